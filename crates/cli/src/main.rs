@@ -1,0 +1,2 @@
+//! pgstrata: block-level incremental backup for PostgreSQL.
+fn main() {}
