@@ -1,1 +1,8 @@
-//! pgstrata-engine.
+//! The engine: everything that touches a cluster, a repository or a clock.
+//!
+//! Decisions come from `pgstrata_layer` as plans; the engine obeys them. It
+//! returns typed errors, reports through [`progress`] and `tracing`, never
+//! prints and never exits.
+
+pub mod error;
+pub mod progress;

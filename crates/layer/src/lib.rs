@@ -1,1 +1,17 @@
-//! pgstrata-layer.
+//! The layer format and every decision made on it. No I/O, no clock, no async.
+//!
+//! A **layer** is what one backup leaves in the repository: packs of frames, an
+//! index that says which block of which file lies in which frame, page digests,
+//! and a manifest. Everything here turns bytes into values, values into bytes,
+//! or values into plans; `docs/FORMAT.md` is the normative text of the bytes.
+//!
+//! Invariants:
+//! - Bytes read back are strangers: magic, version, length and checksum are
+//!   checked before meaning, damage is an [`Error`], never a panic.
+//! - Encoders are deterministic: equal values give equal bytes.
+//! - The overlay gives every block of every file exactly one source.
+
+pub mod entry;
+pub mod keys;
+pub mod label;
+pub mod manifest;

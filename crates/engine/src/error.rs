@@ -1,0 +1,107 @@
+//! What can go wrong, as a kind to act on and a message to read.
+
+use std::fmt;
+
+/// The result of everything the engine does.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Classes of failure. `docs/OPERATIONS.md` lists the exit code of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Arguments or configuration make no sense.
+    Usage,
+    /// The object, layer, file or database does not exist.
+    NotFound,
+    /// Something of that name exists with other contents.
+    AlreadyExists,
+    /// Another command is at work on the same thing.
+    Busy,
+    /// Doing it would be wrong: other cluster, other version, not empty, running.
+    Refused,
+    /// Bytes read back are not what was written.
+    Damaged,
+    /// The repository cannot be reached, read or written.
+    Repository,
+    /// The server cannot be reached or said no.
+    Server,
+    /// A file of this machine cannot be read or written.
+    File,
+    /// WAL that is needed is not in the archive.
+    WalMissing,
+    /// The recovery target cannot be reached.
+    Target,
+    /// Pages with bad checksums, and the policy says fail.
+    CorruptPages,
+    /// Stopped by a signal.
+    Interrupted,
+    /// Not built yet, or not possible here.
+    Unsupported,
+}
+
+/// A failure: names the act and the object, as PostgreSQL does.
+#[derive(Debug)]
+pub struct Error {
+    kind: Kind,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Error {
+    /// A failure of `kind`; `message` is lower case and has no full stop.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// Adds what the reader can do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Puts the act in front: `could not take a backup: ...`.
+    #[must_use]
+    pub fn while_doing(mut self, act: impl fmt::Display) -> Self {
+        self.message = format!("{act}: {}", self.message);
+        self
+    }
+
+    /// The class of failure.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What to do about it, when there is something to say.
+    #[must_use]
+    pub fn hint_text(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Turns an I/O error on a file of this machine into [`Kind::File`].
+pub trait FileContext<T> {
+    /// `act` reads like `could not open "/some/path"`.
+    ///
+    /// # Errors
+    /// The same failure, named.
+    fn context(self, act: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> FileContext<T> for std::io::Result<T> {
+    fn context(self, act: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|e| Error::new(Kind::File, format!("{}: {e}", act())))
+    }
+}
