@@ -1,0 +1,243 @@
+//! `backup_label` and `tablespace_map`, as `pg_backup_stop()` returns them.
+//!
+//! Both are stored and restored byte for byte; what is parsed here is for checking and planning. Only a remapped
+//! tablespace makes us write a map of our own.
+
+use crate::{Error, Lsn, Oid, Result, TimelineId};
+
+/// Where the backup came from, as its label says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackupFrom {
+    /// A primary.
+    Primary,
+    /// A standby.
+    Standby,
+}
+
+/// What makes a label one of PostgreSQL's own incremental backups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IncrementalFrom {
+    /// Start of the backup it builds on.
+    pub lsn: Lsn,
+    /// The timeline of that position.
+    pub timeline: TimelineId,
+}
+
+/// The fields of `backup_label`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupLabel {
+    /// Where recovery begins.
+    pub start_lsn: Lsn,
+    /// Name of the WAL segment of that position.
+    pub start_wal_file: String,
+    /// Where the record of the checkpoint is.
+    pub checkpoint_lsn: Lsn,
+    /// `streamed`.
+    pub backup_method: String,
+    /// The kind of server.
+    pub backup_from: BackupFrom,
+    /// When the backup began: text in the server's `log_timezone`.
+    pub start_time: String,
+    /// What the caller of `pg_backup_start()` called it. May hold any character, line ends too.
+    pub label: String,
+    /// The timeline of `start_lsn`.
+    pub start_timeline: TimelineId,
+    /// Set on an increment of PostgreSQL's own, which no server starts from.
+    pub incremental_from: Option<IncrementalFrom>,
+}
+
+impl BackupLabel {
+    /// Reads the text of a `backup_label`.
+    ///
+    /// # Errors
+    ///
+    /// When a field is missing, out of order or not what the server writes.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut rest = text;
+        let start = field(&mut rest, "START WAL LOCATION")?;
+        let (start_lsn, start_wal_file) = start
+            .strip_suffix(')')
+            .and_then(|start| start.split_once(" (file "))
+            .ok_or_else(|| invalid("START WAL LOCATION", start))?;
+        let start_lsn = number("START WAL LOCATION", start_lsn)?;
+        let checkpoint_lsn = number(
+            "CHECKPOINT LOCATION",
+            field(&mut rest, "CHECKPOINT LOCATION")?,
+        )?;
+        let backup_method = field(&mut rest, "BACKUP METHOD")?.to_owned();
+        let backup_from = match field(&mut rest, "BACKUP FROM")? {
+            "primary" => BackupFrom::Primary,
+            "standby" => BackupFrom::Standby,
+            other => return Err(invalid("BACKUP FROM", other)),
+        };
+        let start_time = field(&mut rest, "START TIME")?.to_owned();
+        let label = label_text(&mut rest)?.to_owned();
+        let start_timeline = number("START TIMELINE", field(&mut rest, "START TIMELINE")?)?;
+        let incremental_from = incremental_from(&mut rest)?;
+        if !rest.is_empty() {
+            return Err(Error::malformed(format!(
+                "invalid backup_label: unexpected {rest:?} at its end"
+            )));
+        }
+        Ok(Self {
+            start_lsn,
+            start_wal_file: start_wal_file.to_owned(),
+            checkpoint_lsn,
+            backup_method,
+            backup_from,
+            start_time,
+            label,
+            start_timeline,
+            incremental_from,
+        })
+    }
+}
+
+fn incremental_from(rest: &mut &str) -> Result<Option<IncrementalFrom>> {
+    if rest.is_empty() {
+        return Ok(None);
+    }
+    let lsn = number("INCREMENTAL FROM LSN", field(rest, "INCREMENTAL FROM LSN")?)?;
+    let timeline = number("INCREMENTAL FROM TLI", field(rest, "INCREMENTAL FROM TLI")?)?;
+    Ok(Some(IncrementalFrom { lsn, timeline }))
+}
+
+/// Takes one `NAME: value` line off the front.
+fn field<'a>(rest: &mut &'a str, name: &str) -> Result<&'a str> {
+    let missing = || {
+        Error::malformed(format!(
+            "invalid backup_label: expected {name:?}, found {rest:?}"
+        ))
+    };
+    let after = rest
+        .strip_prefix(name)
+        .and_then(|after| after.strip_prefix(": "))
+        .ok_or_else(missing)?;
+    let (value, next) = after.split_once('\n').ok_or_else(missing)?;
+    *rest = next;
+    Ok(value)
+}
+
+/// Takes the label off the front. The caller chose its text, so it ends where the *last* line that can follow it begins.
+fn label_text<'a>(rest: &mut &'a str) -> Result<&'a str> {
+    let after = rest.strip_prefix("LABEL: ").ok_or_else(|| {
+        Error::malformed(format!(
+            "invalid backup_label: expected \"LABEL\", found {rest:?}"
+        ))
+    })?;
+    let end = after
+        .rfind("\nSTART TIMELINE: ")
+        .ok_or_else(|| Error::malformed("invalid backup_label: \"START TIMELINE\" is missing"))?;
+    let (label, next) = after.split_at(end);
+    *rest = &next[1..];
+    Ok(label)
+}
+
+fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T> {
+    text.parse().map_err(|_| invalid(name, text))
+}
+
+fn invalid(name: &str, value: &str) -> Error {
+    Error::malformed(format!("invalid backup_label: {name} is {value:?}"))
+}
+
+/// One tablespace and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TablespaceLocation {
+    /// The tablespace: the name of its link in `pg_tblspc`.
+    pub oid: Oid,
+    /// The absolute path of its directory.
+    pub path: String,
+}
+
+/// The contents of `tablespace_map`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TablespaceMap {
+    /// The tablespaces, in the order of the file.
+    pub locations: Vec<TablespaceLocation>,
+}
+
+impl TablespaceMap {
+    /// Reads the text of a `tablespace_map`; empty text is a map of no tablespaces.
+    ///
+    /// # Errors
+    ///
+    /// When a line is not a tablespace's OID and a path, or the last is not ended.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut locations = Vec::new();
+        let mut line = String::new();
+        let mut escaped = false;
+        for character in text.chars() {
+            match character {
+                '\n' | '\r' if !escaped => {
+                    if !line.is_empty() {
+                        locations.push(parse_location(&line)?);
+                        line.clear();
+                    }
+                }
+                '\\' if !escaped => escaped = true,
+                _ => {
+                    line.push(character);
+                    escaped = false;
+                }
+            }
+        }
+        if escaped || !line.is_empty() {
+            return Err(Error::malformed(format!(
+                "invalid tablespace_map: line {line:?} has no end"
+            )));
+        }
+        Ok(Self { locations })
+    }
+
+    /// The text the server writes, and reads at the start of recovery.
+    #[must_use]
+    pub fn format(&self) -> String {
+        let mut text = String::new();
+        for location in &self.locations {
+            text.push_str(&location.oid.to_string());
+            text.push(' ');
+            for character in location.path.chars() {
+                if matches!(character, '\n' | '\r' | '\\') {
+                    text.push('\\');
+                }
+                text.push(character);
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Moves to `to` the tablespace that `from` names, by OID or by its present path. Tells whether there was one.
+    #[must_use]
+    pub fn remap(&mut self, from: &str, to: &str) -> bool {
+        let found = self
+            .locations
+            .iter_mut()
+            .find(|location| location.path == from || location.oid.to_string() == from);
+        match found {
+            Some(location) => {
+                to.clone_into(&mut location.path);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+fn parse_location(line: &str) -> Result<TablespaceLocation> {
+    let invalid = || {
+        Error::malformed(format!(
+            "invalid tablespace_map: line {line:?} is not an OID and a path"
+        ))
+    };
+    let (oid, path) = line.split_once(' ').ok_or_else(invalid)?;
+    let oid = crate::bytes::oid_name(oid.as_bytes()).ok_or_else(invalid)?;
+    if path.is_empty() {
+        return Err(invalid());
+    }
+    Ok(TablespaceLocation {
+        oid: Oid(oid),
+        path: path.to_owned(),
+    })
+}
