@@ -1,1 +1,9 @@
-//! pgstrata-lab.
+//! The lab: experiments, comparisons and their reports.
+//!
+//! It stands alone: it drives PostgreSQL, pgbench and the backup program from
+//! outside, as users do, and shares no code with them. Measurements become one
+//! [`result`] file from which every number of every report is computed again.
+
+pub mod format;
+pub mod number;
+pub mod stat;

@@ -1,0 +1,211 @@
+//! Numbers as people read them.
+//!
+//! A value gets as many digits as its uncertainty justifies, and all cells of
+//! a row share unit and decimals. Zero and missing differ: "0" and "–".
+
+use crate::number::{real, whole};
+
+/// What stands where nothing was measured.
+pub const MISSING: &str = "–";
+
+/// What a number measures; decides its units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Things per second, with k and M.
+    PerSecond,
+    /// Seconds; printed as µs, ms, s or min:s.
+    Seconds,
+    /// Bytes; printed with binary units.
+    Bytes,
+    /// Bytes per second, binary units.
+    BytesPerSecond,
+    /// A bare count.
+    Count,
+    /// A ratio or a share.
+    Ratio,
+}
+
+/// A scale a row is printed in: divide, then append the suffix.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scale {
+    /// Values are divided by this.
+    pub divisor: f64,
+    /// What follows each number.
+    pub suffix: &'static str,
+}
+
+impl Unit {
+    /// The scale for a row whose largest cell is `largest`.
+    #[must_use]
+    pub fn scale(self, largest: f64) -> Scale {
+        let steps: &[(f64, &'static str)] = match self {
+            Self::PerSecond | Self::Count => &[(1e6, "M"), (1e4, "k")],
+            Self::Seconds => &[(1.0, " s"), (1e-3, " ms"), (1e-6, " µs")],
+            Self::Bytes => &[
+                (1_099_511_627_776.0, " TiB"),
+                (1_073_741_824.0, " GiB"),
+                (1_048_576.0, " MiB"),
+                (1024.0, " kiB"),
+            ],
+            Self::BytesPerSecond => &[
+                (1_073_741_824.0, " GiB/s"),
+                (1_048_576.0, " MiB/s"),
+                (1024.0, " kiB/s"),
+            ],
+            Self::Ratio => &[],
+        };
+        let plain = match self {
+            Self::Bytes => " B",
+            Self::BytesPerSecond => " B/s",
+            Self::Seconds => " µs",
+            Self::PerSecond | Self::Count | Self::Ratio => "",
+        };
+        let divisor_floor = if self == Self::Seconds { 1e-6 } else { 1.0 };
+        steps
+            .iter()
+            .find(|(divisor, _)| largest.abs() >= self.threshold(*divisor))
+            .map_or(
+                Scale {
+                    divisor: divisor_floor,
+                    suffix: plain,
+                },
+                |(divisor, suffix)| Scale {
+                    divisor: if *suffix == "k" { 1e3 } else { *divisor },
+                    suffix,
+                },
+            )
+    }
+
+    /// Just under the divisor, so that 0.9999 s is not printed as 1000.0 ms.
+    fn threshold(self, divisor: f64) -> f64 {
+        match self {
+            Self::Bytes | Self::BytesPerSecond => divisor,
+            _ => divisor * 0.999_5,
+        }
+    }
+}
+
+/// Decimals that a half-width justifies: to its first significant digit, to
+/// two if that digit is 1. Both in the row's scale.
+#[must_use]
+pub fn decimals(half_width: f64) -> usize {
+    if !half_width.is_finite() || half_width <= 0.0 {
+        return 3;
+    }
+    let mut exponent = half_width.log10().floor();
+    // 0.0996 rounds up to 0.1, whose first digit is 1: look at the rounded value.
+    let leading = half_width / 10f64.powf(exponent);
+    let digits = if leading < 1.95 {
+        1.0
+    } else if leading >= 9.5 {
+        exponent += 1.0;
+        1.0
+    } else {
+        0.0
+    };
+    whole((digits - exponent).clamp(0.0, 6.0))
+}
+
+/// Decimals for a value whose uncertainty is unknown: three significant digits.
+#[must_use]
+pub fn three_digits(value: f64) -> usize {
+    if !value.is_finite() || value == 0.0 {
+        return 0;
+    }
+    whole((2.0 - value.abs().log10().floor()).clamp(0.0, 6.0))
+}
+
+/// One value alone, in the unit that suits it, with three significant digits.
+#[must_use]
+pub fn value(value: f64, unit: Unit) -> String {
+    if !value.is_finite() {
+        return MISSING.to_owned();
+    }
+    if value == 0.0 && unit != Unit::Ratio {
+        let suffix = match unit {
+            Unit::Seconds => " s",
+            Unit::Bytes => " B",
+            Unit::BytesPerSecond => " B/s",
+            _ => "",
+        };
+        return format!("0{suffix}");
+    }
+    let scale = unit.scale(value);
+    let scaled = value / scale.divisor;
+    format!("{scaled:.*}{}", three_digits(scaled), scale.suffix)
+}
+
+/// A ratio with its interval's precision: three significant digits of the
+/// distance from 1, but never "1.000" for what is not 1.
+#[must_use]
+pub fn ratio(value: f64, half_width: Option<f64>) -> String {
+    if !value.is_finite() {
+        return MISSING.to_owned();
+    }
+    let wanted = half_width.map_or(3, |half| decimals(half).max(2)).min(5);
+    let places = if value >= 10.0 { wanted.min(1) } else { wanted };
+    let text = format!("{value:.places$}");
+    let is_one = text.trim_end_matches('0').trim_end_matches('.') == "1";
+    if is_one && (value - 1.0).abs() > 1e-9 && places < 5 {
+        return format!("{value:.*}", three_digits(value - 1.0).clamp(3, 5));
+    }
+    text
+}
+
+/// A share as per cent: "1 %", "0.5 %", "12 %".
+#[must_use]
+pub fn percent(share: f64) -> String {
+    if !share.is_finite() {
+        return MISSING.to_owned();
+    }
+    let value = share * 100.0;
+    let places = if value.abs() >= 9.95 || (value - value.round()).abs() < 1e-9 {
+        0
+    } else if value.abs() >= 0.095 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.places$} %")
+}
+
+/// A p-value: three decimals, or "< 0.001".
+#[must_use]
+pub fn p_value(p: f64) -> String {
+    if p < 0.001 {
+        "< 0.001".to_owned()
+    } else {
+        format!("{p:.3}")
+    }
+}
+
+/// Seconds as minutes and seconds, as stage stamps are read.
+#[must_use]
+pub fn clock(seconds: f64) -> String {
+    let total = whole(seconds.round());
+    format!("{}:{:02}", total / 60, total % 60)
+}
+
+/// The mean with its spread in per cent: "110.9k ± 2 %".
+#[must_use]
+pub fn with_spread(values: &[f64], unit: Unit, largest: f64) -> String {
+    if values.is_empty() {
+        return MISSING.to_owned();
+    }
+    let centre = crate::stat::median(values);
+    let spread = crate::stat::standard_deviation(values);
+    let scale = unit.scale(largest);
+    let half = spread / real(values.len()).sqrt() * 1.96 / scale.divisor;
+    let places = if half.is_finite() && half > 0.0 {
+        decimals(half).min(three_digits(centre / scale.divisor) + 1)
+    } else {
+        three_digits(centre / scale.divisor)
+    };
+    let number = format!("{:.places$}{}", centre / scale.divisor, scale.suffix);
+    if spread.is_finite() && centre != 0.0 {
+        format!("{number} ± {}", percent(spread / centre))
+    } else {
+        number
+    }
+}
