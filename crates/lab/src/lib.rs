@@ -4,6 +4,7 @@
 //! outside, as users do, and shares no code with them. Measurements become one
 //! [`result`] file from which every number of every report is computed again.
 
+pub mod bench;
 pub mod format;
 pub mod number;
 pub mod stat;
