@@ -204,3 +204,99 @@ fn mix_row(sums: &mut [u32; LANES], row: &[u8; ROW_SIZE]) {
         *sum = mixed.wrapping_mul(FNV_PRIME) ^ (mixed >> 17);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sane_page() -> Vec<u8> {
+        let mut page = vec![0; BLOCK_SIZE];
+        for (offset, value) in [(12, 24_u16), (14, 8192), (16, 8192), (18, 8192 | 4)] {
+            page[offset..offset + 2].copy_from_slice(&value.to_le_bytes());
+        }
+        page[4000..4100].fill(0xC3);
+        seal(&mut page, BlockNumber(5));
+        page
+    }
+
+    fn seal(page: &mut [u8], block: BlockNumber) {
+        let checksum = page_checksum(page, block);
+        page[8..10].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    #[test]
+    fn rule_5_a_new_page_is_no_damage() {
+        assert_eq!(
+            verify(&vec![0; BLOCK_SIZE], BlockNumber(3)),
+            PageVerdict::New
+        );
+        assert_eq!(check_header(&vec![0; BLOCK_SIZE]), PageVerdict::New);
+    }
+
+    #[test]
+    fn a_page_at_another_place_is_damage() {
+        let page = sane_page();
+        assert_eq!(verify(&page, BlockNumber(5)), PageVerdict::Ok);
+        assert!(matches!(
+            verify(&page, BlockNumber(6)),
+            PageVerdict::BadChecksum { .. }
+        ));
+        assert!(matches!(
+            verify(&page, BlockNumber(5 + 131_072)),
+            PageVerdict::BadChecksum { .. }
+        ));
+    }
+
+    #[test]
+    fn a_page_that_lost_its_header_is_damage() {
+        let mut page = sane_page();
+        page[..24].fill(0);
+        assert_eq!(verify(&page, BlockNumber(5)), PageVerdict::BadHeader);
+        assert_eq!(check_header(&page), PageVerdict::BadHeader);
+    }
+
+    #[test]
+    fn impossible_headers_are_found_under_a_right_checksum() {
+        for (offset, value) in [
+            (10, 0x0008_u16),
+            (12, 8193),
+            (14, 8200),
+            (16, 8194),
+            (16, 8200),
+            (18, 8192 | 3),
+            (18, 16384 | 4),
+        ] {
+            let mut page = sane_page();
+            page[offset..offset + 2].copy_from_slice(&value.to_le_bytes());
+            seal(&mut page, BlockNumber(5));
+            assert_eq!(
+                verify(&page, BlockNumber(5)),
+                PageVerdict::BadHeader,
+                "{value} at {offset}"
+            );
+        }
+    }
+
+    #[test]
+    fn pages_of_another_size_are_refused() {
+        for size in [0, 1, 24, 8191, 8193, 16384] {
+            assert_eq!(
+                verify(&vec![1; size], BlockNumber(0)),
+                PageVerdict::BadHeader
+            );
+            assert!(PageHeader::new(&vec![1; size]).is_err());
+        }
+    }
+
+    #[test]
+    fn one_byte_anywhere_is_not_zero() {
+        let mut page = vec![0; BLOCK_SIZE];
+        for offset in 0..BLOCK_SIZE {
+            page[offset] = 1;
+            assert!(!is_zero(&page), "byte {offset}");
+            page[offset] = 0;
+        }
+        assert!(is_zero(&page));
+        assert!(is_zero(&[]));
+    }
+}
