@@ -7,3 +7,4 @@
 pub mod cluster;
 pub mod error;
 pub mod progress;
+pub mod repository;
