@@ -100,7 +100,7 @@ impl BackupManifestWriter {
         self.emit(&text, sink)
     }
 
-    /// Writes the end: the WAL needed and the checksum of all before it.
+    /// Writes the end: the WAL needed, newest timeline first as the server has it, and the checksum of all before it.
     ///
     /// # Errors
     ///

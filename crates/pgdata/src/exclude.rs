@@ -111,7 +111,8 @@ fn is_left_out(parts: &[&[u8]], major: Major) -> bool {
         [b"global", name] => name.starts_with(RELATION_CACHE_PREFIX),
         [b"base", below @ ..] => is_left_out_of_tablespace(below),
         [b"pg_tblspc", _oid, version, below @ ..] => {
-            *version != major.tablespace_directory().as_bytes() || is_left_out_of_tablespace(below)
+            Major::from_tablespace_directory(version) != Some(major)
+                || is_left_out_of_tablespace(below)
         }
         _ => false,
     }

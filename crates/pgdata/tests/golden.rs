@@ -45,10 +45,10 @@ fn segment_size() -> WalSegmentSize {
 
 /// The names and values `pg_controldata` prints, from what we read.
 fn as_controldata(control: &ControlFile) -> Vec<(&'static str, String)> {
-    let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
-    let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
-    let position = |lsn: Option<Lsn>| lsn.unwrap_or(Lsn::INVALID).to_string();
-    vec![
+    let redo_segment =
+        WalSegment::containing(control.timeline, control.redo_lsn, control.wal_segment_size);
+    let mut fields = recovery_controldata(control);
+    fields.extend([
         (
             "pg_control version number",
             control.major.control_version().to_string(),
@@ -72,8 +72,7 @@ fn as_controldata(control: &ControlFile) -> Vec<(&'static str, String)> {
         ),
         (
             "Latest checkpoint's REDO WAL file",
-            WalSegment::containing(control.timeline, control.redo_lsn, control.wal_segment_size)
-                .file_name(control.wal_segment_size),
+            redo_segment.file_name(control.wal_segment_size),
         ),
         (
             "Latest checkpoint's TimeLineID",
@@ -86,23 +85,6 @@ fn as_controldata(control: &ControlFile) -> Vec<(&'static str, String)> {
         (
             "Latest checkpoint's full_page_writes",
             on_off(control.full_page_writes),
-        ),
-        (
-            "Minimum recovery ending location",
-            position(control.min_recovery_lsn),
-        ),
-        (
-            "Min recovery ending loc's timeline",
-            control
-                .min_recovery_timeline
-                .map_or(0, TimelineId::get)
-                .to_string(),
-        ),
-        ("Backup start location", position(control.backup_start_lsn)),
-        ("Backup end location", position(control.backup_end_lsn)),
-        (
-            "End-of-backup record required",
-            yes_no(control.backup_end_required),
         ),
         ("wal_level setting", control.wal_level.to_string()),
         ("wal_log_hints setting", on_off(control.wal_log_hints)),
@@ -120,7 +102,32 @@ fn as_controldata(control: &ControlFile) -> Vec<(&'static str, String)> {
             "Data page checksum version",
             control.data_checksum_version.to_string(),
         ),
+    ]);
+    fields
+}
+
+fn recovery_controldata(control: &ControlFile) -> Vec<(&'static str, String)> {
+    let position = |lsn: Option<Lsn>| lsn.unwrap_or(Lsn::INVALID).to_string();
+    let timeline = control.min_recovery_timeline.map_or(0, TimelineId::get);
+    let end_required = if control.backup_end_required {
+        "yes"
+    } else {
+        "no"
+    };
+    vec![
+        (
+            "Minimum recovery ending location",
+            position(control.min_recovery_lsn),
+        ),
+        ("Min recovery ending loc's timeline", timeline.to_string()),
+        ("Backup start location", position(control.backup_start_lsn)),
+        ("Backup end location", position(control.backup_end_lsn)),
+        ("End-of-backup record required", end_required.to_owned()),
     ]
+}
+
+fn on_off(on: bool) -> String {
+    if on { "on" } else { "off" }.to_owned()
 }
 
 const CONTROL_FILES: [&str; 4] = [
