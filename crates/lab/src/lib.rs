@@ -5,6 +5,11 @@
 //! [`result`] file from which every number of every report is computed again.
 
 pub mod bench;
+pub mod cluster;
 pub mod format;
+mod leash;
 pub mod number;
+mod os_user;
+mod programs;
+pub mod s3;
 pub mod stat;

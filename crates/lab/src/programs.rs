@@ -1,0 +1,23 @@
+//! Where the programs are that `scripts/setup` installed.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The folder that `scripts/setup` fills: `PGSTRATA_DEPS`, or `.deps` of the
+/// checkout that this crate was built from.
+fn deps() -> PathBuf {
+    env::var_os("PGSTRATA_DEPS").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.deps"),
+        PathBuf::from,
+    )
+}
+
+/// The path of something below `.deps`, with every link followed: the user that
+/// runs servers may be able to reach only where a link leads to.
+pub(crate) fn installed(name: &str) -> Result<PathBuf> {
+    let path = deps().join(name);
+    path.canonicalize()
+        .with_context(|| format!("could not find \"{}\": run scripts/setup", path.display()))
+}

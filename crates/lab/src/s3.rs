@@ -1,0 +1,163 @@
+//! S3 servers on this machine: an honest one and one that overwrites.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rand::Rng as _;
+
+use crate::cluster::free_port;
+use crate::leash::Leash;
+use crate::programs;
+
+const BUCKET: &str = "pgstrata";
+const REGION: &str = "us-east-1";
+
+/// Both servers answer within 0.3 s on an idle machine.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An S3 server with one bucket on a free loopback port.
+#[derive(Debug)]
+pub struct S3Server {
+    endpoint: String,
+    access_key: String,
+    secret: String,
+    directory: PathBuf,
+    /// Ends the server and removes `directory` when dropped.
+    _leash: Leash,
+}
+
+impl S3Server {
+    /// Starts `versitygw`, which honours create-if-absent.
+    pub fn start() -> Result<Self> {
+        Self::start_program("versitygw", |start| {
+            let mut command = Command::new(&start.program);
+            command
+                .env("ROOT_ACCESS_KEY_ID", &start.access_key)
+                .env("ROOT_SECRET_ACCESS_KEY", &start.secret)
+                .args(["--port", &start.address, "--region", REGION, "posix"])
+                .arg(start.directory.join("buckets"));
+            command
+        })
+    }
+
+    /// Starts `rclone serve s3`, which ignores `If-None-Match`: whoever writes
+    /// last wins. The product must find that out and refuse it.
+    pub fn start_hostile() -> Result<Self> {
+        Self::start_program("rclone", |start| {
+            let mut command = Command::new(&start.program);
+            command
+                .env("RCLONE_CONFIG", start.directory.join("rclone.conf"))
+                .args(["serve", "s3", "--addr", &start.address, "--auth-key"])
+                .arg(format!("{},{}", start.access_key, start.secret))
+                .arg(start.directory.join("buckets"));
+            command
+        })
+    }
+
+    /// Where it listens, as a URL without a bucket.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The only access key it knows.
+    #[must_use]
+    pub fn access_key(&self) -> &str {
+        &self.access_key
+    }
+
+    /// The secret of that key.
+    #[must_use]
+    pub fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// The region it says it is in.
+    #[must_use]
+    pub const fn region(&self) -> &'static str {
+        REGION
+    }
+
+    /// The only bucket.
+    #[must_use]
+    pub const fn bucket(&self) -> &'static str {
+        BUCKET
+    }
+
+    /// The directory whose files are the bucket's objects, for tests that damage
+    /// them.
+    #[must_use]
+    pub fn bucket_dir(&self) -> PathBuf {
+        self.directory.join("buckets").join(BUCKET)
+    }
+
+    /// The environment by which S3 clients find it.
+    #[must_use]
+    pub fn env(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("AWS_ENDPOINT", self.endpoint.clone()),
+            ("AWS_ACCESS_KEY_ID", self.access_key.clone()),
+            ("AWS_SECRET_ACCESS_KEY", self.secret.clone()),
+            ("AWS_REGION", REGION.to_owned()),
+            ("AWS_ALLOW_HTTP", "true".to_owned()),
+        ]
+    }
+
+    fn start_program(program: &str, command: impl Fn(&Start) -> Command) -> Result<Self> {
+        let directory = tempfile::Builder::new()
+            .prefix("pgs-s3-")
+            .tempdir()
+            .context("could not create a temporary directory")?
+            .keep();
+        let bucket = directory.join("buckets").join(BUCKET);
+        fs::create_dir_all(&bucket)
+            .with_context(|| format!("could not create \"{}\"", bucket.display()))?;
+        let start = Start {
+            program: programs::installed(&format!("bin/{program}"))?,
+            address: format!("127.0.0.1:{}", free_port()?),
+            access_key: random_word("access"),
+            secret: random_word("secret"),
+            directory,
+        };
+        let log = start.directory.join("log");
+        let leash = Leash::run(&command(&start), &start.directory, &log)?;
+        wait_until_it_answers(program, &start.address, &log)?;
+        Ok(Self {
+            endpoint: format!("http://{}", start.address),
+            access_key: start.access_key,
+            secret: start.secret,
+            directory: start.directory,
+            _leash: leash,
+        })
+    }
+}
+
+/// What a server is started with.
+struct Start {
+    program: PathBuf,
+    address: String,
+    access_key: String,
+    secret: String,
+    directory: PathBuf,
+}
+
+fn wait_until_it_answers(program: &str, address: &str, log: &Path) -> Result<()> {
+    let end = Instant::now() + START_TIMEOUT;
+    while TcpStream::connect(address).is_err() {
+        if Instant::now() > end {
+            let log = fs::read_to_string(log).unwrap_or_default();
+            bail!("{program} did not answer on {address} within {START_TIMEOUT:?}: {log}");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn random_word(prefix: &str) -> String {
+    format!("{prefix}{:016x}", rand::rng().random::<u64>())
+}
