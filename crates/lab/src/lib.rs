@@ -4,12 +4,23 @@
 //! outside, as users do, and shares no code with them. Measurements become one
 //! [`result`] file from which every number of every report is computed again.
 
+pub mod analysis;
+pub mod arm;
 pub mod bench;
+pub mod bottleneck;
 pub mod cluster;
+pub mod environment;
 pub mod format;
+pub mod interrupt;
+pub mod latency;
 mod leash;
 pub mod number;
 mod os_user;
+pub mod pgbench;
 mod programs;
+pub mod result;
 pub mod s3;
+pub mod sample;
+pub mod session;
 pub mod stat;
+pub mod workload;

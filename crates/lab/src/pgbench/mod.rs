@@ -1,0 +1,5 @@
+//! Real pgbench as the load: how it is called, what it says.
+
+pub mod log;
+pub mod options;
+pub mod summary;

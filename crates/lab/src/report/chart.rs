@@ -1,0 +1,409 @@
+//! Axes, lines and marks as SVG: small, static, without a script.
+//!
+//! Colours are classes, so that the page's style decides them for light and
+//! dark. Every chart has a title for screen readers; colours never carry
+//! meaning alone.
+
+use crate::number::real;
+
+/// A line of points.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// Points; breaks where a value is no number.
+    pub points: Vec<(f64, f64)>,
+    /// Class: `a0`, `a1`, … for arms, with `thin` for single runs.
+    pub class: String,
+    /// Name in the legend; none for a line that needs none.
+    pub label: Option<String>,
+}
+
+/// A shaded stretch of the horizontal axis.
+#[derive(Debug, Clone)]
+pub struct Shade {
+    /// From.
+    pub from: f64,
+    /// To.
+    pub to: f64,
+    /// Name, written at the top.
+    pub label: String,
+}
+
+/// What a chart shows.
+#[derive(Debug, Clone, Default)]
+pub struct Plot {
+    /// For screen readers and the caption.
+    pub title: String,
+    /// Name of the horizontal axis.
+    pub x_name: String,
+    /// Name of the vertical axis.
+    pub y_name: String,
+    /// Lines.
+    pub lines: Vec<Line>,
+    /// Whether lines are stacked areas.
+    pub stacked: bool,
+    /// Shades.
+    pub shades: Vec<Shade>,
+    /// Vertical marks.
+    pub marks: Vec<(f64, String)>,
+    /// Upper end of the vertical axis, to share it between charts.
+    pub y_most: Option<f64>,
+    /// Whether the vertical axis begins at the smallest value, not at zero.
+    pub y_free: bool,
+    /// Horizontal ticks given instead of chosen.
+    pub x_ticks: Option<Vec<(f64, String)>>,
+    /// Logarithmic vertical axis.
+    pub y_log: bool,
+}
+
+/// Text as XML.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Round numbers between two ends, about `wanted` of them.
+#[must_use]
+pub fn ticks(low: f64, high: f64, wanted: usize) -> Vec<f64> {
+    let span = high - low;
+    if !span.is_finite() || span <= 0.0 {
+        return vec![low];
+    }
+    let rough = span / real(wanted.max(1));
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0]
+        .into_iter()
+        .map(|m| m * power)
+        .find(|step| *step >= rough * 0.999)
+        .unwrap_or(power * 10.0);
+    let mut at = (low / step).ceil() * step;
+    let mut found = Vec::new();
+    while at <= high + step * 1e-6 {
+        found.push(if at.abs() < step * 1e-6 { 0.0 } else { at });
+        at += step;
+    }
+    found
+}
+
+/// A tick's label: as many digits as neighbours need.
+#[must_use]
+pub fn tick_label(value: f64, step: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let (divisor, suffix) = match value.abs().max(step) {
+        v if v >= 1e6 => (1e6, "M"),
+        v if v >= 1e4 => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    let decimals = (-(step / divisor).log10().floor()).clamp(0.0, 6.0);
+    let mut text = format!("{:.*}", crate::number::whole(decimals) + 1, value / divisor);
+    while text.contains('.') && (text.ends_with('0') || text.ends_with('.')) {
+        text.pop();
+    }
+    text + suffix
+}
+
+/// The plane of a chart: where values fall on paper.
+#[derive(Debug, Clone, Copy)]
+pub struct Plane {
+    /// Width of the paper.
+    pub width: f64,
+    /// Height of the paper.
+    pub height: f64,
+    left: f64,
+    top: f64,
+    right: f64,
+    bottom: f64,
+    x: (f64, f64),
+    y: (f64, f64),
+    y_log: bool,
+}
+
+impl Plane {
+    /// A plane for values in these ranges.
+    #[must_use]
+    pub fn new(size: (f64, f64), x: (f64, f64), y: (f64, f64)) -> Self {
+        let widen = |(low, high): (f64, f64)| if high > low { (low, high) } else { (low, low + 1.0) };
+        Self {
+            width: size.0,
+            height: size.1,
+            left: 52.0,
+            top: 26.0,
+            right: 12.0,
+            bottom: 34.0,
+            x: widen(x),
+            y: widen(y),
+            y_log: false,
+        }
+    }
+
+    /// With another margin at the left, for long names.
+    #[must_use]
+    pub fn with_left(mut self, left: f64) -> Self {
+        self.left = left;
+        self
+    }
+
+    /// Horizontal place of a value.
+    #[must_use]
+    pub fn px(&self, x: f64) -> f64 {
+        let share = (x - self.x.0) / (self.x.1 - self.x.0);
+        self.left + share * (self.width - self.left - self.right)
+    }
+
+    /// Vertical place of a value.
+    #[must_use]
+    pub fn py(&self, y: f64) -> f64 {
+        let share = if self.y_log {
+            let (low, high) = (self.y.0.ln(), self.y.1.ln());
+            (y.max(self.y.0).ln() - low) / (high - low)
+        } else {
+            (y - self.y.0) / (self.y.1 - self.y.0)
+        };
+        self.height - self.bottom - share.clamp(-0.05, 1.05) * (self.height - self.top - self.bottom)
+    }
+
+    /// Top of the drawing area.
+    #[must_use]
+    pub fn top(&self) -> f64 {
+        self.top
+    }
+
+    /// Bottom of the drawing area.
+    #[must_use]
+    pub fn floor(&self) -> f64 {
+        self.height - self.bottom
+    }
+
+    /// Begins the SVG.
+    #[must_use]
+    pub fn open(&self, title: &str, class: &str) -> String {
+        format!(
+            "<svg class=\"{class}\" viewBox=\"0 0 {:.0} {:.0}\" role=\"img\" aria-label=\"{}\">",
+            self.width,
+            self.height,
+            escape(title)
+        )
+    }
+
+    /// Horizontal lines with labels.
+    #[must_use]
+    pub fn y_axis(&self, name: &str) -> String {
+        let mut out = String::new();
+        let ticks = if self.y_log {
+            log_ticks(self.y.0, self.y.1)
+        } else {
+            ticks(self.y.0, self.y.1, 4)
+        };
+        let step = ticks.windows(2).map(|w| w[1] - w[0]).fold(f64::INFINITY, f64::min);
+        for tick in ticks {
+            let y = self.py(tick);
+            let step = if step.is_finite() && !self.y_log { step } else { tick };
+            out.push_str(&format!(
+                "<line class=\"grid\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                self.left,
+                self.width - self.right,
+                self.left - 6.0,
+                y + 3.5,
+                tick_label(tick, step)
+            ));
+        }
+        out.push_str(&format!(
+            "<text class=\"axis\" x=\"{:.1}\" y=\"14\" text-anchor=\"start\">{}</text>",
+            2.0,
+            escape(name)
+        ));
+        out
+    }
+
+    /// Labels along the bottom.
+    #[must_use]
+    pub fn x_axis(&self, name: &str, given: Option<&[(f64, String)]>) -> String {
+        let wanted = crate::number::whole((self.width - self.left) / 90.0).max(2);
+        let chosen: Vec<(f64, String)> = given.map_or_else(
+            || {
+                let ticks = ticks(self.x.0, self.x.1, wanted);
+                let step = ticks.windows(2).map(|w| w[1] - w[0]).fold(1.0, f64::max);
+                ticks.iter().map(|t| (*t, tick_label(*t, step))).collect()
+            },
+            <[(f64, String)]>::to_vec,
+        );
+        let mut out = format!(
+            "<line class=\"base\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{2:.1}\" y2=\"{2:.1}\"/>",
+            self.left,
+            self.width - self.right,
+            self.floor()
+        );
+        for (tick, label) in chosen {
+            out.push_str(&format!(
+                "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                self.px(tick),
+                self.floor() + 14.0,
+                escape(&label)
+            ));
+        }
+        out.push_str(&format!(
+            "<text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            self.width - self.right,
+            self.height - 4.0,
+            escape(name)
+        ));
+        out
+    }
+
+    /// A path through points; breaks at what is no number.
+    #[must_use]
+    pub fn path(&self, points: &[(f64, f64)], class: &str) -> String {
+        let mut data = String::new();
+        let mut pen_up = true;
+        for (x, y) in points {
+            if !x.is_finite() || !y.is_finite() {
+                pen_up = true;
+                continue;
+            }
+            let command = if pen_up { 'M' } else { 'L' };
+            data.push_str(&format!("{command}{:.1} {:.1}", self.px(*x), self.py(*y)));
+            pen_up = false;
+        }
+        format!("<path class=\"line {class}\" d=\"{data}\"/>")
+    }
+}
+
+/// Powers of ten, and 2 and 5 times where there are few.
+fn log_ticks(low: f64, high: f64) -> Vec<f64> {
+    let mut found = Vec::new();
+    let mut power = 10f64.powf(low.log10().floor());
+    let factors: &[f64] = if high / low > 1e3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    while power <= high {
+        found.extend(factors.iter().map(|f| f * power).filter(|t| *t >= low && *t <= high));
+        power *= 10.0;
+    }
+    found
+}
+
+impl Plot {
+    /// Draws the plot on paper of this width.
+    #[must_use]
+    pub fn draw(&self, width: f64, class: &str) -> String {
+        let lines = if self.stacked { self.stack() } else { self.lines.clone() };
+        let all = || lines.iter().flat_map(|l| &l.points).filter(|p| p.1.is_finite());
+        let x = all().fold((f64::INFINITY, f64::NEG_INFINITY), |r, p| (r.0.min(p.0), r.1.max(p.0)));
+        let y = all().fold((f64::INFINITY, f64::NEG_INFINITY), |r, p| (r.0.min(p.1), r.1.max(p.1)));
+        if !x.0.is_finite() {
+            return String::new();
+        }
+        let most = self.y_most.unwrap_or(y.1);
+        let y = match (self.y_log, self.y_free) {
+            (true, _) => (y.0.max(1e-9) * 0.8, most * 1.3),
+            (false, true) => (y.0 - (most - y.0) * 0.1, most + (most - y.0) * 0.1),
+            (false, false) => (0.0, if most > 0.0 { most * 1.06 } else { 1.0 }),
+        };
+        let height = if width < 500.0 { 200.0 } else { 260.0 };
+        let mut plane = Plane::new((width, height), x, y);
+        plane.y_log = self.y_log;
+        let mut out = plane.open(&self.title, class);
+        out.push_str(&self.draw_shades(&plane));
+        out.push_str(&plane.y_axis(&self.y_name));
+        out.push_str(&plane.x_axis(&self.x_name, self.x_ticks.as_deref()));
+        for (at, what) in &self.marks {
+            let x = plane.px(*at);
+            out.push_str(&format!(
+                "<line class=\"mark\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"><title>{}</title></line>",
+                plane.top(),
+                plane.floor(),
+                escape(what)
+            ));
+        }
+        for (index, line) in lines.iter().enumerate().rev() {
+            if self.stacked {
+                out.push_str(&area(&plane, &lines, index));
+            } else {
+                out.push_str(&plane.path(&line.points, &line.class));
+            }
+        }
+        out.push_str("</svg>");
+        out
+    }
+
+    fn draw_shades(&self, plane: &Plane) -> String {
+        let mut out = String::new();
+        for (index, shade) in self.shades.iter().enumerate() {
+            let (from, to) = (plane.px(shade.from), plane.px(shade.to));
+            out.push_str(&format!(
+                "<rect class=\"shade s{}\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\"><title>{}</title></rect>",
+                index % 2,
+                plane.top(),
+                (to - from).max(0.5),
+                plane.floor() - plane.top(),
+                escape(&shade.label)
+            ));
+            // A label that would not fit is left to the tooltip.
+            if to - from > real(shade.label.chars().count()) * 6.0 {
+                out.push_str(&format!(
+                    "<text class=\"shadename\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                    f64::midpoint(from, to),
+                    plane.top() + 11.0,
+                    escape(&shade.label)
+                ));
+            }
+        }
+        out
+    }
+
+    /// Each line raised by those before it.
+    fn stack(&self) -> Vec<Line> {
+        let mut stacked = self.lines.clone();
+        for index in 1..stacked.len() {
+            let (below, rest) = stacked.split_at_mut(index);
+            for (point, base) in rest[0].points.iter_mut().zip(&below[index - 1].points) {
+                point.1 += base.1;
+            }
+        }
+        stacked
+    }
+
+    /// The legend as HTML.
+    #[must_use]
+    pub fn legend(&self) -> String {
+        let mut out = String::new();
+        for line in &self.lines {
+            if let Some(label) = &line.label {
+                out.push_str(&format!(
+                    "<span class=\"key\"><i class=\"dot {}\"></i>{}</span>",
+                    line.class,
+                    escape(label)
+                ));
+            }
+        }
+        if out.is_empty() { out } else { format!("<div class=\"legend\">{out}</div>") }
+    }
+}
+
+/// The area between a stacked line and the one below it.
+fn area(plane: &Plane, lines: &[Line], index: usize) -> String {
+    let upper = &lines[index].points;
+    let mut data = String::new();
+    for (place, (x, y)) in upper.iter().enumerate() {
+        let command = if place == 0 { 'M' } else { 'L' };
+        data.push_str(&format!("{command}{:.1} {:.1}", plane.px(*x), plane.py(*y)));
+    }
+    let lower: Vec<(f64, f64)> = match index.checked_sub(1) {
+        Some(below) => lines[below].points.clone(),
+        None => upper.iter().map(|p| (p.0, 0.0)).collect(),
+    };
+    for (x, y) in lower.iter().rev() {
+        data.push_str(&format!("L{:.1} {:.1}", plane.px(*x), plane.py(*y)));
+    }
+    format!("<path class=\"area {}\" d=\"{data}Z\"/>", lines[index].class)
+}
