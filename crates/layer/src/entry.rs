@@ -6,6 +6,16 @@
 //! is below [`FileEntry::inherit_limit`], from the parent's state of the same
 //! path. A block with neither is damage.
 
+use crate::bytes::{to_u64, to_usize};
+use crate::error::{Error, Result};
+use crate::frame;
+
+/// Bytes of a block. Clusters with another block size are not supported by version 1.
+pub const BLOCK_BYTES: u32 = 8192;
+
+/// Longest path an index may hold; PostgreSQL's own limit is 1024.
+pub const MAX_PATH_BYTES: usize = 4096;
+
 /// A run of consecutive blocks of one file: `[start, start + count)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockRun {
@@ -13,6 +23,29 @@ pub struct BlockRun {
     pub start: u32,
     /// Number of blocks, at least 1.
     pub count: u32,
+}
+
+impl BlockRun {
+    /// The block after the last. Blocks are below 2^32, so this may be 2^32.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        u64::from(self.start) + u64::from(self.count)
+    }
+
+    /// The run `[start, end)`, when it is not empty.
+    #[must_use]
+    pub fn between(start: u32, end: u32) -> Option<Self> {
+        let count = end.checked_sub(start).filter(|&count| count > 0)?;
+        Some(Self { start, count })
+    }
+
+    /// Adds `[start, start + count)` to runs that ascend, joining it with the last where they meet.
+    pub fn append(runs: &mut Vec<Self>, run: Self) {
+        match runs.last_mut() {
+            Some(last) if last.end() == u64::from(run.start) => last.count += run.count,
+            _ => runs.push(run),
+        }
+    }
 }
 
 /// Where a frame lies and which blocks its pages are.
@@ -81,4 +114,150 @@ pub struct FileEntry {
     pub zero_runs: Vec<BlockRun>,
     /// Digests of the pages in `frames`.
     pub page_digests: DigestRef,
+}
+
+impl FrameRef {
+    /// Number of pages in the frame.
+    #[must_use]
+    pub fn page_count(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.count)).sum()
+    }
+}
+
+impl FileEntry {
+    /// Blocks of the file, a partial last one included.
+    #[must_use]
+    pub fn block_count(&self) -> u64 {
+        self.size_bytes.div_ceil(u64::from(BLOCK_BYTES))
+    }
+
+    /// Bytes the file has of a block: fewer than [`BLOCK_BYTES`] only in a partial last one.
+    #[must_use]
+    pub fn bytes_of_block(&self, block: u32) -> u64 {
+        bytes_of_block(self.size_bytes, block)
+    }
+
+    /// Pages in the frames.
+    #[must_use]
+    pub fn pages_stored(&self) -> u64 {
+        self.frames.iter().map(FrameRef::page_count).sum()
+    }
+
+    /// Refuses an entry that breaks a rule of the format. `docs/FORMAT.md`, section "Rules for entries".
+    pub(crate) fn check(&self) -> Result<()> {
+        check_path(&self.path)?;
+        self.check_fields()
+            .map_err(|e| e.within(format_args!("entry of {:?}", self.path)))
+    }
+
+    fn check_fields(&self) -> Result<()> {
+        let blocks = self.block_count();
+        if self.mode > 0o7777 {
+            return Err(Error::invalid(format!(
+                "mode {:o} has other than permission bits",
+                self.mode
+            )));
+        }
+        if blocks > u64::from(u32::MAX) {
+            return Err(Error::invalid(format!(
+                "size {} is too large",
+                self.size_bytes
+            )));
+        }
+        if u64::from(self.inherit_limit) > blocks {
+            return Err(Error::invalid(format!(
+                "inherits blocks below {} but has {blocks}",
+                self.inherit_limit
+            )));
+        }
+        let bare = self.size_bytes == 0 && self.frames.is_empty() && self.zero_runs.is_empty();
+        if self.kind == EntryKind::Directory && !bare {
+            return Err(Error::invalid("is a directory with contents"));
+        }
+        if (self.kind == EntryKind::Plain) != self.content_digest.is_some() {
+            return Err(Error::invalid(
+                "has a digest of the whole only if it is a plain file",
+            ));
+        }
+        self.check_frames(blocks)?;
+        self.check_zero_runs(blocks)
+    }
+
+    fn check_frames(&self, blocks: u64) -> Result<()> {
+        let mut end = 0;
+        for frame in &self.frames {
+            let bad = |what: &str| {
+                Error::invalid(format!(
+                    "frame at {} of pack {} {what}",
+                    frame.offset, frame.pack
+                ))
+            };
+            let mut raw_bytes = 0;
+            for run in &frame.runs {
+                if run.count == 0 || u64::from(run.start) < end {
+                    return Err(bad("has blocks that do not ascend"));
+                }
+                end = run.end();
+                if end > blocks {
+                    return Err(bad("has blocks beyond the end of the file"));
+                }
+                raw_bytes += end.saturating_mul(BLOCK_BYTES.into()).min(self.size_bytes)
+                    - u64::from(run.start) * u64::from(BLOCK_BYTES);
+            }
+            let limit = to_u64(frame::HEADER_BYTES) + raw_bytes;
+            if raw_bytes == 0 || raw_bytes > to_u64(frame::MAX_RAW_BYTES) {
+                return Err(bad("has no blocks or too many"));
+            }
+            if to_usize(frame.length) <= frame::HEADER_BYTES || u64::from(frame.length) > limit {
+                return Err(bad("has an impossible length"));
+            }
+            if frame.offset.checked_add(frame.length.into()).is_none() {
+                return Err(bad("ends beyond any pack"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_zero_runs(&self, blocks: u64) -> Result<()> {
+        let mut stored = self.frames.iter().flat_map(|frame| &frame.runs).peekable();
+        let mut end = 0;
+        for zeros in &self.zero_runs {
+            if zeros.count == 0 || u64::from(zeros.start) < end || zeros.end() > blocks {
+                return Err(Error::invalid(
+                    "has runs of zeros that do not ascend or do not fit",
+                ));
+            }
+            end = zeros.end();
+            while stored
+                .next_if(|run| run.end() <= u64::from(zeros.start))
+                .is_some()
+            {}
+            if stored.peek().is_some_and(|run| u64::from(run.start) < end) {
+                return Err(Error::invalid("has a block that is both stored and zeros"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a file of `size_bytes` has of a block.
+#[must_use]
+pub fn bytes_of_block(size_bytes: u64, block: u32) -> u64 {
+    let start = u64::from(block) * u64::from(BLOCK_BYTES);
+    size_bytes.saturating_sub(start).min(BLOCK_BYTES.into())
+}
+
+/// Refuses a path that is not plainly relative: a restore joins it to its target directory.
+///
+/// # Errors
+/// When it is empty, absolute, too long, or has an empty, `.` or `..` component or a NUL.
+pub fn check_path(path: &str) -> Result<()> {
+    let plain = |component: &str| !matches!(component, "" | "." | "..");
+    let fits = path.len() <= MAX_PATH_BYTES && !path.contains('\0');
+    if fits && path.split('/').all(plain) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "path {path:?} is not a plain relative path"
+    )))
 }

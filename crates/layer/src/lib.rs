@@ -11,7 +11,22 @@
 //! - Encoders are deterministic: equal values give equal bytes.
 //! - The overlay gives every block of every file exactly one source.
 
+mod bytes;
+pub mod changeset;
+pub mod claim;
+pub mod cluster;
+pub mod digest;
 pub mod entry;
+mod error;
+pub mod frame;
+pub mod index;
 pub mod keys;
 pub mod label;
 pub mod manifest;
+mod object;
+pub mod overlay;
+pub mod pack;
+mod record;
+pub mod wal;
+
+pub use error::{Error, Kind, Result};

@@ -2,12 +2,25 @@
 //!
 //! It also carries what is known only when the backup ends and must be exact:
 //! `backup_label`, `tablespace_map` and `pg_control`. Constant in size but for
-//! one line per index part (about one part per 64 GB of cluster).
+//! one line per index part (one part per 8 GiB of cluster or less).
 
 use jiff::Timestamp;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
 use serde::{Deserialize, Serialize};
+
+use crate::bytes::{from_hex, from_hex_exact};
+use crate::cluster::check_server;
+use crate::digest::contents_hex;
+use crate::entry::check_path;
+use crate::error::{Error, Result};
+use crate::label::{Label, LayerKind};
+use crate::record;
+
+const KIND: &str = "manifest";
+
+/// Size of `pg_control` on every supported version.
+const MAX_CONTROL_BYTES: u32 = 8192;
 
 /// What a layer is, on what it stands, and where its contents are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -182,4 +195,156 @@ pub struct CorruptPage {
 pub struct Encryption {
     /// Version of the scheme.
     pub version: u32,
+}
+
+/// The object's bytes.
+#[must_use]
+pub fn encode(manifest: &Manifest) -> Vec<u8> {
+    record::encode(KIND, manifest)
+}
+
+/// BLAKE3 of a manifest object, in hexadecimal: how a child refers to it.
+#[must_use]
+pub fn digest(object: &[u8]) -> String {
+    contents_hex(object)
+}
+
+/// Reads the object.
+///
+/// # Errors
+/// When it is damaged, of another version, or contradicts itself.
+pub fn decode(object: &[u8]) -> Result<Manifest> {
+    let manifest: Manifest = record::decode(KIND, object)?;
+    manifest.check().map_err(|e| e.within("manifest"))?;
+    Ok(manifest)
+}
+
+impl Manifest {
+    /// The layer's label.
+    ///
+    /// # Errors
+    /// When it is not a label.
+    pub fn parsed_label(&self) -> Result<Label> {
+        parse_label(&self.label)
+    }
+
+    /// The layer's id as its objects carry it.
+    ///
+    /// # Errors
+    /// When it is not 128 bits of hexadecimal.
+    pub fn layer_id_bytes(&self) -> Result<[u8; 16]> {
+        from_hex_exact(&self.layer_id).ok_or_else(|| {
+            Error::damaged(format!(
+                "layer id {:?} is not 32 hexadecimal digits",
+                self.layer_id
+            ))
+        })
+    }
+
+    /// `global/pg_control` in its full size.
+    ///
+    /// # Errors
+    /// When it is not hexadecimal or longer than its size.
+    pub fn pg_control_bytes(&self) -> Result<Vec<u8>> {
+        let wrong = || Error::damaged("pg_control is not hexadecimal or does not fit its size");
+        let mut bytes = from_hex(&self.pg_control).ok_or_else(wrong)?;
+        let size =
+            usize::try_from(self.pg_control_size.min(MAX_CONTROL_BYTES)).map_err(|_| wrong())?;
+        if bytes.is_empty() || bytes.len() > size || self.pg_control_size > MAX_CONTROL_BYTES {
+            return Err(wrong());
+        }
+        bytes.resize(size, 0);
+        Ok(bytes)
+    }
+
+    fn check(&self) -> Result<()> {
+        if let Some(encryption) = &self.encryption {
+            return Err(Error::unsupported(format!(
+                "frames are encrypted by scheme {}, which this version does not know",
+                encryption.version
+            )));
+        }
+        let identity = &self.cluster;
+        check_server(
+            identity.major,
+            identity.block_size,
+            identity.wal_segment_size,
+        )?;
+        self.layer_id_bytes()?;
+        self.pg_control_bytes()?;
+        self.check_parent()?;
+        if self.start_lsn > self.stop_lsn || self.timeline.get() == 0 {
+            return Err(Error::damaged(format!(
+                "backup cannot run from {} to {} on timeline {}",
+                self.start_lsn, self.stop_lsn, self.timeline
+            )));
+        }
+        self.check_tablespaces()?;
+        self.check_index()?;
+        for page in &self.corrupt_pages {
+            check_path(&page.path).map_err(Error::into_damage)?;
+        }
+        Ok(())
+    }
+
+    fn check_parent(&self) -> Result<()> {
+        let label = self.parsed_label()?;
+        let wrong = |what: &str| Err(Error::damaged(format!("layer {label} {what}")));
+        let Some(parent) = &self.parent else {
+            return match label.kind() {
+                LayerKind::Full => Ok(()),
+                LayerKind::Differential | LayerKind::Incremental => wrong("names no parent"),
+            };
+        };
+        let parent_label = parse_label(&parent.label)?;
+        if from_hex_exact::<32>(&parent.manifest_digest).is_none() {
+            return wrong("names its parent with a digest that is not 64 hexadecimal digits");
+        }
+        let fits = match label.kind() {
+            LayerKind::Full => false,
+            LayerKind::Differential => parent_label.kind() == LayerKind::Full,
+            LayerKind::Incremental => true,
+        };
+        if !fits || parent_label.root() != label.root() || parent_label == label {
+            return wrong(&format!("cannot stand on {parent_label}"));
+        }
+        Ok(())
+    }
+
+    fn check_tablespaces(&self) -> Result<()> {
+        let mut last = 0;
+        for tablespace in &self.tablespaces {
+            let location = tablespace.location.as_deref();
+            let fits = location.is_none_or(|path| path.starts_with('/') && !path.contains('\0'));
+            if tablespace.oid <= last || !fits {
+                return Err(Error::damaged(format!(
+                    "tablespace {} at {location:?} cannot be",
+                    tablespace.oid
+                )));
+            }
+            last = tablespace.oid;
+        }
+        Ok(())
+    }
+
+    fn check_index(&self) -> Result<()> {
+        let mut last = "";
+        for (number, part) in self.index.iter().enumerate() {
+            check_path(&part.first_path).map_err(Error::into_damage)?;
+            let digest = from_hex_exact::<32>(&part.index_digest).is_some();
+            if part.first_path.as_str() <= last || part.entries == 0 || !digest {
+                return Err(Error::damaged(format!(
+                    "index part {number} from {:?} with {} entries cannot be",
+                    part.first_path, part.entries
+                )));
+            }
+            last = &part.first_path;
+        }
+        Ok(())
+    }
+}
+
+fn parse_label(text: &str) -> Result<Label> {
+    Label::parse(text)
+        .ok_or_else(|| Error::damaged(format!("{text:?} is not the label of a layer")))
 }
