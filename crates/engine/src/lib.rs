@@ -4,5 +4,7 @@
 //! returns typed errors, reports through [`progress`] and `tracing`, never
 //! prints and never exits.
 
+pub mod cluster;
 pub mod error;
 pub mod progress;
+pub mod repository;

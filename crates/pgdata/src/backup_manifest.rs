@@ -100,7 +100,7 @@ impl BackupManifestWriter {
         self.emit(&text, sink)
     }
 
-    /// Writes the end: the WAL needed and the checksum of all before it.
+    /// Writes the end: the WAL needed, newest timeline first as the server has it, and the checksum of all before it.
     ///
     /// # Errors
     ///
@@ -184,4 +184,31 @@ fn civil_date(days_since_1970: i64) -> (i64, i64, i64) {
     };
     let year = year_of_era + days.div_euclid(ERA) * 400 + i64::from(month <= 2);
     (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(unix_seconds: i64) -> String {
+        let mut text = String::new();
+        push_time(&mut text, unix_seconds).unwrap();
+        text
+    }
+
+    #[test]
+    fn times_are_in_gmt() {
+        assert_eq!(time(0), "1970-01-01 00:00:00 GMT");
+        assert_eq!(time(-1), "1969-12-31 23:59:59 GMT");
+        assert_eq!(time(951_782_400), "2000-02-29 00:00:00 GMT");
+        assert_eq!(time(4_107_542_399), "2100-02-28 23:59:59 GMT");
+        assert_eq!(time(4_107_542_400), "2100-03-01 00:00:00 GMT");
+        assert_eq!(time(1_795_339_985), "2026-11-22 09:33:05 GMT");
+    }
+
+    #[test]
+    fn times_beyond_all_calendars_do_not_overflow() {
+        assert!(time(i64::MAX).ends_with("GMT"));
+        assert!(time(i64::MIN).ends_with("GMT"));
+    }
 }

@@ -129,3 +129,57 @@ impl FileChecksum {
         format!("{:08x}", self.crc.swap_bytes())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check_value_of_the_catalogue() {
+        assert_eq!(FileChecksum::of(b"123456789").crc(), 0xE306_9283);
+        assert_eq!(FileChecksum::new().crc(), 0);
+    }
+
+    #[test]
+    fn zeros_are_zeros_however_appended() {
+        let long = vec![0; 100_000];
+        for count in [0, 1, 2, 3, 7, 8, 255, 8192, 65_537, 100_000] {
+            let mut read = FileChecksum::of(b"before");
+            read.update(&long[..count]);
+            let mut run = FileChecksum::of(b"before");
+            run.zeros(u64::try_from(count).unwrap());
+            assert_eq!(run, read, "{count} zeros");
+        }
+    }
+
+    #[test]
+    fn long_runs_are_sums_of_shorter_ones() {
+        let mut whole = FileChecksum::of(b"x");
+        whole.zeros(10 << 40);
+        let mut parts = FileChecksum::of(b"x");
+        for _ in 0..10 {
+            parts.zeros(1 << 40);
+        }
+        assert_eq!(whole, parts);
+        let mut appended = FileChecksum::of(b"x");
+        let mut zeros = FileChecksum::new();
+        zeros.zeros(10 << 40);
+        appended.append(&zeros);
+        assert_eq!(whole, appended);
+    }
+
+    #[test]
+    fn combining_is_that_of_the_crc_library() {
+        let (left, right) = (b"left part".as_slice(), vec![0xA5; 70_000]);
+        let mut combined = FileChecksum::of(left);
+        combined.append(&FileChecksum::of(&right));
+        let expected = crc_fast::checksum_combine(
+            CrcAlgorithm::Crc32Iscsi,
+            crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, left),
+            crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, &right),
+            70_000,
+        );
+        assert_eq!(u64::from(combined.crc()), expected);
+        assert_eq!(combined.size_bytes(), 70_009);
+    }
+}

@@ -1,7 +1,7 @@
 //! `global/pg_control`: what a cluster is and where it stands.
 //!
-//! PostgreSQL 15, 16 and 17 share one layout. 18 stores one more byte before the nonce, which moves the checksum; every
-//! field before it stays where it was.
+//! The formats 1300 (PostgreSQL 15 and 16) and 1700 (17) have every field at the same offset. 1800 (18) stores one more
+//! byte before the nonce, which moves the checksum; every field read here stays where it was.
 
 use std::fmt;
 
@@ -137,11 +137,11 @@ impl ControlFile {
         let fields = Fields(bytes);
         let control_version = fields.word(8).ok_or_else(|| too_short(bytes))?;
         let crc_offset = match control_version {
-            1300 => 288,
+            1300 | 1700 => 288,
             1800 => 292,
             _ => {
                 return Err(Error::unsupported(format!(
-                    "pg_control has format version {control_version}: PostgreSQL 15 to 18 write 1300 or 1800"
+                    "pg_control has format version {control_version}: PostgreSQL 15 to 18 write 1300, 1700 or 1800"
                 )));
             }
         };
@@ -335,4 +335,32 @@ fn wal_level(number: i32) -> Result<WalLevel> {
             )));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_8_a_torn_or_foreign_file_is_refused() {
+        for size in [0, 1, 8, 11, 12, 287, 291] {
+            assert!(ControlFile::parse(&vec![0; size]).is_err());
+        }
+        let mut bytes = vec![0; CONTROL_FILE_SIZE];
+        bytes[8..12].copy_from_slice(&1201_u32.to_le_bytes());
+        assert_eq!(
+            ControlFile::parse(&bytes).unwrap_err().kind(),
+            crate::Kind::Unsupported
+        );
+        bytes[8..12].copy_from_slice(&1300_u32.to_be_bytes());
+        assert_eq!(
+            ControlFile::parse(&bytes).unwrap_err().kind(),
+            crate::Kind::Unsupported
+        );
+        bytes[8..12].copy_from_slice(&1300_u32.to_le_bytes());
+        assert_eq!(
+            ControlFile::parse(&bytes).unwrap_err().kind(),
+            crate::Kind::Damaged
+        );
+    }
 }

@@ -89,7 +89,8 @@ pub fn decide(path: impl AsRef<[u8]>, entry: EntryType, major: Major) -> Decisio
     }
     if let [root] = *parts.as_slice()
         && EMPTY_DIRECTORIES.contains(&root)
-        && (entry == EntryType::Directory || (entry == EntryType::Symlink && root == b"pg_wal"))
+        // A link to such a directory is stored as the directory, as the server's own base backup does.
+        && matches!(entry, EntryType::Directory | EntryType::Symlink)
     {
         return Decision::EmptyDirectory;
     }
@@ -110,7 +111,8 @@ fn is_left_out(parts: &[&[u8]], major: Major) -> bool {
         [b"global", name] => name.starts_with(RELATION_CACHE_PREFIX),
         [b"base", below @ ..] => is_left_out_of_tablespace(below),
         [b"pg_tblspc", _oid, version, below @ ..] => {
-            *version != major.tablespace_directory().as_bytes() || is_left_out_of_tablespace(below)
+            Major::from_tablespace_directory(version) != Some(major)
+                || is_left_out_of_tablespace(below)
         }
         _ => false,
     }
@@ -168,5 +170,266 @@ impl UnloggedRelations {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.relations.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use Decision::{EmptyDirectory, ForeignLink, Keep, Skip};
+    use EntryType::{Directory, File, Special, Symlink};
+
+    fn check(entry: EntryType, expected: Decision, paths: &[&str]) {
+        for path in paths {
+            assert_eq!(
+                decide(path, entry, Major::V17),
+                expected,
+                "{entry:?} {path}"
+            );
+        }
+    }
+
+    #[test]
+    fn rule_6_directories_whose_contents_the_server_makes_are_stored_empty() {
+        let emptied = [
+            "pg_stat_tmp",
+            "pg_replslot",
+            "pg_dynshmem",
+            "pg_notify",
+            "pg_serial",
+            "pg_snapshots",
+            "pg_subtrans",
+            "pg_wal",
+        ];
+        check(Directory, EmptyDirectory, &emptied);
+        check(Symlink, EmptyDirectory, &emptied);
+        check(
+            File,
+            Skip,
+            &[
+                "pg_notify/0000",
+                "pg_wal/000000010000000000000001",
+                "pg_stat_tmp/global.stat",
+                "pg_replslot/a/state",
+            ],
+        );
+        check(Directory, Skip, &["pg_replslot/a", "pg_wal/archive_status"]);
+        assert_eq!(empty_wal_directories(Major::V16), ["pg_wal/archive_status"]);
+        assert_eq!(
+            empty_wal_directories(Major::V17),
+            ["pg_wal/archive_status", "pg_wal/summaries"]
+        );
+    }
+
+    #[test]
+    fn rule_6_files_of_one_run_or_one_backup_are_left_out() {
+        check(
+            File,
+            Skip,
+            &[
+                "postgresql.auto.conf.tmp",
+                "current_logfiles.tmp",
+                "backup_label",
+                "tablespace_map",
+                "backup_manifest",
+                "backup_manifest.tmp",
+                "postmaster.pid",
+                "postmaster.opts",
+                "recovery.signal",
+                "standby.signal",
+                "global/pg_internal.init",
+                "global/pg_internal.init.1234",
+                "base/5/pg_internal.init",
+                "base/.DS_Store",
+                "pg_tblspc/16400/PG_17_202406281/5/pg_internal.init.77",
+            ],
+        );
+        check(Special, Skip, &[".s.PGSQL.5432", "base/5/pipe"]);
+    }
+
+    #[test]
+    fn rule_6_temporary_files_are_left_out() {
+        check(
+            File,
+            Skip,
+            &[
+                "base/5/t3_16384",
+                "base/5/t3_16384_fsm",
+                "pg_tblspc/16400/PG_17_202406281/5/t3_16384.1",
+                "base/pgsql_tmp/pgsql_tmp1234.0",
+                "pg_tblspc/16400/PG_17_202406281/pgsql_tmp/pgsql_tmp1234.0",
+            ],
+        );
+        check(
+            Directory,
+            Skip,
+            &[
+                "base/pgsql_tmp",
+                "pg_tblspc/16400/PG_17_202406281/pgsql_tmp",
+            ],
+        );
+    }
+
+    #[test]
+    fn rule_6_names_count_only_in_their_own_directory() {
+        check(
+            File,
+            Keep,
+            &[
+                "log/pg_wal",
+                "log/postmaster.pid",
+                "my/backup_label",
+                "pg_internal.init",
+                "base/pg_internal.init",
+                "pgsql_tmp",
+                "my/pgsql_tmp1",
+                "t3_16384",
+                "global/t3_16384",
+                "base/5/recovery.signal",
+                "conf.d/standby.signal",
+                "base/5/pg_wal",
+                "my/pg_wal/keep",
+                "global/pgsql_tmp",
+            ],
+        );
+        check(
+            Directory,
+            Keep,
+            &[
+                "log",
+                "pg_log",
+                "my/pg_wal",
+                "base/5/pg_notify",
+                "my/pg_replslot",
+            ],
+        );
+    }
+
+    #[test]
+    fn rule_6_everything_else_is_kept() {
+        check(
+            File,
+            Keep,
+            &[
+                "PG_VERSION",
+                "postgresql.conf",
+                "postgresql.auto.conf",
+                "pg_hba.conf",
+                "current_logfiles",
+                "backup_label.old",
+                "global/pg_control",
+                "global/pg_filenode.map",
+                "base/5/pg_filenode.map",
+                "base/5/16384",
+                "base/5/16384_vm",
+                "pg_xact/0000",
+                "pg_multixact/offsets/0000",
+                "pg_commit_ts/0000",
+                "pg_twophase/00000001",
+                "pg_stat/pgstat.stat",
+                "pg_logical/replorigin_checkpoint",
+                "base/5/t3",
+                "pg_tblspc/16400/PG_17_202406281/5/16384",
+            ],
+        );
+        check(
+            Directory,
+            Keep,
+            &[
+                "base",
+                "base/5",
+                "global",
+                "pg_tblspc",
+                "pg_logical/snapshots",
+                "pg_stat",
+                "empty",
+            ],
+        );
+    }
+
+    #[test]
+    fn rule_6_of_a_tablespace_only_the_versions_directory_belongs() {
+        check(Symlink, Keep, &["pg_tblspc/16400"]);
+        check(
+            Directory,
+            Keep,
+            &[
+                "pg_tblspc/16400",
+                "pg_tblspc/16400/PG_17_202406281",
+                "pg_tblspc/16400/PG_17_202406281/5",
+            ],
+        );
+        check(
+            Directory,
+            Skip,
+            &[
+                "pg_tblspc/16400/PG_16_202307071",
+                "pg_tblspc/16400/lost+found",
+            ],
+        );
+        check(
+            File,
+            Skip,
+            &[
+                "pg_tblspc/16400/PG_16_202307071/5/16384",
+                "pg_tblspc/16400/README",
+            ],
+        );
+    }
+
+    #[test]
+    fn rule_6_links_without_meaning_are_reported() {
+        check(
+            Symlink,
+            ForeignLink,
+            &[
+                "postgresql.conf",
+                "base/5",
+                "pg_xact",
+                "pg_tblspc/name",
+                "base/5/16384",
+                "log",
+            ],
+        );
+        check(Symlink, Skip, &["pg_wal/archive_status", "postmaster.pid"]);
+    }
+
+    #[test]
+    fn rule_6_unlogged_relations_keep_their_init_fork_alone() {
+        let names = [
+            "10",
+            "10_vm",
+            "10_init",
+            "10.1",
+            "11",
+            "11_fsm",
+            "1",
+            "100",
+            "t3_10",
+            "PG_VERSION",
+            "20_init",
+            "20",
+        ];
+        let unlogged = UnloggedRelations::among(names);
+        assert_eq!(unlogged.len(), 2);
+        let left: Vec<_> = names
+            .into_iter()
+            .filter(|name| !unlogged.omits(name))
+            .collect();
+        assert_eq!(
+            left,
+            [
+                "10_init",
+                "11",
+                "11_fsm",
+                "1",
+                "100",
+                "t3_10",
+                "PG_VERSION",
+                "20_init"
+            ]
+        );
+        assert!(UnloggedRelations::among(["10"]).is_empty());
     }
 }

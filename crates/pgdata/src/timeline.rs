@@ -217,3 +217,89 @@ fn parse_switch(timeline: TimelineId, line: &str) -> Result<(TimelineId, Lsn)> {
         ))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lsn(text: &str) -> Lsn {
+        text.parse().unwrap()
+    }
+
+    fn three() -> TimelineHistory {
+        let text = "1\t0/3000000\tno recovery target specified\n\n2\t0/5000000\tbefore 2026-11-21 10:00:00+00\n";
+        TimelineHistory::parse(TimelineId::new(3), text).unwrap()
+    }
+
+    #[test]
+    fn ranges_are_half_open_at_every_switch() {
+        let history = three();
+        assert_eq!(
+            history.timeline_at(lsn("0/2FFFFFF")),
+            Some(TimelineId::new(1))
+        );
+        assert_eq!(
+            history.timeline_at(lsn("0/3000000")),
+            Some(TimelineId::new(2))
+        );
+        assert_eq!(
+            history.timeline_at(lsn("0/5000000")),
+            Some(TimelineId::new(3))
+        );
+        assert_eq!(
+            history.switch_point(TimelineId::new(1)),
+            Some(lsn("0/3000000"))
+        );
+        assert_eq!(history.switch_point(TimelineId::new(3)), None);
+        assert!(history.contains(TimelineId::new(1), lsn("0/1")..lsn("0/3000000")));
+        assert!(!history.contains(TimelineId::new(1), lsn("0/1")..lsn("0/3000001")));
+        assert!(!history.contains(TimelineId::new(2), lsn("0/2FFFFFF")..lsn("0/4000000")));
+        assert!(history.contains(TimelineId::new(3), lsn("0/5000000")..lsn("FFFF/0")));
+    }
+
+    #[test]
+    fn a_point_beyond_the_switch_is_no_ancestor() {
+        let history = three();
+        assert!(history.is_ancestor(TimelineId::new(1), lsn("0/3000000")));
+        assert!(!history.is_ancestor(TimelineId::new(1), lsn("0/3000001")));
+        assert!(!history.is_ancestor(TimelineId::new(4), lsn("0/1")));
+        assert!(history.is_ancestor(TimelineId::new(3), lsn("0/6000000")));
+    }
+
+    #[test]
+    fn a_timeline_without_history_reaches_everywhere() {
+        let history = TimelineHistory::first(TimelineId::FIRST);
+        assert!(history.contains(TimelineId::FIRST, Lsn::INVALID..Lsn::new(u64::MAX)));
+        assert_eq!(history.entries().len(), 1);
+    }
+
+    #[test]
+    fn comments_and_white_space_are_skipped_as_the_server_does() {
+        let history =
+            TimelineHistory::parse(TimelineId::new(2), "# made by hand\n  \n \t1 0/3000000\n")
+                .unwrap();
+        assert_eq!(
+            history.switch_point(TimelineId::new(1)),
+            Some(lsn("0/3000000"))
+        );
+    }
+
+    #[test]
+    fn damaged_histories_are_refused() {
+        for text in [
+            "1\n",
+            "1\t0\treason\n",
+            "0\t0/1\treason\n",
+            "x\t0/1\treason\n",
+            "2\t0/1\treason\n1\t0/2\treason\n",
+            "1\t0/1\treason\n1\t0/2\treason\n",
+            "3\t0/1\treason\n",
+            "4\t0/1\treason\n",
+        ] {
+            assert!(
+                TimelineHistory::parse(TimelineId::new(3), text).is_err(),
+                "{text:?} was read"
+            );
+        }
+    }
+}

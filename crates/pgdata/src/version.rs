@@ -51,7 +51,8 @@ impl Major {
     #[must_use]
     pub const fn control_version(self) -> u32 {
         match self {
-            Self::V15 | Self::V16 | Self::V17 => 1300,
+            Self::V15 | Self::V16 => 1300,
+            Self::V17 => 1700,
             Self::V18 => 1800,
         }
     }
@@ -139,5 +140,62 @@ impl From<Major> for u32 {
 impl fmt::Display for Major {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.get().fmt(formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pg_version_is_read_with_its_line_end() {
+        assert_eq!(Major::parse("15\n").unwrap(), Major::V15);
+        assert_eq!(Major::parse("18").unwrap(), Major::V18);
+        for text in [
+            "", "\n", "14\n", "19\n", "9.6\n", "+15", "015", " 15", "fifteen",
+        ] {
+            assert!(Major::parse(text).is_err(), "{text:?} was read");
+        }
+    }
+
+    #[test]
+    fn facts_lead_back_to_their_version() {
+        for major in Major::ALL {
+            assert_eq!(
+                Major::from_catalog_version(major.catalog_version()),
+                Some(major)
+            );
+            assert_eq!(
+                Major::from_wal_page_magic(major.wal_page_magic()),
+                Some(major)
+            );
+            assert_eq!(
+                Major::from_tablespace_directory(major.tablespace_directory()),
+                Some(major)
+            );
+        }
+    }
+
+    #[test]
+    fn only_exact_tablespace_directories_belong_to_a_version() {
+        assert_eq!(
+            Major::from_tablespace_directory("PG_15_202209061"),
+            Some(Major::V15)
+        );
+        for name in [
+            "PG_15_202209062",
+            "PG_15",
+            "PG_14_202107181",
+            "pg_15_202209061",
+            "PG_15_202209061_1",
+            "PG_15_202506291",
+            "",
+        ] {
+            assert_eq!(
+                Major::from_tablespace_directory(name),
+                None,
+                "{name:?} was taken"
+            );
+        }
     }
 }

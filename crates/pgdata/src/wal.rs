@@ -310,3 +310,141 @@ fn too_short(bytes: &[u8]) -> Error {
         WalPageHeader::SIZE_BYTES
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMELINE: TimelineId = TimelineId::new(0x1A);
+    const MIB: u64 = 1 << 20;
+
+    fn sizes() -> impl Iterator<Item = WalSegmentSize> {
+        (0..=10).map(|shift| WalSegmentSize::try_from(MIB << shift).unwrap())
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two_from_1_mib_to_1_gib() {
+        for bad in [0, 1, MIB - 1, MIB / 2, 3 * MIB, 2048 * MIB, u64::MAX] {
+            assert!(WalSegmentSize::try_from(bad).is_err(), "{bad} was taken");
+        }
+        assert_eq!(WalSegmentSize::DEFAULT.get(), 16 * MIB);
+    }
+
+    #[test]
+    fn names_carry_into_the_middle_part() {
+        let last = WalSegment {
+            timeline: TIMELINE,
+            number: 255,
+        };
+        assert_eq!(
+            last.file_name(WalSegmentSize::DEFAULT),
+            "0000001A00000000000000FF"
+        );
+        assert_eq!(
+            last.next().file_name(WalSegmentSize::DEFAULT),
+            "0000001A0000000100000000"
+        );
+        assert!(WalSegment::parse("0000001A0000000000000100", WalSegmentSize::DEFAULT).is_err());
+    }
+
+    #[test]
+    fn every_size_reaches_the_end_of_the_wal() {
+        for size in sizes() {
+            let last = WalSegment::containing(TIMELINE, Lsn::new(u64::MAX), size);
+            let name = last.file_name(size);
+            assert_eq!(WalSegment::parse(&name, size).unwrap(), last, "size {size}");
+            assert_eq!(
+                last.start_lsn(size).get(),
+                u64::MAX - size.get() + 1,
+                "size {size}"
+            );
+        }
+    }
+
+    #[test]
+    fn rule_7_a_stop_lsn_on_a_boundary_needs_the_segment_before_it() {
+        for size in sizes() {
+            let boundary = Lsn::new(7 * size.get());
+            assert_eq!(
+                WalSegment::containing_end(TIMELINE, boundary, size).number,
+                6
+            );
+            assert_eq!(WalSegment::containing(TIMELINE, boundary, size).number, 7);
+            let after = boundary.checked_add(1).unwrap();
+            assert_eq!(WalSegment::containing_end(TIMELINE, after, size).number, 7);
+        }
+        assert_eq!(
+            WalSegment::containing_end(TIMELINE, Lsn::INVALID, WalSegmentSize::DEFAULT).number,
+            0
+        );
+    }
+
+    #[test]
+    fn a_range_is_covered_by_the_segments_of_its_bytes() {
+        let size = WalSegmentSize::DEFAULT;
+        let numbers = |start: u64, end: u64| -> Vec<u64> {
+            WalSegment::covering(TIMELINE, Lsn::new(start)..Lsn::new(end), size)
+                .map(|segment| segment.number)
+                .collect()
+        };
+        assert_eq!(numbers(16 * MIB, 48 * MIB), [1, 2]);
+        assert_eq!(numbers(16 * MIB + 40, 48 * MIB + 1), [1, 2, 3]);
+        assert_eq!(numbers(17 * MIB, 18 * MIB), [1]);
+        assert_eq!(numbers(17 * MIB, 17 * MIB), [0; 0]);
+        assert_eq!(numbers(18 * MIB, 17 * MIB), [0; 0]);
+    }
+
+    #[test]
+    fn archive_names_are_told_apart() {
+        let size = WalSegmentSize::DEFAULT;
+        let segment = WalSegment {
+            timeline: TIMELINE,
+            number: 0x2_0B,
+        };
+        for (name, file) in [
+            ("0000001A000000020000000B", ArchiveFile::Segment(segment)),
+            (
+                "0000001A000000020000000B.partial",
+                ArchiveFile::Partial(segment),
+            ),
+            (
+                "0000001A000000020000000B.00000028.backup",
+                ArchiveFile::BackupLabel {
+                    segment,
+                    offset: 0x28,
+                },
+            ),
+            ("0000001A.history", ArchiveFile::History(TIMELINE)),
+        ] {
+            assert_eq!(ArchiveFile::parse(name, size).unwrap(), file);
+            assert_eq!(file.file_name(size), name);
+        }
+    }
+
+    #[test]
+    fn other_names_are_not_archived() {
+        for name in [
+            "",
+            "0000001A000000020000000",
+            "0000001A000000020000000b",
+            "0000001A000000020000000B0",
+            "0000001A000000020000000B.Partial",
+            "0000001A000000020000000B.partial.partial",
+            "0000001A000000020000000B.28.backup",
+            "0000001A000000020000000B.01000000.backup",
+            "00000000000000020000000B",
+            "00000000.history",
+            "1A.history",
+            "0000001A.history.tmp",
+            "../0000001A.history",
+            "+000001A000000020000000B",
+            "0000001A0000000200000é0B",
+            "RECOVERYXLOG",
+        ] {
+            assert!(
+                ArchiveFile::parse(name, WalSegmentSize::DEFAULT).is_err(),
+                "{name:?} was taken"
+            );
+        }
+    }
+}

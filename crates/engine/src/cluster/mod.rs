@@ -1,0 +1,17 @@
+//! The running cluster: its session, its facts, its files.
+//!
+//! One dedicated session starts and stops the backup; when it is lost the
+//! backup is void. Files are listed only after the start returned, so that the
+//! list is never older than the checkpoint recovery begins from.
+
+pub mod conninfo;
+pub mod control;
+pub mod facts;
+pub mod scan;
+pub mod session;
+
+pub use conninfo::ConnectionOptions;
+pub use control::read_control;
+pub use facts::ServerFacts;
+pub use scan::{Scan, ScannedFile};
+pub use session::Session;
