@@ -1,5 +1,9 @@
 //! One suite for every kind of store: what the engine relies on.
 
+#![allow(clippy::unwrap_used, reason = "a test states what must hold")]
+
+mod support;
+
 mod conformance {
     use bytes::Bytes;
     use futures::future;
@@ -143,4 +147,24 @@ async fn a_directory_conforms() {
     let url = format!("file://{}/not yet there/repo", scratch.path().display());
     let repository = Repository::open(&RepositoryOptions::new(url)).unwrap();
     conformance::all(&repository).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_s3_server_conforms() {
+    let server = support::S3::start();
+    let repository = Repository::open(&server.options("some/prefix/")).unwrap();
+    conformance::all(&repository).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_of_other_prefixes_are_not_seen() {
+    let server = support::S3::start();
+    let one = Repository::open(&server.options("a")).unwrap();
+    let other = Repository::open(&server.options("ab")).unwrap();
+    other
+        .create("main/cluster", bytes::Bytes::from_static(b"x"))
+        .await
+        .unwrap();
+    assert!(one.list("").await.unwrap().is_empty());
+    assert_eq!(other.list_names("").await.unwrap(), ["main"]);
 }

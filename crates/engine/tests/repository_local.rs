@@ -1,5 +1,7 @@
 //! What a repository in a directory promises beyond the conformance suite.
 
+#![allow(clippy::unwrap_used, reason = "a test states what must hold")]
+
 use std::os::unix::fs::PermissionsExt;
 
 use bytes::Bytes;

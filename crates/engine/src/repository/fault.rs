@@ -29,6 +29,8 @@ pub enum Fault {
     PassingBefore,
     /// The operation is done, its answer is lost, trying again would help.
     LostAnswer,
+    /// The operation is not done, as a file system would say.
+    Io(std::io::ErrorKind),
     /// A read or write is cut to half its bytes, and reported as successful.
     Truncated,
     /// The operation is done late.
@@ -120,6 +122,10 @@ impl FaultStore {
         let injected = Injected { nth, fault };
         match fault {
             Fault::Before | Fault::PassingBefore => Err(injected.into()),
+            Fault::Io(kind) => Err(Error::Generic {
+                store: "fault",
+                source: std::io::Error::from(kind).into(),
+            }),
             Fault::Delayed(time) => {
                 tokio::time::sleep(time).await;
                 Ok(None)

@@ -43,10 +43,15 @@ pub struct ObjectInfo {
 }
 
 /// A handle on a repository. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Repository(Arc<Inner>);
 
-#[derive(Debug)]
+impl std::fmt::Debug for Repository {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Repository({})", self.url())
+    }
+}
+
 struct Inner {
     store: Arc<dyn ObjectStore>,
     /// What comes before every key in the store.
@@ -248,7 +253,7 @@ impl Repository {
         let path = self.path(key)?;
         match self.retrying(|| self.0.store.head(&path)).await {
             Ok(meta) => Ok(Some(meta.size)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) if Reason::of(&error).object_is_absent => Ok(None),
             Err(error) => Err(self.error("could not look up", key, &error)),
         }
     }
@@ -310,7 +315,8 @@ impl Repository {
     pub async fn delete(&self, key: &str) -> Result<()> {
         let path = self.path(key)?;
         match self.retrying(|| self.0.store.delete(&path)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Ok(()) => Ok(()),
+            Err(error) if Reason::of(&error).object_is_absent => Ok(()),
             Err(error) => Err(self.error("could not delete", key, &error)),
         }
     }
@@ -343,7 +349,7 @@ impl Repository {
         let read = self.retrying(|| async { self.0.store.get(path).await?.bytes().await });
         match read.await {
             Ok(stored) => Ok(Some(stored == body)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) if Reason::of(&error).object_is_absent => Ok(None),
             Err(error) => Err(self.error("could not read", key, &error)),
         }
     }
@@ -459,11 +465,10 @@ impl Repository {
     fn error(&self, act: &str, key: &str, error: &object_store::Error) -> Error {
         let reason = Reason::of(error);
         let reads = act == "could not read";
-        let kind = match error {
-            object_store::Error::NotFound { .. } if reads && !reason.store_is_missing => {
-                Kind::NotFound
-            }
-            _ => Kind::Repository,
+        let kind = if reads && reason.object_is_absent {
+            Kind::NotFound
+        } else {
+            Kind::Repository
         };
         let mut text = reason.text;
         for secret in &self.0.secrets {

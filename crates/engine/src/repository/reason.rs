@@ -14,8 +14,8 @@ pub(super) struct Reason {
     pub(super) hint: Option<&'static str>,
     /// The same request may succeed later.
     pub(super) may_pass: bool,
-    /// Not the object but the bucket, container or directory is missing.
-    pub(super) store_is_missing: bool,
+    /// The store said that the object, and nothing else, is not there.
+    pub(super) object_is_absent: bool,
 }
 
 /// Answers of object stores that mean a wrong setting: code, words, hint.
@@ -23,6 +23,11 @@ const CODES: &[(&str, &str, &str)] = &[
     ("NoSuchBucket", "the bucket does not exist", BUCKET),
     ("ContainerNotFound", "the container does not exist", BUCKET),
     ("InvalidBucketName", "the bucket name is not valid", BUCKET),
+    (
+        "XAdminUserNotFound",
+        "the access key is unknown",
+        CREDENTIALS,
+    ),
     (
         "InvalidAccessKeyId",
         "the access key is unknown",
@@ -108,7 +113,7 @@ impl Reason {
             text: text.into(),
             hint,
             may_pass: false,
-            store_is_missing: false,
+            object_is_absent: false,
         }
     }
 
@@ -139,9 +144,7 @@ impl Reason {
     fn of_code(whole: &str) -> Option<Self> {
         let code = xml_code(whole)?;
         let &(code, text, hint) = CODES.iter().find(|(c, _, _)| *c == code)?;
-        let mut reason = Self::plain(format!("{text} ({code})"), Some(hint));
-        reason.store_is_missing = ["NoSuchBucket", "ContainerNotFound"].contains(&code);
-        Some(reason)
+        Some(Self::plain(format!("{text} ({code})"), Some(hint)))
     }
 
     fn of_transport(causes: &[&(dyn StdError + 'static)]) -> Option<Self> {
@@ -186,7 +189,7 @@ impl Reason {
     fn of_rest(error: &object_store::Error, causes: &[&(dyn StdError + 'static)]) -> Self {
         use object_store::Error as E;
         match error {
-            E::NotFound { .. } => Self::plain("there is no such object", None),
+            E::NotFound { .. } => Self::of_absence(&error.to_string()),
             E::AlreadyExists { .. } => Self::plain("it exists already", None),
             E::PermissionDenied { .. } => Self::plain("access denied", Some(ACCESS)),
             E::Unauthenticated { .. } => {
@@ -197,6 +200,29 @@ impl Reason {
                 Self::plain(one_line(&last), None)
             }
         }
+    }
+}
+
+/// Codes with which a store says that an object is not there.
+const ABSENT: &[&str] = &["NoSuchKey", "BlobNotFound"];
+
+impl Reason {
+    /// "Not found" can also mean a missing bucket, an unknown user or a wrong address; only
+    /// a store that says so, or need not (a directory, the answer to a `HEAD`), is believed.
+    fn of_absence(whole: &str) -> Self {
+        let answered = whole.contains("status code: 404") && !whole.contains("performing HEAD");
+        let code = xml_code(whole);
+        let absent = !answered || code.is_some_and(|c| ABSENT.contains(&c));
+        if !absent {
+            let code = code.unwrap_or("no code");
+            return Self::plain(
+                format!("the store answered with status 404 ({code})"),
+                Some(REACH),
+            );
+        }
+        let mut reason = Self::plain("there is no such object", None);
+        reason.object_is_absent = true;
+        reason
     }
 }
 

@@ -1,0 +1,144 @@
+//! What goes wrong with an S3 repository, and how it is said.
+
+#![allow(clippy::unwrap_used, reason = "a test states what must hold")]
+
+mod support;
+
+use bytes::Bytes;
+use pgstrata_engine::error::{Error, Kind};
+use pgstrata_engine::repository::{Repository, RepositoryOptions};
+use support::{S3, SECRET_KEY};
+
+async fn failures(options: &RepositoryOptions) -> [Error; 4] {
+    let repository = Repository::open(options).unwrap();
+    [
+        repository
+            .create("main/cluster", Bytes::from_static(b"x"))
+            .await
+            .unwrap_err(),
+        repository.get("main/cluster").await.unwrap_err(),
+        repository.list("main").await.unwrap_err(),
+        repository.probe("main").await.unwrap_err(),
+    ]
+}
+
+fn assert_clear(error: &Error, expected: &str) {
+    assert_eq!(error.kind(), Kind::Repository, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("s3://"), "{text}");
+    assert!(error.hint_text().is_some(), "{text}");
+    assert!(!text.contains(SECRET_KEY), "{text}");
+    assert!(!text.contains('\n'), "{text}");
+    assert!(text.len() < 300, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_bucket_is_told_from_a_missing_object() {
+    let server = S3::start();
+    let mut options = server.options("p");
+    options.url = "s3://nosuchbucket/p".to_owned();
+    for error in failures(&options).await {
+        assert_clear(&error, "the bucket does not exist");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_credentials_are_one_clear_error() {
+    let server = S3::start();
+    let wrong_secret = server
+        .options("p")
+        .with("secret_access_key", "not the secret key");
+    for error in failures(&wrong_secret).await {
+        assert_clear(&error, "the secret key is wrong");
+    }
+    let wrong_key = server.options("p").with("access_key_id", "nobody");
+    for error in failures(&wrong_key).await {
+        assert_clear(&error, "the access key is unknown");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreachable_store_is_one_clear_error_in_time() {
+    let endpoint = format!("http://127.0.0.1:{}", support::free_port());
+    let options = RepositoryOptions::new("s3://backups/p")
+        .with("endpoint", endpoint)
+        .with("allow_http", "true")
+        .with("region", "us-east-1")
+        .with("access_key_id", "a")
+        .with("secret_access_key", SECRET_KEY)
+        .with("retry_seconds", "1");
+    let started = std::time::Instant::now();
+    for error in failures(&options).await {
+        assert_clear(&error, "could not connect");
+    }
+    assert!(started.elapsed().as_secs() < 30);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_ignores_create_if_absent_is_refused() {
+    let server = S3::start_hostile();
+    let repository = Repository::open(&server.options("p")).unwrap();
+    let error = repository.probe("main").await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    assert!(error.to_string().contains("overwrites objects"), "{error}");
+    assert!(error.hint_text().is_some());
+    assert!(repository.list("main").await.unwrap().is_empty());
+}
+
+#[test]
+fn unencrypted_endpoints_must_be_allowed() {
+    let options = RepositoryOptions::new("s3://b/p").with("endpoint", "http://127.0.0.1:1");
+    let error = Repository::open(&options).unwrap_err();
+    assert_eq!(error.kind(), Kind::Usage);
+    assert!(error.hint_text().unwrap().contains("allow_http"));
+}
+
+#[test]
+fn bad_urls_and_options_are_usage_errors() {
+    let urls = [
+        "",
+        "repo",
+        "ftp://host/x",
+        "s3://",
+        "s3:///x",
+        "file://relative/x",
+        "file:///a/../b",
+        "s3://key:secret@bucket/x",
+    ];
+    for url in urls {
+        let error = Repository::open(&RepositoryOptions::new(url)).unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage, "{url}");
+        assert!(!error.to_string().contains("secret@"), "{error}");
+    }
+    for url in ["s3://b", "gs://b", "az://b", "file:///x"] {
+        let options = RepositoryOptions::new(url).with("colour", "red");
+        let error = Repository::open(&options).unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage, "{url}");
+        assert!(error.to_string().contains("colour"), "{error}");
+    }
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let options = RepositoryOptions::new("s3://b/p")
+        .with("access_key_id", "a")
+        .with("secret_access_key", SECRET_KEY);
+    assert!(!format!("{options:?}").contains(SECRET_KEY));
+    let repository = Repository::open(&options.with("region", "x")).unwrap();
+    assert!(!repository.url().contains(SECRET_KEY));
+    assert!(!format!("{repository:?}").contains(SECRET_KEY));
+}
+
+#[test]
+fn a_secret_may_come_from_a_file() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("secret");
+    let options = RepositoryOptions::new("s3://b/p")
+        .with("access_key_id", "a")
+        .with("secret_access_key_file", path.to_str().unwrap());
+    let error = Repository::open(&options).unwrap_err();
+    assert_eq!(error.kind(), Kind::File);
+    std::fs::write(&path, "a secret\n").unwrap();
+    Repository::open(&options).unwrap();
+}
