@@ -353,7 +353,8 @@ impl Cluster {
         lines.get(first..).unwrap_or_default().join("\n")
     }
 
-    fn postmaster(&self) -> Result<Pid> {
+    /// The process that the server's others are children of.
+    pub fn postmaster(&self) -> Result<Pid> {
         let path = self.pgdata.join("postmaster.pid");
         let text = fs::read_to_string(&path)
             .with_context(|| format!("could not read \"{}\"", path.display()))?;

@@ -123,7 +123,8 @@ pub fn cpu_seconds_of(id: u32) -> Result<f64> {
 ///
 /// # Errors
 /// When the postmaster is gone.
-pub fn server_cpu_seconds(postmaster: u32) -> Result<f64> {
+pub fn server_cpu_seconds(postmaster: Pid) -> Result<f64> {
+    let postmaster = u32::try_from(postmaster.as_raw_pid())?;
     let mut total = cpu_seconds_of(postmaster)?;
     for id in process_ids() {
         let parent = stat_fields(id).and_then(|f| f.get(1)?.parse::<u32>().ok());

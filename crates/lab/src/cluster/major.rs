@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::programs;
 
@@ -33,6 +33,15 @@ impl Major {
             Self::V17 => 17,
             Self::V18 => 18,
         }
+    }
+
+    /// The major version of that number.
+    ///
+    /// # Errors
+    /// When it is not one that the lab runs.
+    pub fn from_number(number: u32) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|major| major.number() == number);
+        found.with_context(|| format!("PostgreSQL {number} is not supported: use 15 to 18"))
     }
 
     /// The directory of its programs, as installed by `scripts/setup`.

@@ -1,0 +1,270 @@
+//! The experiment: a full backup, changes each followed by an incremental one, a restore.
+//!
+//! All contenders work on the same server in the same run. Within a step their
+//! order is shuffled anew, so that drift of the machine falls on all alike. Every
+//! restored cluster is started, and must answer as the source did.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
+use serde::{Deserialize, Serialize};
+
+use super::contender::{Arena, Contender, tree_bytes};
+use super::limits::limits;
+use super::measure::{self, Cost};
+use crate::cluster::Cluster;
+
+/// Data, and how it changes.
+#[derive(Clone, Copy, Debug)]
+pub enum Workload {
+    /// W1: two tables of `rows` rows; a fifth of one is updated; one increment.
+    TwoTables {
+        /// Rows of each table; 52 bytes each on disk.
+        rows: u64,
+    },
+    /// W2: pgbench; five increments, each after `transactions` transactions.
+    Pgbench {
+        /// Scale factor: 15 MB each.
+        scale: u32,
+        /// TPC-B-like transactions before each increment.
+        transactions: u32,
+    },
+}
+
+impl Workload {
+    /// Its name in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TwoTables { .. } => "W1",
+            Self::Pgbench { .. } => "W2",
+        }
+    }
+
+    fn increments(self) -> usize {
+        match self {
+            Self::TwoTables { .. } => 1,
+            Self::Pgbench { .. } => 5,
+        }
+    }
+
+    /// Makes the data; every page then has its hint bits, as in a database that has been used.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub fn load(self, cluster: &Cluster) -> Result<()> {
+        match self {
+            Self::TwoTables { rows } => {
+                for table in ["large_test", "large_test2"] {
+                    cluster.sql("postgres", &format!(
+                        "CREATE TABLE {table} (num1 bigint, num2 double precision, num3 double precision);
+                         INSERT INTO {table} SELECT s, random(), random() * 142 FROM generate_series(1, {rows}) s"))?;
+                }
+            }
+            Self::Pgbench { scale, .. } => {
+                cluster.pgbench(&["-i", "-q", "-s", &scale.to_string()])?;
+            }
+        }
+        cluster
+            .sql("postgres", "VACUUM (FREEZE, ANALYZE)")
+            .map(drop)
+    }
+
+    fn change(self, cluster: &Cluster) -> Result<()> {
+        match self {
+            Self::TwoTables { rows } => cluster
+                .sql(
+                    "postgres",
+                    &format!(
+                        "UPDATE large_test2 SET num3 = num3 + 1 WHERE num1 < {}",
+                        rows / 5
+                    ),
+                )
+                .map(drop),
+            Self::Pgbench { transactions, .. } => cluster
+                .pgbench(&["-n", "-c2", "-t", &(transactions / 2).to_string()])
+                .map(drop),
+        }
+    }
+
+    fn answer(self, cluster: &Cluster) -> Result<String> {
+        cluster.sql("postgres", match self {
+            Self::TwoTables { .. } => "SELECT count(*), sum(num3::numeric) FROM large_test2 UNION ALL SELECT count(*), sum(num3::numeric) FROM large_test",
+            Self::Pgbench { .. } => "SELECT count(*), sum(abalance) FROM pgbench_accounts UNION ALL SELECT count(*), sum(delta) FROM pgbench_history",
+        })
+    }
+}
+
+/// One measured act.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// `W1` or `W2`.
+    pub workload: String,
+    /// Contender or limit.
+    pub name: String,
+    /// `full`, `incremental` or `restore`.
+    pub act: String,
+    /// Round, from 1.
+    pub round: usize,
+    /// What it cost.
+    pub cost: Cost,
+    /// Bytes the act added to the repository; for a restore the size of the restored cluster.
+    pub stored_bytes: u64,
+}
+
+/// One experiment.
+#[derive(Debug)]
+pub struct Chain<'a> {
+    /// Where.
+    pub arena: &'a Arena,
+    /// On which data.
+    pub workload: Workload,
+    /// Who.
+    pub contenders: &'a [Box<dyn Contender>],
+    /// Of the random order.
+    pub seed: u64,
+    /// Empties the page cache before each act (root only).
+    pub cold: bool,
+}
+
+impl Chain<'_> {
+    /// Runs `rounds` rounds; `seen` is told each sample as it comes.
+    ///
+    /// # Errors
+    /// When a contender fails, or a restored cluster answers otherwise than the source.
+    pub fn run(&self, rounds: usize, mut seen: impl FnMut(&Sample)) -> Result<Vec<Sample>> {
+        let mut random = Pcg64::seed_from_u64(self.seed);
+        let mut samples = Vec::new();
+        for round in 1..=rounds {
+            let mut note = |name: String, act: &str, cost: Cost, stored_bytes: u64| {
+                let workload = self.workload.name().to_owned();
+                let sample = Sample {
+                    workload,
+                    name,
+                    act: act.to_owned(),
+                    round,
+                    cost,
+                    stored_bytes,
+                };
+                seen(&sample);
+                samples.push(sample);
+            };
+            for contender in self.contenders {
+                self.select(Some(contender.as_ref()))?;
+                contender.reset(self.arena)?;
+            }
+            for nth in 0..=self.workload.increments() {
+                if nth > 0 {
+                    self.workload.change(&self.arena.cluster)?;
+                }
+                self.arena.cluster.sql("postgres", "CHECKPOINT")?;
+                for contender in self.shuffled(&mut random) {
+                    let (act, cost, stored) = self.backup(contender, nth)?;
+                    note(contender.name(), act, cost, stored);
+                }
+            }
+            self.select(None)?;
+            let expected = self.workload.answer(&self.arena.cluster)?;
+            for contender in self.shuffled(&mut random) {
+                let (cost, stored) = self.restore(contender, &expected)?;
+                note(contender.name(), "restore", cost, stored);
+            }
+            for mut limit in limits(self.arena) {
+                self.cool()?;
+                let cost = self.measured(&mut limit.command)?;
+                note(limit.name, limit.act, cost, 0);
+            }
+            self.arena
+                .cluster
+                .sql("postgres", "VACUUM (FREEZE, ANALYZE)")?;
+        }
+        Ok(samples)
+    }
+
+    fn shuffled(&self, random: &mut Pcg64) -> Vec<&dyn Contender> {
+        let mut order: Vec<&dyn Contender> = self.contenders.iter().map(AsRef::as_ref).collect();
+        order.shuffle(random);
+        order
+    }
+
+    fn backup(&self, contender: &dyn Contender, nth: usize) -> Result<(&'static str, Cost, u64)> {
+        self.select(Some(contender))?;
+        let before = tree_bytes(&contender.repository(self.arena))?;
+        self.cool()?;
+        let (act, mut command) = match nth {
+            0 => ("full", contender.full(self.arena)),
+            _ => ("incremental", contender.incremental(self.arena, nth)),
+        };
+        let cost = self.measured(&mut command)?;
+        Ok((
+            act,
+            cost,
+            tree_bytes(&contender.repository(self.arena))? - before,
+        ))
+    }
+
+    fn restore(&self, contender: &dyn Contender, expected: &str) -> Result<(Cost, u64)> {
+        let target = self.arena.fresh_dir("restored")?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&target, mode)?;
+        self.cool()?;
+        let cost =
+            self.measured(&mut contender.restore(self.arena, self.workload.increments(), &target))?;
+        let size = tree_bytes(&target)?;
+        let found = self.answer_of(&target)?;
+        ensure!(
+            found == expected,
+            "{}: the restored cluster answers {found}, the source {expected}",
+            contender.name()
+        );
+        fs::remove_dir_all(&target)?;
+        Ok((cost, size))
+    }
+
+    fn answer_of(&self, target: &Path) -> Result<String> {
+        let restored = Cluster::adopt(self.arena.cluster.major(), target)
+            .conf("archive_mode", "off")
+            .start()?;
+        restored.wait_promoted(Duration::from_secs(300))?;
+        self.workload.answer(&restored)
+    }
+
+    fn measured(&self, command: &mut Command) -> Result<Cost> {
+        let postmaster = self.arena.cluster.postmaster()?;
+        let before = measure::server_cpu_seconds(postmaster)?;
+        let mut cost = measure::run(command)?;
+        cost.server_cpu_seconds = (measure::server_cpu_seconds(postmaster)? - before).max(0.0);
+        Ok(cost)
+    }
+
+    /// Sends the server's WAL to the archive of this contender alone.
+    fn select(&self, contender: Option<&dyn Contender>) -> Result<()> {
+        let command = contender
+            .and_then(|c| c.archive_command(self.arena))
+            .unwrap_or_else(|| "true".to_owned());
+        self.arena.cluster.sql(
+            "postgres",
+            &format!("ALTER SYSTEM SET archive_command = '{command}'"),
+        )?;
+        self.arena.cluster.reload()?;
+        // The archiver reads its configuration when it wakes up.
+        thread::sleep(Duration::from_millis(200));
+        Ok(())
+    }
+
+    fn cool(&self) -> Result<()> {
+        if self.cold {
+            measure::run(
+                Command::new("bash").args(["-c", "sync; echo 3 >/proc/sys/vm/drop_caches"]),
+            )?;
+        }
+        Ok(())
+    }
+}

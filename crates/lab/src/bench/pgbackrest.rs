@@ -1,0 +1,96 @@
+//! pgBackRest with bundling and block-incremental backup, its fastest settings.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::contender::{Arena, Contender};
+use super::measure;
+
+const PROGRAM: &str = "/usr/bin/pgbackrest";
+
+/// `pgbackrest` with one compression.
+#[derive(Clone, Debug)]
+pub struct PgBackRest {
+    /// `compress-type`.
+    pub compress: &'static str,
+}
+
+impl PgBackRest {
+    /// Whether the program is installed (Debian package `pgbackrest`).
+    #[must_use]
+    pub fn is_installed() -> bool {
+        Path::new(PROGRAM).exists()
+    }
+
+    fn configuration(&self, arena: &Arena) -> PathBuf {
+        arena
+            .work()
+            .join(format!("{}.conf", self.repository_name()))
+    }
+
+    fn command(&self, arena: &Arena, act: &[&str]) -> Command {
+        let mut command = arena.cluster.command_as_server_user(Path::new(PROGRAM));
+        command
+            .arg("--config")
+            .arg(self.configuration(arena))
+            .arg("--stanza=bench")
+            .args(act);
+        command
+    }
+
+    fn write_configuration(&self, arena: &Arena) -> Result<()> {
+        let repository = self.repository(arena);
+        let repository = repository.display();
+        let text = format!(
+            "[global]\nrepo1-path={repository}\nrepo1-bundle=y\nrepo1-block=y\ncompress-type={compress}\n\
+             process-max={jobs}\nstart-fast=y\nlog-level-file=off\nlog-level-console=warn\n\
+             lock-path={repository}/lock\nspool-path={repository}/spool\narchive-async=y\n\
+             repo1-retention-full=9\n\
+             [bench]\npg1-path={pgdata}\npg1-port={port}\npg1-socket-path={socket}\npg1-user=postgres\n",
+            compress = self.compress,
+            jobs = arena.jobs,
+            pgdata = arena.cluster.pgdata().display(),
+            port = arena.cluster.port(),
+            socket = arena.cluster.socket_dir().display(),
+        );
+        let path = self.configuration(arena);
+        fs::write(&path, text).with_context(|| format!("could not write \"{}\"", path.display()))
+    }
+}
+
+impl Contender for PgBackRest {
+    fn name(&self) -> String {
+        format!("pgbackrest {}", self.compress)
+    }
+
+    fn archive_command(&self, arena: &Arena) -> Option<String> {
+        let configuration = self.configuration(arena);
+        Some(format!(
+            "{PROGRAM} --config={} --stanza=bench archive-push %p",
+            configuration.display()
+        ))
+    }
+
+    fn reset(&self, arena: &Arena) -> Result<()> {
+        arena.fresh_dir(&self.repository_name())?;
+        self.write_configuration(arena)?;
+        measure::run(&mut self.command(arena, &["stanza-create"])).map(drop)
+    }
+
+    fn full(&self, arena: &Arena) -> Command {
+        self.command(arena, &["--type=full", "backup"])
+    }
+
+    fn incremental(&self, arena: &Arena, _nth: usize) -> Command {
+        self.command(arena, &["--type=incr", "backup"])
+    }
+
+    fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {
+        let mut command = self.command(arena, &["--type=immediate", "--target-action=promote"]);
+        command.arg("--pg1-path").arg(target).arg("restore");
+        command
+    }
+}

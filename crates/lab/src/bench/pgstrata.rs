@@ -1,0 +1,89 @@
+//! The program this project makes, run as its users run it.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::contender::{Arena, Contender};
+use super::measure;
+
+/// `pgstrata` with one compression and one change source.
+#[derive(Clone, Debug)]
+pub struct Pgstrata {
+    /// `--compress`.
+    pub compress: &'static str,
+    /// `--change-source`.
+    pub change_source: &'static str,
+}
+
+impl Pgstrata {
+    fn command(&self, arena: &Arena, act: &str) -> Command {
+        let mut command = arena.cluster.command_as_server_user(&arena.pgstrata);
+        let repository = format!("file://{}", self.repository(arena).display());
+        let jobs = arena.jobs.to_string();
+        command.args([
+            "--repo",
+            &repository,
+            "--cluster",
+            "bench",
+            "--jobs",
+            &jobs,
+            act,
+        ]);
+        command
+    }
+
+    fn backup(&self, arena: &Arena, kind: &str) -> Command {
+        let mut command = self.command(arena, "backup");
+        command.arg("--pgdata").arg(arena.cluster.pgdata());
+        command.args(["--type", kind, "--compress", self.compress]);
+        command
+    }
+}
+
+impl Contender for Pgstrata {
+    fn name(&self) -> String {
+        format!("pgstrata {} {}", self.compress, self.change_source)
+    }
+
+    fn archive_command(&self, arena: &Arena) -> Option<String> {
+        let repository = self.repository(arena);
+        let program = arena.pgstrata.display();
+        Some(format!(
+            "{program} --repo file://{} --cluster bench archive-push %p",
+            repository.display()
+        ))
+    }
+
+    fn reset(&self, arena: &Arena) -> Result<()> {
+        arena.fresh_dir(&self.repository_name())?;
+        let mut init = self.command(arena, "init");
+        measure::run(init.arg("--pgdata").arg(arena.cluster.pgdata()))?;
+        Ok(())
+    }
+
+    fn full(&self, arena: &Arena) -> Command {
+        self.backup(arena, "full")
+    }
+
+    fn incremental(&self, arena: &Arena, _nth: usize) -> Command {
+        let mut command = self.backup(arena, "incr");
+        command.args(["--change-source", self.change_source]);
+        command
+    }
+
+    fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {
+        let mut command = self.command(arena, "restore");
+        command.args([
+            "latest",
+            "--type",
+            "immediate",
+            "--target-action",
+            "promote",
+            "--target-dir",
+        ]);
+        command.arg(target);
+        command
+    }
+}
