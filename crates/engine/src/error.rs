@@ -91,6 +91,27 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<pgstrata_layer::Error> for Error {
+    fn from(error: pgstrata_layer::Error) -> Self {
+        let kind = match error.kind() {
+            pgstrata_layer::Kind::Damaged => Kind::Damaged,
+            pgstrata_layer::Kind::Unsupported => Kind::Unsupported,
+            pgstrata_layer::Kind::Invalid => Kind::Usage,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<pgstrata_pgdata::Error> for Error {
+    fn from(error: pgstrata_pgdata::Error) -> Self {
+        let kind = match error.kind() {
+            pgstrata_pgdata::Kind::Malformed | pgstrata_pgdata::Kind::Damaged => Kind::Damaged,
+            pgstrata_pgdata::Kind::Unsupported => Kind::Unsupported,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
 /// Turns an I/O error on a file of this machine into [`Kind::File`].
 pub trait FileContext<T> {
     /// `act` reads like `could not open "/some/path"`.
