@@ -6,11 +6,15 @@
     reason = "the helpers of tests fail and report as tests do"
 )]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use pgstrata_pgdata::backup_manifest::{ManifestFile, WalRange};
 use pgstrata_pgdata::control::ControlFile;
+use pgstrata_pgdata::exclude::{
+    Decision, EntryType, UnloggedRelations, decide, empty_wal_directories,
+};
 use pgstrata_pgdata::label::{BackupFrom, BackupLabel, TablespaceMap};
 use pgstrata_pgdata::page::{PageHeader, PageVerdict, check_header, page_checksum, verify};
 use pgstrata_pgdata::relation::{BLOCK_SIZE, BlockNumber, Oid};
@@ -517,5 +521,62 @@ fn manifest_checksums_are_those_of_the_files() {
             );
             assert_eq!(file["Size"], checksum.size_bytes(), "{major} {name}");
         }
+    }
+}
+
+/// What our rules take of a listed data directory, as `find` would list it afterwards.
+fn taken(listing: &str, major: Major) -> BTreeSet<String> {
+    let mut directories: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for line in listing.lines() {
+        let (directory, name) = line[2..].rsplit_once('/').unwrap_or(("", &line[2..]));
+        directories.entry(directory).or_default().push(name);
+    }
+    let unlogged: BTreeMap<_, _> = directories
+        .into_iter()
+        .map(|(directory, names)| (directory, UnloggedRelations::among(names)))
+        .collect();
+    let is_taken = |line: &&str| {
+        let path = &line[2..];
+        let entry = if line.starts_with('d') {
+            EntryType::Directory
+        } else {
+            EntryType::File
+        };
+        let above_are_kept = path.match_indices('/').all(|(slash, _)| {
+            decide(&path[..slash], EntryType::Directory, major) == Decision::Keep
+        });
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        above_are_kept
+            && decide(path, entry, major) != Decision::Skip
+            && !unlogged[directory].omits(name)
+    };
+    let below_wal = empty_wal_directories(major)
+        .iter()
+        .map(|directory| format!("d {directory}"));
+    listing
+        .lines()
+        .filter(is_taken)
+        .map(str::to_owned)
+        .chain(below_wal)
+        .collect()
+}
+
+#[test]
+fn rule_6_what_is_taken_is_what_the_servers_own_base_backup_takes() {
+    for major in Major::ALL {
+        let listing = text(major, "listing");
+        let taken = taken(&listing, major);
+        let basebackup = text(major, "listing_basebackup");
+        // The server writes a label of its own in place of the old one.
+        let basebackup = basebackup
+            .lines()
+            .filter(|line| *line != "f backup_label")
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(taken, basebackup, "PostgreSQL {major}");
+        assert!(
+            listing.lines().count() > taken.len() + 50,
+            "PostgreSQL {major}: the listing has too little to leave out"
+        );
     }
 }
