@@ -4,6 +4,7 @@
 //! returns typed errors, reports through [`progress`] and `tracing`, never
 //! prints and never exits.
 
+pub mod catalog;
 pub mod cluster;
 pub mod error;
 pub mod progress;

@@ -1,0 +1,78 @@
+//! Choosing a label: later than all there are, and claimed before anything else is written.
+
+use bytes::Bytes;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use pgstrata_layer::claim::{self, ClaimRecord};
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::{Label, LayerKind};
+
+use super::Catalog;
+use crate::error::{Error, Kind, Result};
+use crate::repository::Repository;
+
+/// Backups that started in the same second each move one second on.
+const ATTEMPTS: u32 = 30;
+
+impl Catalog {
+    /// The next free time for a label: now, or the second after the latest label.
+    fn next_time(&self, now: Timestamp) -> Result<DateTime> {
+        let finished = self.layers.iter().map(|layer| &layer.label);
+        let unfinished = self.unfinished.iter().map(|unfinished| &unfinished.label);
+        let damaged = self.damaged.iter().map(|(label, _)| label);
+        let labels = finished.chain(unfinished).chain(damaged);
+        let latest = labels.map(Label::own_stamp).max();
+        let now = now.to_zoned(TimeZone::UTC).datetime();
+        let latest = latest.and_then(|stamp| DateTime::strptime("%Y%m%d-%H%M%S", stamp).ok());
+        let Some(latest) = latest else { return Ok(now) };
+        if latest > now {
+            tracing::warn!(%latest, %now, "the clock is behind the latest layer: the new one is dated after it");
+        }
+        Ok(second_after(latest)?.max(now))
+    }
+}
+
+/// Claims a label for a new layer of `kind` on the chain of `parent`. The claim's
+/// label is filled in here.
+///
+/// # Errors
+/// When the repository cannot be written.
+pub async fn claim(
+    repository: &Repository,
+    cluster: &ClusterName,
+    catalog: &Catalog,
+    (kind, parent): (LayerKind, Option<&Label>),
+    mut record: ClaimRecord,
+) -> Result<Label> {
+    let mut time = catalog.next_time(record.started_at)?;
+    for _ in 0..ATTEMPTS {
+        let label = match parent {
+            Some(parent) => parent.successor(kind, time),
+            None => Label::full(time),
+        };
+        label.as_str().clone_into(&mut record.label);
+        let body = Bytes::from(claim::encode(&record));
+        match repository.create(&cluster.claim_key(&label), body).await {
+            Ok(()) => return Ok(label),
+            Err(error) if error.kind() == Kind::AlreadyExists => time = second_after(time)?,
+            Err(error) => return Err(error.while_doing(format!("could not claim layer {label}"))),
+        }
+    }
+    Err(Error::new(
+        Kind::Busy,
+        format!(
+            "could not claim a label for a new layer: {ATTEMPTS} in a row were taken by others"
+        ),
+    ))
+}
+
+fn second_after(time: DateTime) -> Result<DateTime> {
+    time.checked_add(SignedDuration::from_secs(1))
+        .map_err(|error| {
+            Error::new(
+                Kind::Refused,
+                format!("could not date a new layer after {time}: {error}"),
+            )
+        })
+}

@@ -1,0 +1,255 @@
+//! The catalog: what layers there are. It is not stored, it is the listing of manifests.
+//!
+//! A layer without a manifest does not exist; what it left is [`Unfinished`] and
+//! harmless. A manifest that cannot be read is reported and never stood upon. A
+//! chain is whole when every parent is there with the very contents its child
+//! names.
+
+mod chain;
+mod label;
+
+use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use pgstrata_layer::claim::{self, ClaimRecord};
+use pgstrata_layer::cluster::{self, ClusterRecord};
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::{self, Manifest};
+
+pub use chain::{ChainEntries, PartLocation};
+pub use label::claim;
+
+use crate::error::{Error, Kind, Result};
+use crate::repository::Repository;
+
+/// Manifests are small and far away: this many are fetched at once.
+const FETCH_AT_ONCE: usize = 16;
+
+/// A finished layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Its label.
+    pub label: Label,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// BLAKE3 of the manifest object, as a child names it.
+    pub manifest_digest: String,
+}
+
+/// What an unfinished backup, running or interrupted, has left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The label it claimed.
+    pub label: Label,
+    /// Who claimed it; `None` when the claim is missing or unreadable.
+    pub claim: Option<ClaimRecord>,
+    /// Number of its objects.
+    pub object_count: usize,
+    /// Sum of their sizes.
+    pub size_bytes: u64,
+    /// When the last of them was written.
+    pub modified: Option<Timestamp>,
+}
+
+/// All layers of a cluster.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    /// Finished layers, oldest first.
+    pub layers: Vec<Layer>,
+    /// Claims without a manifest, oldest first.
+    pub unfinished: Vec<Unfinished>,
+    /// Layers whose manifest cannot be used, and why.
+    pub damaged: Vec<(Label, Error)>,
+}
+
+enum Found {
+    Layer(Box<Layer>),
+    Unfinished(Unfinished),
+    Damaged(Label, Error),
+}
+
+/// The record of `cluster`, as `init` made it.
+///
+/// # Errors
+/// `Kind::NotFound` when there is no such cluster in the repository.
+pub async fn cluster_record(
+    repository: &Repository,
+    cluster: &ClusterName,
+) -> Result<ClusterRecord> {
+    let key = cluster.cluster_key();
+    let bytes = repository
+        .get(&key)
+        .await
+        .map_err(|error| match error.kind() {
+            Kind::NotFound => Error::new(
+                Kind::NotFound,
+                format!(
+                    "cluster \"{}\" is not in the repository {}",
+                    cluster.as_str(),
+                    repository.url()
+                ),
+            )
+            .hint("create it with \"pgstrata init\", or look at --repo and --cluster"),
+            _ => error,
+        })?;
+    let record = cluster::decode(&bytes)
+        .map_err(|error| Error::from(error).while_doing(format!("could not read \"{key}\"")))?;
+    if record.name != cluster.as_str() {
+        return Err(Error::new(
+            Kind::Damaged,
+            format!(
+                "could not read \"{key}\": it is the record of cluster \"{}\"",
+                record.name
+            ),
+        ));
+    }
+    Ok(record)
+}
+
+impl Catalog {
+    /// Reads every manifest of `cluster`.
+    ///
+    /// # Errors
+    /// When the repository cannot be read. A damaged manifest is no error here.
+    pub async fn load(repository: &Repository, cluster: &ClusterName) -> Result<Self> {
+        let names = repository.list_names(&cluster.layers_prefix()).await?;
+        let labels: Vec<Label> = names.iter().filter_map(|name| Label::parse(name)).collect();
+        let looking = labels
+            .into_iter()
+            .map(|label| look(repository, cluster, label));
+        let found: Vec<Found> = futures::stream::iter(looking)
+            .buffer_unordered(FETCH_AT_ONCE)
+            .try_collect()
+            .await?;
+        let mut catalog = Self::default();
+        for found in found {
+            match found {
+                Found::Layer(layer) => catalog.layers.push(*layer),
+                Found::Unfinished(unfinished) => catalog.unfinished.push(unfinished),
+                Found::Damaged(label, error) => catalog.damaged.push((label, error)),
+            }
+        }
+        catalog
+            .layers
+            .sort_by(|a, b| order(&a.label).cmp(&order(&b.label)));
+        catalog
+            .unfinished
+            .sort_by(|a, b| order(&a.label).cmp(&order(&b.label)));
+        catalog
+            .damaged
+            .sort_by(|a, b| order(&a.0).cmp(&order(&b.0)));
+        Ok(catalog)
+    }
+
+    /// The layer of that label.
+    ///
+    /// # Errors
+    /// `NotFound`, or why the layer cannot be used.
+    pub fn layer(&self, label: &Label) -> Result<&Layer> {
+        if let Some(layer) = self.layers.iter().find(|layer| layer.label == *label) {
+            return Ok(layer);
+        }
+        if let Some((_, error)) = self.damaged.iter().find(|(damaged, _)| damaged == label) {
+            return Err(Error::new(error.kind(), error.to_string())
+                .while_doing(format!("could not use layer {label}")));
+        }
+        let unfinished = self
+            .unfinished
+            .iter()
+            .any(|unfinished| unfinished.label == *label);
+        let why = if unfinished {
+            "was never finished"
+        } else {
+            "does not exist"
+        };
+        Err(Error::new(Kind::NotFound, format!("layer {label} {why}"))
+            .hint("\"pgstrata info\" lists the layers"))
+    }
+
+    /// The layer and all it stands on, newest first.
+    ///
+    /// # Errors
+    /// When a layer of the chain is missing, damaged, or not the one its child was made on.
+    pub fn chain(&self, label: &Label) -> Result<Vec<&Layer>> {
+        let broken =
+            |error: Error| error.while_doing(format!("the chain of layer {label} is broken"));
+        let mut child = self.layer(label)?;
+        let mut chain = vec![child];
+        while let Some(parent) = &child.manifest.parent {
+            let parent_label = Label::parse(&parent.label).ok_or_else(|| {
+                let what = format!("\"{}\" is not the label of a layer", parent.label);
+                broken(Error::new(Kind::Damaged, what))
+            })?;
+            let layer = self.layer(&parent_label).map_err(broken)?;
+            let complaint = if layer.manifest_digest != parent.manifest_digest {
+                Some(format!(
+                    "the manifest of {parent_label} is not the one {} was made on",
+                    child.label
+                ))
+            } else if chain.iter().any(|seen| seen.label == parent_label) {
+                Some(format!("{parent_label} stands on itself"))
+            } else {
+                None
+            };
+            if let Some(complaint) = complaint {
+                return Err(broken(Error::new(Kind::Damaged, complaint)));
+            }
+            chain.push(layer);
+            child = layer;
+        }
+        Ok(chain)
+    }
+}
+
+/// Layers in the order they were made.
+fn order(label: &Label) -> (&str, &str) {
+    (label.own_stamp(), label.as_str())
+}
+
+async fn look(repository: &Repository, cluster: &ClusterName, label: Label) -> Result<Found> {
+    match repository.get(&cluster.manifest_key(&label)).await {
+        Ok(object) => Ok(match read(&label, &object) {
+            Ok(layer) => Found::Layer(Box::new(layer)),
+            Err(error) => Found::Damaged(label, error),
+        }),
+        Err(error) if error.kind() == Kind::NotFound => unfinished(repository, cluster, label)
+            .await
+            .map(Found::Unfinished),
+        Err(error) => Err(error),
+    }
+}
+
+fn read(label: &Label, object: &[u8]) -> Result<Layer> {
+    let manifest = manifest::decode(object)?;
+    if manifest.label != label.as_str() {
+        return Err(Error::new(
+            Kind::Damaged,
+            format!("manifest is that of layer {}", manifest.label),
+        ));
+    }
+    Ok(Layer {
+        label: label.clone(),
+        manifest,
+        manifest_digest: manifest::digest(object),
+    })
+}
+
+async fn unfinished(
+    repository: &Repository,
+    cluster: &ClusterName,
+    label: Label,
+) -> Result<Unfinished> {
+    let objects = repository.list(&cluster.layer_prefix(&label)).await?;
+    let claim = match repository.get(&cluster.claim_key(&label)).await {
+        Ok(bytes) => claim::decode(&bytes).ok(),
+        Err(error) if error.kind() == Kind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    Ok(Unfinished {
+        claim,
+        object_count: objects.len(),
+        size_bytes: objects.iter().map(|object| object.size_bytes).sum(),
+        modified: objects.iter().map(|object| object.modified).max(),
+        label,
+    })
+}
