@@ -1,0 +1,391 @@
+/*-------------------------------------------------------------------------
+ *
+ * functions.c
+ *	  The SQL functions, of pgstrata and of pgstrata_ptrack.
+ *
+ * What they mean is in docs/TRACKER.md and in the comments that the SQL files
+ * put on them. Functions that tell what changed raise an error when that is
+ * not known; none of them guesses.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xlog.h"
+#include "access/xlogrecovery.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "report.h"
+#include "utils/builtins.h"
+#include "utils/pg_lsn.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+#include "utils/varlena.h"
+
+/* A server that has just started is given this long to prove itself. */
+#define START_PATIENCE_MS	10000
+
+PG_FUNCTION_INFO_V1(pgstrata_version);
+PG_FUNCTION_INFO_V1(pgstrata_state);
+PG_FUNCTION_INFO_V1(pgstrata_bump);
+PG_FUNCTION_INFO_V1(pgstrata_token_status);
+PG_FUNCTION_INFO_V1(pgstrata_changes);
+PG_FUNCTION_INFO_V1(pgstrata_change_stat);
+PG_FUNCTION_INFO_V1(pgstrata_ptrack_init_lsn);
+PG_FUNCTION_INFO_V1(pgstrata_ptrack_get_pagemapset);
+PG_FUNCTION_INFO_V1(pgstrata_ptrack_get_change_stat);
+
+static XLogRecPtr
+current_lsn(void)
+{
+	return RecoveryInProgress() ? GetXLogReplayRecPtr(NULL) : GetXLogInsertRecPtr();
+}
+
+/* Raise an error unless the tracker can be trusted. */
+static void
+require_tracking(void)
+{
+	const char *why = lifecycle_refusal();
+
+	for (int waited = 0; why != NULL && lifecycle_is_starting() && waited < START_PATIENCE_MS; waited += 10)
+	{
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(10000L);
+		why = lifecycle_refusal();
+	}
+	if (why != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("changes are not tracked: %s", why),
+				 errhint("Compare pages instead.")));
+}
+
+static uint32
+require_token(const char *token)
+{
+	uint32		generation;
+	char	   *why;
+
+	require_tracking();
+	if (!history_find(token, &generation, &why))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("changed blocks are not known since token \"%s\": %s", token, why),
+				 errhint("Compare pages instead.")));
+	return generation;
+}
+
+static uint32
+require_lsn(XLogRecPtr lsn)
+{
+	uint32		generation;
+
+	require_tracking();
+	if (!history_find_lsn(lsn, &generation))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("changed blocks are not known from %X/%X", LSN_FORMAT_ARGS(lsn)),
+				 errhint("Take a full backup.")));
+	return generation;
+}
+
+/*
+ * At the end of an answer: a renumbering of generations in its middle, or
+ * lost room, would have made it wrong.
+ */
+static void
+require_same(uint32 before, uint32 now)
+{
+	require_tracking();
+	if (before != now)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("generations were renumbered while changed blocks were read"),
+				 errhint("Ask again.")));
+}
+
+static HeapTuple
+form_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return heap_form_tuple(BlessTupleDesc(desc), values, nulls);
+}
+
+Datum
+pgstrata_version(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TEXT_P(cstring_to_text(PGSTRATA_VERSION));
+}
+
+Datum
+pgstrata_state(PG_FUNCTION_ARGS)
+{
+	Datum		values[18] = {0};
+	bool		nulls[18];
+	const char *why = lifecycle_refusal();
+	int			i = 0;
+
+	memset(nulls, true, sizeof(nulls));
+#define PUT(value) (values[i] = (value), nulls[i] = false, i++)
+	PUT(BoolGetDatum(why == NULL));
+	if (why != NULL)
+		PUT(CStringGetTextDatum(why));
+	else
+		i++;
+	if (map.shared != NULL && map.lock != NULL)
+	{
+		MapShared  *shared = map.shared;
+
+		LWLockAcquire(map.lock, LW_SHARED);
+		PUT(TimestampTzGetDatum(map.header->since));
+		PUT(LSNGetDatum(map.header->since_lsn));
+		PUT(CStringGetTextDatum(map.header->since_why));
+		PUT(Int32GetDatum(map_generation()));
+		PUT(Int32GetDatum(map.header->token_count));
+		PUT(Int64GetDatum((int64) map.arena_pages * MAP_PAGE));
+		PUT(Int64GetDatum((int64) (shared->pages_used - shared->free_count) * MAP_PAGE));
+		PUT(Int64GetDatum(shared->entries));
+		PUT(BoolGetDatum(shared->overflow));
+		PUT(Int64GetDatum(shared->flushes));
+		PUT(Int64GetDatum(shared->flushed_pages));
+		PUT(Float8GetDatum(shared->flush_us_last / 1000.0));
+		PUT(Float8GetDatum(shared->flush_us_max / 1000.0));
+		PUT(Float8GetDatum(shared->flush_us_total / 1000.0));
+		PUT(Int64GetDatum(shared->flush_failures));
+		if (shared->flushed_at != 0)
+			PUT(TimestampTzGetDatum(shared->flushed_at));
+		LWLockRelease(map.lock);
+	}
+#undef PUT
+	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, values, nulls)));
+}
+
+Datum
+pgstrata_bump(PG_FUNCTION_ARGS)
+{
+	MapToken	token;
+
+	require_tracking();
+	token = history_bump(current_lsn());
+
+	/* or a crash would make it unknown before the next checkpoint */
+	(void) mapfile_flush(InvalidXLogRecPtr);
+	PG_RETURN_TEXT_P(cstring_to_text(history_token_text(&token)));
+}
+
+Datum
+pgstrata_token_status(PG_FUNCTION_ARGS)
+{
+	char	   *token = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *refusal = lifecycle_refusal();
+	char	   *why = NULL;
+	uint32		generation;
+	Datum		values[2];
+	bool		nulls[2] = {false, false};
+
+	if (refusal != NULL)
+		why = psprintf("changes are not tracked: %s", refusal);
+	else
+		(void) history_find(token, &generation, &why);
+	values[0] = BoolGetDatum(why == NULL);
+	nulls[1] = why == NULL;
+	values[1] = nulls[1] ? (Datum) 0 : CStringGetTextDatum(why);
+	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, values, nulls)));
+}
+
+static bytea *
+bitmap_of(const ReportRow *row)
+{
+	bytea	   *result = palloc(VARHDRSZ + row->bitmap_bytes);
+
+	SET_VARSIZE(result, VARHDRSZ + row->bitmap_bytes);
+	memcpy(VARDATA(result), row->bitmap, row->bitmap_bytes);
+	return result;
+}
+
+typedef struct ChangesState
+{
+	char	   *token;
+	uint32		since;
+	Report	   *report;
+	ReportRow	row;
+} ChangesState;
+
+static Datum
+changes_row(FuncCallContext *call, const ReportRow *row)
+{
+	Datum		values[5] = {0};
+	bool		nulls[5];
+
+	nulls[0] = row->path[0] == '\0';
+	nulls[1] = row->fork == InvalidForkNumber;
+	nulls[2] = nulls[4] = row->whole;
+	nulls[3] = false;
+	if (!nulls[0])
+		values[0] = CStringGetTextDatum(row->path);
+	if (!nulls[1])
+		values[1] = CStringGetTextDatum(forkNames[row->fork]);
+	values[2] = Int32GetDatum(row->segment);
+	values[3] = BoolGetDatum(row->whole);
+	if (!nulls[4])
+		values[4] = PointerGetDatum(bitmap_of(row));
+	return HeapTupleGetDatum(heap_form_tuple(call->tuple_desc, values, nulls));
+}
+
+Datum
+pgstrata_changes(PG_FUNCTION_ARGS)
+{
+	FuncCallContext *call;
+	ChangesState *state;
+
+	if (SRF_IS_FIRSTCALL())
+	{
+		MemoryContext old;
+		TupleDesc	desc;
+
+		call = SRF_FIRSTCALL_INIT();
+		old = MemoryContextSwitchTo(call->multi_call_memory_ctx);
+		if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+			elog(ERROR, "return type must be a row type");
+		call->tuple_desc = BlessTupleDesc(desc);
+		state = palloc0(sizeof(ChangesState));
+		state->token = text_to_cstring(PG_GETARG_TEXT_PP(0));
+		state->since = require_token(state->token);
+		state->report = report_begin(state->since);
+		call->user_fctx = state;
+		MemoryContextSwitchTo(old);
+	}
+	call = SRF_PERCALL_SETUP();
+	state = call->user_fctx;
+	if (report_next(state->report, &state->row))
+		SRF_RETURN_NEXT(call, changes_row(call, &state->row));
+	require_same(state->since, require_token(state->token));
+	SRF_RETURN_DONE(call);
+}
+
+/* ------------------------------------------------------------------------
+ * Statistics, by files
+ * ------------------------------------------------------------------------
+ */
+typedef struct ChangeCount
+{
+	uint32		since;
+	int64		files;
+	int64		blocks;
+	ReportRow	row;
+} ChangeCount;
+
+static void
+count_file(const RelationFile *file, void *context)
+{
+	ChangeCount *count = context;
+
+	report_file(file, count->since, &count->row);
+	if (count->row.block_count > 0)
+		count->files++;
+	count->blocks += count->row.block_count;
+}
+
+Datum
+pgstrata_change_stat(PG_FUNCTION_ARGS)
+{
+	char	   *token = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	ChangeCount count = {0};
+	Datum		values[3];
+	bool		nulls[3] = {false, false, false};
+
+	count.since = require_token(token);
+	report_visit_files(count_file, &count);
+	require_same(count.since, require_token(token));
+	values[0] = Int64GetDatum(count.files);
+	values[1] = Int64GetDatum(count.blocks);
+	values[2] = Int64GetDatum(count.blocks * BLCKSZ);
+	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, values, nulls)));
+}
+
+/* ------------------------------------------------------------------------
+ * ptrack's functions
+ *
+ * A tool written for ptrack asks by LSN. Changes since an LSN are those since
+ * the newest token made at or before it, or since the history began: so each
+ * of its questions makes a token, for the next to be answered tightly.
+ * ------------------------------------------------------------------------
+ */
+Datum
+pgstrata_ptrack_init_lsn(PG_FUNCTION_ARGS)
+{
+	XLogRecPtr	lsn;
+
+	/* ptrack says so when it is off */
+	if (lifecycle_refusal() != NULL && !lifecycle_is_starting())
+		PG_RETURN_LSN(InvalidXLogRecPtr);
+	require_tracking();
+	(void) history_bump(current_lsn());
+	LWLockAcquire(map.lock, LW_SHARED);
+	lsn = map.header->since_lsn;
+	LWLockRelease(map.lock);
+	PG_RETURN_LSN(lsn);
+}
+
+typedef struct PageMapSet
+{
+	uint32		since;
+	TupleDesc	desc;
+	Tuplestorestate *store;
+	ReportRow	row;
+} PageMapSet;
+
+static void
+put_page_map(const RelationFile *file, void *context)
+{
+	PageMapSet *set = context;
+	Datum		values[3];
+	bool		nulls[3] = {false, false, false};
+
+	report_file(file, set->since, &set->row);
+	if (set->row.block_count == 0)
+		return;
+	values[0] = CStringGetTextDatum(set->row.path);
+	values[1] = Int64GetDatum(set->row.block_count);
+	values[2] = PointerGetDatum(bitmap_of(&set->row));
+	tuplestore_putvalues(set->store, set->desc, values, nulls);
+	pfree(DatumGetPointer(values[0]));
+	pfree(DatumGetPointer(values[2]));
+}
+
+Datum
+pgstrata_ptrack_get_pagemapset(PG_FUNCTION_ARGS)
+{
+	XLogRecPtr	lsn = PG_GETARG_LSN(0);
+	PageMapSet	set = {require_lsn(lsn)};
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	set.desc = result->setDesc;
+	set.store = result->setResult;
+	report_visit_files(put_page_map, &set);
+	require_same(set.since, require_lsn(lsn));
+	(void) history_bump(current_lsn());
+	return (Datum) 0;
+}
+
+Datum
+pgstrata_ptrack_get_change_stat(PG_FUNCTION_ARGS)
+{
+	XLogRecPtr	lsn = PG_GETARG_LSN(0);
+	ChangeCount count = {0};
+	Datum		values[2];
+	bool		nulls[2] = {false, false};
+
+	count.since = require_lsn(lsn);
+	report_visit_files(count_file, &count);
+	require_same(count.since, require_lsn(lsn));
+	values[0] = Int64GetDatum(count.files);
+	values[1] = Int64GetDatum(count.blocks);
+	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, values, nulls)));
+}

@@ -1,0 +1,437 @@
+/*-------------------------------------------------------------------------
+ *
+ * lifecycle.c
+ *	  Start, worker, stop: when an old map may be believed (P6).
+ *
+ * A map on disk knows the changes up to some moment. It may be believed only
+ * if nobody has written to the data directory since without us:
+ *
+ *	- It is whole, ours, of this cluster (system identifier), and complete.
+ *	- postmaster.opts has the inode and the change time on record. The server
+ *	  rewrites it at every start, so a start without the library shows, and so
+ *	  does a copied or restored data directory.
+ *	- The server stopped cleanly: pg_control has the inode, change time and
+ *	  checksum on record. Whatever writes it afterwards (pg_resetwal,
+ *	  pg_rewind, pg_checksums, a single-user session) shows. And the map's own
+ *	  checksum is right.
+ *	- The server did not stop cleanly: the control file's redo pointer is one
+ *	  of the two on record (mapfile.c), so recovery marks what was lost.
+ *
+ * In doubt the history is void: it begins anew, and says why. Nothing here
+ * stops the server from starting.
+ *
+ * The order at start: the postmaster loads the map into memory before it has
+ * children, saves it (as not clean) when it makes shared memory, and starts a
+ * worker. The worker records the new postmaster.opts, runs the probe, and from
+ * then on the tracker answers. A crash anywhere before that leaves a map
+ * whose record does not fit: void, not wrong.
+ *
+ * The worker then watches for checkpoints that P2 did not see, having had no
+ * file to sync, and flushes and records for them: otherwise a quiet server's
+ * crash would void its history.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "access/xlogrecovery.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
+#include "interpose.h"
+#include "map.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/shmem.h"
+#include "utils/guc.h"
+#include "utils/pg_lsn.h"
+#include "utils/wait_event.h"
+
+#define POSTMASTER_OPTS		"postmaster.opts"
+
+/* A checkpoint unseen by P2 goes on record within this time. */
+#define WORKER_NAP_MS		1000
+
+/* Why there is no map at all; set in the postmaster, inherited. */
+static char early_refusal[200];
+static bool preloaded = false;
+
+static shmem_request_hook_type previous_shmem_request = NULL;
+static shmem_startup_hook_type previous_shmem_startup = NULL;
+
+/* ------------------------------------------------------------------------
+ * Refusing
+ * ------------------------------------------------------------------------
+ */
+
+/* From here on no answer but "unknown". The first reason is kept. */
+void
+lifecycle_refuse(const char *fmt,...)
+{
+	char	   *reason = map.shared != NULL ? map.shared->refusal : early_refusal;
+	va_list		args;
+
+	if (reason[0] != '\0')
+		return;
+	va_start(args, fmt);
+	vsnprintf(reason, sizeof(early_refusal), fmt, args);
+	va_end(args);
+	ereport(WARNING,
+			(errmsg("pgstrata does not track changes: %s", reason),
+			 errhint("Incremental backups will compare pages instead.")));
+}
+
+/* Why no change is known now, or NULL if the tracker can be trusted. */
+const char *
+lifecycle_refusal(void)
+{
+	if (!preloaded)
+		return "pgstrata is not in shared_preload_libraries";
+	if (early_refusal[0] != '\0')
+		return early_refusal;
+	if (map.shared->refusal[0] != '\0')
+		return map.shared->refusal;
+	if (map.shared->overflow)
+		return "the page map is full: raise pgstrata.map_size and restart";
+	if (!enableFsync)
+		return "fsync is off";
+	if (!map.shared->verified)
+		return "the tracker's worker has not proved the storage tables yet";
+	return NULL;
+}
+
+/* Is it only that the worker has not got so far? */
+bool
+lifecycle_is_starting(void)
+{
+	return preloaded && early_refusal[0] == '\0' && map.shared->refusal[0] == '\0' &&
+		!map.shared->verified;
+}
+
+/* ------------------------------------------------------------------------
+ * P6: may the map be believed?
+ * ------------------------------------------------------------------------
+ */
+
+/* A file's inode and change time in ns; zeros if it is not there. */
+static void
+file_identity(const char *path, uint64 *inode, uint64 *ctime)
+{
+	struct stat st;
+
+	*inode = *ctime = 0;
+	if (stat(path, &st) == 0)
+	{
+		*inode = st.st_ino;
+		*ctime = (uint64) st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
+	}
+}
+
+static bool
+is_shut_down(const ControlFileData *control)
+{
+	return control->state == DB_SHUTDOWNED || control->state == DB_SHUTDOWNED_IN_RECOVERY;
+}
+
+/* Why the map of this header must not be believed, or NULL. */
+static const char *
+doubt(const MapHeader *header, const ControlFileData *control)
+{
+	uint64		inode;
+	uint64		ctime;
+
+	if (header->system_identifier != control->system_identifier)
+		return "the page map is of another cluster";
+	if (header->overflow)
+		return "the page map was full";
+	file_identity(POSTMASTER_OPTS, &inode, &ctime);
+	if (header->opts_inode != inode || header->opts_ctime != ctime || inode == 0)
+		return "the server ran without pgstrata, or the data directory was copied";
+	if (!header->clean)
+		return control->checkPointCopy.redo == header->redo[0] ||
+			control->checkPointCopy.redo == header->redo[1] ? NULL :
+			"the last checkpoint is not on the page map's record";
+	file_identity(XLOG_CONTROL_FILE, &inode, &ctime);
+	if (!is_shut_down(control) || header->control_crc != control->crc ||
+		header->control_inode != inode || header->control_ctime != ctime)
+		return "pg_control was written after the last stop";
+	return NULL;
+}
+
+/* Load the map, or begin a history. */
+static void
+load_map(void)
+{
+	bool		control_ok;
+	ControlFileData *control = get_controlfile(DataDir, &control_ok);
+	MapHeader	header;
+	const char *why = NULL;
+	bool		known;
+
+	known = control_ok && mapfile_read_header(&header, &why);
+	if (known && (why = doubt(&header, control)) != NULL)
+		known = false;
+	if (known && !mapfile_load(&header, &why))
+	{
+		known = false;
+		if (!map_recreate(pgstrata_map_size))
+		{
+			lifecycle_refuse("memory for the page map could not be mapped");
+			return;
+		}
+	}
+	if (!known)
+	{
+		memset(map.header, 0, sizeof(MapHeader));
+		history_begin(why != NULL ? why : "pg_control could not be read",
+					  control->checkPoint);
+		ereport(LOG, (errmsg("pgstrata: history of changes starts anew: %s",
+							 map.header->since_why)));
+	}
+	else if (!header.clean)
+		history_side_forks_changed();
+
+	map.header->system_identifier = control->system_identifier;
+	map.header->clean = false;
+	map.header->redo[0] = map.header->redo[1] = control->checkPointCopy.redo;
+	pfree(control);
+}
+
+/* ------------------------------------------------------------------------
+ * Start
+ * ------------------------------------------------------------------------
+ */
+static void
+request_memory(void)
+{
+	if (previous_shmem_request)
+		previous_shmem_request();
+	RequestNamedLWLockTranche("pgstrata", 1);
+}
+
+/*
+ * The postmaster makes shared memory: at start, and again after a child has
+ * crashed and all have gone. The map is still there then, with all marks but
+ * those that the killed were about to make.
+ */
+static void
+start_memory(void)
+{
+	static bool started = false;
+
+	if (previous_shmem_startup)
+		previous_shmem_startup();
+	map.lock = &GetNamedLWLockTranche("pgstrata")->lock;
+	if (!started)
+	{
+		started = true;
+		if (!mapfile_save())
+			lifecycle_refuse("the page map could not be written");
+		return;
+	}
+	map_after_crash();
+	history_side_forks_changed();
+	map.shared->verified = false;
+	if (map.shared->compacting)
+	{
+		history_begin("the server crashed while generations were renumbered",
+					  InvalidXLogRecPtr);
+		map.shared->compacting = false;
+		if (!mapfile_save())
+			lifecycle_refuse("the page map could not be written");
+	}
+}
+
+static void postmaster_exits(int code, Datum arg);
+
+static void
+register_worker(void)
+{
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
+	worker.bgw_restart_time = 1;
+	strlcpy(worker.bgw_name, "pgstrata tracker", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "pgstrata tracker", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "pgstrata", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "pgstrata_worker_main",
+			sizeof(worker.bgw_function_name));
+	RegisterBackgroundWorker(&worker);
+}
+
+/*
+ * The server's version at run time; the library may have been built against
+ * another minor release.
+ */
+static bool
+truncate_has_old_abi(void)
+{
+	int			version = atoi(GetConfigOption("server_version_num", false, false));
+
+	return version < 150011 || (version >= 160000 && version < 160007) ||
+		(version >= 170000 && version < 170003);
+}
+
+/* Called once, by the postmaster, while it loads libraries. */
+void
+lifecycle_start(void)
+{
+	char	   *why;
+
+	preloaded = true;
+	if (pgstrata_map_size == 0)
+		strlcpy(early_refusal, "pgstrata.map_size is 0", sizeof(early_refusal));
+	else if (!IsPostmasterEnvironment)
+	{
+		/* a single-user session changes pages, and has no worker */
+		if (!mapfile_discard())
+			ereport(WARNING,
+					(errmsg("pgstrata: could not remove page map \"%s\": %m", PAGE_MAP_FILE)));
+		lifecycle_refuse("this is a single-user session");
+	}
+	else if (!enableFsync)
+		lifecycle_refuse("fsync is off");
+	else if (wal_level == WAL_LEVEL_MINIMAL)
+		lifecycle_refuse("wal_level is minimal");
+	else if ((why = interpose_find()) != NULL)
+		lifecycle_refuse("%s", why);
+	else if (!map_create(pgstrata_map_size))
+		lifecycle_refuse("memory for the page map could not be mapped");
+	if (early_refusal[0] != '\0')
+		return;
+
+	protocol_old_truncate_abi = truncate_has_old_abi();
+	load_map();
+	if (early_refusal[0] == '\0' && (why = interpose_patch()) != NULL)
+		lifecycle_refuse("%s", why);
+	if (map.shared == NULL)
+		return;
+	protocol_install_hooks();
+	previous_shmem_request = shmem_request_hook;
+	shmem_request_hook = request_memory;
+	previous_shmem_startup = shmem_startup_hook;
+	shmem_startup_hook = start_memory;
+	register_worker();
+	on_proc_exit(postmaster_exits, 0);
+}
+
+/* ------------------------------------------------------------------------
+ * The worker
+ * ------------------------------------------------------------------------
+ */
+
+/* Record a completed checkpoint that is not on record. */
+static void
+record_checkpoint(void)
+{
+	ControlFileData *control;
+	bool		control_ok;
+
+	if (GetRedoRecPtr() == map.header->redo[0])
+		return;
+	control = get_controlfile(DataDir, &control_ok);
+	if (control_ok && control->checkPointCopy.redo != map.header->redo[0])
+		(void) mapfile_flush(control->checkPointCopy.redo);
+	pfree(control);
+}
+
+static XLogRecPtr
+current_lsn(void)
+{
+	return RecoveryInProgress() ? GetXLogReplayRecPtr(NULL) : GetXLogInsertRecPtr();
+}
+
+/* Settings changed under us: while fsync is off, crashes lose what we think is kept. */
+static void
+check_settings(void)
+{
+	static bool had_fsync = true;
+
+	if (had_fsync && !enableFsync)
+	{
+		history_drop("fsync was turned off", current_lsn());
+		(void) mapfile_flush(InvalidXLogRecPtr);
+	}
+	had_fsync = enableFsync;
+}
+
+static void
+take_up_work(void)
+{
+	uint64		inode;
+	uint64		ctime;
+	bool		proved = probe_tables();
+
+	file_identity(POSTMASTER_OPTS, &inode, &ctime);
+	LWLockAcquire(map.lock, LW_EXCLUSIVE);
+	map.header->opts_inode = inode;
+	map.header->opts_ctime = ctime;
+	map.shared->verified = proved;
+	LWLockRelease(map.lock);
+	(void) mapfile_flush(InvalidXLogRecPtr);
+}
+
+void
+pgstrata_worker_main(Datum arg)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+
+	take_up_work();
+	while (!ShutdownRequestPending)
+	{
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			check_settings();
+		}
+		if (enableFsync)
+			record_checkpoint();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 WORKER_NAP_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	proc_exit(0);
+}
+
+/* ------------------------------------------------------------------------
+ * Stop
+ * ------------------------------------------------------------------------
+ */
+
+/*
+ * The postmaster exits, all children are gone. If the control file says that
+ * the cluster was shut down, and the tracker was sound, the map is clean.
+ */
+static void
+postmaster_exits(int code, Datum arg)
+{
+	ControlFileData *control;
+	bool		control_ok;
+
+	if (MyProcPid != PostmasterPid || map.shared == NULL || lifecycle_refusal() != NULL)
+		return;
+	control = get_controlfile(DataDir, &control_ok);
+	if (!control_ok || !is_shut_down(control))
+		return;
+	map.header->redo[0] = control->checkPointCopy.redo;
+	map.header->control_crc = control->crc;
+	file_identity(XLOG_CONTROL_FILE, &map.header->control_inode,
+				  &map.header->control_ctime);
+	if (!mapfile_save_clean())
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("pgstrata: could not save page map \"%s\": %m", PAGE_MAP_FILE)));
+}
