@@ -79,9 +79,17 @@ impl IndexWriter {
     /// # Errors
     /// When compression cannot be set up.
     pub fn new(layer_id: [u8; 16]) -> Result<Self> {
+        Self::with_codec(layer_id, Codec::default())
+    }
+
+    /// A writer that compresses the index parts in another way.
+    ///
+    /// # Errors
+    /// When compression cannot be set up.
+    pub fn with_codec(layer_id: [u8; 16], codec: Codec) -> Result<Self> {
         Ok(Self {
             layer_id,
-            encoder: FrameEncoder::new(Codec::default())?,
+            encoder: FrameEncoder::new(codec)?,
             part: None,
             next_number: 0,
             last_path: None,
@@ -689,6 +697,28 @@ pub fn check_digest_header(bytes: &[u8], layer_id: [u8; 16], number: u32) -> Res
         layer_id,
     }
     .check(bytes, "digest part")
+}
+
+/// Checks header and length of a digest part; its digests are checked file by
+/// file, by [`digests_of`], and leave no byte over.
+///
+/// # Errors
+/// When it is not digest part `number` of that layer, or not as long as the manifest says.
+pub fn check_digest_part(
+    bytes: &[u8],
+    layer_id: [u8; 16],
+    number: u32,
+    reference: &IndexPartRef,
+) -> Result<()> {
+    check_digest_header(bytes, layer_id, number)?;
+    if to_u64(bytes.len()) == reference.digest_bytes {
+        return Ok(());
+    }
+    Err(Error::damaged(format!(
+        "digest part {number} has {} bytes, expected {}",
+        bytes.len(),
+        reference.digest_bytes
+    )))
 }
 
 /// A file's digests out of a whole digest part.

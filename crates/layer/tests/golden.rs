@@ -1,0 +1,311 @@
+//! The golden files: what version 1 of the format wrote is read for ever, and damage to any byte is found.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failure is a failed test"
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use pgstrata_layer::frame::Codec;
+use pgstrata_layer::index::{
+    FinishedPart, IndexReader, check_digest_header, check_digest_part, digests_of,
+};
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::{IndexPartRef, Manifest};
+use pgstrata_layer::pack::verify_pack;
+use pgstrata_layer::{Result, claim, cluster, manifest, wal};
+
+use support::sample::{self, Objects};
+use support::{SourceFile, StoredLayer, restore};
+
+const VARIANTS: [&str; 3] = ["none", "lz4", "zstd1"];
+
+fn golden(variant: &str) -> Objects {
+    fn walk(root: &Path, folder: PathBuf, objects: &mut Objects) {
+        for found in fs::read_dir(folder).unwrap() {
+            let path = found.unwrap().path();
+            if path.is_dir() {
+                walk(root, path, objects);
+            } else {
+                let key = path
+                    .strip_prefix(root)
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned();
+                objects.insert(key, fs::read(path).unwrap());
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(variant);
+    let mut objects = Objects::new();
+    walk(&root, root.clone(), &mut objects);
+    assert!(!objects.is_empty(), "golden files are missing");
+    objects
+}
+
+fn cluster_name() -> ClusterName {
+    ClusterName::parse("main").unwrap()
+}
+
+fn layer_of(objects: &Objects, label: &str) -> (Manifest, StoredLayer) {
+    let (name, label) = (cluster_name(), Label::parse(label).unwrap());
+    let manifest = manifest::decode(&objects[&name.manifest_key(&label)]).unwrap();
+    let parts = (0..)
+        .zip(&manifest.index)
+        .map(|(number, reference)| FinishedPart {
+            number,
+            index: objects[&name.index_key(&label, number)].clone(),
+            digest: objects[&name.digest_key(&label, number)].clone(),
+            reference: reference.clone(),
+        });
+    let packs =
+        (0..manifest.pack_count).map(|number| objects[&name.pack_key(&label, number)].clone());
+    let layer = StoredLayer {
+        layer_id: manifest.layer_id_bytes().unwrap(),
+        parts: parts.collect(),
+        packs: packs.collect(),
+    };
+    (manifest, layer)
+}
+
+fn assert_restores(
+    restored: &BTreeMap<String, SourceFile>,
+    expected: &BTreeMap<String, SourceFile>,
+) {
+    let paths = |files: &BTreeMap<String, SourceFile>| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(paths(restored), paths(expected));
+    for (path, file) in expected {
+        assert!(&restored[path] == file, "{path} is not what was stored");
+    }
+}
+
+#[test]
+fn golden_repositories_decode_to_what_was_stored() {
+    for variant in VARIANTS {
+        let objects = golden(variant);
+        let (full_manifest, full) = layer_of(&objects, sample::FULL);
+        let (child_manifest, child) = layer_of(&objects, sample::INCREMENTAL);
+        assert_eq!(full_manifest, sample::full_manifest(&full));
+        let parent = &objects[&cluster_name().manifest_key(&Label::parse(sample::FULL).unwrap())];
+        assert_eq!(child_manifest, sample::incremental_manifest(&child, parent));
+        assert_restores(&restore(&[&full]).unwrap(), &sample::files_of_full());
+        assert_restores(
+            &restore(&[&child, &full]).unwrap(),
+            &sample::files_of_incremental(),
+        );
+        assert_eq!(
+            cluster::decode(&objects["main/cluster"]).unwrap(),
+            sample::cluster_record()
+        );
+        let claim_key = format!("main/layer/{}/claim", sample::FULL);
+        assert_eq!(
+            claim::decode(&objects[&claim_key]).unwrap(),
+            sample::claim_record()
+        );
+        let history = &objects["main/wal/00000002/00000002.history"];
+        assert_eq!(
+            wal::decode(sample::HISTORY, history).unwrap(),
+            sample::HISTORY_TEXT.as_bytes()
+        );
+        let header = wal::header(&history[..wal::HEADER_BYTES]).unwrap();
+        assert_eq!(header.system_identifier, sample::SYSTEM_IDENTIFIER);
+        assert_eq!(header.file_name, sample::HISTORY);
+        if variant != "none" {
+            let object = &objects["main/wal/00000001/000000010000000000000003"];
+            assert_eq!(
+                wal::decode(sample::SEGMENT, object).unwrap(),
+                sample::segment()
+            );
+            assert!(wal::decode("000000010000000000000004", object).is_err());
+        }
+    }
+}
+
+/// Compressed objects may differ when a compression library changes; these may not.
+#[test]
+fn uncompressed_golden_objects_are_written_again_to_the_byte() {
+    let (golden, built) = (golden("none"), sample::repository(Codec::None));
+    assert_eq!(
+        golden.keys().collect::<Vec<_>>(),
+        built.keys().collect::<Vec<_>>()
+    );
+    for (key, bytes) in &golden {
+        assert!(bytes == &built[key], "{key} is written differently");
+    }
+}
+
+#[test]
+fn records_are_written_again_to_the_byte_in_every_variant() {
+    for variant in VARIANTS {
+        for (key, bytes) in golden(variant) {
+            let again = match key.rsplit('/').next().unwrap() {
+                "cluster" => cluster::encode(&cluster::decode(&bytes).unwrap()),
+                "claim" => claim::encode(&claim::decode(&bytes).unwrap()),
+                "manifest" => manifest::encode(&manifest::decode(&bytes).unwrap()),
+                _ => continue,
+            };
+            assert_eq!(again, bytes, "{key}");
+        }
+    }
+}
+
+/// Reads an object in every way it can be read.
+fn check_object(objects: &Objects, key: &str, bytes: &[u8]) -> Result<()> {
+    let name = key.rsplit('/').next().unwrap();
+    if key.starts_with("main/wal/") {
+        return wal::decode(name, bytes).map(drop);
+    }
+    match name {
+        "cluster" => return cluster::decode(bytes).map(drop),
+        "claim" => return claim::decode(bytes).map(drop),
+        "manifest" => return manifest::decode(bytes).map(drop),
+        _ => {}
+    }
+    let label = key.split('/').nth(2).unwrap();
+    let (kind, number) = name.split_once('-').unwrap();
+    let number: u32 = number.parse().unwrap();
+    let manifest = manifest::decode(&objects[&format!("main/layer/{label}/manifest")])?;
+    let layer_id = manifest.layer_id_bytes()?;
+    let part = &manifest.index[0];
+    match kind {
+        "pack" => verify_pack(bytes, layer_id, number, |_, _| Ok(())).map(drop),
+        "index" => check_index(bytes, layer_id, number, part),
+        "digest" => {
+            let index = objects[&format!("main/layer/{label}/index-{number:06}")].clone();
+            check_digest(bytes, index, layer_id, (number, part))
+        }
+        other => panic!("no golden object is a {other:?}"),
+    }
+}
+
+fn check_index(bytes: &[u8], id: [u8; 16], number: u32, part: &IndexPartRef) -> Result<()> {
+    for entry in IndexReader::new(Bytes::copy_from_slice(bytes), id, number, part)? {
+        entry?;
+    }
+    Ok(())
+}
+
+fn check_digest(
+    bytes: &[u8],
+    index: Vec<u8>,
+    id: [u8; 16],
+    (number, part): (u32, &IndexPartRef),
+) -> Result<()> {
+    check_digest_part(bytes, id, number, part)?;
+    for entry in IndexReader::new(index.into(), id, number, part)? {
+        digests_of(bytes, id, number, &entry?.page_digests)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_flipped_byte_is_found() {
+    for variant in VARIANTS {
+        let objects = golden(variant);
+        for (key, bytes) in &objects {
+            check_object(&objects, key, bytes).unwrap();
+            let mut damaged = bytes.clone();
+            for at in 0..bytes.len() {
+                for flip in [1 << (at % 8), 0xFF] {
+                    damaged[at] ^= flip;
+                    let outcome = check_object(&objects, key, &damaged);
+                    assert!(
+                        outcome.is_err(),
+                        "byte {at} of {variant}/{key} flipped by {flip:#x}"
+                    );
+                    damaged[at] ^= flip;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_truncation_is_found() {
+    for variant in VARIANTS {
+        let objects = golden(variant);
+        for (key, bytes) in &objects {
+            for length in 0..bytes.len() {
+                let outcome = check_object(&objects, key, &bytes[..length]);
+                assert!(outcome.is_err(), "{variant}/{key} cut to {length} bytes");
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            assert!(
+                check_object(&objects, key, &longer).is_err(),
+                "{variant}/{key} made longer"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_object_of_another_place_is_refused() {
+    let objects = golden("none");
+    let pack = &objects[&format!("main/layer/{}/pack-000000", sample::FULL)];
+    let no_frames = |_, _: &[u8]| Ok(());
+    assert!(verify_pack(pack, sample::FULL_ID, 0, no_frames).is_ok());
+    assert!(verify_pack(pack, sample::FULL_ID, 1, no_frames).is_err());
+    assert!(verify_pack(pack, sample::INCREMENTAL_ID, 0, no_frames).is_err());
+    let (manifest, layer) = layer_of(&objects, sample::FULL);
+    let part = &layer.parts[0];
+    let index = || Bytes::from(part.index.clone());
+    assert!(IndexReader::new(index(), sample::FULL_ID, 1, &manifest.index[0]).is_err());
+    assert!(IndexReader::new(index(), sample::INCREMENTAL_ID, 0, &manifest.index[0]).is_err());
+    assert!(check_digest_header(&part.digest, sample::FULL_ID, 1).is_err());
+}
+
+#[test]
+fn a_shard_directory_that_lies_is_refused() {
+    let objects = golden("none");
+    let (manifest, layer) = layer_of(&objects, sample::FULL);
+    let honest = manifest.index[0].clone();
+    let lies = [
+        IndexPartRef {
+            first_path: "AAAA".to_owned(),
+            ..honest.clone()
+        },
+        IndexPartRef {
+            entries: honest.entries + 1,
+            ..honest.clone()
+        },
+        IndexPartRef {
+            entries: honest.entries - 1,
+            ..honest.clone()
+        },
+        IndexPartRef {
+            index_bytes: honest.index_bytes + 1,
+            ..honest.clone()
+        },
+        IndexPartRef {
+            digest_bytes: honest.digest_bytes - 8,
+            ..honest.clone()
+        },
+        IndexPartRef {
+            digest_bytes: honest.digest_bytes + 8,
+            ..honest.clone()
+        },
+        IndexPartRef {
+            digest_bytes: 0,
+            ..honest
+        },
+    ];
+    for lie in lies {
+        let bytes = &layer.parts[0].index;
+        assert!(
+            check_index(bytes, sample::FULL_ID, 0, &lie).is_err(),
+            "{lie:?}"
+        );
+    }
+}

@@ -1,0 +1,319 @@
+//! The sample repository: one cluster, a full layer, an incremental layer on it, and WAL.
+//!
+//! The golden files are this repository, stored once. Changing what is built here
+//! makes the golden tests fail, which is their purpose.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use pgstrata_layer::claim::{self, ClaimRecord};
+use pgstrata_layer::cluster::{self, ClusterRecord};
+use pgstrata_layer::entry::EntryKind;
+use pgstrata_layer::frame::Codec;
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::{
+    self, ChangeSource, ChangeSourceRecord, ClusterIdentity, CorruptPage, Manifest, ParentRef,
+    Tablespace, Totals,
+};
+use pgstrata_layer::wal;
+use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::timeline::TimelineId;
+
+use super::{BLOCK, LayerMaker, Selection, SourceFile, StoredLayer, noise, prose};
+
+pub const FULL: &str = "20261121-093305F";
+pub const INCREMENTAL: &str = "20261121-093305F_20261121-103000I";
+pub const FULL_ID: [u8; 16] = *b"sample layer no1";
+pub const INCREMENTAL_ID: [u8; 16] = *b"sample layer no2";
+pub const SYSTEM_IDENTIFIER: u64 = 7_432_198_765_432_101_234;
+pub const SEGMENT: &str = "000000010000000000000003";
+pub const HISTORY: &str = "00000002.history";
+pub const HISTORY_TEXT: &str = "1\t0/3000110\tno recovery target specified\n";
+
+/// Files by path.
+pub type Files = BTreeMap<String, SourceFile>;
+
+/// Objects by key.
+pub type Objects = BTreeMap<String, Vec<u8>>;
+
+fn file(kind: EntryKind, identity: u64, bytes: Vec<u8>) -> SourceFile {
+    let (mode, modified) = if kind == EntryKind::Directory {
+        (0o700, 1_795_253_000)
+    } else {
+        (0o600, 1_795_253_500)
+    };
+    SourceFile {
+        kind,
+        mode,
+        modified,
+        identity,
+        bytes,
+    }
+}
+
+fn pages(contents: &[&[u8]]) -> Vec<u8> {
+    contents.concat()
+}
+
+/// The cluster when the full layer was made.
+pub fn files_of_full() -> Files {
+    let zeros = vec![0; BLOCK];
+    let heap = pages(&[
+        &noise(1, BLOCK),
+        &prose(2, BLOCK),
+        &zeros,
+        &prose(3, BLOCK),
+        &zeros,
+    ]);
+    [
+        ("PG_VERSION", file(EntryKind::Plain, 11, b"15\n".to_vec())),
+        ("base", file(EntryKind::Directory, 12, Vec::new())),
+        ("base/5", file(EntryKind::Directory, 13, Vec::new())),
+        ("base/5/16384", file(EntryKind::Relation, 14, heap)),
+        (
+            "base/5/16384_vm",
+            file(EntryKind::Relation, 15, prose(4, BLOCK)),
+        ),
+        (
+            "base/5/16390",
+            file(EntryKind::Relation, 16, prose(5, 2 * BLOCK)),
+        ),
+        ("base/5/16400", file(EntryKind::Relation, 17, Vec::new())),
+        ("pg_xact", file(EntryKind::Directory, 18, Vec::new())),
+        (
+            "pg_xact/0000",
+            file(EntryKind::Plain, 19, prose(6, BLOCK + 100)),
+        ),
+        (
+            "postgresql.auto.conf",
+            file(EntryKind::Plain, 20, b"# no change\n".to_vec()),
+        ),
+    ]
+    .map(|(path, file)| (path.to_owned(), file))
+    .into()
+}
+
+/// The cluster when the incremental layer was made.
+pub fn files_of_incremental() -> Files {
+    let mut files = files_of_full();
+    let heap = files.get_mut("base/5/16384").unwrap();
+    // Block 0 changed, 2 was filled, 3 became zeros, 5 and 6 are new.
+    heap.bytes[..BLOCK].copy_from_slice(&prose(21, BLOCK));
+    heap.bytes[2 * BLOCK..3 * BLOCK].copy_from_slice(&prose(22, BLOCK));
+    heap.bytes[3 * BLOCK..4 * BLOCK].fill(0);
+    heap.bytes.extend(prose(23, BLOCK));
+    heap.bytes.extend([0; BLOCK]);
+    // Truncated to one block, then extended again.
+    let truncated = files.get_mut("base/5/16390").unwrap();
+    truncated.bytes.truncate(BLOCK);
+    truncated.bytes.extend(prose(24, BLOCK));
+    files.remove("base/5/16400");
+    files.insert(
+        "base/5/16401".to_owned(),
+        file(EntryKind::Relation, 30, prose(25, 100)),
+    );
+    let log = files.get_mut("pg_xact/0000").unwrap();
+    log.bytes[0] = b'P';
+    files
+}
+
+fn selections_of_incremental(files: &Files) -> BTreeMap<String, Selection> {
+    let mut selections: BTreeMap<_, _> = files
+        .iter()
+        .map(|(path, file)| (path.clone(), Selection::whole(file)))
+        .collect();
+    let mut select = |path: &str, blocks: &[u32], inherit_limit| {
+        let selection = Selection {
+            blocks: blocks.to_vec(),
+            inherit_limit,
+        };
+        selections.insert(path.to_owned(), selection);
+    };
+    select("PG_VERSION", &[], 1);
+    select("base/5/16384", &[0, 2, 3, 5, 6], 5);
+    select("base/5/16390", &[1], 1);
+    select("postgresql.auto.conf", &[], 1);
+    selections
+}
+
+pub fn full_layer(codec: Codec) -> StoredLayer {
+    let mut maker = LayerMaker::new(FULL_ID, codec, 2);
+    for (path, file) in &files_of_full() {
+        maker.store(path, file, &Selection::whole(file));
+    }
+    maker.finish()
+}
+
+pub fn incremental_layer(codec: Codec) -> StoredLayer {
+    let files = files_of_incremental();
+    let mut maker = LayerMaker::new(INCREMENTAL_ID, codec, 2);
+    for (path, selection) in &selections_of_incremental(&files) {
+        maker.store(path, &files[path], selection);
+    }
+    maker.finish()
+}
+
+/// Bytes that WAL objects hold: a segment of more than one frame, and a history file.
+pub fn segment() -> Vec<u8> {
+    prose(31, 300_000)
+}
+
+pub fn cluster_record() -> ClusterRecord {
+    ClusterRecord {
+        name: "main".to_owned(),
+        format: 1,
+        system_identifier: SYSTEM_IDENTIFIER,
+        major: 15,
+        catalog_version: 202_209_061,
+        block_size: 8192,
+        wal_segment_size: 16 << 20,
+        created_at: time("2026-11-21T09:00:00Z"),
+        written_by: "pgstrata 0.1.0".to_owned(),
+    }
+}
+
+pub fn claim_record() -> ClaimRecord {
+    ClaimRecord {
+        label: FULL.to_owned(),
+        layer_id: hex(FULL_ID),
+        host: "db1.example.org".to_owned(),
+        pid: 4711,
+        started_at: time("2026-11-21T09:33:05Z"),
+        written_by: "pgstrata 0.1.0".to_owned(),
+    }
+}
+
+pub fn full_manifest(layer: &StoredLayer) -> Manifest {
+    Manifest {
+        label: FULL.to_owned(),
+        layer_id: hex(FULL_ID),
+        parent: None,
+        cluster: ClusterIdentity {
+            system_identifier: SYSTEM_IDENTIFIER,
+            major: 15,
+            catalog_version: 202_209_061,
+            block_size: 8192,
+            wal_segment_size: 16 << 20,
+            data_checksum_version: 1,
+        },
+        written_by: "pgstrata 0.1.0".to_owned(),
+        started_at: time("2026-11-21T09:33:05Z"),
+        finished_at: time("2026-11-21T09:33:07.25Z"),
+        start_lsn: Lsn::new(0x200_0028),
+        stop_lsn: Lsn::new(0x200_0138),
+        timeline: TimelineId::FIRST,
+        from_standby: false,
+        change_source: ChangeSourceRecord {
+            used: ChangeSource::Everything,
+            reason: "full backup".to_owned(),
+        },
+        tracker_token: None,
+        backup_label: "START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\n".to_owned(),
+        tablespace_map: Some("16500 /srv/\"fast\" disk\n".to_owned()),
+        pg_control: "f2c1a9".to_owned(),
+        pg_control_size: 8192,
+        tablespaces: vec![
+            Tablespace {
+                oid: 16500,
+                location: Some("/srv/\"fast\" disk".to_owned()),
+            },
+            Tablespace {
+                oid: 16501,
+                location: None,
+            },
+        ],
+        index: layer
+            .parts
+            .iter()
+            .map(|part| part.reference.clone())
+            .collect(),
+        pack_count: u32::try_from(layer.packs.len()).unwrap(),
+        pack_bytes: layer
+            .packs
+            .iter()
+            .map(|pack| u64::try_from(pack.len()).unwrap())
+            .sum(),
+        totals: Totals {
+            files: 10,
+            cluster_bytes: 73_847,
+            relation_blocks: 8,
+            pages_marked: 8,
+            pages_stored: 6,
+            pages_zero: 2,
+            bytes_read: 73_847,
+        },
+        corrupt_pages: vec![CorruptPage {
+            path: "base/5/16384".to_owned(),
+            block: 0,
+            reason: "checksum 1a2b, expected 3c4d".to_owned(),
+        }],
+        encryption: None,
+    }
+}
+
+pub fn incremental_manifest(layer: &StoredLayer, parent: &[u8]) -> Manifest {
+    Manifest {
+        label: INCREMENTAL.to_owned(),
+        layer_id: hex(INCREMENTAL_ID),
+        parent: Some(ParentRef {
+            label: FULL.to_owned(),
+            manifest_digest: manifest::digest(parent),
+        }),
+        started_at: time("2026-11-21T10:30:00Z"),
+        finished_at: time("2026-11-21T10:30:01Z"),
+        start_lsn: Lsn::new(0x300_0028),
+        stop_lsn: Lsn::new(0x300_0100),
+        change_source: ChangeSourceRecord {
+            used: ChangeSource::Tracker,
+            reason: "the map reaches back to 0/2000028".to_owned(),
+        },
+        tracker_token: Some("map 3f2a from 0/3000028".to_owned()),
+        tablespace_map: None,
+        corrupt_pages: Vec::new(),
+        ..full_manifest(layer)
+    }
+}
+
+/// Every object of the sample repository.
+pub fn repository(codec: Codec) -> Objects {
+    let name = ClusterName::parse("main").unwrap();
+    let mut objects = Objects::new();
+    objects.insert(name.cluster_key(), cluster::encode(&cluster_record()));
+    let (full, incremental) = (full_layer(codec), incremental_layer(codec));
+    let full_manifest = manifest::encode(&full_manifest(&full));
+    let child = manifest::encode(&incremental_manifest(&incremental, &full_manifest));
+    let claim = claim::encode(&claim_record());
+    for (label, layer, manifest) in [
+        (FULL, full, full_manifest),
+        (INCREMENTAL, incremental, child),
+    ] {
+        let label = Label::parse(label).unwrap();
+        for part in layer.parts {
+            objects.insert(name.index_key(&label, part.number), part.index);
+            objects.insert(name.digest_key(&label, part.number), part.digest);
+        }
+        for (number, pack) in (0..).zip(layer.packs) {
+            objects.insert(name.pack_key(&label, number), pack);
+        }
+        objects.insert(name.manifest_key(&label), manifest);
+    }
+    objects.insert(name.claim_key(&Label::parse(FULL).unwrap()), claim);
+    let mut wal = |timeline: &str, file_name: &str, raw: &[u8]| {
+        let object = wal::encode(file_name, raw, SYSTEM_IDENTIFIER, codec).unwrap();
+        objects.insert(name.wal_key(timeline, file_name), object);
+    };
+    wal("00000002", HISTORY, HISTORY_TEXT.as_bytes());
+    if codec != Codec::None {
+        wal("00000001", SEGMENT, &segment());
+    }
+    objects
+}
+
+fn hex(bytes: [u8; 16]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn time(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
