@@ -19,6 +19,18 @@ pub enum LayerKind {
     Incremental,
 }
 
+impl LayerKind {
+    /// The word for it: `full`, `differential`, `incremental`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Differential => "differential",
+            Self::Incremental => "incremental",
+        }
+    }
+}
+
 /// The name of a layer, unique within its cluster. Times have whole seconds, in UTC.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Label(String);

@@ -121,6 +121,20 @@ pub enum ChangeSource {
     Digest,
 }
 
+impl ChangeSource {
+    /// The word for it, as in the manifest.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Everything => "everything",
+            Self::Tracker => "tracker",
+            Self::Summary => "summary",
+            Self::Lsn => "lsn",
+            Self::Digest => "digest",
+        }
+    }
+}
+
 /// Which change source ran, and why that one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
