@@ -16,6 +16,7 @@ use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, Manifest};
 
+pub(crate) use chain::missing_is_damage;
 pub use chain::{ChainEntries, PartLocation};
 pub use label::claim;
 

@@ -1,0 +1,129 @@
+//! The planner: the scan merged with the parent, file by file, into work.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, SyncSender};
+
+use pgstrata_layer::changeset::{self, Changes, ParentFile, ReadPlan};
+use pgstrata_layer::entry::EntryKind;
+
+use super::abort::Abort;
+use super::job::{Done, Item, Job, Outcome, block_bytes};
+use super::parent::Parent;
+use super::window::Window;
+use crate::cluster::ScannedFile;
+use crate::error::Result;
+
+/// Files up to this size are read in batches: an item each would cost more than its reading.
+const SMALL_BYTES: u64 = 256 << 10;
+
+/// A batch is at most this large, as any other item.
+const BATCH_BYTES: u64 = 4 << 20;
+const BATCH_FILES: usize = 256;
+
+/// Where work goes.
+pub(super) struct Planner<'a> {
+    pub(super) changes: &'a Changes,
+    pub(super) parent: Option<Parent>,
+    pub(super) items: SyncSender<Item>,
+    pub(super) done: Sender<Done>,
+    pub(super) window: &'a Window,
+    pub(super) abort: &'a Abort,
+    pub(super) batch: Batch,
+}
+
+/// Small files that wait for more of them.
+#[derive(Default)]
+pub(super) struct Batch {
+    jobs: Vec<Arc<Job>>,
+    bytes: u64,
+}
+
+impl Planner<'_> {
+    /// Plans every file; returns when all are handed out or the backup has failed.
+    pub(super) fn run(mut self, files: Vec<ScannedFile>) -> Result<()> {
+        for (ordinal, file) in files.into_iter().enumerate() {
+            if self.abort.is_raised() {
+                return Ok(());
+            }
+            if !self.window.has_room(file.size_bytes) {
+                // What waits in the batch may be what the window waits for.
+                self.flush();
+            }
+            self.window.enter(file.size_bytes, self.abort);
+            let job = Arc::new(self.job(ordinal, file)?);
+            self.hand_out(job);
+        }
+        self.flush();
+        Ok(())
+    }
+
+    fn job(&mut self, ordinal: usize, file: ScannedFile) -> Result<Job> {
+        let entries = match &mut self.parent {
+            Some(parent) => parent.find(&file.path)?,
+            None => None,
+        };
+        let known = entries
+            .as_ref()
+            .and_then(|entries| entries.first()?.as_ref());
+        let parent_file = known.map(|entry| ParentFile {
+            kind: entry.kind,
+            size_bytes: entry.size_bytes,
+            identity: entry.identity,
+            content_digest: entry.content_digest,
+        });
+        let scanned = changeset::ScannedFile {
+            path: file.path.clone(),
+            kind: file.kind,
+            fork: file.fork(),
+            size_bytes: file.size_bytes,
+            identity: file.identity,
+        };
+        let plan = changeset::plan_file(&scanned, parent_file.as_ref(), self.changes);
+        let mut job = Job::new(ordinal, file, plan);
+        if let (ReadPlan::ByDigest { inherit_limit }, Some(parent), Some(entries)) =
+            (&job.plan, &mut self.parent, &entries)
+        {
+            job.digests = Some(parent.digests(entries, *inherit_limit)?);
+        }
+        job.parent_content = parent_file.and_then(|parent| parent.content_digest);
+        Ok(job)
+    }
+
+    /// Sending fails only when the backup has failed: the loop then ends.
+    fn hand_out(&mut self, job: Arc<Job>) {
+        if job.file.kind == EntryKind::Directory {
+            self.done
+                .send(Done {
+                    job,
+                    part: 0,
+                    outcome: Outcome::default(),
+                })
+                .ok();
+            return;
+        }
+        if job.file.size_bytes <= SMALL_BYTES {
+            self.batch.bytes += job.file.size_bytes.max(block_bytes());
+            self.batch.jobs.push(job);
+            if self.batch.bytes >= BATCH_BYTES || self.batch.jobs.len() >= BATCH_FILES {
+                self.flush();
+            }
+            return;
+        }
+        if job.file.segment.is_none() {
+            self.items.send(Item::Files(vec![job])).ok();
+            return;
+        }
+        for part in 0..job.parts {
+            if self.items.send(Item::Part(Arc::clone(&job), part)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        if !batch.jobs.is_empty() {
+            self.items.send(Item::Files(batch.jobs)).ok();
+        }
+    }
+}

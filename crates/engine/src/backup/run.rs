@@ -1,0 +1,537 @@
+//! The acts of a backup in their order.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_layer::changeset::Changes;
+use pgstrata_layer::claim::ClaimRecord;
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::LayerKind;
+use pgstrata_layer::manifest::{self, CorruptPage, Manifest, ParentRef, Tablespace};
+use pgstrata_pgdata::label::BackupFrom;
+use pgstrata_pgdata::{BackupLabel, Lsn};
+use tokio::runtime::Handle;
+
+use super::abort::Abort;
+use super::choose::{SourceChoice, choose_source, choose_type};
+use super::options::{BackupOptions, CorruptPagePolicy};
+use super::packer::Destination;
+use super::pages::PageCheck;
+use super::parent::Parent;
+use super::pipeline::{self, Stored, Work, worker_count};
+use super::prepare::{Ready, control_of, prepare};
+use super::report::{BackupPlan, BackupReport};
+use super::wal::{self, Archive, Following, Stream, WalChoice};
+use super::worker::corrupt_page_error;
+use crate::catalog::{self, Layer};
+use crate::cluster::ScannedFile;
+use crate::cluster::control::{ControlReading, check_start_is_visible};
+use crate::cluster::scan::Scan;
+use crate::cluster::session::Stopped;
+use crate::error::{Error, Kind, Result};
+use crate::progress::Progress;
+use crate::repository::Repository;
+
+/// Program and version, as objects record them.
+const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
+
+/// Says what a backup would do now; changes nothing.
+///
+/// # Errors
+/// What would keep the backup from starting.
+pub async fn plan(
+    repository: &Repository,
+    cluster: &ClusterName,
+    options: &BackupOptions,
+) -> Result<BackupPlan> {
+    let (ready, catalog) = prepare(repository, cluster, options).await?;
+    let facts = ready.session.facts();
+    let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
+    let now = ready.standpoint(&ready.control, ready.control.redo_lsn);
+    let source = choose_source(
+        options.change_source,
+        choice.chain.first().map(|layer| &layer.manifest),
+        &now,
+    )?;
+    let found = ready.scan().await?;
+    Ok(BackupPlan {
+        kind: choice.kind,
+        parent: choice.chain.first().map(|layer| layer.label.clone()),
+        type_reason: choice.reason,
+        change_source: source.record,
+        wal: wal::choose(options.wal, facts)?,
+        from_standby: facts.in_recovery,
+        file_count: u64::try_from(found.files.len()).expect("usize has 64 bits"),
+        size_bytes: found.size_bytes,
+        jobs: worker_count(options.jobs),
+        warnings: found.warnings,
+        data_directory: ready.data_directory,
+    })
+}
+
+/// Takes a backup. When it returns `Ok` the layer exists and stands on its own
+/// with its chain; otherwise there is no layer and the server is out of backup mode.
+///
+/// # Errors
+/// Whatever kept the backup from being complete.
+pub async fn run(
+    repository: &Repository,
+    cluster: &ClusterName,
+    options: &BackupOptions,
+    progress: Progress,
+) -> Result<BackupReport> {
+    let started_at = Timestamp::now();
+    let (ready, catalog) = prepare(repository, cluster, options).await?;
+    let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
+    let wal = wal::choose(options.wal, ready.session.facts())?;
+    ready.session.lock().await?;
+    let layer_id: [u8; 16] = rand::random();
+    let claim = ClaimRecord {
+        label: String::new(),
+        layer_id: hex(&layer_id),
+        host: host_name(),
+        pid: std::process::id(),
+        started_at,
+        written_by: WRITTEN_BY.to_owned(),
+    };
+    let parent_label = choice.chain.first().map(|layer| layer.label.clone());
+    let label = catalog::claim(
+        repository,
+        cluster,
+        &catalog,
+        (choice.kind, parent_label.as_ref()),
+        claim,
+    )
+    .await?;
+    tracing::info!(%label, reason = %choice.reason, "making a {} backup", kind_name(choice.kind));
+    let chain: Vec<Arc<Layer>> = choice
+        .chain
+        .iter()
+        .map(|layer| Arc::new((*layer).clone()))
+        .collect();
+    let destination = Destination {
+        repository: repository.clone(),
+        cluster: cluster.clone(),
+        label: label.clone(),
+        layer_id,
+        progress,
+        runtime: Handle::current(),
+    };
+    let type_reason = choice.reason.clone();
+    let (abort, committing) = (Abort::new(), AtomicBool::new(false));
+    let backup = Backup {
+        options,
+        destination,
+        chain,
+        type_reason,
+        wal,
+        started_at,
+        abort,
+        committing,
+    };
+    let outcome = backup.run(&ready).await;
+    if outcome.is_err() {
+        backup.clean_up().await;
+    }
+    outcome
+}
+
+/// One backup under way.
+struct Backup<'a> {
+    options: &'a BackupOptions,
+    destination: Destination,
+    chain: Vec<Arc<Layer>>,
+    type_reason: String,
+    wal: WalChoice,
+    started_at: Timestamp,
+    abort: Abort,
+    /// Set before the manifest is sent: from then on the layer may exist.
+    committing: AtomicBool,
+}
+
+/// What is known when all files are stored.
+struct Copied {
+    start_lsn: Lsn,
+    source: SourceChoice,
+    stored: Stored,
+    tablespaces: Vec<Tablespace>,
+    warnings: Vec<String>,
+    control: ControlReading,
+    check: PageCheck,
+}
+
+/// Ends threads and tasks when the backup's future is dropped half way.
+struct EndWith(Abort);
+
+impl Drop for EndWith {
+    fn drop(&mut self) {
+        self.0
+            .fail(Error::new(Kind::Interrupted, "the backup was stopped"));
+    }
+}
+
+impl Backup<'_> {
+    async fn run(&self, ready: &Ready) -> Result<BackupReport> {
+        let _end = EndWith(self.abort.clone());
+        let watching = tokio::spawn(
+            self.abort
+                .clone()
+                .watch(self.destination.progress.clone(), ready.session.lost()),
+        );
+        let outcome = self.acts(ready).await;
+        watching.abort();
+        outcome
+    }
+
+    async fn acts(&self, ready: &Ready) -> Result<BackupReport> {
+        let archive = self.archive(ready);
+        let timeline = ready.control.timeline;
+        let stream = if self.wal.streams {
+            let id = hex(&self.destination.layer_id);
+            Some(
+                self.abort
+                    .guard(Stream::hold(&ready.session, &archive, &id))
+                    .await?,
+            )
+        } else {
+            None
+        };
+        let by = if self.wal.streams {
+            "this backup"
+        } else {
+            "the server"
+        };
+        tracing::info!(reason = %self.wal.reason, "WAL will be stored by {by}");
+        let name = format!("pgstrata {}", self.destination.label);
+        let starting = ready.session.start(&name, self.options.fast_checkpoint);
+        let start_lsn = self.abort.guard(starting).await?;
+        tracing::info!(%start_lsn, "the backup has started");
+        let following = stream.map(|stream| stream.follow(timeline, start_lsn, &self.abort));
+        let copied = self.copy(ready, start_lsn).await?;
+        self.abort.guard(self.check_still(ready)).await?;
+        let stopped = self.abort.guard(ready.session.stop()).await?;
+        tracing::info!(stop_lsn = %stopped.lsn, "the backup has stopped");
+        check_label(&stopped, start_lsn, ready)?;
+        let corrupt_pages = self.corrupt_pages(&copied, stopped.lsn)?;
+        let securing = self.secure_wal(&archive, following, ready, start_lsn..stopped.lsn);
+        let wal_segments_stored = self.abort.guard(securing).await?;
+        let manifest = self.manifest(ready, &copied, &stopped, corrupt_pages);
+        self.commit(&manifest).await?;
+        Ok(self.report(manifest, copied, wal_segments_stored))
+    }
+
+    fn archive(&self, ready: &Ready) -> Archive {
+        Archive {
+            repository: self.destination.repository.clone(),
+            cluster: self.destination.cluster.clone(),
+            system_identifier: ready.identity.system_identifier,
+            segment_size: ready.control.wal_segment_size,
+            wal_directory: Archive::wal_directory(&ready.data_directory),
+            codec: self.options.codec,
+        }
+    }
+
+    /// Everything between start and stop.
+    async fn copy(&self, ready: &Ready, start_lsn: Lsn) -> Result<Copied> {
+        let begun = control_of(&ready.data_directory).await?;
+        check_start_is_visible(&ready.data_directory, &begun.control, start_lsn)?;
+        let now = ready.standpoint(&begun.control, start_lsn);
+        let source = choose_source(
+            self.options.change_source,
+            self.chain.first().map(|layer| &layer.manifest),
+            &now,
+        )?;
+        if !self.chain.is_empty() {
+            tracing::info!(reason = %source.record.reason, "changed pages are found by {:?}", source.record.used);
+        }
+        let found = ready.scan().await?;
+        self.destination.progress.set_total(found.size_bytes);
+        let Scan {
+            files,
+            tablespaces,
+            warnings,
+            ..
+        } = found;
+        let check = PageCheck::new(
+            ready.control.has_checksums(),
+            self.options.check_page_headers,
+            start_lsn,
+        );
+        let (stored, check) = self
+            .store(ready, files, check, source.changes.clone())
+            .await?;
+        // After everything else: on a standby its minimum recovery point must cover all pages read.
+        let control = control_of(&ready.data_directory).await?;
+        Ok(Copied {
+            start_lsn,
+            source,
+            stored,
+            tablespaces,
+            warnings,
+            control,
+            check,
+        })
+    }
+
+    /// Files to packs and index.
+    async fn store(
+        &self,
+        ready: &Ready,
+        files: Vec<ScannedFile>,
+        check: PageCheck,
+        changes: Changes,
+    ) -> Result<(Stored, PageCheck)> {
+        let (destination, abort) = (self.destination.clone(), self.abort.clone());
+        let (chain, data_directory) = (self.chain.clone(), ready.data_directory.clone());
+        let (codec, jobs, max_rate) =
+            (self.options.codec, self.options.jobs, self.options.max_rate);
+        let fail_on_corrupt_page = self.options.on_corrupt_page == CorruptPagePolicy::Fail;
+        let stored = tokio::task::spawn_blocking(move || {
+            let parent = (!chain.is_empty()).then(|| {
+                Parent::new(
+                    &destination.repository,
+                    &destination.cluster,
+                    chain,
+                    &destination.runtime,
+                )
+            });
+            let work = Work {
+                data_directory: &data_directory,
+                destination: &destination,
+                codec,
+                jobs,
+                check: &check,
+                fail_on_corrupt_page,
+                max_rate,
+                changes: &changes,
+                abort: &abort,
+            };
+            pipeline::run(&work, parent, files).map(|stored| (stored, check))
+        });
+        // Not guarded: the threads see an abort themselves, and must be gone before we clean up.
+        stored.await.unwrap_or_else(|error| {
+            Err(Error::new(
+                Kind::File,
+                format!("could not read the cluster: {error}"),
+            ))
+        })
+    }
+
+    /// A promotion voids the backup of a standby.
+    async fn check_still(&self, ready: &Ready) -> Result<()> {
+        let in_recovery = ready.session.is_in_recovery().await?;
+        if in_recovery == ready.session.facts().in_recovery {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Refused,
+            "the standby was promoted while it was backed up",
+        )
+        .hint("start the backup again"))
+    }
+
+    fn corrupt_pages(&self, copied: &Copied, stop_lsn: Lsn) -> Result<Vec<CorruptPage>> {
+        let complaints = copied.stored.assembled.complaints.iter();
+        let standing =
+            complaints.filter(|(_, _, complaint)| copied.check.stands(complaint, stop_lsn));
+        let pages: Vec<CorruptPage> = standing
+            .map(|(path, block, complaint)| CorruptPage {
+                path: path.clone(),
+                block: *block,
+                reason: complaint.reason.clone(),
+            })
+            .collect();
+        for page in pages.iter().take(10) {
+            tracing::warn!(
+                "block {} of \"{}\" is corrupt: {}",
+                page.block,
+                page.path,
+                page.reason
+            );
+        }
+        match pages.first() {
+            Some(page) if self.options.on_corrupt_page == CorruptPagePolicy::Fail => {
+                Err(corrupt_page_error(&page.path, page.block, &page.reason))
+            }
+            _ => Ok(pages),
+        }
+    }
+
+    /// The WAL of the backup, and the history of its timeline, are in the repository.
+    async fn secure_wal(
+        &self,
+        archive: &Archive,
+        following: Option<Following>,
+        ready: &Ready,
+        range: std::ops::Range<Lsn>,
+    ) -> Result<u64> {
+        let (timeline, timeout) = (ready.control.timeline, self.options.wal_timeout);
+        archive.push_history(timeline).await?;
+        match following {
+            Some(following) => {
+                following
+                    .finish(archive, timeline, range.end, timeout)
+                    .await
+            }
+            None => archive.wait(timeline, range, timeout).await.map(|()| 0),
+        }
+    }
+
+    fn manifest(
+        &self,
+        ready: &Ready,
+        copied: &Copied,
+        stopped: &Stopped,
+        corrupt_pages: Vec<CorruptPage>,
+    ) -> Manifest {
+        let control = &copied.control.bytes;
+        let used = control
+            .iter()
+            .rposition(|&byte| byte != 0)
+            .map_or(0, |last| last + 1);
+        let assembled = &copied.stored.assembled;
+        Manifest {
+            label: self.destination.label.as_str().to_owned(),
+            layer_id: hex(&self.destination.layer_id),
+            parent: self.chain.first().map(|parent| ParentRef {
+                label: parent.label.as_str().to_owned(),
+                manifest_digest: parent.manifest_digest.clone(),
+            }),
+            cluster: ready.identity.clone(),
+            written_by: WRITTEN_BY.to_owned(),
+            started_at: self.started_at,
+            finished_at: Timestamp::now(),
+            start_lsn: copied.start_lsn,
+            stop_lsn: stopped.lsn,
+            timeline: ready.control.timeline,
+            from_standby: ready.session.facts().in_recovery,
+            change_source: copied.source.record.clone(),
+            tracker_token: None,
+            backup_label: stopped.backup_label.clone(),
+            tablespace_map: stopped.tablespace_map.clone(),
+            pg_control: hex(&control[..used]),
+            pg_control_size: u32::try_from(control.len()).expect("8192"),
+            tablespaces: copied.tablespaces.clone(),
+            index: assembled.parts.clone(),
+            pack_count: copied.stored.pack_count,
+            pack_bytes: copied.stored.pack_bytes,
+            totals: assembled.totals,
+            corrupt_pages,
+            encryption: None,
+        }
+    }
+
+    /// Makes the layer exist.
+    async fn commit(&self, manifest: &Manifest) -> Result<()> {
+        let object = manifest::encode(manifest);
+        // What we could not read back must not be written.
+        manifest::decode(&object)?;
+        let key = self
+            .destination
+            .cluster
+            .manifest_key(&self.destination.label);
+        self.committing.store(true, Ordering::Relaxed);
+        self.destination
+            .repository
+            .create(&key, Bytes::from(object))
+            .await
+    }
+
+    fn report(&self, manifest: Manifest, copied: Copied, wal_segments_stored: u64) -> BackupReport {
+        BackupReport {
+            label: self.destination.label.clone(),
+            parent: self.chain.first().map(|parent| parent.label.clone()),
+            type_reason: self.type_reason.clone(),
+            change_source: manifest.change_source,
+            wal: self.wal.clone(),
+            wal_segments_stored,
+            start_lsn: manifest.start_lsn,
+            stop_lsn: manifest.stop_lsn,
+            timeline: manifest.timeline,
+            from_standby: manifest.from_standby,
+            totals: manifest.totals,
+            pack_count: manifest.pack_count,
+            pack_bytes: manifest.pack_bytes,
+            corrupt_pages: manifest.corrupt_pages,
+            warnings: copied.warnings,
+            started_at: manifest.started_at,
+            finished_at: manifest.finished_at,
+        }
+    }
+
+    /// Removes what a failed backup has stored, as far as the repository lets us; the claim last.
+    async fn clean_up(&self) {
+        let (repository, cluster, label) = (
+            &self.destination.repository,
+            &self.destination.cluster,
+            &self.destination.label,
+        );
+        if self.committing.load(Ordering::Relaxed) {
+            // The manifest may have been created, or may yet be, although we were told otherwise.
+            tracing::warn!(%label, "it is not known whether the layer was committed: see info");
+            return;
+        }
+        let attempt = async {
+            let claim = cluster.claim_key(label);
+            for object in repository.list(&cluster.layer_prefix(label)).await? {
+                if object.key != claim {
+                    repository.delete(&object.key).await?;
+                }
+            }
+            repository.delete(&claim).await
+        };
+        if let Err(error) = attempt.await {
+            tracing::warn!(%label, %error, "could not remove what the failed backup has stored: it is harmless, and listed by info");
+        }
+    }
+}
+
+/// The label must be of this backup: of this start, this timeline, this kind of server.
+fn check_label(stopped: &Stopped, start_lsn: Lsn, ready: &Ready) -> Result<()> {
+    let wrong = |what: String| {
+        Error::new(
+            Kind::Server,
+            format!("the backup label of the server is not that of this backup: {what}"),
+        )
+    };
+    let label =
+        BackupLabel::parse(&stopped.backup_label).map_err(|error| wrong(error.to_string()))?;
+    if label.start_lsn != start_lsn || label.start_timeline != ready.control.timeline {
+        return Err(wrong(format!(
+            "it starts at {} on timeline {}, expected {start_lsn} on {}",
+            label.start_lsn, label.start_timeline, ready.control.timeline
+        )));
+    }
+    if (label.backup_from == BackupFrom::Standby) != ready.session.facts().in_recovery {
+        return Err(wrong(
+            "the server has changed between primary and standby".to_owned(),
+        ));
+    }
+    if stopped.lsn < start_lsn {
+        return Err(wrong(format!(
+            "it ends at {}, before its start at {start_lsn}",
+            stopped.lsn
+        )));
+    }
+    Ok(())
+}
+
+fn kind_name(kind: LayerKind) -> &'static str {
+    match kind {
+        LayerKind::Full => "full",
+        LayerKind::Differential => "differential",
+        LayerKind::Incremental => "incremental",
+    }
+}
+
+fn host_name() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
