@@ -62,6 +62,17 @@ require_tracking(void)
 				 errhint("Compare pages instead.")));
 }
 
+/* The token that a function was given: no token must not mean no changes. */
+static char *
+token_argument(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("token must not be null")));
+	return text_to_cstring(PG_GETARG_TEXT_PP(0));
+}
+
 static uint32
 require_token(const char *token)
 {
@@ -75,6 +86,16 @@ require_token(const char *token)
 				 errmsg("changed blocks are not known since token \"%s\": %s", token, why),
 				 errhint("Compare pages instead.")));
 	return generation;
+}
+
+static XLogRecPtr
+lsn_argument(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("LSN must not be null")));
+	return PG_GETARG_LSN(0);
 }
 
 static uint32
@@ -181,7 +202,7 @@ pgstrata_bump(PG_FUNCTION_ARGS)
 Datum
 pgstrata_token_status(PG_FUNCTION_ARGS)
 {
-	char	   *token = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *token = token_argument(fcinfo);
 	const char *refusal = lifecycle_refusal();
 	char	   *why = NULL;
 	uint32		generation;
@@ -254,7 +275,7 @@ pgstrata_changes(PG_FUNCTION_ARGS)
 			elog(ERROR, "return type must be a row type");
 		call->tuple_desc = BlessTupleDesc(desc);
 		state = palloc0(sizeof(ChangesState));
-		state->token = text_to_cstring(PG_GETARG_TEXT_PP(0));
+		state->token = token_argument(fcinfo);
 		state->since = require_token(state->token);
 		state->report = report_begin(state->since);
 		call->user_fctx = state;
@@ -294,7 +315,7 @@ count_file(const RelationFile *file, void *context)
 Datum
 pgstrata_change_stat(PG_FUNCTION_ARGS)
 {
-	char	   *token = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *token = token_argument(fcinfo);
 	ChangeCount count = {0};
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
@@ -361,7 +382,7 @@ put_page_map(const RelationFile *file, void *context)
 Datum
 pgstrata_ptrack_get_pagemapset(PG_FUNCTION_ARGS)
 {
-	XLogRecPtr	lsn = PG_GETARG_LSN(0);
+	XLogRecPtr	lsn = lsn_argument(fcinfo);
 	PageMapSet	set = {require_lsn(lsn)};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
@@ -377,7 +398,7 @@ pgstrata_ptrack_get_pagemapset(PG_FUNCTION_ARGS)
 Datum
 pgstrata_ptrack_get_change_stat(PG_FUNCTION_ARGS)
 {
-	XLogRecPtr	lsn = PG_GETARG_LSN(0);
+	XLogRecPtr	lsn = lsn_argument(fcinfo);
 	ChangeCount count = {0};
 	Datum		values[2];
 	bool		nulls[2] = {false, false};

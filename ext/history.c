@@ -157,6 +157,16 @@ compact_running(void)
 					  InvalidXLogRecPtr);
 }
 
+static void
+drop_old_tokens(void)
+{
+	map.header->token_count -= TOKENS_DROPPED;
+	memmove(map.tokens, map.tokens + TOKENS_DROPPED,
+			map.header->token_count * sizeof(MapToken));
+	for (uint32 page = 0; page < TOKEN_PAGES; page++)
+		map_dirty((char *) map.tokens + page * MAP_PAGE);
+}
+
 /* Make a token, and let all marks from here on be newer than it. */
 MapToken
 history_bump(XLogRecPtr lsn)
@@ -170,11 +180,7 @@ history_bump(XLogRecPtr lsn)
 
 	LWLockAcquire(map.lock, LW_EXCLUSIVE);
 	if (header->token_count == MAX_TOKENS)
-	{
-		header->token_count -= TOKENS_DROPPED;
-		memmove(map.tokens, map.tokens + TOKENS_DROPPED,
-				header->token_count * sizeof(MapToken));
-	}
+		drop_old_tokens();
 	if (map_generation() >= MAX_GENERATION)
 		compact_running();
 
@@ -182,9 +188,8 @@ history_bump(XLogRecPtr lsn)
 	token.at = GetCurrentTimestamp();
 	token.serial = ++header->serial;
 	token.generation = map_generation() + 1;
-	map.tokens[header->token_count++] = token;
-	for (uint32 page = 0; page < TOKEN_PAGES; page++)
-		map_dirty((char *) map.tokens + page * MAP_PAGE);
+	map.tokens[header->token_count] = token;
+	map_dirty(&map.tokens[header->token_count++]);
 	pg_atomic_write_u32(&map.shared->generation, token.generation);
 	pg_memory_barrier();
 	LWLockRelease(map.lock);

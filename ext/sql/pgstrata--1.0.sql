@@ -42,7 +42,7 @@ COMMENT ON FUNCTION bump() IS
 
 CREATE FUNCTION token_status(token text, OUT known bool, OUT reason text)
 AS 'MODULE_PATHNAME', 'pgstrata_token_status'
-LANGUAGE C STRICT VOLATILE;
+LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION token_status(text) IS
 'would changes() answer for this token, and if not, why';
 
@@ -54,7 +54,7 @@ CREATE FUNCTION changes(token text,
 	OUT blocks bytea)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'pgstrata_changes'
-LANGUAGE C STRICT VOLATILE ROWS 10000;
+LANGUAGE C VOLATILE ROWS 10000;
 COMMENT ON FUNCTION changes(text) IS
 'blocks that may have changed since the token was made: see docs/TRACKER.md for how to read the rows; an error if that is not known';
 
@@ -63,7 +63,7 @@ CREATE FUNCTION change_stat(token text,
 	OUT pages bigint,
 	OUT bytes bigint)
 AS 'MODULE_PATHNAME', 'pgstrata_change_stat'
-LANGUAGE C STRICT VOLATILE;
+LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION change_stat(text) IS
 'how many relation files and pages of the data directory changed since the token was made; reads directories, not files';
 

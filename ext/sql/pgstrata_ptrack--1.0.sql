@@ -24,17 +24,17 @@ COMMENT ON FUNCTION ptrack_init_lsn() IS
 CREATE FUNCTION ptrack_get_pagemapset(start_lsn pg_lsn)
 RETURNS TABLE (path text, pagecount bigint, pagemap bytea)
 AS 'MODULE_PATHNAME', 'pgstrata_ptrack_get_pagemapset'
-LANGUAGE C STRICT VOLATILE;
+LANGUAGE C VOLATILE;
 COMMENT ON FUNCTION ptrack_get_pagemapset(pg_lsn) IS
 'for each relation file with pages that may have changed since the LSN: its path, their number, and a bitmap with the lowest bit first';
 
 CREATE FUNCTION ptrack_change_count(start_lsn pg_lsn, OUT files bigint, OUT pages bigint)
 AS 'MODULE_PATHNAME', 'pgstrata_ptrack_get_change_stat'
-LANGUAGE C STRICT VOLATILE;
+LANGUAGE C VOLATILE;
 
 CREATE FUNCTION ptrack_get_change_stat(start_lsn pg_lsn)
 RETURNS TABLE (files bigint, pages numeric, "size, MB" numeric)
-LANGUAGE sql STRICT VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
 	SELECT c.files, c.pages::numeric,
 		   c.pages * current_setting('block_size')::numeric / (1024 * 1024)
