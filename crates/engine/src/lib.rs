@@ -6,6 +6,7 @@
 
 pub mod backup;
 pub mod catalog;
+pub mod check;
 pub mod cluster;
 pub mod error;
 pub mod progress;

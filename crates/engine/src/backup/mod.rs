@@ -28,3 +28,6 @@ pub use options::{BackupOptions, BackupType, ChangeSourceChoice, CorruptPagePoli
 pub use report::{BackupPlan, BackupReport};
 pub use run::{plan, run};
 pub use wal::WalChoice;
+
+pub(crate) use prepare::{check_record, control_of};
+pub(crate) use wal::WalCheck;

@@ -98,7 +98,7 @@ pub(super) async fn prepare(
 }
 
 /// The control file, read on a thread that may block.
-pub(super) async fn control_of(data_directory: &Path) -> Result<ControlReading> {
+pub(crate) async fn control_of(data_directory: &Path) -> Result<ControlReading> {
     let directory = data_directory.to_owned();
     tokio::task::spawn_blocking(move || read_control(&directory))
         .await
@@ -122,7 +122,7 @@ fn identity(control: &ControlFile) -> ClusterIdentity {
 }
 
 /// Refuses a cluster that is not the repository's.
-fn check_record(record: &ClusterRecord, control: &ControlFile) -> Result<()> {
+pub(crate) fn check_record(record: &ClusterRecord, control: &ControlFile) -> Result<()> {
     let refuse = |what: &str, server: String, repository: String| {
         Err(Error::new(
             Kind::Refused,

@@ -9,7 +9,6 @@ use jiff::Timestamp;
 use pgstrata_layer::changeset::Changes;
 use pgstrata_layer::claim::ClaimRecord;
 use pgstrata_layer::keys::ClusterName;
-use pgstrata_layer::label::LayerKind;
 use pgstrata_layer::manifest::{self, CorruptPage, Manifest, ParentRef, Tablespace};
 use pgstrata_pgdata::label::BackupFrom;
 use pgstrata_pgdata::{BackupLabel, Lsn};
@@ -106,7 +105,7 @@ pub async fn run(
         claim,
     )
     .await?;
-    tracing::info!(%label, reason = %choice.reason, "making a {} backup", kind_name(choice.kind));
+    tracing::info!(%label, reason = %choice.reason, "making a {} backup", choice.kind.as_str());
     let chain: Vec<Arc<Layer>> = choice
         .chain
         .iter()
@@ -245,7 +244,7 @@ impl Backup<'_> {
             &now,
         )?;
         if !self.chain.is_empty() {
-            tracing::info!(reason = %source.record.reason, "changed pages are found by {:?}", source.record.used);
+            tracing::info!(reason = %source.record.reason, "changed pages are found by {}", source.record.used.as_str());
         }
         let found = ready.scan().await?;
         self.destination.progress.set_total(found.size_bytes);
@@ -517,14 +516,6 @@ fn check_label(stopped: &Stopped, start_lsn: Lsn, ready: &Ready) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-fn kind_name(kind: LayerKind) -> &'static str {
-    match kind {
-        LayerKind::Full => "full",
-        LayerKind::Differential => "differential",
-        LayerKind::Incremental => "incremental",
-    }
 }
 
 fn host_name() -> String {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::wal as object;
-use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{ControlFile, Lsn, TimelineId, WalSegment, WalSegmentSize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -267,5 +267,60 @@ impl Following {
 impl Drop for Following {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// Whether WAL will get into the repository.
+pub(crate) struct WalCheck<'a> {
+    pub(crate) repository: &'a Repository,
+    pub(crate) cluster: &'a ClusterName,
+    pub(crate) data_directory: &'a Path,
+    pub(crate) control: &'a ControlFile,
+}
+
+impl WalCheck<'_> {
+    /// Switches to a new segment and waits for the old one, or holds WAL as a
+    /// backup would. Returns what was found, for people.
+    pub(crate) async fn run(
+        &self,
+        session: &Session,
+        mode: WalMode,
+        timeout: Duration,
+    ) -> Result<String> {
+        let facts = session.facts();
+        let choice = choose(mode, facts)?;
+        if choice.streams {
+            session.hold_wal("pgstrata_check").await?;
+            return Ok(format!("backups store it themselves: {}", choice.reason));
+        }
+        if facts.in_recovery || !facts.may_switch_wal {
+            return Ok(format!(
+                "{}; its arrival was not tested: role \"{}\" may not call pg_switch_wal() here",
+                choice.reason, facts.role
+            ));
+        }
+        let archive = Archive {
+            repository: self.repository.clone(),
+            cluster: self.cluster.clone(),
+            system_identifier: self.control.system_identifier,
+            segment_size: self.control.wal_segment_size,
+            wal_directory: Archive::wal_directory(self.data_directory),
+            codec: Codec::default(),
+        };
+        // Nothing to switch leaves the segment open: a record of ours makes sure there is something.
+        let end = session.switch_wal_with_record().await?;
+        let timeline = self.control.timeline;
+        let segment = WalSegment::containing_end(timeline, end, archive.segment_size);
+        archive
+            .wait(
+                timeline,
+                segment.start_lsn(archive.segment_size)..end,
+                timeout,
+            )
+            .await?;
+        Ok(format!(
+            "segment {} arrived",
+            segment.file_name(archive.segment_size)
+        ))
     }
 }

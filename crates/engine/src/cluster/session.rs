@@ -235,12 +235,15 @@ impl Session {
         self.row(act, query, &[&slot, &position]).await.map(|_| ())
     }
 
-    /// Switches to a new WAL segment; returns the end of the old one's records.
+    /// Writes a record and switches to a new WAL segment; returns the end of the old one's records.
     ///
     /// # Errors
     /// When our role may not.
-    pub async fn switch_wal(&self) -> Result<Lsn> {
+    pub async fn switch_wal_with_record(&self) -> Result<Lsn> {
         let act = "could not switch to a new WAL segment";
+        // An empty segment is not switched. The commit of a transaction number is the least there is to write.
+        self.row(act, "SELECT pg_current_xact_id()::text", &[])
+            .await?;
         lsn(
             &self.row(act, "SELECT pg_switch_wal()::text", &[]).await?,
             0,

@@ -4,7 +4,9 @@
 #![allow(
     dead_code,
     unreachable_pub,
-    reason = "each test binary uses its own part"
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "each test binary uses its own part, and tests may fail"
 )]
 
 use std::fs::{self, File};

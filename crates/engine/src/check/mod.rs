@@ -1,0 +1,303 @@
+//! Will a backup work? One line per thing that can be wrong, each with what to do.
+//!
+//! Nothing is changed but for a probe object that is removed again, a WAL switch
+//! and a replication slot that ends with the session. A failed check does not
+//! keep the others from running, unless they need what it looked for.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pgstrata_layer::cluster::ClusterRecord;
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_pgdata::ControlFile;
+
+use crate::backup::{BackupOptions, WalCheck, WalMode, check_record, control_of};
+use crate::catalog::{Catalog, cluster_record};
+use crate::cluster::control::check_same_cluster;
+use crate::cluster::scan::scan;
+use crate::cluster::{ConnectionOptions, Session};
+use crate::error::{Error, Kind, Result};
+use crate::repository::Repository;
+
+/// What to check against.
+#[derive(Clone, Debug)]
+pub struct CheckOptions {
+    /// The server.
+    pub connection: ConnectionOptions,
+    /// Its data directory; `None`: ask the server.
+    pub data_directory: Option<PathBuf>,
+    /// How backups will get their WAL into the repository.
+    pub wal: WalMode,
+    /// How long to wait for WAL in the repository.
+    pub wal_timeout: Duration,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        let backup = BackupOptions::default();
+        Self {
+            connection: backup.connection,
+            data_directory: None,
+            wal: backup.wal,
+            // A check is watched by somebody: an archiver that works needs seconds.
+            wal_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckStatus {
+    /// As it should be.
+    Ok,
+    /// Backups work; somebody should look.
+    Warning,
+    /// Backups will fail.
+    Failed,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckItem {
+    /// What was checked, in a word or three.
+    pub name: &'static str,
+    /// How it ended.
+    pub status: CheckStatus,
+    /// What was found.
+    pub detail: String,
+    /// What to do.
+    pub hint: Option<String>,
+}
+
+/// All checks in the order they ran.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// One per check.
+    pub items: Vec<CheckItem>,
+}
+
+impl CheckReport {
+    /// The worst status of all.
+    #[must_use]
+    pub fn status(&self) -> CheckStatus {
+        let has = |status| self.items.iter().any(|item| item.status == status);
+        if has(CheckStatus::Failed) {
+            CheckStatus::Failed
+        } else if has(CheckStatus::Warning) {
+            CheckStatus::Warning
+        } else {
+            CheckStatus::Ok
+        }
+    }
+
+    /// Notes an outcome; passes a success on.
+    fn note<T>(
+        &mut self,
+        name: &'static str,
+        outcome: Result<T>,
+        detail: impl FnOnce(&T) -> String,
+    ) -> Option<T> {
+        match outcome {
+            Ok(found) => {
+                self.items.push(CheckItem {
+                    name,
+                    status: CheckStatus::Ok,
+                    detail: detail(&found),
+                    hint: None,
+                });
+                Some(found)
+            }
+            Err(error) => {
+                let hint = error.hint_text().map(str::to_owned);
+                self.items.push(CheckItem {
+                    name,
+                    status: CheckStatus::Failed,
+                    detail: error.to_string(),
+                    hint,
+                });
+                None
+            }
+        }
+    }
+
+    fn warn(&mut self, name: &'static str, detail: String, hint: &str) {
+        self.items.push(CheckItem {
+            name,
+            status: CheckStatus::Warning,
+            detail,
+            hint: Some(hint.to_owned()),
+        });
+    }
+}
+
+/// Runs every check.
+pub async fn run(
+    repository: &Repository,
+    cluster: &ClusterName,
+    options: &CheckOptions,
+) -> CheckReport {
+    let mut report = CheckReport::default();
+    let probe = repository.probe(cluster.as_str()).await;
+    let reachable = report.note("repository", probe, |()| {
+        format!(
+            "{} creates objects only when they are absent",
+            repository.url()
+        )
+    });
+    let record = match reachable {
+        Some(()) => report.note(
+            "cluster record",
+            cluster_record(repository, cluster).await,
+            |record| {
+                format!(
+                    "\"{}\" is system {} of version {}",
+                    record.name, record.system_identifier, record.major
+                )
+            },
+        ),
+        None => None,
+    };
+    let session = report.note(
+        "server",
+        Session::connect(&options.connection).await,
+        |session| {
+            let facts = session.facts();
+            let role = if facts.in_recovery {
+                "a standby"
+            } else {
+                "a primary"
+            };
+            format!(
+                "version {}, {role}, as role \"{}\"",
+                facts.version, facts.role
+            )
+        },
+    );
+    if let Some(session) = session {
+        report.note("privileges", session.facts().check_fitness(), |()| {
+            format!(
+                "may start and stop backups, wal_level is \"{}\"",
+                session.facts().wal_level
+            )
+        });
+        let control = check_directory(&mut report, &session, options).await;
+        if let (Some(record), Some((directory, control))) = (record, control) {
+            check_cluster(&mut report, &record, &control);
+            let wal = WalCheck {
+                repository,
+                cluster,
+                data_directory: &directory,
+                control: &control,
+            };
+            let outcome = wal.run(&session, options.wal, options.wal_timeout).await;
+            report.note("WAL", outcome, Clone::clone);
+        }
+    }
+    if reachable.is_some() {
+        check_layers(&mut report, repository, cluster).await;
+    }
+    report
+}
+
+async fn check_directory(
+    report: &mut CheckReport,
+    session: &Session,
+    options: &CheckOptions,
+) -> Option<(PathBuf, ControlFile)> {
+    let facts = session.facts();
+    let Some(directory) = options
+        .data_directory
+        .clone()
+        .or_else(|| facts.data_directory.as_ref().map(PathBuf::from))
+    else {
+        let error = Error::new(
+            Kind::Usage,
+            format!(
+                "role \"{}\" may not see where the data directory is",
+                facts.role
+            ),
+        );
+        let hint = format!(
+            "give --pgdata, or GRANT pg_read_all_settings TO \"{}\"",
+            facts.role
+        );
+        report.note("data directory", Err::<(), _>(error.hint(hint)), |()| {
+            String::new()
+        });
+        return None;
+    };
+    let outcome = read_directory(session, &directory).await;
+    let (control, warnings) = report.note("data directory", outcome, |(control, _)| {
+        let checksums = if control.has_checksums() { "on" } else { "off" };
+        format!(
+            "\"{}\" is the server's, data checksums are {checksums}",
+            directory.display()
+        )
+    })?;
+    for warning in warnings {
+        report.warn(
+            "files",
+            warning,
+            "see \"What is backed up\" in OPERATIONS.md",
+        );
+    }
+    Some((directory, control))
+}
+
+async fn read_directory(session: &Session, directory: &Path) -> Result<(ControlFile, Vec<String>)> {
+    let control = control_of(directory).await?.control;
+    check_same_cluster(directory, &control, session.facts())?;
+    let (place, major) = (directory.to_owned(), control.major);
+    let found = tokio::task::spawn_blocking(move || scan(&place, major))
+        .await
+        .unwrap_or_else(|error| {
+            Err(Error::new(
+                Kind::File,
+                format!("could not list the cluster: {error}"),
+            ))
+        })?;
+    Ok((control, found.warnings))
+}
+
+fn check_cluster(report: &mut CheckReport, record: &ClusterRecord, control: &ControlFile) {
+    report.note("cluster identity", check_record(record, control), |()| {
+        "the server is the cluster in the repository".to_owned()
+    });
+}
+
+async fn check_layers(report: &mut CheckReport, repository: &Repository, cluster: &ClusterName) {
+    let outcome = Catalog::load(repository, cluster).await;
+    let Some(catalog) = report.note("layers", outcome, |catalog| {
+        format!("{} finished", catalog.layers.len())
+    }) else {
+        return;
+    };
+    for (label, error) in &catalog.damaged {
+        let detail = format!("the manifest of {label} cannot be used: {error}");
+        report.warn(
+            "layers",
+            detail,
+            "take a full backup; \"pgstrata verify\" tells what is lost",
+        );
+    }
+    for unfinished in &catalog.unfinished {
+        let by = unfinished.claim.as_ref().map_or_else(
+            || "unknown".to_owned(),
+            |claim| {
+                format!(
+                    "process {} on \"{}\" at {}",
+                    claim.pid, claim.host, claim.started_at
+                )
+            },
+        );
+        let detail = format!(
+            "{} is unfinished: {} objects, {} bytes, begun by {by}",
+            unfinished.label, unfinished.object_count, unfinished.size_bytes
+        );
+        report.warn(
+            "leftovers",
+            detail,
+            "harmless: a backup is running, or was interrupted",
+        );
+    }
+}
