@@ -136,8 +136,8 @@ pub fn value(value: f64, unit: Unit) -> String {
     format!("{scaled:.*}{}", three_digits(scaled), scale.suffix)
 }
 
-/// A ratio with its interval's precision: three significant digits of the
-/// distance from 1, but never "1.000" for what is not 1.
+/// A ratio with its interval's precision; without an interval three decimals,
+/// but never "1.000" for what is not 1.
 #[must_use]
 pub fn ratio(value: f64, half_width: Option<f64>) -> String {
     if !value.is_finite() {
@@ -147,7 +147,7 @@ pub fn ratio(value: f64, half_width: Option<f64>) -> String {
     let places = if value >= 10.0 { wanted.min(1) } else { wanted };
     let text = format!("{value:.places$}");
     let is_one = text.trim_end_matches('0').trim_end_matches('.') == "1";
-    if is_one && (value - 1.0).abs() > 1e-9 && places < 5 {
+    if is_one && half_width.is_none() && (value - 1.0).abs() > 1e-9 && places < 5 {
         return format!("{value:.*}", three_digits(value - 1.0).clamp(3, 5));
     }
     text
@@ -192,6 +192,9 @@ pub fn clock(seconds: f64) -> String {
 pub fn with_spread(values: &[f64], unit: Unit, largest: f64) -> String {
     if values.is_empty() {
         return MISSING.to_owned();
+    }
+    if values.iter().all(|v| *v == 0.0) {
+        return value(0.0, unit);
     }
     let centre = crate::stat::median(values);
     let spread = crate::stat::standard_deviation(values);

@@ -2,4 +2,5 @@
 
 pub mod log;
 pub mod options;
+pub mod run;
 pub mod summary;

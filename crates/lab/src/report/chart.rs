@@ -134,7 +134,13 @@ impl Plane {
     /// A plane for values in these ranges.
     #[must_use]
     pub fn new(size: (f64, f64), x: (f64, f64), y: (f64, f64)) -> Self {
-        let widen = |(low, high): (f64, f64)| if high > low { (low, high) } else { (low, low + 1.0) };
+        let widen = |(low, high): (f64, f64)| {
+            if high > low {
+                (low, high)
+            } else {
+                (low, low + 1.0)
+            }
+        };
         Self {
             width: size.0,
             height: size.1,
@@ -171,7 +177,9 @@ impl Plane {
         } else {
             (y - self.y.0) / (self.y.1 - self.y.0)
         };
-        self.height - self.bottom - share.clamp(-0.05, 1.05) * (self.height - self.top - self.bottom)
+        self.height
+            - self.bottom
+            - share.clamp(-0.05, 1.05) * (self.height - self.top - self.bottom)
     }
 
     /// Top of the drawing area.
@@ -206,10 +214,17 @@ impl Plane {
         } else {
             ticks(self.y.0, self.y.1, 4)
         };
-        let step = ticks.windows(2).map(|w| w[1] - w[0]).fold(f64::INFINITY, f64::min);
+        let step = ticks
+            .windows(2)
+            .map(|w| w[1] - w[0])
+            .fold(f64::INFINITY, f64::min);
         for tick in ticks {
             let y = self.py(tick);
-            let step = if step.is_finite() && !self.y_log { step } else { tick };
+            let step = if step.is_finite() && !self.y_log {
+                step
+            } else {
+                tick
+            };
             out.push_str(&format!(
                 "<line class=\"grid\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 self.left,
@@ -284,9 +299,18 @@ impl Plane {
 fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let mut found = Vec::new();
     let mut power = 10f64.powf(low.log10().floor());
-    let factors: &[f64] = if high / low > 1e3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let factors: &[f64] = if high / low > 1e3 {
+        &[1.0]
+    } else {
+        &[1.0, 2.0, 5.0]
+    };
     while power <= high {
-        found.extend(factors.iter().map(|f| f * power).filter(|t| *t >= low && *t <= high));
+        found.extend(
+            factors
+                .iter()
+                .map(|f| f * power)
+                .filter(|t| *t >= low && *t <= high),
+        );
         power *= 10.0;
     }
     found
@@ -296,10 +320,23 @@ impl Plot {
     /// Draws the plot on paper of this width.
     #[must_use]
     pub fn draw(&self, width: f64, class: &str) -> String {
-        let lines = if self.stacked { self.stack() } else { self.lines.clone() };
-        let all = || lines.iter().flat_map(|l| &l.points).filter(|p| p.1.is_finite());
-        let x = all().fold((f64::INFINITY, f64::NEG_INFINITY), |r, p| (r.0.min(p.0), r.1.max(p.0)));
-        let y = all().fold((f64::INFINITY, f64::NEG_INFINITY), |r, p| (r.0.min(p.1), r.1.max(p.1)));
+        let lines = if self.stacked {
+            self.stack()
+        } else {
+            self.lines.clone()
+        };
+        let all = || {
+            lines
+                .iter()
+                .flat_map(|l| &l.points)
+                .filter(|p| p.1.is_finite())
+        };
+        let x = all().fold((f64::INFINITY, f64::NEG_INFINITY), |r, p| {
+            (r.0.min(p.0), r.1.max(p.0))
+        });
+        let y = all().fold((f64::INFINITY, f64::NEG_INFINITY), |r, p| {
+            (r.0.min(p.1), r.1.max(p.1))
+        });
         if !x.0.is_finite() {
             return String::new();
         }
@@ -386,7 +423,11 @@ impl Plot {
                 ));
             }
         }
-        if out.is_empty() { out } else { format!("<div class=\"legend\">{out}</div>") }
+        if out.is_empty() {
+            out
+        } else {
+            format!("<div class=\"legend\">{out}</div>")
+        }
     }
 }
 
@@ -405,5 +446,8 @@ fn area(plane: &Plane, lines: &[Line], index: usize) -> String {
     for (x, y) in lower.iter().rev() {
         data.push_str(&format!("L{:.1} {:.1}", plane.px(*x), plane.py(*y)));
     }
-    format!("<path class=\"area {}\" d=\"{data}Z\"/>", lines[index].class)
+    format!(
+        "<path class=\"area {}\" d=\"{data}Z\"/>",
+        lines[index].class
+    )
 }

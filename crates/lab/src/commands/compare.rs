@@ -1,0 +1,397 @@
+//! `plan`, `report`, `compare`, `gate`, `rerun`: from results to statements.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use super::Usage;
+use super::output::{code, print, style, tell};
+use crate::analysis::{self, Analysis};
+use crate::environment::warning::warning;
+use crate::environment::{self};
+use crate::expectation::{Expectation, Gate};
+use crate::number::real;
+use crate::report::junit::Case;
+use crate::report::{csv, html, junit, terminal};
+use crate::result::Experiment;
+use crate::stat::{median, plan as planner, trend};
+use crate::{format, quantity};
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub struct PlanArguments {
+    /// result of a pilot of at least five blocks
+    #[arg(long)]
+    pilot: PathBuf,
+    /// the effect that must not be missed
+    #[arg(long, default_value = "1%", value_parser = quantity::share)]
+    min_effect: f64,
+    /// time there is
+    #[arg(long, value_parser = quantity::duration)]
+    budget: Option<Duration>,
+}
+
+/// Arguments of `report`.
+#[derive(Debug, Args)]
+pub struct ReportArguments {
+    /// result.json, or its directory
+    result: PathBuf,
+    /// write the page here
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// print the analysis as JSON
+    #[arg(long, conflicts_with_all = ["csv", "bencher"])]
+    json: bool,
+    /// print every value of every run as CSV
+    #[arg(long, conflicts_with = "bencher")]
+    csv: bool,
+    /// print Bencher Metric Format
+    #[arg(long)]
+    bencher: bool,
+    /// print ASCII only
+    #[arg(long)]
+    ascii: bool,
+}
+
+/// Arguments of `compare`.
+#[derive(Debug, Args)]
+pub struct CompareArguments {
+    /// the base
+    first: PathBuf,
+    /// compared with it
+    second: PathBuf,
+    /// write the page here
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Arguments of `gate`.
+#[derive(Debug, Args)]
+pub struct GateArguments {
+    /// result.json, or its directory
+    result: PathBuf,
+    /// a regression, as a condition on a ratio to the base: 'tps < 0.98'
+    #[arg(long, required = true)]
+    fail_if: Vec<String>,
+    /// write JUnit XML here
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+/// Arguments of `rerun`.
+#[derive(Debug, Args)]
+pub struct RerunArguments {
+    /// result.json, or its directory
+    result: PathBuf,
+    /// directory for the new result
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+/// `plan`.
+///
+/// # Errors
+/// Fails when the pilot is too small.
+pub fn plan(arguments: &PlanArguments) -> Result<u8> {
+    let pilot = Experiment::load(&arguments.pilot)?;
+    let analysis = analysis::analyse(&pilot);
+    let compared = analysis
+        .rows
+        .first()
+        .and_then(|row| row.comparisons.iter().flatten().next())
+        .filter(|compared| compared.blocks >= 5)
+        .context("could not plan: the pilot needs two arms and at least five blocks")?;
+    let deviation = compared.deviation;
+    let arms = real(pilot.arms.len());
+    let per_run = seconds_per_run(&pilot);
+    let needed = planner::blocks_needed(deviation, arguments.min_effect);
+    let mut text = format!(
+        "noise       σ of block log-ratios {} over {} blocks\n\
+         needed      {needed} blocks for ±{}, about {} of measuring\n",
+        format::percent(deviation),
+        compared.blocks,
+        format::percent(arguments.min_effect),
+        hours(real(needed) * arms * per_run)
+    );
+    if let Some(seconds) = cheapest(&pilot, per_run) {
+        text.push_str(&format!(
+            "run length  about {seconds:.0} s would be cheapest here\n"
+        ));
+    }
+    if let Some(budget) = arguments.budget {
+        let blocks = crate::number::whole(budget.as_secs_f64() / (arms * per_run));
+        text.push_str(&format!(
+            "budget      {blocks} blocks fit; they find effects of {} four times in five\n",
+            format::percent(planner::detectable_effect(deviation, blocks))
+        ));
+    }
+    text.push_str("\nblocks  smallest effect found four times in five   time\n");
+    for blocks in [6, 10, 20, 40, 80, 160] {
+        text.push_str(&format!(
+            "{blocks:>6}  {:<44}  {}\n",
+            format::percent(planner::detectable_effect(deviation, blocks)),
+            hours(real(blocks) * arms * per_run)
+        ));
+    }
+    print(&text)?;
+    Ok(0)
+}
+
+/// Time from one run to the next: load, copying, starting, settling.
+fn seconds_per_run(pilot: &Experiment) -> f64 {
+    let mut starts: Vec<f64> = pilot.runs.iter().map(|run| run.started).collect();
+    starts.sort_by(f64::total_cmp);
+    let gaps: Vec<f64> = starts.windows(2).map(|w| w[1] - w[0]).collect();
+    if gaps.is_empty() {
+        pilot.plan.seconds.unwrap_or(10.0)
+    } else {
+        median(&gaps)
+    }
+}
+
+/// The cheapest length of a run, from how seconds vary within runs and runs among each other.
+fn cheapest(pilot: &Experiment, per_run: f64) -> Option<f64> {
+    let seconds = pilot.plan.seconds?;
+    let mut within = Vec::new();
+    let mut means = Vec::new();
+    for run in pilot
+        .runs
+        .iter()
+        .filter(|r| r.throughput.len() > 4 && r.arm == 0)
+    {
+        let logs: Vec<f64> = run
+            .throughput
+            .iter()
+            .filter(|v| **v > 0.0)
+            .map(|v| v.ln())
+            .collect();
+        // Neighbouring seconds depend on each other: widen by their correlation.
+        let rho = trend::autocorrelation(&logs).clamp(0.0, 0.9);
+        within.push(crate::stat::standard_deviation(&logs).powi(2) * (1.0 + rho) / (1.0 - rho));
+        means.push(crate::stat::mean(&logs));
+    }
+    if means.len() < 5 {
+        return None;
+    }
+    let within = crate::stat::mean(&within);
+    let between = crate::stat::standard_deviation(&means).powi(2) - within / seconds;
+    planner::cheapest_run_seconds((per_run - seconds).max(0.5), within, between)
+}
+
+fn hours(seconds: f64) -> String {
+    if seconds < 120.0 {
+        format!("{seconds:.0} s")
+    } else if seconds < 7200.0 {
+        format!("{:.0} min", seconds / 60.0)
+    } else {
+        format!("{:.1} h", seconds / 3600.0)
+    }
+}
+
+/// `report`.
+///
+/// # Errors
+/// Fails when the result cannot be read or a file not written.
+pub fn report(arguments: &ReportArguments) -> Result<u8> {
+    let experiment = Experiment::load(&arguments.result)?;
+    let analysis = analysis::analyse(&experiment);
+    if let Some(file) = &arguments.html {
+        write(file, &html::render(&experiment, &analysis))?;
+    }
+    if arguments.json {
+        print(&serde_json::to_string_pretty(&analysis).context("could not encode the analysis")?)?;
+    } else if arguments.csv {
+        print(&csv::render(&experiment))?;
+    } else if arguments.bencher {
+        let value = junit::bencher(&experiment, &analysis);
+        print(&serde_json::to_string_pretty(&value).context("could not encode the metrics")?)?;
+    } else {
+        print(&terminal::render(
+            &experiment,
+            &analysis,
+            style(arguments.ascii),
+        ))?;
+    }
+    // A report of an interrupted experiment is a report all the same.
+    Ok(if analysis.is_blocked() { 4 } else { 0 })
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text).with_context(|| format!("could not write \"{}\"", file.display()))
+}
+
+/// `compare`: the base arms of two results, as one unpaired experiment.
+///
+/// # Errors
+/// Fails when a result cannot be read, or they measure different things.
+pub fn compare(arguments: &CompareArguments) -> Result<u8> {
+    let mut both = Experiment::load(&arguments.first)?;
+    let second = Experiment::load(&arguments.second)?;
+    if both.metrics != second.metrics {
+        bail!(Usage(
+            "could not compare: the results hold different metrics".to_owned()
+        ));
+    }
+    if both.workload != second.workload {
+        tell(&format!(
+            "the workloads differ: {} and {}",
+            both.workload, second.workload
+        ));
+    }
+    both.title = format!(
+        "{} ({}) against {} ({})",
+        second.title, second.created, both.title, both.created
+    );
+    both.kind = "compare".to_owned();
+    both.arms.truncate(1);
+    both.arms[0].name = format!("{} 1", both.arms[0].name);
+    both.runs.retain(|run| run.arm == 0);
+    let mut arm = second
+        .arms
+        .first()
+        .cloned()
+        .context("could not compare: the second result has no arm")?;
+    arm.name = format!("{} 2", arm.name);
+    both.arms.push(arm);
+    both.runs.extend(
+        second
+            .runs
+            .into_iter()
+            .filter(|run| run.arm == 0)
+            .map(|mut run| {
+                run.arm = 1;
+                run
+            }),
+    );
+    both.plan.interleaved = false;
+    both.plan.same_again = false;
+    both.plan.sweep = None;
+    both.tables.clear();
+    both.warnings.push(warning(
+        "STAT-UNPAIRED",
+        "two results of different sessions",
+    ));
+    let analysis = analysis::analyse(&both);
+    if let Some(file) = &arguments.html {
+        write(file, &html::render(&both, &analysis))?;
+    }
+    print(&terminal::render(&both, &analysis, style(false)))?;
+    Ok(code(&both, &analysis))
+}
+
+/// `gate`.
+///
+/// # Errors
+/// Fails when the result cannot be read, or a condition names no metric of it.
+pub fn gate(arguments: &GateArguments) -> Result<u8> {
+    let experiment = Experiment::load(&arguments.result)?;
+    let analysis = analysis::analyse(&experiment);
+    let mut cases = Vec::new();
+    for text in &arguments.fail_if {
+        let condition = Expectation::parse(text).map_err(|e| Usage(format!("{e:#}")))?;
+        cases.extend(judge(&experiment, &analysis, &condition)?);
+    }
+    if let Some(file) = &arguments.junit {
+        write(file, &junit::render(&experiment.title, &cases))?;
+    }
+    let mut text = String::new();
+    for case in &cases {
+        let word = match case.outcome {
+            Gate::Passed => "passed ",
+            Gate::Failed => "FAILED ",
+            Gate::Unclear => "unclear",
+        };
+        text.push_str(&format!("{word}  {}: {}\n", case.name, case.message));
+    }
+    print(&text)?;
+    let any = |outcome: Gate| cases.iter().any(|c| c.outcome == outcome);
+    Ok(match () {
+        () if analysis.is_blocked() => 4,
+        () if any(Gate::Failed) => 1,
+        () if any(Gate::Unclear) => 3,
+        () => 0,
+    })
+}
+
+fn judge(
+    experiment: &Experiment,
+    analysis: &Analysis,
+    condition: &Expectation,
+) -> Result<Vec<Case>> {
+    let row = analysis.row(&condition.name).ok_or_else(|| {
+        let known: Vec<&str> = analysis.rows.iter().map(|r| r.metric.as_str()).collect();
+        Usage(format!(
+            "could not find metric \"{}\": the result has {}",
+            condition.name,
+            known.join(", ")
+        ))
+    })?;
+    let last = experiment.arms.len() - usize::from(experiment.plan.same_again);
+    Ok((1..last)
+        .map(|arm| {
+            let compared = row.comparisons.get(arm).and_then(Option::as_ref);
+            let interval = compared
+                .filter(|c| c.blocks >= crate::stat::verdict::FEWEST_BLOCKS)
+                .and_then(|c| c.interval);
+            Case {
+                name: format!("{} ({})", condition.text(), experiment.arms[arm].name),
+                outcome: interval.map_or(Gate::Unclear, |i| condition.gate(i)),
+                message: compared.map_or_else(
+                    || "not measured".to_owned(),
+                    |c| {
+                        format!(
+                            "ratio {}, 95 % CI {}, {} blocks",
+                            terminal::ratio_words(c),
+                            terminal::interval_words(c),
+                            c.blocks
+                        )
+                    },
+                ),
+            }
+        })
+        .collect())
+}
+
+/// `rerun`.
+///
+/// # Errors
+/// Fails when the recorded command does.
+pub fn rerun(arguments: &RerunArguments) -> Result<u8> {
+    let original = Experiment::load(&arguments.result)?;
+    let mut words = Vec::new();
+    let mut skip = false;
+    for word in &original.command {
+        if skip {
+            skip = false;
+        } else if word == "--out" {
+            skip = true;
+        } else if !word.starts_with("--out=") {
+            words.push(word.clone());
+        }
+    }
+    let out = arguments.out.clone().unwrap_or_else(|| {
+        PathBuf::from(format!(
+            "lab-rerun-{}",
+            jiff::Zoned::now().strftime("%Y%m%d-%H%M%S")
+        ))
+    });
+    let at = words.iter().position(|w| w == "--").unwrap_or(words.len());
+    words.insert(at, format!("--out={}", out.display()));
+    tell(&words.join(" "));
+    let status = super::repeat(&words)?;
+    let again = Experiment::load(&out)?;
+    let environments = (
+        original.arms.first().and_then(|a| a.environment.as_ref()),
+        again.arms.first().and_then(|a| a.environment.as_ref()),
+    );
+    if let (Some(first), Some(second)) = environments {
+        let mut text = String::from("environment, against the original's:\n");
+        for d in environment::diff(first, second) {
+            text.push_str(&format!("  {}: {} -> {}\n", d.name, d.first, d.second));
+        }
+        print(&text)?;
+    }
+    Ok(status)
+}

@@ -1,0 +1,297 @@
+//! `run` and `ab`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::Usage;
+use super::output::{deliver, print, tell};
+use crate::ab::{self, Comparison, State};
+use crate::arm::{self, ArmSpec};
+use crate::expectation::Expectation;
+use crate::number::{real, whole};
+use crate::pgbench::options::Options;
+use crate::stat::verdict::FEWEST_BLOCKS;
+use crate::{lock, quantity, server};
+
+/// Seconds a run costs beside its load: copying, starting, settling, stopping.
+const RUN_OVERHEAD: f64 = 4.0;
+
+/// What every measuring command takes.
+#[derive(Debug, Clone, Args)]
+pub struct Shared {
+    /// directory for everything; a new one in the current directory by default
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// decides the order of runs and pgbench's keys; random by default, printed and recorded
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// ratios within 1 ± this count as the same
+    #[arg(long, default_value = "1%", value_parser = quantity::share)]
+    pub min_effect: f64,
+    /// what you expect to see, in words
+    #[arg(long, value_name = "TEXT")]
+    pub hypothesis: Option<String>,
+    /// longest wait for a quiet machine before each run
+    #[arg(long, default_value = "10s", value_parser = quantity::duration)]
+    pub settle: Duration,
+    /// drop blocks in which others used more of the processor than this
+    #[arg(long, default_value = "5%", value_parser = quantity::share)]
+    pub foreign_cpu: f64,
+    /// let a warning stand that would make the comparison invalid; recorded
+    #[arg(long, value_name = "ID")]
+    pub allow: Vec<String>,
+    /// do not watch resources while measuring
+    #[arg(long)]
+    pub no_samplers: bool,
+    /// the pgbench to use for all arms
+    #[arg(long, value_name = "PATH")]
+    pub pgbench: Option<PathBuf>,
+    /// print what would be done, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// print ASCII only
+    #[arg(long)]
+    pub ascii: bool,
+}
+
+impl Shared {
+    /// The seed: given, or from the clock.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or_else(|| {
+            crate::number::whole_u64(crate::result::epoch() * 1000.0) % 1_000_000
+        })
+    }
+
+    /// The directory: given, or a new name.
+    #[must_use]
+    pub fn out(&self, kind: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| {
+            let stamp = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
+            PathBuf::from(format!("lab-{kind}-{stamp}"))
+        })
+    }
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// the server: an arm, `name:dsn=…` for one that somebody else runs
+    #[arg(long, default_value = "server")]
+    arm: String,
+    /// runs
+    #[arg(long, default_value_t = 3)]
+    repeat: usize,
+    /// state before each run; reuse for reading loads and servers of others, else restore
+    #[arg(long, value_enum)]
+    state: Option<State>,
+    #[command(flatten)]
+    load: Options,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+/// Arguments of `ab`.
+#[derive(Debug, Args)]
+pub struct AbArguments {
+    /// the base: NAME[:KEY=VALUE,…] with bindir, pgdata, initdb, guc.X, reload.X, env.X, setup, dsn; or a TOML file
+    #[arg(long, default_value = "base")]
+    base: String,
+    /// what is compared with it; several give several verdicts
+    #[arg(long)]
+    arm: Vec<String>,
+    /// arms that differ in one setting: sweep:SETTING=V1,V2,…; the first is the base
+    #[arg(long, value_name = "SWEEP", conflicts_with = "arm")]
+    arms_from: Option<String>,
+    /// blocks: each holds every arm once
+    #[arg(long)]
+    blocks: Option<usize>,
+    /// as many blocks as fit into this time, such as 20m
+    #[arg(long, value_parser = quantity::duration)]
+    budget: Option<Duration>,
+    /// state before each run; reuse for reading loads, else restore
+    #[arg(long, value_enum)]
+    state: Option<State>,
+    /// run arms one after another: drift then looks like an effect, and the report says so
+    #[arg(long)]
+    sequential: bool,
+    /// what must hold of every run, such as "pg_stat_io.bulkwrite.writes > 0"
+    #[arg(long, value_name = "NAME OP NUMBER")]
+    expect: Vec<String>,
+    /// add the base a second time: its ratio is the noise floor
+    #[arg(long)]
+    aa: bool,
+    #[command(flatten)]
+    load: Options,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+/// `run`.
+///
+/// # Errors
+/// Fails when a run does.
+pub fn run(arguments: RunArguments, words: &[String]) -> Result<u8> {
+    let arm = ArmSpec::parse(&arguments.arm).map_err(|e| Usage(format!("{e:#}")))?;
+    let plan = Comparison {
+        kind: "run".to_owned(),
+        title: format!("{} on {}", arguments.load.workload.join(" + "), arm.name),
+        state: state(arguments.state, &arguments.load, std::slice::from_ref(&arm)),
+        arms: vec![arm],
+        blocks: arguments.repeat,
+        ..comparison(arguments.load, &arguments.shared, words)?
+    };
+    execute(&plan, &arguments.shared)
+}
+
+/// `ab`.
+///
+/// # Errors
+/// Fails when a run does.
+pub fn ab(arguments: AbArguments, words: &[String]) -> Result<u8> {
+    let usage = |e: anyhow::Error| Usage(format!("{e:#}"));
+    let (arms, sweep) = match &arguments.arms_from {
+        Some(text) => arm::sweep(text).map_err(usage)?,
+        None => {
+            let mut arms = vec![ArmSpec::parse(&arguments.base).map_err(usage)?];
+            for text in &arguments.arm {
+                arms.push(ArmSpec::parse(text).map_err(usage)?);
+            }
+            (arms, None)
+        }
+    };
+    check_arms(&arms, arguments.aa)?;
+    let expectations = arguments
+        .expect
+        .iter()
+        .map(|text| Expectation::parse(text))
+        .collect::<Result<Vec<_>>>()
+        .map_err(usage)?;
+    let names: Vec<&str> = arms.iter().skip(1).map(|a| a.name.as_str()).collect();
+    let base = comparison(arguments.load.clone(), &arguments.shared, words)?;
+    let arm_count = arms.len() + usize::from(arguments.aa);
+    let plan = Comparison {
+        kind: "ab".to_owned(),
+        title: if names.is_empty() {
+            format!("{} against itself", arms[0].name)
+        } else {
+            format!("{} against {}", names.join(", "), arms[0].name)
+        },
+        state: state(arguments.state, &arguments.load, &arms),
+        blocks: blocks(&arguments, arm_count)?,
+        budget: arguments.budget,
+        interleaved: !arguments.sequential,
+        same_again: arguments.aa,
+        expectations,
+        arms,
+        sweep,
+        ..base
+    };
+    execute(&plan, &arguments.shared)
+}
+
+fn check_arms(arms: &[ArmSpec], same_again: bool) -> Result<()> {
+    if arms.len() < 2 && !same_again {
+        bail!(Usage(
+            "could not compare: give --arm, --arms-from, or --aa".to_owned()
+        ));
+    }
+    for (index, arm) in arms.iter().enumerate() {
+        if arms[..index].iter().any(|other| other.name == arm.name) {
+            bail!(Usage(format!(
+                "could not compare: two arms are named \"{}\"",
+                arm.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn blocks(arguments: &AbArguments, arms: usize) -> Result<usize> {
+    let Some(budget) = arguments.budget else {
+        return Ok(arguments.blocks.unwrap_or(10));
+    };
+    let run = f64::from(arguments.load.time + arguments.load.warmup) + RUN_OVERHEAD;
+    let fitting = whole(budget.as_secs_f64() / (run * real(arms)));
+    let blocks = arguments
+        .blocks
+        .map_or(fitting, |blocks| blocks.min(fitting));
+    if blocks < FEWEST_BLOCKS {
+        tell(&format!(
+            "only {blocks} blocks fit into the budget; a verdict needs at least {FEWEST_BLOCKS}: shorten --time or raise --budget"
+        ));
+    }
+    if blocks == 0 {
+        bail!(Usage(
+            "could not plan: not one block fits into the budget".to_owned()
+        ));
+    }
+    Ok(blocks)
+}
+
+fn state(given: Option<State>, load: &Options, arms: &[ArmSpec]) -> State {
+    given.unwrap_or_else(|| {
+        if load.reads_only() || arms.iter().any(|arm| arm.dsn.is_some()) {
+            State::Reuse
+        } else {
+            State::Restore
+        }
+    })
+}
+
+fn comparison(load: Options, shared: &Shared, words: &[String]) -> Result<Comparison> {
+    let seed = shared.seed();
+    let mut command = words.to_vec();
+    if shared.seed.is_none() {
+        let at = command
+            .iter()
+            .position(|w| w == "--")
+            .unwrap_or(command.len());
+        command.insert(at, format!("--seed={seed}"));
+    }
+    Ok(Comparison {
+        kind: String::new(),
+        title: String::new(),
+        arms: Vec::new(),
+        sweep: None,
+        options: load,
+        blocks: 0,
+        budget: None,
+        state: State::Reuse,
+        margin: shared.min_effect,
+        interleaved: true,
+        same_again: false,
+        hypothesis: shared.hypothesis.clone(),
+        expectations: Vec::new(),
+        seed,
+        out: shared.out("result"),
+        settle: shared.settle,
+        foreign_limit: shared.foreign_cpu,
+        allowed: shared.allow.clone(),
+        samplers: !shared.no_samplers,
+        pgbench: server::find_pgbench(shared.pgbench.as_deref())?,
+        command,
+    })
+}
+
+/// Runs a planned comparison, or says what it would do.
+///
+/// # Errors
+/// Fails when a run does.
+pub fn execute(plan: &Comparison, shared: &Shared) -> Result<u8> {
+    if shared.dry_run {
+        print(&ab::describe(plan)?)?;
+        return Ok(0);
+    }
+    let _lock = lock::acquire(tell)?;
+    tell(&format!(
+        "seed {}, results in {}",
+        plan.seed,
+        plan.out.display()
+    ));
+    let experiment = ab::run(plan, &tell)?;
+    deliver(&experiment, &plan.out, shared.ascii)
+}

@@ -1,0 +1,514 @@
+//! The pictures of a report: forest, dots, throughput, latency, resources.
+
+use super::chart::{Line, Plane, Plot, Shade, escape};
+use crate::analysis::Analysis;
+use crate::format;
+use crate::number::real;
+use crate::result::{Experiment, Metric, Run};
+use crate::sample::{CHARTS, Chart};
+use crate::stat::median;
+use crate::stat::paired::Comparison;
+
+/// Wide and narrow paper: one of them is shown, by the width of the window.
+const PAPERS: [(f64, &str); 2] = [(900.0, "wide"), (360.0, "narrow")];
+/// Runs drawn with resources; more would make the page slow.
+const MOST_RESOURCE_RUNS: usize = 6;
+
+fn both(draw: impl Fn(f64, &str) -> String) -> String {
+    PAPERS
+        .iter()
+        .map(|(width, class)| draw(*width, class))
+        .collect()
+}
+
+fn plot(plot: &Plot) -> String {
+    let drawing = both(|width, class| plot.draw(width, class));
+    if drawing.is_empty() {
+        return drawing;
+    }
+    format!(
+        "<figure><figcaption>{}</figcaption>{}{drawing}</figure>",
+        escape(&plot.title),
+        plot.legend()
+    )
+}
+
+/// Ratios with intervals, one row per arm and metric, the margin shaded.
+#[must_use]
+pub fn forest(experiment: &Experiment, analysis: &Analysis) -> String {
+    let mut rows = Vec::new();
+    for row in &analysis.rows {
+        let title = experiment
+            .metrics
+            .iter()
+            .find(|m| m.name == row.metric)
+            .map_or(&row.metric, |m| &m.title);
+        for (arm, compared) in row.comparisons.iter().enumerate() {
+            if let Some(compared) = compared {
+                let name = if experiment.arms.len() > 2 {
+                    format!("{title}, {}", experiment.arms[arm].name)
+                } else {
+                    title.clone()
+                };
+                rows.push((name, arm, compared));
+            }
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let margin = experiment.plan.margin;
+    let mut reach = (1.0f64 + margin).ln() * 2.0;
+    for (_, _, compared) in &rows {
+        let ends = compared
+            .interval
+            .map_or([compared.ratio; 2], |i| [i.low, i.high]);
+        reach = ends.iter().map(|r| r.ln().abs()).fold(reach, f64::max);
+    }
+    let reach = reach.min(4.0) * 1.1;
+    let draw = |width: f64, class: &str| forest_on((width, class), &rows, margin, reach);
+    format!(
+        "<figure><figcaption>Ratios to {} with 95 % intervals; the band is “same”</figcaption>{}</figure>",
+        escape(&experiment.arms[0].name),
+        both(draw)
+    )
+}
+
+fn forest_on(
+    (width, class): (f64, &str),
+    rows: &[(String, usize, &Comparison)],
+    margin: f64,
+    reach: f64,
+) -> String {
+    let height = 48.0 + real(rows.len()) * 24.0;
+    let left = if width < 500.0 { 110.0 } else { 190.0 };
+    let plane =
+        Plane::new((width, height), (-reach, reach), (0.0, real(rows.len()))).with_left(left);
+    let mut out = plane.open("ratios to the base with 95 % intervals", class);
+    let edge = (1.0 + margin).ln();
+    out.push_str(&format!(
+            "<rect class=\"margin\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\"><title>same within ±{}</title></rect>",
+            plane.px(-edge), plane.top(), plane.px(edge) - plane.px(-edge), plane.floor() - plane.top(), format::percent(margin)
+        ));
+    let ticks: Vec<(f64, String)> = ratio_ticks(reach, width)
+        .into_iter()
+        .map(|r| (r.ln(), ratio_label(r)))
+        .collect();
+    out.push_str(&plane.x_axis("ratio to the base", Some(&ticks)));
+    out.push_str(&format!(
+        "<line class=\"one\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{1:.1}\" y2=\"{2:.1}\"/>",
+        plane.px(0.0),
+        plane.top(),
+        plane.floor()
+    ));
+    for (index, (name, arm, compared)) in rows.iter().enumerate() {
+        let y = plane.py(real(rows.len() - index) - 0.5);
+        out.push_str(&format!(
+            "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            left - 10.0,
+            y + 4.0,
+            escape(name)
+        ));
+        if let Some(i) = compared.interval {
+            out.push_str(&format!(
+                    "<line class=\"whisker a{arm}\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>",
+                    plane.px(i.low.ln().max(-reach)), plane.px(i.high.ln().min(reach))
+                ));
+        }
+        out.push_str(&format!(
+                "<circle class=\"point a{arm}\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{} {}</title></circle>",
+                plane.px(compared.ratio.ln().clamp(-reach, reach)), escape(name), super::terminal::ratio_words(compared)
+            ));
+    }
+    out.push_str("</svg>");
+    out
+}
+
+fn ratio_ticks(reach: f64, width: f64) -> Vec<f64> {
+    let wanted = if width < 500.0 { 3 } else { 6 };
+    let candidates: &[f64] = if reach < 0.15 {
+        return super::chart::ticks((-reach).exp(), reach.exp(), wanted);
+    } else if reach < 0.8 {
+        &[0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0]
+    } else {
+        &[0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0]
+    };
+    let inside: Vec<f64> = candidates
+        .iter()
+        .copied()
+        .filter(|r| r.ln().abs() <= reach)
+        .collect();
+    if width < 500.0 && inside.len() > 5 {
+        inside
+            .into_iter()
+            .filter(|r| [0.05, 0.1, 0.5, 0.7, 1.0, 1.5, 2.0, 10.0, 20.0].contains(r))
+            .collect()
+    } else {
+        inside
+    }
+}
+
+fn ratio_label(ratio: f64) -> String {
+    let text = format!("{ratio:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    text.to_owned()
+}
+
+/// A metric's values block by block, arms of a block joined.
+#[must_use]
+pub fn dots(experiment: &Experiment, metric: &Metric) -> String {
+    let all: Vec<(&Run, f64)> = experiment
+        .runs
+        .iter()
+        .filter_map(|run| Some((run, *run.values.get(&metric.name)?)))
+        .collect();
+    if all.len() < 2 {
+        return String::new();
+    }
+    let draw = |width: f64, class: &str| dots_on((width, class), experiment, metric, &all);
+    format!(
+        "<figure><figcaption>{} of every run, in order of time</figcaption>{}{}</figure>",
+        escape(&metric.title),
+        arm_legend(experiment),
+        both(draw)
+    )
+}
+
+fn dots_on(
+    (width, class): (f64, &str),
+    experiment: &Experiment,
+    metric: &Metric,
+    all: &[(&Run, f64)],
+) -> String {
+    let counted = experiment.counted_blocks();
+    let largest = all.iter().map(|(_, v)| *v).fold(0.0, f64::max);
+    let scale = metric.unit.scale(largest);
+    let least = all
+        .iter()
+        .map(|(_, v)| *v / scale.divisor)
+        .fold(f64::INFINITY, f64::min);
+    let most = largest / scale.divisor;
+    let pad = (most - least).max(most * 0.01) * 0.12;
+    let arms = real(experiment.arms.len());
+    let blocks = real(experiment.plan.blocks.max(1));
+    let plane = Plane::new(
+        (width, if width < 500.0 { 220.0 } else { 260.0 }),
+        (-0.5, blocks - 0.5),
+        ((least - pad).max(0.0), most + pad),
+    );
+    let mut out = plane.open(&format!("{} of every run, by block", metric.title), class);
+    out.push_str(&plane.y_axis(&format!(
+        "{}{}",
+        metric.title,
+        if scale.suffix.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", scale.suffix.trim())
+        }
+    )));
+    let step = (blocks / (width / 45.0)).ceil().max(1.0);
+    let ticks: Vec<(f64, String)> = (0..experiment.plan.blocks)
+        .step_by(crate::number::whole(step))
+        .map(|b| (real(b), (b + 1).to_string()))
+        .collect();
+    out.push_str(&plane.x_axis("block", Some(&ticks)));
+    for block in 0..experiment.plan.blocks {
+        let mut points: Vec<(usize, f64, f64)> = all
+            .iter()
+            .filter(|(run, _)| run.block == block)
+            .map(|(run, v)| (run.arm, place(block, run.arm, arms), v / scale.divisor))
+            .collect();
+        points.sort_by_key(|p| p.0);
+        let faded = if counted.contains(&block) { "" } else { " out" };
+        let line: Vec<(f64, f64)> = points.iter().map(|p| (p.1, p.2)).collect();
+        out.push_str(&plane.path(&line, "joins"));
+        for (arm, x, y) in points {
+            out.push_str(&shape(
+                &plane,
+                (x, y),
+                arm,
+                faded,
+                &format!(
+                    "block {}, {}: {}",
+                    block + 1,
+                    experiment.arms[arm].name,
+                    format::value(y * scale.divisor, metric.unit)
+                ),
+            ));
+        }
+    }
+    out.push_str("</svg>");
+    out
+}
+
+fn place(block: usize, arm: usize, arms: f64) -> f64 {
+    real(block) + (real(arm) - (arms - 1.0) / 2.0) * (0.5 / arms.max(1.0))
+}
+
+/// Arms differ in shape as well as in colour.
+fn shape(plane: &Plane, at: (f64, f64), arm: usize, faded: &str, title: &str) -> String {
+    let (x, y) = (plane.px(at.0), plane.py(at.1));
+    let title = format!("<title>{}</title>", escape(title));
+    match arm % 3 {
+        0 => format!(
+            "<circle class=\"point a{arm}{faded}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\">{title}</circle>"
+        ),
+        1 => format!(
+            "<rect class=\"point a{arm}{faded}\" x=\"{:.1}\" y=\"{:.1}\" width=\"8.5\" height=\"8.5\">{title}</rect>",
+            x - 4.25,
+            y - 4.25
+        ),
+        _ => format!(
+            "<path class=\"point a{arm}{faded}\" d=\"M{x:.1} {:.1}l5.5 9.5h-11z\">{title}</path>",
+            y - 5.5
+        ),
+    }
+}
+
+fn arm_legend(experiment: &Experiment) -> String {
+    if experiment.arms.len() < 2 {
+        return String::new();
+    }
+    let keys: String = experiment
+        .arms
+        .iter()
+        .enumerate()
+        .map(|(index, arm)| {
+            format!(
+                "<span class=\"key\"><i class=\"dot a{index} k{}\"></i>{}</span>",
+                index % 3,
+                escape(&arm.name)
+            )
+        })
+        .collect();
+    format!("<div class=\"legend\">{keys}</div>")
+}
+
+/// Throughput over time: single runs thin, the median of an arm thick.
+#[must_use]
+pub fn throughput(experiment: &Experiment) -> String {
+    let mut lines = Vec::new();
+    let mut marks = Vec::new();
+    for run in &experiment.runs {
+        if run.throughput.len() < 3 {
+            return String::new();
+        }
+        lines.push(Line {
+            points: run
+                .throughput
+                .iter()
+                .enumerate()
+                .map(|(s, v)| (real(s) + 0.5, *v))
+                .collect(),
+            class: format!("a{} thin", run.arm),
+            label: None,
+        });
+        marks.extend(run.marks.iter().map(|mark| (mark.at, mark.what.clone())));
+    }
+    for (index, arm) in experiment.arms.iter().enumerate() {
+        let runs: Vec<&Run> = experiment.runs.iter().filter(|r| r.arm == index).collect();
+        let longest = runs.iter().map(|r| r.throughput.len()).max().unwrap_or(0);
+        let points = (0..longest)
+            .map(|second| {
+                let values: Vec<f64> = runs
+                    .iter()
+                    .filter_map(|r| r.throughput.get(second).copied())
+                    .collect();
+                (real(second) + 0.5, median(&values))
+            })
+            .collect();
+        lines.push(Line {
+            points,
+            class: format!("a{index} thick"),
+            label: Some(arm.name.clone()),
+        });
+    }
+    lines.reverse();
+    plot(&Plot {
+        title: "Throughput over time: runs thin, their median thick; marks are checkpoints and autovacuums".to_owned(),
+        x_name: "seconds".to_owned(),
+        y_name: "transactions per second".to_owned(),
+        lines,
+        marks,
+        ..Plot::default()
+    })
+}
+
+/// Latency by share of transactions: what one in so many sees.
+#[must_use]
+pub fn latency(experiment: &Experiment) -> String {
+    let largest = experiment
+        .runs
+        .iter()
+        .flat_map(|r| &r.latency)
+        .map(|p| p.1)
+        .fold(0.0, f64::max);
+    if largest <= 0.0 {
+        return String::new();
+    }
+    let scale = crate::format::Unit::Seconds.scale(largest);
+    let lines = latency_lines(experiment, scale.divisor);
+    let ticks = [
+        (0.0, "all"),
+        (0.301, "p50"),
+        (1.0, "p90"),
+        (2.0, "p99"),
+        (3.0, "p99.9"),
+        (4.0, "p99.99"),
+        (5.0, "p99.999"),
+    ];
+    let most = lines
+        .iter()
+        .flat_map(|l| &l.points)
+        .map(|p| p.0)
+        .fold(0.0, f64::max);
+    plot(&Plot {
+        title: "Latency: the time that so many transactions stay under".to_owned(),
+        x_name: "share of transactions".to_owned(),
+        y_name: scale.suffix.trim().to_owned(),
+        lines,
+        x_ticks: Some(
+            ticks
+                .iter()
+                .filter(|t| t.0 <= most)
+                .map(|t| (t.0, t.1.to_owned()))
+                .collect(),
+        ),
+        y_log: true,
+        ..Plot::default()
+    })
+}
+
+fn latency_lines(experiment: &Experiment, divisor: f64) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let place = |q: f64| -(1.0 - q).log10();
+    for run in &experiment.runs {
+        lines.push(Line {
+            points: run
+                .latency
+                .iter()
+                .map(|(q, v)| (place(*q), v / divisor))
+                .collect(),
+            class: format!("a{} thin", run.arm),
+            label: None,
+        });
+    }
+    for (index, arm) in experiment.arms.iter().enumerate() {
+        let runs: Vec<&Run> = experiment
+            .runs
+            .iter()
+            .filter(|r| r.arm == index && !r.latency.is_empty())
+            .collect();
+        let shortest = runs.iter().map(|r| r.latency.len()).min().unwrap_or(0);
+        let points = (0..shortest)
+            .map(|i| {
+                let values: Vec<f64> = runs.iter().map(|r| r.latency[i].1).collect();
+                (place(runs[0].latency[i].0), median(&values) / divisor)
+            })
+            .collect();
+        lines.push(Line {
+            points,
+            class: format!("a{index} thick"),
+            label: Some(arm.name.clone()),
+        });
+    }
+    lines.reverse();
+    lines
+}
+
+/// The resources of a few runs, side by side on common axes.
+#[must_use]
+pub fn resources(experiment: &Experiment) -> String {
+    let mut chosen: Vec<&Run> = Vec::new();
+    for arm in 0..experiment.arms.len() {
+        let mut of_arm = experiment
+            .runs
+            .iter()
+            .filter(|r| r.arm == arm && r.samples.as_ref().is_some_and(|s| s.time.len() > 1));
+        // The last run of each arm: caches and files are in their usual state.
+        chosen.extend(of_arm.next_back());
+    }
+    chosen.truncate(MOST_RESOURCE_RUNS);
+    CHARTS
+        .iter()
+        .map(|chart| resource(experiment, chart, &chosen))
+        .collect()
+}
+
+fn resource(experiment: &Experiment, chart: &Chart, runs: &[&Run]) -> String {
+    let plots: Vec<Plot> = runs
+        .iter()
+        .map(|run| resource_plot(chart, run, &experiment.arms[run.arm].name))
+        .collect();
+    let most = plots
+        .iter()
+        .map(|p| {
+            let mut sums: Vec<f64> = Vec::new();
+            for line in &p.lines {
+                for (index, point) in line.points.iter().enumerate() {
+                    if sums.len() <= index {
+                        sums.push(0.0);
+                    }
+                    sums[index] = if p.stacked {
+                        sums[index] + point.1
+                    } else {
+                        sums[index].max(point.1)
+                    };
+                }
+            }
+            sums.into_iter().fold(0.0, f64::max)
+        })
+        .fold(0.0, f64::max);
+    if plots.is_empty() {
+        return String::new();
+    }
+    let drawings: String = plots
+        .into_iter()
+        .map(|mut p| {
+            p.y_most = Some(most);
+            format!("<div>{}</div>", p.draw(440.0, "half"))
+        })
+        .collect();
+    let keys = resource_plot(chart, runs[0], "").legend();
+    format!(
+        "<figure class=\"resource\"><figcaption>{}</figcaption>{keys}<div class=\"pair\">{drawings}</div></figure>",
+        escape(chart.title)
+    )
+}
+
+fn resource_plot(chart: &Chart, run: &Run, arm: &str) -> Plot {
+    let samples = run.samples.clone().unwrap_or_default();
+    let lines = chart
+        .series
+        .iter()
+        .enumerate()
+        .map(|(index, (name, label))| Line {
+            points: samples
+                .time
+                .iter()
+                .zip(samples.series.get(*name).into_iter().flatten())
+                .map(|(t, v)| (*t, *v))
+                .collect(),
+            class: format!("r{index}"),
+            label: Some((*label).to_owned()),
+        })
+        .collect();
+    Plot {
+        title: format!("{} during a run of {arm}", chart.title),
+        x_name: format!("{arm}, seconds"),
+        y_name: chart.unit.to_owned(),
+        lines,
+        stacked: chart.stacked,
+        shades: run
+            .phases
+            .iter()
+            .map(|p| Shade {
+                from: p.from,
+                to: p.to,
+                label: p.name.clone(),
+            })
+            .collect(),
+        marks: run.marks.iter().map(|m| (m.at, m.what.clone())).collect(),
+        ..Plot::default()
+    }
+}

@@ -1,0 +1,286 @@
+//! The report for a terminal of eighty columns.
+
+use std::fmt::Write as _;
+
+use crate::analysis::{Analysis, Row};
+use crate::environment::Level;
+use crate::format;
+use crate::result::{Experiment, Metric, Table};
+use crate::stat::paired::Comparison;
+
+/// How to print.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Style {
+    /// Letters, digits and signs of ASCII only.
+    pub ascii: bool,
+    /// With colours.
+    pub colour: bool,
+}
+
+/// The experiment in words and tables.
+#[must_use]
+pub fn render(experiment: &Experiment, analysis: &Analysis, style: Style) -> String {
+    let mut out = String::new();
+    header(&mut out, experiment, analysis);
+    for table in &experiment.tables {
+        words_table(&mut out, table);
+    }
+    if experiment.arms.len() > 1 {
+        comparisons(&mut out, experiment, analysis);
+    } else {
+        single(&mut out, experiment, analysis);
+    }
+    footer(&mut out, experiment, analysis);
+    if style.colour {
+        out = colour(&out);
+    }
+    if style.ascii { ascii(&out) } else { out }
+}
+
+fn header(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
+    let plan = &experiment.plan;
+    let _ = writeln!(out, "{}", experiment.title);
+    let _ = writeln!(out, "workload    {}", experiment.workload);
+    let hypothesis = experiment.hypothesis.as_deref().unwrap_or("none stated");
+    if experiment.arms.len() > 1 {
+        let _ = writeln!(out, "hypothesis  {hypothesis}");
+    }
+    let seconds = plan
+        .seconds
+        .map(|s| format!(" × {s} s"))
+        .unwrap_or_default();
+    let order = if plan.interleaved {
+        "random order"
+    } else {
+        "one after another"
+    };
+    let _ = writeln!(
+        out,
+        "plan        {} blocks × {} arms{seconds}, {order} (seed {}), state {}, {} counted, {} dropped",
+        plan.blocks,
+        experiment.arms.len(),
+        plan.seed,
+        plan.state,
+        analysis.counted.len(),
+        analysis.dropped.len()
+    );
+    for (block, why) in &analysis.dropped {
+        let _ = writeln!(out, "dropped     block {block}: {why}");
+    }
+    if let Some(why) = &experiment.interrupted {
+        let _ = writeln!(out, "incomplete  {why}");
+    }
+    out.push('\n');
+}
+
+fn metric<'a>(experiment: &'a Experiment, row: &Row) -> Option<&'a Metric> {
+    experiment.metrics.iter().find(|m| m.name == row.metric)
+}
+
+/// One block of lines per arm: many arms do not fit side by side.
+fn comparisons(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
+    for arm in 1..experiment.arms.len() {
+        let noise = experiment.plan.same_again && arm + 1 == experiment.arms.len();
+        let base = &experiment.arms[0].name;
+        let name = &experiment.arms[arm].name;
+        if noise {
+            let _ = writeln!(out, "noise floor: {base} (A) against itself (A′)");
+        }
+        let mut rows = vec![[
+            String::new(),
+            format!("{base} (A)"),
+            format!("{name} (B)"),
+            "B/A".to_owned(),
+            "95 % CI".to_owned(),
+            "verdict".to_owned(),
+        ]];
+        for row in &analysis.rows {
+            if let Some(metric) = metric(experiment, row) {
+                rows.push(comparison_cells(experiment, row, metric, arm));
+            }
+        }
+        aligned(out, &rows);
+        out.push('\n');
+    }
+    if let Some((_, p)) = analysis.page {
+        let _ = writeln!(
+            out,
+            "trend       Page's test that the metric falls as the setting rises: p = {}\n",
+            format::p_value(p)
+        );
+    }
+}
+
+/// The cells of one metric for one arm against the base.
+#[must_use]
+pub fn comparison_cells(
+    experiment: &Experiment,
+    row: &Row,
+    metric: &Metric,
+    arm: usize,
+) -> [String; 6] {
+    let values = |arm: usize| experiment.values(&metric.name, arm);
+    let largest = row
+        .arms
+        .iter()
+        .flatten()
+        .map(|summary| summary.median)
+        .fold(0.0, f64::max);
+    let cell = |arm: usize| format::with_spread(&values(arm), metric.unit, largest);
+    let compared = row.comparisons.get(arm).and_then(Option::as_ref);
+    [
+        metric.title.clone(),
+        cell(0),
+        cell(arm),
+        compared.map_or_else(|| format::MISSING.to_owned(), ratio_words),
+        compared.map_or_else(String::new, interval_words),
+        compared.map_or_else(String::new, |c| c.verdict.words(experiment.plan.margin)),
+    ]
+}
+
+/// The ratio, with the digits its interval justifies.
+#[must_use]
+pub fn ratio_words(compared: &Comparison) -> String {
+    format::ratio(compared.ratio, compared.interval.map(|i| i.width() / 2.0))
+}
+
+/// The interval.
+#[must_use]
+pub fn interval_words(compared: &Comparison) -> String {
+    compared.interval.map_or_else(
+        || format::MISSING.to_owned(),
+        |interval| {
+            let half = Some(interval.width() / 2.0);
+            format!(
+                "{} … {}{}",
+                format::ratio(interval.low, half),
+                format::ratio(interval.high, half),
+                if compared.unstable { " ~" } else { "" }
+            )
+        },
+    )
+}
+
+fn single(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
+    let mut rows = vec![["", "median", "least", "most", "runs", ""].map(str::to_owned)];
+    for row in &analysis.rows {
+        let (Some(metric), Some(Some(summary))) = (metric(experiment, row), row.arms.first())
+        else {
+            continue;
+        };
+        rows.push([
+            metric.title.clone(),
+            format::value(summary.median, metric.unit),
+            format::value(summary.least, metric.unit),
+            format::value(summary.most, metric.unit),
+            summary.count.to_string(),
+            String::new(),
+        ]);
+    }
+    if rows.len() > 1 {
+        aligned(out, &rows);
+        out.push('\n');
+    }
+}
+
+fn words_table(out: &mut String, table: &Table) {
+    let _ = writeln!(out, "{}", table.title);
+    let mut rows = vec![table.head.clone()];
+    rows.extend(table.rows.iter().cloned());
+    aligned(out, &rows);
+    if let Some(note) = &table.note {
+        let _ = writeln!(out, "{note}");
+    }
+    out.push('\n');
+}
+
+/// Columns padded to their widest cell; the first to the left, the rest as they are.
+fn aligned<R: AsRef<[String]>>(out: &mut String, rows: &[R]) {
+    let columns = rows.iter().map(|r| r.as_ref().len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| {
+            rows.iter()
+                .filter_map(|row| row.as_ref().get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.as_ref().iter().zip(&widths) {
+            let padding = width - cell.chars().count();
+            line.push_str(cell);
+            line.push_str(&" ".repeat(padding + 2));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}
+
+fn footer(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
+    for sentence in &analysis.bottlenecks {
+        let _ = writeln!(out, "{sentence}");
+    }
+    for sentence in &analysis.unsteady {
+        let _ = writeln!(out, "not steady  {sentence}");
+    }
+    if let Some(drift) = analysis.drift.as_ref().filter(|d| d.p < 0.05) {
+        let _ = writeln!(
+            out,
+            "drift       {} per run (p = {}), lag-1 autocorrelation {:.2}",
+            format::percent(drift.per_run),
+            format::p_value(drift.p),
+            drift.autocorrelation
+        );
+    }
+    for note in &experiment.notes {
+        let _ = writeln!(out, "{note}");
+    }
+    for warning in &analysis.warnings {
+        let sign = match warning.level {
+            Level::Block => "✗",
+            Level::Warn => "!",
+            Level::Info => "i",
+        };
+        let _ = writeln!(
+            out,
+            "{sign} {}  {}: {}",
+            warning.id, warning.found, warning.why
+        );
+        if warning.level != Level::Info {
+            let _ = writeln!(out, "    {}", warning.fix);
+        }
+    }
+}
+
+fn colour(text: &str) -> String {
+    text.replace("▲", "\u{1b}[36m▲\u{1b}[0m")
+        .replace("▼", "\u{1b}[33m▼\u{1b}[0m")
+        .replace("✗", "\u{1b}[31m✗\u{1b}[0m")
+}
+
+fn ascii(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '±' => out.push_str("+-"),
+            '×' => out.push('x'),
+            '…' => out.push_str(".."),
+            '–' | '−' => out.push('-'),
+            '≈' => out.push('~'),
+            '▲' => out.push('+'),
+            '▼' => out.push('-'),
+            '✗' => out.push('X'),
+            '≠' => out.push_str("!="),
+            'µ' => out.push('u'),
+            '′' => out.push('\''),
+            '≤' => out.push_str("<="),
+            '≥' => out.push_str(">="),
+            '\u{a0}' => out.push(' '),
+            c if c.is_ascii() => out.push(c),
+            _ => out.push('?'),
+        }
+    }
+    out
+}
