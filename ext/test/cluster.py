@@ -295,7 +295,10 @@ def relation_files(data):
     places = [data / "global", *(data / "base").glob("[0-9]*"),
               *(data / "pg_tblspc").glob("*/PG_*/[0-9]*")]
     for place in places:
-        names = [(RELATION_FILE.match(entry.name), entry) for entry in place.iterdir()]
+        try:
+            names = [(RELATION_FILE.match(entry.name), entry) for entry in place.iterdir()]
+        except FileNotFoundError:
+            continue
         unlogged = {m[1] for m, _ in names if m and m[2] == "init"}
         for match, entry in names:
             if match and not (match[1] in unlogged and match[2] != "init"):
