@@ -1,0 +1,95 @@
+//! The second reader, written from `docs/FORMAT.md` in another language, restores
+//! the golden layers to the files that were stored.
+
+#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use pgstrata_layer::entry::EntryKind;
+use support::sample::{self, Files};
+
+/// Variants that Python's standard library can read.
+const VARIANTS: [&str; 2] = ["none", "lz4"];
+
+fn tests_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+fn run_reader(repository: &Path, what: &str, target: &Path) -> Output {
+    Command::new("python3")
+        .arg("-B")
+        .arg(tests_folder().join("reader/read_layer.py"))
+        .args([
+            repository.as_os_str(),
+            "main".as_ref(),
+            what.as_ref(),
+            target.as_ref(),
+        ])
+        .output()
+        .expect("python3 must be installed to run the second reader")
+}
+
+fn assert_restored(target: &Path, files: &Files) {
+    for (path, file) in files {
+        let place = target.join(path);
+        let found = fs::metadata(&place).unwrap();
+        assert_eq!(found.permissions().mode() & 0o7777, file.mode, "{path}");
+        if file.kind == EntryKind::Directory {
+            assert!(found.is_dir(), "{path}");
+        } else {
+            assert!(
+                fs::read(&place).unwrap() == file.bytes,
+                "{path} is not what was stored"
+            );
+        }
+    }
+    let dropped = target.join("base/5/16400");
+    assert_eq!(dropped.exists(), files.contains_key("base/5/16400"));
+}
+
+#[test]
+fn the_second_reader_restores_the_golden_layers() {
+    let layers = [
+        (sample::FULL, sample::files_of_full()),
+        (sample::INCREMENTAL, sample::files_of_incremental()),
+    ];
+    for variant in VARIANTS {
+        for (label, files) in &layers {
+            let folder = tempfile::tempdir().unwrap();
+            let target = folder.path().join("restored");
+            let output = run_reader(&tests_folder().join("golden").join(variant), label, &target);
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            assert_restored(&target, files);
+            let control = fs::read(target.join("global/pg_control")).unwrap();
+            assert_eq!(
+                (control.len(), &control[..4]),
+                (8192, &[0xF2, 0xC1, 0xA9, 0][..])
+            );
+        }
+    }
+}
+
+#[test]
+fn the_second_reader_reads_wal() {
+    let golden = tests_folder().join("golden/lz4");
+    let history = run_reader(&golden, "wal", Path::new(sample::HISTORY));
+    assert_eq!(
+        String::from_utf8_lossy(&history.stdout),
+        sample::HISTORY_TEXT
+    );
+    let segment = run_reader(&golden, "wal", Path::new(sample::SEGMENT));
+    assert!(
+        segment.stdout == sample::segment(),
+        "{}",
+        String::from_utf8_lossy(&segment.stderr)
+    );
+}
