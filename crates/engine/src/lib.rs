@@ -4,6 +4,7 @@
 //! returns typed errors, reports through [`progress`] and `tracing`, never
 //! prints and never exits.
 
+pub mod archive;
 pub mod backup;
 pub mod catalog;
 pub mod check;

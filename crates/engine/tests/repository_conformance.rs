@@ -135,6 +135,7 @@ mod conformance {
 }
 
 use pgstrata_engine::repository::{Repository, RepositoryOptions};
+use pgstrata_lab::s3::S3Server;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_conforms() {
@@ -151,16 +152,16 @@ async fn a_directory_conforms() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_s3_server_conforms() {
-    let server = support::S3::start();
-    let repository = Repository::open(&server.options("some/prefix/")).unwrap();
+    let server = S3Server::start().unwrap();
+    let repository = Repository::open(&support::options(&server, "some/prefix/")).unwrap();
     conformance::all(&repository).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_of_other_prefixes_are_not_seen() {
-    let server = support::S3::start();
-    let one = Repository::open(&server.options("a")).unwrap();
-    let other = Repository::open(&server.options("ab")).unwrap();
+    let server = S3Server::start().unwrap();
+    let one = Repository::open(&support::options(&server, "a")).unwrap();
+    let other = Repository::open(&support::options(&server, "ab")).unwrap();
     other
         .create("main/cluster", bytes::Bytes::from_static(b"x"))
         .await

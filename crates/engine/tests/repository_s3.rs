@@ -7,7 +7,9 @@ mod support;
 use bytes::Bytes;
 use pgstrata_engine::error::{Error, Kind};
 use pgstrata_engine::repository::{Repository, RepositoryOptions};
-use support::{S3, SECRET_KEY};
+use pgstrata_lab::s3::S3Server;
+
+const SECRET: &str = "a secret that is not shown";
 
 async fn failures(options: &RepositoryOptions) -> [Error; 4] {
     let repository = Repository::open(options).unwrap();
@@ -28,15 +30,16 @@ fn assert_clear(error: &Error, expected: &str) {
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("s3://"), "{text}");
     assert!(error.hint_text().is_some(), "{text}");
-    assert!(!text.contains(SECRET_KEY), "{text}");
+    assert!(!text.contains(SECRET), "{text}");
+    assert!(!text.contains("secret-"), "{text}");
     assert!(!text.contains('\n'), "{text}");
     assert!(text.len() < 300, "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_bucket_is_told_from_a_missing_object() {
-    let server = S3::start();
-    let mut options = server.options("p");
+    let server = S3Server::start().unwrap();
+    let mut options = support::options(&server, "p");
     options.url = "s3://nosuchbucket/p".to_owned();
     for error in failures(&options).await {
         assert_clear(&error, "the bucket does not exist");
@@ -45,14 +48,12 @@ async fn a_missing_bucket_is_told_from_a_missing_object() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_credentials_are_one_clear_error() {
-    let server = S3::start();
-    let wrong_secret = server
-        .options("p")
-        .with("secret_access_key", "not the secret key");
+    let server = S3Server::start().unwrap();
+    let wrong_secret = support::options(&server, "p").with("secret_access_key", SECRET);
     for error in failures(&wrong_secret).await {
         assert_clear(&error, "the secret key is wrong");
     }
-    let wrong_key = server.options("p").with("access_key_id", "nobody");
+    let wrong_key = support::options(&server, "p").with("access_key_id", "nobody");
     for error in failures(&wrong_key).await {
         assert_clear(&error, "the access key is unknown");
     }
@@ -60,13 +61,17 @@ async fn wrong_credentials_are_one_clear_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_store_is_one_clear_error_in_time() {
-    let endpoint = format!("http://127.0.0.1:{}", support::free_port());
+    let port = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let endpoint = format!("http://127.0.0.1:{port}");
     let options = RepositoryOptions::new("s3://backups/p")
         .with("endpoint", endpoint)
         .with("allow_http", "true")
         .with("region", "us-east-1")
         .with("access_key_id", "a")
-        .with("secret_access_key", SECRET_KEY)
+        .with("secret_access_key", SECRET)
         .with("retry_seconds", "1");
     let started = std::time::Instant::now();
     for error in failures(&options).await {
@@ -77,8 +82,8 @@ async fn an_unreachable_store_is_one_clear_error_in_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_ignores_create_if_absent_is_refused() {
-    let server = S3::start_hostile();
-    let repository = Repository::open(&server.options("p")).unwrap();
+    let server = S3Server::start_hostile().unwrap();
+    let repository = Repository::open(&support::options(&server, "p")).unwrap();
     let error = repository.probe("main").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Refused, "{error}");
     assert!(error.to_string().contains("overwrites objects"), "{error}");
@@ -123,11 +128,11 @@ fn bad_urls_and_options_are_usage_errors() {
 fn secrets_are_not_shown() {
     let options = RepositoryOptions::new("s3://b/p")
         .with("access_key_id", "a")
-        .with("secret_access_key", SECRET_KEY);
-    assert!(!format!("{options:?}").contains(SECRET_KEY));
+        .with("secret_access_key", SECRET);
+    assert!(!format!("{options:?}").contains(SECRET));
     let repository = Repository::open(&options.with("region", "x")).unwrap();
-    assert!(!repository.url().contains(SECRET_KEY));
-    assert!(!format!("{repository:?}").contains(SECRET_KEY));
+    assert!(!repository.url().contains(SECRET));
+    assert!(!format!("{repository:?}").contains(SECRET));
 }
 
 #[test]

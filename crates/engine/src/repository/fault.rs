@@ -145,10 +145,10 @@ impl From<Injected> for Error {
 }
 
 /// After an operation: its result, unless it is to be reported as failed.
-fn leave<T>(injected: Option<Injected>, done: T) -> Result<T> {
+fn leave<T>(injected: Option<Injected>, done: Result<T>) -> Result<T> {
     match injected {
         Some(i) if matches!(i.fault, Fault::After | Fault::LostAnswer) => Err(i.into()),
-        _ => Ok(done),
+        _ => done,
     }
 }
 
@@ -180,7 +180,7 @@ impl ObjectStore for FaultStore {
         } else {
             body
         };
-        let done = self.inner.put_opts(to, body, options).await?;
+        let done = self.inner.put_opts(to, body, options).await;
         leave(injected, done)
     }
 
@@ -190,38 +190,35 @@ impl ObjectStore for FaultStore {
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
         let injected = self.enter().await?;
-        let done = self.inner.put_multipart_opts(to, options).await?;
+        let done = self.inner.put_multipart_opts(to, options).await;
         leave(injected, done)
     }
 
     async fn get_opts(&self, from: &Path, options: GetOptions) -> Result<GetResult> {
         let injected = self.enter().await?;
-        let mut done = self.inner.get_opts(from, options).await?;
-        if truncates(injected) {
-            let (range, meta, attributes) = (
-                done.range.clone(),
-                done.meta.clone(),
-                done.attributes.clone(),
-            );
-            let extensions = done.extensions.clone();
-            let cut = half(&done.bytes().await?);
-            let payload = GetResultPayload::Stream(stream::once(async { Ok(cut) }).boxed());
-            done = GetResult {
-                payload,
-                meta,
-                range,
-                attributes,
-                extensions,
-            };
+        let done = self.inner.get_opts(from, options).await;
+        if !truncates(injected) {
+            return leave(injected, done);
         }
-        leave(injected, done)
+        let done = done?;
+        let (range, meta) = (done.range.clone(), done.meta.clone());
+        let (attributes, extensions) = (done.attributes.clone(), done.extensions.clone());
+        let cut = half(&done.bytes().await?);
+        let payload = GetResultPayload::Stream(stream::once(async { Ok(cut) }).boxed());
+        Ok(GetResult {
+            payload,
+            meta,
+            range,
+            attributes,
+            extensions,
+        })
     }
 
     async fn get_ranges(&self, from: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let injected = self.enter().await?;
-        let mut done = self.inner.get_ranges(from, ranges).await?;
+        let done = self.inner.get_ranges(from, ranges).await;
         if truncates(injected) {
-            done = done.iter().map(half).collect();
+            return done.map(|parts| parts.iter().map(half).collect());
         }
         leave(injected, done)
     }
@@ -236,10 +233,11 @@ impl ObjectStore for FaultStore {
         let deleted = async move {
             let injected = entered?;
             let locations: Vec<Path> = locations.try_collect().await?;
+            let mut done = Ok(());
             for location in &locations {
-                inner.delete(location).await?;
+                done = done.and(inner.delete(location).await);
             }
-            leave(injected, locations)
+            leave(injected, done.map(|()| locations))
         };
         let each = stream::once(deleted)
             .map_ok(|done| stream::iter(done.into_iter().map(Ok)))
@@ -263,14 +261,14 @@ impl ObjectStore for FaultStore {
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let injected = self.enter().await?;
-        let done = self.inner.list_with_delimiter(prefix).await?;
+        let done = self.inner.list_with_delimiter(prefix).await;
         leave(injected, done)
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let injected = self.enter().await?;
-        self.inner.copy_opts(from, to, options).await?;
-        leave(injected, ())
+        let done = self.inner.copy_opts(from, to, options).await;
+        leave(injected, done)
     }
 }
 

@@ -60,6 +60,20 @@ impl LocalStore {
         }))
     }
 
+    /// Syncs the name of an object that somebody else created.
+    pub(super) async fn make_durable(&self, location: &Path) -> Result<()> {
+        let location = location.clone();
+        self.blocking(move |inner| {
+            let path = inner.file_path(&location);
+            let directory = path.parent().unwrap_or(&inner.root);
+            let synced = inner.make_durable(directory);
+            synced
+                .and_then(|()| sync_directory(directory))
+                .map_err(failed)
+        })
+        .await
+    }
+
     async fn blocking<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Inner) -> Result<T> + Send + 'static,

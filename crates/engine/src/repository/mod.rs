@@ -28,6 +28,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
 use crate::error::{Error, Kind, Result};
+use local::LocalStore;
 pub use open::RepositoryOptions;
 use reason::Reason;
 
@@ -54,6 +55,8 @@ impl std::fmt::Debug for Repository {
 
 struct Inner {
     store: Arc<dyn ObjectStore>,
+    /// The same store, when it is a directory.
+    local: Option<LocalStore>,
     /// What comes before every key in the store.
     root: Path,
     url: String,
@@ -115,6 +118,7 @@ impl Repository {
         let opened = open::open(options)?;
         Ok(Self(Arc::new(Inner {
             store: opened.store,
+            local: opened.local,
             root: opened.root,
             url: opened.url,
             patience: opened.patience,
@@ -136,6 +140,7 @@ impl Repository {
         let second = Duration::from_secs(1);
         Self(Arc::new(Inner {
             store,
+            local: None,
             root: Path::default(),
             url: "memory:///".to_owned(),
             patience: Patience {
@@ -306,6 +311,22 @@ impl Repository {
         names.sort_unstable();
         names.dedup();
         Ok(names)
+    }
+
+    /// Makes an object that was found, not created, as durable as one's own: in a directory its
+    /// writer may not have come to syncing its name. An object store has nothing to do.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be done.
+    pub async fn make_durable(&self, key: &str) -> Result<()> {
+        let path = self.path(key)?;
+        match &self.0.local {
+            None => Ok(()),
+            Some(local) => local
+                .make_durable(&path)
+                .await
+                .map_err(|e| self.error("could not sync", key, &e)),
+        }
     }
 
     /// Deletes the object `key`, durably. An object that is not there is no error.

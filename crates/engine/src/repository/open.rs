@@ -60,6 +60,7 @@ impl RepositoryOptions {
 
 pub(super) struct Opened {
     pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) local: Option<LocalStore>,
     pub(super) root: Path,
     pub(super) url: String,
     pub(super) patience: Patience,
@@ -96,10 +97,13 @@ pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
             "the repository's URL \"{url}\" names no bucket"
         )));
     }
+    let mut local = None;
     let (store, prefix): (Arc<dyn ObjectStore>, &str) = match scheme {
         "file" => {
             settings.refuse_rest("file")?;
-            (Arc::new(LocalStore::new(directory(rest)?)), "")
+            let store = LocalStore::new(directory(rest)?);
+            local = Some(store.clone());
+            (Arc::new(store), "")
         }
         "memory" => (Arc::new(object_store::memory::InMemory::new()), ""),
         "s3" => (settings.s3(bucket)?, prefix),
@@ -114,6 +118,7 @@ pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
         .map_err(|e| usage(format!("bad prefix in the repository's URL \"{url}\": {e}")))?;
     Ok(Opened {
         store,
+        local,
         root,
         url: format!("{scheme}://{rest}"),
         patience,

@@ -1,0 +1,434 @@
+//! Pushing a file into the archive.
+//!
+//! A push ends with success only when the object is durable. A file that is there already
+//! with the same contents is success too: the server repeats a push after a crash. Whether
+//! it is there is told by its object's header, so a repeated push costs one small request.
+//!
+//! Neighbours: with a backlog the server asks for one file after the other. A push therefore
+//! also pushes segments that are marked ready behind the one asked for, in parallel. It does
+//! not touch their marks: the server asks for each of them in turn, and each of those pushes
+//! finds its object and is quick. So only the server ever decides that a file is archived,
+//! and a crash of either side loses nothing.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use pgstrata_layer::cluster::ClusterRecord;
+use pgstrata_layer::digest::ContentHasher;
+use pgstrata_layer::frame::Codec;
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::wal::{self, WalDescription, WalWriter};
+use pgstrata_pgdata::{ArchiveFile, TimelineHistory, WalPageHeader, WalSegment};
+
+use super::{Archive, WHOLE_BYTES, blocking};
+use crate::error::{Error, FileContext, Kind, Result};
+use crate::repository::Repository;
+
+/// Files are read in pieces of this size.
+const READ_BYTES: usize = 1 << 20;
+
+/// A history is a line per timeline, a backup label a dozen lines; larger ones are neither.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
+
+/// How to push.
+#[derive(Clone, Copy, Debug)]
+pub struct PushOptions {
+    /// How WAL is compressed.
+    pub codec: Codec,
+    /// At most this many ready neighbours are pushed along.
+    pub neighbours: usize,
+    /// At most this many files are on their way at once (fewer when segments are large).
+    pub jobs: usize,
+}
+
+impl Default for PushOptions {
+    fn default() -> Self {
+        Self {
+            codec: Codec::default(),
+            neighbours: 8,
+            jobs: 4,
+        }
+    }
+}
+
+/// What became of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// It was stored by this push.
+    Stored {
+        /// Length of the file.
+        raw_bytes: u64,
+        /// Length of its object.
+        stored_bytes: u64,
+    },
+    /// It was in the archive already, with the same contents.
+    Present,
+}
+
+/// What a push did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushOutcome {
+    /// The file's name.
+    pub file_name: String,
+    /// What became of it.
+    pub pushed: Pushed,
+    /// Neighbours that are in the archive now. One that failed is not an error: the server
+    /// will ask for it, and that push will say why.
+    pub neighbours: Vec<(String, Pushed)>,
+}
+
+/// Pushes the file at `path` into the archive of `cluster`, and ready neighbours with it.
+///
+/// # Errors
+/// `Usage` when the server archives no file of that name; `Refused` when the file is
+/// incomplete, or not of this cluster; `AlreadyExists` when the archive holds other contents
+/// under its name; `File` and `Repository` when it cannot be read or stored.
+pub async fn push(
+    repository: &Repository,
+    cluster: &ClusterName,
+    record: &ClusterRecord,
+    path: &Path,
+    options: &PushOptions,
+) -> Result<PushOutcome> {
+    let archive = Archive::new(repository, cluster, record.clone())?;
+    let name = path
+        .file_name()
+        .and_then(|n| n.to_str())
+        .unwrap_or_default();
+    let file = archive.parse(name)?;
+    let neighbours = archive.push_neighbours(path, file, options);
+    let (pushed, neighbours) =
+        futures::join!(archive.push_file(path, file, options.codec), neighbours);
+    Ok(PushOutcome {
+        file_name: name.to_owned(),
+        pushed: pushed.map_err(|e| e.while_doing(format!("could not archive \"{name}\"")))?,
+        neighbours,
+    })
+}
+
+impl Archive {
+    async fn push_neighbours(
+        &self,
+        path: &Path,
+        file: ArchiveFile,
+        options: &PushOptions,
+    ) -> Vec<(String, Pushed)> {
+        if options.jobs < 2 || options.neighbours == 0 {
+            return Vec::new();
+        }
+        let ready = self.ready_neighbours(path, file, options.neighbours);
+        let pushes = ready.into_iter().map(|neighbour| async move {
+            let name = neighbour.file_name(self.segment_size);
+            let pushed = self
+                .push_file(&path.with_file_name(&name), neighbour, options.codec)
+                .await;
+            match pushed {
+                Ok(pushed) => Some((name, pushed)),
+                Err(error) => {
+                    tracing::debug!(name, %error, "could not archive a neighbour");
+                    None
+                }
+            }
+        });
+        let pushes: Vec<_> = pushes.collect();
+        let pushed = futures::stream::iter(pushes).buffered(self.neighbours_at_once(options));
+        pushed.filter_map(std::future::ready).collect().await
+    }
+
+    /// One job is the file asked for. The others' files and objects stay within 128 MiB.
+    fn neighbours_at_once(&self, options: &PushOptions) -> usize {
+        let fit = usize::try_from(WHOLE_BYTES / self.segment_size.get()).unwrap_or(0);
+        options.jobs.saturating_sub(1).min(fit).max(1)
+    }
+
+    /// The segments after `file` that the server marked as ready, in order.
+    fn ready_neighbours(&self, path: &Path, file: ArchiveFile, limit: usize) -> Vec<ArchiveFile> {
+        let (ArchiveFile::Segment(segment), Some(directory)) = (file, path.parent()) else {
+            return Vec::new();
+        };
+        if self.segment_size.get() > WHOLE_BYTES {
+            return Vec::new();
+        }
+        // Without the directory (the file is not in pg_wal) there is nothing to push along.
+        let Ok(marks) = std::fs::read_dir(directory.join("archive_status")) else {
+            return Vec::new();
+        };
+        let mut ready: Vec<ArchiveFile> = marks
+            .flatten()
+            .filter_map(|mark| mark.file_name().into_string().ok())
+            .filter_map(|name| self.parse(name.strip_suffix(".ready")?).ok())
+            .filter(|f| matches!(f, ArchiveFile::Segment(s) if *s > segment))
+            .collect();
+        ready.sort_unstable();
+        ready.truncate(limit);
+        ready
+    }
+
+    async fn push_file(&self, path: &Path, file: ArchiveFile, codec: Codec) -> Result<Pushed> {
+        let key = self.key(file);
+        let archive = self.clone();
+        let opened = path.to_owned();
+        let read = blocking(move || Contents::read(&archive, &opened, file));
+        let (contents, present) = futures::join!(read, self.present(file));
+        let contents = contents?;
+        if let Some(present) = present? {
+            return self.compare(file, &contents, &present).await;
+        }
+        let raw_bytes = contents.description.raw_length;
+        let object = blocking(move || contents.encode(codec)).await?;
+        let stored_bytes = u64::try_from(object.body.len()).unwrap_or(u64::MAX);
+        match self.repository.create(&key, object.body).await {
+            Ok(()) => Ok(Pushed::Stored {
+                raw_bytes,
+                stored_bytes,
+            }),
+            // Another push was quicker; it may have compressed in another way.
+            Err(error) if error.kind() == Kind::AlreadyExists => match self.present(file).await? {
+                Some(present) => self.compare(file, &object.contents, &present).await,
+                None => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The header of the object that holds `file`, when there is one.
+    pub(super) async fn present(&self, file: ArchiveFile) -> Result<Option<wal::WalHeader>> {
+        let length = u64::try_from(wal::HEADER_BYTES).unwrap_or(u64::MAX);
+        let key = self.key(file);
+        match self.repository.get_range(&key, 0..length).await {
+            Ok(bytes) => Ok(Some(wal::header(&bytes).map_err(|e| {
+                Error::from(e).while_doing(format!("could not read \"{key}\""))
+            })?)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn compare(
+        &self,
+        file: ArchiveFile,
+        contents: &Contents,
+        present: &wal::WalHeader,
+    ) -> Result<Pushed> {
+        let description = &contents.description;
+        let same = present.file_name == description.file_name
+            && present.system_identifier == description.system_identifier
+            && present.raw_length == description.raw_length
+            && present.raw_digest == description.raw_digest;
+        if same {
+            self.repository.make_durable(&self.key(file)).await?;
+            return Ok(Pushed::Present);
+        }
+        let url = self.repository.url();
+        let (found, expected) = (hex(&present.raw_digest), hex(&description.raw_digest));
+        Err(Error::new(
+            Kind::AlreadyExists,
+            format!(
+                "the archive in {url} holds a file of that name with other contents \
+                 ({} bytes, digest {found}; the file has {} bytes, digest {expected})",
+                present.raw_length, description.raw_length
+            ),
+        )
+        .hint(
+            "another server, such as a restored copy, archives under this cluster's name; \
+             give it a name of its own",
+        ))
+    }
+}
+
+/// The first digits of a digest, for people.
+fn hex(digest: &[u8; 32]) -> String {
+    digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// A file that was read, checked and digested.
+struct Contents {
+    path: PathBuf,
+    /// The file, unless it is too large to be kept.
+    raw: Option<Vec<u8>>,
+    description: WalDescription,
+}
+
+/// An object ready to be stored.
+struct Encoded {
+    body: Bytes,
+    contents: Contents,
+}
+
+impl Contents {
+    fn read(archive: &Archive, path: &Path, file: ArchiveFile) -> Result<Self> {
+        let act = || format!("could not read \"{}\"", path.display());
+        let opened = File::open(path).context(act)?;
+        let length = opened.metadata().context(act)?.len();
+        archive.check_length(file, length)?;
+        let keep = length <= WHOLE_BYTES;
+        let capacity = if keep {
+            usize::try_from(length).unwrap_or(0)
+        } else {
+            0
+        };
+        let mut raw = Vec::with_capacity(capacity);
+        let mut head = Vec::new();
+        let mut hasher = ContentHasher::new();
+        let raw_length = pieces(path, opened, |piece| {
+            if head.is_empty() {
+                head = piece[..piece.len().min(WalPageHeader::SIZE_BYTES)].to_vec();
+            }
+            hasher.update(piece);
+            if keep {
+                raw.extend_from_slice(piece);
+            }
+            Ok(())
+        })?;
+        archive.check_length(file, raw_length)?;
+        archive.check_contents(file, &head, &raw)?;
+        Ok(Self {
+            path: path.to_owned(),
+            raw: keep.then_some(raw),
+            description: WalDescription {
+                file_name: file.file_name(archive.segment_size),
+                system_identifier: archive.record.system_identifier,
+                raw_length,
+                raw_digest: hasher.finish(),
+            },
+        })
+    }
+
+    fn encode(mut self, codec: Codec) -> Result<Encoded> {
+        let mut writer = WalWriter::new(&self.description, codec)?;
+        match self.raw.take() {
+            Some(raw) => writer.append(&raw)?,
+            None => self.append_again(&mut writer)?,
+        }
+        Ok(Encoded {
+            body: writer.finish()?.into(),
+            contents: self,
+        })
+    }
+
+    /// Reads the file a second time; it must not have changed since the first.
+    fn append_again(&self, writer: &mut WalWriter) -> Result<()> {
+        let path = &self.path;
+        let opened =
+            File::open(path).context(|| format!("could not read \"{}\"", path.display()))?;
+        let mut hasher = ContentHasher::new();
+        pieces(path, opened, |piece| {
+            hasher.update(piece);
+            Ok(writer.append(piece)?)
+        })?;
+        if hasher.finish() != self.description.raw_digest {
+            let path = path.display();
+            return Err(Error::new(
+                Kind::Refused,
+                format!("\"{path}\" changed while it was read"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Hands the file out in pieces; answers its length.
+fn pieces(path: &Path, mut file: File, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<u64> {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut length = 0;
+    loop {
+        let read = match file.read(&mut buffer) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            read => read.context(|| format!("could not read \"{}\"", path.display()))?,
+        };
+        if read == 0 {
+            return Ok(length);
+        }
+        length += u64::try_from(read).unwrap_or(u64::MAX);
+        take(&buffer[..read])?;
+    }
+}
+
+impl Archive {
+    fn check_length(&self, file: ArchiveFile, length: u64) -> Result<()> {
+        let whole = self.segment_size.get();
+        let refused = |what: String| Err(Error::new(Kind::Refused, what));
+        match file {
+            ArchiveFile::Segment(_) if length != whole => refused(format!(
+                "the file is {length} bytes long, a complete segment of this cluster has {whole}"
+            )),
+            ArchiveFile::Partial(_) if length > whole => refused(format!(
+                "the file is {length} bytes long, a segment of this cluster has {whole}"
+            )),
+            ArchiveFile::History(_) | ArchiveFile::BackupLabel { .. }
+                if length > MAX_TEXT_BYTES =>
+            {
+                refused(format!(
+                    "the file is {length} bytes long, too many for a text"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_contents(&self, file: ArchiveFile, head: &[u8], raw: &[u8]) -> Result<()> {
+        match file {
+            ArchiveFile::Segment(named) | ArchiveFile::Partial(named) => {
+                self.check_segment(named, head)
+            }
+            ArchiveFile::History(timeline) => {
+                // The reason at the end of a line may be in any encoding.
+                let text = String::from_utf8_lossy(raw);
+                let parsed = TimelineHistory::parse(timeline, &text);
+                parsed.map(|_| ()).map_err(refused)
+            }
+            ArchiveFile::BackupLabel { .. } => Ok(()),
+        }
+    }
+
+    /// What the first page of a segment says must fit its name and the cluster's record.
+    fn check_segment(&self, named: WalSegment, head: &[u8]) -> Result<()> {
+        let page = WalPageHeader::parse(head).map_err(refused)?;
+        let (found, expected) = (page.system_identifier, self.record.system_identifier);
+        if found != expected {
+            return Err(refused(format!(
+                "the segment is of the cluster with system identifier {found}, \
+                 this is the archive of {expected}"
+            ))
+            .hint("use the name this cluster was given by init, or init a new name for it"));
+        }
+        if page.segment_size != self.segment_size {
+            return Err(refused(format!(
+                "the segment says that segments have {} bytes, the archive's have {}",
+                page.segment_size, self.segment_size
+            )));
+        }
+        if page.page_address != named.start_lsn(self.segment_size) {
+            return Err(refused(format!(
+                "the segment begins at {}, its name says {}",
+                page.page_address,
+                named.start_lsn(self.segment_size)
+            )));
+        }
+        // The first segment of a timeline begins with the page of the timeline before it.
+        if page.timeline > named.timeline {
+            return Err(refused(format!(
+                "the segment is of timeline {}, its name says {}",
+                page.timeline, named.timeline
+            )));
+        }
+        if page.major.get() != u32::from(self.record.major) {
+            return Err(refused(format!(
+                "the segment was written by PostgreSQL {}, this is the archive of PostgreSQL {}",
+                page.major.get(),
+                self.record.major
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn refused(what: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Refused, what.to_string())
+}

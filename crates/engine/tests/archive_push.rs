@@ -1,0 +1,344 @@
+//! What `archive_command` may rely on.
+
+#![allow(clippy::unwrap_used, reason = "a test states what must hold")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use pgstrata_engine::archive::{self, GetOptions, PushOptions, Pushed};
+use pgstrata_engine::error::{Error, Kind};
+use pgstrata_engine::repository::Repository;
+use pgstrata_engine::repository::fault::{Fault, FaultStore};
+use pgstrata_layer::frame::Codec;
+use support::wal;
+
+const ALONE: PushOptions = PushOptions {
+    codec: Codec::Zstd(1),
+    neighbours: 0,
+    jobs: 1,
+};
+
+async fn push(repository: &Repository, path: &Path) -> Result<Pushed, Error> {
+    let pushed = archive::push(repository, &wal::name(), &wal::record(), path, &ALONE).await;
+    pushed.map(|outcome| outcome.pushed)
+}
+
+/// What the archive gives back; `None` when it says that there is nothing.
+async fn stored(repository: &Repository, name: &str) -> Option<Vec<u8>> {
+    let scratch = tempfile::tempdir().unwrap();
+    let to = scratch.path().join("got");
+    match archive::get(repository, &wal::name(), name, &to, &GetOptions::default()).await {
+        Ok(_) => Some(std::fs::read(&to).unwrap()),
+        Err(error) => {
+            assert_eq!(error.kind(), Kind::NotFound, "{error}");
+            None
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_kind_of_file_comes_back_as_it_was() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let segment = wal::segment(2, 9);
+    let whole = wal::contents(segment, wal::size(), 1);
+    let files = [
+        (segment.file_name(wal::size()), whole.clone()),
+        (format!("{}.partial", segment.file_name(wal::size())), whole),
+        (
+            "00000002.history".to_owned(),
+            b"1\t0/2000000\tno recovery target specified\n".to_vec(),
+        ),
+        (
+            format!("{}.00000028.backup", segment.file_name(wal::size())),
+            b"START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\n".to_vec(),
+        ),
+    ];
+    for (name, contents) in &files {
+        let path = pg_wal.path().join(name);
+        std::fs::write(&path, contents).unwrap();
+        let first = push(&repository, &path).await.unwrap();
+        assert!(matches!(first, Pushed::Stored { .. }), "{name}");
+    }
+    for (name, contents) in &files {
+        assert_eq!(
+            stored(&repository, name).await.as_ref(),
+            Some(contents),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_identical_push_succeeds_and_stores_nothing() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = wal::write(pg_wal.path(), 1, 1, 1);
+    push(&repository, &path).await.unwrap();
+    let before = repository.list("").await.unwrap();
+    assert_eq!(push(&repository, &path).await.unwrap(), Pushed::Present);
+    let recompressed = PushOptions {
+        codec: Codec::None,
+        ..ALONE
+    };
+    let (name, record) = (wal::name(), wal::record());
+    let again = archive::push(&repository, &name, &record, &path, &recompressed).await;
+    assert_eq!(again.unwrap().pushed, Pushed::Present);
+    assert_eq!(repository.list("").await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn other_contents_under_a_name_are_refused_and_the_first_stay() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let other_wal = tempfile::tempdir().unwrap();
+    let path = wal::write(pg_wal.path(), 1, 1, 1);
+    let other = wal::write(other_wal.path(), 1, 1, 2);
+    push(&repository, &path).await.unwrap();
+    let error = push(&repository, &other).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::AlreadyExists);
+    assert!(
+        error.to_string().contains("000000010000000000000001"),
+        "{error}"
+    );
+    assert!(error.hint_text().is_some());
+
+    let history = pg_wal.path().join("00000002.history");
+    std::fs::write(&history, "1\t0/2000000\tone\n").unwrap();
+    push(&repository, &history).await.unwrap();
+    std::fs::write(&history, "1\t0/3000000\tother\n").unwrap();
+    let error = push(&repository, &history).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::AlreadyExists);
+
+    let name = wal::file_name(1, 1);
+    assert_eq!(
+        stored(&repository, &name).await,
+        Some(std::fs::read(&path).unwrap())
+    );
+    let history = stored(&repository, "00000002.history").await.unwrap();
+    assert_eq!(history, b"1\t0/2000000\tone\n");
+}
+
+#[tokio::test]
+async fn of_two_clusters_pushing_one_name_one_wins() {
+    let repository = wal::repository().await;
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let paths = [
+        wal::write(one.path(), 1, 1, 1),
+        wal::write(other.path(), 1, 1, 2),
+    ];
+    let (first, second) =
+        futures::join!(push(&repository, &paths[0]), push(&repository, &paths[1]));
+    let winner = match (&first, &second) {
+        (Ok(_), Err(e)) | (Err(e), Ok(_)) => {
+            assert_eq!(e.kind(), Kind::AlreadyExists);
+            if first.is_ok() { &paths[0] } else { &paths[1] }
+        }
+        both => unreachable!("one of two must win: {both:?}"),
+    };
+    let name = wal::file_name(1, 1);
+    assert_eq!(
+        stored(&repository, &name).await,
+        Some(std::fs::read(winner).unwrap())
+    );
+}
+
+async fn assert_refused(bytes: &[u8], name: &str, words: &str) {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = pg_wal.path().join(name);
+    std::fs::write(&path, bytes).unwrap();
+    let error = push(&repository, &path).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    assert!(error.to_string().contains(words), "{error}");
+    assert_eq!(repository.list("main/wal").await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn files_that_are_not_what_their_name_says_are_refused() {
+    let segment = wal::segment(1, 7);
+    let name = segment.file_name(wal::size());
+    let good = wal::contents(segment, wal::size(), 1);
+    let changed = |at: usize, to: &[u8]| {
+        let mut bytes = good.clone();
+        bytes[at..at + to.len()].copy_from_slice(to);
+        bytes
+    };
+    assert_refused(&good[..good.len() - 1], &name, "complete segment").await;
+    assert_refused(&[], &name, "complete segment").await;
+    assert_refused(&[&good[..], b"x"].concat(), &name, "complete segment").await;
+    assert_refused(
+        &changed(24, &5_u64.to_le_bytes()),
+        &name,
+        "system identifier 5",
+    )
+    .await;
+    assert_refused(&changed(32, &(2 * wal::MIB).to_le_bytes()), &name, "").await;
+    assert_refused(&changed(0, &[0; 2]), &name, "magic").await;
+    assert_refused(
+        &changed(0, &0xD118_u16.to_le_bytes()),
+        &name,
+        "PostgreSQL 18",
+    )
+    .await;
+    assert_refused(&good, &wal::file_name(1, 8), "begins at").await;
+    assert_refused(&changed(4, &2_u32.to_le_bytes()), &name, "timeline 2").await;
+    assert_refused(b"no history", "00000002.history", "line").await;
+    assert_refused(b"3\t0/1\tlater\n", "00000002.history", "increase").await;
+}
+
+#[tokio::test]
+async fn the_first_segment_of_a_timeline_may_begin_with_the_page_before_it() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let contents = wal::contents(wal::segment(1, 7), wal::size(), 1);
+    let path = pg_wal.path().join(wal::file_name(2, 7));
+    std::fs::write(&path, contents).unwrap();
+    push(&repository, &path).await.unwrap();
+}
+
+#[tokio::test]
+async fn names_the_server_does_not_archive_are_usage_errors() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    for name in [
+        "x",
+        "archive_status",
+        "00000001000000000000000g",
+        "000000010000000000001000",
+    ] {
+        let path = pg_wal.path().join(name);
+        std::fs::write(&path, b"x").unwrap();
+        let error = push(&repository, &path).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage, "{name}: {error}");
+    }
+    let absent = pg_wal.path().join(wal::file_name(1, 1));
+    assert_eq!(
+        push(&repository, &absent).await.unwrap_err().kind(),
+        Kind::File
+    );
+}
+
+#[tokio::test]
+async fn ready_neighbours_are_pushed_along_and_their_marks_stay() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let first = wal::write(pg_wal.path(), 1, 5, 1);
+    for number in [3, 6, 7, 8, 9] {
+        wal::write(pg_wal.path(), 1, number, 1);
+    }
+    // A segment that is not complete fails for itself, not for the one asked for.
+    std::fs::write(pg_wal.path().join(wal::file_name(1, 7)), b"short").unwrap();
+    std::fs::write(pg_wal.path().join("archive_status/junk.ready"), b"").unwrap();
+    let marks = || {
+        std::fs::read_dir(pg_wal.path().join("archive_status"))
+            .unwrap()
+            .count()
+    };
+    let before = marks();
+    let options = PushOptions {
+        neighbours: 3,
+        jobs: 4,
+        ..ALONE
+    };
+    let record = wal::record();
+    let outcome = archive::push(&repository, &wal::name(), &record, &first, &options)
+        .await
+        .unwrap();
+    let along: Vec<String> = outcome
+        .neighbours
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(along, [wal::file_name(1, 6), wal::file_name(1, 8)]);
+    assert_eq!(marks(), before);
+    let name = wal::file_name(1, 6);
+    let path = pg_wal.path().join(&name);
+    assert_eq!(push(&repository, &path).await.unwrap(), Pushed::Present);
+    assert_eq!(
+        stored(&repository, &name).await,
+        Some(std::fs::read(&path).unwrap())
+    );
+}
+
+#[tokio::test]
+async fn large_segments_come_back_as_they_were() {
+    const MIB: u32 = 128 << 20;
+    let record = wal::record_of(wal::SYSTEM, MIB);
+    let size = pgstrata_pgdata::WalSegmentSize::try_from(u64::from(MIB)).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", scratch.path().join("repo").display());
+    let repository =
+        Repository::open(&pgstrata_engine::repository::RepositoryOptions::new(url)).unwrap();
+    let encoded = pgstrata_layer::cluster::encode(&record);
+    repository
+        .create("main/cluster", encoded.into())
+        .await
+        .unwrap();
+    let segment = wal::segment(1, 3);
+    let name = segment.file_name(size);
+    let path = scratch.path().join(&name);
+    let contents = wal::contents(segment, size, 1);
+    std::fs::write(&path, &contents).unwrap();
+    let pushed = archive::push(&repository, &wal::name(), &record, &path, &ALONE)
+        .await
+        .unwrap();
+    assert!(matches!(pushed.pushed, Pushed::Stored { .. }));
+    assert!(stored(&repository, &name).await.unwrap() == contents);
+}
+
+/// A file is archived if and only if a push said so, or will be found by the push repeated.
+#[tokio::test]
+async fn a_push_survives_the_failure_of_every_store_operation() {
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = wal::write(pg_wal.path(), 1, 5, 1);
+    wal::write(pg_wal.path(), 1, 6, 1);
+    let names = [wal::file_name(1, 5), wal::file_name(1, 6)];
+    let expected = names
+        .clone()
+        .map(|n| std::fs::read(pg_wal.path().join(n)).unwrap());
+    let options = PushOptions {
+        neighbours: 1,
+        jobs: 2,
+        ..ALONE
+    };
+    let record = wal::record();
+    for fault in [
+        Fault::Before,
+        Fault::After,
+        Fault::PassingBefore,
+        Fault::LostAnswer,
+    ] {
+        for nth in 0.. {
+            let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+            let direct = Repository::with_store(Arc::clone(&memory));
+            wal::init(&direct).await;
+            let store = FaultStore::failing_at(nth, fault, memory);
+            let through = Repository::with_store(store.clone());
+            let outcome = archive::push(&through, &wal::name(), &record, &path, &options).await;
+            if outcome.is_ok() {
+                let got = stored(&direct, &names[0]).await;
+                assert!(got.as_ref() == Some(&expected[0]), "{fault:?} {nth}");
+            } else {
+                assert!(!matches!(fault, Fault::PassingBefore | Fault::LostAnswer));
+            }
+            for (name, expected) in names.iter().zip(&expected) {
+                let got = stored(&direct, name).await;
+                assert!(
+                    got.is_none_or(|g| g == *expected),
+                    "{fault:?} {nth}: whole or not there"
+                );
+            }
+            let again = archive::push(&direct, &wal::name(), &record, &path, &options).await;
+            assert_eq!(again.unwrap().neighbours.len(), 1);
+            if store.operation_count() <= nth {
+                assert!(nth >= 4, "both files need a look and a create");
+                break;
+            }
+        }
+    }
+}
