@@ -369,9 +369,12 @@ load_directory(char *image, const MapHeader *header, const uint16 *renumber,
 	return true;
 }
 
-/* The file's image in memory of its own; missing pages at its end are zero. */
+/*
+ * The file's image in memory of its own. Pages missing at its end are zero:
+ * they were given out but never marked, or a clean map's checksum will tell.
+ */
 static char *
-read_image(const MapHeader *header, Size length)
+read_image(Size length)
 {
 	char	   *image = mmap(NULL, length, PROT_READ | PROT_WRITE,
 							 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -387,7 +390,7 @@ read_image(const MapHeader *header, Size length)
 		done += n;
 	if (fd >= 0)
 		close(fd);
-	if (fd < 0 || n < 0 || (header->clean && done < length))
+	if (fd < 0 || n < 0)
 	{
 		munmap(image, length);
 		return NULL;
@@ -405,7 +408,7 @@ mapfile_load(const MapHeader *header, const char **why)
 {
 	Size		length = (1 + TOKEN_PAGES + (Size) header->pages_used) * MAP_PAGE +
 		(Size) header->slots * sizeof(MapEntry);
-	char	   *image = read_image(header, length);
+	char	   *image = read_image(length);
 	uint16	   *renumber;
 	uint32		generation = header->generation;
 	bool		ok = false;
