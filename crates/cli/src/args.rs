@@ -1,0 +1,530 @@
+//! The command line. Help texts here are what a DBA reads at three in the morning.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Block-level incremental backup for PostgreSQL 15 to 18.
+///
+/// Takes full, differential and incremental backups of a running server into a
+/// directory or an object store, archives WAL, and restores to any point. Every
+/// page of a restored cluster is fetched and written once, however long the chain.
+#[derive(Debug, Parser)]
+#[command(name = "pgstrata", version, propagate_version = true, max_term_width = 100)]
+#[command(after_long_help = FIRST_STEPS)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const FIRST_STEPS: &str = "\
+First steps:
+  export PGSTRATA_REPO=file:///var/lib/pgstrata PGSTRATA_CLUSTER=main
+  pgstrata init   --pgdata /var/lib/postgresql/15/main
+  pgstrata check  --pgdata /var/lib/postgresql/15/main
+  pgstrata backup --pgdata /var/lib/postgresql/15/main
+  pgstrata info
+  pgstrata restore latest --target-dir /var/lib/postgresql/15/restored
+
+Continuous archiving (postgresql.conf):
+  archive_mode = on
+  archive_command = 'pgstrata --repo file:///var/lib/pgstrata --cluster main archive-push %p'
+
+Exit codes: 0 done; 1 archive-get: certainly not in the archive; 2 usage; 3 done with
+warnings; 10 and above: one code for each kind of error (docs/OPERATIONS.md).";
+
+/// Options that every command takes. Flags beat the environment, the environment
+/// beats the configuration file.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// Configuration file [default: /etc/pgstrata/pgstrata.toml, when it exists]
+    #[arg(long, global = true, env = "PGSTRATA_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Repository: file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+    #[arg(long, global = true, env = "PGSTRATA_REPO", value_name = "URL")]
+    pub(crate) repo: Option<String>,
+
+    /// Name of the cluster in the repository: lower-case letters, digits, `.`, `_`, `-`
+    #[arg(long, global = true, env = "PGSTRATA_CLUSTER", value_name = "NAME")]
+    pub(crate) cluster: Option<String>,
+
+    /// S3 endpoint, for servers other than AWS
+    #[arg(long, global = true, env = "PGSTRATA_S3_ENDPOINT", value_name = "URL")]
+    pub(crate) s3_endpoint: Option<String>,
+
+    /// S3 region
+    #[arg(long, global = true, env = "PGSTRATA_S3_REGION", value_name = "NAME")]
+    pub(crate) s3_region: Option<String>,
+
+    /// S3 addressing of buckets: in the path (most self-hosted servers) or in the host name
+    #[arg(long, global = true, env = "PGSTRATA_S3_PATH_STYLE", value_name = "BOOL",
+          num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) s3_path_style: Option<bool>,
+
+    /// File with storage options, `key = "value"` lines; for secrets
+    ///
+    /// Keys are those of the object store: `access_key_id`, `secret_access_key`,
+    /// `session_token`, ... The environment variables of the vendor (`AWS_ACCESS_KEY_ID`,
+    /// ...) and instance roles work too.
+    #[arg(long, global = true, env = "PGSTRATA_CREDENTIALS", value_name = "FILE")]
+    pub(crate) credentials: Option<PathBuf>,
+
+    /// One storage option; may be repeated. Not for secrets: others can see the command line
+    #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(crate) storage: Vec<(String, String)>,
+
+    /// Parallel workers [default: number of cores]
+    #[arg(short, long, global = true, env = "PGSTRATA_JOBS", value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+
+    /// What to print on standard output
+    #[arg(long, global = true, env = "PGSTRATA_OUTPUT", value_enum, value_name = "FORMAT")]
+    pub(crate) output: Option<Output>,
+
+    /// What to log on standard error
+    #[arg(long, global = true, env = "PGSTRATA_LOG_LEVEL", value_enum, value_name = "LEVEL")]
+    pub(crate) log_level: Option<LogLevel>,
+
+    /// No progress bar and no progress lines
+    #[arg(long, global = true)]
+    pub(crate) no_progress: bool,
+}
+
+/// Formats of standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people
+    Text,
+    /// For programs; each document names its schema and version
+    Json,
+}
+
+/// Levels of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevel {
+    /// Failures
+    Error,
+    /// And what needs a look
+    Warn,
+    /// And decisions taken
+    Info,
+    /// And every step
+    Debug,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create the cluster's entry in the repository
+    ///
+    /// Records system identifier, major version, block size and WAL segment size, and
+    /// proves that the store honours create-if-absent. Running it again changes nothing.
+    Init(InitArgs),
+
+    /// Prove the configuration: repository, server, privileges, and that WAL arrives
+    Check(CheckArgs),
+
+    /// Back up a running server from its data directory on this host
+    #[command(visible_alias = "backup-push")]
+    Backup(BackupArgs),
+
+    /// Put one WAL file into the archive (archive_command)
+    ///
+    /// Returns 0 only when the file is durable in the repository. Pushing the same file
+    /// again succeeds; pushing other contents under the same name fails.
+    #[command(visible_alias = "wal-push")]
+    ArchivePush(ArchivePushArgs),
+
+    /// Fetch one WAL file from the archive (restore_command)
+    ///
+    /// Exit code 0: fetched; 1: certainly not in the archive; 255: anything else, which
+    /// makes PostgreSQL stop instead of ending recovery early.
+    #[command(visible_alias = "wal-fetch")]
+    ArchiveGet(ArchiveGetArgs),
+
+    /// Fetch WAL files ahead of recovery into the spool (started by archive-get)
+    #[command(hide = true)]
+    ArchivePrefetch(ArchivePrefetchArgs),
+
+    /// Restore a cluster, to the end of WAL or to any point
+    #[command(visible_alias = "backup-fetch")]
+    Restore(Box<RestoreArgs>),
+
+    /// Show clusters, backups and the WAL archive
+    #[command(visible_aliases = ["backup-list", "show"])]
+    Info(InfoArgs),
+
+    /// Check that every object of the backups is present and undamaged
+    #[command(visible_alias = "validate")]
+    Verify(VerifyArgs),
+
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+
+    /// Print the manual page (roff)
+    #[command(hide = true)]
+    Man,
+}
+
+/// How to reach the server and its files.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServerArgs {
+    /// Data directory of the server
+    #[arg(short = 'D', long, env = "PGDATA", value_name = "DIR")]
+    pub(crate) pgdata: Option<PathBuf>,
+
+    /// How to connect: a libpq connection string or URI [default: what postmaster.pid and PG* say]
+    #[arg(short = 'd', long = "connection", env = "PGSTRATA_CONNECTION", value_name = "CONNINFO")]
+    pub(crate) connection: Option<String>,
+}
+
+/// `init`.
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+/// `check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+
+    /// How long to wait for a WAL segment to arrive in the archive
+    #[arg(long, env = "PGSTRATA_ARCHIVE_TIMEOUT", value_name = "SECONDS")]
+    pub(crate) archive_timeout: Option<u64>,
+}
+
+/// `backup`.
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+
+    /// What to store; auto: incremental when there is a usable parent, else full
+    #[arg(short = 't', long = "type", value_enum, value_name = "TYPE")]
+    pub(crate) kind: Option<BackupType>,
+
+    /// How changed pages are found; auto: the best that can be trusted
+    #[arg(long, env = "PGSTRATA_CHANGE_SOURCE", value_enum, value_name = "SOURCE")]
+    pub(crate) change_source: Option<Source>,
+
+    /// Compression of pages: zstd, zstd:N, lz4 or none [default: zstd:1]
+    #[arg(short = 'Z', long, env = "PGSTRATA_COMPRESS", value_name = "METHOD")]
+    pub(crate) compress: Option<String>,
+
+    /// Where the WAL of this backup comes from; auto: the archive when the server archives
+    /// to this repository, else streamed by this backup
+    #[arg(long, env = "PGSTRATA_WAL", value_enum, value_name = "MODE")]
+    pub(crate) wal: Option<WalMode>,
+
+    /// How long to wait for WAL to arrive in the archive [default: 300]
+    #[arg(long, env = "PGSTRATA_ARCHIVE_TIMEOUT", value_name = "SECONDS")]
+    pub(crate) archive_timeout: Option<u64>,
+
+    /// Directory with pg_receivewal [default: where the server's programs are]
+    #[arg(long, env = "PGSTRATA_PG_BINDIR", value_name = "DIR")]
+    pub(crate) pg_bindir: Option<PathBuf>,
+
+    /// Start at once with an immediate checkpoint, or wait for the spread one
+    #[arg(long, value_enum, value_name = "PACE")]
+    pub(crate) checkpoint: Option<CheckpointPace>,
+
+    /// A page whose checksum fails twice: warn (mark the backup, exit 3) or fail
+    #[arg(long, env = "PGSTRATA_ON_CORRUPT_PAGE", value_enum, value_name = "POLICY")]
+    pub(crate) on_corrupt_page: Option<CorruptPolicy>,
+
+    /// Do not check page headers, for clusters with encrypted or foreign pages
+    #[arg(long)]
+    pub(crate) no_page_header_check: bool,
+
+    /// Limit of reading from the cluster, bytes per second (K, M, G: powers of 1024)
+    #[arg(long, env = "PGSTRATA_MAX_RATE", value_name = "RATE", value_parser = parse_size)]
+    pub(crate) max_rate: Option<u64>,
+
+    /// Show what would be done and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Types of backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackupType {
+    /// Incremental when there is a usable parent, else full
+    Auto,
+    /// Every page
+    Full,
+    /// What changed since the last full backup
+    Diff,
+    /// What changed since the last backup
+    Incr,
+}
+
+/// Change sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Source {
+    /// The best that can be trusted
+    Auto,
+    /// The server extension's map of changed pages
+    Tracker,
+    /// WAL summaries of PostgreSQL 17 and later
+    Summary,
+    /// Reads every page; page LSN for main forks, digests for the rest
+    Lsn,
+    /// Reads every page and compares digests; trusts nothing
+    Digest,
+}
+
+/// Sources of a backup's WAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WalMode {
+    /// Archive when the server archives to this repository, else stream
+    Auto,
+    /// Wait until the server has archived it
+    Archive,
+    /// Stream it with pg_receivewal
+    Stream,
+}
+
+/// Paces of the start checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckpointPace {
+    /// At once
+    Fast,
+    /// Spread over checkpoint_completion_target
+    Spread,
+}
+
+/// Policies for corrupt pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CorruptPolicy {
+    /// Store the page as it is, mark the backup, exit 3
+    Warn,
+    /// Fail the backup
+    Fail,
+}
+
+/// `archive-push`.
+#[derive(Debug, Args)]
+pub(crate) struct ArchivePushArgs {
+    /// The file: %p
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+
+    /// Compression of WAL: zstd, zstd:N, lz4 or none [default: zstd:1]
+    #[arg(short = 'Z', long, env = "PGSTRATA_COMPRESS", value_name = "METHOD")]
+    pub(crate) compress: Option<String>,
+
+    /// Also push up to N further files that are ready [default: 8]
+    #[arg(long, env = "PGSTRATA_PUSH_AHEAD", value_name = "N")]
+    pub(crate) ahead: Option<usize>,
+}
+
+/// `archive-get`.
+#[derive(Debug, Args)]
+pub(crate) struct ArchiveGetArgs {
+    /// Name of the file: %f
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+
+    /// Where to put it: %p
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+
+    /// Directory for files fetched ahead [default: below the temporary directory]
+    #[arg(long, env = "PGSTRATA_SPOOL", value_name = "DIR")]
+    pub(crate) spool: Option<PathBuf>,
+
+    /// How many segments to fetch ahead; 0: none [default: 8]
+    #[arg(long, env = "PGSTRATA_PREFETCH", value_name = "N")]
+    pub(crate) prefetch: Option<usize>,
+}
+
+/// `archive-prefetch`.
+#[derive(Debug, Args)]
+pub(crate) struct ArchivePrefetchArgs {
+    /// Fetch the segments that follow this one
+    pub(crate) after: String,
+
+    /// The spool
+    #[arg(long, value_name = "DIR")]
+    pub(crate) spool: PathBuf,
+
+    /// How many
+    #[arg(long, value_name = "N")]
+    pub(crate) count: usize,
+}
+
+/// `restore`.
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// Label of the backup, or latest: the newest one that can reach the target
+    #[arg(value_name = "LABEL", default_value = "latest")]
+    pub(crate) label: String,
+
+    /// Where to restore: absent or empty, unless a restore was interrupted there
+    #[arg(long, value_name = "DIR", required_unless_present = "plan")]
+    pub(crate) target_dir: Option<PathBuf>,
+
+    /// Where recovery stops
+    #[arg(short = 't', long = "type", value_enum, value_name = "TYPE", default_value = "default")]
+    pub(crate) kind: RecoveryType,
+
+    /// The point for --type time, xid, lsn or name
+    ///
+    /// A time needs an offset from UTC or a zone: 2026-11-21 09:33:05+00
+    #[arg(long, value_name = "POINT")]
+    pub(crate) target: Option<String>,
+
+    /// Stop just before the target instead of just after it
+    #[arg(long)]
+    pub(crate) target_exclusive: bool,
+
+    /// Timeline to follow: latest, current, or a number
+    #[arg(long, value_name = "TIMELINE")]
+    pub(crate) target_timeline: Option<String>,
+
+    /// What the server does at the target
+    #[arg(long, value_enum, value_name = "ACTION")]
+    pub(crate) target_action: Option<TargetAction>,
+
+    /// Put a tablespace elsewhere: OLD-DIRECTORY=NEW or OID=NEW; may be repeated
+    #[arg(long, value_name = "OLD=NEW", value_parser = key_value)]
+    pub(crate) tablespace_map: Vec<(String, String)>,
+
+    /// Put pg_wal there and link it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wal_dir: Option<PathBuf>,
+
+    /// restore_command to write [default: this program with the options given now]
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) restore_command: Option<String>,
+
+    /// Show backup, WAL, timelines and bytes, and do nothing
+    #[arg(long)]
+    pub(crate) plan: bool,
+}
+
+/// Kinds of recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RecoveryType {
+    /// To the end of the archived WAL
+    Default,
+    /// To the end of the backup
+    Immediate,
+    /// To a time
+    Time,
+    /// To a transaction
+    Xid,
+    /// To an LSN
+    Lsn,
+    /// To a point made by pg_create_restore_point()
+    Name,
+    /// As a standby
+    Standby,
+    /// No archive recovery: only the WAL of the backup itself
+    None,
+}
+
+/// Actions at the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TargetAction {
+    /// Wait, for a look and pg_wal_replay_resume()
+    Pause,
+    /// Open for writes on a new timeline
+    Promote,
+    /// Stop the server
+    Shutdown,
+}
+
+/// `info`.
+#[derive(Debug, Args)]
+pub(crate) struct InfoArgs {
+    /// Show one backup in detail
+    #[arg(value_name = "LABEL")]
+    pub(crate) label: Option<String>,
+}
+
+/// `verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The backup, with the chain it stands on [default: all]
+    #[arg(value_name = "LABEL")]
+    pub(crate) label: Option<String>,
+
+    /// Decode every page and check page checksums and digests
+    #[arg(long)]
+    pub(crate) deep: bool,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+/// `64M` and the like: K, M, G, T are powers of 1024.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = text[digits.len()..].trim().trim_end_matches(['B', 'b']).trim_end_matches('i');
+    let shift = match unit.to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(format!("unknown unit \"{unit}\": use K, M, G or T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| "expected a number such as 64M".to_owned())?;
+    number
+        .checked_mul(1 << shift)
+        .filter(|&n| n > 0)
+        .ok_or_else(|| "out of range".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        assert_eq!(parse_size("64M"), Ok(64 << 20));
+        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert!(parse_size("0").is_err());
+        assert!(parse_size("5X").is_err());
+        assert!(parse_size("").is_err());
+        assert!(parse_size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn names_of_other_tools_are_understood() {
+        for (alias, name) in [
+            ("backup-push", "backup"),
+            ("backup-fetch", "restore"),
+            ("backup-list", "info"),
+            ("show", "info"),
+            ("wal-push", "archive-push"),
+            ("wal-fetch", "archive-get"),
+            ("validate", "verify"),
+        ] {
+            let found = Cli::command();
+            let found = found.find_subcommand(alias).map(clap::Command::get_name);
+            assert_eq!(found, Some(name));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The configuration file, and what follows from it together with the flags.
+//!
+//! Every top-level key has the name of a flag. `[clusters.NAME]` holds keys for
+//! one cluster; `[storage]` holds options of the object store. Flags beat the
+//! environment (clap has merged the two already), the environment beats the file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use pgstrata_engine::error::{Error, FileContext, Kind, Result};
+use pgstrata_engine::repository::RepositoryOptions;
+use pgstrata_layer::keys::ClusterName;
+use serde::Deserialize;
+
+use crate::args::Global;
+
+const DEFAULT_FILE: &str = "/etc/pgstrata/pgstrata.toml";
+
+/// Keys of the file, at the top or in `[clusters.NAME]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Settings {
+    pub(crate) repo: Option<String>,
+    pub(crate) cluster: Option<String>,
+    pub(crate) s3_endpoint: Option<String>,
+    pub(crate) s3_region: Option<String>,
+    pub(crate) s3_path_style: Option<bool>,
+    pub(crate) credentials: Option<PathBuf>,
+    pub(crate) jobs: Option<usize>,
+    pub(crate) output: Option<String>,
+    pub(crate) log_level: Option<String>,
+    pub(crate) pgdata: Option<PathBuf>,
+    pub(crate) connection: Option<String>,
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<String>,
+    pub(crate) change_source: Option<String>,
+    pub(crate) compress: Option<String>,
+    pub(crate) wal: Option<String>,
+    pub(crate) archive_timeout: Option<u64>,
+    pub(crate) pg_bindir: Option<PathBuf>,
+    pub(crate) checkpoint: Option<String>,
+    pub(crate) on_corrupt_page: Option<String>,
+    pub(crate) no_page_header_check: Option<bool>,
+    pub(crate) max_rate: Option<String>,
+    pub(crate) ahead: Option<usize>,
+    pub(crate) spool: Option<PathBuf>,
+    pub(crate) prefetch: Option<usize>,
+}
+
+/// Flags, environment and file together.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// The file that was read.
+    pub(crate) file: Option<PathBuf>,
+    /// Its keys, those of the cluster first.
+    pub(crate) settings: Settings,
+    storage: BTreeMap<String, String>,
+    global: Global,
+}
+
+impl Config {
+    /// Reads the file that `global` names, or the default one when it exists.
+    pub(crate) fn load(global: Global) -> Result<Self> {
+        let default = Path::new(DEFAULT_FILE);
+        let file = match &global.config {
+            Some(file) => Some(file.clone()),
+            None => default.exists().then(|| default.to_owned()),
+        };
+        let (settings, storage) = match &file {
+            Some(file) => read(file, global.cluster.as_deref())?,
+            None => (Settings::default(), BTreeMap::new()),
+        };
+        Ok(Self { file, settings, storage, global })
+    }
+
+    /// The cluster's name.
+    pub(crate) fn cluster(&self) -> Result<ClusterName> {
+        let name = self.global.cluster.as_ref().or(self.settings.cluster.as_ref());
+        let name = name.ok_or_else(|| missing("the cluster's name", "--cluster", "PGSTRATA_CLUSTER"))?;
+        ClusterName::parse(name).ok_or_else(|| {
+            Error::new(Kind::Usage, format!("\"{name}\" is not a cluster name")).hint(
+                "use up to 63 of: lower-case letters, digits, \".\", \"_\", \"-\"; first a letter or a digit",
+            )
+        })
+    }
+
+    /// Where the repository is and how to reach it.
+    pub(crate) fn repository(&self) -> Result<RepositoryOptions> {
+        let url = self.global.repo.as_ref().or(self.settings.repo.as_ref());
+        let url = url.ok_or_else(|| missing("the repository", "--repo", "PGSTRATA_REPO"))?;
+        let mut options = self.storage.clone();
+        if let Some(file) = self.global.credentials.as_ref().or(self.settings.credentials.as_ref()) {
+            options.extend(read_credentials(file)?);
+        }
+        let mut set = |key: &str, value: Option<String>| {
+            if let Some(value) = value {
+                options.insert(key.to_owned(), value);
+            }
+        };
+        let endpoint = self.global.s3_endpoint.clone().or(self.settings.s3_endpoint.clone());
+        let plain_http = endpoint.as_ref().is_some_and(|e| e.starts_with("http://"));
+        set("aws_endpoint", endpoint);
+        set("aws_allow_http", plain_http.then(|| "true".to_owned()));
+        set("aws_region", self.global.s3_region.clone().or(self.settings.s3_region.clone()));
+        let path_style = self.global.s3_path_style.or(self.settings.s3_path_style);
+        set("aws_virtual_hosted_style_request", path_style.map(|p| (!p).to_string()));
+        options.extend(self.global.storage.iter().cloned());
+        Ok(RepositoryOptions { url: url.clone(), options })
+    }
+
+    /// Number of workers: as asked for, else one per core.
+    pub(crate) fn jobs(&self) -> Result<usize> {
+        match self.global.jobs.or(self.settings.jobs) {
+            Some(0) => Err(Error::new(Kind::Usage, "--jobs must be at least 1")),
+            Some(jobs) if jobs > 256 => Err(Error::new(Kind::Usage, "--jobs must be at most 256")),
+            Some(jobs) => Ok(jobs),
+            None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
+        }
+    }
+
+    /// The options of this call as flags, for a restore_command that must work without them.
+    /// Secrets stay in the environment and in files.
+    pub(crate) fn as_flags(&self) -> Result<Vec<String>> {
+        let mut flags = Vec::new();
+        let mut flag = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                flags.push(format!("--{name}={value}"));
+            }
+        };
+        let path = |p: &PathBuf| absolute(p).map(|p| p.display().to_string());
+        flag("config", self.file.as_ref().map(path).transpose()?);
+        let repository = self.repository()?;
+        flag("repo", Some(repository.url));
+        flag("cluster", Some(self.cluster()?.as_str().to_owned()));
+        flag("s3-endpoint", self.global.s3_endpoint.clone());
+        flag("s3-region", self.global.s3_region.clone());
+        flag("s3-path-style", self.global.s3_path_style.map(|p| p.to_string()));
+        flag("credentials", self.global.credentials.as_ref().map(path).transpose()?);
+        for (key, value) in &self.global.storage {
+            flags.push(format!("--storage={key}={value}"));
+        }
+        Ok(flags)
+    }
+}
+
+/// The flag's value, else the file's value read as a flag's would be.
+pub(crate) fn choose<T: ValueEnum>(flag: Option<T>, file: Option<&str>, key: &str) -> Result<Option<T>> {
+    match (flag, file) {
+        (Some(value), _) => Ok(Some(value)),
+        (None, None) => Ok(None),
+        (None, Some(text)) => T::from_str(text, true).map(Some).map_err(|_| {
+            let known: Vec<String> = T::value_variants()
+                .iter()
+                .filter_map(|v| v.to_possible_value().map(|v| v.get_name().to_owned()))
+                .collect();
+            Error::new(Kind::Usage, format!("\"{text}\" is not a value of {key}"))
+                .hint(format!("use one of: {}", known.join(", ")))
+        }),
+    }
+}
+
+/// `path` from the root; it need not exist.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).context(|| format!("could not make \"{}\" absolute", path.display()))
+}
+
+fn missing(what: &str, flag: &str, variable: &str) -> Error {
+    Error::new(Kind::Usage, format!("{what} is not known"))
+        .hint(format!("give {flag}, set {variable}, or write it in {DEFAULT_FILE}"))
+}
+
+fn read(file: &Path, cluster: Option<&str>) -> Result<(Settings, BTreeMap<String, String>)> {
+    let invalid = |e: &dyn std::fmt::Display| {
+        let text = e.to_string();
+        Error::new(Kind::Usage, format!("could not read configuration file \"{}\": {}", file.display(), text.trim()))
+    };
+    let text = std::fs::read_to_string(file)
+        .context(|| format!("could not read configuration file \"{}\"", file.display()))?;
+    let mut table: toml::Table = text.parse().map_err(|e| invalid(&e))?;
+    let clusters = table.remove("clusters");
+    let storage = match table.remove("storage") {
+        Some(value) => value.try_into().map_err(|e| invalid(&e))?,
+        None => BTreeMap::new(),
+    };
+    // The top level names the cluster whose table then overrides the top level.
+    let top: Settings = toml::Value::Table(table.clone()).try_into().map_err(|e| invalid(&e))?;
+    let name = cluster.map(str::to_owned).or(top.cluster);
+    if let Some(clusters) = clusters {
+        let mut clusters: BTreeMap<String, toml::Table> = clusters.try_into().map_err(|e| invalid(&e))?;
+        if let Some(own) = name.and_then(|n| clusters.remove(&n)) {
+            table.extend(own);
+        }
+    }
+    let settings = toml::Value::Table(table).try_into().map_err(|e| invalid(&e))?;
+    Ok((settings, storage))
+}
+
+fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
+    let text = std::fs::read_to_string(file)
+        .context(|| format!("could not read credentials file \"{}\"", file.display()))?;
+    // The parser's message would show the line, and with it the secret.
+    toml::from_str(&text).map_err(|_| {
+        Error::new(Kind::Usage, format!("credentials file \"{}\" is not a list of key = \"value\" lines", file.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str, cluster: Option<&str>) -> Result<(Settings, BTreeMap<String, String>)> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        read(file.path(), cluster)
+    }
+
+    #[test]
+    fn a_clusters_table_overrides_the_top_level() {
+        let text = "repo = 'file:///r'\ncluster = 'a'\njobs = 2\n[clusters.a]\njobs = 4\n[clusters.b]\njobs = 8\n[storage]\nk = 'v'\n";
+        let (a, storage) = read_text(text, None).unwrap();
+        assert_eq!(a.jobs, Some(4));
+        assert_eq!(a.repo.as_deref(), Some("file:///r"));
+        assert_eq!(storage.get("k").map(String::as_str), Some("v"));
+        let (b, _) = read_text(text, Some("b")).unwrap();
+        assert_eq!(b.jobs, Some(8));
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_that_names_it() {
+        let error = read_text("repoo = 'x'\n", None).unwrap_err();
+        assert!(error.to_string().contains("repoo"), "{error}");
+    }
+
+    #[test]
+    fn a_broken_credentials_file_shows_no_secret() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret_access_key = hunter2\n").unwrap();
+        let error = read_credentials(file.path()).unwrap_err();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+}
