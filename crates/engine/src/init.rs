@@ -1,0 +1,102 @@
+//! Making a cluster known to a repository: once, and for one cluster only.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_layer::cluster::{self, ClusterRecord, FORMAT};
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_pgdata::control::ControlFile;
+
+use crate::cluster::read_control;
+use crate::error::{Error, Kind, Result};
+use crate::repository::Repository;
+
+/// What `init` found or made.
+#[derive(Clone, Debug)]
+pub struct InitReport {
+    /// Whether the record is new.
+    pub created: bool,
+    /// The record as it is in the repository.
+    pub record: ClusterRecord,
+}
+
+/// Records the cluster of `data_directory` under `name`, after proving that the
+/// store honours create-if-absent. Running it again for the same cluster changes nothing.
+///
+/// # Errors
+/// `Refused` when the name belongs to another cluster, or the store overwrites.
+pub async fn init(repository: &Repository, name: &ClusterName, data_directory: &Path) -> Result<InitReport> {
+    let directory = data_directory.to_owned();
+    let reading = tokio::task::spawn_blocking(move || read_control(&directory))
+        .await
+        .map_err(|error| Error::new(Kind::File, format!("could not read pg_control: {error}")))??;
+    repository.probe(name.as_str()).await?;
+    let wanted = record_of(name, &reading.control);
+    let body = Bytes::from(cluster::encode(&wanted));
+    match repository.create(&name.cluster_key(), body).await {
+        Ok(()) => Ok(InitReport { created: true, record: wanted }),
+        Err(error) if error.kind() == Kind::AlreadyExists => {
+            let record = load_record(repository, name).await?;
+            require_same(&record, &wanted)?;
+            Ok(InitReport { created: false, record })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn record_of(name: &ClusterName, control: &ControlFile) -> ClusterRecord {
+    let narrow = |value: u64| u32::try_from(value).expect("a WAL segment has at most 1 GiB");
+    ClusterRecord {
+        name: name.as_str().to_owned(),
+        format: FORMAT,
+        system_identifier: control.system_identifier,
+        major: u16::try_from(control.major.get()).expect("a major version is 15 to 18"),
+        catalog_version: control.catalog_version,
+        block_size: control.block_size,
+        wal_segment_size: narrow(control.wal_segment_size.get()),
+        created_at: Timestamp::now(),
+        written_by: concat!("pgstrata ", env!("CARGO_PKG_VERSION")).to_owned(),
+    }
+}
+
+/// The cluster's record.
+///
+/// # Errors
+/// `NotFound` when `init` has not run, `Damaged` when it cannot be read back.
+pub async fn load_record(repository: &Repository, name: &ClusterName) -> Result<ClusterRecord> {
+    let key = name.cluster_key();
+    let body = match repository.get(&key).await {
+        Ok(body) => body,
+        Err(error) if error.kind() == Kind::NotFound => {
+            let message = format!("repository {} does not know cluster \"{}\"", repository.url(), name.as_str());
+            return Err(Error::new(Kind::NotFound, message)
+                .hint("run \"pgstrata init\", or check --repo and --cluster"));
+        }
+        Err(error) => return Err(error),
+    };
+    let record = cluster::decode(&body)
+        .map_err(|error| Error::new(Kind::Damaged, format!("could not read \"{key}\": {error}")))?;
+    if record.name != name.as_str() {
+        let message = format!("\"{key}\" is the record of cluster \"{}\"", record.name);
+        return Err(Error::new(Kind::Damaged, message));
+    }
+    Ok(record)
+}
+
+fn require_same(record: &ClusterRecord, found: &ClusterRecord) -> Result<()> {
+    let differing = [
+        ("system identifier", record.system_identifier, found.system_identifier),
+        ("major version", u64::from(record.major), u64::from(found.major)),
+        ("block size", u64::from(record.block_size), u64::from(found.block_size)),
+        ("WAL segment size", u64::from(record.wal_segment_size), u64::from(found.wal_segment_size)),
+    ]
+    .into_iter()
+    .find(|(_, recorded, found)| recorded != found);
+    let Some((what, recorded, found)) = differing else { return Ok(()) };
+    let message = format!(
+        "cluster \"{}\" in the repository is another one: its {what} is {recorded}, that of the data directory is {found}",
+        record.name
+    );
+    Err(Error::new(Kind::Refused, message).hint("give this cluster a name of its own with --cluster"))
+}
