@@ -10,5 +10,6 @@ pub mod catalog;
 pub mod check;
 pub mod cluster;
 pub mod error;
+pub mod init;
 pub mod progress;
 pub mod repository;
