@@ -221,17 +221,13 @@ pub(crate) struct BackupArgs {
     pub(crate) compress: Option<String>,
 
     /// Where the WAL of this backup comes from; auto: the archive when the server archives
-    /// to this repository, else streamed by this backup
+    /// to this repository, else taken by this backup while it runs
     #[arg(long, env = "PGSTRATA_WAL", value_enum, value_name = "MODE")]
     pub(crate) wal: Option<WalMode>,
 
-    /// How long to wait for WAL to arrive in the archive [default: 300]
+    /// How long to wait for WAL to arrive in the archive [default: 600]
     #[arg(long, env = "PGSTRATA_ARCHIVE_TIMEOUT", value_name = "SECONDS")]
     pub(crate) archive_timeout: Option<u64>,
-
-    /// Directory with pg_receivewal [default: where the server's programs are]
-    #[arg(long, env = "PGSTRATA_PG_BINDIR", value_name = "DIR")]
-    pub(crate) pg_bindir: Option<PathBuf>,
 
     /// Start at once with an immediate checkpoint, or wait for the spread one
     #[arg(long, value_enum, value_name = "PACE")]
@@ -289,7 +285,7 @@ pub(crate) enum WalMode {
     Auto,
     /// Wait until the server has archived it
     Archive,
-    /// Stream it with pg_receivewal
+    /// Taken by this backup from the server's pg_wal, held by a temporary slot
     Stream,
 }
 
@@ -355,7 +351,7 @@ pub(crate) struct ArchivePrefetchArgs {
 
     /// The spool
     #[arg(long, value_name = "DIR")]
-    pub(crate) spool: PathBuf,
+    pub(crate) spool: Option<PathBuf>,
 
     /// How many
     #[arg(long, value_name = "N")]
@@ -370,8 +366,8 @@ pub(crate) struct RestoreArgs {
     pub(crate) label: String,
 
     /// Where to restore: absent or empty, unless a restore was interrupted there
-    #[arg(long, value_name = "DIR", required_unless_present = "plan")]
-    pub(crate) target_dir: Option<PathBuf>,
+    #[arg(long, value_name = "DIR")]
+    pub(crate) target_dir: PathBuf,
 
     /// Where recovery stops
     #[arg(short = 't', long = "type", value_enum, value_name = "TYPE", default_value = "default")]
@@ -402,10 +398,6 @@ pub(crate) struct RestoreArgs {
     /// Put pg_wal there and link it
     #[arg(long, value_name = "DIR")]
     pub(crate) wal_dir: Option<PathBuf>,
-
-    /// restore_command to write [default: this program with the options given now]
-    #[arg(long, value_name = "COMMAND")]
-    pub(crate) restore_command: Option<String>,
 
     /// Show backup, WAL, timelines and bytes, and do nothing
     #[arg(long)]

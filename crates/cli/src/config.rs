@@ -38,7 +38,6 @@ pub(crate) struct Settings {
     pub(crate) compress: Option<String>,
     pub(crate) wal: Option<String>,
     pub(crate) archive_timeout: Option<u64>,
-    pub(crate) pg_bindir: Option<PathBuf>,
     pub(crate) checkpoint: Option<String>,
     pub(crate) on_corrupt_page: Option<String>,
     pub(crate) no_page_header_check: Option<bool>,

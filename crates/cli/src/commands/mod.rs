@@ -1,6 +1,9 @@
 //! One module per command: arguments to options, report to text or JSON.
 
+mod archive;
+mod backup;
 mod init;
+mod restore;
 
 use std::path::PathBuf;
 
@@ -72,6 +75,11 @@ pub(crate) fn without_configuration(command: &Command) -> Result<Option<u8>> {
 pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
     match command {
         Command::Init(args) => init::run(context, &args).await,
+        Command::Backup(args) => backup::run(context, &args).await,
+        Command::ArchivePush(args) => archive::push(context, &args).await,
+        Command::ArchiveGet(args) => archive::get(context, &args).await,
+        Command::ArchivePrefetch(args) => archive::prefetch(context, &args).await,
+        Command::Restore(args) => restore::run(context, &args).await,
         _ => Err(Error::new(Kind::Unsupported, "this command is not built yet")),
     }
 }
