@@ -1,0 +1,159 @@
+//! A server, a repository, and the program as a DBA runs it.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    unreachable_pub,
+    missing_docs,
+    reason = "helpers of tests may fail like tests; each test file uses some"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use pgstrata_lab::cluster::{Builder, Cluster};
+use pgstrata_lab::s3::S3Server;
+use serde_json::Value;
+
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A cluster that archives to a repository, with the program beside it.
+pub struct Stage {
+    pub cluster: Cluster,
+    pub program: PathBuf,
+    pub repository: String,
+    environment: Vec<(&'static str, String)>,
+    _s3: Option<S3Server>,
+}
+
+/// Where a stage keeps its backups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    Directory,
+    S3,
+}
+
+impl Stage {
+    /// Starts a cluster that archives to its own repository, and runs `init`.
+    pub fn archiving(builder: Builder, store: Store) -> Self {
+        let stage = Self::silent(builder.conf("archive_mode", "on").conf("archive_command", "false"), store);
+        let settings: Vec<String> = stage.environment.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let command = format!(
+            "{} {} --repo {} --cluster main archive-push %p",
+            settings.join(" "),
+            stage.program.display(),
+            stage.repository
+        );
+        stage.cluster.append_conf("archive_command", &command).unwrap();
+        stage.cluster.reload().unwrap();
+        stage
+    }
+
+    /// Starts a cluster that archives as `builder` says, and runs `init`.
+    pub fn silent(builder: Builder, store: Store) -> Self {
+        let cluster = builder.start().unwrap();
+        let program = cluster.installed_binary(Path::new(env!("CARGO_BIN_EXE_pgstrata"))).unwrap();
+        let (repository, environment, s3) = match store {
+            Store::Directory => {
+                let directory = cluster.create_dir("repository").unwrap();
+                (format!("file://{}", directory.display()), Vec::new(), None)
+            }
+            Store::S3 => {
+                let s3 = S3Server::start().unwrap();
+                let mut environment = s3.env();
+                environment.push(("PGSTRATA_S3_PATH_STYLE", "true".to_owned()));
+                (format!("s3://{}/backups", s3.bucket()), environment, Some(s3))
+            }
+        };
+        let stage = Self { cluster, program, repository, environment, _s3: s3 };
+        stage.ok(&["init", "--pgdata", &stage.pgdata()]);
+        stage
+    }
+
+    pub fn pgdata(&self) -> String {
+        self.cluster.pgdata().display().to_string()
+    }
+
+    /// The program with repository and cluster set, run as the server's user.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.cluster.command_as_server_user(&self.program);
+        command.env("PGSTRATA_REPO", &self.repository).env("PGSTRATA_CLUSTER", "main");
+        command.envs(self.environment.iter().map(|(k, v)| (k, v)));
+        command.args(arguments);
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs the program, which must succeed; returns its standard output.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "pgstrata {arguments:?}: {}\n{log}\n{}", output.status, self.cluster.log_tail(20));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs the program, which must fail; returns its exit code and standard error.
+    pub fn fails(&self, arguments: &[&str]) -> (i32, String) {
+        let output = self.run(arguments);
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        let code = output.status.code().unwrap();
+        assert_ne!(code, 0, "pgstrata {arguments:?} succeeded");
+        (code, log)
+    }
+
+    /// Runs the program, which must succeed; returns its JSON document.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let mut all = vec!["--output", "json"];
+        all.extend(arguments);
+        serde_json::from_str(&self.ok(&all)).unwrap()
+    }
+
+    /// Takes a backup; returns its report.
+    pub fn backup(&self, arguments: &[&str]) -> Value {
+        let pgdata = self.pgdata();
+        let mut all = vec!["backup", "--pgdata", &pgdata];
+        all.extend(arguments);
+        self.json(&all)
+    }
+
+    /// An empty directory that the server's user owns, with the mode PostgreSQL wants.
+    pub fn target(&self, name: &str) -> PathBuf {
+        self.cluster.socket_dir().join(name)
+    }
+
+    /// Restores into a new directory of that name.
+    pub fn restore(&self, name: &str, arguments: &[&str]) -> PathBuf {
+        let target = self.target(name);
+        let text = target.display().to_string();
+        let mut all = vec!["restore", "--target-dir", &text];
+        all.extend(arguments);
+        self.ok(&all);
+        target
+    }
+
+    /// Starts a restored cluster and waits until it accepts writes.
+    pub fn start_restored(&self, target: &Path) -> Cluster {
+        let restored = Cluster::adopt(self.cluster.major(), target).conf("archive_mode", "off").start();
+        let restored = restored.unwrap();
+        restored.wait_promoted(PATIENCE).unwrap();
+        restored
+    }
+}
+
+/// The number at `path` of a JSON document.
+pub fn number(document: &Value, path: &str) -> u64 {
+    let found = document.pointer(path).and_then(Value::as_u64);
+    found.unwrap_or_else(|| panic!("no number at {path} in {document:#}"))
+}
+
+/// The text at `path` of a JSON document.
+pub fn text<'a>(document: &'a Value, path: &str) -> &'a str {
+    let found = document.pointer(path).and_then(Value::as_str);
+    found.unwrap_or_else(|| panic!("no text at {path} in {document:#}"))
+}
