@@ -13,3 +13,4 @@ pub mod error;
 pub mod init;
 pub mod progress;
 pub mod repository;
+pub mod restore;

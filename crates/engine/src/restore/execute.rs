@@ -1,0 +1,362 @@
+//! Obeys a plan.
+//!
+//! Order: directories and markers; files, page by page; label, map, links, settings and signal; everything durable;
+//! `pg_control`; markers gone. Killed anywhere before `pg_control`, no server starts from what is there, and the same
+//! restore begins anew; killed after it, only markers are left, and the same restore removes them.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use pgstrata_layer::overlay::Overlay;
+use pgstrata_pgdata::backup_manifest::WalRange;
+use pgstrata_pgdata::exclude::empty_wal_directories;
+use pgstrata_pgdata::label::{BackupLabel, TablespaceMap};
+use pgstrata_pgdata::timeline::TimelineId;
+use pgstrata_pgdata::wal::WalSegment;
+use pgstrata_pgdata::{FileChecksum, Oid};
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+use super::Source;
+use super::destination::{Claimed, Condition, Layout, new_marker};
+use super::durable;
+use super::inventory::archived_file;
+use super::plan::{PlanInner, RestorePlan, prefixes};
+use super::reads::{Reading, read_frames};
+use super::settings::RecoverySettings;
+use super::writes::{ManifestSink, OpenFile, Writer};
+use crate::catalog::ChainEntries;
+use crate::error::{Error, FileContext, Kind, Result};
+use crate::progress::Progress;
+use crate::repository::Repository;
+
+/// Name under which `pg_control` is written before it is renamed.
+const CONTROL_TEMPORARY: &str = "pg_control.pgstrata";
+
+const AUTO_CONF: &str = "postgresql.auto.conf";
+
+/// What a restore has done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RestoreReport {
+    /// The layer.
+    pub label: String,
+    /// Files and directories.
+    pub files: u64,
+    /// Pages written.
+    pub pages: u64,
+    /// Bytes written to files of the cluster.
+    pub written_bytes: u64,
+    /// Bytes fetched from packs.
+    pub fetched_bytes: u64,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// Restores what `plan` says.
+///
+/// # Errors
+/// Whatever stops it; the destination then cannot be started, and the same restore can be run again.
+pub async fn execute(
+    repository: &Repository,
+    plan: &RestorePlan,
+    progress: &Progress,
+) -> Result<RestoreReport> {
+    let started = Instant::now();
+    let source = Source {
+        repository: repository.clone(),
+        cluster: plan.inner.cluster.clone(),
+        runtime: Handle::current(),
+    };
+    progress.set_total(plan.write_bytes);
+    let task = Restore {
+        source,
+        plan: plan.inner.clone(),
+        timeline: plan.timeline,
+        progress: progress.clone(),
+        notes: Vec::new(),
+    };
+    let done = tokio::task::spawn_blocking(move || task.run());
+    let (files, notes) = done
+        .await
+        .map_err(|e| Error::new(Kind::Interrupted, format!("the restore was stopped: {e}")))??;
+    let reading = progress.read();
+    Ok(RestoreReport {
+        label: plan.label.clone(),
+        files,
+        pages: reading.pages,
+        written_bytes: reading.done_bytes,
+        fetched_bytes: reading.stored_bytes,
+        seconds: started.elapsed().as_secs_f64(),
+        notes,
+    })
+}
+
+struct Restore {
+    source: Source,
+    plan: PlanInner,
+    timeline: TimelineId,
+    progress: Progress,
+    notes: Vec<String>,
+}
+
+impl Restore {
+    fn run(mut self) -> Result<(u64, Vec<String>)> {
+        let label = self.plan.chain[0].label.to_string();
+        let layout = self.plan.layout.clone();
+        if layout.inspect(&label)? == Condition::Complete {
+            Claimed::reopen(&layout)?.unmark()?;
+            self.notes.push(
+                "the restore was complete but for its markers, which were removed".to_owned(),
+            );
+            return Ok((0, self.notes));
+        }
+        let marker = new_marker(
+            &layout,
+            self.source.cluster.as_str(),
+            &label,
+            Timestamp::now(),
+        );
+        let claimed = Claimed::claim(&layout, &marker)?;
+        layout.check_space(&self.plan.space)?;
+        let files = self.write_cluster(&claimed, &layout)?;
+        if !layout.data.join("postgresql.conf").exists() {
+            self.notes.push(
+                "the layer holds no postgresql.conf: the configuration of its server lies elsewhere".to_owned(),
+            );
+        }
+        durable::sync(&claimed.roots)?;
+        self.write_control(&claimed)?;
+        claimed.unmark()?;
+        Ok((files, self.notes))
+    }
+
+    /// Everything but `pg_control`.
+    fn write_cluster(&self, claimed: &Claimed, layout: &Layout) -> Result<u64> {
+        let layer = Arc::clone(&self.plan.chain[0]);
+        let manifest = &layer.manifest;
+        let sink =
+            ManifestSink::create(claimed, self.plan.major, manifest.cluster.system_identifier)?;
+        let writer = Writer::new(claimed, prefixes(layout), sink, &self.progress)?;
+        if let Some(wal) = &layout.wal {
+            self.link(claimed, &writer, "pg_wal", wal)?;
+        }
+        let files = self.write_files(&writer)?;
+        for directory in ["pg_wal"]
+            .iter()
+            .chain(empty_wal_directories(self.plan.major))
+        {
+            writer.create_directory(directory, 0o700)?;
+        }
+        self.write_wal(&writer)?;
+        self.write_label_and_map(claimed, &writer, layout)?;
+        self.write_settings(claimed, &writer)?;
+        let control = manifest.pg_control_bytes()?;
+        writer.list(
+            "global/pg_control",
+            manifest.finished_at.as_second(),
+            FileChecksum::of(&control),
+        )?;
+        let mode = if writer.group_access() { 0o750 } else { 0o700 };
+        for root in &claimed.roots {
+            let about = || {
+                format!(
+                    "could not set the permissions of \"{}\"",
+                    root.path.display()
+                )
+            };
+            root.dir
+                .set_permissions(fs::Permissions::from_mode(mode))
+                .context(about)?;
+        }
+        writer.finish(WalRange {
+            timeline: manifest.timeline,
+            start: manifest.start_lsn,
+            end: manifest.stop_lsn,
+        })?;
+        Ok(files)
+    }
+
+    /// All files of the index.
+    fn write_files(&self, writer: &Writer<'_>) -> Result<u64> {
+        let source = &self.source;
+        let chain = &self.plan.chain;
+        let reading = Reading {
+            source,
+            chain,
+            progress: &self.progress,
+            workers: self.plan.options.jobs,
+        };
+        let mut files = 0;
+        read_frames(
+            &reading,
+            OpenFile::default,
+            |open, wanted, raw| writer.write(open, wanted.purpose, raw),
+            |window| {
+                let streams =
+                    ChainEntries::new(&source.repository, &source.cluster, chain, &source.runtime);
+                for planned in Overlay::new(streams) {
+                    let (file, _) = planned?;
+                    files += 1;
+                    writer.begin(file, |frame| window.push(frame))?;
+                }
+                Ok(())
+            },
+        )?;
+        Ok(files)
+    }
+
+    /// The WAL that makes the layer consistent. Recovery could fetch it itself; with it in place the directory passes
+    /// `pg_verifybackup` and, restored without recovery settings, stands on its own.
+    fn write_wal(&self, writer: &Writer<'_>) -> Result<()> {
+        let size = self.plan.segment_size;
+        for &(timeline, first, last) in &self.plan.wal_parts {
+            for number in first..=last {
+                let name = WalSegment { timeline, number }.file_name(size);
+                let fetch = archived_file(
+                    &self.source.repository,
+                    &self.source.cluster,
+                    timeline,
+                    &name,
+                );
+                let contents = self.source.runtime.block_on(fetch)?;
+                if u64::try_from(contents.len()).ok() != Some(size.get()) {
+                    return Err(Error::new(
+                        Kind::Damaged,
+                        format!(
+                            "WAL segment {name} has {} bytes in the archive, expected {size}",
+                            contents.len()
+                        ),
+                    ));
+                }
+                writer.write_whole(&format!("pg_wal/{name}"), &contents, false)?;
+                // It comes from the archive; without this the server would archive it again.
+                writer.write_whole(&format!("pg_wal/archive_status/{name}.done"), b"", false)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_label_and_map(
+        &self,
+        claimed: &Claimed,
+        writer: &Writer<'_>,
+        layout: &Layout,
+    ) -> Result<()> {
+        let manifest = &self.plan.chain[0].manifest;
+        BackupLabel::parse(&manifest.backup_label)?;
+        writer.write_whole("backup_label", manifest.backup_label.as_bytes(), true)?;
+        for (oid, directory) in &layout.tablespaces {
+            self.link(claimed, writer, &format!("pg_tblspc/{oid}"), directory)?;
+        }
+        let Some(text) = &manifest.tablespace_map else {
+            return Ok(());
+        };
+        let mut map = TablespaceMap::parse(text)?;
+        let mut moved = false;
+        for location in &mut map.locations {
+            let Oid(oid) = location.oid;
+            let Some(directory) = layout.tablespaces.get(&oid) else {
+                return Err(Error::new(
+                    Kind::Damaged,
+                    format!(
+                        "tablespace_map names tablespace {oid}, which the manifest does not list"
+                    ),
+                ));
+            };
+            let directory = directory.to_str().ok_or_else(|| {
+                Error::new(
+                    Kind::Usage,
+                    format!("\"{}\" is not UTF-8", directory.display()),
+                )
+            })?;
+            if location.path != directory {
+                directory.clone_into(&mut location.path);
+                moved = true;
+            }
+        }
+        // Byte for byte unless a tablespace has moved: the server makes the links from the map.
+        let text = if moved { map.format() } else { text.clone() };
+        writer.write_whole("tablespace_map", text.as_bytes(), true)
+    }
+
+    fn link(
+        &self,
+        claimed: &Claimed,
+        writer: &Writer<'_>,
+        path: &str,
+        to: &std::path::Path,
+    ) -> Result<()> {
+        let link = claimed.roots[0].path.join(path);
+        let about = || format!("could not create the link \"{}\"", link.display());
+        std::os::unix::fs::symlink(to, &link).context(about)?;
+        if let Some((user, group)) = writer.owner() {
+            std::os::unix::fs::lchown(&link, Some(user.as_raw()), Some(group.as_raw()))
+                .context(about)?;
+        }
+        Ok(())
+    }
+
+    fn write_settings(&self, claimed: &Claimed, writer: &Writer<'_>) -> Result<()> {
+        let options = &self.plan.options;
+        let label = self.plan.chain[0].label.to_string();
+        let settings = RecoverySettings {
+            label: &label,
+            target: &options.target,
+            inclusive: options.inclusive,
+            action: options.action,
+            timeline: options.timeline,
+            planned_timeline: self.timeline,
+            restore_command: &options.restore_command,
+        };
+        let root = &claimed.roots[0].path;
+        let path = root.join(AUTO_CONF);
+        let about = || format!("could not read \"{}\"", path.display());
+        let old = match fs::read(&path) {
+            Ok(bytes) => {
+                fs::remove_file(&path).context(about)?;
+                bytes
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(e).context(about),
+        };
+        let new = settings.rewrite(&String::from_utf8_lossy(&old));
+        writer.write_whole(AUTO_CONF, new.as_bytes(), true)?;
+        if let Some(signal) = settings.signal() {
+            writer.write_whole(signal.name(), b"", false)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the directory one that a server starts from.
+    fn write_control(&self, claimed: &Claimed) -> Result<()> {
+        let root = &claimed.roots[0];
+        let global = root.path.join("global");
+        let temporary = global.join(CONTROL_TEMPORARY);
+        let about = || format!("could not write \"{}\"", temporary.display());
+        let contents = self.plan.chain[0].manifest.pg_control_bytes()?;
+        let mut file = File::create_new(&temporary).context(about)?;
+        file.write_all(&contents).context(about)?;
+        let status = fs::metadata(&root.path).context(about)?;
+        let mode = if status.permissions().mode() & 0o050 == 0 {
+            0o600
+        } else {
+            0o640
+        };
+        file.set_permissions(fs::Permissions::from_mode(mode))
+            .context(about)?;
+        super::writes::give_to_owner(&file, root).context(about)?;
+        file.sync_all().context(about)?;
+        let control = global.join("pg_control");
+        fs::rename(&temporary, &control)
+            .context(|| format!("could not rename \"{}\"", temporary.display()))?;
+        File::open(&global)
+            .and_then(|directory| directory.sync_all())
+            .context(|| format!("could not fsync \"{}\"", global.display()))
+    }
+}

@@ -1,0 +1,66 @@
+//! Restore: from the layers of a chain to a data directory that recovers to a target.
+//!
+//! [`plan`] chooses the layer, follows the WAL to the target, lays the overlay of the chain over the destination and
+//! refuses whatever would fail later; it writes nothing. [`execute`] obeys the plan. Every page is fetched once and
+//! written once; everything is durable before `pg_control`, without which no server starts, is renamed into place.
+//!
+//! Memory: `jobs * (8 MiB + 1 MiB)` for ranges and decoded frames, two windows of 8192 planned frames (about 2 MB
+//! each), an index part for each layer of the chain, and 48 bytes for every 50 archived WAL segments or so.
+
+mod archived;
+mod destination;
+mod durable;
+mod execute;
+mod inventory;
+mod plan;
+pub(crate) mod reads;
+mod select;
+mod settings;
+pub mod target;
+mod writes;
+
+use std::path::PathBuf;
+
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::Label;
+use tokio::runtime::Handle;
+
+use crate::repository::Repository;
+
+pub use destination::{MARKER, Marker, TablespaceMapping, read_marker};
+pub use execute::{RestoreReport, execute};
+pub use plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
+pub use target::{Target, TargetAction, TimelineChoice};
+
+/// What to restore, how far, and to where.
+#[derive(Clone, Debug)]
+pub struct RestoreOptions {
+    /// The layer; `None` lets the target choose.
+    pub label: Option<Label>,
+    /// How far to recover.
+    pub target: Target,
+    /// Along which timeline; `None` is PostgreSQL's default for the target.
+    pub timeline: Option<TimelineChoice>,
+    /// Whether a transaction or record exactly at the target is still replayed.
+    pub inclusive: bool,
+    /// What the server does at the target.
+    pub action: TargetAction,
+    /// The data directory to be: absent, empty, or marked by an incomplete restore.
+    pub directory: PathBuf,
+    /// Tablespaces that go elsewhere.
+    pub tablespaces: Vec<TablespaceMapping>,
+    /// A directory for WAL outside of the data directory.
+    pub wal_directory: Option<PathBuf>,
+    /// The program and arguments that fetch a WAL file, up to and including `archive-get`.
+    pub restore_command: Vec<String>,
+    /// Threads that fetch, decode and write.
+    pub jobs: usize,
+}
+
+/// Where the objects of a cluster are, for threads that are not part of the runtime.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) repository: Repository,
+    pub(crate) cluster: ClusterName,
+    pub(crate) runtime: Handle,
+}

@@ -1,0 +1,453 @@
+//! The plan of a restore: all that is decided before anything is written, as data.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind};
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::overlay::{FilePlan, Overlay};
+use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::timeline::TimelineId;
+use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{ControlFile, Major};
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+use super::archived::ArchivedWal;
+use super::destination::{Condition, Layout};
+use super::inventory::archived_wal;
+use super::select::{Candidate, Request, Selection, select};
+use super::{RestoreOptions, Source};
+use crate::catalog::{Catalog, ChainEntries, Layer};
+use crate::error::{Error, Kind, Result};
+use crate::repository::Repository;
+
+/// Version of the plan's JSON.
+const SCHEMA: u32 = 1;
+
+/// One layer of the chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedLayer {
+    /// Its label.
+    pub label: String,
+    /// When it was finished.
+    pub finished_at: Timestamp,
+    /// Frames that are read from it.
+    pub frames: u64,
+    /// Bytes of those frames.
+    pub fetch_bytes: u64,
+}
+
+/// The WAL that recovery reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedWal {
+    /// Where recovery begins.
+    pub start_lsn: Lsn,
+    /// Where the layer becomes consistent.
+    pub consistent_lsn: Lsn,
+    /// The first segment.
+    pub first_segment: String,
+    /// The last segment; for targets that only replay can find, the last one in the archive.
+    pub last_segment: String,
+    /// Number of segments.
+    pub segment_count: u64,
+    /// Timelines recovery passes, in order.
+    pub timelines: Vec<TimelineId>,
+}
+
+/// What a restore will do.
+#[derive(Clone, Debug, Serialize)]
+pub struct RestorePlan {
+    /// Version of this record.
+    pub schema: u32,
+    /// The cluster's name in the repository.
+    pub cluster: String,
+    /// The layer that is restored.
+    pub label: String,
+    /// The type of the target.
+    pub target_type: String,
+    /// Its value.
+    pub target: Option<String>,
+    /// The timeline recovery follows.
+    pub timeline: TimelineId,
+    /// The chain, newest layer first.
+    pub layers: Vec<PlannedLayer>,
+    /// The WAL.
+    pub wal: PlannedWal,
+    /// The data directory.
+    pub directory: PathBuf,
+    /// The directory of each tablespace.
+    pub tablespaces: BTreeMap<u32, PathBuf>,
+    /// The directory for WAL, when it is outside of the data directory.
+    pub wal_directory: Option<PathBuf>,
+    /// Files and directories.
+    pub files: u64,
+    /// Sum of the sizes of all files.
+    pub cluster_bytes: u64,
+    /// Bytes written; the rest of `cluster_bytes` are holes.
+    pub write_bytes: u64,
+    /// Bytes of frames fetched.
+    pub fetch_bytes: u64,
+    /// Whether this completes a restore that was interrupted.
+    pub resumes: bool,
+    /// What the user should know.
+    pub notes: Vec<String>,
+    #[serde(skip)]
+    pub(super) inner: PlanInner,
+}
+
+/// What only [`super::execute`] needs.
+#[derive(Clone, Debug)]
+pub(super) struct PlanInner {
+    pub(super) cluster: ClusterName,
+    pub(super) chain: Vec<Arc<Layer>>,
+    pub(super) layout: Layout,
+    pub(super) options: RestoreOptions,
+    pub(super) major: Major,
+    pub(super) segment_size: WalSegmentSize,
+    /// Segments that make the layer consistent.
+    pub(super) wal_parts: Vec<(TimelineId, u64, u64)>,
+    /// Bytes written below each directory, as [`Layout::directories`].
+    pub(super) space: Vec<u64>,
+}
+
+/// Plans a restore. Reads the catalog, the archive's listing and the chain's indexes; looks at the destination.
+///
+/// # Errors
+/// `Target` or `WalMissing` when the target cannot be reached, `Refused` when the destination is not fit, `Damaged`
+/// when the chain is.
+pub async fn plan(
+    repository: &Repository,
+    cluster: &ClusterName,
+    options: RestoreOptions,
+) -> Result<RestorePlan> {
+    let catalog = Catalog::load(repository, cluster).await?;
+    let candidates = candidates(&catalog)?;
+    let segment_size = segment_size(&catalog, options.label.as_ref())?;
+    let archive = archived_wal(repository, cluster, segment_size).await?;
+    if let Some(label) = &options.label {
+        // Says more than selection can when the layer is unfinished or damaged.
+        catalog.layer(label)?;
+    }
+    let request = Request {
+        target: &options.target,
+        timeline: options.timeline,
+        label: options.label.as_ref(),
+        now: Timestamp::now(),
+    };
+    let mut selection = select(&candidates, &request, &archive)?;
+    let chain: Vec<Arc<Layer>> = catalog
+        .chain(&candidates[selection.candidate].label)?
+        .into_iter()
+        .cloned()
+        .map(Arc::new)
+        .collect();
+    let layer = Arc::clone(&chain[0]);
+    let major = check_control(&layer)?;
+    for (label, error) in &catalog.damaged {
+        selection
+            .notes
+            .push(format!("layer {label} cannot be used: {error}"));
+    }
+    if !layer.manifest.corrupt_pages.is_empty() {
+        selection.notes.push(format!(
+            "layer {} has {} pages that were corrupt when they were backed up",
+            layer.label,
+            layer.manifest.corrupt_pages.len()
+        ));
+    }
+    let layout = Layout::new(
+        &options.directory,
+        options.wal_directory.as_deref(),
+        &layer.manifest.tablespaces,
+        &options.tablespaces,
+    )?;
+    let condition = layout.inspect(layer.label.as_str())?;
+    let source = Source {
+        repository: repository.clone(),
+        cluster: cluster.clone(),
+        runtime: Handle::current(),
+    };
+    let prefixes = prefixes(&layout);
+    let (roots, surveyed) = (layout.directories().len(), chain.clone());
+    let survey = tokio::task::spawn_blocking(move || survey(&source, &surveyed, &prefixes, roots))
+        .await
+        .map_err(|e| Error::new(Kind::Interrupted, format!("planning was stopped: {e}")))??;
+    let own = own_wal(&layer, &selection, &archive);
+    let inner = PlanInner {
+        cluster: cluster.clone(),
+        layout,
+        options,
+        major,
+        segment_size,
+        wal_parts: own,
+        space: survey.space(segment_size, roots, &layer),
+        chain,
+    };
+    let plan = describe(inner, &selection, &survey, condition);
+    if condition_needs_space(&plan) {
+        plan.inner.layout.check_space(&plan.inner.space)?;
+    }
+    Ok(plan)
+}
+
+/// An interrupted restore has already taken part of the room; it is checked again once that is cleared away.
+fn condition_needs_space(plan: &RestorePlan) -> bool {
+    !plan.resumes
+}
+
+fn candidates(catalog: &Catalog) -> Result<Vec<Candidate>> {
+    let candidate = |layer: &Layer| Candidate {
+        label: layer.label.clone(),
+        start: layer.manifest.start_lsn,
+        stop: layer.manifest.stop_lsn,
+        timeline: layer.manifest.timeline,
+        finished_at: layer.manifest.finished_at,
+    };
+    // A layer whose chain is broken cannot be restored; naming it says why.
+    let whole = catalog
+        .layers
+        .iter()
+        .filter(|layer| catalog.chain(&layer.label).is_ok());
+    let candidates: Vec<Candidate> = whole.map(candidate).collect();
+    if candidates.is_empty() {
+        if let Some(layer) = catalog.layers.last() {
+            catalog.chain(&layer.label)?;
+        }
+        if let Some((label, error)) = catalog.damaged.last() {
+            return Err(Error::new(
+                Kind::Damaged,
+                format!("could not use layer {label}: {error}"),
+            ));
+        }
+    }
+    Ok(candidates)
+}
+
+fn segment_size(
+    catalog: &Catalog,
+    label: Option<&pgstrata_layer::label::Label>,
+) -> Result<WalSegmentSize> {
+    if let Some(label) = label {
+        catalog.chain(label)?;
+    }
+    let newest = catalog.layers.last();
+    let layer = label.map_or(Ok(newest), |label| catalog.layer(label).map(Some))?;
+    let Some(layer) = layer else {
+        return Err(Error::new(
+            Kind::NotFound,
+            "there is no complete layer to restore",
+        ));
+    };
+    Ok(WalSegmentSize::try_from(u64::from(
+        layer.manifest.cluster.wal_segment_size,
+    ))?)
+}
+
+/// Checks the layer's `pg_control` against its manifest; a server would refuse to start, or worse.
+fn check_control(layer: &Layer) -> Result<Major> {
+    let manifest = &layer.manifest;
+    let control = ControlFile::parse(&manifest.pg_control_bytes()?).map_err(|e| {
+        Error::from(e).while_doing(format!(
+            "could not use the pg_control of layer {}",
+            layer.label
+        ))
+    })?;
+    let identity = &manifest.cluster;
+    let same = control.system_identifier == identity.system_identifier
+        && control.major.get() == u32::from(identity.major)
+        && control.block_size == identity.block_size
+        && identity.block_size == BLOCK_BYTES
+        && control.wal_segment_size.get() == u64::from(identity.wal_segment_size);
+    match same {
+        true => Ok(control.major),
+        false => Err(Error::new(
+            Kind::Damaged,
+            format!(
+                "the pg_control of layer {} is not that of the cluster its manifest names",
+                layer.label
+            ),
+        )),
+    }
+}
+
+/// The segments from the layer's start to its stop.
+fn own_wal(
+    layer: &Layer,
+    selection: &Selection,
+    archive: &ArchivedWal,
+) -> Vec<(TimelineId, u64, u64)> {
+    let manifest = &layer.manifest;
+    let size = archive.segment_size();
+    let stop = WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size).number;
+    archive
+        .coverage(&selection.history, manifest.start_lsn, Some(stop))
+        .parts
+}
+
+/// Paths that do not lie in the data directory, with their directory's place in [`Layout::directories`].
+pub(super) fn prefixes(layout: &Layout) -> Vec<(String, usize)> {
+    let tablespaces = layout
+        .tablespaces
+        .keys()
+        .map(|oid| format!("pg_tblspc/{oid}"));
+    let wal = layout.wal.iter().map(|_| "pg_wal".to_owned());
+    tablespaces.chain(wal).zip(1..).collect()
+}
+
+/// What the overlay adds up to.
+#[derive(Debug, Default)]
+struct Survey {
+    files: u64,
+    cluster_bytes: u64,
+    write_bytes: u64,
+    /// Frames and bytes by layer of the chain.
+    layers: Vec<(u64, u64)>,
+    /// Bytes by directory.
+    roots: Vec<u64>,
+}
+
+/// Lays the overlay once without reading pages: whatever is wrong with the indexes is found before anything is written.
+fn survey(
+    source: &Source,
+    chain: &[Arc<Layer>],
+    prefixes: &[(String, usize)],
+    roots: usize,
+) -> Result<Survey> {
+    let mut survey = Survey {
+        layers: vec![(0, 0); chain.len()],
+        roots: vec![0; roots],
+        ..Survey::default()
+    };
+    let streams = ChainEntries::new(&source.repository, &source.cluster, chain, &source.runtime);
+    for planned in Overlay::new(streams) {
+        let (file, _) = planned?;
+        check_place(&file)?;
+        survey.files += 1;
+        survey.cluster_bytes += file.size_bytes;
+        let zeros: u64 = file.zero_runs.iter().map(|run| u64::from(run.count)).sum();
+        let written = file
+            .size_bytes
+            .saturating_sub(zeros * u64::from(BLOCK_BYTES));
+        survey.write_bytes += written;
+        let root = prefixes.iter().find(|(prefix, _)| {
+            file.path
+                .strip_prefix(prefix.as_str())
+                .is_some_and(|rest| rest.starts_with('/'))
+        });
+        // A file takes whole blocks of the file system, of 4 KiB as a rule.
+        survey.roots[root.map_or(0, |(_, root)| *root)] += written.next_multiple_of(4096);
+        for piece in &file.pieces {
+            let layer = &mut survey.layers[piece.layer];
+            layer.0 += 1;
+            layer.1 += u64::from(piece.frame.length);
+        }
+    }
+    Ok(survey)
+}
+
+/// Paths that a restore writes itself must not come from an index: a server could start too early or wrongly.
+fn check_place(file: &FilePlan) -> Result<()> {
+    const OURS: [&str; 7] = [
+        "global/pg_control",
+        "backup_label",
+        "tablespace_map",
+        "backup_manifest",
+        "recovery.signal",
+        "standby.signal",
+        "postmaster.pid",
+    ];
+    let wrong = OURS.contains(&file.path.as_str())
+        || file.path == super::MARKER
+        || (file.kind != EntryKind::Directory
+            && matches!(file.path.as_str(), "pg_wal" | "pg_tblspc" | "global"));
+    match wrong {
+        false => Ok(()),
+        true => Err(Error::new(
+            Kind::Damaged,
+            format!(
+                "the index has a file \"{}\", which no backup stores",
+                file.path
+            ),
+        )),
+    }
+}
+
+impl Survey {
+    /// Bytes needed below each directory, the layer's own WAL included.
+    fn space(&self, segment_size: WalSegmentSize, roots: usize, layer: &Layer) -> Vec<u64> {
+        let manifest = &layer.manifest;
+        let first = manifest.start_lsn.segment(segment_size);
+        let last = manifest.stop_lsn.segment(segment_size);
+        let wal = (last - first.min(last) + 1).saturating_mul(segment_size.get());
+        let mut space = self.roots.clone();
+        // The directory for WAL, when there is one, is the last.
+        let tablespaces = manifest
+            .tablespaces
+            .iter()
+            .filter(|t| t.location.is_some())
+            .count();
+        let root = if roots > tablespaces + 1 {
+            roots - 1
+        } else {
+            0
+        };
+        space[root] = space[root].saturating_add(wal);
+        space
+    }
+}
+
+fn describe(
+    inner: PlanInner,
+    selection: &Selection,
+    survey: &Survey,
+    condition: Condition,
+) -> RestorePlan {
+    let layer = Arc::clone(&inner.chain[0]);
+    let size = inner.segment_size;
+    let parts = &selection.coverage.parts;
+    let name = |part: Option<&(TimelineId, u64, u64)>, last: bool| {
+        let segment = part.map(|&(timeline, first, end)| WalSegment {
+            timeline,
+            number: if last { end } else { first },
+        });
+        segment.map_or(String::new(), |segment| segment.file_name(size))
+    };
+    let layers = inner.chain.iter().zip(&survey.layers);
+    RestorePlan {
+        schema: SCHEMA,
+        cluster: inner.cluster.as_str().to_owned(),
+        label: layer.label.to_string(),
+        target_type: inner.options.target.kind().to_owned(),
+        target: inner.options.target.value(),
+        timeline: selection.history.timeline(),
+        layers: layers
+            .map(|(layer, &(frames, fetch_bytes))| PlannedLayer {
+                label: layer.label.to_string(),
+                finished_at: layer.manifest.finished_at,
+                frames,
+                fetch_bytes,
+            })
+            .collect(),
+        wal: PlannedWal {
+            start_lsn: layer.manifest.start_lsn,
+            consistent_lsn: layer.manifest.stop_lsn,
+            first_segment: name(parts.first(), false),
+            last_segment: name(parts.last(), true),
+            segment_count: parts.iter().map(|(_, first, last)| last - first + 1).sum(),
+            timelines: parts.iter().map(|(timeline, ..)| *timeline).collect(),
+        },
+        directory: inner.layout.data.clone(),
+        tablespaces: inner.layout.tablespaces.clone(),
+        wal_directory: inner.layout.wal.clone(),
+        files: survey.files,
+        cluster_bytes: survey.cluster_bytes,
+        write_bytes: survey.write_bytes,
+        fetch_bytes: survey.layers.iter().map(|(_, bytes)| bytes).sum(),
+        resumes: condition != Condition::Fresh,
+        notes: selection.notes.clone(),
+        inner,
+    }
+}

@@ -1,0 +1,491 @@
+//! Writing files: each page once, by many threads, with the checksum that `backup_manifest` wants.
+//!
+//! A file is created with its final size, so that what is never written is a hole. Workers write at positions, in
+//! whatever order frames come; when the last page of a file is there, its checksum is put together from the pieces.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind, bytes_of_block};
+use pgstrata_layer::overlay::{FilePlan, Take};
+use pgstrata_pgdata::backup_manifest::{ManifestFile, WalRange};
+use pgstrata_pgdata::{BackupManifestWriter, FileChecksum, Major};
+use rustix::fs::{
+    Advice, AtFlags, Gid, Mode, OFlags, Uid, chmodat, chownat, fadvise, fchmod, fchown, mkdirat,
+    openat,
+};
+
+use super::destination::{Claimed, Root};
+use super::reads::WantedFrame;
+use crate::error::{Error, FileContext, Kind, Result};
+use crate::progress::Progress;
+
+/// From here on it is worth a system call to ask that written pages go to disk now rather than at the end.
+const WRITEBACK_BYTES: u64 = 1 << 20;
+
+/// A file that is being written.
+#[derive(Debug)]
+pub(super) struct FileTask {
+    path: String,
+    root: usize,
+    size_bytes: u64,
+    modified: i64,
+    /// Frames that have not been written.
+    left: AtomicU32,
+    /// Offset and checksum of what has been written.
+    pieces: Mutex<Vec<(u64, FileChecksum)>>,
+}
+
+/// What goes to one file from one frame.
+#[derive(Debug)]
+pub(super) struct Part {
+    file: Arc<FileTask>,
+    take: Vec<Take>,
+}
+
+/// A worker's open file.
+#[derive(Default)]
+pub(super) struct OpenFile {
+    current: Option<(Arc<FileTask>, File)>,
+    written: u64,
+}
+
+impl OpenFile {
+    /// Closes the file; asks the system to begin writing it back.
+    fn close(&mut self) {
+        if let Some((_, file)) = self.current.take()
+            && self.written >= WRITEBACK_BYTES
+        {
+            // On Linux this starts writeback and drops what is already clean. Advice is free to fail.
+            let _ = fadvise(&file, 0, None, Advice::DontNeed);
+        }
+        self.written = 0;
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Writes the files of one restore.
+pub(super) struct Writer<'a> {
+    roots: &'a [Root],
+    /// Prefix of paths that lie in another root than the data directory, with its index.
+    prefixes: Vec<(String, usize)>,
+    owner: Option<(Uid, Gid)>,
+    manifest: Mutex<ManifestSink>,
+    progress: &'a Progress,
+    /// Whether the source let its group read.
+    group_access: AtomicBool,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(
+        claimed: &'a Claimed,
+        prefixes: Vec<(String, usize)>,
+        manifest: ManifestSink,
+        progress: &'a Progress,
+    ) -> Result<Self> {
+        Ok(Self {
+            owner: owner(&claimed.roots[0])?,
+            roots: &claimed.roots,
+            prefixes,
+            manifest: Mutex::new(manifest),
+            progress,
+            group_access: AtomicBool::new(false),
+        })
+    }
+
+    /// The root that holds `path`, and the path below it; `None` for a path that is a root or the link to one.
+    fn locate<'p>(&self, path: &'p str) -> Option<(usize, &'p str)> {
+        for (prefix, root) in &self.prefixes {
+            if let Some(rest) = path.strip_prefix(prefix.as_str()) {
+                if rest.is_empty() {
+                    return None;
+                }
+                if let Some(below) = rest.strip_prefix('/') {
+                    return Some((*root, below));
+                }
+            }
+        }
+        Some((0, path))
+    }
+
+    fn full_path(&self, root: usize, below: &str) -> PathBuf {
+        self.roots[root].path.join(below)
+    }
+
+    /// Creates what `plan` describes, and gives each frame it needs to `push`.
+    pub(super) fn begin(
+        &self,
+        plan: FilePlan,
+        mut push: impl FnMut(WantedFrame<Part>) -> Result<()>,
+    ) -> Result<()> {
+        if plan.kind == EntryKind::Directory {
+            return self.create_directory(&plan.path, plan.mode);
+        }
+        let Some((root, below)) = self.locate(&plan.path) else {
+            return Err(Error::new(
+                Kind::Damaged,
+                format!(
+                    "the index has a file \"{}\" where a directory belongs",
+                    plan.path
+                ),
+            ));
+        };
+        drop(self.create_file(root, below, plan.mode, plan.size_bytes)?);
+        let task = Arc::new(FileTask {
+            root,
+            size_bytes: plan.size_bytes,
+            modified: plan.modified,
+            left: AtomicU32::new(u32::try_from(plan.pieces.len()).unwrap_or(u32::MAX)),
+            pieces: Mutex::new(Vec::with_capacity(plan.pieces.len())),
+            path: plan.path,
+        });
+        if plan.pieces.is_empty() {
+            return self.complete(&task);
+        }
+        for piece in plan.pieces {
+            let purpose = Part {
+                file: Arc::clone(&task),
+                take: piece.take,
+            };
+            push(WantedFrame {
+                layer: piece.layer,
+                frame: piece.frame,
+                purpose,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Creates a directory with the permissions it had; its owner can always work in it.
+    pub(super) fn create_directory(&self, path: &str, mode: u32) -> Result<()> {
+        let mode = mode & 0o777 | 0o700;
+        if path == "global" && mode & 0o050 == 0o050 {
+            self.group_access.store(true, Ordering::Relaxed);
+        }
+        let Some((root, below)) = self.locate(path) else {
+            return Ok(());
+        };
+        let about = || {
+            format!(
+                "could not create the directory \"{}\"",
+                self.full_path(root, below).display()
+            )
+        };
+        let dir = &self.roots[root].dir;
+        match mkdirat(dir, below, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(e) => return Err(io::Error::from(e)).context(about),
+        }
+        if mode != 0o700 {
+            chmodat(dir, below, Mode::from_raw_mode(mode), AtFlags::empty())
+                .map_err(io::Error::from)
+                .context(about)?;
+        }
+        if let Some((user, group)) = self.owner {
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            chownat(dir, below, Some(user), Some(group), flags)
+                .map_err(io::Error::from)
+                .context(about)?;
+        }
+        Ok(())
+    }
+
+    /// Creates a file of its final size: all hole.
+    fn create_file(&self, root: usize, below: &str, mode: u32, size_bytes: u64) -> Result<File> {
+        let about = || {
+            format!(
+                "could not create \"{}\"",
+                self.full_path(root, below).display()
+            )
+        };
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(&self.roots[root].dir, below, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(fd.map_err(io::Error::from).context(about)?);
+        if size_bytes > 0 {
+            file.set_len(size_bytes).context(about)?;
+        }
+        self.set_mode(&file, mode).context(about)?;
+        Ok(file)
+    }
+
+    fn set_mode(&self, file: &impl AsFd, mode: u32) -> io::Result<()> {
+        let mode = mode & 0o777 | 0o600;
+        if mode != 0o600 {
+            fchmod(file, Mode::from_raw_mode(mode))?;
+        }
+        if let Some((user, group)) = self.owner {
+            fchown(file, Some(user), Some(group))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a small file of our own making; `listed` ones appear in `backup_manifest`.
+    pub(super) fn write_whole(&self, path: &str, contents: &[u8], listed: bool) -> Result<()> {
+        let (root, below) = self.locate(path).expect("files of ours are not roots");
+        let mode = if self.group_access() { 0o640 } else { 0o600 };
+        let mut file = self.create_file(root, below, mode, 0)?;
+        file.write_all(contents).context(|| {
+            format!(
+                "could not write \"{}\"",
+                self.full_path(root, below).display()
+            )
+        })?;
+        if listed {
+            self.list(
+                path,
+                jiff::Timestamp::now().as_second(),
+                FileChecksum::of(contents),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Lists a file in `backup_manifest`.
+    pub(super) fn list(&self, path: &str, modified: i64, checksum: FileChecksum) -> Result<()> {
+        let mut manifest = self
+            .manifest
+            .lock()
+            .expect("no thread panics while it holds the manifest");
+        manifest.file(path, modified, checksum)
+    }
+
+    /// Writes what `part` takes from its frame, decoded to `raw`.
+    pub(super) fn write(&self, open: &mut OpenFile, part: Part, raw: &[u8]) -> Result<()> {
+        let Part { file, take } = part;
+        let about = || {
+            format!(
+                "could not write \"{}\"",
+                self.roots[file.root].path.join(&file.path).display()
+            )
+        };
+        if !open
+            .current
+            .as_ref()
+            .is_some_and(|(current, _)| Arc::ptr_eq(current, &file))
+        {
+            open.close();
+            open.current = Some((Arc::clone(&file), self.reopen(&file)?));
+        }
+        let (_, target) = open.current.as_ref().expect("opened just now");
+        let mut pieces = Vec::with_capacity(take.len());
+        let mut pages = 0;
+        for take in &take {
+            let (offset, bytes) = pages_of(take, raw, file.size_bytes).ok_or_else(|| {
+                Error::new(
+                    Kind::Damaged,
+                    format!(
+                        "a frame of \"{}\" does not hold block {} in full",
+                        file.path, take.run.start
+                    ),
+                )
+            })?;
+            target.write_all_at(bytes, offset).context(about)?;
+            pieces.push((offset, FileChecksum::of(bytes)));
+            let written = u64::try_from(bytes.len()).expect("usize has 64 bits");
+            open.written += written;
+            self.progress.add_done(written);
+            pages += u64::from(take.run.count);
+        }
+        self.progress.add_pages(pages);
+        file.pieces
+            .lock()
+            .expect("no thread panics while it holds the pieces")
+            .extend(pieces);
+        if file.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.complete(&file)?;
+        }
+        Ok(())
+    }
+
+    fn reopen(&self, file: &FileTask) -> Result<File> {
+        let (root, below) = self.locate(&file.path).expect("created before");
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd =
+            openat(&self.roots[root].dir, below, flags, Mode::empty()).map_err(io::Error::from);
+        Ok(File::from(fd.context(|| {
+            format!(
+                "could not open \"{}\"",
+                self.full_path(root, below).display()
+            )
+        })?))
+    }
+
+    /// Puts the checksum of a finished file together and lists it.
+    fn complete(&self, file: &FileTask) -> Result<()> {
+        let mut pieces = std::mem::take(
+            &mut *file
+                .pieces
+                .lock()
+                .expect("no thread panics while it holds the pieces"),
+        );
+        pieces.sort_unstable_by_key(|(offset, _)| *offset);
+        let mut checksum = FileChecksum::new();
+        for (offset, piece) in &pieces {
+            let gap = offset.checked_sub(checksum.size_bytes());
+            checksum.zeros(gap.ok_or_else(|| {
+                Error::new(
+                    Kind::Damaged,
+                    format!("a block of \"{}\" has more than one source", file.path),
+                )
+            })?);
+            checksum.append(piece);
+        }
+        checksum.zeros(file.size_bytes.saturating_sub(checksum.size_bytes()));
+        if is_listed(&file.path) {
+            self.list(&file.path, file.modified, checksum)?;
+        }
+        Ok(())
+    }
+
+    /// Whether files of ours may be read by the group, as those of the source were.
+    pub(super) fn group_access(&self) -> bool {
+        self.group_access.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn owner(&self) -> Option<(Uid, Gid)> {
+        self.owner
+    }
+
+    /// Ends `backup_manifest`.
+    pub(super) fn finish(self, wal: WalRange) -> Result<()> {
+        let manifest = self
+            .manifest
+            .into_inner()
+            .expect("no thread panics while it holds the manifest");
+        manifest.finish(wal)
+    }
+}
+
+/// Where `take` goes in a file of `size_bytes`, and its bytes within the frame. The last block may be partial.
+pub(super) fn pages_of<'r>(take: &Take, raw: &'r [u8], size_bytes: u64) -> Option<(u64, &'r [u8])> {
+    let block = u64::from(BLOCK_BYTES);
+    let offset = u64::from(take.run.start) * block;
+    let last = take.run.start.checked_add(take.run.count.checked_sub(1)?)?;
+    let length = u64::from(take.run.count - 1) * block + bytes_of_block(size_bytes, last);
+    let start = usize::try_from(u64::from(take.frame_page) * block).ok()?;
+    let bytes = raw.get(start..)?.get(..usize::try_from(length).ok()?)?;
+    Some((offset, bytes))
+}
+
+/// Whether `backup_manifest` lists a file of the index. `postgresql.auto.conf` is rewritten and listed then;
+/// `pg_wal` is described by its WAL range.
+fn is_listed(path: &str) -> bool {
+    path != "postgresql.auto.conf" && !path.starts_with("pg_wal/")
+}
+
+/// Whom the files shall belong to, when we are root: PostgreSQL does not start from files of another user.
+fn owner(data: &Root) -> Result<Option<(Uid, Gid)>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let status = rustix::fs::fstat(&data.dir).map_err(io::Error::from);
+    let status = status.context(|| format!("could not look at \"{}\"", data.path.display()))?;
+    let (user, group) = (Uid::from_raw(status.st_uid), Gid::from_raw(status.st_gid));
+    Ok((!user.is_root()).then_some((user, group)))
+}
+
+/// `backup_manifest` on its way to disk.
+pub(super) struct ManifestSink {
+    writer: BackupManifestWriter,
+    file: TextFile,
+}
+
+impl ManifestSink {
+    pub(super) fn create(claimed: &Claimed, major: Major, system_identifier: u64) -> Result<Self> {
+        let path = claimed.roots[0].path.join("backup_manifest");
+        let file = File::create_new(&path)
+            .context(|| format!("could not create \"{}\"", path.display()))?;
+        fchmod(&file, Mode::RUSR | Mode::WUSR)
+            .map_err(io::Error::from)
+            .and_then(|()| give_to_owner(&file, &claimed.roots[0]))
+            .context(|| format!("could not create \"{}\"", path.display()))?;
+        let mut file = TextFile {
+            path,
+            file: BufWriter::new(file),
+            error: None,
+        };
+        let begun = BackupManifestWriter::begin(major, system_identifier, &mut file);
+        match begun {
+            Ok(writer) => Ok(Self { writer, file }),
+            Err(_) => Err(file.failure()),
+        }
+    }
+
+    fn file(&mut self, path: &str, modified: i64, checksum: FileChecksum) -> Result<()> {
+        let listed = ManifestFile {
+            path: path.as_bytes(),
+            modified,
+            checksum,
+        };
+        self.writer
+            .file(&listed, &mut self.file)
+            .map_err(|_| self.file.failure())
+    }
+
+    fn finish(self, wal: WalRange) -> Result<()> {
+        let Self { writer, mut file } = self;
+        if writer.finish(&[wal], &mut file).is_err() {
+            return Err(file.failure());
+        }
+        let path = file.path;
+        file.file
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)
+            .map(drop)
+            .context(|| format!("could not write \"{}\"", path.display()))
+    }
+}
+
+/// A file that text is formatted into; keeps the error that [`fmt::Error`] cannot carry.
+struct TextFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+    error: Option<io::Error>,
+}
+
+impl TextFile {
+    fn failure(&mut self) -> Error {
+        let error = self
+            .error
+            .take()
+            .unwrap_or_else(|| io::Error::other("formatting failed"));
+        Error::new(
+            Kind::File,
+            format!("could not write \"{}\": {error}", self.path.display()),
+        )
+    }
+}
+
+impl fmt::Write for TextFile {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.file.write_all(text.as_bytes()).map_err(|e| {
+            self.error = Some(e);
+            fmt::Error
+        })
+    }
+}
+
+/// Gives a file to whom the data directory belongs, when we are root.
+pub(super) fn give_to_owner(file: &File, data: &Root) -> io::Result<()> {
+    let status = rustix::fs::fstat(&data.dir)?;
+    if rustix::process::geteuid().is_root() && status.st_uid != 0 {
+        fchown(
+            file,
+            Some(Uid::from_raw(status.st_uid)),
+            Some(Gid::from_raw(status.st_gid)),
+        )?;
+    }
+    Ok(())
+}

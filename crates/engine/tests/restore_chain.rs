@@ -1,0 +1,283 @@
+//! Restores of chains made by hand: every page from its newest source, written once, and nothing that a server could
+//! start from before all of it is durable.
+
+#![allow(
+    clippy::as_conversions,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests state facts about small numbers"
+)]
+
+mod restore_common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
+
+use pgstrata_engine::error::Kind;
+use pgstrata_engine::progress::Progress;
+use pgstrata_engine::repository::Repository;
+use pgstrata_engine::repository::fault::{Fault, FaultStore};
+use pgstrata_engine::restore::{self, MARKER, Target};
+use restore_common::{Made, chain_of_three, options, page};
+
+async fn restore(
+    repository: &Repository,
+    made: &Made,
+    directory: &std::path::Path,
+) -> pgstrata_engine::error::Result<restore::RestoreReport> {
+    let plan = restore::plan(repository, &made.cluster, options(directory)).await?;
+    restore::execute(repository, &plan, &Progress::default()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_page_comes_from_its_newest_source_and_is_written_once() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    let plan = restore::plan(&repository, &made.cluster, options(&target))
+        .await
+        .unwrap();
+    let progress = Progress::default();
+    let report = restore::execute(&repository, &plan, &progress)
+        .await
+        .unwrap();
+    made.assert_restored(&target);
+    let nonzero: u64 = made
+        .files
+        .iter()
+        .map(|(_, contents)| made.nonzero_blocks(contents))
+        .sum();
+    assert_eq!(report.pages, nonzero);
+    assert_eq!(report.written_bytes, plan.write_bytes);
+    assert_eq!(report.fetched_bytes, progress.read().stored_bytes);
+    assert!(report.fetched_bytes >= plan.fetch_bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn zero_runs_become_holes() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    restore(&repository, &made, &target).await.unwrap();
+    let status = fs::metadata(target.join("base/5/30")).unwrap();
+    assert_eq!(status.len(), 64 * 8192);
+    assert!(
+        status.blocks() * 512 < 32 * 8192,
+        "{} blocks",
+        status.blocks()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn permissions_and_empty_files_are_restored() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    restore(&repository, &made, &target).await.unwrap();
+    let mode = |path: &str| {
+        fs::metadata(target.join(path))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o7777
+    };
+    assert_eq!(mode(""), 0o700);
+    assert_eq!(mode("base/5"), 0o700);
+    assert_eq!(mode("base/5/10"), 0o600);
+    assert_eq!(mode("postgresql.conf"), 0o644);
+    assert_eq!(fs::metadata(target.join("base/5/40")).unwrap().len(), 0);
+    assert!(target.join("pg_replslot").is_dir());
+    assert!(target.join("pg_wal/archive_status").is_dir());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_label_is_written_byte_for_byte() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    restore(&repository, &made, &target).await.unwrap();
+    assert_eq!(
+        fs::read_to_string(target.join("backup_label")).unwrap(),
+        made.backup_label
+    );
+    assert!(!target.join("tablespace_map").exists());
+    assert_eq!(
+        fs::read(target.join("global/pg_control")).unwrap(),
+        made.pg_control
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_not_empty_is_refused_and_left_alone() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    fs::create_dir(&target).unwrap();
+    fs::write(target.join("precious"), b"x").unwrap();
+    let error = restore(&repository, &made, &target).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused);
+    assert!(error.to_string().contains("precious"), "{error}");
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_server_is_refused_by_its_process() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path();
+    fs::write(
+        target.join("postmaster.pid"),
+        format!("{}\n/data\n", std::process::id()),
+    )
+    .unwrap();
+    let error = restore(&repository, &made, target).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused);
+    assert!(error.to_string().contains("runs in"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_leads_nowhere_and_a_file_in_the_way_are_refused() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let link = scratch.path().join("link");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    let error = restore(&repository, &made, &link).await.unwrap_err();
+    assert!(error.to_string().contains("leads nowhere"), "{error}");
+    let file = scratch.path().join("file");
+    fs::write(&file, b"x").unwrap();
+    let error = restore(&repository, &made, &file).await.unwrap_err();
+    assert!(error.to_string().contains("is not a directory"), "{error}");
+}
+
+/// CORRECTNESS 10: on failure `pg_control` is absent; the same restore completes what another began.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_fails_anywhere_cannot_be_started_and_is_completed_by_another() {
+    let memory = Arc::new(object_store::memory::InMemory::new());
+    let made = chain_of_three(&Repository::with_store(memory.clone())).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let mut failures = 0;
+    for nth in 0.. {
+        let target = scratch.path().join(format!("data{nth}"));
+        let store = FaultStore::failing_at(nth, Fault::Before, memory.clone());
+        let outcome = restore(&Repository::with_store(store), &made, &target).await;
+        if outcome.is_ok() {
+            made.assert_restored(&target);
+            break;
+        }
+        failures += 1;
+        assert!(!target.join("global/pg_control").exists());
+        if target.exists() {
+            assert!(
+                target.join(MARKER).exists(),
+                "after the failure of operation {nth}"
+            );
+        }
+        restore(&Repository::with_store(memory.clone()), &made, &target)
+            .await
+            .unwrap();
+        made.assert_restored(&target);
+        fs::remove_dir_all(&target).unwrap();
+    }
+    assert!(failures > 10, "{failures}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_killed_after_pg_control_only_loses_its_marker() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    // Everything but the last step: the marker of a restore stopped just before removing it.
+    let plan = restore::plan(&repository, &made.cluster, options(&target))
+        .await
+        .unwrap();
+    let cancelled = Progress::default();
+    cancelled.cancel();
+    let error = restore::execute(&repository, &plan, &cancelled)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Interrupted);
+    let marker = fs::read(target.join(MARKER)).unwrap();
+    restore(&repository, &made, &target).await.unwrap();
+    fs::write(target.join(MARKER), &marker).unwrap();
+    let inode = fs::metadata(target.join("base/5/10")).unwrap().ino();
+    restore(&repository, &made, &target).await.unwrap();
+    assert!(!target.join(MARKER).exists());
+    assert_eq!(fs::metadata(target.join("base/5/10")).unwrap().ino(), inode);
+    // It is a cluster now, and no restore touches it.
+    let error = restore(&repository, &made, &target).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_marker_of_another_restore_protects_its_directory() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, two) = (scratch.path().join("one"), scratch.path().join("two"));
+    let plan = restore::plan(&repository, &made.cluster, options(&one))
+        .await
+        .unwrap();
+    let cancelled = Progress::default();
+    cancelled.cancel();
+    restore::execute(&repository, &plan, &cancelled)
+        .await
+        .unwrap_err();
+    fs::rename(&one, &two).unwrap();
+    let error = restore(&repository, &made, &two).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused);
+    assert!(error.to_string().contains("incomplete restore"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_is_found_and_nothing_can_be_started() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    for key in made.pack_keys(&repository).await {
+        let scratch = tempfile::tempdir().unwrap();
+        let target = scratch.path().join("data");
+        let damaged = made.copy_with_flipped_byte(&repository, &key, 60).await;
+        let error = restore(&damaged, &made, &target).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Damaged, "{key}: {error}");
+        assert!(!target.join("global/pg_control").exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_zeros_does_not_let_an_older_page_through() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    restore(&repository, &made, &target).await.unwrap();
+    let contents = fs::read(target.join("base/5/10")).unwrap();
+    assert_eq!(&contents[4 * 8192..5 * 8192], &[0; 8192]);
+    assert_eq!(&contents[..8192], &page(3, 0)[..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_of_none_writes_no_signal_and_turns_archiving_off() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    let mut options = options(&target);
+    options.target = Target::None;
+    let plan = restore::plan(&repository, &made.cluster, options)
+        .await
+        .unwrap();
+    restore::execute(&repository, &plan, &Progress::default())
+        .await
+        .unwrap();
+    assert!(!target.join("recovery.signal").exists());
+    let conf = fs::read_to_string(target.join("postgresql.auto.conf")).unwrap();
+    assert!(conf.contains("archive_mode = 'off'"), "{conf}");
+}
