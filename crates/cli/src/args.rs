@@ -10,7 +10,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// directory or an object store, archives WAL, and restores to any point. Every
 /// page of a restored cluster is fetched and written once, however long the chain.
 #[derive(Debug, Parser)]
-#[command(name = "pgstrata", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "pgstrata",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 #[command(after_long_help = FIRST_STEPS)]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -81,11 +86,23 @@ pub(crate) struct Global {
     pub(crate) jobs: Option<usize>,
 
     /// What to print on standard output
-    #[arg(long, global = true, env = "PGSTRATA_OUTPUT", value_enum, value_name = "FORMAT")]
+    #[arg(
+        long,
+        global = true,
+        env = "PGSTRATA_OUTPUT",
+        value_enum,
+        value_name = "FORMAT"
+    )]
     pub(crate) output: Option<Output>,
 
     /// What to log on standard error
-    #[arg(long, global = true, env = "PGSTRATA_LOG_LEVEL", value_enum, value_name = "LEVEL")]
+    #[arg(
+        long,
+        global = true,
+        env = "PGSTRATA_LOG_LEVEL",
+        value_enum,
+        value_name = "LEVEL"
+    )]
     pub(crate) log_level: Option<LogLevel>,
 
     /// No progress bar and no progress lines
@@ -157,10 +174,6 @@ pub(crate) enum Command {
     #[command(visible_aliases = ["backup-list", "show"])]
     Info(InfoArgs),
 
-    /// Check that every object of the backups is present and undamaged
-    #[command(visible_alias = "validate")]
-    Verify(VerifyArgs),
-
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -180,7 +193,12 @@ pub(crate) struct ServerArgs {
     pub(crate) pgdata: Option<PathBuf>,
 
     /// How to connect: a libpq connection string or URI [default: what postmaster.pid and PG* say]
-    #[arg(short = 'd', long = "connection", env = "PGSTRATA_CONNECTION", value_name = "CONNINFO")]
+    #[arg(
+        short = 'd',
+        long = "connection",
+        env = "PGSTRATA_CONNECTION",
+        value_name = "CONNINFO"
+    )]
     pub(crate) connection: Option<String>,
 }
 
@@ -213,7 +231,12 @@ pub(crate) struct BackupArgs {
     pub(crate) kind: Option<BackupType>,
 
     /// How changed pages are found; auto: the best that can be trusted
-    #[arg(long, env = "PGSTRATA_CHANGE_SOURCE", value_enum, value_name = "SOURCE")]
+    #[arg(
+        long,
+        env = "PGSTRATA_CHANGE_SOURCE",
+        value_enum,
+        value_name = "SOURCE"
+    )]
     pub(crate) change_source: Option<Source>,
 
     /// Compression of pages: zstd, zstd:N, lz4 or none [default: zstd:1]
@@ -234,7 +257,12 @@ pub(crate) struct BackupArgs {
     pub(crate) checkpoint: Option<CheckpointPace>,
 
     /// A page whose checksum fails twice: warn (mark the backup, exit 3) or fail
-    #[arg(long, env = "PGSTRATA_ON_CORRUPT_PAGE", value_enum, value_name = "POLICY")]
+    #[arg(
+        long,
+        env = "PGSTRATA_ON_CORRUPT_PAGE",
+        value_enum,
+        value_name = "POLICY"
+    )]
     pub(crate) on_corrupt_page: Option<CorruptPolicy>,
 
     /// Do not check page headers, for clusters with encrypted or foreign pages
@@ -370,7 +398,13 @@ pub(crate) struct RestoreArgs {
     pub(crate) target_dir: PathBuf,
 
     /// Where recovery stops
-    #[arg(short = 't', long = "type", value_enum, value_name = "TYPE", default_value = "default")]
+    #[arg(
+        short = 't',
+        long = "type",
+        value_enum,
+        value_name = "TYPE",
+        default_value = "default"
+    )]
     pub(crate) kind: RecoveryType,
 
     /// The point for --type time, xid, lsn or name
@@ -444,18 +478,6 @@ pub(crate) struct InfoArgs {
     pub(crate) label: Option<String>,
 }
 
-/// `verify`.
-#[derive(Debug, Args)]
-pub(crate) struct VerifyArgs {
-    /// The backup, with the chain it stands on [default: all]
-    #[arg(value_name = "LABEL")]
-    pub(crate) label: Option<String>,
-
-    /// Decode every page and check page checksums and digests
-    #[arg(long)]
-    pub(crate) deep: bool,
-}
-
 fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -466,7 +488,10 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 /// `64M` and the like: K, M, G, T are powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = text[digits.len()..].trim().trim_end_matches(['B', 'b']).trim_end_matches('i');
+    let unit = text[digits.len()..]
+        .trim()
+        .trim_end_matches(['B', 'b'])
+        .trim_end_matches('i');
     let shift = match unit.to_ascii_uppercase().as_str() {
         "" => 0,
         "K" => 10,
@@ -475,7 +500,9 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "T" => 40,
         _ => return Err(format!("unknown unit \"{unit}\": use K, M, G or T")),
     };
-    let number: u64 = digits.parse().map_err(|_| "expected a number such as 64M".to_owned())?;
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "expected a number such as 64M".to_owned())?;
     number
         .checked_mul(1 << shift)
         .filter(|&n| n > 0)
@@ -512,7 +539,6 @@ mod tests {
             ("show", "info"),
             ("wal-push", "archive-push"),
             ("wal-fetch", "archive-get"),
-            ("validate", "verify"),
         ] {
             let found = Cli::command();
             let found = found.find_subcommand(alias).map(clap::Command::get_name);

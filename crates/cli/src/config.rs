@@ -70,13 +70,23 @@ impl Config {
             Some(file) => read(file, global.cluster.as_deref())?,
             None => (Settings::default(), BTreeMap::new()),
         };
-        Ok(Self { file, settings, storage, global })
+        Ok(Self {
+            file,
+            settings,
+            storage,
+            global,
+        })
     }
 
     /// The cluster's name.
     pub(crate) fn cluster(&self) -> Result<ClusterName> {
-        let name = self.global.cluster.as_ref().or(self.settings.cluster.as_ref());
-        let name = name.ok_or_else(|| missing("the cluster's name", "--cluster", "PGSTRATA_CLUSTER"))?;
+        let name = self
+            .global
+            .cluster
+            .as_ref()
+            .or(self.settings.cluster.as_ref());
+        let name =
+            name.ok_or_else(|| missing("the cluster's name", "--cluster", "PGSTRATA_CLUSTER"))?;
         ClusterName::parse(name).ok_or_else(|| {
             Error::new(Kind::Usage, format!("\"{name}\" is not a cluster name")).hint(
                 "use up to 63 of: lower-case letters, digits, \".\", \"_\", \"-\"; first a letter or a digit",
@@ -89,7 +99,12 @@ impl Config {
         let url = self.global.repo.as_ref().or(self.settings.repo.as_ref());
         let url = url.ok_or_else(|| missing("the repository", "--repo", "PGSTRATA_REPO"))?;
         let mut options = self.storage.clone();
-        if let Some(file) = self.global.credentials.as_ref().or(self.settings.credentials.as_ref()) {
+        if let Some(file) = self
+            .global
+            .credentials
+            .as_ref()
+            .or(self.settings.credentials.as_ref())
+        {
             options.extend(read_credentials(file)?);
         }
         let mut set = |key: &str, value: Option<String>| {
@@ -97,15 +112,31 @@ impl Config {
                 options.insert(key.to_owned(), value);
             }
         };
-        let endpoint = self.global.s3_endpoint.clone().or(self.settings.s3_endpoint.clone());
+        let endpoint = self
+            .global
+            .s3_endpoint
+            .clone()
+            .or(self.settings.s3_endpoint.clone());
         let plain_http = endpoint.as_ref().is_some_and(|e| e.starts_with("http://"));
         set("aws_endpoint", endpoint);
         set("aws_allow_http", plain_http.then(|| "true".to_owned()));
-        set("aws_region", self.global.s3_region.clone().or(self.settings.s3_region.clone()));
+        set(
+            "aws_region",
+            self.global
+                .s3_region
+                .clone()
+                .or(self.settings.s3_region.clone()),
+        );
         let path_style = self.global.s3_path_style.or(self.settings.s3_path_style);
-        set("aws_virtual_hosted_style_request", path_style.map(|p| (!p).to_string()));
+        set(
+            "aws_virtual_hosted_style_request",
+            path_style.map(|p| (!p).to_string()),
+        );
         options.extend(self.global.storage.iter().cloned());
-        Ok(RepositoryOptions { url: url.clone(), options })
+        Ok(RepositoryOptions {
+            url: url.clone(),
+            options,
+        })
     }
 
     /// Number of workers: as asked for, else one per core.
@@ -134,8 +165,14 @@ impl Config {
         flag("cluster", Some(self.cluster()?.as_str().to_owned()));
         flag("s3-endpoint", self.global.s3_endpoint.clone());
         flag("s3-region", self.global.s3_region.clone());
-        flag("s3-path-style", self.global.s3_path_style.map(|p| p.to_string()));
-        flag("credentials", self.global.credentials.as_ref().map(path).transpose()?);
+        flag(
+            "s3-path-style",
+            self.global.s3_path_style.map(|p| p.to_string()),
+        );
+        flag(
+            "credentials",
+            self.global.credentials.as_ref().map(path).transpose()?,
+        );
         for (key, value) in &self.global.storage {
             flags.push(format!("--storage={key}={value}"));
         }
@@ -144,7 +181,11 @@ impl Config {
 }
 
 /// The flag's value, else the file's value read as a flag's would be.
-pub(crate) fn choose<T: ValueEnum>(flag: Option<T>, file: Option<&str>, key: &str) -> Result<Option<T>> {
+pub(crate) fn choose<T: ValueEnum>(
+    flag: Option<T>,
+    file: Option<&str>,
+    key: &str,
+) -> Result<Option<T>> {
     match (flag, file) {
         (Some(value), _) => Ok(Some(value)),
         (None, None) => Ok(None),
@@ -165,14 +206,22 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 fn missing(what: &str, flag: &str, variable: &str) -> Error {
-    Error::new(Kind::Usage, format!("{what} is not known"))
-        .hint(format!("give {flag}, set {variable}, or write it in {DEFAULT_FILE}"))
+    Error::new(Kind::Usage, format!("{what} is not known")).hint(format!(
+        "give {flag}, set {variable}, or write it in {DEFAULT_FILE}"
+    ))
 }
 
 fn read(file: &Path, cluster: Option<&str>) -> Result<(Settings, BTreeMap<String, String>)> {
     let invalid = |e: &dyn std::fmt::Display| {
         let text = e.to_string();
-        Error::new(Kind::Usage, format!("could not read configuration file \"{}\": {}", file.display(), text.trim()))
+        Error::new(
+            Kind::Usage,
+            format!(
+                "could not read configuration file \"{}\": {}",
+                file.display(),
+                text.trim()
+            ),
+        )
     };
     let text = std::fs::read_to_string(file)
         .context(|| format!("could not read configuration file \"{}\"", file.display()))?;
@@ -183,15 +232,20 @@ fn read(file: &Path, cluster: Option<&str>) -> Result<(Settings, BTreeMap<String
         None => BTreeMap::new(),
     };
     // The top level names the cluster whose table then overrides the top level.
-    let top: Settings = toml::Value::Table(table.clone()).try_into().map_err(|e| invalid(&e))?;
+    let top: Settings = toml::Value::Table(table.clone())
+        .try_into()
+        .map_err(|e| invalid(&e))?;
     let name = cluster.map(str::to_owned).or(top.cluster);
     if let Some(clusters) = clusters {
-        let mut clusters: BTreeMap<String, toml::Table> = clusters.try_into().map_err(|e| invalid(&e))?;
+        let mut clusters: BTreeMap<String, toml::Table> =
+            clusters.try_into().map_err(|e| invalid(&e))?;
         if let Some(own) = name.and_then(|n| clusters.remove(&n)) {
             table.extend(own);
         }
     }
-    let settings = toml::Value::Table(table).try_into().map_err(|e| invalid(&e))?;
+    let settings = toml::Value::Table(table)
+        .try_into()
+        .map_err(|e| invalid(&e))?;
     Ok((settings, storage))
 }
 
@@ -200,7 +254,13 @@ fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
         .context(|| format!("could not read credentials file \"{}\"", file.display()))?;
     // The parser's message would show the line, and with it the secret.
     toml::from_str(&text).map_err(|_| {
-        Error::new(Kind::Usage, format!("credentials file \"{}\" is not a list of key = \"value\" lines", file.display()))
+        Error::new(
+            Kind::Usage,
+            format!(
+                "credentials file \"{}\" is not a list of key = \"value\" lines",
+                file.display()
+            ),
+        )
     })
 }
 
@@ -208,7 +268,10 @@ fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
 mod tests {
     use super::*;
 
-    fn read_text(text: &str, cluster: Option<&str>) -> Result<(Settings, BTreeMap<String, String>)> {
+    fn read_text(
+        text: &str,
+        cluster: Option<&str>,
+    ) -> Result<(Settings, BTreeMap<String, String>)> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         read(file.path(), cluster)

@@ -49,13 +49,26 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
     let config = Config::load(cli.global.clone())?;
     let settings = &config.settings;
     *output = choose(cli.global.output, settings.output.as_deref(), "output")?.unwrap_or(*output);
-    let level = choose(cli.global.log_level, settings.log_level.as_deref(), "log-level")?;
+    let level = choose(
+        cli.global.log_level,
+        settings.log_level.as_deref(),
+        "log-level",
+    )?;
     output::start_log(level.unwrap_or_else(|| default_level(&cli.command)));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Error::new(Kind::File, format!("could not start worker threads: {error}")))?;
-    let context = Context { config, output: *output, wants_progress: !cli.global.no_progress };
+        .map_err(|error| {
+            Error::new(
+                Kind::File,
+                format!("could not start worker threads: {error}"),
+            )
+        })?;
+    let context = Context {
+        config,
+        output: *output,
+        wants_progress: !cli.global.no_progress,
+    };
     let code = runtime.block_on(commands::run(&context, cli.command));
     // A worker that hangs on the network must not keep a finished command alive.
     runtime.shutdown_background();
@@ -65,7 +78,9 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
 /// The server calls the archive commands for every segment and logs what they say.
 fn default_level(command: &Command) -> LogLevel {
     match command {
-        Command::ArchivePush(_) | Command::ArchiveGet(_) | Command::ArchivePrefetch(_) => LogLevel::Warn,
+        Command::ArchivePush(_) | Command::ArchiveGet(_) | Command::ArchivePrefetch(_) => {
+            LogLevel::Warn
+        }
         _ => LogLevel::Info,
     }
 }
@@ -77,7 +92,14 @@ mod tests {
     #[test]
     fn archive_get_says_1_only_for_certainly_not_there() {
         assert_eq!(failure_code(Kind::NotFound, true), 1);
-        for kind in [Kind::Repository, Kind::Damaged, Kind::Usage, Kind::File, Kind::Refused, Kind::Interrupted] {
+        for kind in [
+            Kind::Repository,
+            Kind::Damaged,
+            Kind::Usage,
+            Kind::File,
+            Kind::Refused,
+            Kind::Interrupted,
+        ] {
             assert_eq!(failure_code(kind, true), 255);
         }
         assert_eq!(failure_code(Kind::NotFound, false), 10);

@@ -18,7 +18,10 @@ pub(crate) fn print(text: &str) {
 /// Writes `document` as JSON, with `schema` (`name/version`) as its first key.
 pub(crate) fn print_json(schema: &str, document: &impl Serialize) {
     let mut object = serde_json::Map::new();
-    object.insert("schema".to_owned(), Value::from(format!("pgstrata.{schema}")));
+    object.insert(
+        "schema".to_owned(),
+        Value::from(format!("pgstrata.{schema}")),
+    );
     match serde_json::to_value(document) {
         Ok(Value::Object(fields)) => object.extend(fields),
         Ok(other) => {

@@ -56,7 +56,11 @@ async fn draw(bar: ProgressBar, progress: Progress) {
         if now.total_bytes > 0 {
             bar.set_length(now.total_bytes);
         }
-        bar.set_message(format!("{} pages, {} in the repository", now.pages, HumanBytes(now.stored_bytes)));
+        bar.set_message(format!(
+            "{} pages, {} in the repository",
+            now.pages,
+            HumanBytes(now.stored_bytes)
+        ));
         bar.set_position(now.done_bytes);
         tokio::time::sleep(DRAW_EVERY).await;
     }
@@ -75,7 +79,9 @@ fn line(now: Reading, elapsed: Duration) -> String {
     let rate = u64::try_from(rate).unwrap_or(u64::MAX);
     let left = now.total_bytes.saturating_sub(now.done_bytes);
     let eta = match left.checked_div(rate) {
-        Some(seconds) if now.total_bytes > 0 => HumanDuration(Duration::from_secs(seconds)).to_string(),
+        Some(seconds) if now.total_bytes > 0 => {
+            HumanDuration(Duration::from_secs(seconds)).to_string()
+        }
         _ => "unknown".to_owned(),
     };
     format!(
@@ -94,14 +100,27 @@ mod tests {
 
     #[test]
     fn a_line_tells_rate_and_time_left() {
-        let now = Reading { total_bytes: 300 << 20, done_bytes: 100 << 20, pages: 12_800, stored_bytes: 40 << 20 };
+        let now = Reading {
+            total_bytes: 300 << 20,
+            done_bytes: 100 << 20,
+            pages: 12_800,
+            stored_bytes: 40 << 20,
+        };
         let text = line(now, Duration::from_secs(10));
-        assert_eq!(text, "100.00 MiB of 300.00 MiB, 12800 pages, 40.00 MiB in the repository, 10.00 MiB/s, ETA 20 seconds");
+        assert_eq!(
+            text,
+            "100.00 MiB of 300.00 MiB, 12800 pages, 40.00 MiB in the repository, 10.00 MiB/s, ETA 20 seconds"
+        );
     }
 
     #[test]
     fn an_unknown_total_gives_an_unknown_eta() {
-        let now = Reading { total_bytes: 0, done_bytes: 0, pages: 0, stored_bytes: 0 };
+        let now = Reading {
+            total_bytes: 0,
+            done_bytes: 0,
+            pages: 0,
+            stored_bytes: 0,
+        };
         assert!(line(now, Duration::from_secs(1)).ends_with("ETA unknown"));
     }
 }

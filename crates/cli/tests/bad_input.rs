@@ -41,15 +41,46 @@ fn what_is_not_known_is_asked_for() {
     let bare = |arguments: &[&str]| {
         let mut command = stage.cluster.command_as_server_user(&stage.program);
         let output = command.args(arguments).output().unwrap();
-        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+        (
+            output.status.code().unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
     };
-    require(bare(&["info"]), USAGE, &["repository", "--repo", "PGSTRATA_REPO"]);
-    require(bare(&["--repo", "file:///tmp/x", "backup"]), USAGE, &["cluster", "--cluster"]);
-    require(bare(&["--repo", "ftp://x/y", "--cluster", "main", "info"]), USAGE, &["ftp"]);
-    require(stage.fails(&["--cluster", "UPPER", "info"]), USAGE, &["UPPER"]);
-    require(stage.fails(&["backup"]), USAGE, &["data directory", "--pgdata"]);
-    require(stage.fails(&["--jobs", "0", "backup", "-D", &stage.pgdata()]), USAGE, &["--jobs"]);
-    require(stage.fails(&["backup", "-D", &stage.pgdata(), "-Z", "gzip"]), USAGE, &["gzip", "zstd"]);
+    require(
+        bare(&["info"]),
+        USAGE,
+        &["repository", "--repo", "PGSTRATA_REPO"],
+    );
+    require(
+        bare(&["--repo", "file:///tmp/x", "backup"]),
+        USAGE,
+        &["cluster", "--cluster"],
+    );
+    require(
+        bare(&["--repo", "ftp://x/y", "--cluster", "main", "info"]),
+        USAGE,
+        &["ftp"],
+    );
+    require(
+        stage.fails(&["--cluster", "UPPER", "info"]),
+        USAGE,
+        &["UPPER"],
+    );
+    require(
+        stage.fails(&["backup"]),
+        USAGE,
+        &["data directory", "--pgdata"],
+    );
+    require(
+        stage.fails(&["--jobs", "0", "backup", "-D", &stage.pgdata()]),
+        USAGE,
+        &["--jobs"],
+    );
+    require(
+        stage.fails(&["backup", "-D", &stage.pgdata(), "-Z", "gzip"]),
+        USAGE,
+        &["gzip", "zstd"],
+    );
 }
 
 #[test]
@@ -62,7 +93,10 @@ fn a_directory_that_is_no_data_directory_is_refused() {
     assert!(log.contains(&missing), "{log}");
     let (code, log) = stage.fails(&["backup", "-D", &empty.display().to_string()]);
     assert!([REFUSED, 17, NOT_FOUND].contains(&code), "{log}");
-    assert!(log.contains("empty") && log.contains("data directory"), "{log}");
+    assert!(
+        log.contains("empty") && log.contains("data directory"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -72,13 +106,25 @@ fn another_cluster_or_version_is_refused_and_the_record_stays() {
     let newer = Cluster::builder(Major::V18).start().unwrap();
     for cluster in [&other, &newer] {
         let pgdata = cluster.pgdata().display().to_string();
-        require(stage.fails(&["init", "-D", &pgdata]), REFUSED, &["system identifier", "--cluster"]);
+        require(
+            stage.fails(&["init", "-D", &pgdata]),
+            REFUSED,
+            &["system identifier", "--cluster"],
+        );
         let conninfo = cluster.conninfo("postgres");
-        require(stage.fails(&["backup", "-D", &pgdata, "-d", &conninfo]), REFUSED, &["system identifier"]);
+        require(
+            stage.fails(&["backup", "-D", &pgdata, "-d", &conninfo]),
+            REFUSED,
+            &["system identifier"],
+        );
     }
     // The server of one cluster, the directory of another.
     let pgdata = other.pgdata().display().to_string();
-    require(stage.fails(&["backup", "-D", &pgdata]), REFUSED, &["is not the data directory of the server"]);
+    require(
+        stage.fails(&["backup", "-D", &pgdata]),
+        REFUSED,
+        &["is not the data directory of the server"],
+    );
     stage.backup(&[]);
 }
 
@@ -86,36 +132,70 @@ fn another_cluster_or_version_is_refused_and_the_record_stays() {
 fn a_server_that_is_down_or_says_no_is_named() {
     let stage = stage();
     let pgdata = stage.pgdata();
-    stage.cluster.sql("postgres", "CREATE ROLE nobody LOGIN").unwrap();
+    stage
+        .cluster
+        .sql("postgres", "CREATE ROLE nobody LOGIN")
+        .unwrap();
     let conninfo = stage.cluster.conninfo_as("nobody", "postgres");
-    require(stage.fails(&["backup", "-D", &pgdata, "-d", &conninfo]), SERVER, &["nobody", "GRANT"]);
+    require(
+        stage.fails(&["backup", "-D", &pgdata, "-d", &conninfo]),
+        SERVER,
+        &["nobody", "GRANT"],
+    );
     stage.cluster.stop(StopMode::Fast).unwrap();
-    require(stage.fails(&["backup", "-D", &pgdata]), SERVER, &["connect"]);
+    require(
+        stage.fails(&["backup", "-D", &pgdata]),
+        SERVER,
+        &["connect"],
+    );
 }
 
 #[test]
 fn wal_level_minimal_is_refused() {
-    let builder = Cluster::builder(Major::V15).conf("wal_level", "minimal").conf("max_wal_senders", "0");
+    let builder = Cluster::builder(Major::V15)
+        .conf("wal_level", "minimal")
+        .conf("max_wal_senders", "0");
     let stage = Stage::silent(builder, Store::Directory);
-    require(stage.fails(&["backup", "-D", &stage.pgdata()]), REFUSED, &["wal_level", "minimal", "replica"]);
+    require(
+        stage.fails(&["backup", "-D", &stage.pgdata()]),
+        REFUSED,
+        &["wal_level", "minimal", "replica"],
+    );
 }
 
 #[test]
 fn a_repository_that_cannot_be_used_is_named() {
     let stage = stage();
     let pgdata = stage.pgdata();
-    let unreachable = ["--repo", "s3://bucket/x", "--s3-endpoint", "http://127.0.0.1:9", "--storage", "retry_seconds=1"];
+    let unreachable = [
+        "--repo",
+        "s3://bucket/x",
+        "--s3-endpoint",
+        "http://127.0.0.1:9",
+        "--storage",
+        "retry_seconds=1",
+    ];
     let mut arguments = unreachable.to_vec();
     arguments.extend(["init", "-D", &pgdata]);
     let mut command = stage.command(&arguments);
-    command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "very-secret");
+    command
+        .env("AWS_ACCESS_KEY_ID", "key")
+        .env("AWS_SECRET_ACCESS_KEY", "very-secret");
     let output = command.output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(!log.contains("very-secret"), "{log}");
-    require((output.status.code().unwrap(), log), REPOSITORY, &["s3://bucket/x"]);
+    require(
+        (output.status.code().unwrap(), log),
+        REPOSITORY,
+        &["s3://bucket/x"],
+    );
     // Below a file nothing can be created, not even by root.
     let file = format!("file://{pgdata}/PG_VERSION/repository");
-    require(stage.fails(&["--repo", &file, "init", "-D", &pgdata]), REPOSITORY, &["PG_VERSION/repository"]);
+    require(
+        stage.fails(&["--repo", &file, "init", "-D", &pgdata]),
+        REPOSITORY,
+        &["PG_VERSION/repository"],
+    );
 }
 
 #[test]
@@ -127,7 +207,11 @@ fn a_store_that_overwrites_is_refused_by_init() {
     let mut command = stage.command(&["--repo", &url, "--s3-path-style", "init", "-D", &pgdata]);
     let output = command.envs(s3.env()).output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
-    require((output.status.code().unwrap(), log), REFUSED, &["create-if-absent"]);
+    require(
+        (output.status.code().unwrap(), log),
+        REFUSED,
+        &["create-if-absent"],
+    );
 }
 
 #[test]
@@ -138,7 +222,10 @@ fn a_second_backup_at_once_is_told_which_one_runs() {
     let slow = stage.command(&["backup", "-D", &pgdata, "--max-rate", "8M"]);
     let first = stage.cluster.background(slow).unwrap();
     let query = "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory'";
-    stage.cluster.wait_for("postgres", query, support::PATIENCE).unwrap();
+    stage
+        .cluster
+        .wait_for("postgres", query, support::PATIENCE)
+        .unwrap();
     require(stage.fails(&["backup", "-D", &pgdata]), BUSY, &["another"]);
     first.wait().unwrap();
     assert_eq!(stage.json(&["info"])["layers"].as_array().unwrap().len(), 1);
@@ -155,26 +242,72 @@ fn unknown_labels_and_targets_out_of_reach_are_refused() {
     };
     require(restore(&[]), NOT_FOUND, &["backup"]);
     let report = stage.backup(&[]);
-    require(restore(&["20200101-000000F"]), NOT_FOUND, &["20200101-000000F"]);
+    require(
+        restore(&["20200101-000000F"]),
+        NOT_FOUND,
+        &["20200101-000000F"],
+    );
     require(restore(&["nonsense"]), USAGE, &["nonsense", "info"]);
-    require(restore(&["--type", "time", "--target", "2001-01-01 00:00:00+00"]), TARGET, &["2001-01-01"]);
-    require(restore(&["--type", "time", "--target", "2999-01-01 00:00:00+00"]), TARGET, &["2999-01-01"]);
-    require(restore(&["--type", "lsn", "--target", "0/1"]), TARGET, &["0/1"]);
-    require(restore(&["--type", "lsn", "--target", "FFFF/0"]), TARGET, &["FFFF/0"]);
-    require(restore(&["--type", "lsn", "--target", "soon"]), USAGE, &["soon"]);
+    require(
+        restore(&["--type", "time", "--target", "2001-01-01 00:00:00+00"]),
+        TARGET,
+        &["2001-01-01"],
+    );
+    require(
+        restore(&["--type", "time", "--target", "2999-01-01 00:00:00+00"]),
+        TARGET,
+        &["2999-01-01"],
+    );
+    require(
+        restore(&["--type", "lsn", "--target", "0/1"]),
+        TARGET,
+        &["0/1"],
+    );
+    require(
+        restore(&["--type", "lsn", "--target", "FFFF/0"]),
+        TARGET,
+        &["FFFF/0"],
+    );
+    require(
+        restore(&["--type", "lsn", "--target", "soon"]),
+        USAGE,
+        &["soon"],
+    );
     require(restore(&["--type", "lsn"]), USAGE, &["target"]);
-    require(restore(&["--type", "lsn", "--target", support::text(&report, "/stop_lsn"), "--target-timeline", "9"]), TARGET, &["9"]);
-    assert!(!std::path::Path::new(&target).exists(), "a refused restore left something behind");
+    require(
+        restore(&[
+            "--type",
+            "lsn",
+            "--target",
+            support::text(&report, "/stop_lsn"),
+            "--target-timeline",
+            "9",
+        ]),
+        TARGET,
+        &["9"],
+    );
+    assert!(
+        !std::path::Path::new(&target).exists(),
+        "a refused restore left something behind"
+    );
 }
 
 #[test]
 fn a_restore_never_writes_over_something() {
     let stage = stage();
     stage.backup(&[]);
-    require(stage.fails(&["restore", "--target-dir", &stage.pgdata()]), REFUSED, &[&stage.pgdata()]);
+    require(
+        stage.fails(&["restore", "--target-dir", &stage.pgdata()]),
+        REFUSED,
+        &[&stage.pgdata()],
+    );
     let full = stage.cluster.create_dir("full").unwrap();
     fs::write(full.join("precious"), "data").unwrap();
-    require(stage.fails(&["restore", "--target-dir", &full.display().to_string()]), REFUSED, &["not empty"]);
+    require(
+        stage.fails(&["restore", "--target-dir", &full.display().to_string()]),
+        REFUSED,
+        &["not empty"],
+    );
     assert_eq!(fs::read_to_string(full.join("precious")).unwrap(), "data");
 }
 
@@ -198,11 +331,20 @@ fn missing_truncated_and_altered_objects_are_named() {
                 fs::write(&path, bytes).unwrap();
             }
             let (code, log) = stage.fails(&["verify"]);
-            assert!([DAMAGED, NOT_FOUND].contains(&code), "{object}: exit code {code}\n{log}");
+            assert!(
+                [DAMAGED, NOT_FOUND].contains(&code),
+                "{object}: exit code {code}\n{log}"
+            );
             let target = stage.target("damaged").display().to_string();
             let (code, log) = stage.fails(&["restore", "--target-dir", &target]);
-            assert!([DAMAGED, NOT_FOUND].contains(&code), "{object}: exit code {code}\n{log}");
-            assert!(!stage.target("damaged").join("global/pg_control").exists(), "{object}: {log}");
+            assert!(
+                [DAMAGED, NOT_FOUND].contains(&code),
+                "{object}: exit code {code}\n{log}"
+            );
+            assert!(
+                !stage.target("damaged").join("global/pg_control").exists(),
+                "{object}: {log}"
+            );
             let _ = fs::remove_dir_all(&target);
             let _ = fs::remove_file(&path);
             fs::write(&path, &original).unwrap();

@@ -8,6 +8,7 @@ use pgstrata_layer::cluster::{self, ClusterRecord, FORMAT};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::control::ControlFile;
 
+use crate::catalog::cluster_record;
 use crate::cluster::read_control;
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
@@ -26,7 +27,11 @@ pub struct InitReport {
 ///
 /// # Errors
 /// `Refused` when the name belongs to another cluster, or the store overwrites.
-pub async fn init(repository: &Repository, name: &ClusterName, data_directory: &Path) -> Result<InitReport> {
+pub async fn init(
+    repository: &Repository,
+    name: &ClusterName,
+    data_directory: &Path,
+) -> Result<InitReport> {
     let directory = data_directory.to_owned();
     let reading = tokio::task::spawn_blocking(move || read_control(&directory))
         .await
@@ -35,11 +40,17 @@ pub async fn init(repository: &Repository, name: &ClusterName, data_directory: &
     let wanted = record_of(name, &reading.control);
     let body = Bytes::from(cluster::encode(&wanted));
     match repository.create(&name.cluster_key(), body).await {
-        Ok(()) => Ok(InitReport { created: true, record: wanted }),
+        Ok(()) => Ok(InitReport {
+            created: true,
+            record: wanted,
+        }),
         Err(error) if error.kind() == Kind::AlreadyExists => {
-            let record = load_record(repository, name).await?;
+            let record = cluster_record(repository, name).await?;
             require_same(&record, &wanted)?;
-            Ok(InitReport { created: false, record })
+            Ok(InitReport {
+                created: false,
+                record,
+            })
         }
         Err(error) => Err(error),
     }
@@ -60,43 +71,38 @@ fn record_of(name: &ClusterName, control: &ControlFile) -> ClusterRecord {
     }
 }
 
-/// The cluster's record.
-///
-/// # Errors
-/// `NotFound` when `init` has not run, `Damaged` when it cannot be read back.
-pub async fn load_record(repository: &Repository, name: &ClusterName) -> Result<ClusterRecord> {
-    let key = name.cluster_key();
-    let body = match repository.get(&key).await {
-        Ok(body) => body,
-        Err(error) if error.kind() == Kind::NotFound => {
-            let message = format!("repository {} does not know cluster \"{}\"", repository.url(), name.as_str());
-            return Err(Error::new(Kind::NotFound, message)
-                .hint("run \"pgstrata init\", or check --repo and --cluster"));
-        }
-        Err(error) => return Err(error),
-    };
-    let record = cluster::decode(&body)
-        .map_err(|error| Error::new(Kind::Damaged, format!("could not read \"{key}\": {error}")))?;
-    if record.name != name.as_str() {
-        let message = format!("\"{key}\" is the record of cluster \"{}\"", record.name);
-        return Err(Error::new(Kind::Damaged, message));
-    }
-    Ok(record)
-}
-
 fn require_same(record: &ClusterRecord, found: &ClusterRecord) -> Result<()> {
     let differing = [
-        ("system identifier", record.system_identifier, found.system_identifier),
-        ("major version", u64::from(record.major), u64::from(found.major)),
-        ("block size", u64::from(record.block_size), u64::from(found.block_size)),
-        ("WAL segment size", u64::from(record.wal_segment_size), u64::from(found.wal_segment_size)),
+        (
+            "system identifier",
+            record.system_identifier,
+            found.system_identifier,
+        ),
+        (
+            "major version",
+            u64::from(record.major),
+            u64::from(found.major),
+        ),
+        (
+            "block size",
+            u64::from(record.block_size),
+            u64::from(found.block_size),
+        ),
+        (
+            "WAL segment size",
+            u64::from(record.wal_segment_size),
+            u64::from(found.wal_segment_size),
+        ),
     ]
     .into_iter()
     .find(|(_, recorded, found)| recorded != found);
-    let Some((what, recorded, found)) = differing else { return Ok(()) };
+    let Some((what, recorded, found)) = differing else {
+        return Ok(());
+    };
     let message = format!(
         "cluster \"{}\" in the repository is another one: its {what} is {recorded}, that of the data directory is {found}",
         record.name
     );
-    Err(Error::new(Kind::Refused, message).hint("give this cluster a name of its own with --cluster"))
+    Err(Error::new(Kind::Refused, message)
+        .hint("give this cluster a name of its own with --cluster"))
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::backup::{
-    self, BackupOptions, BackupPlan, BackupReport, BackupType as Kind, ChangeSourceChoice, CorruptPagePolicy,
-    WalMode as Wal,
+    self, BackupOptions, BackupPlan, BackupReport, BackupType as Kind, ChangeSourceChoice,
+    CorruptPagePolicy, WalMode as Wal,
 };
 use pgstrata_engine::error::{Error, Kind as ErrorKind, Result};
 use pgstrata_engine::progress::Progress;
@@ -13,7 +13,9 @@ use pgstrata_layer::frame::Codec;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::args::{BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode, parse_size};
+use crate::args::{
+    BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode, parse_size,
+};
 use crate::config::choose;
 use crate::exit;
 use crate::progress::Display;
@@ -33,7 +35,9 @@ pub(super) async fn run(context: &Context, args: &BackupArgs) -> Result<u8> {
     let outcome = backup::run(&repository, &name, &options, progress).await;
     drop(display);
     let report = outcome?;
-    context.report("backup/1", &report_document(&report), || report_text(&report));
+    context.report("backup/1", &report_document(&report), || {
+        report_text(&report)
+    });
     let warned = !report.corrupt_pages.is_empty() || !report.warnings.is_empty();
     Ok(if warned { exit::WARNINGS } else { 0 })
 }
@@ -42,11 +46,22 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
     let file = &context.config.settings;
     let default = BackupOptions::default();
     let kind = choose(args.kind, file.kind.as_deref(), "type")?;
-    let source = choose(args.change_source, file.change_source.as_deref(), "change-source")?;
+    let source = choose(
+        args.change_source,
+        file.change_source.as_deref(),
+        "change-source",
+    )?;
     let wal = choose(args.wal, file.wal.as_deref(), "wal")?;
-    let policy = choose(args.on_corrupt_page, file.on_corrupt_page.as_deref(), "on-corrupt-page")?;
+    let policy = choose(
+        args.on_corrupt_page,
+        file.on_corrupt_page.as_deref(),
+        "on-corrupt-page",
+    )?;
     let pace = choose(args.checkpoint, file.checkpoint.as_deref(), "checkpoint")?;
-    let timeout = args.archive_timeout.or(file.archive_timeout).map(Duration::from_secs);
+    let timeout = args
+        .archive_timeout
+        .or(file.archive_timeout)
+        .map(Duration::from_secs);
     Ok(BackupOptions {
         connection: context.connection(&args.server),
         data_directory: Some(context.data_directory(&args.server)?),
@@ -78,9 +93,12 @@ fn max_rate(flag: Option<u64>, file: Option<&str>) -> Result<Option<u64>> {
     match (flag, file) {
         (Some(rate), _) => Ok(Some(rate)),
         (None, None) => Ok(None),
-        (None, Some(text)) => parse_size(text)
-            .map(Some)
-            .map_err(|why| Error::new(ErrorKind::Usage, format!("\"{text}\" is not a value of max-rate: {why}"))),
+        (None, Some(text)) => parse_size(text).map(Some).map_err(|why| {
+            Error::new(
+                ErrorKind::Usage,
+                format!("\"{text}\" is not a value of max-rate: {why}"),
+            )
+        }),
     }
 }
 
@@ -143,7 +161,10 @@ fn plan_document(plan: &BackupPlan) -> Value {
 }
 
 fn plan_text(plan: &BackupPlan) -> String {
-    let parent = plan.parent.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
+    let parent = plan
+        .parent
+        .as_ref()
+        .map_or_else(|| "none".to_owned(), ToString::to_string);
     let mut text = format!(
         "would take  {} backup: {}\nparent      {parent}\nchanges     {}\nWAL         {}\nreads       {}: {} files, {}\nworkers     {}\n",
         plan.kind.as_str(),
@@ -186,7 +207,10 @@ fn report_document(report: &BackupReport) -> Value {
 
 fn report_text(report: &BackupReport) -> String {
     let totals = &report.totals;
-    let took = report.finished_at.duration_since(report.started_at).as_secs_f64();
+    let took = report
+        .finished_at
+        .duration_since(report.started_at)
+        .as_secs_f64();
     let mut text = format!(
         "backup {}, {} in {took:.1} s\n  pages    {} of {} stored, found by {}\n  bytes    {} of cluster, {} read, {} stored\n  WAL      {} to {} on timeline {}\n",
         report.label,
@@ -202,7 +226,10 @@ fn report_text(report: &BackupReport) -> String {
         report.timeline,
     );
     for page in &report.corrupt_pages {
-        text.push_str(&format!("  corrupt  {} block {}: {}\n", page.path, page.block, page.reason));
+        text.push_str(&format!(
+            "  corrupt  {} block {}: {}\n",
+            page.path, page.block, page.reason
+        ));
     }
     for warning in &report.warnings {
         text.push_str(&format!("  warning  {warning}\n"));

@@ -12,7 +12,8 @@ pub(super) async fn run(context: &Context, args: &InitArgs) -> Result<u8> {
     let directory = context.data_directory(&args.server)?;
     let report = pgstrata_engine::init::init(&repository, &name, &directory).await?;
     let record = &report.record;
-    let document = json!({ "created": report.created, "repository": repository.url(), "cluster": record });
+    let document =
+        json!({ "created": report.created, "repository": repository.url(), "cluster": record });
     context.report("init/1", &document, || {
         let what = if report.created { "created" } else { "already there, unchanged" };
         format!(

@@ -2,6 +2,8 @@
 
 mod archive;
 mod backup;
+mod check;
+mod info;
 mod init;
 mod restore;
 
@@ -33,7 +35,10 @@ impl Context {
 
     /// The data directory, which the command cannot do without.
     fn data_directory(&self, server: &ServerArgs) -> Result<PathBuf> {
-        let directory = server.pgdata.as_ref().or(self.config.settings.pgdata.as_ref());
+        let directory = server
+            .pgdata
+            .as_ref()
+            .or(self.config.settings.pgdata.as_ref());
         directory.cloned().ok_or_else(|| {
             Error::new(Kind::Usage, "the data directory is not known")
                 .hint("give --pgdata, set PGDATA, or write pgdata in the configuration file")
@@ -42,8 +47,13 @@ impl Context {
 
     /// How to connect: as told, else to the server that runs on the data directory.
     fn connection(&self, server: &ServerArgs) -> ConnectionOptions {
-        let conninfo = server.connection.as_ref().or(self.config.settings.connection.as_ref());
-        ConnectionOptions { conninfo: conninfo.cloned().unwrap_or_default() }
+        let conninfo = server
+            .connection
+            .as_ref()
+            .or(self.config.settings.connection.as_ref());
+        ConnectionOptions {
+            conninfo: conninfo.cloned().unwrap_or_default(),
+        }
     }
 
     /// Prints `document` in the format that was asked for.
@@ -64,7 +74,12 @@ pub(crate) fn without_configuration(command: &Command) -> Result<Option<u8>> {
         }
         Command::Man => clap_mangen::Man::new(Cli::command())
             .render(&mut text)
-            .map_err(|error| Error::new(Kind::File, format!("could not write the manual page: {error}")))?,
+            .map_err(|error| {
+                Error::new(
+                    Kind::File,
+                    format!("could not write the manual page: {error}"),
+                )
+            })?,
         _ => return Ok(None),
     }
     output::print(&String::from_utf8_lossy(&text));
@@ -80,7 +95,9 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
         Command::ArchiveGet(args) => archive::get(context, &args).await,
         Command::ArchivePrefetch(args) => archive::prefetch(context, &args).await,
         Command::Restore(args) => restore::run(context, &args).await,
-        _ => Err(Error::new(Kind::Unsupported, "this command is not built yet")),
+        Command::Check(args) => check::run(context, &args).await,
+        Command::Info(args) => info::run(context, &args).await,
+        Command::Completions { .. } | Command::Man => Ok(0),
     }
 }
 

@@ -7,7 +7,9 @@ use comfy_table::{Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::error::{Error, FileContext, Kind, Result};
 use pgstrata_engine::progress::Progress;
-use pgstrata_engine::restore::{self, RestoreOptions, RestorePlan, RestoreReport, TablespaceMapping, Target};
+use pgstrata_engine::restore::{
+    self, RestoreOptions, RestorePlan, RestoreReport, TablespaceMapping, Target,
+};
 use pgstrata_layer::label::Label;
 
 use super::Context;
@@ -41,16 +43,27 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
                 .hint("\"pgstrata info\" shows the labels; or say latest")
         })?),
     };
-    let timeline = args.target_timeline.as_deref().map(str::parse).transpose()?;
+    let timeline = args
+        .target_timeline
+        .as_deref()
+        .map(str::parse)
+        .transpose()?;
     let map = |(from, to): &(String, String)| {
-        Ok(TablespaceMapping { from: from.clone(), to: absolute(to.as_ref())? })
+        Ok(TablespaceMapping {
+            from: from.clone(),
+            to: absolute(to.as_ref())?,
+        })
     };
     Ok(RestoreOptions {
         label,
         target: Target::parse(&spelled(args.kind), args.target.as_deref())?,
         timeline,
         inclusive: !args.target_exclusive,
-        action: args.target_action.map(|action| spelled(action).parse()).transpose()?.unwrap_or_default(),
+        action: args
+            .target_action
+            .map(|action| spelled(action).parse())
+            .transpose()?
+            .unwrap_or_default(),
         directory: absolute(&args.target_dir)?,
         tablespaces: args.tablespace_map.iter().map(map).collect::<Result<_>>()?,
         wal_directory: args.wal_dir.as_deref().map(absolute).transpose()?,
@@ -60,12 +73,16 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
 }
 
 fn spelled(value: impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    value
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
 }
 
 /// This program, with the options of this call: what PostgreSQL runs to fetch WAL.
 fn restore_command(context: &Context) -> Result<Vec<String>> {
-    let program = env::current_exe().context(|| "could not find this program's own path".to_owned())?;
+    let program =
+        env::current_exe().context(|| "could not find this program's own path".to_owned())?;
     let mut command = vec![program.display().to_string()];
     command.extend(context.config.as_flags()?);
     command.push("archive-get".to_owned());
@@ -84,7 +101,11 @@ fn plan_text(plan: &RestorePlan) -> String {
         plan.label,
         plan.cluster,
         plan.directory.display(),
-        if plan.resumes { ", completing an interrupted restore" } else { "" },
+        if plan.resumes {
+            ", completing an interrupted restore"
+        } else {
+            ""
+        },
         plan.timeline,
         wal.first_segment,
         wal.last_segment,
@@ -101,7 +122,9 @@ fn plan_text(plan: &RestorePlan) -> String {
         text.push_str(&format!("tablespace {oid} in {}\n", directory.display()));
     }
     let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(["layer", "finished", "frames", "bytes"]);
+    table
+        .load_preset(NOTHING)
+        .set_header(["layer", "finished", "frames", "bytes"]);
     for layer in &plan.layers {
         table.add_row([
             layer.label.clone(),

@@ -39,15 +39,27 @@ pub enum Store {
 impl Stage {
     /// Starts a cluster that archives to its own repository, and runs `init`.
     pub fn archiving(builder: Builder, store: Store) -> Self {
-        let stage = Self::silent(builder.conf("archive_mode", "on").conf("archive_command", "false"), store);
-        let settings: Vec<String> = stage.environment.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let stage = Self::silent(
+            builder
+                .conf("archive_mode", "on")
+                .conf("archive_command", "false"),
+            store,
+        );
+        let settings: Vec<String> = stage
+            .environment
+            .iter()
+            .map(|(k, v)| format!("{k}={v}"))
+            .collect();
         let command = format!(
             "{} {} --repo {} --cluster main archive-push %p",
             settings.join(" "),
             stage.program.display(),
             stage.repository
         );
-        stage.cluster.append_conf("archive_command", &command).unwrap();
+        stage
+            .cluster
+            .append_conf("archive_command", &command)
+            .unwrap();
         stage.cluster.reload().unwrap();
         stage
     }
@@ -55,7 +67,9 @@ impl Stage {
     /// Starts a cluster that archives as `builder` says, and runs `init`.
     pub fn silent(builder: Builder, store: Store) -> Self {
         let cluster = builder.start().unwrap();
-        let program = cluster.installed_binary(Path::new(env!("CARGO_BIN_EXE_pgstrata"))).unwrap();
+        let program = cluster
+            .installed_binary(Path::new(env!("CARGO_BIN_EXE_pgstrata")))
+            .unwrap();
         let (repository, environment, s3) = match store {
             Store::Directory => {
                 let directory = cluster.create_dir("repository").unwrap();
@@ -65,10 +79,20 @@ impl Stage {
                 let s3 = S3Server::start().unwrap();
                 let mut environment = s3.env();
                 environment.push(("PGSTRATA_S3_PATH_STYLE", "true".to_owned()));
-                (format!("s3://{}/backups", s3.bucket()), environment, Some(s3))
+                (
+                    format!("s3://{}/backups", s3.bucket()),
+                    environment,
+                    Some(s3),
+                )
             }
         };
-        let stage = Self { cluster, program, repository, environment, _s3: s3 };
+        let stage = Self {
+            cluster,
+            program,
+            repository,
+            environment,
+            _s3: s3,
+        };
         stage.ok(&["init", "--pgdata", &stage.pgdata()]);
         stage
     }
@@ -80,7 +104,9 @@ impl Stage {
     /// The program with repository and cluster set, run as the server's user.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.cluster.command_as_server_user(&self.program);
-        command.env("PGSTRATA_REPO", &self.repository).env("PGSTRATA_CLUSTER", "main");
+        command
+            .env("PGSTRATA_REPO", &self.repository)
+            .env("PGSTRATA_CLUSTER", "main");
         command.envs(self.environment.iter().map(|(k, v)| (k, v)));
         command.args(arguments);
         command
@@ -94,7 +120,12 @@ impl Stage {
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let log = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "pgstrata {arguments:?}: {}\n{log}\n{}", output.status, self.cluster.log_tail(20));
+        assert!(
+            output.status.success(),
+            "pgstrata {arguments:?}: {}\n{log}\n{}",
+            output.status,
+            self.cluster.log_tail(20)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -139,7 +170,9 @@ impl Stage {
 
     /// Starts a restored cluster and waits until it accepts writes.
     pub fn start_restored(&self, target: &Path) -> Cluster {
-        let restored = Cluster::adopt(self.cluster.major(), target).conf("archive_mode", "off").start();
+        let restored = Cluster::adopt(self.cluster.major(), target)
+            .conf("archive_mode", "off")
+            .start();
         let restored = restored.unwrap();
         restored.wait_promoted(PATIENCE).unwrap();
         restored

@@ -36,6 +36,13 @@ pub struct WalChoice {
     pub reason: String,
 }
 
+impl std::fmt::Display for WalChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let how = if self.streams { "stream" } else { "archive" };
+        write!(f, "{how}: {}", self.reason)
+    }
+}
+
 /// Decides how the WAL gets into the repository.
 pub(super) fn choose(mode: WalMode, facts: &ServerFacts) -> Result<WalChoice> {
     let choice = |streams: bool, reason: &str| WalChoice {

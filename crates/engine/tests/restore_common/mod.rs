@@ -449,7 +449,12 @@ impl<'a> LayerMaker<'a> {
     }
 
     /// Stores the blocks that are not as in the parent; returns the digests of their pages.
-    fn store_changed(&mut self, entry: &mut FileEntry, contents: &[u8], parent: Option<&[u8]>) -> Vec<u64> {
+    fn store_changed(
+        &mut self,
+        entry: &mut FileEntry,
+        contents: &[u8],
+        parent: Option<&[u8]>,
+    ) -> Vec<u64> {
         let mut digests = Vec::new();
         let mut changed = Vec::new();
         for (block, page) in contents.chunks(BLOCK).enumerate() {

@@ -1,0 +1,67 @@
+//! `check`.
+
+use std::time::Duration;
+
+use pgstrata_engine::check::{self, CheckItem, CheckOptions, CheckStatus};
+use pgstrata_engine::error::Result;
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::args::CheckArgs;
+use crate::exit;
+
+/// Something that backups need is not there: the code of a refusal.
+const FAILED: u8 = 13;
+
+pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<u8> {
+    let repository = context.repository()?;
+    let name = context.config.cluster()?;
+    let default = CheckOptions::default();
+    let timeout = args
+        .archive_timeout
+        .or(context.config.settings.archive_timeout);
+    let options = CheckOptions {
+        connection: context.connection(&args.server),
+        data_directory: Some(context.data_directory(&args.server)?),
+        wal_timeout: timeout.map_or(default.wal_timeout, Duration::from_secs),
+        ..default
+    };
+    let report = check::run(&repository, &name, &options).await;
+    let items: Vec<Value> = report.items.iter().map(document).collect();
+    context.report(
+        "check/1",
+        &json!({ "status": word(report.status()), "items": items }),
+        || report.items.iter().map(line).collect(),
+    );
+    Ok(match report.status() {
+        CheckStatus::Ok => 0,
+        CheckStatus::Warning => exit::WARNINGS,
+        CheckStatus::Failed => FAILED,
+    })
+}
+
+fn word(status: CheckStatus) -> &'static str {
+    match status {
+        CheckStatus::Ok => "ok",
+        CheckStatus::Warning => "warning",
+        CheckStatus::Failed => "failed",
+    }
+}
+
+fn document(item: &CheckItem) -> Value {
+    json!({ "name": item.name, "status": word(item.status), "detail": item.detail, "hint": item.hint })
+}
+
+fn line(item: &CheckItem) -> String {
+    let hint = item
+        .hint
+        .as_ref()
+        .map(|hint| format!("{:22}to do: {hint}\n", ""));
+    format!(
+        "{:<8} {:<12} {}\n{}",
+        word(item.status),
+        item.name,
+        item.detail,
+        hint.unwrap_or_default()
+    )
+}
