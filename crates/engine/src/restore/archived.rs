@@ -112,7 +112,9 @@ impl ArchivedWal {
             let Some((timeline, run)) = self.source(history, number) else {
                 break;
             };
-            let end = self.last_segment(history, timeline).min(run.last);
+            // At least this one: the old timeline's copy of a shared segment stands in when the new one's is missing.
+            let end = self.last_segment(history, timeline).max(number);
+            let end = end.min(run.last);
             let end = limit.map_or(end, |limit| end.min(limit));
             match parts.last_mut() {
                 Some(part) if part.0 == timeline => part.2 = end,
