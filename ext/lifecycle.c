@@ -15,7 +15,7 @@
  *	  pg_rewind, pg_checksums, a single-user session) shows. And the map's own
  *	  checksum is right.
  *	- The server did not stop cleanly: the control file's redo pointer is one
- *	  of the two on record (mapfile.c), so recovery marks what was lost.
+ *	  of the two on record (mapfile.c): recovery marks what was lost.
  *
  * In doubt the history is void: it begins anew, and says why. Nothing here
  * stops the server from starting.

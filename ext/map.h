@@ -123,7 +123,7 @@ typedef struct MapHeader
 	char		since_why[120];
 
 	/* P6: by what to know that nobody wrote without us */
-	XLogRecPtr	redo[2];		/* the last two whose marks are in the file */
+	XLogRecPtr	redo[2];		/* of the last flush, and the control file's then */
 	uint64		opts_inode;		/* postmaster.opts, rewritten at every start */
 	uint64		opts_ctime;
 	uint64		control_inode;	/* pg_control, of a clean map */

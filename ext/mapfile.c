@@ -10,8 +10,8 @@
  * A flush writes the dirty pages in place and syncs them, then writes the
  * header and syncs again. Only that second step records a redo pointer, so
  *
- *		a redo pointer in the header says that every mark made before the
- *		flush began is in the file.
+ *		a redo pointer in the header says that every mark that recovery from
+ *		there will not make again is in the file.
  *
  * If power fails in the middle, the file holds some mix of old and new pages
  * under the old or the new header. Cells only grow, and an entry or a token
@@ -34,6 +34,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
 #include "map.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
@@ -132,13 +134,27 @@ write_header(int fd)
 	return write_all(fd, (char *) header, MAP_PAGE, 0);
 }
 
+/*
+ * Beside the coming redo pointer, keep the one that the control file has: the
+ * checkpoint that flushes may never reach it, and the one before may not have
+ * either. Every mark made so far is in the file already, so recovery from
+ * there is covered as well.
+ */
 static void
 record_redo(XLogRecPtr redo)
 {
+	ControlFileData *control;
+	bool		control_ok;
+
 	if (redo == InvalidXLogRecPtr || redo == map.header->redo[0])
 		return;
-	map.header->redo[1] = map.header->redo[0];
+	LWLockAcquire(ControlFileLock, LW_SHARED);
+	control = get_controlfile(DataDir, &control_ok);
+	LWLockRelease(ControlFileLock);
+	if (control_ok)
+		map.header->redo[1] = control->checkPointCopy.redo;
 	map.header->redo[0] = redo;
+	pfree(control);
 }
 
 static void
@@ -188,6 +204,7 @@ flush_locked(XLogRecPtr redo)
 
 		map_all_dirty();
 		map.shared->flush_failures++;
+		map.header->redo[0] = InvalidXLogRecPtr;
 		errno = save_errno;
 		ereport(LOG,
 				(errcode_for_file_access(),
