@@ -6,10 +6,10 @@ PREFIX ?= /usr/local
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench install clean
+.PHONY: help setup demo test torture check bench install clean
 
 help: ## say what can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: ## install what building, testing and trying needs
 	@scripts/setup
@@ -21,6 +21,10 @@ demo: setup ## full backup, load, incrementals, point-in-time restore, proof
 test: setup ## all tests, against real PostgreSQL and a real S3 server
 	cargo test --locked --workspace --doc --quiet
 	cargo nextest run --locked --workspace $(TESTS)
+	ext/test/run 15 18
+
+torture: setup ## page tracker under kills and restarts, half an hour each server
+	ext/test/run --only torture --long 15 16 17 18
 
 check: setup ## formatting, lints, documentation, house rules
 	scripts/check
