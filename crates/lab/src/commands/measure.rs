@@ -66,6 +66,20 @@ impl Shared {
         })
     }
 
+    /// The command line with the seed in it, so that it repeats this very order.
+    #[must_use]
+    pub fn recorded(&self, words: &[String], seed: u64) -> Vec<String> {
+        let mut command = words.to_vec();
+        if self.seed.is_none() {
+            let at = command
+                .iter()
+                .position(|word| word == "--")
+                .unwrap_or(command.len());
+            command.insert(at, format!("--seed={seed}"));
+        }
+        command
+    }
+
     /// The directory: given, or a new name.
     #[must_use]
     pub fn out(&self, kind: &str) -> PathBuf {
@@ -244,14 +258,6 @@ fn state(given: Option<State>, load: &Options, arms: &[ArmSpec]) -> State {
 
 fn comparison(load: Options, shared: &Shared, words: &[String]) -> Result<Comparison> {
     let seed = shared.seed();
-    let mut command = words.to_vec();
-    if shared.seed.is_none() {
-        let at = command
-            .iter()
-            .position(|w| w == "--")
-            .unwrap_or(command.len());
-        command.insert(at, format!("--seed={seed}"));
-    }
     Ok(Comparison {
         kind: String::new(),
         title: String::new(),
@@ -273,7 +279,7 @@ fn comparison(load: Options, shared: &Shared, words: &[String]) -> Result<Compar
         allowed: shared.allow.clone(),
         samplers: !shared.no_samplers,
         pgbench: server::find_pgbench(shared.pgbench.as_deref())?,
-        command,
+        command: shared.recorded(words, seed),
     })
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::analysis::{self, Analysis};
-use crate::report::{html, terminal};
+use crate::report::{csv, html, terminal};
 use crate::result::Experiment;
 
 /// Says something about progress.
@@ -53,6 +53,9 @@ pub fn deliver(experiment: &Experiment, out: &Path, ascii: bool) -> Result<u8> {
     let page = out.join("report.html");
     std::fs::write(&page, html::render(experiment, &analysis))
         .with_context(|| format!("could not write \"{}\"", page.display()))?;
+    let values = out.join("runs.csv");
+    std::fs::write(&values, csv::render(experiment))
+        .with_context(|| format!("could not write \"{}\"", values.display()))?;
     let mut text = terminal::render(experiment, &analysis, style(ascii));
     text.push_str(&format!("report      {}\n", page.display()));
     print(&text)?;

@@ -27,7 +27,7 @@ pub fn render(experiment: &Experiment, analysis: &Analysis, style: Style) -> Str
     }
     if experiment.arms.len() > 1 {
         comparisons(&mut out, experiment, analysis);
-    } else {
+    } else if experiment.tables.is_empty() {
         single(&mut out, experiment, analysis);
     }
     footer(&mut out, experiment, analysis);
@@ -189,7 +189,26 @@ fn words_table(out: &mut String, table: &Table) {
     rows.extend(table.rows.iter().cloned());
     aligned(out, &rows);
     if let Some(note) = &table.note {
-        let _ = writeln!(out, "{note}");
+        wrapped(out, note);
+    }
+    out.push('\n');
+}
+
+/// A paragraph in lines of at most eighty columns.
+fn wrapped(out: &mut String, text: &str) {
+    let mut column = 0;
+    for word in text.split_ascii_whitespace() {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > 80 {
+            out.push('\n');
+            column = 0;
+        }
+        if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += width;
     }
     out.push('\n');
 }
@@ -235,7 +254,7 @@ fn footer(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
         );
     }
     for note in &experiment.notes {
-        let _ = writeln!(out, "{note}");
+        wrapped(out, note);
     }
     for warning in &analysis.warnings {
         let sign = match warning.level {
