@@ -66,7 +66,7 @@ pub(crate) struct Global {
 
     /// S3 addressing of buckets: in the path (most self-hosted servers) or in the host name
     #[arg(long, global = true, env = "PGSTRATA_S3_PATH_STYLE", value_name = "BOOL",
-          num_args = 0..=1, default_missing_value = "true")]
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) s3_path_style: Option<bool>,
 
     /// File with storage options, `key = "value"` lines; for secrets

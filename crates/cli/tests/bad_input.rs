@@ -210,7 +210,7 @@ fn a_store_that_overwrites_is_refused_by_init() {
     require(
         (output.status.code().unwrap(), log),
         REFUSED,
-        &["create-if-absent"],
+        &["overwrites", "only if absent", "If-None-Match"],
     );
 }
 
@@ -240,7 +240,7 @@ fn unknown_labels_and_targets_out_of_reach_are_refused() {
         all.extend(arguments);
         stage.fails(&all)
     };
-    require(restore(&[]), NOT_FOUND, &["backup"]);
+    require(restore(&[]), NOT_FOUND, &["\"main\"", "pgstrata backup"]);
     let report = stage.backup(&[]);
     require(
         restore(&["20200101-000000F"]),

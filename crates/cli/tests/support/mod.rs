@@ -10,6 +10,7 @@
     reason = "helpers of tests may fail like tests; each test file uses some"
 )]
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -77,8 +78,7 @@ impl Stage {
             }
             Store::S3 => {
                 let s3 = S3Server::start().unwrap();
-                let mut environment = s3.env();
-                environment.push(("PGSTRATA_S3_PATH_STYLE", "true".to_owned()));
+                let environment = s3_environment(&cluster, &s3);
                 (
                     format!("s3://{}/backups", s3.bucket()),
                     environment,
@@ -145,6 +145,25 @@ impl Stage {
         serde_json::from_str(&self.ok(&all)).unwrap()
     }
 
+    /// Switches to a new WAL segment and waits until all up to now is archived.
+    pub fn archive_all(&self) {
+        let end = self
+            .cluster
+            .sql("postgres", "SELECT pg_switch_wal()")
+            .unwrap();
+        self.wait_archived(&end);
+    }
+
+    /// Waits until the server has archived the segment that holds the record ending at `lsn`.
+    pub fn wait_archived(&self, lsn: &str) {
+        // The names of segments sort in their order, and the archiver takes the oldest first.
+        let query = format!(
+            "SELECT coalesce(last_archived_wal >= pg_walfile_name('{lsn}'::pg_lsn - 1), false)
+               FROM pg_stat_archiver"
+        );
+        self.cluster.wait_for("postgres", &query, PATIENCE).unwrap();
+    }
+
     /// Takes a backup; returns its report.
     pub fn backup(&self, arguments: &[&str]) -> Value {
         let pgdata = self.pgdata();
@@ -177,6 +196,25 @@ impl Stage {
         restored.wait_promoted(PATIENCE).unwrap();
         restored
     }
+}
+
+/// How commands, and the servers that run them, find the bucket: the secrets in a file, as
+/// `restore_command` needs them.
+fn s3_environment(cluster: &Cluster, s3: &S3Server) -> Vec<(&'static str, String)> {
+    let directory = cluster.create_dir("credentials").unwrap();
+    let file = directory.join("s3.toml");
+    let text = format!(
+        "access_key_id = \"{}\"\nsecret_access_key = \"{}\"\n",
+        s3.access_key(),
+        s3.secret()
+    );
+    fs::write(&file, text).unwrap();
+    vec![
+        ("PGSTRATA_S3_ENDPOINT", s3.endpoint().to_owned()),
+        ("PGSTRATA_S3_REGION", s3.region().to_owned()),
+        ("PGSTRATA_S3_PATH_STYLE", "true".to_owned()),
+        ("PGSTRATA_CREDENTIALS", file.display().to_string()),
+    ]
 }
 
 /// The number at `path` of a JSON document.

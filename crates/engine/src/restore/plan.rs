@@ -124,7 +124,7 @@ pub async fn plan(
     options: RestoreOptions,
 ) -> Result<RestorePlan> {
     let catalog = Catalog::load(repository, cluster).await?;
-    let candidates = candidates(&catalog)?;
+    let candidates = candidates(&catalog, cluster)?;
     let segment_size = segment_size(&catalog, options.label.as_ref())?;
     let archive = archived_wal(repository, cluster, segment_size).await?;
     if let Some(label) = &options.label {
@@ -198,7 +198,7 @@ fn condition_needs_space(plan: &RestorePlan) -> bool {
     !plan.resumes
 }
 
-fn candidates(catalog: &Catalog) -> Result<Vec<Candidate>> {
+fn candidates(catalog: &Catalog, cluster: &ClusterName) -> Result<Vec<Candidate>> {
     let candidate = |layer: &Layer| Candidate {
         label: layer.label.clone(),
         start: layer.manifest.start_lsn,
@@ -222,6 +222,14 @@ fn candidates(catalog: &Catalog) -> Result<Vec<Candidate>> {
                 format!("could not use layer {label}: {error}"),
             ));
         }
+        return Err(Error::new(
+            Kind::NotFound,
+            format!(
+                "cluster \"{}\" has no complete backup to restore",
+                cluster.as_str()
+            ),
+        )
+        .hint("take one with \"pgstrata backup\"; \"pgstrata info\" shows what there is"));
     }
     Ok(candidates)
 }

@@ -119,11 +119,15 @@ impl RecoverySettings<'_> {
             return vec![("archive_mode", "off".to_owned())];
         }
         let mut settings = vec![("restore_command", shell_command(self.restore_command))];
-        for (kind, name) in TARGETS {
-            let value = match self.target.kind() == kind {
-                true => self.target.value().unwrap_or_else(|| kind.to_owned()),
-                false => String::new(),
-            };
+        // The server reads in order and takes even an empty target after a real one for a second one.
+        let (chosen, others): (Vec<_>, Vec<_>) = TARGETS
+            .into_iter()
+            .partition(|(kind, _)| self.target.kind() == *kind);
+        for (_, name) in others {
+            settings.push((name, String::new()));
+        }
+        for (kind, name) in chosen {
+            let value = self.target.value().unwrap_or_else(|| kind.to_owned());
             settings.push((name, value));
         }
         let inclusive = if self.inclusive { "on" } else { "off" };
@@ -219,8 +223,8 @@ mod tests {
                 "recovery_target = ''",
                 "recovery_target_time = ''",
                 "recovery_target_xid = ''",
-                "recovery_target_lsn = '0/3000000'",
                 "recovery_target_name = ''",
+                "recovery_target_lsn = '0/3000000'",
                 "recovery_target_inclusive = 'on'",
                 "recovery_target_timeline = '3'",
                 "recovery_target_action = 'pause'",
