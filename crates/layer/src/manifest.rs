@@ -255,6 +255,14 @@ impl Manifest {
         })
     }
 
+    /// Whether a tablespace lies within the data directory.
+    #[must_use]
+    pub fn tablespaces_in_place(&self) -> bool {
+        self.tablespaces
+            .iter()
+            .any(|tablespace| tablespace.location.is_none())
+    }
+
     /// `global/pg_control` in its full size.
     ///
     /// # Errors

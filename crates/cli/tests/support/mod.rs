@@ -10,6 +10,9 @@
     reason = "helpers of tests may fail like tests; each test file uses some"
 )]
 
+pub mod files;
+pub mod proxy;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

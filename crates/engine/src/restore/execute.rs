@@ -313,6 +313,7 @@ impl Restore {
             timeline: options.timeline,
             planned_timeline: self.timeline,
             restore_command: &options.restore_command,
+            in_place_tablespaces: self.plan.chain[0].manifest.tablespaces_in_place(),
         };
         let root = &claimed.roots[0].path;
         let path = root.join(AUTO_CONF);

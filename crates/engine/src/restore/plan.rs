@@ -146,18 +146,7 @@ pub async fn plan(
         .collect();
     let layer = Arc::clone(&chain[0]);
     let major = check_control(&layer)?;
-    for (label, error) in &catalog.damaged {
-        selection
-            .notes
-            .push(format!("layer {label} cannot be used: {error}"));
-    }
-    if !layer.manifest.corrupt_pages.is_empty() {
-        selection.notes.push(format!(
-            "layer {} has {} pages that were corrupt when they were backed up",
-            layer.label,
-            layer.manifest.corrupt_pages.len()
-        ));
-    }
+    selection.notes.extend(layer_notes(&catalog, &layer));
     let layout = Layout::new(
         &options.directory,
         options.wal_directory.as_deref(),
@@ -191,6 +180,30 @@ pub async fn plan(
         plan.inner.layout.check_space(&plan.inner.space)?;
     }
     Ok(plan)
+}
+
+/// What the user should know of the layer.
+fn layer_notes(catalog: &Catalog, layer: &Layer) -> Vec<String> {
+    let damaged = catalog.damaged.iter();
+    let mut notes: Vec<String> = damaged
+        .map(|(label, error)| format!("layer {label} cannot be used: {error}"))
+        .collect();
+    let manifest = &layer.manifest;
+    if !manifest.corrupt_pages.is_empty() {
+        notes.push(format!(
+            "layer {} has {} pages that were corrupt when they were backed up",
+            layer.label,
+            manifest.corrupt_pages.len()
+        ));
+    }
+    if manifest.tablespaces_in_place() {
+        notes.push(
+            "a tablespace lies within the data directory: allow_in_place_tablespaces is turned on, because the server \
+             does not finish recovery without it"
+                .to_owned(),
+        );
+    }
+    notes
 }
 
 /// An interrupted restore has already taken part of the room; it is checked again once that is cleared away.

@@ -56,6 +56,9 @@ pub(super) struct RecoverySettings<'a> {
     pub(super) planned_timeline: TimelineId,
     /// The program and its arguments, up to and including `archive-get`.
     pub(super) restore_command: &'a [String],
+    /// Whether a tablespace lies within the data directory: without its setting the server gives up
+    /// at the point where the backup is consistent.
+    pub(super) in_place_tablespaces: bool,
 }
 
 impl RecoverySettings<'_> {
@@ -113,6 +116,14 @@ impl RecoverySettings<'_> {
     }
 
     fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut settings = self.recovery();
+        if self.in_place_tablespaces {
+            settings.push(("allow_in_place_tablespaces", "on".to_owned()));
+        }
+        settings
+    }
+
+    fn recovery(&self) -> Vec<(&'static str, String)> {
         if *self.target == Target::None {
             // The server goes on with the timeline it was backed up on. What it would archive has the names of the
             // WAL that its source archives, and other contents.
@@ -200,6 +211,7 @@ mod tests {
             timeline: None,
             planned_timeline: TimelineId::new(3),
             restore_command: command,
+            in_place_tablespaces: false,
         }
     }
 
@@ -271,6 +283,20 @@ mod tests {
         assert_eq!(settings.signal(), None);
         let new = settings.rewrite("archive_mode = 'on'");
         assert!(new.ends_with("\narchive_mode = 'off'\n"));
+    }
+
+    #[test]
+    fn a_tablespace_in_place_gets_the_setting_it_needs() {
+        let target = Target::Immediate;
+        let settings = RecoverySettings {
+            in_place_tablespaces: true,
+            ..settings(&target, &[])
+        };
+        assert!(
+            settings
+                .rewrite("")
+                .ends_with("\nallow_in_place_tablespaces = 'on'\n")
+        );
     }
 
     #[test]
