@@ -105,7 +105,7 @@ pub async fn run(
         claim,
     )
     .await?;
-    tracing::info!(%label, reason = %choice.reason, "making a {} backup", choice.kind.as_str());
+    tracing::info!(%label, reason = %choice.reason, "making this {} backup", choice.kind.as_str());
     let chain: Vec<Arc<Layer>> = choice
         .chain
         .iter()
