@@ -134,27 +134,35 @@ write_header(int fd)
 	return write_all(fd, (char *) header, MAP_PAGE, 0);
 }
 
-/*
- * Beside the coming redo pointer, keep the one that the control file has: the
- * checkpoint that flushes may never reach it, and the one before may not have
- * either. Every mark made so far is in the file already, so recovery from
- * there is covered as well.
- */
-static void
-record_redo(XLogRecPtr redo)
+/* The redo pointer that recovery would start from now, or 0. */
+static XLogRecPtr
+control_redo(void)
 {
 	ControlFileData *control;
 	bool		control_ok;
+	XLogRecPtr	redo;
 
-	if (redo == InvalidXLogRecPtr || redo == map.header->redo[0])
-		return;
 	LWLockAcquire(ControlFileLock, LW_SHARED);
 	control = get_controlfile(DataDir, &control_ok);
 	LWLockRelease(ControlFileLock);
-	if (control_ok)
-		map.header->redo[1] = control->checkPointCopy.redo;
-	map.header->redo[0] = redo;
+	redo = control_ok ? control->checkPointCopy.redo : InvalidXLogRecPtr;
 	pfree(control);
+	return redo;
+}
+
+/*
+ * Put a flush on record: the redo pointer that its checkpoint is about to put
+ * into the control file, and the one that was there when the flush began, as
+ * the checkpoint may never get so far. Not one that is there by now: marks
+ * that only its checkpoint made superfluous may have missed this flush.
+ */
+static void
+record_redo(XLogRecPtr redo, XLogRecPtr at_begin)
+{
+	if (redo == InvalidXLogRecPtr || redo == map.header->redo[0])
+		return;
+	map.header->redo[0] = redo;
+	map.header->redo[1] = at_begin;
 }
 
 static void
@@ -178,6 +186,7 @@ flush_locked(XLogRecPtr redo)
 {
 	instr_time	began;
 	uint64		pages = 0;
+	XLogRecPtr	at_begin;
 	int			fd;
 	bool		ok;
 
@@ -186,16 +195,17 @@ flush_locked(XLogRecPtr redo)
 		return false;
 
 	INSTR_TIME_SET_CURRENT(began);
+	at_begin = control_redo();
 	fd = BasicOpenFile(PAGE_MAP_FILE, O_RDWR | PG_BINARY);
 	if (fd < 0 && errno == ENOENT)
 	{
-		record_redo(redo);
+		record_redo(redo, at_begin);
 		return mapfile_save();
 	}
 	ok = fd >= 0 && write_dirty_pages(fd, &pages) && pg_fdatasync(fd) == 0;
 	if (ok)
 	{
-		record_redo(redo);
+		record_redo(redo, at_begin);
 		ok = write_header(fd) && pg_fdatasync(fd) == 0;
 	}
 	if (!ok)
