@@ -21,6 +21,7 @@ demo: setup ## full backup, load, incrementals, point-in-time restore, proof
 test: setup ## all tests, against real PostgreSQL and a real S3 server
 	cargo test --locked --workspace --doc --quiet
 	cargo nextest run --locked --workspace $(TESTS)
+	ext/model/check
 	ext/test/run 15 18
 
 torture: setup ## page tracker under kills and restarts, half an hour each server

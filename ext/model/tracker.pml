@@ -1,0 +1,430 @@
+/*
+ * tracker.pml
+ *	  A model of the page tracker's protocol, for spin.
+ *
+ * The claim: whatever crashes when, a page that the tracker calls unchanged
+ * since a token is, in the parent backup that made the token, as the child
+ * backup needs it; or the token is unknown.
+ *
+ * Modelled are one page, written from the buffers or, with -DBULK, once past
+ * them (an index build); the WAL with and without full page images; sessions,
+ * a checkpointer, the tracker's worker, a parent and a child backup; the map
+ * in memory, in the operating system's cache and on the disk; a flush that
+ * fails; and three kinds of crash: of a child (the map's memory stays), of the
+ * server (what was written stays), of the machine (any part of what was not
+ * synced is lost). A crash may come between any two steps, and in recovery.
+ *
+ * An LSN is the number of a WAL record; the page is the number of the record
+ * that last changed it. So "disk == 3" is the page after record 3, and a
+ * checkpoint whose redo is 2 is recovered from record 3 on.
+ *
+ * Each participant is a program counter, and each step one option of the loop
+ * at the end: all interleavings are searched. "check" runs spin over the model
+ * as it is, and over variants that each leave out one rule of the protocol
+ * (protocol.c names them P1 to P7), which must be found wrong.
+ *
+ * Not modelled: files that come and go (P3, P5), more than one token, clean
+ * stops, the generations' compaction, torn pages, weak memory order.
+ */
+
+#ifndef CRASHES
+#define CRASHES		2
+#endif
+#ifndef RECORDS
+#define RECORDS		3
+#endif
+#define GENERATIONS	3
+#define NONE		15
+
+/* What crashes leave alone: the WAL up to wal_durable, and pg_control. */
+byte wal_end, wal_durable, control_redo;
+bit with_image[RECORDS + 1];
+
+/* The page in the operating system's cache, and on the disk. */
+byte disk, durable;
+
+/* The map in memory. */
+byte generation = 1, cell, token, redo_0, redo_1;
+bit dirty;
+
+/* The map file in the cache ... */
+byte file_cell, file_generation = 1, file_token, file_redo_0, file_redo_1;
+bit file_exists = 1;
+
+/* ... and on the disk. */
+byte synced_cell, synced_generation = 1, synced_token, synced_redo_0, synced_redo_1;
+
+/* The server: its life, its buffer, the redo pointer in its memory. */
+#define RUNNING		0
+#define REPLAYING	1
+#define ENDING		2			/* replay is done, its checkpoint is not */
+byte life = RUNNING, replay, redo;
+bit in_buffer, buffer_dirty, full_page_writes, to_sync;
+byte buffer;
+byte crashes;
+bit failed;
+
+/* Program counters and what belongs to them. */
+byte writer, writer_generation;
+byte checkpoint, checkpoint_redo;
+bit checkpoint_waits;
+byte flush, flush_redo, flush_control;
+byte bulk, bulk_generation;
+bit committed;
+byte backup;
+bit backup_runs;
+
+/* What the parent backup copied, and what its child must have. */
+byte parent_token, parent_page;
+byte child_page;
+
+#define IDLE		0
+#define DONE		10
+#define MAX(a, b)	((a) > (b) -> (a) : (b))
+#define MIN(a, b)	((a) < (b) -> (a) : (b))
+
+/* The backup's steps. */
+#define BEFORE			0
+#define FLUSH_TOKEN		1
+#define WAIT_CHECKPOINT	2
+#define IN_CHECKPOINT	3
+#define COPY	4
+#define PARENT_ENDED	6
+#define CHILD_WAITS		7
+#define CHILD_STARTS	8
+#define CHILD_READS		9
+
+inline raise(to)
+{
+	if
+	:: cell < to -> cell = to; dirty = 1
+	:: else
+	fi
+}
+
+inline start_flush(with_redo)
+{
+	flush_redo = with_redo;
+#ifndef READ_CONTROL_LATE
+	flush_control = control_redo;
+#endif
+	flush = 1
+}
+
+/* A new file in the old one's place. */
+inline save_all()
+{
+	file_cell = cell;
+	file_generation = generation; file_token = token;
+	file_redo_0 = redo_0; file_redo_1 = redo_1;
+	file_exists = 1; dirty = 0;
+	sync_all()
+}
+
+inline sync_cells()
+{
+	synced_cell = file_cell
+}
+
+inline sync_header()
+{
+	synced_generation = file_generation; synced_token = file_token;
+	synced_redo_0 = file_redo_0; synced_redo_1 = file_redo_1
+}
+
+inline sync_all()
+{
+	sync_cells(); sync_header()
+}
+
+/* P6: is the map in the file to be believed? */
+#ifdef NO_P6
+#define on_record	true
+#else
+#define on_record	(control_redo == file_redo_0 || control_redo == file_redo_1)
+#endif
+
+inline load_map()
+{
+	if
+	:: file_exists && on_record ->
+		cell = MIN(file_cell, file_generation);
+		generation = file_generation; token = file_token
+	:: else ->
+		cell = 0; token = 0
+	fi;
+	redo_0 = control_redo; redo_1 = control_redo;
+	save_all();
+	if
+	:: backup == PARENT_ENDED && token != parent_token -> backup = DONE
+	:: else
+	fi
+}
+
+/* The machine stops: of each thing not yet synced, old or new is left. */
+inline lose_unsynced()
+{
+	if :: disk = durable :: skip fi;
+	if :: file_cell = synced_cell :: skip fi;
+	if
+	:: file_generation = synced_generation; file_token = synced_token;
+		file_redo_0 = synced_redo_0; file_redo_1 = synced_redo_1
+	:: skip
+	fi;
+	durable = disk;
+	sync_all()
+}
+
+/* All processes are gone; recovery starts from pg_control's checkpoint. */
+inline begin_recovery()
+{
+	wal_end = wal_durable;
+	redo = control_redo; replay = control_redo + 1; life = REPLAYING;
+	in_buffer = 0; buffer = 0; buffer_dirty = 0; to_sync = 0;
+	writer = IDLE; writer_generation = 0; checkpoint = IDLE; checkpoint_redo = 0;
+	checkpoint_waits = 0; flush = IDLE; flush_redo = 0; flush_control = 0;
+	bulk_generation = 0; backup_runs = 0;
+	if
+	:: bulk > IDLE && bulk < DONE -> bulk = DONE	/* rolled back: its file is of no use */
+	:: else
+	fi;
+	child_page = 0;
+	if
+	:: backup < PARENT_ENDED -> backup = BEFORE; parent_token = 0; parent_page = 0
+	:: backup > PARENT_ENDED -> backup = PARENT_ENDED
+	:: else
+	fi
+}
+
+inline checkpoint_finished()
+{
+	control_redo = checkpoint_redo;
+	if
+	:: life == ENDING -> life = RUNNING
+	:: else
+	fi;
+	if
+	:: backup == IN_CHECKPOINT -> backup = COPY
+	:: backup == CHILD_STARTS -> backup = CHILD_READS
+	:: else
+	fi
+}
+
+/* What a checkpoint with this redo pointer vouches for. */
+#ifdef BULK
+#define BULK_LSN		1
+#define page_at_redo	(committed -> BULK_LSN : 0)
+#else
+#define page_at_redo	redo
+#endif
+
+#define is_running		(life == RUNNING && backup < DONE)
+#define may_crash		(crashes < CRASHES && backup < DONE)
+
+active proctype server()
+{
+	if
+	:: full_page_writes = 1
+#ifndef ONLY_WITH_IMAGES
+	:: full_page_writes = 0
+#endif
+	fi;
+
+	do
+#ifndef BULK
+	/* ---- sessions: change the page in its buffer, evict it, flush the WAL */
+	:: atomic { is_running && wal_end < RECORDS && writer == IDLE ->
+		if
+		:: !in_buffer -> in_buffer = 1; buffer = disk
+		:: else
+		fi;
+		wal_end++;
+		with_image[wal_end] = (full_page_writes || backup_runs) && buffer <= redo;
+		buffer = wal_end; buffer_dirty = 1 }
+	:: atomic { in_buffer && !buffer_dirty && writer == IDLE -> in_buffer = 0; buffer = 0 }
+	:: atomic { is_running && wal_durable < wal_end -> wal_durable = wal_end }
+
+	/* ---- P1: somebody writes the buffer out */
+	:: atomic { buffer_dirty && writer == IDLE && backup < DONE ->
+		wal_durable = MAX(wal_durable, buffer);
+		writer_generation = generation; writer = 1 }
+	:: atomic { writer == 1 ->
+		raise(writer_generation); writer = 2 }
+	:: atomic { writer == 2 -> disk = buffer; writer = 3 }
+	:: atomic { writer == 3 -> to_sync = 1; writer = 4 }
+	:: atomic { writer == 4 ->
+#ifndef NO_REREAD
+		if
+		:: generation != writer_generation -> raise(generation)
+		:: else
+		fi;
+#endif
+		buffer_dirty = 0; checkpoint_waits = 0; writer_generation = 0; writer = IDLE }
+
+#else
+	/* ---- a bulk write past the buffers: P1, its own sync, P7, commit */
+	:: atomic { is_running && bulk == IDLE && wal_end == 0 ->
+		wal_end = BULK_LSN; with_image[BULK_LSN] = 1; bulk = 1 }
+	:: atomic { bulk == 1 -> bulk_generation = generation; bulk = 2 }
+	:: atomic { bulk == 2 -> raise(bulk_generation); bulk = 3 }
+	:: atomic { bulk == 3 -> disk = BULK_LSN; bulk = 4 }
+	:: atomic { bulk == 4 ->
+#ifndef NO_REREAD
+		if
+		:: generation != bulk_generation -> raise(generation)
+		:: else
+		fi;
+#endif
+		bulk_generation = 0; bulk = 5 }
+	:: atomic { bulk == 5 -> durable = disk; bulk = 6 }
+#ifdef NO_P7
+	:: atomic { bulk == 6 -> bulk = 8 }
+#else
+	:: atomic { bulk == 6 && BULK_LSN <= redo && flush == IDLE -> start_flush(NONE); bulk = 7 }
+	:: atomic { bulk == 6 && BULK_LSN > redo -> bulk = 8 }
+	:: atomic { bulk == 7 && flush == IDLE -> bulk = 8 }
+#endif
+	:: atomic { bulk == 8 && backup < DONE -> wal_durable = wal_end; committed = 1; bulk = DONE }
+	/* ---- other files are written, now and then */
+	:: atomic { life != REPLAYING && backup < DONE && !to_sync -> to_sync = 1 }
+#endif
+
+	/* ---- the checkpointer, with P2 */
+	:: atomic { life != REPLAYING && checkpoint == IDLE && backup < DONE ->
+		redo = wal_end; checkpoint_redo = redo;
+		checkpoint_waits = buffer_dirty;
+		checkpoint = 1;
+		if
+		:: backup == WAIT_CHECKPOINT -> backup = IN_CHECKPOINT
+		:: backup == CHILD_WAITS ->
+			backup = CHILD_STARTS;
+			child_page = page_at_redo
+		:: else
+		fi }
+	:: atomic { checkpoint == 1 && !checkpoint_waits && to_sync -> to_sync = 0; checkpoint = 2 }
+	:: atomic { checkpoint == 1 && !checkpoint_waits && !to_sync -> checkpoint = 5 }
+#ifdef FLUSH_LATE
+	:: atomic { checkpoint == 2 -> durable = disk; checkpoint = 3 }
+	:: atomic { checkpoint == 3 -> checkpoint_finished(); checkpoint = 4 }
+	:: atomic { checkpoint == 4 && flush == IDLE -> start_flush(checkpoint_redo); checkpoint = 6 }
+#else
+	:: atomic { checkpoint == 2 && flush == IDLE -> start_flush(checkpoint_redo); checkpoint = 3 }
+	:: atomic { checkpoint == 3 && flush == IDLE -> checkpoint = 4 }
+	:: atomic { checkpoint == 4 -> durable = disk; checkpoint = 5 }
+#endif
+	:: atomic { checkpoint == 5 -> checkpoint_finished(); checkpoint = IDLE; checkpoint_redo = 0 }
+	:: atomic { checkpoint == 6 && flush == IDLE -> checkpoint = IDLE; checkpoint_redo = 0 }
+
+	/* ---- the worker: checkpoints that had nothing to sync */
+	:: atomic { flush == IDLE && backup < DONE && redo != redo_0 && control_redo != redo_0 ->
+		start_flush(control_redo) }
+
+	/* ---- a flush of the map: cells, sync, header, sync */
+	:: atomic { flush == 1 && !file_exists ->
+		if
+		:: flush_redo != NONE -> redo_0 = flush_redo; redo_1 = flush_control
+		:: else
+		fi;
+		save_all();
+		flush = IDLE; flush_redo = 0; flush_control = 0 }
+#ifdef CLEAR_LATE
+	:: atomic { flush == 1 && file_exists && dirty -> file_cell = cell; flush = 2 }
+	:: atomic { flush == 2 -> dirty = 0; flush = 5 }
+#else
+	:: atomic { flush == 1 && file_exists && dirty -> dirty = 0; flush = 2 }
+	:: atomic { flush == 2 -> file_cell = cell; flush = 5 }
+#endif
+	:: atomic { flush == 1 && file_exists && !dirty -> flush = 5 }
+#ifdef ONE_SYNC
+	:: atomic { flush == 5 -> flush = 6 }
+#else
+	:: atomic { flush == 5 -> sync_cells(); flush = 6 }
+#endif
+	:: atomic { flush == 6 ->
+#ifdef READ_CONTROL_LATE
+		flush_control = control_redo;
+#endif
+		if
+		:: flush_redo != NONE -> redo_0 = flush_redo; redo_1 = flush_control
+		:: else
+		fi;
+		file_generation = generation; file_token = token;
+		file_redo_0 = redo_0; file_redo_1 = redo_1;
+		flush = 7 }
+	:: atomic { flush == 7 -> sync_all(); flush = IDLE; flush_redo = 0; flush_control = 0 }
+
+	/* ---- once, a flush fails: P7 then removes the file */
+#ifndef NO_FAILURE
+	:: atomic { flush > IDLE && !failed && backup < DONE ->
+		failed = 1; dirty = 1; redo_0 = NONE;
+		flush = IDLE; flush_redo = 0; flush_control = 0;
+		if
+		:: bulk == 7 -> file_exists = 0
+		:: else
+		fi }
+#endif
+
+	/* ---- the parent backup, then its child */
+#ifdef BUMP_LATE
+	:: atomic { is_running && backup == BEFORE && flush == IDLE -> backup_runs = 1; backup = WAIT_CHECKPOINT }
+	:: atomic { backup == COPY -> parent_page = disk; backup = FLUSH_TOKEN }
+	:: atomic { backup == FLUSH_TOKEN && flush == IDLE && generation < GENERATIONS ->
+		generation++; token = generation; parent_token = token;
+		start_flush(NONE); backup_runs = 0; backup = PARENT_ENDED }
+#else
+	:: atomic { is_running && backup == BEFORE && generation < GENERATIONS && flush == IDLE ->
+		generation++; token = generation; parent_token = token;
+		start_flush(NONE); backup = FLUSH_TOKEN }
+	:: atomic { backup == FLUSH_TOKEN && flush == IDLE -> backup_runs = 1; backup = WAIT_CHECKPOINT }
+	:: atomic { backup == COPY -> parent_page = disk; backup_runs = 0; backup = PARENT_ENDED }
+#endif
+	:: atomic { is_running && backup == PARENT_ENDED -> backup_runs = 1; backup = CHILD_WAITS }
+#ifdef READ_EARLY
+	:: atomic { backup == CHILD_STARTS && checkpoint == 1 ->
+#else
+	:: atomic { backup == CHILD_READS ->
+#endif
+		if
+		:: token == parent_token ->
+#ifdef VACUOUS
+			assert(crashes < CRASHES || cell >= token || parent_page == 0);
+#endif
+			assert(cell >= token || parent_page >= child_page)
+		:: else
+		fi;
+		backup = DONE }
+	:: backup == DONE -> break
+
+	/* ---- crashes, and recovery, with P4 */
+	:: atomic { may_crash ->			/* of a child: the map's memory stays */
+		crashes++; begin_recovery(); dirty = 1 }
+	:: atomic { may_crash ->			/* of the server */
+		crashes++; begin_recovery(); load_map() }
+	:: atomic { may_crash ->			/* of the machine */
+		crashes++; begin_recovery(); lose_unsynced(); load_map() }
+	:: atomic { life == REPLAYING && replay > wal_end -> replay = 0; life = ENDING }
+#ifdef BULK
+	:: atomic { life == REPLAYING && replay <= wal_end ->
+		raise(generation); disk = BULK_LSN; to_sync = 1; replay++ }
+#else
+	:: atomic { life == REPLAYING && replay <= wal_end && writer == IDLE ->
+		if
+		:: with_image[replay] -> in_buffer = 1; buffer = replay; buffer_dirty = 1
+		:: else ->
+			if
+			:: in_buffer
+			:: else ->
+				in_buffer = 1; buffer = disk;
+#ifndef NO_P4
+				raise(generation)
+#endif
+			fi;
+			if
+			:: buffer < replay -> buffer = replay; buffer_dirty = 1
+			:: else
+			fi
+		fi;
+		replay++ }
+#endif
+	od
+}
