@@ -94,6 +94,8 @@ pub struct Comparison {
     pub pgbench: PathBuf,
     /// The command line, for the record.
     pub command: Vec<String>,
+    /// A query asked before every run; its answer is kept with the run.
+    pub proof: Option<String>,
 }
 
 /// The metrics of a pgbench comparison; under a rate, latency is the question.
@@ -189,6 +191,11 @@ pub fn describe(plan: &Comparison) -> Result<String> {
                 plan.pgbench.display(),
                 plan.options.scale
             ));
+            if let Some(setup) = &spec.setup {
+                let sql = std::fs::read_to_string(setup)
+                    .with_context(|| format!("could not read \"{}\"", setup.display()))?;
+                line(sql.trim().to_owned());
+            }
             line("VACUUM (FREEZE, ANALYZE)".to_owned());
             line("CHECKPOINT".to_owned());
         }
@@ -201,6 +208,9 @@ pub fn describe(plan: &Comparison) -> Result<String> {
                 plan.state.name()
             ));
             line("CHECKPOINT".to_owned());
+            if let Some(proof) = &plan.proof {
+                line(proof.clone());
+            }
             let mut words = plan.options.arguments(&scripts, None);
             words.push(format!("--random-seed={}", keys_seed(plan, block)));
             line(format!("{} {}", plan.pgbench.display(), words.join(" ")));
@@ -437,6 +447,10 @@ impl<'a> Engine<'a> {
         {
             return Err(error);
         }
+        let proof = match &self.plan.proof {
+            Some(query) => Some(session::text(&mut client, query)?),
+            None => None,
+        };
         drop(client);
         let calm = settle::settle(self.plan.settle)?;
         let bench = self.bench(&dsn, arm, block);
@@ -453,6 +467,8 @@ impl<'a> Engine<'a> {
         );
         run.facts
             .extend(print.map(|print| ("data".to_owned(), print)));
+        run.facts
+            .extend(proof.map(|proof| ("proof".to_owned(), proof)));
         if let Some(data) = self.places[place].data() {
             run.facts
                 .insert("wal_segments".to_owned(), wal_segments(data).to_string());

@@ -361,6 +361,8 @@ fn warnings(experiment: &Experiment) -> Vec<Warning> {
         }
     }
     warnings.sort_by(|a, b| b.level.cmp(&a.level).then_with(|| a.id.cmp(&b.id)));
-    warnings.dedup_by(|a, b| a.id == b.id && a.found == b.found);
+    // Every arm counts its neighbours anew; one sentence on them is enough.
+    let repeats = |id: &str| id.starts_with("ENV-OTHER-");
+    warnings.dedup_by(|a, b| a.id == b.id && (a.found == b.found || repeats(&a.id)));
     warnings
 }

@@ -67,10 +67,28 @@ impl Latencies {
             .then(|| real_u64(self.histogram.value_at_quantile(q)) / 1e6)
     }
 
+    /// The median in seconds, however few transactions there are.
+    #[must_use]
+    pub fn median(&self) -> Option<f64> {
+        (self.count() > 0).then(|| real_u64(self.histogram.value_at_quantile(0.5)) / 1e6)
+    }
+
     /// The longest, in seconds.
     #[must_use]
     pub fn longest(&self) -> Option<f64> {
         (self.count() > 0).then(|| real_u64(self.histogram.max()) / 1e6)
+    }
+
+    /// The shortest, in seconds.
+    #[must_use]
+    pub fn shortest(&self) -> Option<f64> {
+        (self.count() > 0).then(|| real_u64(self.histogram.min()) / 1e6)
+    }
+
+    /// The standard deviation, in seconds.
+    #[must_use]
+    pub fn deviation(&self) -> Option<f64> {
+        (self.count() > 1).then(|| self.histogram.stdev() / 1e6)
     }
 
     /// The mean, in seconds.

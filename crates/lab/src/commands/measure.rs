@@ -13,6 +13,7 @@ use crate::arm::{self, ArmSpec};
 use crate::expectation::Expectation;
 use crate::number::{real, whole};
 use crate::pgbench::options::Options;
+use crate::result::Experiment;
 use crate::stat::verdict::FEWEST_BLOCKS;
 use crate::{lock, quantity, server};
 
@@ -256,7 +257,11 @@ fn state(given: Option<State>, load: &Options, arms: &[ArmSpec]) -> State {
     })
 }
 
-fn comparison(load: Options, shared: &Shared, words: &[String]) -> Result<Comparison> {
+/// A comparison with everything that [`Shared`] says.
+///
+/// # Errors
+/// Fails when there is no pgbench.
+pub fn comparison(load: Options, shared: &Shared, words: &[String]) -> Result<Comparison> {
     let seed = shared.seed();
     Ok(Comparison {
         kind: String::new(),
@@ -280,6 +285,7 @@ fn comparison(load: Options, shared: &Shared, words: &[String]) -> Result<Compar
         samplers: !shared.no_samplers,
         pgbench: server::find_pgbench(shared.pgbench.as_deref())?,
         command: shared.recorded(words, seed),
+        proof: None,
     })
 }
 
@@ -288,6 +294,18 @@ fn comparison(load: Options, shared: &Shared, words: &[String]) -> Result<Compar
 /// # Errors
 /// Fails when a run does.
 pub fn execute(plan: &Comparison, shared: &Shared) -> Result<u8> {
+    execute_and(plan, shared, |_| ())
+}
+
+/// Like [`execute`]; `describe` adds what only this experiment has to say.
+///
+/// # Errors
+/// Fails when a run does.
+pub fn execute_and(
+    plan: &Comparison,
+    shared: &Shared,
+    describe: impl FnOnce(&mut Experiment),
+) -> Result<u8> {
     if shared.dry_run {
         print(&ab::describe(plan)?)?;
         return Ok(0);
@@ -298,6 +316,7 @@ pub fn execute(plan: &Comparison, shared: &Shared) -> Result<u8> {
         plan.seed,
         plan.out.display()
     ));
-    let experiment = ab::run(plan, &tell)?;
+    let mut experiment = ab::run(plan, &tell)?;
+    describe(&mut experiment);
     deliver(&experiment, &plan.out, shared.ascii)
 }

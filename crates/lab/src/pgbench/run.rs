@@ -215,7 +215,10 @@ impl Bench<'_> {
         ] {
             put(name, log.response.quantile(q));
         }
+        put("latency_median", log.response.median());
+        put("latency_min", log.response.shortest());
         put("latency_max", log.response.longest());
+        put("latency_deviation", log.response.deviation());
         put("failed", Some(real_u64(summary.failed)));
         put("skipped", Some(real_u64(summary.skipped)));
         put("retries", Some(real_u64(summary.retries)));

@@ -5,7 +5,10 @@
 //! the result file after every run, also when the experiment is interrupted.
 
 pub mod block_io;
+pub mod copy_ring;
+mod extension;
 mod stage;
+pub mod tracking;
 
 use anyhow::Result;
 use clap::{Subcommand, ValueEnum};
@@ -26,6 +29,10 @@ pub enum Preset {
 pub enum SeedCommand {
     /// Block I/O with SQL alone: nine steps over any connection
     BlockIo(block_io::Arguments),
+    /// COPY under two builds or configurations: does the bulk-write ring matter?
+    CopyRing(copy_ring::Arguments),
+    /// Throughput with the page tracker off and at several map sizes
+    Tracking(tracking::Arguments),
 }
 
 /// Runs one.
@@ -35,5 +42,7 @@ pub enum SeedCommand {
 pub fn run(command: SeedCommand, words: &[String]) -> Result<u8> {
     match command {
         SeedCommand::BlockIo(arguments) => block_io::run(&arguments, words),
+        SeedCommand::CopyRing(arguments) => copy_ring::run(&arguments, words),
+        SeedCommand::Tracking(arguments) => tracking::run(&arguments, words),
     }
 }
