@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test torture check bench install clean
+.PHONY: help setup demo test torture check bench bench-full install clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -15,7 +15,7 @@ setup: ## install what building, testing and trying needs
 	@scripts/setup
 
 demo: setup ## full backup, load, incrementals, point-in-time restore, proof
-	@test -x scripts/demo || { echo "make demo: scripts/demo is not written yet" >&2; exit 1; }
+	cargo build --locked --release --package pgstrata
 	@scripts/demo
 
 test: setup ## all tests, against real PostgreSQL and a real S3 server
@@ -31,8 +31,10 @@ check: setup ## formatting, lints, documentation, house rules
 	scripts/check
 
 bench: setup ## speed and memory as ratios, measured in one run
-	@test -x scripts/bench || { echo "make bench: scripts/bench is not written yet" >&2; exit 1; }
-	@scripts/bench
+	@scripts/bench small
+
+bench-full: setup ## the same with more data, every change source, and chains
+	@scripts/bench full
 
 install: ## build pgstrata and install it below PREFIX
 	cargo build --locked --release --package pgstrata
