@@ -239,6 +239,12 @@ pub(crate) struct BackupArgs {
     )]
     pub(crate) change_source: Option<Source>,
 
+    /// Fail when the page tracker cannot be used, instead of reading every page
+    ///
+    /// Also for full backups: the next backup must be able to use the tracker.
+    #[arg(long)]
+    pub(crate) require_tracker: bool,
+
     /// Compression of pages: zstd, zstd:N, lz4 or none [default: zstd:1]
     #[arg(short = 'Z', long, env = "PGSTRATA_COMPRESS", value_name = "METHOD")]
     pub(crate) compress: Option<String>,

@@ -41,6 +41,7 @@ pub(crate) struct Settings {
     pub(crate) checkpoint: Option<String>,
     pub(crate) on_corrupt_page: Option<String>,
     pub(crate) no_page_header_check: Option<bool>,
+    pub(crate) require_tracker: Option<bool>,
     pub(crate) max_rate: Option<String>,
     pub(crate) ahead: Option<usize>,
     pub(crate) spool: Option<PathBuf>,

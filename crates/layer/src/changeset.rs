@@ -6,11 +6,12 @@
 //! free space and visibility maps change without their page LSN moving, and a
 //! file whose identity differs from the parent's is another file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::relation::ForkKind;
 
+use crate::block_set::BlockSet;
 use crate::entry::{BLOCK_BYTES, BlockRun, EntryKind};
 
 /// Below this a page LSN is not a position in the WAL: 0 of new pages, 1 of a GiST
@@ -40,6 +41,12 @@ pub enum Changes {
 pub struct ChangedBlocks {
     /// Relation segments that changed, by path.
     pub files: BTreeMap<String, FileChanges>,
+    /// Relation forks that changed as a whole, by the path of their first segment.
+    pub whole_forks: BTreeSet<String>,
+    /// Directories in which every file may have changed.
+    pub directories: BTreeSet<String>,
+    /// Forks of which nothing is known in the whole cluster: they are compared.
+    pub unknown_forks: BTreeSet<ForkKind>,
     /// Whether the source sees changes of every fork (the tracker sees the physical
     /// write), or of main forks alone (WAL summaries). Other forks are then compared.
     pub covers_all_forks: bool,
@@ -48,20 +55,28 @@ pub struct ChangedBlocks {
 /// Changes of one relation segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileChanges {
-    /// Everything may have changed.
-    pub whole: bool,
-    /// Changed blocks, ascending, counted from the start of the file.
-    pub runs: Vec<BlockRun>,
+    /// Changed blocks, counted from the start of the file.
+    pub blocks: BlockSet,
     /// The file was this short at some time since: no block from here on may come
     /// from the parent.
     pub limit: Option<u32>,
 }
 
 impl ChangedBlocks {
-    /// What is known to have changed of a file.
-    #[must_use]
-    pub fn changes_for(&self, path: &str) -> Option<&FileChanges> {
-        self.files.get(path)
+    /// Whether nothing of this file may come from the parent.
+    fn is_whole(&self, path: &str) -> bool {
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let first = name.split_once('.').map_or(name, |(first, _segment)| first);
+        self.directories.contains(directory)
+            || (!self.whole_forks.is_empty()
+                && self.whole_forks.contains(&format!("{directory}/{first}")))
+    }
+
+    /// Whether the source can tell the changes of this fork.
+    fn covers(&self, fork: Option<ForkKind>) -> bool {
+        fork.is_some_and(|fork| {
+            (fork == ForkKind::Main || self.covers_all_forks) && !self.unknown_forks.contains(&fork)
+        })
     }
 }
 
@@ -157,8 +172,11 @@ pub fn plan_file(file: &ScannedFile, parent: Option<&ParentFile>, changes: &Chan
             threshold: *threshold,
             inherit_limit,
         },
-        Changes::Exact(exact) if (same || !known) && (main_fork || exact.covers_all_forks) => {
-            plan_exact(exact.changes_for(&file.path), blocks, inherit_limit)
+        Changes::Exact(exact) if (same || !known) && exact.covers(file.fork) => {
+            if exact.is_whole(&file.path) {
+                return ReadPlan::Whole;
+            }
+            plan_exact(exact.files.get(&file.path), blocks, inherit_limit)
         }
         Changes::Unknown { .. } | Changes::Lsn { .. } | Changes::Exact(_) => {
             ReadPlan::ByDigest { inherit_limit }
@@ -167,25 +185,91 @@ pub fn plan_file(file: &ScannedFile, parent: Option<&ParentFile>, changes: &Chan
 }
 
 fn plan_exact(changes: Option<&FileChanges>, blocks: u32, inherit_limit: u32) -> ReadPlan {
-    let limit = match changes {
-        Some(FileChanges { whole: true, .. }) => return ReadPlan::Whole,
-        Some(FileChanges {
-            limit: Some(limit), ..
-        }) => inherit_limit.min(*limit),
-        _ => inherit_limit,
-    };
-    let mut runs = Vec::new();
-    for run in changes.map_or(&[][..], |changes| &changes.runs) {
-        let end = u32::try_from(run.end()).unwrap_or(u32::MAX).min(limit);
-        if let Some(clipped) = BlockRun::between(run.start, end) {
-            BlockRun::append(&mut runs, clipped);
-        }
-    }
+    let limit = changes
+        .and_then(|changes| changes.limit)
+        .map_or(inherit_limit, |limit| inherit_limit.min(limit));
+    let mut runs = changes.map_or_else(Vec::new, |changes| changes.blocks.runs_below(limit));
     if let Some(beyond) = BlockRun::between(limit, blocks) {
         BlockRun::append(&mut runs, beyond);
     }
     ReadPlan::Blocks {
         runs,
         inherit_limit: limit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(path: &str, fork: ForkKind, exact: ChangedBlocks) -> ReadPlan {
+        let (size_bytes, identity, kind) = (10 * u64::from(BLOCK_BYTES), 7, EntryKind::Relation);
+        let file = ScannedFile {
+            path: path.to_owned(),
+            kind,
+            fork: Some(fork),
+            size_bytes,
+            identity,
+        };
+        let parent = ParentFile {
+            kind,
+            size_bytes,
+            identity,
+            content_digest: None,
+        };
+        plan_file(&file, Some(&parent), &Changes::Exact(exact))
+    }
+
+    fn tracker() -> ChangedBlocks {
+        ChangedBlocks {
+            covers_all_forks: true,
+            ..ChangedBlocks::default()
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_named_is_not_read() {
+        let nothing = ReadPlan::Blocks {
+            runs: Vec::new(),
+            inherit_limit: 10,
+        };
+        assert_eq!(plan("base/5/16384", ForkKind::Main, tracker()), nothing);
+        assert_eq!(plan("base/5/16384_vm", ForkKind::Vm, tracker()), nothing);
+    }
+
+    #[test]
+    fn a_fork_that_changed_as_a_whole_is_read_in_every_segment() {
+        let whole = |path: &str, fork| {
+            let mut exact = tracker();
+            exact.whole_forks.insert("base/5/16384".to_owned());
+            plan(path, fork, exact) == ReadPlan::Whole
+        };
+        assert!(whole("base/5/16384", ForkKind::Main));
+        assert!(whole("base/5/16384.12", ForkKind::Main));
+        assert!(!whole("base/5/16384_vm", ForkKind::Vm));
+        assert!(!whole("base/5/163841", ForkKind::Main));
+    }
+
+    #[test]
+    fn a_directory_that_changed_changes_its_files_alone() {
+        let whole = |path: &str| {
+            let mut exact = tracker();
+            exact.directories.insert("base/5".to_owned());
+            plan(path, ForkKind::Main, exact) == ReadPlan::Whole
+        };
+        assert!(whole("base/5/16384"));
+        assert!(!whole("base/51/16384"));
+    }
+
+    #[test]
+    fn forks_of_which_nothing_is_known_are_compared() {
+        let mut exact = tracker();
+        exact.unknown_forks.insert(ForkKind::Fsm);
+        let compared = ReadPlan::ByDigest { inherit_limit: 10 };
+        let fsm = plan("base/5/16384_fsm", ForkKind::Fsm, exact.clone());
+        assert_eq!(fsm, compared);
+        assert_ne!(plan("base/5/16384", ForkKind::Main, exact), compared);
+        let summaries = ChangedBlocks::default();
+        assert_eq!(plan("base/5/16384_vm", ForkKind::Vm, summaries), compared);
     }
 }

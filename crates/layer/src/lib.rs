@@ -11,6 +11,7 @@
 //! - Encoders are deterministic: equal values give equal bytes.
 //! - The overlay gives every block of every file exactly one source.
 
+pub mod block_set;
 mod bytes;
 pub mod changeset;
 pub mod claim;

@@ -143,15 +143,7 @@ impl Model {
             if changes.limit.is_some_and(|limit| limit <= block) {
                 return;
             }
-            let mut blocks: Vec<u32> = changes
-                .runs
-                .iter()
-                .flat_map(|run| run.start..run.start + run.count)
-                .collect();
-            blocks.push(block);
-            blocks.sort_unstable();
-            blocks.dedup();
-            changes.runs = support::to_runs(&blocks);
+            changes.blocks.insert(block);
         });
     }
 
@@ -331,6 +323,7 @@ fn changes(finder: Finder, threshold: u64, tracker: &BTreeMap<String, FileChange
         Changes::Exact(ChangedBlocks {
             files,
             covers_all_forks,
+            ..ChangedBlocks::default()
         })
     };
     match finder {

@@ -50,11 +50,14 @@ const EMPTY_DIRECTORIES: [&[u8]; 8] = [
 ];
 
 /// Files in the data directory itself that belong to one run of the server or to one backup.
-const ROOT_FILES: [&[u8]; 10] = [
+/// `pgstrata.map` is the page tracker's, true of this very directory alone.
+const ROOT_FILES: [&[u8]; 12] = [
     b"backup_label",
     b"backup_manifest",
     b"backup_manifest.tmp",
     b"current_logfiles.tmp",
+    b"pgstrata.map",
+    b"pgstrata.map.tmp",
     b"postgresql.auto.conf.tmp",
     b"postmaster.opts",
     b"postmaster.pid",

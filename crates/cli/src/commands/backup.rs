@@ -67,6 +67,7 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         data_directory: Some(context.data_directory(&args.server)?),
         backup_type: kind.map_or(default.backup_type, Into::into),
         change_source: source.map_or(default.change_source, Into::into),
+        require_tracker: args.require_tracker || file.require_tracker == Some(true),
         codec: codec(args.compress.as_deref().or(file.compress.as_deref()))?,
         jobs: context.config.jobs()?,
         wal: wal.map_or(default.wal, Into::into),
@@ -212,11 +213,12 @@ fn report_text(report: &BackupReport) -> String {
         .duration_since(report.started_at)
         .as_secs_f64();
     let mut text = format!(
-        "backup {}, {} in {took:.1} s\n  pages    {} of {} stored, found by {}\n  bytes    {} of cluster, {} read, {} stored\n  WAL      {} to {} on timeline {}\n",
+        "backup {}, {} in {took:.1} s\n  pages    {} of {} stored, {} marked by {}\n  bytes    {} of cluster, {} read, {} stored\n  WAL      {} to {} on timeline {}\n",
         report.label,
         report.label.kind().as_str(),
         HumanCount(totals.pages_stored),
         HumanCount(totals.relation_blocks),
+        HumanCount(totals.pages_marked),
         report.change_source.used.as_str(),
         BinaryBytes(totals.cluster_bytes),
         BinaryBytes(totals.bytes_read),

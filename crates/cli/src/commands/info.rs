@@ -66,6 +66,16 @@ fn text(catalog: &Catalog, layers: &[&Layer], details: bool) -> String {
             source.used.as_str(),
             source.reason
         ));
+        let totals = &layer.manifest.totals;
+        text.push_str(&format!(
+            "pages: {} in the cluster, {} marked, {} stored; {} read\n",
+            HumanCount(totals.relation_blocks),
+            HumanCount(totals.pages_marked),
+            HumanCount(totals.pages_stored),
+            BinaryBytes(totals.bytes_read)
+        ));
+        let token = layer.manifest.tracker_token.as_deref();
+        text.push_str(&format!("tracker token: {}\n", token.unwrap_or("none")));
         for page in &layer.manifest.corrupt_pages {
             text.push_str(&format!(
                 "corrupt at the source: {} block {}: {}\n",

@@ -112,39 +112,27 @@ pub(super) struct SourceChoice {
     pub(super) changes: Changes,
 }
 
-/// Refuses change sources that cannot be used, before the server is asked for anything.
-pub(super) fn check_source(wanted: ChangeSourceChoice) -> Result<()> {
-    match wanted {
-        ChangeSourceChoice::Tracker | ChangeSourceChoice::Summary => Err(Error::new(
-            Kind::Unsupported,
-            format!("change source \"{wanted}\" is not built in"),
-        )
-        .hint("use --change-source lsn, digest or auto")),
-        ChangeSourceChoice::Auto | ChangeSourceChoice::Lsn | ChangeSourceChoice::Digest => Ok(()),
+/// What a layer without a parent is made of.
+pub(super) fn full_source() -> SourceChoice {
+    SourceChoice {
+        record: ChangeSourceRecord {
+            used: ChangeSource::Everything,
+            reason: "a full backup stores everything".to_owned(),
+        },
+        changes: Changes::Unknown {
+            reason: "there is no parent".to_owned(),
+        },
     }
 }
 
-/// Chooses the change source for a layer on `parent`.
+/// Chooses between the sources that read every page, for a layer on `parent`.
 ///
 /// What makes page LSNs doubtful leads to comparing digests, which trusts nothing.
 pub(super) fn choose_source(
     wanted: ChangeSourceChoice,
-    parent: Option<&Manifest>,
+    parent: &Manifest,
     now: &Standpoint,
-) -> Result<SourceChoice> {
-    check_source(wanted)?;
-    let Some(parent) = parent else {
-        return Ok(SourceChoice {
-            record: ChangeSourceRecord {
-                used: ChangeSource::Everything,
-                reason: "a full backup stores everything".to_owned(),
-            },
-            changes: Changes::Unknown {
-                reason: "there is no parent".to_owned(),
-            },
-        });
-    };
-    check_order(parent, now)?;
+) -> SourceChoice {
     let digest = |reason: String| SourceChoice {
         record: ChangeSourceRecord {
             used: ChangeSource::Digest,
@@ -153,16 +141,16 @@ pub(super) fn choose_source(
         changes: Changes::Unknown { reason },
     };
     if wanted == ChangeSourceChoice::Digest {
-        return Ok(digest("asked for".to_owned()));
+        return digest("asked for".to_owned());
     }
     if let Some(doubt) = doubt(parent, now) {
-        return Ok(digest(format!("page LSNs do not tell: {doubt}")));
+        return digest(format!("page LSNs do not tell: {doubt}"));
     }
     let reason = match wanted {
         ChangeSourceChoice::Lsn => "asked for".to_owned(),
         _ => format!("the parent started at {} on this history", parent.start_lsn),
     };
-    Ok(SourceChoice {
+    SourceChoice {
         record: ChangeSourceRecord {
             used: ChangeSource::Lsn,
             reason,
@@ -170,11 +158,11 @@ pub(super) fn choose_source(
         changes: Changes::Lsn {
             threshold: parent.start_lsn,
         },
-    })
+    }
 }
 
 /// On a standby the backup starts at the last restartpoint, which can be before the end of its parent.
-fn check_order(parent: &Manifest, now: &Standpoint) -> Result<()> {
+pub(super) fn check_order(parent: &Manifest, now: &Standpoint) -> Result<()> {
     if now.from_standby && now.timeline == parent.timeline && now.start_lsn < parent.stop_lsn {
         return Err(Error::new(
             Kind::Refused,

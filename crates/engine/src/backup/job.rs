@@ -59,6 +59,7 @@ pub(super) struct OpenFile {
 impl Job {
     pub(super) fn new(ordinal: usize, file: ScannedFile, plan: ReadPlan) -> Self {
         let parts = match file.segment {
+            Some(_) if is_untouched(&plan) => 1,
             Some(_) => u32::try_from(file.size_bytes.div_ceil(part_bytes()))
                 .unwrap_or(u32::MAX)
                 .max(1),
@@ -73,6 +74,11 @@ impl Job {
             parts,
             opened: Mutex::new(None),
         }
+    }
+
+    /// Whether the whole file comes from the parent, so that nobody needs to open it.
+    pub(super) fn is_untouched(&self) -> bool {
+        is_untouched(&self.plan)
     }
 
     /// Opens the file below `data_directory` when no part has yet.
@@ -106,6 +112,10 @@ impl Job {
         let start = part.saturating_mul(PART_BLOCKS);
         start..start.saturating_add(PART_BLOCKS).min(blocks)
     }
+}
+
+fn is_untouched(plan: &ReadPlan) -> bool {
+    matches!(plan, ReadPlan::Blocks { runs, .. } if runs.is_empty())
 }
 
 pub(super) fn block_bytes() -> u64 {

@@ -20,6 +20,7 @@ mod planner;
 mod prepare;
 mod report;
 mod run;
+mod source;
 mod wal;
 mod window;
 mod worker;

@@ -101,6 +101,8 @@ pub struct BackupOptions {
     pub parent: Option<Label>,
     /// How to find what changed.
     pub change_source: ChangeSourceChoice,
+    /// Fail when the tracker cannot be used, rather than read every page.
+    pub require_tracker: bool,
     /// Compression of frames.
     pub codec: pgstrata_layer::frame::Codec,
     /// Workers that read, check, compress and store; 0: one per core.
@@ -127,6 +129,7 @@ impl Default for BackupOptions {
             backup_type: BackupType::default(),
             parent: None,
             change_source: ChangeSourceChoice::default(),
+            require_tracker: false,
             codec: pgstrata_layer::frame::Codec::default(),
             jobs: 0,
             wal: WalMode::default(),

@@ -106,6 +106,7 @@ pub(super) fn run(
             items,
             done,
             window: &window,
+            progress: &work.destination.progress,
             abort: work.abort,
             batch: Batch::default(),
         };

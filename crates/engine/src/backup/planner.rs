@@ -12,6 +12,7 @@ use super::parent::Parent;
 use super::window::Window;
 use crate::cluster::ScannedFile;
 use crate::error::Result;
+use crate::progress::Progress;
 
 /// Files up to this size are read in batches: an item each would cost more than its reading.
 const SMALL_BYTES: u64 = 256 << 10;
@@ -27,6 +28,7 @@ pub(super) struct Planner<'a> {
     pub(super) items: SyncSender<Item>,
     pub(super) done: Sender<Done>,
     pub(super) window: &'a Window,
+    pub(super) progress: &'a Progress,
     pub(super) abort: &'a Abort,
     pub(super) batch: Batch,
 }
@@ -91,14 +93,14 @@ impl Planner<'_> {
 
     /// Sending fails only when the backup has failed: the loop then ends.
     fn hand_out(&mut self, job: Arc<Job>) {
-        if job.file.kind == EntryKind::Directory {
-            self.done
-                .send(Done {
-                    job,
-                    part: 0,
-                    outcome: Outcome::default(),
-                })
-                .ok();
+        if job.file.kind == EntryKind::Directory || job.is_untouched() {
+            let outcome = Outcome {
+                identity: job.file.identity,
+                ..Outcome::default()
+            };
+            self.progress.add_done(job.file.size_bytes);
+            let part = 0;
+            self.done.send(Done { job, part, outcome }).ok();
             return;
         }
         if job.file.size_bytes <= SMALL_BYTES {

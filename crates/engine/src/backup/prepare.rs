@@ -9,12 +9,12 @@ use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::ClusterIdentity;
 use pgstrata_pgdata::{ControlFile, Lsn, TimelineHistory, TimelineId};
 
-use super::choose::{Standpoint, check_source};
+use super::choose::Standpoint;
 use super::options::BackupOptions;
 use crate::catalog::{Catalog, cluster_record};
 use crate::cluster::control::{ControlReading, check_same_cluster};
 use crate::cluster::scan::{Scan, scan};
-use crate::cluster::{Session, read_control};
+use crate::cluster::{NoTracker, Session, Tracker, read_control};
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
 
@@ -25,6 +25,8 @@ pub(super) struct Ready {
     /// As it was before the backup started.
     pub(super) control: ControlFile,
     pub(super) identity: ClusterIdentity,
+    /// The server's page tracker, or why there is none.
+    pub(super) tracker: std::result::Result<Tracker, NoTracker>,
 }
 
 impl Ready {
@@ -59,7 +61,6 @@ pub(super) async fn prepare(
     cluster: &ClusterName,
     options: &BackupOptions,
 ) -> Result<(Ready, Catalog)> {
-    check_source(options.change_source)?;
     let record = cluster_record(repository, cluster).await?;
     let session = Session::connect(&options.connection).await?;
     let facts = session.facts();
@@ -86,12 +87,14 @@ pub(super) async fn prepare(
     check_record(&record, &reading.control)?;
     let identity = identity(&reading.control);
     let catalog = Catalog::load(repository, cluster).await?;
+    let tracker = Tracker::find(&session, &options.connection).await;
     Ok((
         Ready {
             session: Arc::new(session),
             data_directory,
             control: reading.control,
             identity,
+            tracker,
         },
         catalog,
     ))

@@ -15,7 +15,7 @@ use pgstrata_pgdata::{BackupLabel, Lsn};
 use tokio::runtime::Handle;
 
 use super::abort::Abort;
-use super::choose::{SourceChoice, choose_source, choose_type};
+use super::choose::{SourceChoice, choose_type};
 use super::options::{BackupOptions, CorruptPagePolicy};
 use super::packer::Destination;
 use super::pages::PageCheck;
@@ -23,6 +23,7 @@ use super::parent::Parent;
 use super::pipeline::{self, Stored, Work, worker_count};
 use super::prepare::{Ready, control_of, prepare};
 use super::report::{BackupPlan, BackupReport};
+use super::source::{self, Question};
 use super::wal::{self, Archive, Following, Stream, WalChoice};
 use super::worker::corrupt_page_error;
 use crate::catalog::{self, Layer};
@@ -50,11 +51,15 @@ pub async fn plan(
     let facts = ready.session.facts();
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let now = ready.standpoint(&ready.control, ready.control.redo_lsn);
-    let source = choose_source(
+    let parent = choice.chain.first().map(|layer| &layer.manifest);
+    let source = source::find(
+        &ready,
         options.change_source,
-        choice.chain.first().map(|layer| &layer.manifest),
+        parent,
         &now,
-    )?;
+        Question::Would,
+    )
+    .await?;
     let found = ready.scan().await?;
     Ok(BackupPlan {
         kind: choice.kind,
@@ -160,6 +165,8 @@ struct Copied {
     warnings: Vec<String>,
     control: ControlReading,
     check: PageCheck,
+    /// From before the start, for the children.
+    token: Option<String>,
 }
 
 /// Ends threads and tasks when the backup's future is dropped half way.
@@ -204,12 +211,18 @@ impl Backup<'_> {
             "the server"
         };
         tracing::info!(reason = %self.wal.reason, "WAL will be stored by {by}");
+        let parent = self.chain.first().map(|layer| &layer.manifest);
+        // Before the start: what is written in between must be the next backup's.
+        let token = source::make_token(ready).await;
+        if self.options.require_tracker {
+            source::require_tracker(ready, parent, token.as_ref()).await?;
+        }
         let name = format!("pgstrata {}", self.destination.label);
         let starting = ready.session.start(&name, self.options.fast_checkpoint);
         let start_lsn = self.abort.guard(starting).await?;
         tracing::info!(%start_lsn, "the backup has started");
         let following = stream.map(|stream| stream.follow(timeline, start_lsn, &self.abort));
-        let copied = self.copy(ready, start_lsn).await?;
+        let copied = self.copy(ready, start_lsn, token).await?;
         self.abort.guard(self.check_still(ready)).await?;
         let stopped = self.abort.guard(ready.session.stop()).await?;
         tracing::info!(stop_lsn = %stopped.lsn, "the backup has stopped");
@@ -234,15 +247,14 @@ impl Backup<'_> {
     }
 
     /// Everything between start and stop.
-    async fn copy(&self, ready: &Ready, start_lsn: Lsn) -> Result<Copied> {
+    async fn copy(&self, ready: &Ready, start_lsn: Lsn, token: Option<String>) -> Result<Copied> {
         let begun = control_of(&ready.data_directory).await?;
         check_start_is_visible(&ready.data_directory, &begun.control, start_lsn)?;
         let now = ready.standpoint(&begun.control, start_lsn);
-        let source = choose_source(
-            self.options.change_source,
-            self.chain.first().map(|layer| &layer.manifest),
-            &now,
-        )?;
+        let parent = self.chain.first().map(|layer| &layer.manifest);
+        let wanted = self.options.change_source;
+        let finding = source::find(ready, wanted, parent, &now, Question::What);
+        let source = self.abort.guard(finding).await?;
         if !self.chain.is_empty() {
             tracing::info!(reason = %source.record.reason, "changed pages are found by {}", source.record.used.as_str());
         }
@@ -272,6 +284,7 @@ impl Backup<'_> {
             warnings,
             control,
             check,
+            token,
         })
     }
 
@@ -408,7 +421,7 @@ impl Backup<'_> {
             timeline: ready.control.timeline,
             from_standby: ready.session.facts().in_recovery,
             change_source: copied.source.record.clone(),
-            tracker_token: None,
+            tracker_token: copied.token.clone(),
             backup_label: stopped.backup_label.clone(),
             tablespace_map: stopped.tablespace_map.clone(),
             pg_control: hex(&control[..used]),

@@ -9,9 +9,11 @@ pub mod control;
 pub mod facts;
 pub mod scan;
 pub mod session;
+pub mod tracker;
 
 pub use conninfo::ConnectionOptions;
 pub use control::read_control;
 pub use facts::ServerFacts;
 pub use scan::{Scan, ScannedFile};
 pub use session::Session;
+pub use tracker::{NoTracker, Tracker, TrackerState};

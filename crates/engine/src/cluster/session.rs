@@ -94,6 +94,11 @@ impl Session {
         &self.facts
     }
 
+    /// The connection, for questions that do not touch the backup.
+    pub(super) fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
     /// Resolves when the connection has ended, with the error to give.
     pub fn lost(&self) -> impl Future<Output = Error> + Send + use<> {
         let mut lost = self.lost.clone();
@@ -265,7 +270,7 @@ impl Session {
 }
 
 /// Nothing of the server's configuration may end or divert the session.
-async fn prepare(client: &Client) -> Result<()> {
+pub(super) async fn prepare(client: &Client) -> Result<()> {
     // transaction_timeout came with version 17.
     let settings = "SET search_path = pg_catalog; SET client_encoding = 'UTF8';
         SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0;

@@ -1,0 +1,150 @@
+//! Which source tells what changed since the parent: the best that can answer.
+//!
+//! A source that cannot answer is passed over, and the layer's record says why. The
+//! last ones, page LSNs and digests, read every page and always answer.
+
+use std::result::Result as Answer;
+
+use pgstrata_layer::changeset::{ChangedBlocks, Changes};
+use pgstrata_layer::manifest::{ChangeSource, ChangeSourceRecord, Manifest};
+
+use super::choose::{SourceChoice, Standpoint, check_order, choose_source, full_source};
+use super::options::ChangeSourceChoice;
+use super::prepare::Ready;
+use crate::error::{Error, Kind, Result};
+
+/// What a source is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Whether it would answer: nothing has started.
+    Would,
+    /// What changed: the backup has started.
+    What,
+}
+
+/// Finds the changes since `parent` with the best source that knows them.
+pub(super) async fn find(
+    ready: &Ready,
+    wanted: ChangeSourceChoice,
+    parent: Option<&Manifest>,
+    now: &Standpoint,
+    question: Question,
+) -> Result<SourceChoice> {
+    let Some(parent) = parent else {
+        return Ok(full_source());
+    };
+    check_order(parent, now)?;
+    let mut passed_over = Vec::new();
+    if matches!(wanted, ChangeSourceChoice::Auto | ChangeSourceChoice::Tracker) {
+        match by_tracker(ready, parent, question).await? {
+            Ok(choice) => return Ok(choice),
+            Err(why) => passed_over.push(format!("not by tracker: {why}")),
+        }
+    }
+    let mut choice = choose_source(wanted, parent, now);
+    if !passed_over.is_empty() {
+        let why = passed_over.join("; ");
+        choice.record.reason = format!("{}; {why}", choice.record.reason);
+        if question == Question::What && is_news(wanted, parent) {
+            let used = choice.record.used.as_str();
+            tracing::warn!("changed pages will be found by {used}, {why}");
+        }
+    }
+    Ok(choice)
+}
+
+/// Whether somebody counts on a better source than those that read every page.
+fn is_news(wanted: ChangeSourceChoice, parent: &Manifest) -> bool {
+    wanted != ChangeSourceChoice::Auto || parent.tracker_token.is_some()
+}
+
+/// The changes by the tracker, or why it does not know them.
+async fn by_tracker(
+    ready: &Ready,
+    parent: &Manifest,
+    question: Question,
+) -> Result<Answer<SourceChoice, String>> {
+    let tracker = match &ready.tracker {
+        Ok(tracker) => tracker,
+        Err(none) => return Ok(Err(none.reason.clone())),
+    };
+    let Some(token) = &parent.tracker_token else {
+        return Ok(Err(format!(
+            "the parent {} was made without it",
+            parent.label
+        )));
+    };
+    // Asked first, so that an error of the answer itself is an error.
+    match tracker.doubt(token).await {
+        Ok(None) => {}
+        Ok(Some(why)) => return Ok(Err(why)),
+        Err(error) => return Ok(Err(error.to_string())),
+    }
+    let blocks = match question {
+        Question::Would => ChangedBlocks::default(),
+        Question::What => match tracker.changes(token).await {
+            Ok(blocks) => blocks,
+            Err(error) => return Ok(Err(error.to_string())),
+        },
+    };
+    Ok(Ok(SourceChoice {
+        record: ChangeSourceRecord {
+            used: ChangeSource::Tracker,
+            reason: format!("the server knows what changed since token {token}"),
+        },
+        changes: Changes::Exact(blocks),
+    }))
+}
+
+/// Makes the token that the layer's children will ask the tracker for: before the
+/// backup starts, so that no write falls between them. `None` when there is no tracker.
+pub(super) async fn make_token(ready: &Ready) -> Option<String> {
+    let tracker = ready.tracker.as_ref().ok()?;
+    match tracker.bump().await {
+        Ok(token) => Some(token),
+        Err(error) => {
+            tracing::warn!("the next backup cannot use the tracker: {error}");
+            None
+        }
+    }
+}
+
+/// Refuses what `--require-tracker` does not want: a layer that was not made with the
+/// tracker, or that the next one could not be made on with it.
+pub(super) async fn require_tracker(
+    ready: &Ready,
+    parent: Option<&Manifest>,
+    token: Option<&String>,
+) -> Result<()> {
+    let refuse = |why: &str, hint: &str| {
+        Err(Error::new(
+            Kind::Refused,
+            format!("the page tracker is required, and cannot be used: {why}"),
+        )
+        .hint(hint))
+    };
+    let tracker = match &ready.tracker {
+        Ok(tracker) => tracker,
+        Err(none) => return refuse(&none.reason, &none.hint),
+    };
+    if token.is_none() {
+        return refuse(
+            "it made no token",
+            "\"pgstrata tracker status\" says why; leave out --require-tracker to compare pages",
+        );
+    }
+    let Some(parent) = parent else {
+        return Ok(());
+    };
+    let instead = "leave out --require-tracker to compare pages once: the next backup can use the tracker again";
+    let Some(token) = &parent.tracker_token else {
+        return refuse(
+            &format!("the parent {} was made without it", parent.label),
+            instead,
+        );
+    };
+    match tracker.doubt(token).await? {
+        Some(why) => refuse(&why, instead),
+        None => Ok(()),
+    }
+}
