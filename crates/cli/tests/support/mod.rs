@@ -12,6 +12,7 @@
 
 pub mod files;
 pub mod proxy;
+pub mod tracked;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -194,6 +195,7 @@ impl Stage {
     pub fn start_restored(&self, target: &Path) -> Cluster {
         let restored = Cluster::adopt(self.cluster.major(), target)
             .conf("archive_mode", "off")
+            .conf("shared_preload_libraries", "")
             .start();
         let restored = restored.unwrap();
         restored.wait_promoted(PATIENCE).unwrap();

@@ -52,14 +52,7 @@ pub async fn plan(
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let now = ready.standpoint(&ready.control, ready.control.redo_lsn);
     let parent = choice.chain.first().map(|layer| &layer.manifest);
-    let source = source::find(
-        &ready,
-        options.change_source,
-        parent,
-        &now,
-        Question::Would,
-    )
-    .await?;
+    let source = source::find(&ready, options.change_source, parent, &now, Question::Would).await?;
     let found = ready.scan().await?;
     Ok(BackupPlan {
         kind: choice.kind,

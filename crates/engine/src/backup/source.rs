@@ -35,7 +35,10 @@ pub(super) async fn find(
     };
     check_order(parent, now)?;
     let mut passed_over = Vec::new();
-    if matches!(wanted, ChangeSourceChoice::Auto | ChangeSourceChoice::Tracker) {
+    if matches!(
+        wanted,
+        ChangeSourceChoice::Auto | ChangeSourceChoice::Tracker
+    ) {
         match by_tracker(ready, parent, question).await? {
             Ok(choice) => return Ok(choice),
             Err(why) => passed_over.push(format!("not by tracker: {why}")),

@@ -167,6 +167,7 @@ impl<'a> Worker<'a> {
                 self.select(place, &mut outcome, &mut selected)?;
             }
             if let Some(lost) = BlockRun::between(present.end, run.start + run.count) {
+                outcome.pages_marked += u64::from(lost.count);
                 BlockRun::append(&mut outcome.zero_runs, lost);
             }
         }

@@ -210,8 +210,7 @@ impl Tracker {
 
     async fn read_changes(&self, token: &str) -> std::result::Result<ChangedBlocks, Failure> {
         // In the target list the rows come as they are made; in FROM the server collects them first.
-        let query =
-            "SELECT (c).* FROM (SELECT pgstrata.changes($1) AS c OFFSET 0) AS streamed";
+        let query = "SELECT (c).* FROM (SELECT pgstrata.changes($1) AS c OFFSET 0) AS streamed";
         let mut changes = ChangedBlocks {
             covers_all_forks: true,
             ..ChangedBlocks::default()
@@ -310,11 +309,19 @@ impl Columns<'_> {
 
 /// A library that is not loaded at the start of the server has no settings here.
 async fn is_loaded(client: &Client) -> std::result::Result<bool, NoTracker> {
-    ask(client, "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'pgstrata.map_size')").await
+    ask(
+        client,
+        "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'pgstrata.map_size')",
+    )
+    .await
 }
 
 async fn has_extension(client: &Client) -> std::result::Result<bool, NoTracker> {
-    ask(client, "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pgstrata')").await
+    ask(
+        client,
+        "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pgstrata')",
+    )
+    .await
 }
 
 async fn database_name(client: &Client) -> std::result::Result<String, NoTracker> {
@@ -336,7 +343,9 @@ async fn other_databases(client: &Client) -> std::result::Result<Vec<String>, No
     let rows = client.query(query, &[&MOST_DATABASES]).await;
     let names = rows.map_err(no_answer)?;
     let names = names.iter().map(|row| row.try_get(0));
-    names.collect::<std::result::Result<_, _>>().map_err(no_answer)
+    names
+        .collect::<std::result::Result<_, _>>()
+        .map_err(no_answer)
 }
 
 fn no_answer(error: tokio_postgres::Error) -> NoTracker {
@@ -395,8 +404,20 @@ mod tests {
             row(None, Some("fsm"), None, true, None),
             row(Some("base/5"), None, None, true, None),
             row(Some("base/7/16384"), Some("vm"), None, true, None),
-            row(Some("base/7/16385"), Some("main"), Some(0), false, Some(&[2])),
-            row(Some("base/7/16385"), Some("fsm"), Some(1), false, Some(&[0, 1])),
+            row(
+                Some("base/7/16385"),
+                Some("main"),
+                Some(0),
+                false,
+                Some(&[2]),
+            ),
+            row(
+                Some("base/7/16385"),
+                Some("fsm"),
+                Some(1),
+                false,
+                Some(&[0, 1]),
+            ),
         ] {
             assert!(row.add_to(&mut changes).is_some(), "{row:?}");
         }
@@ -405,7 +426,10 @@ mod tests {
         assert!(changes.whole_forks.contains("base/7/16384_vm"));
         let runs = |path: &str| changes.files[path].blocks.runs_below(u32::MAX);
         assert_eq!(runs("base/7/16385"), [BlockRun { start: 1, count: 1 }]);
-        assert_eq!(runs("base/7/16385_fsm.1"), [BlockRun { start: 8, count: 1 }]);
+        assert_eq!(
+            runs("base/7/16385_fsm.1"),
+            [BlockRun { start: 8, count: 1 }]
+        );
     }
 
     #[test]
@@ -418,7 +442,13 @@ mod tests {
             row(Some("base/5/1"), Some("main"), None, false, Some(&[1])),
             row(Some("base/5/1"), Some("main"), Some(-1), false, Some(&[1])),
             row(Some("base/5/1"), Some("main"), Some(0), false, None),
-            row(Some("base/5/1"), Some("main"), Some(0), false, Some(&too_many)),
+            row(
+                Some("base/5/1"),
+                Some("main"),
+                Some(0),
+                false,
+                Some(&too_many),
+            ),
             row(Some("base/5/1"), Some("other"), None, true, None),
             Columns {
                 whole: None,
