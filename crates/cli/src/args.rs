@@ -174,6 +174,13 @@ pub(crate) enum Command {
     #[command(visible_aliases = ["backup-list", "show"])]
     Info(InfoArgs),
 
+    /// Prove that backups are what was written, and enough to restore
+    ///
+    /// Reads every object of the layers and of their WAL and checks every checksum; lists
+    /// everything that is wrong. Exit code 0: nothing; 3: warnings; 14: damaged; 18: WAL missing.
+    #[command(visible_alias = "validate", after_help = VERIFY_EXAMPLES)]
+    Verify(VerifyArgs),
+
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -184,6 +191,12 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Man,
 }
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  pgstrata verify                          every layer
+  pgstrata verify 20261121-093305F         one layer and those it stands on
+  pgstrata verify --deep --output json     decode every page too; for programs";
 
 /// How to reach the server and its files.
 #[derive(Debug, Clone, Args)]
@@ -339,6 +352,19 @@ pub(crate) enum CorruptPolicy {
     Warn,
     /// Fail the backup
     Fail,
+}
+
+/// `verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// Label of a layer: it and those it stands on; latest, or all
+    #[arg(value_name = "LABEL", default_value = "all")]
+    pub(crate) label: String,
+
+    /// Also decode every page, compare it with its digest and its checksum, and plan the
+    /// restore of every file
+    #[arg(long)]
+    pub(crate) deep: bool,
 }
 
 /// `archive-push`.

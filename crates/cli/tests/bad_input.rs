@@ -324,7 +324,8 @@ fn missing_truncated_and_altered_objects_are_named() {
         let mut altered = original.clone();
         let middle = altered.len() / 2;
         altered[middle] ^= 1;
-        let truncated = original[..original.len() - 1].to_vec();
+        // Cut by less, a pack still holds every frame, and restores: only verify sees that.
+        let truncated = original[..middle].to_vec();
         for bytes in [Some(altered), Some(truncated), None] {
             fs::remove_file(&path).unwrap();
             if let Some(bytes) = &bytes {

@@ -22,7 +22,7 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<u8> {
         .or(context.config.settings.archive_timeout);
     let options = CheckOptions {
         connection: context.connection(&args.server),
-        data_directory: Some(context.data_directory(&args.server)?),
+        data_directory: context.known_data_directory(&args.server),
         wal_timeout: timeout.map_or(default.wal_timeout, Duration::from_secs),
         ..default
     };

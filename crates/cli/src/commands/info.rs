@@ -1,19 +1,22 @@
 //! `info`.
 
-use comfy_table::{Table, presets::NOTHING};
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
-use pgstrata_engine::catalog::{Catalog, Layer};
+use jiff::Timestamp;
 use pgstrata_engine::error::{Error, Kind, Result};
+use pgstrata_engine::info::{self, InfoReport, LayerInfo, Status, TimelineInfo};
 use pgstrata_layer::label::Label;
-use serde_json::{Value, json};
 
 use super::Context;
 use crate::args::InfoArgs;
+use crate::exit;
+
+/// Corrupt pages that are shown as text; JSON has all.
+const MOST_PAGES: usize = 20;
 
 pub(super) async fn run(context: &Context, args: &InfoArgs) -> Result<u8> {
     let repository = context.repository()?;
     let name = context.config.cluster()?;
-    let catalog = Catalog::load(&repository, &name).await?;
     let wanted = match &args.label {
         None => None,
         Some(text) => Some(Label::parse(text).ok_or_else(|| {
@@ -21,101 +24,250 @@ pub(super) async fn run(context: &Context, args: &InfoArgs) -> Result<u8> {
                 .hint("\"pgstrata info\" shows the labels")
         })?),
     };
-    let layers: Vec<&Layer> = match &wanted {
-        None => catalog.layers.iter().collect(),
-        Some(label) => vec![catalog.layer(label)?],
-    };
-    let document = json!({
-        "cluster": name.as_str(),
-        "layers": layers.iter().map(|layer| &layer.manifest).collect::<Vec<_>>(),
-        "unfinished": catalog.unfinished.iter().map(|u| json!({
-            "label": u.label.to_string(), "objects": u.object_count, "size_bytes": u.size_bytes,
-        })).collect::<Vec<Value>>(),
-        "damaged": catalog.damaged.iter().map(|(label, error)| json!({
-            "label": label.to_string(), "error": error.to_string(),
-        })).collect::<Vec<Value>>(),
-    });
-    context.report("info/1", &document, || {
-        text(&catalog, &layers, wanted.is_some())
-    });
-    Ok(0)
+    let report = info::collect(&repository, &name, wanted.as_ref()).await?;
+    context.report("info/1", &report, || text(&report, wanted.is_some()));
+    Ok(match report.status {
+        Status::Ok | Status::Empty => 0,
+        Status::Damaged => exit::WARNINGS,
+    })
 }
 
-fn text(catalog: &Catalog, layers: &[&Layer], details: bool) -> String {
+fn text(report: &InfoReport, details: bool) -> String {
+    let mut text = head(report);
+    if details {
+        for layer in &report.layers {
+            text.push_str(&layer_details(layer));
+        }
+    } else if !report.layers.is_empty() {
+        text.push_str(&format!("\n{}\n", table(report)));
+    }
+    for layer in report.layers.iter().filter(|_| !details) {
+        if let Some(problem) = &layer.problem {
+            text.push_str(&format!("\ncannot be restored: {}: {problem}", layer.label));
+        }
+    }
+    for damaged in &report.damaged {
+        text.push_str(&format!("\ndamaged: {}: {}", damaged.label, damaged.reason));
+    }
+    for leftover in &report.unfinished {
+        text.push_str(&format!(
+            "\nunfinished: {}: {}",
+            leftover.label,
+            leftover.describe()
+        ));
+    }
+    format!("{}\n", text.trim_end())
+}
+
+fn head(report: &InfoReport) -> String {
+    let status = match report.status {
+        Status::Ok => "ok",
+        Status::Empty => "no backup yet",
+        Status::Damaged => "damaged: run \"pgstrata verify\", and take a full backup",
+    };
+    let server = match &report.record {
+        Some(record) => format!(
+            "PostgreSQL {}, system identifier {}",
+            record.major, record.system_identifier
+        ),
+        None => "its record cannot be read".to_owned(),
+    };
+    let mut text = format!(
+        "cluster:     {} ({server})\nrepository:  {}\nstatus:      {status}\n",
+        report.cluster, report.repository
+    );
+    if let Some(problem) = &report.archive.problem {
+        text.push_str(&format!("WAL archive: cannot be listed: {problem}\n"));
+    } else if report.archive.timelines.is_empty() {
+        text.push_str("WAL archive: empty\n");
+    }
+    for timeline in &report.archive.timelines {
+        text.push_str(&timeline_lines(timeline));
+    }
+    text
+}
+
+fn timeline_lines(timeline: &TimelineInfo) -> String {
+    let range = match (&timeline.first, &timeline.last) {
+        (Some(first), Some(last)) => format!("{first} to {last}"),
+        _ => "no whole segment".to_owned(),
+    };
+    let mut text = format!(
+        "WAL archive: timeline {}: {range}, {} segments, {}\n",
+        timeline.timeline,
+        HumanCount(timeline.segments),
+        BinaryBytes(timeline.stored_bytes)
+    );
+    for missing in &timeline.missing {
+        text.push_str(&format!(
+            "             missing: {} to {}, {} segments\n",
+            missing.first,
+            missing.last,
+            HumanCount(missing.count)
+        ));
+    }
+    if timeline.timeline > 1 && !timeline.has_history {
+        text.push_str("             missing: the timeline's history file\n");
+    }
+    for unknown in &timeline.unknown {
+        text.push_str(&format!("             no file of an archive: {unknown}\n"));
+    }
+    text
+}
+
+fn table(report: &InfoReport) -> String {
     let mut table = Table::new();
     table.load_preset(NOTHING);
     table.set_header([
         "label",
         "type",
-        "finished",
+        "started",
+        "took",
+        "start LSN",
+        "stop LSN",
+        "TL",
+        "changes by",
+        "pages",
         "cluster",
         "stored",
-        "pages",
-        "changes by",
-        "WAL",
         "state",
     ]);
-    for layer in layers {
-        table.add_row(row(layer));
+    for layer in &report.layers {
+        table.add_row([
+            layer.label.clone(),
+            layer.kind.to_owned(),
+            time(layer.started_at),
+            took(layer.duration_seconds),
+            layer.start_lsn.to_string(),
+            layer.stop_lsn.to_string(),
+            layer.timeline.to_string(),
+            layer.change_source.used.as_str().to_owned(),
+            HumanCount(layer.totals.pages_stored).to_string(),
+            BinaryBytes(layer.totals.cluster_bytes).to_string(),
+            BinaryBytes(layer.stored_bytes).to_string(),
+            state(layer),
+        ]);
     }
-    let mut text = format!("{table}\n");
-    for layer in layers.iter().filter(|_| details) {
-        let source = &layer.manifest.change_source;
-        text.push_str(&format!(
-            "changes found by {}: {}\n",
-            source.used.as_str(),
-            source.reason
-        ));
-        let totals = &layer.manifest.totals;
-        text.push_str(&format!(
-            "pages: {} in the cluster, {} marked, {} stored; {} read\n",
-            HumanCount(totals.relation_blocks),
-            HumanCount(totals.pages_marked),
-            HumanCount(totals.pages_stored),
-            BinaryBytes(totals.bytes_read)
-        ));
-        let token = layer.manifest.tracker_token.as_deref();
-        text.push_str(&format!("tracker token: {}\n", token.unwrap_or("none")));
-        for page in &layer.manifest.corrupt_pages {
-            text.push_str(&format!(
-                "corrupt at the source: {} block {}: {}\n",
-                page.path, page.block, page.reason
-            ));
+    for column in [3, 6, 8, 9, 10] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    for unfinished in &catalog.unfinished {
-        text.push_str(&format!(
-            "unfinished: {}, {} objects, {}: a backup at work, or left by one that was stopped\n",
-            unfinished.label,
-            unfinished.object_count,
-            BinaryBytes(unfinished.size_bytes),
-        ));
-    }
-    for (label, error) in &catalog.damaged {
-        text.push_str(&format!("damaged: {label}: {error}\n"));
-    }
-    text
+    table.trim_fmt()
 }
 
-fn row(layer: &Layer) -> [String; 9] {
-    let manifest = &layer.manifest;
-    let state = if manifest.corrupt_pages.is_empty() {
-        "ok"
+fn state(layer: &LayerInfo) -> String {
+    match (&layer.problem, layer.corrupt_pages.len()) {
+        (Some(_), _) => "broken".to_owned(),
+        (None, 0) => "ok".to_owned(),
+        (None, count) => format!("{count} corrupt pages"),
+    }
+}
+
+/// One line for each thing there is to tell of a layer.
+fn layer_details(layer: &LayerInfo) -> String {
+    let mut lines = origin(layer);
+    lines.extend(sizes(layer));
+    for tablespace in &layer.tablespaces {
+        let place = tablespace.location.as_deref();
+        let place = place.unwrap_or("in the data directory");
+        lines.push(("tablespace", format!("{} at {place}", tablespace.oid)));
+    }
+    for page in layer.corrupt_pages.iter().take(MOST_PAGES) {
+        let value = format!("block {} of \"{}\": {}", page.block, page.path, page.reason);
+        lines.push(("corrupt page", value));
+    }
+    if let Some(more @ 1..) = layer.corrupt_pages.len().checked_sub(MOST_PAGES) {
+        lines.push(("corrupt page", format!("{more} more, see --output json")));
+    }
+    if let Some(token) = &layer.tracker_token {
+        lines.push(("tracker token", token.clone()));
+    }
+    let lines = lines.iter();
+    let lines: String = lines
+        .map(|(name, value)| format!("  {name:<14} {value}\n"))
+        .collect();
+    format!("\nbackup {}\n{lines}", layer.label)
+}
+
+fn origin(layer: &LayerInfo) -> Vec<(&'static str, String)> {
+    let parent = layer.parent.as_ref().map_or_else(String::new, |parent| {
+        format!(" on {parent}, {} layers in the chain", layer.chain_length)
+    });
+    let from = if layer.from_standby {
+        "a standby"
     } else {
-        "corrupt pages"
+        "a primary"
     };
-    [
-        layer.label.to_string(),
-        layer.label.kind().as_str().to_owned(),
-        manifest
-            .finished_at
-            .strftime("%Y-%m-%d %H:%M:%SZ")
-            .to_string(),
-        BinaryBytes(manifest.totals.cluster_bytes).to_string(),
-        BinaryBytes(manifest.pack_bytes).to_string(),
-        HumanCount(manifest.totals.pages_stored).to_string(),
-        manifest.change_source.used.as_str().to_owned(),
-        format!("{} - {}", manifest.start_lsn, manifest.stop_lsn),
-        state.to_owned(),
+    let checksums = if layer.data_checksums { "on" } else { "off" };
+    let (start, end) = (time(layer.started_at), time(layer.finished_at));
+    let source = &layer.change_source;
+    vec![
+        ("type", format!("{}{parent}", layer.kind)),
+        (
+            "state",
+            layer.problem.clone().unwrap_or_else(|| state(layer)),
+        ),
+        (
+            "time",
+            format!("{start} to {end}, {}", took(layer.duration_seconds)),
+        ),
+        (
+            "WAL",
+            format!(
+                "{} to {} on timeline {}",
+                layer.start_lsn, layer.stop_lsn, layer.timeline
+            ),
+        ),
+        (
+            "WAL segments",
+            format!("{} to {}", layer.wal.first, layer.wal.last),
+        ),
+        (
+            "taken from",
+            format!(
+                "{from}, data checksums {checksums}, by {}",
+                layer.written_by
+            ),
+        ),
+        (
+            "changes by",
+            format!("{}: {}", source.used.as_str(), source.reason),
+        ),
     ]
+}
+
+fn sizes(layer: &LayerInfo) -> [(&'static str, String); 3] {
+    let totals = &layer.totals;
+    let pages = format!(
+        "{} of {} stored, {} marked as changed, {} zeros",
+        HumanCount(totals.pages_stored),
+        HumanCount(totals.relation_blocks),
+        HumanCount(totals.pages_marked),
+        HumanCount(totals.pages_zero)
+    );
+    let cluster = format!(
+        "{} in {} files, of which {} were read",
+        BinaryBytes(totals.cluster_bytes),
+        HumanCount(totals.files),
+        BinaryBytes(totals.bytes_read)
+    );
+    let stored = format!(
+        "{}, the chain {}",
+        BinaryBytes(layer.stored_bytes),
+        BinaryBytes(layer.chain_stored_bytes)
+    );
+    [("pages", pages), ("cluster", cluster), ("stored", stored)]
+}
+
+fn time(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
+}
+
+fn took(seconds: i64) -> String {
+    match seconds {
+        ..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+    }
 }

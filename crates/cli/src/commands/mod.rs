@@ -6,6 +6,7 @@ mod check;
 mod info;
 mod init;
 mod restore;
+mod verify;
 
 use std::path::PathBuf;
 
@@ -33,13 +34,15 @@ impl Context {
         Repository::open(&self.config.repository()?)
     }
 
+    /// The data directory, if it is known.
+    fn known_data_directory(&self, server: &ServerArgs) -> Option<PathBuf> {
+        let told = server.pgdata.as_ref();
+        told.or(self.config.settings.pgdata.as_ref()).cloned()
+    }
+
     /// The data directory, which the command cannot do without.
     fn data_directory(&self, server: &ServerArgs) -> Result<PathBuf> {
-        let directory = server
-            .pgdata
-            .as_ref()
-            .or(self.config.settings.pgdata.as_ref());
-        directory.cloned().ok_or_else(|| {
+        self.known_data_directory(server).ok_or_else(|| {
             Error::new(Kind::Usage, "the data directory is not known")
                 .hint("give --pgdata, set PGDATA, or write pgdata in the configuration file")
         })
@@ -97,6 +100,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
         Command::Restore(args) => restore::run(context, &args).await,
         Command::Check(args) => check::run(context, &args).await,
         Command::Info(args) => info::run(context, &args).await,
+        Command::Verify(args) => verify::run(context, &args).await,
         Command::Completions { .. } | Command::Man => Ok(0),
     }
 }

@@ -172,8 +172,14 @@ pub async fn wait_for(
         }
         let left = timeout.saturating_sub(started.elapsed());
         tokio::time::sleep(pause.min(left)).await;
-        pause = (pause * 3 / 2).min(Duration::from_secs(1));
+        pause = (pause * 3 / 2).min(longest_pause(started.elapsed()));
     }
+}
+
+/// A tenth of a second while somebody may be watching; later it may add two per cent to the
+/// wait, which saves an object store thousands of requests.
+fn longest_pause(waited: Duration) -> Duration {
+    (waited / 50).clamp(Duration::from_millis(100), Duration::from_secs(1))
 }
 
 impl Archive {

@@ -8,6 +8,7 @@
 
 mod file;
 mod get;
+mod inspect;
 mod inventory;
 mod push;
 mod spool;
@@ -21,6 +22,7 @@ use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
 
 pub use get::{GetOptions, GetOutcome, Source, get};
+pub use inspect::Inspector;
 pub use inventory::{
     Inventory, TimelineInventory, history, inventory, segments, timelines, wait_for,
 };

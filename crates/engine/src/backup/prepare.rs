@@ -27,6 +27,8 @@ pub(super) struct Ready {
     pub(super) identity: ClusterIdentity,
     /// The server's page tracker, or why there is none.
     pub(super) tracker: std::result::Result<Tracker, NoTracker>,
+    /// The cluster as the repository has it.
+    pub(super) record: ClusterRecord,
 }
 
 impl Ready {
@@ -95,6 +97,7 @@ pub(super) async fn prepare(
             control: reading.control,
             identity,
             tracker,
+            record,
         },
         catalog,
     ))

@@ -48,7 +48,6 @@ pub async fn plan(
     options: &BackupOptions,
 ) -> Result<BackupPlan> {
     let (ready, catalog) = prepare(repository, cluster, options).await?;
-    let facts = ready.session.facts();
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let now = ready.standpoint(&ready.control, ready.control.redo_lsn);
     let parent = choice.chain.first().map(|layer| &layer.manifest);
@@ -59,8 +58,8 @@ pub async fn plan(
         parent: choice.chain.first().map(|layer| layer.label.clone()),
         type_reason: choice.reason,
         change_source: source.record,
-        wal: wal::choose(options.wal, facts)?,
-        from_standby: facts.in_recovery,
+        wal: wal::choose(options.wal, &ready.session, (repository, cluster)).await?,
+        from_standby: ready.session.facts().in_recovery,
         file_count: u64::try_from(found.files.len()).expect("usize has 64 bits"),
         size_bytes: found.size_bytes,
         jobs: worker_count(options.jobs),
@@ -83,7 +82,7 @@ pub async fn run(
     let started_at = Timestamp::now();
     let (ready, catalog) = prepare(repository, cluster, options).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
-    let wal = wal::choose(options.wal, ready.session.facts())?;
+    let wal = wal::choose(options.wal, &ready.session, (repository, cluster)).await?;
     ready.session.lock().await?;
     let layer_id: [u8; 16] = rand::random();
     let claim = ClaimRecord {
@@ -232,7 +231,7 @@ impl Backup<'_> {
         Archive {
             repository: self.destination.repository.clone(),
             cluster: self.destination.cluster.clone(),
-            system_identifier: ready.identity.system_identifier,
+            record: ready.record.clone(),
             segment_size: ready.control.wal_segment_size,
             wal_directory: Archive::wal_directory(&ready.data_directory),
             codec: self.options.codec,
@@ -381,7 +380,10 @@ impl Backup<'_> {
                     .finish(archive, timeline, range.end, timeout)
                     .await
             }
-            None => archive.wait(timeline, range, timeout).await.map(|()| 0),
+            None => {
+                let waiting = archive.wait(&ready.session, (timeline, range), timeout);
+                waiting.await.map(|()| 0)
+            }
         }
     }
 

@@ -9,23 +9,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::keys::ClusterName;
-use pgstrata_layer::wal as object;
-use pgstrata_pgdata::{ControlFile, Lsn, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::abort::Abort;
 use super::options::WalMode;
+use crate::archive::{self, Inspector, PushOptions};
+use crate::cluster::session::Archiver;
 use crate::cluster::{ServerFacts, Session};
 use crate::error::{Error, FileContext, Kind, Result};
+use crate::progress::Progress;
 use crate::repository::Repository;
 
-/// How often finished segments are looked for.
+/// How often finished segments are looked for while files are copied.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// And how often when the backup waits for the last of them.
+const LOOK_AT_END_EVERY: Duration = Duration::from_millis(100);
 
 /// How the WAL gets into the repository, and why that way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,28 +49,87 @@ impl std::fmt::Display for WalChoice {
 }
 
 /// Decides how the WAL gets into the repository.
-pub(super) fn choose(mode: WalMode, facts: &ServerFacts) -> Result<WalChoice> {
-    let choice = |streams: bool, reason: &str| WalChoice {
-        streams,
-        reason: reason.to_owned(),
-    };
+///
+/// `auto` waits for the server's archiver only when it is seen to work: the command is ours,
+/// its last attempt did not fail, and the file archived last is in this repository. In doubt
+/// the backup takes its WAL itself. That both store a segment does no harm: it is the same.
+pub(super) async fn choose(
+    mode: WalMode,
+    session: &Session,
+    (repository, cluster): (&Repository, &ClusterName),
+) -> Result<WalChoice> {
+    let facts = session.facts();
+    let choice = |streams: bool, reason: String| Ok(WalChoice { streams, reason });
     match mode {
-        WalMode::Stream => Ok(choice(true, "asked for")),
-        WalMode::Archive if facts.archives() => Ok(choice(false, "asked for")),
-        WalMode::Archive => Err(Error::new(
-            Kind::Refused,
-            format!(
-                "the server does not archive: archive_mode is \"{}\", archive_command is \"{}\"",
-                facts.archive_mode, facts.archive_command
-            ),
-        )
-        .hint("set archive_command = 'pgstrata ... archive-push %p', or use --wal stream")),
-        WalMode::Auto if !facts.archives() => Ok(choice(true, "the server does not archive")),
-        WalMode::Auto if is_ours(&facts.archive_command) => {
-            Ok(choice(false, "the server's archive_command is ours"))
+        WalMode::Stream => choice(true, "asked for".to_owned()),
+        WalMode::Archive if facts.archives() => choice(false, "asked for".to_owned()),
+        WalMode::Archive => Err(does_not_archive(facts)),
+        WalMode::Auto if !facts.archives() => {
+            choice(true, "the server does not archive".to_owned())
         }
-        WalMode::Auto => Ok(choice(true, "the server archives elsewhere")),
+        WalMode::Auto => {
+            let archiver = session.archiver().await?;
+            let inspector = Inspector::new(repository, cluster).await?;
+            let doubt = doubt(facts, &archiver, &inspector).await?;
+            match (doubt, &archiver.archived) {
+                (None, Some((file, _))) => choice(
+                    false,
+                    format!("the server archives to this repository, {file} arrived"),
+                ),
+                (Some(doubt), _) if !facts.may_replicate => choice(
+                    false,
+                    format!(
+                        "role \"{}\" may not create a replication slot, although {doubt}",
+                        facts.role
+                    ),
+                ),
+                (doubt, _) => choice(true, doubt.unwrap_or_default()),
+            }
+        }
     }
+}
+
+/// Why the server's archiver is not relied on; `None` when it is.
+async fn doubt(
+    facts: &ServerFacts,
+    archiver: &Archiver,
+    inspector: &Inspector,
+) -> Result<Option<String>> {
+    if !is_ours(&facts.archive_command) {
+        return Ok(Some("the server archives elsewhere".to_owned()));
+    }
+    if let (true, Some((file, time))) = (archiver.is_failing, &archiver.failed) {
+        return Ok(Some(format!(
+            "the server's archiver fails with {file} since {time}"
+        )));
+    }
+    let Some((file, _)) = &archiver.archived else {
+        return Ok(Some("the server has not archived anything yet".to_owned()));
+    };
+    match inspector.holds(file).await {
+        Ok(true) => Ok(None),
+        Ok(false) => Ok(Some(format!(
+            "{file}, which the server archived last, is not in this repository"
+        ))),
+        Err(error) if error.kind() == Kind::Repository => Err(error),
+        Err(error) => Ok(Some(error.to_string())),
+    }
+}
+
+fn does_not_archive(facts: &ServerFacts) -> Error {
+    let standby = if facts.in_recovery && facts.archive_mode == "on" {
+        " (a standby archives only with \"always\")"
+    } else {
+        ""
+    };
+    Error::new(
+        Kind::Refused,
+        format!(
+            "the server does not archive: archive_mode is \"{}\"{standby}, archive_command is \"{}\"",
+            facts.archive_mode, facts.archive_command
+        ),
+    )
+    .hint("set archive_command = 'pgstrata ... archive-push %p', or use --wal stream")
 }
 
 fn is_ours(command: &str) -> bool {
@@ -78,7 +142,7 @@ fn is_ours(command: &str) -> bool {
 pub(super) struct Archive {
     pub(super) repository: Repository,
     pub(super) cluster: ClusterName,
-    pub(super) system_identifier: u64,
+    pub(super) record: ClusterRecord,
     pub(super) segment_size: WalSegmentSize,
     pub(super) wal_directory: PathBuf,
     pub(super) codec: Codec,
@@ -89,15 +153,24 @@ impl Archive {
         data_directory.join("pg_wal")
     }
 
-    /// Stores a file of `pg_wal`. Storing it again succeeds.
-    async fn push(&self, timeline: TimelineId, file_name: &str) -> Result<()> {
+    /// Stores a file of `pg_wal` as the server's archiver would. What is there already, from it
+    /// or from another backup, is the same and stays.
+    async fn push(&self, file_name: &str) -> Result<()> {
+        let options = PushOptions {
+            codec: self.codec,
+            neighbours: 0,
+            jobs: 1,
+        };
         let path = self.wal_directory.join(file_name);
-        let raw = tokio::fs::read(&path)
-            .await
-            .context(|| format!("could not read \"{}\"", path.display()))?;
-        let key = self.cluster.wal_key(&timeline.hex8(), file_name);
-        let body = object::encode(file_name, &raw, self.system_identifier, self.codec)?;
-        self.repository.create(&key, Bytes::from(body)).await
+        archive::push(
+            &self.repository,
+            &self.cluster,
+            &self.record,
+            &path,
+            &options,
+        )
+        .await
+        .map(|_| ())
     }
 
     /// Stores the history of `timeline`, unless it is the first.
@@ -106,37 +179,49 @@ impl Archive {
         if timeline == TimelineId::FIRST || !self.wal_directory.join(&name).exists() {
             return Ok(());
         }
-        self.push(timeline, &name).await
+        self.push(&name).await
     }
 
     /// Waits until the archiver has brought the WAL of `start..stop`.
     pub(super) async fn wait(
         &self,
-        timeline: TimelineId,
-        range: std::ops::Range<Lsn>,
+        session: &Session,
+        (timeline, range): (TimelineId, std::ops::Range<Lsn>),
         timeout: Duration,
     ) -> Result<()> {
-        let deadline = Instant::now() + timeout;
-        for segment in WalSegment::covering(timeline, range.clone(), self.segment_size) {
-            let name = segment.file_name(self.segment_size);
-            let key = self.cluster.wal_key(&timeline.hex8(), &name);
-            while self.repository.size(&key).await?.is_none() {
-                if Instant::now() >= deadline {
-                    return Err(missing(&name, timeout));
-                }
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-        }
-        Ok(())
+        let segments: Vec<WalSegment> =
+            WalSegment::covering(timeline, range, self.segment_size).collect();
+        let progress = Progress::default();
+        let waited = archive::wait_for(
+            &self.repository,
+            &self.cluster,
+            &segments,
+            timeout,
+            &progress,
+        );
+        let error = match waited.await {
+            Err(error) if error.kind() == Kind::WalMissing => error,
+            other => return other,
+        };
+        // The server knows more; if it cannot be asked, what is known must do.
+        let state = session.archiver().await.unwrap_or_default();
+        Err(Error::new(Kind::WalMissing, error.to_string()).hint(advice(&state)))
     }
 }
 
-fn missing(name: &str, timeout: Duration) -> Error {
-    Error::new(
-        Kind::WalMissing,
-        format!("WAL segment {name} did not arrive in the repository within {} s", timeout.as_secs()),
-    )
-    .hint("look into the server's log and pg_stat_archiver for why archive_command fails, or use --wal stream")
+/// What the archiver's state tells about WAL that does not come.
+fn advice(archiver: &Archiver) -> String {
+    let told = match (&archiver.failed, &archiver.archived) {
+        (Some((file, time)), _) if archiver.is_failing => {
+            format!("archive_command failed with {file} at {time}: look at the server's log")
+        }
+        (_, Some((file, time))) => format!(
+            "the archiver's last file was {file} at {time}: is archive_command that of this \
+             repository and cluster, and does the archiver keep up"
+        ),
+        _ => "the archiver has not archived anything: look at the server's log".to_owned(),
+    };
+    format!("{told}; or use --wal stream")
 }
 
 /// Takes the WAL out of `pg_wal` while a backup runs.
@@ -218,15 +303,14 @@ impl Stream {
                         return Err(Error::new(Kind::Interrupted, "the backup was stopped"));
                     }
                 }
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(if end.is_some() { LOOK_AT_END_EVERY } else { LOOK_EVERY }) => {}
             }
         }
     }
 
     async fn store(&self, segment: WalSegment) -> Result<()> {
         let name = segment.file_name(self.archive.segment_size);
-        self.archive.push(segment.timeline, &name).await.map_err(|error| {
-            let error = error.while_doing(format!("could not store WAL segment {name}"));
+        self.archive.push(&name).await.map_err(|error| {
             match error.kind() {
                 Kind::File => error.hint("the server removed it: raise max_slot_wal_keep_size, or let it archive to the repository"),
                 _ => error,
@@ -281,53 +365,113 @@ impl Drop for Following {
 pub(crate) struct WalCheck<'a> {
     pub(crate) repository: &'a Repository,
     pub(crate) cluster: &'a ClusterName,
+    pub(crate) record: &'a ClusterRecord,
     pub(crate) data_directory: &'a Path,
-    pub(crate) control: &'a ControlFile,
+    pub(crate) timeline: TimelineId,
+}
+
+/// What a check of the WAL found.
+pub(crate) struct WalProof {
+    /// What was found, for people.
+    pub(crate) detail: String,
+    /// What to do about what could not be proved.
+    pub(crate) doubt: Option<String>,
 }
 
 impl WalCheck<'_> {
-    /// Switches to a new segment and waits for the old one, or holds WAL as a
-    /// backup would. Returns what was found, for people.
+    /// Switches to a new segment and waits for the old one when the server archives with our
+    /// command; otherwise holds WAL and reads it as a backup would.
     pub(crate) async fn run(
         &self,
         session: &Session,
         mode: WalMode,
         timeout: Duration,
-    ) -> Result<String> {
+    ) -> Result<WalProof> {
         let facts = session.facts();
-        let choice = choose(mode, facts)?;
-        if choice.streams {
-            session.hold_wal("pgstrata_check").await?;
-            return Ok(format!("backups store it themselves: {}", choice.reason));
+        let place = (self.repository, self.cluster);
+        let archives = match mode {
+            WalMode::Archive => !choose(mode, session, place).await?.streams,
+            WalMode::Auto => facts.archives() && is_ours(&facts.archive_command),
+            WalMode::Stream => false,
+        };
+        if !archives {
+            return self.check_stream(session, mode).await;
         }
         if facts.in_recovery || !facts.may_switch_wal {
-            return Ok(format!(
-                "{}; its arrival was not tested: role \"{}\" may not call pg_switch_wal() here",
-                choice.reason, facts.role
-            ));
+            let choice = choose(mode, session, place).await?;
+            let hint = if facts.in_recovery {
+                "run the check against the primary as well".to_owned()
+            } else {
+                format!(
+                    "GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO \"{}\"",
+                    facts.role
+                )
+            };
+            return Ok(WalProof {
+                detail: format!(
+                    "{}; that a new segment arrives was not tested: role \"{}\" cannot call pg_switch_wal() here",
+                    choice.reason, facts.role
+                ),
+                doubt: Some(hint),
+            });
         }
-        let archive = Archive {
-            repository: self.repository.clone(),
-            cluster: self.cluster.clone(),
-            system_identifier: self.control.system_identifier,
-            segment_size: self.control.wal_segment_size,
-            wal_directory: Archive::wal_directory(self.data_directory),
-            codec: Codec::default(),
-        };
+        self.round_trip(session, timeout).await
+    }
+
+    async fn round_trip(&self, session: &Session, timeout: Duration) -> Result<WalProof> {
+        let archive = self.archive()?;
+        let size = archive.segment_size;
         // Nothing to switch leaves the segment open: a record of ours makes sure there is something.
         let end = session.switch_wal_with_record().await?;
-        let timeline = self.control.timeline;
-        let segment = WalSegment::containing_end(timeline, end, archive.segment_size);
-        archive
-            .wait(
-                timeline,
-                segment.start_lsn(archive.segment_size)..end,
-                timeout,
-            )
-            .await?;
-        Ok(format!(
-            "segment {} arrived",
-            segment.file_name(archive.segment_size)
-        ))
+        let started = Instant::now();
+        let segment = WalSegment::containing_end(self.timeline, end, size);
+        let range = (self.timeline, segment.start_lsn(size)..end);
+        archive.wait(session, range, timeout).await?;
+        let waited = started.elapsed();
+        let inspector = Inspector::new(self.repository, self.cluster).await?;
+        let file = pgstrata_pgdata::ArchiveFile::Segment(segment);
+        inspector.inspect(file).await?;
+        Ok(WalProof {
+            detail: format!(
+                "segment {} arrived in {:.1} s and reads back",
+                segment.file_name(size),
+                waited.as_secs_f64()
+            ),
+            doubt: None,
+        })
+    }
+
+    async fn check_stream(&self, session: &Session, mode: WalMode) -> Result<WalProof> {
+        let choice = choose(mode, session, (self.repository, self.cluster)).await?;
+        let slot = format!("pgstrata_check_{:08x}", rand::random::<u32>());
+        let archive = self.archive()?;
+        session.hold_wal(&slot).await?;
+        let now = session.wal_end().await?;
+        let segment = WalSegment::containing_end(self.timeline, now, archive.segment_size);
+        let path = archive
+            .wal_directory
+            .join(segment.file_name(archive.segment_size));
+        tokio::fs::File::open(&path)
+            .await
+            .context(|| format!("could not read \"{}\"", path.display()))?;
+        Ok(WalProof {
+            detail: format!("backups store their own WAL: {}", choice.reason),
+            doubt: (!session.facts().archives()).then(|| {
+                "set archive_mode = on and archive_command = 'pgstrata ... archive-push %p': without \
+                 an archive a restore can reach the end of a backup, and no later point"
+                    .to_owned()
+            }),
+        })
+    }
+
+    fn archive(&self) -> Result<Archive> {
+        Ok(Archive {
+            repository: self.repository.clone(),
+            cluster: self.cluster.clone(),
+            record: self.record.clone(),
+            segment_size: WalSegmentSize::try_from(u64::from(self.record.wal_segment_size))?,
+            wal_directory: Archive::wal_directory(self.data_directory),
+            codec: Codec::default(),
+        })
     }
 }

@@ -12,11 +12,12 @@ use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::ControlFile;
 
 use crate::backup::{BackupOptions, WalCheck, WalMode, check_record, control_of};
-use crate::catalog::{Catalog, cluster_record};
+use crate::catalog::cluster_record;
 use crate::cluster::control::check_same_cluster;
 use crate::cluster::scan::scan;
 use crate::cluster::{ConnectionOptions, Session};
 use crate::error::{Error, Kind, Result};
+use crate::info;
 use crate::repository::Repository;
 
 /// What to check against.
@@ -120,6 +121,20 @@ impl CheckReport {
         }
     }
 
+    /// Notes what is no failure: ok, unless there is something to do about it.
+    fn remark(&mut self, name: &'static str, detail: String, to_do: Option<String>) {
+        let status = match to_do {
+            None => CheckStatus::Ok,
+            Some(_) => CheckStatus::Warning,
+        };
+        self.items.push(CheckItem {
+            name,
+            status,
+            detail,
+            hint: to_do,
+        });
+    }
+
     fn warn(&mut self, name: &'static str, detail: String, hint: &str) {
         self.items.push(CheckItem {
             name,
@@ -137,66 +152,118 @@ pub async fn run(
     options: &CheckOptions,
 ) -> CheckReport {
     let mut report = CheckReport::default();
+    let record = check_repository(&mut report, repository, cluster).await;
+    let connected = Session::connect(&options.connection).await;
+    let session = report.note("server", connected, describe_server);
+    if let Some(session) = session {
+        check_privileges(&mut report, &session);
+        let control = check_directory(&mut report, &session, options).await;
+        if let (Some(record), Some((directory, control))) = (&record, control) {
+            let same = check_record(record, &control);
+            let same = report.note("cluster identity", same, |()| {
+                "the server is the cluster in the repository".to_owned()
+            });
+            let wal = WalCheck {
+                repository,
+                cluster,
+                record,
+                data_directory: &directory,
+                timeline: control.timeline,
+            };
+            // WAL of another cluster must not get into this one's archive.
+            if same.is_some() {
+                check_wal(&mut report, &session, &wal, options).await;
+            }
+        }
+        check_slots(&mut report, &session).await;
+    }
+    if record.is_some() {
+        check_layers(&mut report, repository, cluster).await;
+    }
+    report
+}
+
+async fn check_repository(
+    report: &mut CheckReport,
+    repository: &Repository,
+    cluster: &ClusterName,
+) -> Option<ClusterRecord> {
     let probe = repository.probe(cluster.as_str()).await;
-    let reachable = report.note("repository", probe, |()| {
+    report.note("repository", probe, |()| {
         format!(
             "{} creates objects only when they are absent",
             repository.url()
         )
-    });
-    let record = match reachable {
-        Some(()) => report.note(
-            "cluster record",
-            cluster_record(repository, cluster).await,
-            |record| {
-                format!(
-                    "\"{}\" is system {} of version {}",
-                    record.name, record.system_identifier, record.major
-                )
-            },
-        ),
-        None => None,
+    })?;
+    let record = cluster_record(repository, cluster).await;
+    report.note("cluster record", record, |record| {
+        format!(
+            "\"{}\" is system {} of version {}",
+            record.name, record.system_identifier, record.major
+        )
+    })
+}
+
+fn describe_server(session: &Session) -> String {
+    let facts = session.facts();
+    let role = if facts.in_recovery {
+        "a standby"
+    } else {
+        "a primary"
     };
-    let session = report.note(
-        "server",
-        Session::connect(&options.connection).await,
-        |session| {
-            let facts = session.facts();
-            let role = if facts.in_recovery {
-                "a standby"
-            } else {
-                "a primary"
-            };
-            format!(
-                "version {}, {role}, as role \"{}\"",
-                facts.version, facts.role
-            )
-        },
-    );
-    if let Some(session) = session {
-        report.note("privileges", session.facts().check_fitness(), |()| {
-            format!(
-                "may start and stop backups, wal_level is \"{}\"",
-                session.facts().wal_level
-            )
-        });
-        let control = check_directory(&mut report, &session, options).await;
-        if let (Some(record), Some((directory, control))) = (record, control) {
-            check_cluster(&mut report, &record, &control);
-            let wal = WalCheck {
-                repository,
-                cluster,
-                data_directory: &directory,
-                control: &control,
-            };
-            let outcome = wal.run(&session, options.wal, options.wal_timeout).await;
-            report.note("WAL", outcome, Clone::clone);
+    format!(
+        "version {}, {role}, as role \"{}\"",
+        facts.version, facts.role
+    )
+}
+
+fn check_privileges(report: &mut CheckReport, session: &Session) {
+    let facts = session.facts();
+    report.note("privileges", facts.check_fitness(), |()| {
+        let replication = if facts.may_replicate {
+            "and hold WAL"
+        } else {
+            "but not hold WAL: backups need the archive"
+        };
+        format!(
+            "may start and stop backups {replication}; wal_level is \"{}\"",
+            facts.wal_level
+        )
+    });
+}
+
+async fn check_wal(
+    report: &mut CheckReport,
+    session: &Session,
+    wal: &WalCheck<'_>,
+    options: &CheckOptions,
+) {
+    match wal.run(session, options.wal, options.wal_timeout).await {
+        Ok(proof) => report.remark("WAL", proof.detail, proof.doubt),
+        Err(error) => {
+            report.note("WAL", Err::<(), _>(error), |()| String::new());
         }
     }
-    if reachable.is_some() {
-        check_layers(&mut report, repository, cluster).await;
+}
+
+/// Slots of ours that no session uses keep WAL for ever.
+async fn check_slots(report: &mut CheckReport, session: &Session) {
+    let Some(slots) = report.note("slots", session.own_slots().await, |slots| {
+        match slots.iter().filter(|slot| slot.process.is_some()).count() {
+            0 => "no replication slot of a backup is left".to_owned(),
+            count => format!("{count} held by backups at work"),
+        }
+    }) else {
+        return;
+    };
+    for slot in slots.iter().filter(|slot| slot.process.is_none()) {
+        let detail = format!(
+            "replication slot \"{}\" is used by nobody and keeps WAL from being removed",
+            slot.name
+        );
+        let hint = format!("SELECT pg_drop_replication_slot('{}')", slot.name);
+        report.warn("slots", detail, &hint);
     }
-    report
 }
 
 async fn check_directory(
@@ -259,45 +326,33 @@ async fn read_directory(session: &Session, directory: &Path) -> Result<(ControlF
     Ok((control, found.warnings))
 }
 
-fn check_cluster(report: &mut CheckReport, record: &ClusterRecord, control: &ControlFile) {
-    report.note("cluster identity", check_record(record, control), |()| {
-        "the server is the cluster in the repository".to_owned()
-    });
-}
-
 async fn check_layers(report: &mut CheckReport, repository: &Repository, cluster: &ClusterName) {
-    let outcome = Catalog::load(repository, cluster).await;
-    let Some(catalog) = report.note("layers", outcome, |catalog| {
-        format!("{} finished", catalog.layers.len())
+    let outcome = info::collect(repository, cluster, None).await;
+    let Some(found) = report.note("layers", outcome, |found| {
+        format!("{} finished", found.layers.len())
     }) else {
         return;
     };
-    for (label, error) in &catalog.damaged {
-        let detail = format!("the manifest of {label} cannot be used: {error}");
-        report.warn(
-            "layers",
-            detail,
-            "take a full backup; \"pgstrata verify\" tells what is lost",
-        );
+    const LOST: &str = "take a full backup; \"pgstrata verify\" tells what is lost";
+    for damaged in &found.damaged {
+        let (label, reason) = (&damaged.label, &damaged.reason);
+        let detail = format!("the manifest of {label} cannot be used: {reason}");
+        report.warn("layers", detail, LOST);
     }
-    for unfinished in &catalog.unfinished {
-        let by = unfinished.claim.as_ref().map_or_else(
-            || "unknown".to_owned(),
-            |claim| {
-                format!(
-                    "process {} on \"{}\" at {}",
-                    claim.pid, claim.host, claim.started_at
-                )
-            },
-        );
-        let detail = format!(
-            "{} is unfinished: {} objects, {} bytes, begun by {by}",
-            unfinished.label, unfinished.object_count, unfinished.size_bytes
-        );
-        report.warn(
-            "leftovers",
-            detail,
-            "harmless: a backup is running, or was interrupted",
-        );
+    for layer in &found.layers {
+        if let Some(problem) = &layer.problem {
+            let detail = format!("{} cannot be restored: {problem}", layer.label);
+            report.warn("layers", detail, LOST);
+        }
+    }
+    for leftover in &found.unfinished {
+        let detail = format!("{} is unfinished: {}", leftover.label, leftover.describe());
+        let to_do = match leftover.running {
+            Some(true) => None,
+            _ => {
+                Some("harmless: nothing restores it; it takes room until it is removed".to_owned())
+            }
+        };
+        report.remark("leftovers", detail, to_do);
     }
 }

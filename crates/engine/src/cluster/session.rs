@@ -37,6 +37,28 @@ pub struct Stopped {
     pub tablespace_map: Option<String>,
 }
 
+/// What `pg_stat_archiver` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Archiver {
+    /// The file archived last, and when.
+    pub archived: Option<(String, String)>,
+    /// The file that last failed, and when.
+    pub failed: Option<(String, String)>,
+    /// Whether the last attempt failed.
+    pub is_failing: bool,
+}
+
+/// A replication slot with a name of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnSlot {
+    /// Its name.
+    pub name: String,
+    /// Whether it ends with its session.
+    pub temporary: bool,
+    /// The server process that uses it.
+    pub process: Option<i32>,
+}
+
 /// A connection for one backup.
 pub struct Session {
     client: Arc<Client>,
@@ -238,6 +260,50 @@ impl Session {
         let position = keep_from.to_string();
         let query = "SELECT end_lsn::text FROM pg_replication_slot_advance($1, $2::text::pg_lsn)";
         self.row(act, query, &[&slot, &position]).await.map(|_| ())
+    }
+
+    /// What the server's archiver did last.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn archiver(&self) -> Result<Archiver> {
+        let act = "could not ask for the state of the archiver";
+        let query = "SELECT last_archived_wal, last_archived_time::text, last_failed_wal,
+                            last_failed_time::text,
+                            coalesce(last_failed_time > last_archived_time, last_failed_time IS NOT NULL)
+                       FROM pg_stat_archiver";
+        let row = self.row(act, query, &[]).await?;
+        let event = |name: usize| -> Result<Option<(String, String)>> {
+            let file: Option<String> = get(&row, name, act)?;
+            let time: Option<String> = get(&row, name + 1, act)?;
+            Ok(file.zip(time))
+        };
+        Ok(Archiver {
+            archived: event(0)?,
+            failed: event(2)?,
+            is_failing: get(&row, 4, act)?,
+        })
+    }
+
+    /// Replication slots with a name of ours.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn own_slots(&self) -> Result<Vec<OwnSlot>> {
+        let act = "could not list the replication slots";
+        let query = "SELECT slot_name::text, temporary, active_pid FROM pg_replication_slots
+                      WHERE slot_name LIKE 'pgstrata\\_%' AND active_pid IS DISTINCT FROM pg_backend_pid()
+                      ORDER BY slot_name";
+        let rows = self.client.query(query, &[]).await;
+        let rows = rows.map_err(|error| server_error(act, &error))?;
+        let slot = |row: &Row| {
+            Ok(OwnSlot {
+                name: get(row, 0, act)?,
+                temporary: get(row, 1, act)?,
+                process: get(row, 2, act)?,
+            })
+        };
+        rows.iter().map(slot).collect()
     }
 
     /// Writes a record and switches to a new WAL segment; returns the end of the old one's records.

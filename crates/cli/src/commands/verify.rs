@@ -1,0 +1,125 @@
+//! `verify`.
+
+use indicatif::{BinaryBytes, HumanCount};
+use pgstrata_engine::catalog::Catalog;
+use pgstrata_engine::error::{Error, Kind, Result};
+use pgstrata_engine::progress::Progress;
+use pgstrata_engine::verify::{
+    self, Finding, Scope, Severity, VerifiedLayer, VerifyOptions, VerifyReport,
+};
+use pgstrata_layer::label::Label;
+use serde_json::{Value, json};
+
+use super::{Context, stop_on_signal};
+use crate::args::VerifyArgs;
+use crate::exit;
+use crate::progress::Display;
+
+pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
+    let repository = context.repository()?;
+    let name = context.config.cluster()?;
+    let scope = match args.label.as_str() {
+        "all" => Scope::All,
+        "latest" => {
+            let catalog = Catalog::load(&repository, &name).await?;
+            let latest = catalog.layers.last().ok_or_else(|| {
+                Error::new(Kind::NotFound, "there is no finished layer")
+                    .hint("\"pgstrata info\" lists the layers")
+            })?;
+            Scope::Chain(latest.label.clone())
+        }
+        text => Scope::Chain(Label::parse(text).ok_or_else(|| {
+            Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
+                .hint("give a label that \"pgstrata info\" shows, latest, or all")
+        })?),
+    };
+    let options = VerifyOptions {
+        scope,
+        deep: args.deep,
+        jobs: context.config.jobs()?,
+    };
+    let progress = Progress::default();
+    stop_on_signal(&progress);
+    let display = Display::start("verify", &progress, context.wants_progress);
+    let report = verify::run(&repository, &name, &options, progress).await?;
+    drop(display);
+    context.report("verify/1", &document(&report), || text(&report));
+    let code = match (report.failure(), report.worst()) {
+        (Some(kind), _) => exit::code(kind),
+        (None, Some(Severity::Warning)) => exit::WARNINGS,
+        (None, _) => 0,
+    };
+    if let Some(first) = report.findings.first().filter(|_| code != exit::WARNINGS) {
+        tracing::error!("{}", line(first));
+    }
+    Ok(code)
+}
+
+fn document(report: &VerifyReport) -> Value {
+    let mut document = json!(report);
+    document["status"] = Value::from(word(report.worst()));
+    document
+}
+
+fn word(worst: Option<Severity>) -> &'static str {
+    match worst {
+        None => "ok",
+        Some(Severity::Warning) => "warning",
+        Some(Severity::Error) => "damaged",
+    }
+}
+
+fn text(report: &VerifyReport) -> String {
+    let mut text: String = report.layers.iter().map(layer_line).collect();
+    for finding in &report.findings {
+        text.push_str(&format!(
+            "{}\n{:10}to do: {}\n",
+            line(finding),
+            "",
+            finding.hint
+        ));
+    }
+    let count = |severity| {
+        let same = report.findings.iter().filter(|f| f.severity == severity);
+        same.count()
+    };
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let depth = if report.deep {
+        "every page"
+    } else {
+        "every object"
+    };
+    text.push_str(&format!(
+        "verified {depth} of {} layers and {} files of WAL: {errors} errors, {warnings} warnings\n",
+        report.layers.len(),
+        report.wal_files
+    ));
+    text
+}
+
+fn layer_line(layer: &VerifiedLayer) -> String {
+    let state = if layer.ok { "ok" } else { "damaged" };
+    let pages = match layer.pages {
+        0 => String::new(),
+        pages => format!(
+            ", {} pages, {} files",
+            HumanCount(pages),
+            HumanCount(layer.files)
+        ),
+    };
+    format!(
+        "{state:<9} {}: {} objects, {}, {} frames{pages}\n",
+        layer.label,
+        HumanCount(layer.objects),
+        BinaryBytes(layer.bytes),
+        HumanCount(layer.frames)
+    )
+}
+
+fn line(finding: &Finding) -> String {
+    let word = match finding.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    format!("{word:<9} {}: {}", finding.object, finding.message)
+}

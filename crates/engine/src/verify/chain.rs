@@ -1,0 +1,91 @@
+//! The overlay of a layer's chain: has every block of every file a source?
+
+use std::sync::Arc;
+
+use pgstrata_layer::entry::{EntryKind, FileEntry};
+use pgstrata_layer::overlay::{FilePlan, Merge, chain_of, plan_file};
+use tokio::runtime::Handle;
+
+use super::{FindingKind, Verifier};
+use crate::catalog::{Catalog, ChainEntries, Layer};
+use crate::error::{Error, Result};
+
+/// Complaints of one chain that are listed.
+const MOST_COMPLAINTS: usize = 100;
+
+impl Verifier {
+    /// Plans the restore of every file of `layer`, as a restore would.
+    pub(super) async fn overlay(&self, catalog: &Catalog, layer: &Arc<Layer>) -> Result<()> {
+        let label = &layer.label;
+        let key = self.cluster.manifest_key(label);
+        let chain: Vec<Arc<Layer>> = match catalog.chain(label) {
+            Ok(chain) => chain.into_iter().map(|l| Arc::new(l.clone())).collect(),
+            // Further down the chain than the link that was checked for this layer.
+            Err(error) => {
+                self.findings
+                    .add(FindingKind::BrokenChain, label, key, error.to_string());
+                return Ok(());
+            }
+        };
+        let (repository, cluster) = (self.repository.clone(), self.cluster.clone());
+        let (runtime, progress) = (Handle::current(), self.progress.clone());
+        let complaints = super::blocking(move || {
+            let entries = ChainEntries::new(&repository, &cluster, &chain, &runtime);
+            let mut complaints = Vec::new();
+            for merged in Merge::new(entries) {
+                match merged.and_then(|entries: Vec<Option<FileEntry>>| check_file(&entries)) {
+                    Ok(()) => {}
+                    Err(error) => complaints.push(error),
+                }
+                if progress.is_cancelled() || complaints.len() >= MOST_COMPLAINTS {
+                    break;
+                }
+            }
+            Ok(complaints)
+        })
+        .await?;
+        self.check_interrupted()?;
+        for error in complaints {
+            if FindingKind::of(&error) == Some(FindingKind::Unreadable) {
+                return Err(error);
+            }
+            self.findings.add(
+                FindingKind::BrokenChain,
+                label,
+                key.clone(),
+                error.to_string(),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// One file: all of its blocks have a source, and a plain file has one source.
+fn check_file(entries: &[Option<FileEntry>]) -> Result<()> {
+    let chain = chain_of(entries);
+    let plan = plan_file(&chain)?;
+    match plan.kind {
+        EntryKind::Plain => check_plain(&plan, &chain),
+        EntryKind::Directory | EntryKind::Relation => Ok(()),
+    }
+}
+
+/// An inherited plain file is inherited whole, from a file of the same contents.
+fn check_plain(plan: &FilePlan, chain: &[(usize, &FileEntry)]) -> Result<()> {
+    let mut layers = plan.pieces.iter().map(|piece| piece.layer);
+    let Some(first) = layers.next() else {
+        return Ok(());
+    };
+    let source = chain.iter().find(|(layer, _)| *layer == first);
+    let same = source.is_some_and(|(_, entry)| entry.content_digest == plan.content_digest);
+    if same && layers.all(|layer| layer == first) {
+        return Ok(());
+    }
+    Err(Error::new(
+        crate::error::Kind::Damaged,
+        format!(
+            "file \"{}\" is put together from files of other contents",
+            plan.path
+        ),
+    ))
+}

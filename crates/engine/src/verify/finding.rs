@@ -1,0 +1,163 @@
+//! What a verification found wrong.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+
+use crate::error::{Error, Kind};
+
+/// More than this nobody reads.
+const MOST_FINDINGS: usize = 10_000;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Restores work; somebody should look.
+    Warning,
+    /// A restore of the layer, or of one that stands on it, fails or loses something.
+    Error,
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FindingKind {
+    /// An object that must be there is not.
+    Missing,
+    /// An object is not what was written.
+    Damaged,
+    /// The repository does not give an object out.
+    Unreadable,
+    /// An object is of a version this program does not know.
+    Unsupported,
+    /// The layer does not fit those it stands on.
+    BrokenChain,
+    /// WAL between the layer's start and its stop is not in the archive, or damaged there.
+    Wal,
+    /// Pages that were corrupt in the cluster when they were read.
+    CorruptPages,
+    /// An object that no manifest names.
+    Stray,
+    /// A layer that was never finished.
+    Unfinished,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong.
+    pub kind: FindingKind,
+    /// The layer it was found in.
+    pub layer: String,
+    /// Key of the object.
+    pub object: String,
+    /// What was found, for people.
+    pub message: String,
+    /// What to do.
+    pub hint: &'static str,
+}
+
+impl FindingKind {
+    /// The kind that stands for an error of reading an object; `None` when
+    /// verification cannot go on after it.
+    pub(super) fn of(error: &Error) -> Option<Self> {
+        match error.kind() {
+            Kind::NotFound => Some(Self::Missing),
+            Kind::Damaged => Some(Self::Damaged),
+            Kind::Unsupported => Some(Self::Unsupported),
+            Kind::Repository => Some(Self::Unreadable),
+            _ => None,
+        }
+    }
+
+    fn severity(self) -> Severity {
+        match self {
+            Self::CorruptPages | Self::Stray | Self::Unfinished => Severity::Warning,
+            _ => Severity::Error,
+        }
+    }
+
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Missing | Self::Damaged => {
+                "bring the object back from a copy of the repository, or take a full backup now: \
+                 this layer and those that stand on it cannot be relied on"
+            }
+            Self::Unreadable => "look at the store: its permissions, its disk, its log",
+            Self::Unsupported => "use the version of pgstrata that wrote it",
+            Self::BrokenChain => "take a full backup now: the layer cannot be restored",
+            Self::Wal => {
+                "if the segment is still in the server's pg_wal or in another archive, run \
+                 archive-push for it; otherwise take a full backup now"
+            }
+            Self::CorruptPages => {
+                "find out what damaged them, and restore these relations from an older backup"
+            }
+            Self::Stray => "harmless; it was not written by a finished backup",
+            Self::Unfinished => {
+                "harmless when a backup is running or was interrupted; if it had been finished, its \
+                 manifest was lost: bring that back"
+            }
+        }
+    }
+}
+
+/// Collects findings from all workers, each once.
+#[derive(Debug, Default)]
+pub(super) struct Findings(Mutex<Collected>);
+
+#[derive(Debug, Default)]
+struct Collected {
+    findings: Vec<Finding>,
+    seen: HashSet<(String, String)>,
+}
+
+impl Findings {
+    pub(super) fn add(
+        &self,
+        kind: FindingKind,
+        layer: impl ToString,
+        object: impl Into<String>,
+        message: impl Into<String>,
+    ) {
+        self.add_as(
+            kind.severity(),
+            kind,
+            (layer.to_string(), object.into()),
+            message.into(),
+        );
+    }
+
+    /// Adds a finding that is worse, or less bad, than its kind usually is.
+    pub(super) fn add_as(
+        &self,
+        severity: Severity,
+        kind: FindingKind,
+        (layer, object): (String, String),
+        message: String,
+    ) {
+        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = collected.findings.len() >= MOST_FINDINGS
+            || !collected.seen.insert((object.clone(), message.clone()));
+        if known {
+            return;
+        }
+        collected.findings.push(Finding {
+            severity,
+            kind,
+            layer,
+            object,
+            message,
+            hint: kind.hint(),
+        });
+    }
+
+    pub(super) fn into_vec(self) -> Vec<Finding> {
+        let collected = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        collected.findings
+    }
+}

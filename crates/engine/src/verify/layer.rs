@@ -1,0 +1,269 @@
+//! One layer: its claim, its index with digest parts, and through the index its packs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use pgstrata_layer::claim;
+use pgstrata_layer::entry::FileEntry;
+use pgstrata_layer::index::{IndexReader, digests_of};
+use pgstrata_layer::manifest::IndexPartRef;
+
+use super::packs::{BATCH_FRAMES, Batch, Wanted};
+use super::{FindingKind, VerifiedLayer, Verifier};
+use crate::catalog::Layer;
+use crate::error::{Error, Kind, Result};
+use crate::repository::ObjectInfo;
+
+/// Index and digest parts fetched ahead, at most 9 MiB each.
+const PARTS_AHEAD: usize = 2;
+
+/// What is known of a layer while its objects are read.
+pub(super) struct Reading {
+    pub(super) layer: Arc<Layer>,
+    pub(super) layer_id: [u8; 16],
+    pub(super) verified: VerifiedLayer,
+    /// Packs that were looked at, by number.
+    pub(super) packs: BTreeSet<u32>,
+    pub(super) pack_bytes: u64,
+}
+
+/// One index part and its digest part, as fetched.
+struct Part {
+    number: u32,
+    index: Option<Bytes>,
+    digest: Option<Bytes>,
+}
+
+/// What decoding a part gave.
+struct Decoded {
+    batch: Batch,
+    complaints: Vec<(PartObject, Error)>,
+}
+
+#[derive(Clone, Copy)]
+enum PartObject {
+    Index,
+    Digest,
+}
+
+impl Verifier {
+    /// Every object of `layer`.
+    pub(super) async fn layer(&self, layer: &Arc<Layer>) -> Result<VerifiedLayer> {
+        let mut reading = Reading {
+            layer: Arc::clone(layer),
+            layer_id: layer.manifest.layer_id_bytes()?,
+            verified: VerifiedLayer::default(),
+            packs: BTreeSet::new(),
+            pack_bytes: 0,
+        };
+        self.claim(layer).await?;
+        self.note_corrupt_pages(layer);
+        let prefix = self.cluster.layer_prefix(&layer.label);
+        self.note_strays(layer, &self.repository.list(&prefix).await?);
+        let parts = layer.manifest.index.len();
+        let numbers = 0..u32::try_from(parts).expect("a manifest is small");
+        let mut fetched = futures::stream::iter(numbers)
+            .map(|number| self.fetch_part(layer, number))
+            .buffered(PARTS_AHEAD);
+        let mut batch = Batch::default();
+        while let Some(part) = fetched.next().await {
+            self.check_interrupted()?;
+            let decoded = self.decode_part(&mut reading, part?).await?;
+            batch.append(decoded);
+            if batch.frames >= BATCH_FRAMES {
+                self.batch(&mut reading, std::mem::take(&mut batch)).await?;
+            }
+        }
+        self.batch(&mut reading, batch).await?;
+        self.other_packs(&mut reading).await?;
+        Ok(reading.verified)
+    }
+
+    /// The claim decides who owns a label; a restore does not need it.
+    async fn claim(&self, layer: &Layer) -> Result<()> {
+        let key = self.cluster.claim_key(&layer.label);
+        let got = self.repository.get(&key).await;
+        let Some(bytes) = self.found(&layer.label, &key, got).await? else {
+            return Ok(());
+        };
+        let complaint = match claim::decode(&bytes) {
+            Err(error) => error.to_string(),
+            Ok(claim) if claim.label != layer.label.as_str() => {
+                format!("claims the label {}", claim.label)
+            }
+            Ok(claim) if claim.layer_id != layer.manifest.layer_id => format!(
+                "is of layer {}, the manifest of {}",
+                claim.layer_id, layer.manifest.layer_id
+            ),
+            Ok(_) => return Ok(()),
+        };
+        self.findings
+            .add(FindingKind::Damaged, &layer.label, key, complaint);
+        Ok(())
+    }
+
+    fn note_corrupt_pages(&self, layer: &Layer) {
+        let pages = &layer.manifest.corrupt_pages;
+        let Some(first) = pages.first() else { return };
+        let message = format!(
+            "{} pages were corrupt in the cluster when they were backed up, the first is block {} of \"{}\": {}",
+            pages.len(),
+            first.block,
+            first.path,
+            first.reason
+        );
+        let key = self.cluster.manifest_key(&layer.label);
+        self.findings
+            .add(FindingKind::CorruptPages, &layer.label, key, message);
+    }
+
+    fn note_strays(&self, layer: &Layer, objects: &[ObjectInfo]) {
+        let parts = u32::try_from(layer.manifest.index.len()).unwrap_or(u32::MAX);
+        let prefix = self.cluster.layer_prefix(&layer.label);
+        for object in objects {
+            let name = object.key[prefix.len()..].trim_start_matches('/');
+            let numbered = |kind: &str, count: u32, key: &dyn Fn(u32) -> String| {
+                let number = name.strip_prefix(kind).and_then(|n| n.parse().ok());
+                number.is_some_and(|n: u32| n < count && key(n) == object.key)
+            };
+            let (cluster, label) = (&self.cluster, &layer.label);
+            let known = name == "claim"
+                || name == "manifest"
+                || numbered("index-", parts, &|n| cluster.index_key(label, n))
+                || numbered("digest-", parts, &|n| cluster.digest_key(label, n))
+                || numbered("pack-", layer.manifest.pack_count, &|n| {
+                    cluster.pack_key(label, n)
+                });
+            if !known {
+                let message = format!(
+                    "the manifest does not name it ({} bytes)",
+                    object.size_bytes
+                );
+                self.findings
+                    .add(FindingKind::Stray, label, object.key.clone(), message);
+            }
+        }
+    }
+
+    async fn fetch_part(&self, layer: &Layer, number: u32) -> Result<Part> {
+        let label = &layer.label;
+        let index_key = self.cluster.index_key(label, number);
+        let digest_key = self.cluster.digest_key(label, number);
+        let (index, digest) = futures::join!(
+            self.repository.get(&index_key),
+            self.repository.get(&digest_key)
+        );
+        Ok(Part {
+            number,
+            index: self.found(label, &index_key, index).await?,
+            digest: self.found(label, &digest_key, digest).await?,
+        })
+    }
+
+    async fn decode_part(&self, reading: &mut Reading, part: Part) -> Result<Batch> {
+        let number = part.number;
+        for object in [&part.index, &part.digest].into_iter().flatten() {
+            let size = u64::try_from(object.len()).expect("usize has 64 bits");
+            reading.verified.objects += 1;
+            reading.verified.bytes += size;
+            self.progress.add_done(size);
+            self.progress.add_stored(size);
+        }
+        let position = usize::try_from(number).expect("usize has 64 bits");
+        let reference = reading.layer.manifest.index[position].clone();
+        let (layer_id, deep) = (reading.layer_id, self.deep);
+        let decoded =
+            super::blocking(move || Ok(decode(&part, layer_id, &reference, deep))).await?;
+        let label = &reading.layer.label;
+        for (object, error) in decoded.complaints {
+            let key = match object {
+                PartObject::Index => self.cluster.index_key(label, number),
+                PartObject::Digest => self.cluster.digest_key(label, number),
+            };
+            self.found::<()>(label, &key, Err(error)).await?;
+        }
+        Ok(decoded.batch)
+    }
+}
+
+fn decode(part: &Part, layer_id: [u8; 16], reference: &IndexPartRef, deep: bool) -> Decoded {
+    let mut decoded = Decoded {
+        batch: Batch::default(),
+        complaints: Vec::new(),
+    };
+    let digest = match check_digest_length(part, reference) {
+        Ok(digest) => digest,
+        Err(error) => {
+            decoded.complaints.push((PartObject::Digest, error));
+            None
+        }
+    };
+    let Some(index) = part.index.clone() else {
+        return decoded;
+    };
+    let entries = match IndexReader::new(index, layer_id, part.number, reference) {
+        Ok(entries) => entries,
+        Err(error) => {
+            decoded.complaints.push((PartObject::Index, error.into()));
+            return decoded;
+        }
+    };
+    for entry in entries {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                decoded.complaints.push((PartObject::Index, error.into()));
+                break;
+            }
+        };
+        let digests = digest.map(|bytes| {
+            digests_of(bytes, layer_id, part.number, &entry.page_digests).map_err(|error| {
+                Error::from(error).while_doing(format!("digests of \"{}\"", entry.path))
+            })
+        });
+        let digests = match digests {
+            Some(Ok(digests)) => Some(digests),
+            Some(Err(error)) => {
+                decoded.complaints.push((PartObject::Digest, error));
+                None
+            }
+            None => None,
+        };
+        add_entry(&mut decoded.batch, entry, digests, deep);
+    }
+    decoded
+}
+
+/// The digest part, when its length is right.
+fn check_digest_length<'a>(part: &'a Part, reference: &IndexPartRef) -> Result<Option<&'a [u8]>> {
+    let Some(digest) = &part.digest else {
+        return Ok(None);
+    };
+    let (found, expected) = (digest.len(), reference.digest_bytes);
+    if u64::try_from(found).ok() != Some(expected) {
+        return Err(Error::new(
+            Kind::Damaged,
+            format!("has {found} bytes, expected {expected}"),
+        ));
+    }
+    Ok(Some(digest))
+}
+
+/// What must be in packs for `entry`.
+fn add_entry(batch: &mut Batch, entry: FileEntry, digests: Option<Vec<u64>>, deep: bool) {
+    let entry = Arc::new(entry);
+    let mut digests = digests.filter(|_| deep).map(Vec::into_iter);
+    for position in 0..entry.frames.len() {
+        let pages = entry.frames[position].page_count();
+        let pages = usize::try_from(pages).expect("at most 1 MiB");
+        let own = digests
+            .as_mut()
+            .map(|all| all.by_ref().take(pages).collect());
+        batch.push(Wanted::new(&entry, position, own));
+    }
+    if deep {
+        batch.push_file(&entry);
+    }
+}

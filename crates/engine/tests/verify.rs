@@ -1,0 +1,460 @@
+//! Verification finds whatever was altered, names the object, and finds nothing in what is sound.
+
+#![allow(
+    clippy::as_conversions,
+    clippy::unwrap_used,
+    reason = "helpers of tests, about small numbers"
+)]
+
+mod restore_common;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_engine::error::Kind;
+use pgstrata_engine::progress::Progress;
+use pgstrata_engine::repository::Repository;
+use pgstrata_engine::verify::{self, FindingKind, Scope, Severity, VerifyOptions, VerifyReport};
+use pgstrata_layer::claim::{self, ClaimRecord};
+use pgstrata_layer::cluster::{self, ClusterRecord};
+use pgstrata_layer::digest;
+use pgstrata_layer::entry::{BlockRun, DigestRef, EntryKind, FileEntry};
+use pgstrata_layer::frame::{Codec, FrameEncoder};
+use pgstrata_layer::index::IndexWriter;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::{self, CorruptPage, Manifest};
+use pgstrata_layer::pack::PackBuilder;
+use pgstrata_pgdata::Lsn;
+use pgstrata_pgdata::page::page_checksum;
+use pgstrata_pgdata::relation::BlockNumber;
+use restore_common::{Made, chain_of_three};
+
+/// The chain made by hand, with the records that a backup and `init` would have left.
+async fn scene() -> (Repository, Made) {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    for label in &made.labels {
+        let manifest = manifest_of(&repository, &made, label).await;
+        let claim = ClaimRecord {
+            label: label.to_string(),
+            layer_id: manifest.layer_id.clone(),
+            host: "host".to_owned(),
+            pid: 1,
+            started_at: Timestamp::UNIX_EPOCH,
+            written_by: "test".to_owned(),
+        };
+        let body = Bytes::from(claim::encode(&claim));
+        let key = made.cluster.claim_key(label);
+        repository.create(&key, body).await.unwrap();
+    }
+    let manifest = manifest_of(&repository, &made, &made.labels[0]).await;
+    let record = ClusterRecord {
+        name: "main".to_owned(),
+        format: cluster::FORMAT,
+        system_identifier: manifest.cluster.system_identifier,
+        major: manifest.cluster.major,
+        catalog_version: manifest.cluster.catalog_version,
+        block_size: manifest.cluster.block_size,
+        wal_segment_size: manifest.cluster.wal_segment_size,
+        created_at: Timestamp::UNIX_EPOCH,
+        written_by: "test".to_owned(),
+    };
+    let body = Bytes::from(cluster::encode(&record));
+    let key = made.cluster.cluster_key();
+    repository.create(&key, body).await.unwrap();
+    (repository, made)
+}
+
+async fn manifest_of(repository: &Repository, made: &Made, label: &Label) -> Manifest {
+    let object = repository.get(&made.cluster.manifest_key(label)).await;
+    manifest::decode(&object.unwrap()).unwrap()
+}
+
+async fn verify(repository: &Repository, made: &Made, scope: Scope, deep: bool) -> VerifyReport {
+    let options = VerifyOptions {
+        scope,
+        deep,
+        jobs: 2,
+    };
+    verify::run(repository, &made.cluster, &options, Progress::default())
+        .await
+        .unwrap()
+}
+
+async fn replace(repository: &Repository, key: &str, body: Option<Vec<u8>>) {
+    repository.delete(key).await.unwrap();
+    if let Some(body) = body {
+        repository.create(key, body.into()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_sound_chain_has_no_findings() {
+    let (repository, made) = scene().await;
+    let plain = verify(&repository, &made, Scope::All, false).await;
+    assert_eq!(plain.findings, []);
+    assert_eq!(plain.failure(), None);
+    assert!(
+        plain
+            .layers
+            .iter()
+            .all(|layer| layer.ok && layer.pages == 0)
+    );
+    let deep = verify(&repository, &made, Scope::All, true).await;
+    assert_eq!(deep.findings, []);
+    assert_eq!(deep.layers.len(), made.labels.len());
+    let mut stored = 0;
+    for label in &made.labels {
+        // claim and plain files are no relation pages
+        stored += manifest_of(&repository, &made, label)
+            .await
+            .totals
+            .pages_stored;
+    }
+    let (pages, files): (u64, u64) = deep
+        .layers
+        .iter()
+        .fold((0, 0), |(p, f), layer| (p + layer.pages, f + layer.files));
+    assert!(0 < pages && pages < stored, "{pages} of {stored}");
+    assert!(files >= 4, "{files}");
+    assert!(deep.wal_files >= 3, "{}", deep.wal_files);
+    let chain = Scope::Chain(made.labels[1].clone());
+    assert_eq!(
+        verify(&repository, &made, chain, true).await.layers.len(),
+        2
+    );
+}
+
+#[tokio::test]
+async fn every_object_missing_cut_or_flipped_is_named() {
+    let (repository, made) = scene().await;
+    let objects = repository
+        .list(&made.cluster.layers_prefix())
+        .await
+        .unwrap();
+    assert!(objects.len() >= 18, "{}", objects.len());
+    for object in objects {
+        let key = &object.key;
+        let original = repository.get(key).await.unwrap().to_vec();
+        let mut flipped = original.clone();
+        flipped[original.len() / 2] ^= 1;
+        let cut = original[..original.len() - 1].to_vec();
+        for (way, body) in [
+            ("missing", None),
+            ("cut", Some(cut)),
+            ("flipped", Some(flipped)),
+        ] {
+            replace(&repository, key, body).await;
+            let report = verify(&repository, &made, Scope::All, false).await;
+            let named = report.findings.iter().find(|f| f.object == *key);
+            let unfinished = way == "missing" && key.ends_with("/manifest");
+            if unfinished {
+                // There is no telling it from an interrupted backup, but its child knows.
+                let words: Vec<_> = report.findings.iter().map(|f| f.kind).collect();
+                assert!(words.contains(&FindingKind::Unfinished), "{key}: {words:?}");
+                let last = key.contains(made.labels[2].as_str());
+                assert_eq!(report.failure().is_none(), last, "{key}: {words:?}");
+            } else {
+                let named = named.unwrap_or_else(|| panic!("{key} {way}: {:?}", report.findings));
+                assert_eq!(named.severity, Severity::Error, "{key} {way}");
+                assert_eq!(report.failure(), Some(Kind::Damaged), "{key} {way}");
+                let kind = if way == "missing" {
+                    FindingKind::Missing
+                } else {
+                    FindingKind::Damaged
+                };
+                assert_eq!(named.kind, kind, "{key} {way}: {}", named.message);
+            }
+        }
+        replace(&repository, key, Some(original)).await;
+    }
+    assert_eq!(
+        verify(&repository, &made, Scope::All, true).await.findings,
+        []
+    );
+}
+
+#[tokio::test]
+async fn all_findings_are_listed_and_damaged_packs_name_files() {
+    let (repository, made) = scene().await;
+    let label = &made.labels[0];
+    let pack = made.cluster.pack_key(label, 0);
+    let mut bytes = repository.get(&pack).await.unwrap().to_vec();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    replace(&repository, &pack, Some(bytes)).await;
+    let digest = made.cluster.digest_key(&made.labels[1], 0);
+    replace(&repository, &digest, None).await;
+    let stray = format!("{}/pack-000099", made.cluster.layer_prefix(label));
+    replace(&repository, &stray, Some(b"x".to_vec())).await;
+    let report = verify(&repository, &made, Scope::All, false).await;
+    let of = |key: &str| report.findings.iter().find(|f| f.object == key).unwrap();
+    assert!(
+        of(&pack).message.contains("base/5/"),
+        "{}",
+        of(&pack).message
+    );
+    assert_eq!(of(&digest).kind, FindingKind::Missing);
+    assert_eq!(of(&stray).kind, FindingKind::Stray);
+    assert_eq!(of(&stray).severity, Severity::Warning);
+    let last = report.findings.last().unwrap();
+    assert_eq!(last.severity, Severity::Warning, "the worst come first");
+    let ok: Vec<bool> = report.layers.iter().map(|layer| layer.ok).collect();
+    assert_eq!(ok, [false, false, true]);
+}
+
+#[tokio::test]
+async fn wal_that_is_missing_or_damaged_is_named() {
+    let (repository, made) = scene().await;
+    let manifest = manifest_of(&repository, &made, &made.labels[2]).await;
+    let prefix = made.cluster.wal_prefix();
+    let objects = repository.list(&prefix).await.unwrap();
+    let size = u64::from(manifest.cluster.wal_segment_size);
+    let number = manifest.start_lsn.get() / size;
+    let name = format!("{number:08X}");
+    let key = objects.iter().find(|o| o.key.ends_with(&name)).unwrap();
+    let original = repository.get(&key.key).await.unwrap().to_vec();
+    let mut flipped = original.clone();
+    flipped[original.len() / 2] ^= 1;
+    for body in [None, Some(flipped)] {
+        replace(&repository, &key.key, body).await;
+        let report = verify(&repository, &made, Scope::All, false).await;
+        assert_eq!(report.failure(), Some(Kind::WalMissing));
+        assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
+        assert_eq!(report.findings[0].object, key.key);
+        assert_eq!(report.findings[0].layer, made.labels[2].as_str());
+    }
+}
+
+#[tokio::test]
+async fn a_child_of_another_parent_is_a_broken_chain() {
+    let (repository, made) = scene().await;
+    let label = &made.labels[0];
+    let mut manifest = manifest_of(&repository, &made, label).await;
+    manifest.written_by = "somebody else".to_owned();
+    let key = made.cluster.manifest_key(label);
+    replace(&repository, &key, Some(manifest::encode(&manifest))).await;
+    for deep in [false, true] {
+        let report = verify(&repository, &made, Scope::All, deep).await;
+        let broken = report
+            .findings
+            .iter()
+            .filter(|f| f.kind == FindingKind::BrokenChain);
+        let layers: Vec<&str> = broken.map(|f| f.layer.as_str()).collect();
+        assert!(layers.contains(&made.labels[1].as_str()), "{layers:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_layer_and_an_empty_cluster_are_not_found() {
+    let (repository, made) = scene().await;
+    let options = VerifyOptions {
+        scope: Scope::Chain(Label::parse("20200101-000000F").unwrap()),
+        ..VerifyOptions::default()
+    };
+    let verified = verify::run(&repository, &made.cluster, &options, Progress::default()).await;
+    assert_eq!(verified.unwrap_err().kind(), Kind::NotFound);
+    for label in &made.labels {
+        replace(&repository, &made.cluster.manifest_key(label), None).await;
+    }
+    let options = VerifyOptions::default();
+    let error = verify::run(&repository, &made.cluster, &options, Progress::default())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    assert!(error.hint_text().unwrap().contains("manifest"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stopped_verification_says_so() {
+    let (repository, made) = scene().await;
+    let progress = Progress::default();
+    progress.cancel();
+    let options = VerifyOptions::default();
+    let stopped = verify::run(&repository, &made.cluster, &options, progress).await;
+    assert_eq!(stopped.unwrap_err().kind(), Kind::Interrupted);
+}
+
+/// What is wrong with a layer whose objects are all as they were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Twist {
+    Nothing,
+    /// A page has another digest than was stored for it.
+    Digest,
+    /// A plain file has another digest than its entry says.
+    Contents,
+    /// A page has a wrong checksum.
+    Checksum,
+    /// A page has a wrong checksum, which the manifest knows.
+    KnownChecksum,
+    /// A page has a wrong checksum and an LSN within the backup: torn, and replayed.
+    Torn,
+    /// A block is neither stored nor in a parent.
+    Source,
+    /// The index names a frame that is another.
+    Frame,
+}
+
+fn page(block: u32, lsn: Lsn) -> Vec<u8> {
+    let mut page = vec![0; 8192];
+    page[..4].copy_from_slice(&u32::try_from(lsn.get() >> 32).unwrap().to_le_bytes());
+    page[4..8].copy_from_slice(
+        &u32::try_from(lsn.get() & 0xFFFF_FFFF)
+            .unwrap()
+            .to_le_bytes(),
+    );
+    // pd_lower, pd_upper, pd_special, and the size of a page with its version.
+    for (at, word) in [(12, 24_u16), (14, 8192), (16, 8192), (18, 0x2004)] {
+        page[at..at + 2].copy_from_slice(&word.to_le_bytes());
+    }
+    page[5000] = 7;
+    let checksum = page_checksum(&page, BlockNumber(block));
+    page[8..10].copy_from_slice(&checksum.to_le_bytes());
+    page
+}
+
+fn entry(path: &str, kind: EntryKind, size_bytes: usize) -> FileEntry {
+    FileEntry {
+        path: path.to_owned(),
+        kind,
+        mode: 0o600,
+        modified: 0,
+        size_bytes: size_bytes as u64,
+        identity: 1,
+        inherit_limit: 0,
+        content_digest: None,
+        frames: Vec::new(),
+        zero_runs: Vec::new(),
+        page_digests: DigestRef::default(),
+    }
+}
+
+/// Puts a layer with `twist` in the place of the full layer, and removes the others.
+async fn twisted(twist: Twist) -> (Repository, Made) {
+    let (repository, mut made) = scene().await;
+    let label = made.labels[0].clone();
+    let mut manifest = manifest_of(&repository, &made, &label).await;
+    for object in repository
+        .list(&made.cluster.layers_prefix())
+        .await
+        .unwrap()
+    {
+        if object.key != made.cluster.claim_key(&label) {
+            repository.delete(&object.key).await.unwrap();
+        }
+    }
+    made.labels.truncate(1);
+    manifest.cluster.data_checksum_version = 1;
+    let layer_id = manifest.layer_id_bytes().unwrap();
+    let mut pack = PackBuilder::new(layer_id, 0, 0);
+    let mut encoder = FrameEncoder::new(Codec::default()).unwrap();
+    let lsn = match twist {
+        Twist::Torn => manifest.start_lsn,
+        _ => Lsn::new(1_000_000),
+    };
+    let mut pages = vec![page(0, lsn), page(1, lsn)];
+    if matches!(twist, Twist::Checksum | Twist::KnownChecksum | Twist::Torn) {
+        pages[1][5000] = 8;
+    }
+    let mut digests: Vec<u64> = pages.iter().map(|page| digest::page(page)).collect();
+    let mut relation = entry("base/5/10", EntryKind::Relation, 2 * 8192);
+    let mut place = |raw: &[u8], count| {
+        let placed = pack.append(&mut encoder, raw).unwrap();
+        pgstrata_layer::entry::FrameRef {
+            pack: 0,
+            offset: placed.offset,
+            length: placed.length,
+            checksum: placed.checksum,
+            runs: vec![BlockRun { start: 0, count }],
+        }
+    };
+    relation.frames.push(place(&pages.concat(), 2));
+    // Three blocks, the middle one zeros: its digest needs the gap.
+    let mut contents = vec![9; 20_000];
+    contents[8192..16_384].fill(0);
+    let mut plain = entry("pg_note", EntryKind::Plain, contents.len());
+    let stored = [&contents[..8192], &contents[16_384..]].concat();
+    let mut frame = place(&stored, 1);
+    frame.runs.push(BlockRun { start: 2, count: 1 });
+    plain.frames.push(frame);
+    plain.zero_runs.push(BlockRun { start: 1, count: 1 });
+    plain.content_digest = Some(digest::contents(&contents));
+    match twist {
+        Twist::Digest => digests[1] ^= 1,
+        Twist::Contents => plain.content_digest = Some([1; 32]),
+        Twist::Source => {
+            relation.size_bytes += 8192;
+            relation.inherit_limit = 3;
+        }
+        Twist::Frame => relation.frames[0].checksum ^= 1,
+        Twist::KnownChecksum => manifest.corrupt_pages.push(CorruptPage {
+            path: "base/5/10".to_owned(),
+            block: 1,
+            reason: "wrong".to_owned(),
+        }),
+        Twist::Nothing | Twist::Checksum | Twist::Torn => {}
+    }
+    let mut writer = IndexWriter::new(layer_id).unwrap();
+    assert!(writer.push(relation, &digests).unwrap().is_none());
+    assert!(writer.push(plain, &[]).unwrap().is_none());
+    let part = writer.finish().unwrap().unwrap();
+    let (cluster, bytes) = (&made.cluster, pack.finish());
+    manifest.index = vec![part.reference];
+    manifest.pack_count = 1;
+    manifest.pack_bytes = bytes.len() as u64;
+    for (key, body) in [
+        (cluster.pack_key(&label, 0), bytes),
+        (cluster.index_key(&label, 0), part.index),
+        (cluster.digest_key(&label, 0), part.digest),
+        (cluster.manifest_key(&label), manifest::encode(&manifest)),
+    ] {
+        repository.create(&key, body.into()).await.unwrap();
+    }
+    (repository, made)
+}
+
+#[tokio::test]
+async fn a_deep_verification_finds_what_checksums_of_objects_cannot() {
+    use FindingKind::{BrokenChain, CorruptPages, Damaged};
+    let cases: [(Twist, Option<FindingKind>, Option<FindingKind>, &str); 8] = [
+        (Twist::Nothing, None, None, ""),
+        (
+            Twist::Digest,
+            None,
+            Some(Damaged),
+            "block 1 of \"base/5/10\"",
+        ),
+        (Twist::Contents, None, Some(Damaged), "pg_note"),
+        (
+            Twist::Checksum,
+            None,
+            Some(CorruptPages),
+            "block 1 of \"base/5/10\"",
+        ),
+        (
+            Twist::KnownChecksum,
+            Some(CorruptPages),
+            Some(CorruptPages),
+            "base/5/10",
+        ),
+        (Twist::Torn, None, None, ""),
+        (Twist::Source, None, Some(BrokenChain), "base/5/10"),
+        (Twist::Frame, Some(Damaged), Some(Damaged), "base/5/10"),
+    ];
+    for (twist, plain, deep, word) in cases {
+        let (repository, made) = twisted(twist).await;
+        for (expected, is_deep) in [(plain, false), (deep, true)] {
+            let report = verify(&repository, &made, Scope::All, is_deep).await;
+            let found = report.findings.first().map(|finding| finding.kind);
+            assert_eq!(found, expected, "{twist:?}: {:?}", report.findings);
+            if let Some(finding) = report.findings.first() {
+                assert!(
+                    finding.message.contains(word),
+                    "{twist:?}: {}",
+                    finding.message
+                );
+            }
+            let failed = matches!(expected, Some(Damaged | BrokenChain));
+            assert_eq!(report.failure().is_some(), failed, "{twist:?}");
+        }
+    }
+}
