@@ -351,7 +351,7 @@ async fn twisted(twist: Twist) -> (Repository, Made) {
         Twist::Torn => manifest.start_lsn,
         _ => Lsn::new(1_000_000),
     };
-    let mut pages = vec![page(0, lsn), page(1, lsn)];
+    let mut pages = [page(0, lsn), page(1, lsn)];
     if matches!(twist, Twist::Checksum | Twist::KnownChecksum | Twist::Torn) {
         pages[1][5000] = 8;
     }
@@ -393,23 +393,36 @@ async fn twisted(twist: Twist) -> (Repository, Made) {
         }),
         Twist::Nothing | Twist::Checksum | Twist::Torn => {}
     }
-    let mut writer = IndexWriter::new(layer_id).unwrap();
-    assert!(writer.push(relation, &digests).unwrap().is_none());
-    assert!(writer.push(plain, &[]).unwrap().is_none());
+    let files = [(relation, digests), (plain, Vec::new())];
+    store(&repository, &made, (manifest, pack), files).await;
+    (repository, made)
+}
+
+/// Stores the objects of a layer that has one pack.
+async fn store(
+    repository: &Repository,
+    made: &Made,
+    (mut manifest, pack): (Manifest, PackBuilder),
+    files: [(FileEntry, Vec<u64>); 2],
+) {
+    let mut writer = IndexWriter::new(manifest.layer_id_bytes().unwrap()).unwrap();
+    for (entry, digests) in files {
+        assert!(writer.push(entry, &digests).unwrap().is_none());
+    }
     let part = writer.finish().unwrap().unwrap();
-    let (cluster, bytes) = (&made.cluster, pack.finish());
+    let (cluster, label) = (&made.cluster, &made.labels[0]);
+    let bytes = pack.finish();
     manifest.index = vec![part.reference];
     manifest.pack_count = 1;
     manifest.pack_bytes = bytes.len() as u64;
     for (key, body) in [
-        (cluster.pack_key(&label, 0), bytes),
-        (cluster.index_key(&label, 0), part.index),
-        (cluster.digest_key(&label, 0), part.digest),
-        (cluster.manifest_key(&label), manifest::encode(&manifest)),
+        (cluster.pack_key(label, 0), bytes),
+        (cluster.index_key(label, 0), part.index),
+        (cluster.digest_key(label, 0), part.digest),
+        (cluster.manifest_key(label), manifest::encode(&manifest)),
     ] {
         repository.create(&key, body.into()).await.unwrap();
     }
-    (repository, made)
 }
 
 #[tokio::test]
