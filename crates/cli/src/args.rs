@@ -142,6 +142,11 @@ pub(crate) enum Command {
     Init(InitArgs),
 
     /// Prove the configuration: repository, server, privileges, and that WAL arrives
+    ///
+    /// One line for everything that can be wrong, ok, warning or failed, each with what to do.
+    /// Changes nothing but for a switch to a new WAL segment. Exit code 0: backups will work;
+    /// 3: they will, and somebody should look; 13: they will fail.
+    #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
 
     /// Back up a running server from its data directory on this host
@@ -170,8 +175,11 @@ pub(crate) enum Command {
     #[command(visible_alias = "backup-fetch")]
     Restore(Box<RestoreArgs>),
 
-    /// Show clusters, backups and the WAL archive
-    #[command(visible_aliases = ["backup-list", "show"])]
+    /// Show the backups of a cluster and its WAL archive
+    ///
+    /// Goes by manifests and listings, and shows what is damaged with the reason; "verify" reads
+    /// the rest. Exit code 0: fine as far as that tells; 3: something cannot be restored.
+    #[command(visible_aliases = ["backup-list", "show"], after_help = INFO_EXAMPLES)]
     Info(InfoArgs),
 
     /// Prove that backups are what was written, and enough to restore
@@ -191,6 +199,18 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Man,
 }
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  pgstrata check -D /var/lib/postgresql/15/main
+  pgstrata check --wal stream              for servers that do not archive to this repository
+  pgstrata check --output json             for monitoring";
+
+const INFO_EXAMPLES: &str = "\
+Examples:
+  pgstrata info                            every backup in one line
+  pgstrata info 20261121-093305F           all there is to tell of one
+  pgstrata --output json info | jq '.layers[-1].finished_at'";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:
@@ -228,7 +248,11 @@ pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
 
-    /// How long to wait for a WAL segment to arrive in the archive
+    /// How backups get their WAL; auto tests the archive when the server archives with pgstrata
+    #[arg(long, env = "PGSTRATA_WAL", value_enum, value_name = "MODE")]
+    pub(crate) wal: Option<WalMode>,
+
+    /// How long to wait for a WAL segment to arrive in the archive [default: 60]
     #[arg(long, env = "PGSTRATA_ARCHIVE_TIMEOUT", value_name = "SECONDS")]
     pub(crate) archive_timeout: Option<u64>,
 }

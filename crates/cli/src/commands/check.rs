@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::args::CheckArgs;
+use crate::config::choose;
 use crate::exit;
 
 /// Something that backups need is not there: the code of a refusal.
@@ -17,14 +18,14 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<u8> {
     let repository = context.repository()?;
     let name = context.config.cluster()?;
     let default = CheckOptions::default();
-    let timeout = args
-        .archive_timeout
-        .or(context.config.settings.archive_timeout);
+    let settings = &context.config.settings;
+    let wal = choose(args.wal, settings.wal.as_deref(), "wal")?;
+    let timeout = args.archive_timeout.or(settings.archive_timeout);
     let options = CheckOptions {
         connection: context.connection(&args.server),
         data_directory: context.known_data_directory(&args.server),
+        wal: wal.map_or(default.wal, Into::into),
         wal_timeout: timeout.map_or(default.wal_timeout, Duration::from_secs),
-        ..default
     };
     let report = check::run(&repository, &name, &options).await;
     let items: Vec<Value> = report.items.iter().map(document).collect();
@@ -56,9 +57,9 @@ fn line(item: &CheckItem) -> String {
     let hint = item
         .hint
         .as_ref()
-        .map(|hint| format!("{:22}to do: {hint}\n", ""));
+        .map(|hint| format!("{:26}to do: {hint}\n", ""));
     format!(
-        "{:<8} {:<12} {}\n{}",
+        "{:<8} {:<16} {}\n{}",
         word(item.status),
         item.name,
         item.detail,

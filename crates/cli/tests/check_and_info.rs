@@ -1,0 +1,382 @@
+//! `check` says of everything that can be wrong whether it is, and what to do; `info`
+//! shows what is there, damaged or not.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pgstrata_lab::cluster::{Cluster, Major, StopMode};
+use pgstrata_lab::s3::S3Server;
+use serde_json::Value;
+use support::{PATIENCE, Stage, Store};
+
+const WARNINGS: i32 = 3;
+const FAILED: i32 = 13;
+
+/// The role of `docs/OPERATIONS.md`, section "Set up".
+const ROLE: &str = "
+    CREATE ROLE pgstrata LOGIN REPLICATION;
+    GRANT pg_read_all_settings TO pgstrata;
+    GRANT EXECUTE ON FUNCTION pg_catalog.pg_backup_start(text, boolean) TO pgstrata;
+    GRANT EXECUTE ON FUNCTION pg_catalog.pg_backup_stop(boolean) TO pgstrata;
+    GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO pgstrata;";
+
+/// Runs `check` as `role`; returns the exit code and the document.
+fn check(stage: &Stage, role: &str, arguments: &[&str]) -> (i32, Value) {
+    let (pgdata, conninfo) = (stage.pgdata(), stage.cluster.conninfo_as(role, "postgres"));
+    let mut all = vec!["--output", "json", "check", "-D", &pgdata, "-d", &conninfo];
+    all.extend(arguments);
+    let output = stage.run(&all);
+    let document = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+    (output.status.code().unwrap(), document)
+}
+
+/// The items of that name as `status: detail (hint)`.
+fn lines(document: &Value, name: &str) -> Vec<String> {
+    let items = document["items"].as_array().unwrap().iter();
+    let text = |item: &Value, key: &str| item[key].as_str().unwrap_or_default().to_owned();
+    items
+        .filter(|item| item["name"] == name)
+        .map(|item| {
+            let (status, detail) = (text(item, "status"), text(item, "detail"));
+            format!("{status}: {detail} ({})", text(item, "hint"))
+        })
+        .collect()
+}
+
+/// One item of `name` has all of `words`.
+fn require(document: &Value, name: &str, words: &[&str]) {
+    let lines = lines(document, name);
+    let found = lines
+        .iter()
+        .any(|l| words.iter().all(|word| l.contains(word)));
+    assert!(found, "no item {name} with {words:?} in {document:#}");
+}
+
+fn directory_of(stage: &Stage) -> PathBuf {
+    PathBuf::from(stage.repository.trim_start_matches("file://")).join("main")
+}
+
+fn the_least_role_passes_and_each_lack_is_named(major: Major, store: Store) {
+    let stage = Stage::archiving(Cluster::builder(major), store);
+    stage.cluster.sql("postgres", ROLE).unwrap();
+    let (code, document) = check(&stage, "pgstrata", &[]);
+    assert_eq!(code, 0, "{document:#}");
+    assert_eq!(document["schema"], "pgstrata.check/1");
+    assert_eq!(document["status"], "ok");
+    for name in [
+        "repository",
+        "cluster record",
+        "server",
+        "privileges",
+        "data directory",
+        "cluster identity",
+        "WAL",
+        "slots",
+        "layers",
+    ] {
+        require(&document, name, &["ok: "]);
+    }
+    require(&document, "WAL", &["arrived in", "reads back"]);
+
+    let grant = "REVOKE EXECUTE ON FUNCTION pg_switch_wal() FROM pgstrata";
+    stage.cluster.sql("postgres", grant).unwrap();
+    let (code, document) = check(&stage, "pgstrata", &[]);
+    assert_eq!(code, WARNINGS, "{document:#}");
+    require(&document, "WAL", &["warning: ", "GRANT", "pg_switch_wal"]);
+
+    stage
+        .cluster
+        .sql("postgres", "CREATE ROLE nobody LOGIN")
+        .unwrap();
+    let (code, document) = check(&stage, "nobody", &["--wal", "stream"]);
+    assert_eq!(code, FAILED, "{document:#}");
+    require(
+        &document,
+        "privileges",
+        &["failed: ", "GRANT EXECUTE", "pg_backup_start"],
+    );
+    require(
+        &document,
+        "WAL",
+        &["failed: ", "ALTER ROLE \"nobody\" REPLICATION"],
+    );
+    require(&document, "repository", &["ok: "]);
+}
+
+#[test]
+fn the_least_role_passes_and_each_lack_is_named_on_15_to_s3() {
+    the_least_role_passes_and_each_lack_is_named(Major::V15, Store::S3);
+}
+
+#[test]
+fn the_least_role_passes_and_each_lack_is_named_on_18() {
+    the_least_role_passes_and_each_lack_is_named(Major::V18, Store::Directory);
+}
+
+#[test]
+fn wal_that_does_not_arrive_and_slots_left_behind_are_named() {
+    let stage = Stage::silent(
+        Cluster::builder(Major::V15).conf("archive_mode", "on"),
+        Store::Directory,
+    );
+    let role = stage
+        .cluster
+        .sql("postgres", "SELECT current_user")
+        .unwrap();
+    let role = role.trim();
+    let (code, document) = check(&stage, role, &[]);
+    assert_eq!(code, WARNINGS, "{document:#}");
+    require(
+        &document,
+        "WAL",
+        &["warning: ", "store their own", "archive_command"],
+    );
+
+    let broken = "pgstrata-is-not-there archive-push %p";
+    stage
+        .cluster
+        .append_conf("archive_command", broken)
+        .unwrap();
+    stage.cluster.reload().unwrap();
+    let (code, document) = check(&stage, role, &["--archive-timeout", "3"]);
+    assert_eq!(code, FAILED, "{document:#}");
+    require(&document, "WAL", &["failed: ", "did not arrive", "log"]);
+
+    let slot = "SELECT pg_create_physical_replication_slot('pgstrata_left', true)";
+    stage.cluster.sql("postgres", slot).unwrap();
+    let (_, document) = check(&stage, role, &["--wal", "stream"]);
+    require(
+        &document,
+        "slots",
+        &[
+            "warning: ",
+            "pgstrata_left",
+            "pg_drop_replication_slot('pgstrata_left')",
+        ],
+    );
+    // Neither the checks' own slots nor anything else of theirs stays.
+    let query = "SELECT count(*) = 1 FROM pg_replication_slots";
+    stage.cluster.wait_for("postgres", query, PATIENCE).unwrap();
+    let objects = fs::read_dir(directory_of(&stage)).unwrap();
+    let names: Vec<String> = objects
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(names, ["cluster"]);
+
+    stage.cluster.stop(StopMode::Immediate).unwrap();
+    let (code, document) = check(&stage, role, &[]);
+    assert_eq!(code, FAILED, "{document:#}");
+    require(&document, "server", &["failed: ", "could not connect"]);
+    require(&document, "layers", &["ok: "]);
+}
+
+#[test]
+fn a_store_that_overwrites_fails_the_check() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let s3 = S3Server::start_hostile().unwrap();
+    let url = format!("s3://{}/x", s3.bucket());
+    let pgdata = stage.pgdata();
+    let arguments = [
+        "--output",
+        "json",
+        "--repo",
+        &url,
+        "--s3-path-style=true",
+        "check",
+    ];
+    let mut command = stage.command(&arguments);
+    let output = command
+        .args(["-D", &pgdata])
+        .envs(s3.env())
+        .output()
+        .unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(FAILED), "{document:#}");
+    require(
+        &document,
+        "repository",
+        &["failed: ", "overwrites", "If-None-Match"],
+    );
+    require(&document, "server", &["ok: "]);
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn leftovers_and_damage_are_listed_by_info_and_check() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let empty = stage.json(&["info"]);
+    assert_eq!(empty["status"], "empty");
+    require_schema(&empty);
+    assert!(stage.ok(&["info"]).contains("no backup yet"));
+    let report = stage.backup(&["--type", "full"]);
+    let full = support::text(&report, "/label").to_owned();
+    let report = stage.backup(&["--type", "incr"]);
+    let child = support::text(&report, "/label").to_owned();
+
+    let sound = stage.json(&["info"]);
+    require_schema(&sound);
+    assert_eq!(sound["status"], "ok");
+    assert_eq!(sound["layers"][1]["parent"], full.as_str());
+    assert_eq!(sound["layers"][1]["chain_length"], 2);
+    let table = stage.ok(&["info"]);
+    for words in [
+        &full,
+        &child,
+        "cluster:     main",
+        "timeline 1: 0000000100000000",
+        "lsn",
+    ] {
+        assert!(table.contains(words), "\"{words}\" is not in:\n{table}");
+    }
+    let details = stage.ok(&["info", &child]);
+    for words in [
+        "changes by     lsn: ",
+        "2 layers in the chain",
+        "WAL segments",
+        "marked as changed",
+    ] {
+        assert!(details.contains(words), "\"{words}\" is not in:\n{details}");
+    }
+
+    // An interrupted backup leaves objects and a claim, but no manifest.
+    let layers = directory_of(&stage).join("layer");
+    let left = layers.join("20200101-000000F");
+    copy(&layers.join(&full), &left);
+    fs::remove_file(left.join("manifest")).unwrap();
+    let output = stage.run(&["info"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("unfinished: 20200101-000000F: "), "{text}");
+    assert!(text.contains("was interrupted"), "{text}");
+    let role = stage
+        .cluster
+        .sql("postgres", "SELECT current_user")
+        .unwrap();
+    let (code, document) = check(&stage, role.trim(), &[]);
+    assert_eq!(code, WARNINGS, "{document:#}");
+    require(
+        &document,
+        "leftovers",
+        &["warning: ", "20200101-000000F", "interrupted", "harmless"],
+    );
+    assert_eq!(stage.run(&["verify"]).status.code(), Some(WARNINGS));
+
+    // A damaged manifest takes the layers that stand on it along.
+    let manifest = layers.join(&full).join("manifest");
+    let mut bytes = fs::read(&manifest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&manifest, bytes).unwrap();
+    let output = stage.run(&["--output", "json", "info"]);
+    assert_eq!(output.status.code(), Some(WARNINGS));
+    let damaged: Value = serde_json::from_slice(&output.stdout).unwrap();
+    require_schema(&damaged);
+    assert_eq!(damaged["status"], "damaged");
+    assert_eq!(damaged["damaged"][0]["label"], full.as_str());
+    let problem = damaged["layers"][0]["problem"].as_str().unwrap();
+    assert!(problem.contains(&full), "{problem}");
+    let text = String::from_utf8(stage.run(&["info"]).stdout).unwrap();
+    for words in [
+        format!("damaged: {full}"),
+        format!("cannot be restored: {child}"),
+    ] {
+        assert!(text.contains(&words), "\"{words}\" is not in:\n{text}");
+    }
+    let (code, document) = check(&stage, role.trim(), &[]);
+    assert_eq!(code, WARNINGS, "{document:#}");
+    require(&document, "layers", &["warning: ", &full, "full backup"]);
+}
+
+#[test]
+fn info_sees_that_the_wal_of_a_layer_is_missing() {
+    let stage = Stage::silent(Cluster::builder(Major::V18), Store::Directory);
+    let report = stage.backup(&[]);
+    let wal = directory_of(&stage).join("wal/00000001");
+    let names = fs::read_dir(&wal).unwrap();
+    for name in names {
+        fs::remove_file(name.unwrap().path()).unwrap();
+    }
+    let output = stage.run(&["--output", "json", "info"]);
+    assert_eq!(output.status.code(), Some(WARNINGS));
+    let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+    require_schema(&info);
+    let problem = info["layers"][0]["problem"].as_str().unwrap();
+    assert!(problem.contains("is not in the archive"), "{problem}");
+    let output = stage.run(&["verify", support::text(&report, "/label")]);
+    assert_eq!(output.status.code(), Some(18));
+}
+
+/// The document is as `docs/schema/info-1.json` says.
+fn require_schema(document: &Value) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/info-1.json");
+    let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let mut complaints = Vec::new();
+    compare(&schema, &schema, document, "", &mut complaints);
+    assert!(complaints.is_empty(), "{complaints:#?}\n{document:#}");
+}
+
+/// As much of JSON Schema as the document needs.
+fn compare(root: &Value, schema: &Value, found: &Value, at: &str, complaints: &mut Vec<String>) {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let target = root.pointer(reference.trim_start_matches('#')).unwrap();
+        return compare(root, target, found, at, complaints);
+    }
+    let is = |name: &str| match name {
+        "null" => found.is_null(),
+        "boolean" => found.is_boolean(),
+        "string" => found.is_string(),
+        "integer" => found.is_i64() || found.is_u64(),
+        "array" => found.is_array(),
+        "object" => found.is_object(),
+        other => panic!("the schema has type {other}"),
+    };
+    let fits = match &schema["type"] {
+        Value::String(name) => is(name),
+        Value::Array(names) => names.iter().any(|name| is(name.as_str().unwrap())),
+        _ => true,
+    };
+    if !fits {
+        complaints.push(format!("{at} is {found}, expected {}", schema["type"]));
+        return;
+    }
+    if let Some(allowed) = schema["enum"].as_array()
+        && !allowed.contains(found)
+    {
+        complaints.push(format!("{at} is {found}, expected one of {allowed:?}"));
+    }
+    for (number, item) in found.as_array().into_iter().flatten().enumerate() {
+        compare(
+            root,
+            &schema["items"],
+            item,
+            &format!("{at}/{number}"),
+            complaints,
+        );
+    }
+    let (Some(fields), Some(known)) = (found.as_object(), schema["properties"].as_object()) else {
+        return;
+    };
+    for (name, value) in fields {
+        match known.get(name) {
+            Some(schema) => compare(root, schema, value, &format!("{at}/{name}"), complaints),
+            None => complaints.push(format!("{at}/{name} is not in the schema")),
+        }
+    }
+    for name in schema["required"].as_array().unwrap() {
+        if !fields.contains_key(name.as_str().unwrap()) {
+            complaints.push(format!("{at}/{name} is missing"));
+        }
+    }
+}

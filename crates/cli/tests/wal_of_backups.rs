@@ -1,0 +1,205 @@
+//! The WAL of a backup is in the repository before the layer exists: brought by the
+//! server's archiver, or by the backup itself.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
+use support::{PATIENCE, Stage, Store, number, text};
+
+const WAL_MISSING: i32 = 18;
+const REFUSED: i32 = 13;
+
+/// Fills a segment, so that the archiver has something to do.
+fn switch_wal(stage: &Stage) {
+    stage
+        .cluster
+        .sql(
+            "postgres",
+            "SELECT pg_create_restore_point('x'), pg_switch_wal()",
+        )
+        .unwrap();
+}
+
+fn slots_are_gone(stage: &Stage) {
+    // A slot ends with its session, which the server notices a moment later.
+    let query = "SELECT NOT EXISTS (SELECT FROM pg_replication_slots)";
+    stage.cluster.wait_for("postgres", query, PATIENCE).unwrap();
+}
+
+fn auto_relies_on_an_archiver_that_was_seen_to_work(major: Major, store: Store) {
+    let stage = Stage::archiving(Cluster::builder(major), store);
+    switch_wal(&stage);
+    let archived = "SELECT last_archived_wal IS NOT NULL AND
+        coalesce(last_failed_time < last_archived_time, true) FROM pg_stat_archiver";
+    stage
+        .cluster
+        .wait_for("postgres", archived, PATIENCE)
+        .unwrap();
+    let relied = stage.backup(&[]);
+    let how = text(&relied, "/wal");
+    assert!(
+        how.starts_with("archive: ") && how.contains("arrived"),
+        "{how}"
+    );
+    assert_eq!(number(&relied, "/wal_segments_stored"), 0);
+
+    // What the backup stores, the archiver pushes again: that is the same file, and no failure.
+    let failed = "SELECT failed_count FROM pg_stat_archiver";
+    let before = stage.cluster.sql("postgres", failed).unwrap();
+    let streamed = stage.backup(&["--wal", "stream"]);
+    assert!(number(&streamed, "/wal_segments_stored") >= 1);
+    slots_are_gone(&stage);
+    switch_wal(&stage);
+    let last = "SELECT pg_walfile_name(pg_switch_wal()) IS NOT NULL";
+    stage.cluster.sql("postgres", last).unwrap();
+    let query = "SELECT count(*) = 0 FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+    stage.cluster.wait_for("postgres", query, PATIENCE).unwrap();
+    assert_eq!(stage.cluster.sql("postgres", failed).unwrap(), before);
+    stage.ok(&["verify", "--deep"]);
+}
+
+#[test]
+fn auto_relies_on_an_archiver_that_was_seen_to_work_on_15() {
+    auto_relies_on_an_archiver_that_was_seen_to_work(Major::V15, Store::Directory);
+}
+
+#[test]
+fn auto_relies_on_an_archiver_that_was_seen_to_work_on_18_to_s3() {
+    auto_relies_on_an_archiver_that_was_seen_to_work(Major::V18, Store::S3);
+}
+
+fn a_backup_without_an_archive_stands_alone(major: Major, store: Store) {
+    let stage = Stage::silent(Cluster::builder(major).initdb_arg("--wal-segsize=1"), store);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "1"]).unwrap();
+    let load = stage
+        .cluster
+        .background_pgbench(&["-n", "-c", "2", "-t", "400"])
+        .unwrap();
+    let report = stage.backup(&["--max-rate", "30M"]);
+    load.wait().unwrap();
+    let how = text(&report, "/wal");
+    assert_eq!(how, "stream: the server does not archive");
+    assert!(number(&report, "/wal_segments_stored") >= 1);
+    slots_are_gone(&stage);
+    stage.ok(&["verify", "--deep"]);
+    let target = stage.restore("alone", &["--type", "none"]);
+    let restored = Cluster::adopt(major, &target).start().unwrap();
+    restored.wait_promoted(PATIENCE).unwrap();
+    restored.amcheck().unwrap();
+    let count = "SELECT count(*) FROM pgbench_accounts";
+    assert_eq!(restored.sql("postgres", count).unwrap().trim(), "100000");
+
+    // A quiet moment later, source and copy hold the same.
+    let dump = stage.cluster.dump().unwrap();
+    let second = stage.backup(&["--type", "incr"]);
+    assert!(number(&second, "/wal_segments_stored") >= 1);
+    let again = stage.restore("again", &["--type", "none"]);
+    let again = Cluster::adopt(major, &again).start().unwrap();
+    again.wait_promoted(PATIENCE).unwrap();
+    require_same_dump(&dump, &again.dump().unwrap()).unwrap();
+}
+
+#[test]
+fn a_backup_without_an_archive_stands_alone_on_15_from_s3() {
+    a_backup_without_an_archive_stands_alone(Major::V15, Store::S3);
+}
+
+#[test]
+fn a_backup_without_an_archive_stands_alone_on_18() {
+    a_backup_without_an_archive_stands_alone(Major::V18, Store::Directory);
+}
+
+#[test]
+fn wal_that_does_not_arrive_ends_the_backup_in_time() {
+    let builder = Cluster::builder(Major::V15);
+    let stage = Stage::silent(builder.conf("archive_mode", "on"), Store::Directory);
+    let pgdata = stage.pgdata();
+    let refused = stage.fails(&["backup", "-D", &pgdata, "--wal", "archive"]);
+    assert_eq!(refused.0, REFUSED, "{}", refused.1);
+    assert!(refused.1.contains("archive_command"), "{}", refused.1);
+
+    // Archives, but elsewhere: auto takes the WAL itself, archive waits in vain.
+    stage
+        .cluster
+        .append_conf("archive_command", "true")
+        .unwrap();
+    stage.cluster.reload().unwrap();
+    let report = stage.backup(&[]);
+    assert_eq!(
+        text(&report, "/wal"),
+        "stream: the server archives elsewhere"
+    );
+    let waits = [
+        "backup",
+        "-D",
+        &pgdata,
+        "--wal",
+        "archive",
+        "--archive-timeout",
+        "2",
+    ];
+    let started = Instant::now();
+    let (code, log) = stage.fails(&waits);
+    assert!(started.elapsed() < Duration::from_secs(60), "{log}");
+    assert_eq!(code, WAL_MISSING, "{log}");
+    for words in [
+        "did not arrive in the archive in 2 s",
+        "archiver's last file was",
+        "--wal stream",
+    ] {
+        assert!(log.contains(words), "\"{words}\" is not in:\n{log}");
+    }
+
+    // Our command, but it fails: auto sees that and takes the WAL itself.
+    let broken = "pgstrata-is-not-there archive-push %p";
+    stage
+        .cluster
+        .append_conf("archive_command", broken)
+        .unwrap();
+    stage.cluster.reload().unwrap();
+    switch_wal(&stage);
+    let failing = "SELECT last_failed_time > last_archived_time FROM pg_stat_archiver";
+    stage
+        .cluster
+        .wait_for("postgres", failing, PATIENCE)
+        .unwrap();
+    let report = stage.backup(&[]);
+    let how = text(&report, "/wal");
+    assert!(
+        how.starts_with("stream: the server's archiver fails"),
+        "{how}"
+    );
+    let (code, log) = stage.fails(&waits);
+    assert_eq!(code, WAL_MISSING, "{log}");
+    assert!(log.contains("archive_command failed with"), "{log}");
+
+    // The failed backups left neither a layer, nor objects, nor a slot.
+    let info = stage.json(&["info"]);
+    assert_eq!(info["layers"].as_array().unwrap().len(), 2);
+    assert_eq!(info["unfinished"].as_array().unwrap().len(), 0);
+    slots_are_gone(&stage);
+}
+
+#[test]
+fn a_backup_on_a_later_timeline_stores_its_history() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&[]);
+    let target = stage.restore(
+        "second",
+        &["--type", "immediate", "--target-action", "promote"],
+    );
+    let second = stage.start_restored(&target);
+    let pgdata = target.display().to_string();
+    let conninfo = second.conninfo("postgres");
+    let report = stage.json(&["backup", "-D", &pgdata, "-d", &conninfo, "--type", "full"]);
+    assert_eq!(number(&report, "/timeline"), 2);
+    let info = stage.json(&["info"]);
+    let timelines = info.pointer("/archive/timelines").unwrap();
+    assert_eq!(timelines[1]["timeline"], 2);
+    assert_eq!(timelines[1]["has_history"], true, "{timelines:#}");
+    stage.ok(&["verify"]);
+}
