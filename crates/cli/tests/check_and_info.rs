@@ -1,7 +1,11 @@
 //! `check` says of everything that can be wrong whether it is, and what to do; `info`
 //! shows what is there, damaged or not.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail like tests"
+)]
 
 mod support;
 
@@ -216,6 +220,13 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn leftovers_and_damage_are_listed_by_info_and_check() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let (full, child) = sound_layers_are_shown(&stage);
+    leftovers_are_shown(&stage, &full);
+    damage_is_shown(&stage, &full, &child);
+}
+
+/// Takes a full backup and one on it; returns their labels.
+fn sound_layers_are_shown(stage: &Stage) -> (String, String) {
     let empty = stage.json(&["info"]);
     assert_eq!(empty["status"], "empty");
     require_schema(&empty);
@@ -250,10 +261,14 @@ fn leftovers_and_damage_are_listed_by_info_and_check() {
         assert!(details.contains(words), "\"{words}\" is not in:\n{details}");
     }
 
+    (full, child)
+}
+
+fn leftovers_are_shown(stage: &Stage, full: &str) {
     // An interrupted backup leaves objects and a claim, but no manifest.
-    let layers = directory_of(&stage).join("layer");
+    let layers = directory_of(stage).join("layer");
     let left = layers.join("20200101-000000F");
-    copy(&layers.join(&full), &left);
+    copy(&layers.join(full), &left);
     fs::remove_file(left.join("manifest")).unwrap();
     let output = stage.run(&["info"]);
     assert_eq!(output.status.code(), Some(0));
@@ -264,7 +279,7 @@ fn leftovers_and_damage_are_listed_by_info_and_check() {
         .cluster
         .sql("postgres", "SELECT current_user")
         .unwrap();
-    let (code, document) = check(&stage, role.trim(), &[]);
+    let (code, document) = check(stage, role.trim(), &[]);
     assert_eq!(code, WARNINGS, "{document:#}");
     require(
         &document,
@@ -272,9 +287,12 @@ fn leftovers_and_damage_are_listed_by_info_and_check() {
         &["warning: ", "20200101-000000F", "interrupted", "harmless"],
     );
     assert_eq!(stage.run(&["verify"]).status.code(), Some(WARNINGS));
+}
 
+fn damage_is_shown(stage: &Stage, full: &str, child: &str) {
     // A damaged manifest takes the layers that stand on it along.
-    let manifest = layers.join(&full).join("manifest");
+    let layers = directory_of(stage).join("layer");
+    let manifest = layers.join(full).join("manifest");
     let mut bytes = fs::read(&manifest).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -284,9 +302,13 @@ fn leftovers_and_damage_are_listed_by_info_and_check() {
     let damaged: Value = serde_json::from_slice(&output.stdout).unwrap();
     require_schema(&damaged);
     assert_eq!(damaged["status"], "damaged");
-    assert_eq!(damaged["damaged"][0]["label"], full.as_str());
+    assert_eq!(damaged["damaged"][0]["label"], full);
     let problem = damaged["layers"][0]["problem"].as_str().unwrap();
-    assert!(problem.contains(&full), "{problem}");
+    assert!(problem.contains(full), "{problem}");
+    let role = stage
+        .cluster
+        .sql("postgres", "SELECT current_user")
+        .unwrap();
     let text = String::from_utf8(stage.run(&["info"]).stdout).unwrap();
     for words in [
         format!("damaged: {full}"),
@@ -294,9 +316,9 @@ fn leftovers_and_damage_are_listed_by_info_and_check() {
     ] {
         assert!(text.contains(&words), "\"{words}\" is not in:\n{text}");
     }
-    let (code, document) = check(&stage, role.trim(), &[]);
+    let (code, document) = check(stage, role.trim(), &[]);
     assert_eq!(code, WARNINGS, "{document:#}");
-    require(&document, "layers", &["warning: ", &full, "full backup"]);
+    require(&document, "layers", &["warning: ", full, "full backup"]);
 }
 
 #[test]

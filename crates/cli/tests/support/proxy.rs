@@ -99,7 +99,8 @@ impl Proxy {
 fn accept(client: TcpStream, upstream: &str, weather: &Arc<Weather>) {
     let nth = weather.connections.fetch_add(1, Ordering::SeqCst) + 1;
     let every = weather.drop_every.load(Ordering::SeqCst);
-    let cut = weather.stopped.load(Ordering::SeqCst) && weather.cut_after.load(Ordering::SeqCst) > 0;
+    let cut =
+        weather.stopped.load(Ordering::SeqCst) && weather.cut_after.load(Ordering::SeqCst) > 0;
     if cut || (every > 0 && nth.is_multiple_of(every)) {
         weather.dropped.fetch_add(1, Ordering::SeqCst);
         return;
