@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test torture check bench bench-full install clean
+.PHONY: help setup demo test torture check bench bench-full bench-tracker install clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -35,6 +35,10 @@ bench: setup ## speed and memory as ratios, measured in one run
 
 bench-full: setup ## the same with more data, every change source, and chains
 	@scripts/bench full
+
+bench-tracker: setup ## what the page tracker costs, on and off in one server
+	ext/test/run --only ../bench/tracker MEASURE=1 18
+	ext/test/run --only ../bench/tracker MEASURE=1 15
 
 install: ## build pgstrata and install it below PREFIX
 	cargo build --locked --release --package pgstrata
