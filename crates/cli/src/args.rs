@@ -449,7 +449,7 @@ pub(crate) struct RestoreArgs {
     #[arg(value_name = "LABEL", default_value = "latest")]
     pub(crate) label: String,
 
-    /// Where to restore: absent or empty, unless a restore was interrupted there
+    /// Where to restore: absent or empty, unless a restore was interrupted there, or with --delta
     #[arg(long, value_name = "DIR")]
     pub(crate) target_dir: PathBuf,
 
@@ -489,9 +489,35 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) wal_dir: Option<PathBuf>,
 
+    /// Change a stopped cluster in place: fetch and write only what differs, remove what does not belong
+    ///
+    /// The target directory must hold a cluster of the same system identifier. Its pages are read and compared
+    /// by digest; times are never trusted. Configuration files and WAL in the directory are replaced too.
+    #[arg(long)]
+    pub(crate) delta: bool,
+
+    /// For measurement only: oldest-first writes the full backup and then every increment over it
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ORDER",
+        default_value = "overlay",
+        conflicts_with = "delta"
+    )]
+    pub(crate) unpack_order: UnpackOrder,
+
     /// Show backup, WAL, timelines and bytes, and do nothing
     #[arg(long)]
     pub(crate) plan: bool,
+}
+
+/// Orders of unpacking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UnpackOrder {
+    /// Every page once, from the newest layer that has it
+    Overlay,
+    /// For measurement only: layer over layer, pages written again and again, no backup_manifest
+    OldestFirst,
 }
 
 /// Kinds of recovery.

@@ -24,6 +24,7 @@ pub mod index;
 pub mod keys;
 pub mod label;
 pub mod manifest;
+pub mod merge;
 mod object;
 pub mod overlay;
 pub mod pack;

@@ -19,6 +19,9 @@ use crate::record;
 
 const KIND: &str = "manifest";
 
+/// Of the manifests of merged layers: they name what they replace.
+const MERGED_VERSION: u32 = 2;
+
 /// Size of `pg_control` on every supported version.
 const MAX_CONTROL_BYTES: u32 = 8192;
 
@@ -33,6 +36,10 @@ pub struct Manifest {
     pub layer_id: String,
     /// The layer this one stands on; `None` for a full layer.
     pub parent: Option<ParentRef>,
+    /// Layers with the very state of this one: who stands on one of them may stand on this one instead. Not empty only
+    /// of layers that were made by merging; the layer of the backup itself is the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaces: Vec<ParentRef>,
     /// Which cluster was backed up.
     pub cluster: ClusterIdentity,
     /// Program and version that wrote the layer.
@@ -214,7 +221,11 @@ pub struct Encryption {
 /// The object's bytes.
 #[must_use]
 pub fn encode(manifest: &Manifest) -> Vec<u8> {
-    record::encode(KIND, manifest)
+    let version = match manifest.replaces.is_empty() {
+        true => record::VERSION,
+        false => MERGED_VERSION,
+    };
+    record::encode_version(KIND, version, manifest)
 }
 
 /// BLAKE3 of a manifest object, in hexadecimal: how a child refers to it.
@@ -228,7 +239,14 @@ pub fn digest(object: &[u8]) -> String {
 /// # Errors
 /// When it is damaged, of another version, or contradicts itself.
 pub fn decode(object: &[u8]) -> Result<Manifest> {
-    let manifest: Manifest = record::decode(KIND, object)?;
+    let (version, manifest): (u32, Manifest) =
+        record::decode_versions(KIND, MERGED_VERSION, object)?;
+    if (version == MERGED_VERSION) == manifest.replaces.is_empty() {
+        return Err(Error::damaged(format!(
+            "manifest of version {version} names {} layers that it replaces",
+            manifest.replaces.len()
+        )));
+    }
     manifest.check().map_err(|e| e.within("manifest"))?;
     Ok(manifest)
 }
@@ -295,6 +313,7 @@ impl Manifest {
         self.layer_id_bytes()?;
         self.pg_control_bytes()?;
         self.check_parent()?;
+        self.check_replaced()?;
         if self.start_lsn > self.stop_lsn || self.timeline.get() == 0 {
             return Err(Error::damaged(format!(
                 "backup cannot run from {} to {} on timeline {}",
@@ -329,6 +348,38 @@ impl Manifest {
         };
         if !fits || parent_label.root() != label.root() || parent_label == label {
             return wrong(&format!("cannot stand on {parent_label}"));
+        }
+        Ok(())
+    }
+
+    /// When the backup was made whose state this is, by the label of its layer: compares as time does.
+    #[must_use]
+    pub fn state_stamp(&self) -> String {
+        let original = self
+            .replaces
+            .last()
+            .map_or(&self.label, |replaced| &replaced.label);
+        Label::parse(original).map_or_else(String::new, |label| label.own_stamp().to_owned())
+    }
+
+    /// Whether who names `parent` may stand on this layer, whose manifest has the digest `own_digest`.
+    #[must_use]
+    pub fn stands_for(&self, own_digest: &str, parent: &ParentRef) -> bool {
+        let own = self.label == parent.label && own_digest == parent.manifest_digest;
+        own || self.replaces.contains(parent)
+    }
+
+    fn check_replaced(&self) -> Result<()> {
+        for replaced in &self.replaces {
+            let label = parse_label(&replaced.label)?;
+            if label.as_str() == self.label
+                || from_hex_exact::<32>(&replaced.manifest_digest).is_none()
+            {
+                return Err(Error::damaged(format!(
+                    "layer {} cannot replace {label}",
+                    self.label
+                )));
+            }
         }
         Ok(())
     }

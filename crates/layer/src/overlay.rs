@@ -148,7 +148,7 @@ pub fn digest_sources(chain: &[(usize, &FileEntry)]) -> Result<Vec<DigestRun>> {
     Ok(runs)
 }
 
-fn newest_of<'a>(chain: &[(usize, &'a FileEntry)]) -> Result<&'a FileEntry> {
+pub(crate) fn newest_of<'a>(chain: &[(usize, &'a FileEntry)]) -> Result<&'a FileEntry> {
     let newest = chain.first().filter(|(layer, _)| *layer == 0);
     newest
         .map(|(_, entry)| *entry)
@@ -157,7 +157,7 @@ fn newest_of<'a>(chain: &[(usize, &'a FileEntry)]) -> Result<&'a FileEntry> {
 
 /// Where a run of blocks is found within one entry.
 #[derive(Clone, Copy)]
-enum Source {
+pub(crate) enum Source {
     Page {
         /// Which of the entry's frames.
         frame: usize,
@@ -173,8 +173,20 @@ enum Source {
 /// a layer in ascending order.
 fn resolve(
     chain: &[(usize, &FileEntry)],
-    mut visit: impl FnMut(usize, &FileEntry, BlockRun, Source),
+    visit: impl FnMut(usize, &FileEntry, BlockRun, Source),
 ) -> Result<()> {
+    let rest = resolve_above(chain, None, visit)?;
+    assert!(rest.is_empty());
+    Ok(())
+}
+
+/// As [`resolve`], for the newest layers of a chain alone: when they stand on others, the blocks that those must have
+/// are returned. `stands_on` is then the number of layers.
+pub(crate) fn resolve_above(
+    chain: &[(usize, &FileEntry)],
+    stands_on: Option<usize>,
+    mut visit: impl FnMut(usize, &FileEntry, BlockRun, Source),
+) -> Result<Vec<BlockRun>> {
     let newest = newest_of(chain)?;
     let blocks = u32::try_from(newest.block_count())
         .map_err(|_| Error::damaged(format!("file {:?} is too large", newest.path)))?;
@@ -186,7 +198,16 @@ fn resolve(
             visit(layer, entry, run, source)
         });
         if rest.is_empty() {
-            return Ok(());
+            return Ok(rest);
+        }
+        if stands_on == Some(layer + 1) {
+            let beyond = rest
+                .iter()
+                .find(|run| run.end() > u64::from(entry.inherit_limit));
+            return match beyond {
+                None => Ok(rest),
+                Some(run) => Err(without_source(newest, run.start, layer)),
+            };
         }
         let parent = chain
             .get(position + 1)
@@ -196,7 +217,7 @@ fn resolve(
         std::mem::swap(&mut wanted, &mut rest);
     }
     // Only an empty file comes here: the last layer has no parent to inherit from.
-    Ok(())
+    Ok(Vec::new())
 }
 
 fn without_source(file: &FileEntry, block: u32, layer: usize) -> Error {

@@ -76,6 +76,27 @@ impl PackBuilder {
         })
     }
 
+    /// Puts a frame that is stored elsewhere at the end of the pack, as it is.
+    ///
+    /// # Errors
+    /// When `stored` is not one whole frame with the checksum it should have.
+    pub fn append_stored(&mut self, stored: &[u8]) -> Result<PlacedFrame> {
+        let (header, frame, rest) = split_checked(stored)?;
+        if !rest.is_empty() {
+            return Err(Error::damaged("a frame is followed by other bytes"));
+        }
+        let offset = to_u64(self.bytes.len());
+        self.bytes.extend_from_slice(frame);
+        self.frame_count += 1;
+        self.checksums
+            .extend_from_slice(&header.checksum.to_le_bytes());
+        Ok(PlacedFrame {
+            offset,
+            length: u32::try_from(frame.len()).expect("at most 1 MiB and a header"),
+            checksum: header.checksum,
+        })
+    }
+
     /// The pack's number within its layer.
     #[must_use]
     pub fn number(&self) -> u32 {

@@ -9,22 +9,37 @@ use serde::de::DeserializeOwned;
 use crate::digest::contents_hex;
 use crate::error::{Error, Result};
 
-const VERSION: u32 = 1;
+/// The version that most records have.
+pub(crate) const VERSION: u32 = 1;
 
 /// Longest first line a reader looks at.
 const MAX_LINE_BYTES: usize = 200;
 
 /// The object's bytes.
 pub(crate) fn encode(kind: &str, value: &impl Serialize) -> Vec<u8> {
+    encode_version(kind, VERSION, value)
+}
+
+/// The object's bytes, in a version of its kind.
+pub(crate) fn encode_version(kind: &str, version: u32, value: &impl Serialize) -> Vec<u8> {
     let mut body = serde_json::to_vec_pretty(value).expect("records hold only what JSON can hold");
     body.push(b'\n');
-    let mut object = first_line(kind, &body).into_bytes();
+    let mut object = first_line(kind, version, &body).into_bytes();
     object.append(&mut body);
     object
 }
 
 /// Reads an object of this kind.
 pub(crate) fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8]) -> Result<T> {
+    decode_versions(kind, VERSION, bytes).map(|(_, value)| value)
+}
+
+/// Reads an object of this kind in any version up to `newest`, and says which it is.
+pub(crate) fn decode_versions<T: DeserializeOwned>(
+    kind: &str,
+    newest: u32,
+    bytes: &[u8],
+) -> Result<(u32, T)> {
     let damaged = |what: String| Error::damaged(format!("{kind} {what}"));
     let line_end = bytes
         .iter()
@@ -32,8 +47,8 @@ pub(crate) fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8]) -> Result<T>
         .position(|&byte| byte == b'\n')
         .ok_or_else(|| damaged("does not begin with a line that says what it is".to_owned()))?;
     let (line, body) = bytes.split_at(line_end + 1);
-    check_version(kind, line)?;
-    let expected = first_line(kind, body);
+    let version = version_of(kind, newest, line)?;
+    let expected = first_line(kind, version, body);
     if line != expected.as_bytes() {
         return Err(damaged(format!(
             "begins with {:?}, but its contents ask for {:?}",
@@ -41,27 +56,29 @@ pub(crate) fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8]) -> Result<T>
             expected.trim_end()
         )));
     }
-    serde_json::from_slice(body)
-        .map_err(|e| damaged(format!("does not have the fields it must have: {e}")))
+    let value = serde_json::from_slice(body)
+        .map_err(|e| damaged(format!("does not have the fields it must have: {e}")))?;
+    Ok((version, value))
 }
 
 /// A newer version is told from damage, so that the message can say which it is.
-fn check_version(kind: &str, line: &[u8]) -> Result<()> {
+fn version_of(kind: &str, newest: u32, line: &[u8]) -> Result<u32> {
     let line = String::from_utf8_lossy(line);
     let mut words = line.split(' ');
     let ours = words.next() == Some("pgstrata") && words.next() == Some(kind);
     let version = words.next().and_then(|word| word.parse::<u32>().ok());
     match version {
-        Some(version) if ours && version > VERSION => Err(Error::unsupported(format!(
+        Some(version) if ours && version > newest => Err(Error::unsupported(format!(
             "{kind} has version {version}, which this version does not know"
         ))),
-        _ => Ok(()),
+        Some(version) if ours && version >= VERSION => Ok(version),
+        _ => Ok(VERSION),
     }
 }
 
-fn first_line(kind: &str, body: &[u8]) -> String {
+fn first_line(kind: &str, version: u32, body: &[u8]) -> String {
     format!(
-        "pgstrata {kind} {VERSION} {} {}\n",
+        "pgstrata {kind} {version} {} {}\n",
         body.len(),
         contents_hex(body)
     )

@@ -25,6 +25,7 @@ use pgstrata_pgdata::relation::ForkKind;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+use support::merging::merge;
 use support::{
     BLOCK, LayerMaker, Selection, SourceFile, StoredLayer, block_count, digest_of_pages, entries,
     page, restore,
@@ -401,6 +402,35 @@ fn run_history(history: &[Round]) {
             &restored == state,
             "layer {at} does not restore to what the cluster was"
         );
+        assert_merged_layers_restore(&backups, at, &states);
+    }
+}
+
+/// However many of its layers are merged, a chain restores to what it did, and so do those that stand on it.
+fn assert_merged_layers_restore(
+    backups: &[Backup],
+    at: usize,
+    states: &[BTreeMap<String, SourceFile>],
+) {
+    let whole = chain(backups, at);
+    for count in 2..=whole.len() {
+        let (layer, _) = merge(&whole, count, [0xAB; 16]);
+        let mut shorter = vec![&layer];
+        shorter.extend(&whole[count..]);
+        assert!(
+            restore(&shorter).unwrap() == states[at],
+            "{count} merged layers of the chain of {at} do not restore"
+        );
+        for (child, backup) in backups.iter().enumerate() {
+            if backup.parent == Some(at) {
+                let mut on_it = vec![&backup.layer];
+                on_it.extend(&shorter);
+                assert!(
+                    restore(&on_it).unwrap() == states[child],
+                    "{child} does not restore on the merged layer that replaces {at}"
+                );
+            }
+        }
     }
 }
 
@@ -501,6 +531,40 @@ fn truncated_blocks_do_not_come_back() {
     );
     let message = restore(&[&child.finish(), &full]).unwrap_err().to_string();
     assert!(message.contains("no source for block 3"), "{message}");
+}
+
+/// Frames that wholly count are copied, provided nothing lies between their blocks; the others are encoded anew.
+#[test]
+fn merging_copies_what_wholly_counts() {
+    let (full, first, second) = small_chain();
+    // Blocks 0, 1 and 2 changed, one in each layer; frames hold two pages. The increments' frames are of one page, the
+    // base's second is half overwritten, its third is not.
+    let (_, copied) = merge(&[&second, &first, &full], 3, [5; 16]);
+    assert_eq!(copied, 3);
+    let file = |bytes| SourceFile {
+        kind: EntryKind::Relation,
+        mode: 0o600,
+        modified: 0,
+        identity: 1,
+        bytes,
+    };
+    let old = file(support::noise(1, 8 * BLOCK));
+    let mut base = LayerMaker::new([1; 16], Codec::None, 2);
+    base.store("base/5/1", &old, &Selection::whole(&old));
+    let base = base.finish();
+    // Pages 1 and 6 in one frame: the base's pages 2 to 5 lie between.
+    let new = file(support::noise(2, 8 * BLOCK));
+    let mut child = LayerMaker::new([2; 16], Codec::None, 2);
+    let selection = Selection {
+        blocks: vec![1, 6],
+        inherit_limit: 8,
+    };
+    child.store("base/5/1", &new, &selection);
+    let child = child.finish();
+    let (merged, copied) = merge(&[&child, &base], 2, [5; 16]);
+    assert_eq!(copied, 2, "the base's two frames in between");
+    let expected = restore(&[&child, &base]).unwrap();
+    assert!(restore(&[&merged]).unwrap() == expected);
 }
 
 #[test]

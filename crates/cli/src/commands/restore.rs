@@ -8,12 +8,12 @@ use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::error::{Error, FileContext, Kind, Result};
 use pgstrata_engine::progress::Progress;
 use pgstrata_engine::restore::{
-    self, RestoreOptions, RestorePlan, RestoreReport, TablespaceMapping, Target,
+    self, Method, RestoreOptions, RestorePlan, RestoreReport, TablespaceMapping, Target,
 };
 use pgstrata_layer::label::Label;
 
 use super::Context;
-use crate::args::RestoreArgs;
+use crate::args::{RestoreArgs, UnpackOrder};
 use crate::config::absolute;
 use crate::progress::Display;
 
@@ -69,6 +69,11 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
         wal_directory: args.wal_dir.as_deref().map(absolute).transpose()?,
         restore_command: restore_command(context)?,
         jobs: context.config.jobs()?,
+        method: match (args.delta, args.unpack_order) {
+            (true, _) => Method::Delta,
+            (false, UnpackOrder::Overlay) => Method::Overlay,
+            (false, UnpackOrder::OldestFirst) => Method::OldestFirst,
+        },
     })
 }
 
@@ -97,7 +102,7 @@ fn plan_text(plan: &RestorePlan) -> String {
         None => plan.target_type.clone(),
     };
     let mut text = format!(
-        "restore    {} of cluster \"{}\" to {}{}\ntarget     {target}, timeline {}\nWAL        {} .. {}: {} segments from {}, consistent at {}, timelines {}\nfetch      {} from packs\nwrite      {} of {}: {} files\n",
+        "restore    {} of cluster \"{}\" to {}{}\ntarget     {target}, timeline {}\nWAL        {} .. {}: {} segments from {}, consistent at {}, timelines {}\nfetch      {}{} from packs in {} frames, read amplification {:.3}\nwrite      {} of {}: {} files\n",
         plan.label,
         plan.cluster,
         plan.directory.display(),
@@ -113,24 +118,38 @@ fn plan_text(plan: &RestorePlan) -> String {
         wal.start_lsn,
         wal.consistent_lsn,
         timelines.join(", "),
+        if plan.method == Method::Delta {
+            "at most "
+        } else {
+            ""
+        },
         BinaryBytes(plan.fetch_bytes),
+        HumanCount(plan.frames),
+        plan.read_amplification,
         BinaryBytes(plan.write_bytes),
         BinaryBytes(plan.cluster_bytes),
         HumanCount(plan.files),
     );
+    if plan.existing_bytes > 0 {
+        text.push_str(&format!(
+            "compare    {} that are there; only what differs is fetched and written\n",
+            BinaryBytes(plan.existing_bytes)
+        ));
+    }
     for (oid, directory) in &plan.tablespaces {
         text.push_str(&format!("tablespace {oid} in {}\n", directory.display()));
     }
     let mut table = Table::new();
     table
         .load_preset(NOTHING)
-        .set_header(["layer", "finished", "frames", "bytes"]);
+        .set_header(["layer", "finished", "frames", "bytes", "needed"]);
     for layer in &plan.layers {
         table.add_row([
             layer.label.clone(),
             layer.finished_at.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
             HumanCount(layer.frames).to_string(),
             BinaryBytes(layer.fetch_bytes).to_string(),
+            BinaryBytes(layer.needed_bytes).to_string(),
         ]);
     }
     text.push_str(&format!("{table}\n"));
@@ -151,6 +170,13 @@ fn report_text(report: &RestoreReport, plan: &RestorePlan) -> String {
         BinaryBytes(report.written_bytes),
         BinaryBytes(report.fetched_bytes),
     );
+    if report.method == Method::Delta {
+        text.push_str(&format!(
+            "  in place: {} compared, {} files and directories removed\n",
+            BinaryBytes(report.read_bytes),
+            HumanCount(report.removed),
+        ));
+    }
     for note in &report.notes {
         text.push_str(&format!("  note: {note}\n"));
     }

@@ -3,42 +3,23 @@
 use std::iter::Peekable;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use pgstrata_layer::digest;
-use pgstrata_layer::entry::{BLOCK_BYTES, FileEntry};
-use pgstrata_layer::index::{decode_digests, digest_range};
+use pgstrata_layer::entry::FileEntry;
 use pgstrata_layer::keys::ClusterName;
-use pgstrata_layer::overlay::{DigestSource, Merge, chain_of, digest_sources};
+use pgstrata_layer::overlay::Merge;
 use tokio::runtime::Handle;
 
 use super::job::ParentDigests;
-use crate::catalog::{ChainEntries, Layer, PartLocation, missing_is_damage};
+use crate::catalog::{ChainDigests, ChainEntries, Layer};
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
-
-/// Digests of small files are 8 bytes each: fetched one by one they would cost a
-/// request each. 256 KiB are the digests of 256 MiB.
-const READ_AHEAD_BYTES: u64 = 256 << 10;
 
 /// Entries of one path in each layer of the chain, newest first.
 pub(super) type Entries = Vec<Option<FileEntry>>;
 
 /// A chain as seen from its newest layer. For a thread outside of the runtime.
 pub(super) struct Parent {
-    repository: Repository,
-    cluster: ClusterName,
-    runtime: Handle,
-    chain: Vec<Arc<Layer>>,
     merge: Peekable<Merge<ChainEntries>>,
-    ahead: Vec<Option<Ahead>>,
-    zero_digest: u64,
-}
-
-/// Bytes of one digest part.
-struct Ahead {
-    number: u32,
-    start: u64,
-    bytes: Bytes,
+    digests: ChainDigests,
 }
 
 impl Parent {
@@ -49,15 +30,9 @@ impl Parent {
         runtime: &Handle,
     ) -> Self {
         let entries = ChainEntries::new(repository, cluster, &chain, runtime);
-        let zeros = vec![0; usize::try_from(BLOCK_BYTES).expect("8192 fits")];
         Self {
-            repository: repository.clone(),
-            cluster: cluster.clone(),
-            runtime: runtime.clone(),
-            ahead: chain.iter().map(|_| None).collect(),
-            chain,
             merge: Merge::new(entries).peekable(),
-            zero_digest: digest::page(&zeros),
+            digests: ChainDigests::new(repository, cluster, chain, runtime),
         }
     }
 
@@ -77,89 +52,9 @@ impl Parent {
         }
     }
 
-    /// The digest of each of the file's blocks below `limit`; those of zeros have the digest of zeros.
+    /// See [`ChainDigests::digests`].
     pub(super) fn digests(&mut self, entries: &Entries, limit: u32) -> Result<ParentDigests> {
-        let path = &newest(entries)?.path;
-        let mut digests =
-            vec![self.zero_digest; usize::try_from(limit).expect("usize has 64 bits")];
-        let mut stored: Vec<Option<Vec<u64>>> = self.chain.iter().map(|_| None).collect();
-        for found in digest_sources(&chain_of(entries))? {
-            let DigestSource::Stored { layer, first } = found.source else {
-                continue;
-            };
-            let of_layer = match stored.get_mut(layer) {
-                Some(Some(known)) => known,
-                Some(unknown) => unknown.insert(self.fetch(layer, path, entries)?),
-                None => {
-                    return Err(Error::new(
-                        Kind::Damaged,
-                        format!("\"{path}\" has no layer {layer} in its chain"),
-                    ));
-                }
-            };
-            for (block, ordinal) in (found.run.start..limit)
-                .zip(first..)
-                .take(usize::try_from(found.run.count).expect("usize has 64 bits"))
-            {
-                let digest = of_layer.get(usize::try_from(ordinal).expect("usize has 64 bits"));
-                let place = digests.get_mut(usize::try_from(block).expect("usize has 64 bits"));
-                let (Some(digest), Some(place)) = (digest, place) else {
-                    return Err(Error::new(
-                        Kind::Damaged,
-                        format!("block {block} of \"{path}\" has no digest"),
-                    ));
-                };
-                *place = *digest;
-            }
-        }
-        Ok(digests.into())
-    }
-
-    /// All digests that the layer at that position of the chain has of a file.
-    fn fetch(&mut self, position: usize, path: &str, entries: &Entries) -> Result<Vec<u64>> {
-        let missing = || {
-            Error::new(
-                Kind::Damaged,
-                format!("the digests of \"{path}\" are not where its chain says"),
-            )
-        };
-        let entry = entries
-            .get(position)
-            .and_then(Option::as_ref)
-            .ok_or_else(missing)?;
-        let layer = Arc::clone(self.chain.get(position).ok_or_else(missing)?);
-        let part = PartLocation::of(&layer, path).ok_or_else(missing)?;
-        let range = digest_range(&entry.page_digests);
-        let ahead = self.ahead.get_mut(position).ok_or_else(missing)?;
-        let covers = |ahead: &Ahead| {
-            let end = ahead.start + u64::try_from(ahead.bytes.len()).expect("usize has 64 bits");
-            ahead.number == part.number && ahead.start <= range.start && range.end <= end
-        };
-        if !ahead.as_ref().is_some_and(covers) {
-            let key = self.cluster.digest_key(&layer.label, part.number);
-            let end = range
-                .end
-                .max((range.start + READ_AHEAD_BYTES).min(part.digest_bytes));
-            let bytes = self
-                .runtime
-                .block_on(self.repository.get_range(&key, range.start..end))
-                .map_err(missing_is_damage)?;
-            *ahead = Some(Ahead {
-                number: part.number,
-                start: range.start,
-                bytes,
-            });
-        }
-        let ahead = ahead.as_ref().ok_or_else(missing)?;
-        let from = usize::try_from(range.start - ahead.start).map_err(|_| missing())?;
-        let to = usize::try_from(range.end - ahead.start).map_err(|_| missing())?;
-        let slice = ahead.bytes.get(from..to).ok_or_else(missing)?;
-        decode_digests(slice, &entry.page_digests).map_err(|error| {
-            Error::from(error).while_doing(format!(
-                "could not read the digests of \"{path}\" in layer {}",
-                layer.label
-            ))
-        })
+        Ok(self.digests.digests(entries, limit)?.into())
     }
 }
 

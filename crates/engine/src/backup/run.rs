@@ -407,6 +407,7 @@ impl Backup<'_> {
                 label: parent.label.as_str().to_owned(),
                 manifest_digest: parent.manifest_digest.clone(),
             }),
+            replaces: Vec::new(),
             cluster: ready.identity.clone(),
             written_by: WRITTEN_BY.to_owned(),
             started_at: self.started_at,

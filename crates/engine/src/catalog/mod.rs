@@ -6,7 +6,9 @@
 //! names.
 
 mod chain;
+mod digests;
 mod label;
+mod remove;
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
@@ -14,11 +16,13 @@ use pgstrata_layer::claim::{self, ClaimRecord};
 use pgstrata_layer::cluster::{self, ClusterRecord};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
-use pgstrata_layer::manifest::{self, Manifest};
+use pgstrata_layer::manifest::{self, Manifest, ParentRef};
 
 pub(crate) use chain::missing_is_damage;
 pub use chain::{ChainEntries, PartLocation};
+pub(crate) use digests::ChainDigests;
 pub use label::claim;
+pub use remove::{remove_layer, remove_leftover};
 
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
@@ -130,9 +134,10 @@ impl Catalog {
                 Found::Damaged(label, error) => catalog.damaged.push((label, error)),
             }
         }
+        // A merged layer has its place where the backup has whose state it holds, and after it.
         catalog
             .layers
-            .sort_by(|a, b| order(&a.label).cmp(&order(&b.label)));
+            .sort_by_cached_key(|layer| (layer.manifest.state_stamp(), layer.label.clone()));
         catalog
             .unfinished
             .sort_by(|a, b| order(&a.label).cmp(&order(&b.label)));
@@ -153,6 +158,17 @@ impl Catalog {
         if let Some((_, error)) = self.damaged.iter().find(|(damaged, _)| damaged == label) {
             return Err(Error::new(error.kind(), error.to_string())
                 .while_doing(format!("could not use layer {label}")));
+        }
+        let replaces = |layer: &&Layer| {
+            let mut replaced = layer.manifest.replaces.iter();
+            replaced.any(|replaced| replaced.label == label.as_str())
+        };
+        if let Some(merged) = self.layers.iter().rev().find(replaces) {
+            return Err(Error::new(
+                Kind::NotFound,
+                format!("layer {label} was merged into {}", merged.label),
+            )
+            .hint(format!("{} has its state", merged.label)));
         }
         let unfinished = self
             .unfinished
@@ -177,28 +193,68 @@ impl Catalog {
         let mut child = self.layer(label)?;
         let mut chain = vec![child];
         while let Some(parent) = &child.manifest.parent {
-            let parent_label = Label::parse(&parent.label).ok_or_else(|| {
-                let what = format!("\"{}\" is not the label of a layer", parent.label);
-                broken(Error::new(Kind::Damaged, what))
-            })?;
-            let layer = self.layer(&parent_label).map_err(broken)?;
-            let complaint = if layer.manifest_digest != parent.manifest_digest {
-                Some(format!(
-                    "the manifest of {parent_label} is not the one {} was made on",
-                    child.label
-                ))
-            } else if chain.iter().any(|seen| seen.label == parent_label) {
-                Some(format!("{parent_label} stands on itself"))
-            } else {
-                None
-            };
-            if let Some(complaint) = complaint {
+            let layer = self.parent_of(child, parent).map_err(broken)?;
+            if chain.iter().any(|seen| seen.label == layer.label) {
+                let complaint = format!("{} stands on itself", layer.label);
                 return Err(broken(Error::new(Kind::Damaged, complaint)));
             }
             chain.push(layer);
             child = layer;
         }
         Ok(chain)
+    }
+}
+
+impl Catalog {
+    /// The layer that `child` stands on: the one it names, or one merged out of that and those below, which is
+    /// preferred because it makes the chain shorter.
+    fn parent_of(&self, child: &Layer, parent: &ParentRef) -> Result<&Layer> {
+        if let Some(found) = self.standing_for(parent).next() {
+            return Ok(found);
+        }
+        let label = Label::parse(&parent.label).ok_or_else(|| {
+            let what = format!("\"{}\" is not the label of a layer", parent.label);
+            Error::new(Kind::Damaged, what)
+        })?;
+        self.layer(&label)?;
+        Err(Error::new(
+            Kind::Damaged,
+            format!(
+                "the manifest of {label} is not the one {} was made on",
+                child.label
+            ),
+        ))
+    }
+
+    /// The layers that may be stood on by who names `parent`, merged ones first.
+    pub(crate) fn standing_for<'a>(
+        &'a self,
+        parent: &'a ParentRef,
+    ) -> impl Iterator<Item = &'a Layer> {
+        let stands = |layer: &&Layer| layer.manifest.stands_for(&layer.manifest_digest, parent);
+        self.layers.iter().rev().filter(stands)
+    }
+
+    /// Those of `unwanted`, newest first, that can be removed in this order while every other layer keeps a parent.
+    #[must_use]
+    pub fn removable(&self, unwanted: &[Label]) -> Vec<Label> {
+        let mut gone: Vec<Label> = Vec::new();
+        for layer in self.layers.iter().rev() {
+            if !unwanted.contains(&layer.label) {
+                continue;
+            }
+            let left = |other: &&Layer| other.label != layer.label && !gone.contains(&other.label);
+            let needed = self.layers.iter().filter(left).any(|child| {
+                child.manifest.parent.as_ref().is_some_and(|parent| {
+                    let stands = layer.manifest.stands_for(&layer.manifest_digest, parent);
+                    stands && !self.standing_for(parent).any(|other| left(&other))
+                })
+            });
+            if !needed {
+                gone.push(layer.label.clone());
+            }
+        }
+        gone
     }
 }
 

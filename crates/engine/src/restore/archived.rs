@@ -67,6 +67,12 @@ impl ArchivedWal {
         }
     }
 
+    /// Whether the segment is there.
+    pub(crate) fn holds(&self, segment: WalSegment) -> bool {
+        let mut runs = self.runs(segment.timeline).iter();
+        runs.any(|run| (run.first..=run.last).contains(&segment.number))
+    }
+
     pub(crate) fn segment_size(&self) -> WalSegmentSize {
         self.segment_size
     }

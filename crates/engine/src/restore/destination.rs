@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -42,6 +42,19 @@ pub struct Marker {
     pub directories: Vec<PathBuf>,
     /// When the restore began.
     pub started_at: Timestamp,
+    /// Of a restore that changes a data directory in place: what it found there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_place: Option<InPlace>,
+}
+
+/// What a restore in place must still know when it is taken up again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InPlace {
+    /// Of the cluster that was there: its `pg_control` is the first thing to go.
+    pub system_identifier: u64,
+    /// Lines of its `postgresql.auto.conf` that the restored one gets.
+    pub kept_settings: Vec<String>,
 }
 
 /// Reads the marker of a restore that has not finished; `None` when there is none.
@@ -127,6 +140,8 @@ pub(super) enum Condition {
     Incomplete,
     /// All of this layer; only markers are left to be removed.
     Complete,
+    /// A stopped cluster, or what is left of one, to be changed in place.
+    Existing,
 }
 
 impl Layout {
@@ -214,6 +229,10 @@ impl Layout {
                 return Err(occupied(&self.data, &name, "the target directory"));
             }
         };
+        if let Some(marker) = marker.as_ref().filter(|marker| marker.in_place.is_some()) {
+            return Err(foreign_marker(&self.data, marker)
+                .hint("Run it again with --delta, which goes on from what is there."));
+        }
         if let Some(marker) = marker.filter(|_| self.data.join("global/pg_control").exists()) {
             return match marker.label == label {
                 true => Ok(Condition::Complete),
@@ -288,7 +307,7 @@ impl Layout {
 }
 
 /// An absolute path without links as far as it exists.
-fn resolve(path: &Path) -> Result<PathBuf> {
+pub(super) fn resolve(path: &Path) -> Result<PathBuf> {
     let about = || format!("could not resolve \"{}\"", path.display());
     let absolute = std::path::absolute(path).context(about)?;
     if absolute.components().any(|part| part.as_os_str() == "..") {
@@ -333,7 +352,7 @@ fn nearest_existing(path: &Path) -> &Path {
         .unwrap_or(Path::new("/"))
 }
 
-enum State {
+pub(super) enum State {
     /// Not there, or empty.
     Vacant,
     Marked(Box<Marker>),
@@ -341,7 +360,7 @@ enum State {
     Occupied(std::ffi::OsString),
 }
 
-fn state(directory: &Path) -> Result<State> {
+pub(super) fn state(directory: &Path) -> Result<State> {
     let about = || format!("could not read the directory \"{}\"", directory.display());
     let entries = match fs::read_dir(directory) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(State::Vacant),
@@ -361,7 +380,7 @@ fn state(directory: &Path) -> Result<State> {
     Ok(first.map_or(State::Vacant, State::Occupied))
 }
 
-fn refuse_running_server(data: &Path) -> Result<()> {
+pub(super) fn refuse_running_server(data: &Path) -> Result<()> {
     let path = data.join("postmaster.pid");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -382,12 +401,12 @@ fn refuse_running_server(data: &Path) -> Result<()> {
                 data.display()
             ),
         )
-        .hint("Stop it, and restore to an empty directory.")),
+        .hint("Stop it first.")),
         _ => Ok(()),
     }
 }
 
-fn occupied(directory: &Path, name: &OsStr, what: &str) -> Error {
+pub(super) fn occupied(directory: &Path, name: &OsStr, what: &str) -> Error {
     Error::new(
         Kind::Refused,
         format!("{what}, \"{}\", is not empty: it holds \"{}\"", directory.display(), name.display()),
@@ -395,7 +414,7 @@ fn occupied(directory: &Path, name: &OsStr, what: &str) -> Error {
     .hint("Move it away or choose another directory; a restore deletes nothing that it did not write.")
 }
 
-fn foreign_marker(directory: &Path, marker: &Marker) -> Error {
+pub(super) fn foreign_marker(directory: &Path, marker: &Marker) -> Error {
     Error::new(
         Kind::Refused,
         format!(
@@ -436,6 +455,34 @@ impl Claimed {
             root.clear()?;
             root.mark(marker)?;
             roots.push(root);
+        }
+        Ok(Self { roots, _lock: lock })
+    }
+
+    /// Marks the directories and makes the cluster in them one that no server starts. Nothing else is changed.
+    pub(super) fn claim_in_place(layout: &Layout, marker: &Marker) -> Result<Self> {
+        let data = Root::create(&layout.data)?;
+        let lock = data.lock()?;
+        data.mark(marker)?;
+        let mut roots = vec![data];
+        for directory in layout.directories().into_iter().skip(1) {
+            let root = Root::create(directory)?;
+            root.mark(marker)?;
+            roots.push(root);
+        }
+        // A server that was started meanwhile has its process ID in place by now, or finds no pg_control.
+        refuse_running_server(&layout.data)?;
+        let global = layout.data.join("global");
+        let control = global.join("pg_control");
+        let about = || format!("could not remove \"{}\"", control.display());
+        match fs::remove_file(&control) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            removed => {
+                removed.context(about)?;
+                File::open(&global)
+                    .and_then(|directory| directory.sync_all())
+                    .context(about)?;
+            }
         }
         Ok(Self { roots, _lock: lock })
     }
@@ -534,6 +581,9 @@ impl Root {
             .truncate(true)
             .open(&path)
             .context(about)?;
+        // Settings that are kept may hold a password.
+        file.set_permissions(fs::Permissions::from_mode(0o600))
+            .context(about)?;
         file.write_all(text.as_bytes()).context(about)?;
         file.sync_all().context(about)?;
         self.sync()
@@ -566,5 +616,6 @@ pub(super) fn new_marker(layout: &Layout, cluster: &str, label: &str, now: Times
         data_directory: layout.data.clone(),
         directories: layout.directories().into_iter().map(Path::to_owned).collect(),
         started_at: now,
+        in_place: None,
     }
 }

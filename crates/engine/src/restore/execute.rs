@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use jiff::Timestamp;
@@ -21,15 +22,18 @@ use pgstrata_pgdata::{FileChecksum, Oid};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::Source;
+use super::compare::Comparison;
 use super::destination::{Claimed, Condition, Layout, new_marker};
 use super::durable;
+use super::in_place::{Inventory, needs_link, remember};
 use super::inventory::archived_file;
-use super::plan::{PlanInner, RestorePlan, prefixes};
+use super::oldest_first;
+use super::plan::{PlanInner, RestorePlan, inspect, prefixes};
 use super::reads::{Reading, read_frames};
 use super::settings::RecoverySettings;
 use super::writes::{ManifestSink, OpenFile, Writer};
-use crate::catalog::ChainEntries;
+use super::{Method, Source};
+use crate::catalog::{ChainDigests, ChainEntries};
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::progress::Progress;
 use crate::repository::Repository;
@@ -52,6 +56,14 @@ pub struct RestoreReport {
     pub written_bytes: u64,
     /// Bytes fetched from packs.
     pub fetched_bytes: u64,
+    /// Frames decoded.
+    pub frames: u64,
+    /// How what was there and what is in the layers came together.
+    pub method: Method,
+    /// Bytes of files that were there, read for comparison.
+    pub read_bytes: u64,
+    /// Files and directories removed because they do not belong.
+    pub removed: u64,
     /// How long it took, in seconds.
     pub seconds: f64,
     /// What the user should know.
@@ -73,27 +85,35 @@ pub async fn execute(
         cluster: plan.inner.cluster.clone(),
         runtime: Handle::current(),
     };
-    progress.set_total(plan.write_bytes);
+    progress.set_total(match plan.method {
+        Method::Delta => plan.write_bytes.max(plan.existing_bytes),
+        Method::Overlay | Method::OldestFirst => plan.write_bytes,
+    });
     let task = Restore {
         source,
         plan: plan.inner.clone(),
         timeline: plan.timeline,
         progress: progress.clone(),
-        notes: Vec::new(),
+        done: Done::default(),
+        kept_settings: Vec::new(),
     };
     let done = tokio::task::spawn_blocking(move || task.run());
-    let (files, notes) = done
+    let done = done
         .await
         .map_err(|e| Error::new(Kind::Interrupted, format!("the restore was stopped: {e}")))??;
     let reading = progress.read();
     Ok(RestoreReport {
         label: plan.label.clone(),
-        files,
+        files: done.files,
         pages: reading.pages,
-        written_bytes: reading.done_bytes,
+        written_bytes: done.written_bytes,
         fetched_bytes: reading.stored_bytes,
+        frames: done.frames,
+        method: plan.method,
+        read_bytes: done.read_bytes,
+        removed: done.removed,
         seconds: started.elapsed().as_secs_f64(),
-        notes,
+        notes: done.notes,
     })
 }
 
@@ -102,51 +122,110 @@ struct Restore {
     plan: PlanInner,
     timeline: TimelineId,
     progress: Progress,
+    done: Done,
+    kept_settings: Vec<String>,
+}
+
+/// What has been done so far.
+#[derive(Debug, Default)]
+struct Done {
+    files: u64,
+    frames: u64,
+    written_bytes: u64,
+    read_bytes: u64,
+    removed: u64,
     notes: Vec<String>,
 }
 
 impl Restore {
-    fn run(mut self) -> Result<(u64, Vec<String>)> {
+    fn run(mut self) -> Result<Done> {
         let label = self.plan.chain[0].label.to_string();
         let layout = self.plan.layout.clone();
-        if layout.inspect(&label)? == Condition::Complete {
+        let condition = inspect(
+            &layout,
+            &self.plan.cluster,
+            &self.plan.chain[0],
+            self.plan.options.method,
+        )?;
+        if condition == Condition::Complete {
             Claimed::reopen(&layout)?.unmark()?;
-            self.notes.push(
+            self.done.notes.push(
                 "the restore was complete but for its markers, which were removed".to_owned(),
             );
-            return Ok((0, self.notes));
+            return Ok(self.done);
         }
-        let marker = new_marker(
+        let mut marker = new_marker(
             &layout,
             self.source.cluster.as_str(),
             &label,
             Timestamp::now(),
         );
-        let claimed = Claimed::claim(&layout, &marker)?;
+        let claimed = if condition == Condition::Existing {
+            let identity = &self.plan.chain[0].manifest.cluster;
+            let found = remember(&self.plan.options, identity, &layout.data)?;
+            self.kept_settings.clone_from(&found.kept_settings);
+            marker.in_place = Some(found);
+            let claimed = Claimed::claim_in_place(&layout, &marker)?;
+            self.remove_strays(&layout)?;
+            claimed
+        } else {
+            Claimed::claim(&layout, &marker)?
+        };
         layout.check_space(&self.plan.space)?;
-        let files = self.write_cluster(&claimed, &layout)?;
+        self.write_cluster(&claimed, &layout, &condition)?;
         if !layout.data.join("postgresql.conf").exists() {
-            self.notes.push(
+            self.done.notes.push(
                 "the layer holds no postgresql.conf: the configuration of its server lies elsewhere".to_owned(),
             );
         }
         durable::sync(&claimed.roots)?;
         self.write_control(&claimed)?;
         claimed.unmark()?;
-        Ok((files, self.notes))
+        Ok(self.done)
+    }
+
+    /// Removes what the layer does not have.
+    fn remove_strays(&mut self, layout: &Layout) -> Result<()> {
+        let identity = &self.plan.chain[0].manifest.cluster;
+        let inventory = Inventory::of(layout, &prefixes(layout), identity)?;
+        let newest = &self.plan.chain[..1];
+        let source = &self.source;
+        let entries =
+            ChainEntries::new(&source.repository, &source.cluster, newest, &source.runtime);
+        let belongs = entries
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.map(|entry| (entry.path, entry.kind)));
+        self.done.removed =
+            inventory.remove_strays(belongs, identity, &layout.directories()[1..])?;
+        Ok(())
     }
 
     /// Everything but `pg_control`.
-    fn write_cluster(&self, claimed: &Claimed, layout: &Layout) -> Result<u64> {
+    fn write_cluster(
+        &mut self,
+        claimed: &Claimed,
+        layout: &Layout,
+        condition: &Condition,
+    ) -> Result<()> {
         let layer = Arc::clone(&self.plan.chain[0]);
         let manifest = &layer.manifest;
-        let sink =
-            ManifestSink::create(claimed, self.plan.major, manifest.cluster.system_identifier)?;
-        let writer = Writer::new(claimed, prefixes(layout), sink, &self.progress)?;
+        let system_identifier = manifest.cluster.system_identifier;
+        let sink = match self.plan.options.method {
+            // Its checksums come from pages written once.
+            Method::OldestFirst => None,
+            Method::Overlay | Method::Delta => Some(ManifestSink::create(
+                claimed,
+                self.plan.major,
+                system_identifier,
+            )?),
+        };
+        let progress = self.progress.clone();
+        let writer = Writer::new(claimed, prefixes(layout), sink, &progress)?;
         if let Some(wal) = &layout.wal {
             self.link(claimed, &writer, "pg_wal", wal)?;
         }
-        let files = self.write_files(&writer)?;
+        let written = self.write_files(&writer, condition)?;
         for directory in ["pg_wal"]
             .iter()
             .chain(empty_wal_directories(self.plan.major))
@@ -174,24 +253,40 @@ impl Restore {
                 .set_permissions(fs::Permissions::from_mode(mode))
                 .context(about)?;
         }
+        self.done.written_bytes = writer.written_bytes();
         writer.finish(WalRange {
             timeline: manifest.timeline,
             start: manifest.start_lsn,
             end: manifest.stop_lsn,
         })?;
-        Ok(files)
+        (self.done.files, self.done.frames, self.done.read_bytes) = written;
+        Ok(())
     }
 
-    /// All files of the index.
-    fn write_files(&self, writer: &Writer<'_>) -> Result<u64> {
-        let source = &self.source;
-        let chain = &self.plan.chain;
+    /// All files of the index. Returns their number, that of frames decoded, and bytes compared.
+    fn write_files(&self, writer: &Writer<'_>, condition: &Condition) -> Result<(u64, u64, u64)> {
+        let (source, chain) = (&self.source, &self.plan.chain);
+        let frames = AtomicU64::new(0);
         let reading = Reading {
             source,
             chain,
             progress: &self.progress,
             workers: self.plan.options.jobs,
+            frames: &frames,
         };
+        if self.plan.options.method == Method::OldestFirst {
+            let files = oldest_first::write(&reading, writer)?;
+            return Ok((files, frames.into_inner(), 0));
+        }
+        let mut comparison = (*condition == Condition::Existing).then(|| {
+            let digests = ChainDigests::new(
+                &source.repository,
+                &source.cluster,
+                chain.clone(),
+                &source.runtime,
+            );
+            Comparison::new(writer, digests, self.plan.options.jobs, &self.progress)
+        });
         let mut files = 0;
         read_frames(
             &reading,
@@ -201,14 +296,20 @@ impl Restore {
                 let streams =
                     ChainEntries::new(&source.repository, &source.cluster, chain, &source.runtime);
                 for planned in Overlay::new(streams) {
-                    let (file, _) = planned?;
+                    let (file, entries) = planned?;
                     files += 1;
-                    writer.begin(file, |frame| window.push(frame))?;
+                    match &mut comparison {
+                        None => writer.begin(file, |frame| window.push(frame))?,
+                        Some(comparison) => {
+                            comparison.begin(file, &entries, |frame| window.push(frame))?;
+                        }
+                    }
                 }
                 Ok(())
             },
         )?;
-        Ok(files)
+        let read_bytes = comparison.map_or(0, |comparison| comparison.read_bytes());
+        Ok((files, frames.into_inner(), read_bytes))
     }
 
     /// The WAL that makes the layer consistent. Recovery could fetch it itself; with it in place the directory passes
@@ -294,6 +395,9 @@ impl Restore {
     ) -> Result<()> {
         let link = claimed.roots[0].path.join(path);
         let about = || format!("could not create the link \"{}\"", link.display());
+        if !needs_link(&link, to)? {
+            return Ok(());
+        }
         std::os::unix::fs::symlink(to, &link).context(about)?;
         if let Some((user, group)) = writer.owner() {
             std::os::unix::fs::lchown(&link, Some(user.as_raw()), Some(group.as_raw()))
@@ -314,6 +418,7 @@ impl Restore {
             planned_timeline: self.timeline,
             restore_command: &options.restore_command,
             in_place_tablespaces: self.plan.chain[0].manifest.tablespaces_in_place(),
+            kept: &self.kept_settings,
         };
         let root = &claimed.roots[0].path;
         let path = root.join(AUTO_CONF);

@@ -8,10 +8,13 @@
 //! each), an index part for each layer of the chain, and 48 bytes for every 50 archived WAL segments or so.
 
 mod archived;
+mod compare;
 mod destination;
 mod durable;
 mod execute;
+mod in_place;
 mod inventory;
+mod oldest_first;
 mod plan;
 pub(crate) mod reads;
 mod select;
@@ -23,11 +26,12 @@ use std::path::PathBuf;
 
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
+use serde::Serialize;
 use tokio::runtime::Handle;
 
 use crate::repository::Repository;
 
-pub use destination::{MARKER, Marker, TablespaceMapping, read_marker};
+pub use destination::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};
 pub use execute::{RestoreReport, execute};
 pub use plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
 pub use target::{Target, TargetAction, TimelineChoice};
@@ -45,7 +49,7 @@ pub struct RestoreOptions {
     pub inclusive: bool,
     /// What the server does at the target.
     pub action: TargetAction,
-    /// The data directory to be: absent, empty, or marked by an incomplete restore.
+    /// The data directory to be: absent, empty, or marked by an incomplete restore; for [`Method::Delta`] a cluster.
     pub directory: PathBuf,
     /// Tablespaces that go elsewhere.
     pub tablespaces: Vec<TablespaceMapping>,
@@ -55,6 +59,22 @@ pub struct RestoreOptions {
     pub restore_command: Vec<String>,
     /// Threads that fetch, decode and write.
     pub jobs: usize,
+    /// How what is there and what is in the layers come together.
+    pub method: Method,
+}
+
+/// Ways to get from layers to files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// Into an empty directory, every page fetched and written once.
+    #[default]
+    Overlay,
+    /// Onto a stopped cluster of the same system identifier: only what differs is fetched and written.
+    Delta,
+    /// Into an empty directory, one layer after the other, as tools without an overlay do. For measuring what that
+    /// costs; writes no `backup_manifest`.
+    OldestFirst,
 }
 
 /// Where the objects of a cluster are, for threads that are not part of the runtime.

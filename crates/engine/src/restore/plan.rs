@@ -17,9 +17,10 @@ use tokio::runtime::Handle;
 
 use super::archived::ArchivedWal;
 use super::destination::{Condition, Layout};
+use super::in_place::{Inventory, follow_links, refuse_unarchived_wal};
 use super::inventory::archived_wal;
 use super::select::{Candidate, Request, Selection, select};
-use super::{RestoreOptions, Source};
+use super::{Method, RestoreOptions, Source};
 use crate::catalog::{Catalog, ChainEntries, Layer};
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
@@ -38,6 +39,8 @@ pub struct PlannedLayer {
     pub frames: u64,
     /// Bytes of those frames.
     pub fetch_bytes: u64,
+    /// Bytes of the pages in them that are wanted, in proportion.
+    pub needed_bytes: u64,
 }
 
 /// The WAL that recovery reads.
@@ -88,8 +91,17 @@ pub struct RestorePlan {
     pub cluster_bytes: u64,
     /// Bytes written; the rest of `cluster_bytes` are holes.
     pub write_bytes: u64,
-    /// Bytes of frames fetched.
+    /// Bytes of frames fetched; of a delta restore, at most.
     pub fetch_bytes: u64,
+    /// Frames fetched and decoded, each once.
+    pub frames: u64,
+    /// Read amplification: bytes of frames fetched for a byte of pages that are wanted. What is above 1 are pages that
+    /// newer layers have overwritten, in frames of which others still count.
+    pub read_amplification: f64,
+    /// How what is there and what is in the layers come together.
+    pub method: Method,
+    /// Bytes that are there and will be read for comparison.
+    pub existing_bytes: u64,
     /// Whether this completes a restore that was interrupted.
     pub resumes: bool,
     /// What the user should know.
@@ -121,7 +133,7 @@ pub(super) struct PlanInner {
 pub async fn plan(
     repository: &Repository,
     cluster: &ClusterName,
-    options: RestoreOptions,
+    mut options: RestoreOptions,
 ) -> Result<RestorePlan> {
     let catalog = Catalog::load(repository, cluster).await?;
     let candidates = candidates(&catalog, cluster)?;
@@ -147,13 +159,23 @@ pub async fn plan(
     let layer = Arc::clone(&chain[0]);
     let major = check_control(&layer)?;
     selection.notes.extend(layer_notes(&catalog, &layer));
+    if options.method == Method::Delta {
+        follow_links(&mut options, &layer.manifest.tablespaces);
+    }
     let layout = Layout::new(
         &options.directory,
         options.wal_directory.as_deref(),
         &layer.manifest.tablespaces,
         &options.tablespaces,
     )?;
-    let condition = layout.inspect(layer.label.as_str())?;
+    let condition = inspect(&layout, cluster, &layer, options.method)?;
+    let inventory = match condition {
+        Condition::Existing => {
+            refuse_unarchived_wal(&layout.data, &archive, segment_size)?;
+            Inventory::of(&layout, &prefixes(&layout), &layer.manifest.cluster)?
+        }
+        _ => Inventory::default(),
+    };
     let source = Source {
         repository: repository.clone(),
         cluster: cluster.clone(),
@@ -172,10 +194,11 @@ pub async fn plan(
         major,
         segment_size,
         wal_parts: own,
-        space: survey.space(segment_size, roots, &layer),
+        space: survey.space(segment_size, roots, &layer, &inventory.taken),
         chain,
     };
-    let plan = describe(inner, &selection, &survey, condition);
+    let mut plan = describe(inner, &selection, &survey, &condition);
+    plan.existing_bytes = inventory.size_bytes;
     if condition_needs_space(&plan) {
         plan.inner.layout.check_space(&plan.inner.space)?;
     }
@@ -204,6 +227,22 @@ fn layer_notes(catalog: &Catalog, layer: &Layer) -> Vec<String> {
         );
     }
     notes
+}
+
+/// Looks at the destination as the method asks.
+pub(super) fn inspect(
+    layout: &Layout,
+    cluster: &ClusterName,
+    layer: &Layer,
+    method: Method,
+) -> Result<Condition> {
+    let label = layer.label.as_str();
+    match method {
+        Method::Delta => {
+            layout.inspect_in_place((cluster.as_str(), label), &layer.manifest.cluster)
+        }
+        Method::Overlay | Method::OldestFirst => layout.inspect(label),
+    }
 }
 
 /// An interrupted restore has already taken part of the room; it is checked again once that is cleared away.
@@ -318,14 +357,22 @@ pub(super) fn prefixes(layout: &Layout) -> Vec<(String, usize)> {
     tablespaces.chain(wal).zip(1..).collect()
 }
 
+/// What is fetched of one layer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fetch {
+    frames: u64,
+    bytes: u64,
+    needed_bytes: u64,
+}
+
 /// What the overlay adds up to.
 #[derive(Debug, Default)]
 struct Survey {
     files: u64,
     cluster_bytes: u64,
     write_bytes: u64,
-    /// Frames and bytes by layer of the chain.
-    layers: Vec<(u64, u64)>,
+    /// By layer of the chain.
+    layers: Vec<Fetch>,
     /// Bytes by directory.
     roots: Vec<u64>,
 }
@@ -338,7 +385,7 @@ fn survey(
     roots: usize,
 ) -> Result<Survey> {
     let mut survey = Survey {
-        layers: vec![(0, 0); chain.len()],
+        layers: vec![Fetch::default(); chain.len()],
         roots: vec![0; roots],
         ..Survey::default()
     };
@@ -362,8 +409,15 @@ fn survey(
         survey.roots[root.map_or(0, |(_, root)| *root)] += written.next_multiple_of(4096);
         for piece in &file.pieces {
             let layer = &mut survey.layers[piece.layer];
-            layer.0 += 1;
-            layer.1 += u64::from(piece.frame.length);
+            let (length, pages) = (u64::from(piece.frame.length), piece.frame.page_count());
+            let taken: u64 = piece
+                .take
+                .iter()
+                .map(|take| u64::from(take.run.count))
+                .sum();
+            layer.frames += 1;
+            layer.bytes += length;
+            layer.needed_bytes += length * taken / pages.max(1);
         }
     }
     Ok(survey)
@@ -398,7 +452,13 @@ fn check_place(file: &FilePlan) -> Result<()> {
 
 impl Survey {
     /// Bytes needed below each directory, the layer's own WAL included.
-    fn space(&self, segment_size: WalSegmentSize, roots: usize, layer: &Layer) -> Vec<u64> {
+    fn space(
+        &self,
+        segment_size: WalSegmentSize,
+        roots: usize,
+        layer: &Layer,
+        taken: &[u64],
+    ) -> Vec<u64> {
         let manifest = &layer.manifest;
         let first = manifest.start_lsn.segment(segment_size);
         let last = manifest.stop_lsn.segment(segment_size);
@@ -416,6 +476,10 @@ impl Survey {
             0
         };
         space[root] = space[root].saturating_add(wal);
+        // What is there is overwritten or removed first.
+        for (space, taken) in space.iter_mut().zip(taken) {
+            *space = space.saturating_sub(*taken);
+        }
         space
     }
 }
@@ -424,7 +488,7 @@ fn describe(
     inner: PlanInner,
     selection: &Selection,
     survey: &Survey,
-    condition: Condition,
+    condition: &Condition,
 ) -> RestorePlan {
     let layer = Arc::clone(&inner.chain[0]);
     let size = inner.segment_size;
@@ -437,6 +501,7 @@ fn describe(
         segment.map_or(String::new(), |segment| segment.file_name(size))
     };
     let layers = inner.chain.iter().zip(&survey.layers);
+    let sum = |count: fn(&Fetch) -> u64| survey.layers.iter().map(count).sum::<u64>();
     RestorePlan {
         schema: SCHEMA,
         cluster: inner.cluster.as_str().to_owned(),
@@ -445,11 +510,12 @@ fn describe(
         target: inner.options.target.value(),
         timeline: selection.history.timeline(),
         layers: layers
-            .map(|(layer, &(frames, fetch_bytes))| PlannedLayer {
+            .map(|(layer, fetch)| PlannedLayer {
                 label: layer.label.to_string(),
                 finished_at: layer.manifest.finished_at,
-                frames,
-                fetch_bytes,
+                frames: fetch.frames,
+                fetch_bytes: fetch.bytes,
+                needed_bytes: fetch.needed_bytes,
             })
             .collect(),
         wal: PlannedWal {
@@ -466,9 +532,22 @@ fn describe(
         files: survey.files,
         cluster_bytes: survey.cluster_bytes,
         write_bytes: survey.write_bytes,
-        fetch_bytes: survey.layers.iter().map(|(_, bytes)| bytes).sum(),
-        resumes: condition != Condition::Fresh,
+        fetch_bytes: sum(|fetch| fetch.bytes),
+        frames: sum(|fetch| fetch.frames),
+        read_amplification: ratio(sum(|fetch| fetch.bytes), sum(|fetch| fetch.needed_bytes)),
+        method: inner.options.method,
+        existing_bytes: 0,
+        resumes: matches!(condition, Condition::Incomplete | Condition::Complete),
         notes: selection.notes.clone(),
         inner,
+    }
+}
+
+/// `one / other` to three decimals; 1 when there is nothing to compare.
+fn ratio(one: u64, other: u64) -> f64 {
+    let thousandths = u128::from(one) * 1000 / u128::from(other.max(1));
+    match other {
+        0 => 1.0,
+        _ => f64::from(u32::try_from(thousandths).unwrap_or(u32::MAX)) / 1000.0,
     }
 }

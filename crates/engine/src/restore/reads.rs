@@ -5,7 +5,7 @@
 //! `workers * (MAX_RANGE_BYTES + frame) + 2 * window`.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -52,6 +52,8 @@ pub(crate) struct Reading<'a> {
     pub(crate) chain: &'a [Arc<Layer>],
     pub(crate) progress: &'a Progress,
     pub(crate) workers: usize,
+    /// Counts the frames that were decoded.
+    pub(crate) frames: &'a AtomicU64,
 }
 
 /// Gathers wanted frames and passes them to the workers, window by window.
@@ -222,6 +224,7 @@ fn read_task<T>(
         decoder
             .decode(stored, Some(wanted.frame.checksum), raw)
             .map_err(|e| within(&e))?;
+        reading.frames.fetch_add(1, Ordering::Relaxed);
         on_frame(wanted, raw)?;
     }
     Ok(())

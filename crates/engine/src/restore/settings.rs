@@ -16,6 +16,17 @@ const RECOVERY_SETTINGS: [&str; 3] = [
     "archive_cleanup_command",
 ];
 
+/// Settings of a standby that are its own, not its primary's.
+const STANDBY_SETTINGS: [&str; 2] = ["primary_conninfo", "primary_slot_name"];
+
+/// The lines of a standby's `postgresql.auto.conf` that it keeps when it is refreshed.
+pub(super) fn kept_settings(text: &str) -> Vec<String> {
+    let own = |line: &&str| {
+        setting_name(line).is_some_and(|name| STANDBY_SETTINGS.contains(&name.as_str()))
+    };
+    text.lines().filter(own).map(str::to_owned).collect()
+}
+
 /// The parameters that name a target; PostgreSQL takes one at a time.
 const TARGETS: [(&str, &str); 5] = [
     ("immediate", "recovery_target"),
@@ -59,6 +70,8 @@ pub(super) struct RecoverySettings<'a> {
     /// Whether a tablespace lies within the data directory: without its setting the server gives up
     /// at the point where the backup is consistent.
     pub(super) in_place_tablespaces: bool,
+    /// Lines that are put behind those of the layer.
+    pub(super) kept: &'a [String],
 }
 
 impl RecoverySettings<'_> {
@@ -109,6 +122,9 @@ impl RecoverySettings<'_> {
             self.label, self.target
         );
         writeln!(text, "# {header}").expect("writing to a string does not fail");
+        for line in self.kept {
+            writeln!(text, "{line}").expect("writing to a string does not fail");
+        }
         for (name, value) in self.settings() {
             let value = quote_setting(&value);
             writeln!(text, "{name} = {value}").expect("writing to a string does not fail");
@@ -212,6 +228,7 @@ mod tests {
             planned_timeline: TimelineId::new(3),
             restore_command: command,
             in_place_tablespaces: false,
+            kept: &[],
         }
     }
 
@@ -297,6 +314,21 @@ mod tests {
                 .rewrite("")
                 .ends_with("\nallow_in_place_tablespaces = 'on'\n")
         );
+    }
+
+    #[test]
+    fn a_refreshed_standby_keeps_its_primary() {
+        let kept =
+            kept_settings("work_mem = 1\nPrimary_conninfo = 'host=a'\n# primary_slot_name = 'b'\n");
+        assert_eq!(kept, ["Primary_conninfo = 'host=a'"]);
+        let argv = command(&["get"]);
+        let settings = RecoverySettings {
+            kept: &kept,
+            ..settings(&Target::Standby, &argv)
+        };
+        let new = settings.rewrite("primary_conninfo = 'host=b'\n");
+        let of_layer = new.find("host=b").unwrap();
+        assert!(of_layer < new.find("host=a").unwrap(), "{new}");
     }
 
     #[test]

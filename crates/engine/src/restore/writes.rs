@@ -7,18 +7,18 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind, bytes_of_block};
+use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, EntryKind, bytes_of_block};
 use pgstrata_layer::overlay::{FilePlan, Take};
 use pgstrata_pgdata::backup_manifest::{ManifestFile, WalRange};
 use pgstrata_pgdata::{BackupManifestWriter, FileChecksum, Major};
 use rustix::fs::{
     Advice, AtFlags, Gid, Mode, OFlags, Uid, chmodat, chownat, fadvise, fchmod, fchown, mkdirat,
-    openat,
+    openat, unlinkat,
 };
 
 use super::destination::{Claimed, Root};
@@ -29,6 +29,9 @@ use crate::progress::Progress;
 /// From here on it is worth a system call to ask that written pages go to disk now rather than at the end.
 const WRITEBACK_BYTES: u64 = 1 << 20;
 
+/// Zeros are written in pieces of this size.
+const ZEROS_BYTES: u64 = 64 << 10;
+
 /// A file that is being written.
 #[derive(Debug)]
 pub(super) struct FileTask {
@@ -38,6 +41,8 @@ pub(super) struct FileTask {
     modified: i64,
     /// Frames that have not been written.
     left: AtomicU32,
+    /// Whether `backup_manifest` names it when all of them are.
+    listed: bool,
     /// Offset and checksum of what has been written.
     pieces: Mutex<Vec<(u64, FileChecksum)>>,
 }
@@ -81,7 +86,9 @@ pub(super) struct Writer<'a> {
     /// Prefix of paths that lie in another root than the data directory, with its index.
     prefixes: Vec<(String, usize)>,
     owner: Option<(Uid, Gid)>,
-    manifest: Mutex<ManifestSink>,
+    manifest: Option<Mutex<ManifestSink>>,
+    /// Bytes written to files of the cluster.
+    written: AtomicU64,
     progress: &'a Progress,
     /// Whether the source let its group read.
     group_access: AtomicBool,
@@ -91,14 +98,15 @@ impl<'a> Writer<'a> {
     pub(super) fn new(
         claimed: &'a Claimed,
         prefixes: Vec<(String, usize)>,
-        manifest: ManifestSink,
+        manifest: Option<ManifestSink>,
         progress: &'a Progress,
     ) -> Result<Self> {
         Ok(Self {
             owner: owner(&claimed.roots[0])?,
             roots: &claimed.roots,
             prefixes,
-            manifest: Mutex::new(manifest),
+            manifest: manifest.map(Mutex::new),
+            written: AtomicU64::new(0),
             progress,
             group_access: AtomicBool::new(false),
         })
@@ -127,27 +135,33 @@ impl<'a> Writer<'a> {
     pub(super) fn begin(
         &self,
         plan: FilePlan,
-        mut push: impl FnMut(WantedFrame<Part>) -> Result<()>,
+        push: impl FnMut(WantedFrame<Part>) -> Result<()>,
     ) -> Result<()> {
         if plan.kind == EntryKind::Directory {
             return self.create_directory(&plan.path, plan.mode);
         }
-        let Some((root, below)) = self.locate(&plan.path) else {
-            return Err(Error::new(
-                Kind::Damaged,
-                format!(
-                    "the index has a file \"{}\" where a directory belongs",
-                    plan.path
-                ),
-            ));
-        };
+        let (root, below) = self.locate_file(&plan.path)?;
         drop(self.create_file(root, below, plan.mode, plan.size_bytes)?);
+        self.enlist(plan, Vec::new(), push)
+    }
+
+    /// Gives each frame that a file needs to `push`. The file is there with its final size; `kept` of it has been
+    /// found to be as it must be.
+    pub(super) fn enlist(
+        &self,
+        plan: FilePlan,
+        mut kept: Vec<(u64, FileChecksum)>,
+        mut push: impl FnMut(WantedFrame<Part>) -> Result<()>,
+    ) -> Result<()> {
+        let (root, _) = self.locate_file(&plan.path)?;
+        kept.reserve(plan.pieces.len());
         let task = Arc::new(FileTask {
             root,
             size_bytes: plan.size_bytes,
             modified: plan.modified,
             left: AtomicU32::new(u32::try_from(plan.pieces.len()).unwrap_or(u32::MAX)),
-            pieces: Mutex::new(Vec::with_capacity(plan.pieces.len())),
+            listed: self.manifest.is_some() && is_listed(&plan.path),
+            pieces: Mutex::new(kept),
             path: plan.path,
         });
         if plan.pieces.is_empty() {
@@ -167,6 +181,90 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    fn locate_file<'p>(&self, path: &'p str) -> Result<(usize, &'p str)> {
+        self.locate(path).ok_or_else(|| {
+            Error::new(
+                Kind::Damaged,
+                format!("the index has a file \"{path}\" where a directory belongs"),
+            )
+        })
+    }
+
+    /// Opens a file that is there, with the permissions and the size it must have. `None` when there is none; one
+    /// that has other names is removed, for it may be part of a copy.
+    pub(super) fn open_existing(&self, plan: &FilePlan) -> Result<Option<File>> {
+        let (root, below) = self.locate_file(&plan.path)?;
+        let about = || {
+            format!(
+                "could not open \"{}\"",
+                self.full_path(root, below).display()
+            )
+        };
+        let dir = &self.roots[root].dir;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match openat(dir, below, flags, Mode::empty()) {
+            Ok(fd) => File::from(fd),
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(e) => return Err(io::Error::from(e)).context(about),
+        };
+        let status = file.metadata().context(about)?;
+        if status.nlink() > 1 {
+            unlinkat(dir, below, AtFlags::empty())
+                .map_err(io::Error::from)
+                .context(about)?;
+            return Ok(None);
+        }
+        let mode = plan.mode & 0o777 | 0o600;
+        if status.mode() & 0o7777 != mode {
+            fchmod(&file, Mode::from_raw_mode(mode))
+                .map_err(io::Error::from)
+                .context(about)?;
+        }
+        if let Some((user, group)) = self.owner {
+            fchown(&file, Some(user), Some(group))
+                .map_err(io::Error::from)
+                .context(about)?;
+        }
+        if status.len() != plan.size_bytes {
+            file.set_len(plan.size_bytes).context(about)?;
+        }
+        Ok(Some(file))
+    }
+
+    /// Makes blocks of an open file zeros.
+    pub(super) fn write_zeros(
+        &self,
+        file: &File,
+        plan: &FilePlan,
+        runs: &[BlockRun],
+    ) -> Result<()> {
+        let block = u64::from(BLOCK_BYTES);
+        let about = || format!("could not write \"{}\"", plan.path);
+        for run in runs {
+            let mut offset = u64::from(run.start) * block;
+            let end = (run.end() * block).min(plan.size_bytes);
+            while offset < end {
+                let length = (end - offset).min(ZEROS_BYTES);
+                let zeros = vec![0; usize::try_from(length).expect("64 KiB")];
+                file.write_all_at(&zeros, offset).context(about)?;
+                offset += length;
+                self.count(length);
+            }
+            self.progress.add_pages(u64::from(run.count));
+        }
+        Ok(())
+    }
+
+    fn count(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+        self.progress.add_done(bytes);
+    }
+
+    /// Bytes written to files of the cluster so far.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
     /// Creates a directory with the permissions it had; its owner can always work in it.
     pub(super) fn create_directory(&self, path: &str, mode: u32) -> Result<()> {
         let mode = mode & 0o777 | 0o700;
@@ -183,11 +281,12 @@ impl<'a> Writer<'a> {
             )
         };
         let dir = &self.roots[root].dir;
-        match mkdirat(dir, below, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        let existed = match mkdirat(dir, below, Mode::RWXU) {
+            Ok(()) => false,
+            Err(rustix::io::Errno::EXIST) => true,
             Err(e) => return Err(io::Error::from(e)).context(about),
-        }
-        if mode != 0o700 {
+        };
+        if existed || mode != 0o700 {
             chmodat(dir, below, Mode::from_raw_mode(mode), AtFlags::empty())
                 .map_err(io::Error::from)
                 .context(about)?;
@@ -254,8 +353,10 @@ impl<'a> Writer<'a> {
 
     /// Lists a file in `backup_manifest`.
     pub(super) fn list(&self, path: &str, modified: i64, checksum: FileChecksum) -> Result<()> {
-        let mut manifest = self
-            .manifest
+        let Some(manifest) = &self.manifest else {
+            return Ok(());
+        };
+        let mut manifest = manifest
             .lock()
             .expect("no thread panics while it holds the manifest");
         manifest.file(path, modified, checksum)
@@ -295,7 +396,7 @@ impl<'a> Writer<'a> {
             pieces.push((offset, FileChecksum::of(bytes)));
             let written = u64::try_from(bytes.len()).expect("usize has 64 bits");
             open.written += written;
-            self.progress.add_done(written);
+            self.count(written);
             pages += u64::from(take.run.count);
         }
         self.progress.add_pages(pages);
@@ -324,6 +425,9 @@ impl<'a> Writer<'a> {
 
     /// Puts the checksum of a finished file together and lists it.
     fn complete(&self, file: &FileTask) -> Result<()> {
+        if !file.listed {
+            return Ok(());
+        }
         let mut pieces = std::mem::take(
             &mut *file
                 .pieces
@@ -343,10 +447,7 @@ impl<'a> Writer<'a> {
             checksum.append(piece);
         }
         checksum.zeros(file.size_bytes.saturating_sub(checksum.size_bytes()));
-        if is_listed(&file.path) {
-            self.list(&file.path, file.modified, checksum)?;
-        }
-        Ok(())
+        self.list(&file.path, file.modified, checksum)
     }
 
     /// Whether files of ours may be read by the group, as those of the source were.
@@ -360,8 +461,10 @@ impl<'a> Writer<'a> {
 
     /// Ends `backup_manifest`.
     pub(super) fn finish(self, wal: WalRange) -> Result<()> {
-        let manifest = self
-            .manifest
+        let Some(manifest) = self.manifest else {
+            return Ok(());
+        };
+        let manifest = manifest
             .into_inner()
             .expect("no thread panics while it holds the manifest");
         manifest.finish(wal)

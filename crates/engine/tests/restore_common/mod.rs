@@ -15,7 +15,7 @@ use std::path::Path;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pgstrata_engine::repository::Repository;
-use pgstrata_engine::restore::{RestoreOptions, Target, TargetAction};
+use pgstrata_engine::restore::{Method, RestoreOptions, Target, TargetAction};
 use pgstrata_layer::digest;
 use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, DigestRef, EntryKind, FileEntry, FrameRef};
 use pgstrata_layer::frame::{Codec, FrameEncoder};
@@ -140,6 +140,7 @@ pub(crate) fn options(directory: &Path) -> RestoreOptions {
         wal_directory: None,
         restore_command: vec!["/usr/bin/pgstrata".to_owned(), "archive-get".to_owned()],
         jobs: 3,
+        method: Method::default(),
     }
 }
 
@@ -527,6 +528,7 @@ fn manifest_of(
         label: label.to_string(),
         layer_id: layer_id.iter().map(|byte| format!("{byte:02x}")).collect(),
         parent: None,
+        replaces: Vec::new(),
         cluster: ClusterIdentity {
             system_identifier: control.system_identifier,
             major: 15,

@@ -9,6 +9,7 @@
     reason = "shared by tests that use different parts; a failure here is a failed test"
 )]
 
+pub mod merging;
 pub mod sample;
 
 use std::collections::BTreeMap;

@@ -189,6 +189,7 @@ pub fn full_manifest(layer: &StoredLayer) -> Manifest {
         label: FULL.to_owned(),
         layer_id: hex(FULL_ID),
         parent: None,
+        replaces: Vec::new(),
         cluster: ClusterIdentity {
             system_identifier: SYSTEM_IDENTIFIER,
             major: 15,

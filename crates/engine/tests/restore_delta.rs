@@ -1,0 +1,369 @@
+//! Restores onto what is there, and layer over layer: the same bytes as a restore into an empty directory, and no more
+//! fetched and written than must be.
+
+#![allow(
+    clippy::as_conversions,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests state facts about small numbers"
+)]
+
+mod restore_common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+
+use pgstrata_engine::error::{Kind, Result};
+use pgstrata_engine::progress::Progress;
+use pgstrata_engine::repository::Repository;
+use pgstrata_engine::repository::fault::{Fault, FaultStore};
+use pgstrata_engine::restore::{self, MARKER, Method, RestoreReport, Target};
+use pgstrata_layer::label::Label;
+use restore_common::{Made, chain_of_three, options};
+
+async fn restore(
+    repository: &Repository,
+    made: &Made,
+    (directory, method): (&Path, Method),
+    label: Option<&Label>,
+) -> Result<RestoreReport> {
+    let mut options = options(directory);
+    options.method = method;
+    options.label = label.cloned();
+    let plan = restore::plan(repository, &made.cluster, options).await?;
+    restore::execute(repository, &plan, &Progress::default()).await
+}
+
+/// Every file, link and directory below, with its contents.
+fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    fn walk(root: &Path, directory: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().display().to_string();
+            if path.is_symlink() {
+                let target = fs::read_link(&path).unwrap();
+                found.insert(name, target.display().to_string().into_bytes());
+            } else if path.is_dir() {
+                found.insert(name, b"directory".to_vec());
+                walk(root, &path, found);
+            } else {
+                found.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk(root, root, &mut found);
+    // It says when files of the restore's own making were written.
+    found.remove("backup_manifest");
+    found
+}
+
+fn assert_same(left: &Path, right: &Path) {
+    let (left, right) = (tree(left), tree(right));
+    assert_eq!(
+        left.keys().collect::<Vec<_>>(),
+        right.keys().collect::<Vec<_>>()
+    );
+    for (path, contents) in &left {
+        assert!(contents == &right[path], "{path} differs");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_layer_can_be_restored_in_place_over_every_other() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    let fresh = |label: &Label| scratch.path().join(label.as_str());
+    for label in &made.labels {
+        let to = (fresh(label), Method::Overlay);
+        restore(&repository, &made, (&to.0, to.1), Some(label))
+            .await
+            .unwrap();
+    }
+    let delta = (target.as_path(), Method::Delta);
+    // An empty directory is filled as by any restore.
+    restore(&repository, &made, delta, Some(&made.labels[0]))
+        .await
+        .unwrap();
+    for at in [2, 0, 1, 2, 1, 0] {
+        let label = &made.labels[at];
+        let report = restore(&repository, &made, delta, Some(label))
+            .await
+            .unwrap();
+        assert!(report.read_bytes > 0);
+        assert_same(&target, &fresh(label));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_right_is_neither_fetched_nor_written() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    let all = restore(&repository, &made, (&target, Method::Overlay), None)
+        .await
+        .unwrap();
+    let delta = (target.as_path(), Method::Delta);
+    let report = restore(&repository, &made, delta, None).await.unwrap();
+    // postgresql.auto.conf alone differs: recovery settings were put into it.
+    assert_eq!((report.pages, report.frames), (1, 1));
+    assert!(report.written_bytes < 100, "{}", report.written_bytes);
+    assert!(report.fetched_bytes < 1000 && all.fetched_bytes > 10_000);
+    made.assert_restored(&target);
+
+    // One page of a large file: one frame of three pages is fetched for it.
+    let file = target.join("base/5/60");
+    let mut contents = fs::read(&file).unwrap();
+    contents[7 * 8192 + 100] ^= 1;
+    fs::write(&file, &contents).unwrap();
+    let report = restore(&repository, &made, delta, None).await.unwrap();
+    assert_eq!((report.pages, report.frames), (2, 2));
+    assert!(
+        report.written_bytes < 8192 + 100,
+        "{}",
+        report.written_bytes
+    );
+    made.assert_restored(&target);
+}
+
+/// mtime and size say nothing: contents do.
+#[tokio::test(flavor = "multi_thread")]
+async fn times_are_not_trusted_and_strays_go() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let (fresh, target) = (scratch.path().join("fresh"), scratch.path().join("data"));
+    for to in [&fresh, &target] {
+        restore(&repository, &made, (to, Method::Overlay), None)
+            .await
+            .unwrap();
+    }
+    let time = fs::metadata(target.join("base/5/10"))
+        .unwrap()
+        .modified()
+        .unwrap();
+    for path in ["base/5/10", "pg_note"] {
+        let mut contents = fs::read(target.join(path)).unwrap();
+        contents[8192] ^= 0xff;
+        fs::write(target.join(path), &contents).unwrap();
+        let file = fs::File::options()
+            .write(true)
+            .open(target.join(path))
+            .unwrap();
+        file.set_modified(time).unwrap();
+    }
+    // Pages where zeros belong, a file too long, one too short, one missing, and what does not belong at all.
+    fs::write(target.join("base/5/30"), vec![3; 64 * 8192]).unwrap();
+    fs::write(target.join("base/5/40"), vec![1; 5 * 8192]).unwrap();
+    fs::write(target.join("base/5/60"), vec![1; 100]).unwrap();
+    fs::remove_file(target.join("base/5/20")).unwrap();
+    for path in [
+        "standby.signal",
+        "base/5/stray",
+        "pg_replslot/slot",
+        "pg_wal/old",
+    ] {
+        fs::write(target.join(path), b"x").unwrap();
+    }
+    fs::create_dir_all(target.join("base/77/deep")).unwrap();
+    fs::write(target.join("base/77/deep/file"), b"x").unwrap();
+    let outside = scratch.path().join("outside");
+    fs::write(&outside, b"precious").unwrap();
+    symlink(&outside, target.join("base/5/link")).unwrap();
+    // Part of a copy made with hard links: its other name must keep what it has.
+    let copy = scratch.path().join("copy");
+    fs::hard_link(target.join("base/5/50"), &copy).unwrap_or_else(|_| {
+        fs::hard_link(target.join("base/5/60"), &copy).unwrap();
+    });
+    let before = fs::read(&copy).unwrap();
+    let report = restore(&repository, &made, (&target, Method::Delta), None)
+        .await
+        .unwrap();
+    assert!(report.removed >= 8, "{}", report.removed);
+    assert_same(&target, &fresh);
+    assert_eq!(fs::read(&outside).unwrap(), b"precious");
+    assert_eq!(fs::read(&copy).unwrap(), before);
+    // What backup_manifest says is the same too, times of the restore's own files aside.
+    let sums = |root: &Path| {
+        let text = fs::read_to_string(root.join("backup_manifest")).unwrap();
+        let lines = text.lines().filter(|line| line.contains("base/"));
+        let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sums(&target), sums(&fresh));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delta_that_fails_anywhere_cannot_be_started_and_is_completed_by_another() {
+    let memory = Arc::new(object_store::memory::InMemory::new());
+    let repository = Repository::with_store(memory.clone());
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let (first, last) = (&made.labels[0], &made.labels[2]);
+    let fresh = scratch.path().join("fresh");
+    restore(&repository, &made, (&fresh, Method::Overlay), Some(last))
+        .await
+        .unwrap();
+    let (mut failures, mut begun) = (0, 0);
+    for nth in 0.. {
+        let target = scratch.path().join(format!("data{nth}"));
+        restore(&repository, &made, (&target, Method::Overlay), Some(first))
+            .await
+            .unwrap();
+        let store = FaultStore::failing_at(nth, Fault::Before, memory.clone());
+        let faulty = Repository::with_store(store);
+        let delta = (target.as_path(), Method::Delta);
+        let outcome = restore(&faulty, &made, delta, Some(last)).await;
+        if outcome.is_ok() {
+            assert_same(&target, &fresh);
+            break;
+        }
+        failures += 1;
+        if target.join(MARKER).exists() {
+            begun += 1;
+            assert!(!target.join("global/pg_control").exists());
+            // Only a restore in place may go on from here: it knows that this was a cluster of somebody's.
+            let error = restore(&repository, &made, (&target, Method::Overlay), Some(last))
+                .await
+                .unwrap_err();
+            assert_eq!(error.kind(), Kind::Refused);
+            assert!(error.hint_text().unwrap().contains("--delta"));
+        } else {
+            assert!(target.join("global/pg_control").exists());
+        }
+        restore(&repository, &made, delta, Some(last))
+            .await
+            .unwrap();
+        assert_same(&target, &fresh);
+        fs::remove_dir_all(&target).unwrap();
+    }
+    assert!(failures > 10 && begun > 5, "{failures} {begun}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_clusters_and_running_servers_are_refused_and_left_alone() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    restore(&repository, &made, (&target, Method::Overlay), None)
+        .await
+        .unwrap();
+    let delta = (target.as_path(), Method::Delta);
+    let refused = async |why: &str| {
+        let before = tree(&target);
+        let error = restore(&repository, &made, delta, None).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Refused, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+        assert!(before == tree(&target), "{why}");
+    };
+    let pid = target.join("postmaster.pid");
+    fs::write(&pid, format!("{}\n/data\n", std::process::id())).unwrap();
+    refused("runs in").await;
+    fs::remove_file(&pid).unwrap();
+
+    let ready = target.join("pg_wal/archive_status/0000000100000000000000F0.ready");
+    fs::write(&ready, b"").unwrap();
+    fs::write(target.join("pg_wal/0000000100000000000000F0"), b"x").unwrap();
+    refused("never archived").await;
+    fs::remove_file(&ready).unwrap();
+
+    let control = target.join("global/pg_control");
+    let ours = fs::read(&control).unwrap();
+    let other = include_bytes!("../../pgdata/tests/golden/16/pg_control_production");
+    fs::write(&control, other).unwrap();
+    refused("another cluster").await;
+    fs::remove_file(&control).unwrap();
+    refused("not empty").await;
+    fs::write(&control, &ours).unwrap();
+    // The stale file of a server that was killed does not count.
+    fs::write(&pid, "999999999\n/data\n").unwrap();
+    restore(&repository, &made, delta, None).await.unwrap();
+    made.assert_restored(&target);
+    assert!(!pid.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_that_is_refreshed_keeps_its_primary() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    restore(&repository, &made, (&target, Method::Overlay), None)
+        .await
+        .unwrap();
+    let conf = target.join("postgresql.auto.conf");
+    fs::write(&conf, "work_mem = 1\nprimary_conninfo = 'host=p'\n").unwrap();
+    let mut options = options(&target);
+    (options.method, options.target) = (Method::Delta, Target::Standby);
+    let plan = restore::plan(&repository, &made.cluster, options)
+        .await
+        .unwrap();
+    let cancelled = Progress::default();
+    cancelled.cancel();
+    // Interrupted and run again, it still knows.
+    restore::execute(&repository, &plan, &cancelled)
+        .await
+        .unwrap_err();
+    fs::write(&conf, "").unwrap();
+    restore::execute(&repository, &plan, &Progress::default())
+        .await
+        .unwrap();
+    let text = fs::read_to_string(&conf).unwrap();
+    assert!(text.contains("primary_conninfo = 'host=p'"), "{text}");
+    assert!(!text.contains("work_mem = 1"), "{text}");
+    assert!(target.join("standby.signal").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layer_over_layer_gives_the_same_bytes_and_writes_more() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let (overlay, layered) = (scratch.path().join("a"), scratch.path().join("b"));
+    let once = restore(&repository, &made, (&overlay, Method::Overlay), None)
+        .await
+        .unwrap();
+    let again = restore(&repository, &made, (&layered, Method::OldestFirst), None)
+        .await
+        .unwrap();
+    assert_same(&layered, &overlay);
+    assert!(
+        again.written_bytes > once.written_bytes && again.frames > once.frames,
+        "{once:?} {again:?}"
+    );
+}
+
+/// Block 0 and 2 of `base/5/10` are overwritten in the base's first frame of three pages: that frame is decoded once,
+/// for the one page that still counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_overwritten_frames_are_decoded_once() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    let plan = restore::plan(&repository, &made.cluster, options(&target))
+        .await
+        .unwrap();
+    assert!(plan.read_amplification > 1.0, "{}", plan.read_amplification);
+    let base = &plan.layers[2];
+    assert!(base.needed_bytes < base.fetch_bytes, "{base:?}");
+    let report = restore::execute(&repository, &plan, &Progress::default())
+        .await
+        .unwrap();
+    assert_eq!(report.frames, plan.frames);
+    // Without the increments nothing is fetched in vain.
+    let mut alone = options(&scratch.path().join("full"));
+    alone.label = Some(made.labels[0].clone());
+    let plan = restore::plan(&repository, &made.cluster, alone)
+        .await
+        .unwrap();
+    assert!((plan.read_amplification - 1.0).abs() < 1e-9);
+}
