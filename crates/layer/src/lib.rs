@@ -29,6 +29,7 @@ mod object;
 pub mod overlay;
 pub mod pack;
 mod record;
+pub mod retention;
 pub mod wal;
 
 pub use error::{Error, Kind, Result};

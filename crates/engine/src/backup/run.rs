@@ -1,6 +1,5 @@
 //! The acts of a backup in their order.
 
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +25,7 @@ use super::report::{BackupPlan, BackupReport};
 use super::source::{self, Question};
 use super::wal::{self, Archive, Following, Stream, WalChoice};
 use super::worker::corrupt_page_error;
-use crate::catalog::{self, Layer};
+use crate::catalog::{self, Layer, hex, host_name};
 use crate::cluster::ScannedFile;
 use crate::cluster::control::{ControlReading, check_start_is_visible};
 use crate::cluster::scan::Scan;
@@ -441,6 +440,9 @@ impl Backup<'_> {
             .destination
             .cluster
             .manifest_key(&self.destination.label);
+        // Expiry and merging leave a chain alone that is being built upon; this is for whom they did not see.
+        let destination = &self.destination;
+        catalog::still_there(&destination.repository, &destination.cluster, &self.chain).await?;
         self.committing.store(true, Ordering::Relaxed);
         self.destination
             .repository
@@ -525,13 +527,4 @@ fn check_label(stopped: &Stopped, start_lsn: Lsn, ready: &Ready) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-fn host_name() -> String {
-    fs::read_to_string("/proc/sys/kernel/hostname")
-        .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

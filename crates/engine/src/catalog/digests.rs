@@ -7,7 +7,7 @@ use pgstrata_layer::digest;
 use pgstrata_layer::entry::{BLOCK_BYTES, FileEntry};
 use pgstrata_layer::index::{decode_digests, digest_range};
 use pgstrata_layer::keys::ClusterName;
-use pgstrata_layer::overlay::{DigestSource, chain_of, digest_sources};
+use pgstrata_layer::overlay::{DigestRun, DigestSource, chain_of, digest_sources};
 use tokio::runtime::Handle;
 
 use super::{Layer, PartLocation, missing_is_damage};
@@ -89,6 +89,37 @@ impl ChainDigests {
                 };
                 *place = *digest;
             }
+        }
+        Ok(digests)
+    }
+
+    /// The digests of these pages, in their order; none for zeros.
+    pub(crate) fn of_runs(
+        &mut self,
+        entries: &[Option<FileEntry>],
+        runs: &[DigestRun],
+    ) -> Result<Vec<u64>> {
+        let path = entries
+            .iter()
+            .flatten()
+            .next()
+            .map_or("", |entry| &entry.path);
+        let mut stored: Vec<Option<Vec<u64>>> = self.chain.iter().map(|_| None).collect();
+        let mut digests = Vec::new();
+        for found in runs {
+            let DigestSource::Stored { layer, first } = found.source else {
+                continue;
+            };
+            let of_layer = self.of_layer(&mut stored, layer, (path, entries))?;
+            let first = usize::try_from(first).expect("usize has 64 bits");
+            let count = usize::try_from(found.run.count).expect("usize has 64 bits");
+            let run = of_layer.get(first..).and_then(|rest| rest.get(..count));
+            digests.extend_from_slice(run.ok_or_else(|| {
+                Error::new(
+                    Kind::Damaged,
+                    format!("block {} of \"{path}\" has no digest", found.run.start),
+                )
+            })?);
         }
         Ok(digests)
     }

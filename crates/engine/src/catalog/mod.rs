@@ -8,6 +8,7 @@
 mod chain;
 mod digests;
 mod label;
+mod presence;
 mod remove;
 
 use futures::{StreamExt, TryStreamExt};
@@ -22,6 +23,7 @@ pub(crate) use chain::missing_is_damage;
 pub use chain::{ChainEntries, PartLocation};
 pub(crate) use digests::ChainDigests;
 pub use label::claim;
+pub(crate) use presence::{hex, host_name, still_there};
 pub use remove::{remove_layer, remove_leftover};
 
 use crate::error::{Error, Kind, Result};
@@ -209,7 +211,8 @@ impl Catalog {
     /// The layer that `child` stands on: the one it names, or one merged out of that and those below, which is
     /// preferred because it makes the chain shorter.
     fn parent_of(&self, child: &Layer, parent: &ParentRef) -> Result<&Layer> {
-        if let Some(found) = self.standing_for(parent).next() {
+        let stands = |layer: &&Layer| layer.manifest.stands_for(&layer.manifest_digest, parent);
+        if let Some(found) = self.layers.iter().rfind(stands) {
             return Ok(found);
         }
         let label = Label::parse(&parent.label).ok_or_else(|| {
@@ -226,15 +229,6 @@ impl Catalog {
         ))
     }
 
-    /// The layers that may be stood on by who names `parent`, merged ones first.
-    pub(crate) fn standing_for<'a>(
-        &'a self,
-        parent: &'a ParentRef,
-    ) -> impl Iterator<Item = &'a Layer> {
-        let stands = |layer: &&Layer| layer.manifest.stands_for(&layer.manifest_digest, parent);
-        self.layers.iter().rev().filter(stands)
-    }
-
     /// Those of `unwanted`, newest first, that can be removed in this order while every other layer keeps a parent.
     #[must_use]
     pub fn removable(&self, unwanted: &[Label]) -> Vec<Label> {
@@ -246,8 +240,8 @@ impl Catalog {
             let left = |other: &&Layer| other.label != layer.label && !gone.contains(&other.label);
             let needed = self.layers.iter().filter(left).any(|child| {
                 child.manifest.parent.as_ref().is_some_and(|parent| {
-                    let stands = layer.manifest.stands_for(&layer.manifest_digest, parent);
-                    stands && !self.standing_for(parent).any(|other| left(&other))
+                    let stands = |on: &Layer| on.manifest.stands_for(&on.manifest_digest, parent);
+                    stands(layer) && !self.layers.iter().filter(left).any(stands)
                 })
             });
             if !needed {

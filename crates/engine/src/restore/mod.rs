@@ -35,6 +35,7 @@ pub use destination::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};
 pub use execute::{RestoreReport, execute};
 pub use plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
 pub use target::{Target, TargetAction, TimelineChoice};
+pub(crate) use writes::pages_of;
 
 /// What to restore, how far, and to where.
 #[derive(Clone, Debug)]

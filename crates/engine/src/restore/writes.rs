@@ -472,7 +472,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Where `take` goes in a file of `size_bytes`, and its bytes within the frame. The last block may be partial.
-pub(super) fn pages_of<'r>(take: &Take, raw: &'r [u8], size_bytes: u64) -> Option<(u64, &'r [u8])> {
+pub(crate) fn pages_of<'r>(take: &Take, raw: &'r [u8], size_bytes: u64) -> Option<(u64, &'r [u8])> {
     let block = u64::from(BLOCK_BYTES);
     let offset = u64::from(take.run.start) * block;
     let last = take.run.start.checked_add(take.run.count.checked_sub(1)?)?;

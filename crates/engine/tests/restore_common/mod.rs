@@ -169,7 +169,7 @@ fn with_directories(files: Vec<(&str, Vec<u8>)>) -> Files {
         .collect()
 }
 
-fn generations() -> [Files; 3] {
+pub(crate) fn generations() -> [Files; 3] {
     let plain = || {
         vec![
             ("PG_VERSION", b"15\n".to_vec()),

@@ -1,0 +1,404 @@
+//! The acts of a merge in their order.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_layer::claim::ClaimRecord;
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::{Label, LayerKind};
+use pgstrata_layer::manifest::{self, ChangeSource, ChangeSourceRecord, Manifest, ParentRef};
+use tokio::runtime::Handle;
+
+use super::compare::{check_frames, check_same_state};
+use super::window::Workshop;
+use super::write::{Destination, LayerWriter, Written, reason};
+use super::{Input, MergeOptions, MergePlan, MergeReport};
+use crate::catalog::{self, Catalog, Layer, remove_layer};
+use crate::error::{Error, Kind, Result};
+use crate::progress::Progress;
+use crate::repository::Repository;
+use crate::restore::Source;
+
+/// Version of the plan's JSON.
+const SCHEMA: u32 = 1;
+
+const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
+
+/// Says what a merge would do now; changes nothing.
+///
+/// # Errors
+/// When the layers cannot be merged.
+pub async fn plan(
+    repository: &Repository,
+    cluster: &ClusterName,
+    options: &MergeOptions,
+) -> Result<MergePlan> {
+    let catalog = Catalog::load(repository, cluster).await?;
+    Ok(Choice::new(&catalog, options)?.plan(&catalog))
+}
+
+/// Merges. When it returns `Ok` the merged layer exists and has been compared with its inputs.
+///
+/// # Errors
+/// What kept it from being made, or from being what it must be; no input is removed then.
+pub async fn execute(
+    repository: &Repository,
+    cluster: &ClusterName,
+    options: &MergeOptions,
+    progress: &Progress,
+) -> Result<MergeReport> {
+    let started = Instant::now();
+    let catalog = Catalog::load(repository, cluster).await?;
+    let choice = Choice::new(&catalog, options)?;
+    let source = Source {
+        repository: repository.clone(),
+        cluster: cluster.clone(),
+        runtime: Handle::current(),
+    };
+    let bytes = choice.inputs[0].manifest.totals.cluster_bytes;
+    progress.set_total(bytes);
+    let (label, written) = match &choice.existing {
+        Some(existing) => (existing.label.clone(), Written::default()),
+        None => make(&source, &catalog, &choice, (options, progress)).await?,
+    };
+    let fetched_bytes = progress.read().stored_bytes;
+    verify(&source, &choice, &label, (options.jobs, progress)).await?;
+    tracing::info!(%label, "the merged layer was read back and is what it must be");
+    let mut notes = Vec::new();
+    let removed = match options.remove {
+        true => remove_inputs(&source, &choice, &label, &mut notes).await?,
+        false => Vec::new(),
+    };
+    Ok(MergeReport {
+        label: label.to_string(),
+        inputs: choice.labels().iter().map(Label::to_string).collect(),
+        stands_on: choice.below.as_ref().map(|layer| layer.label.to_string()),
+        frames_copied: written.frames_copied,
+        copied_bytes: written.copied_bytes,
+        frames_encoded: written.frames_encoded,
+        encoded_bytes: written.encoded_bytes,
+        fetched_bytes,
+        pack_bytes: written.pack_bytes,
+        removed: removed.iter().map(Label::to_string).collect(),
+        seconds: started.elapsed().as_secs_f64(),
+        notes,
+    })
+}
+
+/// Which layers, and where the merged one will stand.
+struct Choice {
+    /// Newest first.
+    inputs: Vec<Arc<Layer>>,
+    /// The layers below, newest first.
+    rest: Vec<Arc<Layer>>,
+    below: Option<Arc<Layer>>,
+    existing: Option<Arc<Layer>>,
+}
+
+impl Choice {
+    fn new(catalog: &Catalog, options: &MergeOptions) -> Result<Self> {
+        let chain = catalog.chain(&options.label)?;
+        let oldest = match &options.into {
+            None => chain.len() - 1,
+            Some(into) => {
+                catalog.layer(into)?;
+                let found = chain.iter().position(|layer| layer.label == *into);
+                found.ok_or_else(|| {
+                    let labels: Vec<&str> =
+                        chain.iter().map(|layer| layer.label.as_str()).collect();
+                    Error::new(
+                        Kind::Usage,
+                        format!("layer {} does not stand on {into}", options.label),
+                    )
+                    .hint(format!("its chain is {}", labels.join(", ")))
+                })?
+            }
+        };
+        if oldest == 0 {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("there is nothing to merge {} with", options.label),
+            )
+            .hint("name a layer that stands on others, and with --into the oldest to merge"));
+        }
+        let layers = |part: &[&Layer]| -> Vec<Arc<Layer>> {
+            part.iter().map(|&layer| Arc::new(layer.clone())).collect()
+        };
+        let (inputs, rest) = (layers(&chain[..=oldest]), layers(&chain[oldest + 1..]));
+        let below = rest.first().cloned();
+        let existing = existing(catalog, &inputs[0], below.as_deref());
+        Ok(Self {
+            existing: existing.map(|layer| Arc::new(layer.clone())),
+            inputs,
+            rest,
+            below,
+        })
+    }
+
+    fn labels(&self) -> Vec<Label> {
+        self.inputs
+            .iter()
+            .map(|layer| layer.label.clone())
+            .collect()
+    }
+
+    /// What can go once a layer that replaces the newest input exists.
+    fn removable(&self, catalog: &Catalog) -> BTreeSet<Label> {
+        let labels = self.labels();
+        // Who stands on the newest will have the merged layer to stand on; all others must be inputs themselves.
+        let newest = self.own_ref();
+        let mut gone = BTreeSet::from([labels[0].clone()]);
+        for input in &self.inputs[1..] {
+            let needed = catalog.layers.iter().any(|child| {
+                let parent = child.manifest.parent.as_ref();
+                let stands = parent.is_some_and(|parent| {
+                    input.manifest.stands_for(&input.manifest_digest, parent) && *parent != newest
+                });
+                let merged = self.existing.as_ref();
+                stands
+                    && !gone.contains(&child.label)
+                    && merged.is_none_or(|merged| merged.label != child.label)
+            });
+            if !needed {
+                gone.insert(input.label.clone());
+            }
+        }
+        gone
+    }
+
+    fn own_ref(&self) -> ParentRef {
+        let newest = &self.inputs[0];
+        ParentRef {
+            label: newest.label.to_string(),
+            manifest_digest: newest.manifest_digest.clone(),
+        }
+    }
+
+    fn plan(&self, catalog: &Catalog) -> MergePlan {
+        let removable = self.removable(catalog);
+        let inputs = self.inputs.iter().map(|layer| Input {
+            label: layer.label.to_string(),
+            pack_bytes: layer.manifest.pack_bytes,
+            removable: removable.contains(&layer.label),
+        });
+        MergePlan {
+            schema: SCHEMA,
+            inputs: inputs.collect(),
+            stands_on: self.below.as_ref().map(|layer| layer.label.to_string()),
+            existing: self.existing.as_ref().map(|layer| layer.label.to_string()),
+            notes: at_work(catalog, None),
+        }
+    }
+}
+
+/// A layer that an earlier merge of the same inputs has made.
+fn existing<'a>(catalog: &'a Catalog, newest: &Layer, below: Option<&Layer>) -> Option<&'a Layer> {
+    let own = ParentRef {
+        label: newest.label.to_string(),
+        manifest_digest: newest.manifest_digest.clone(),
+    };
+    catalog.layers.iter().rev().find(|layer| {
+        let parent = layer.manifest.parent.as_ref();
+        let same_place = match (parent, below) {
+            (None, None) => true,
+            (Some(parent), Some(below)) => {
+                below.manifest.stands_for(&below.manifest_digest, parent)
+            }
+            _ => false,
+        };
+        same_place && layer.manifest.replaces.contains(&own)
+    })
+}
+
+/// Backups and merges under way, which may be reading layers or be about to stand on them. `but` is our own.
+pub(crate) fn at_work(catalog: &Catalog, but: Option<&Label>) -> Vec<String> {
+    let unfinished = catalog.unfinished.iter();
+    unfinished
+        .filter(|unfinished| but != Some(&unfinished.label) && !unfinished.is_abandoned())
+        .map(|unfinished| {
+            format!(
+                "{} is being made, or was interrupted less than a day ago: nothing is removed meanwhile",
+                unfinished.label
+            )
+        })
+        .collect()
+}
+
+async fn make(
+    source: &Source,
+    catalog: &Catalog,
+    choice: &Choice,
+    (options, progress): (&MergeOptions, &Progress),
+) -> Result<(Label, Written)> {
+    let layer_id: [u8; 16] = rand::random();
+    let kind = match choice.below {
+        Some(_) => LayerKind::Incremental,
+        None => LayerKind::Full,
+    };
+    let claim = ClaimRecord {
+        label: String::new(),
+        layer_id: catalog::hex(&layer_id),
+        host: catalog::host_name(),
+        pid: std::process::id(),
+        started_at: Timestamp::now(),
+        written_by: WRITTEN_BY.to_owned(),
+    };
+    let below = choice.below.as_ref().map(|layer| &layer.label);
+    let label = catalog::claim(
+        &source.repository,
+        &source.cluster,
+        catalog,
+        (kind, below),
+        claim,
+    )
+    .await?;
+    tracing::info!(%label, "{}", reason(&choice.inputs));
+    let committing = AtomicBool::new(false);
+    let outcome = write(
+        source,
+        choice,
+        (&label, layer_id),
+        (options, progress),
+        &committing,
+    )
+    .await;
+    if outcome.is_err() {
+        if committing.load(Ordering::Relaxed) {
+            tracing::warn!(%label, "it is not known whether the merged layer was committed: see info");
+        } else if let Err(error) =
+            catalog::remove_leftover(&source.repository, &source.cluster, &label).await
+        {
+            tracing::warn!(%label, %error, "could not remove what the failed merge has stored: it is harmless, and listed by info");
+        }
+    }
+    outcome.map(|written| (label, written))
+}
+
+async fn write(
+    source: &Source,
+    choice: &Choice,
+    (label, layer_id): (&Label, [u8; 16]),
+    (options, progress): (&MergeOptions, &Progress),
+    committing: &AtomicBool,
+) -> Result<Written> {
+    let (task, inputs) = (source.clone(), choice.inputs.clone());
+    let (own_label, progress) = (label.clone(), progress.clone());
+    let (codec, jobs) = (options.codec, options.jobs);
+    let stands_on_others = choice.below.is_some();
+    let written = tokio::task::spawn_blocking(move || {
+        let workshop = Workshop {
+            source: &task,
+            layers: &inputs,
+            codec,
+            jobs,
+            progress: &progress,
+        };
+        let destination = Destination {
+            label: &own_label,
+            layer_id,
+            stands_on_others,
+        };
+        LayerWriter::new(workshop, destination)?.run()
+    });
+    let written = written
+        .await
+        .map_err(|e| Error::new(Kind::Interrupted, format!("the merge was stopped: {e}")))??;
+    let object = manifest::encode(&merged_manifest(choice, (label, layer_id), &written));
+    // What we could not read back must not be written.
+    manifest::decode(&object)?;
+    committing.store(true, Ordering::Relaxed);
+    let key = source.cluster.manifest_key(label);
+    source.repository.create(&key, Bytes::from(object)).await?;
+    Ok(written)
+}
+
+fn merged_manifest(
+    choice: &Choice,
+    (label, layer_id): (&Label, [u8; 16]),
+    written: &Written,
+) -> Manifest {
+    let newest = &choice.inputs[0].manifest;
+    let mut replaces = vec![choice.own_ref()];
+    replaces.extend(newest.replaces.iter().cloned());
+    Manifest {
+        label: label.to_string(),
+        layer_id: catalog::hex(&layer_id),
+        parent: choice.below.as_ref().map(|below| ParentRef {
+            label: below.label.to_string(),
+            manifest_digest: below.manifest_digest.clone(),
+        }),
+        replaces,
+        written_by: WRITTEN_BY.to_owned(),
+        change_source: ChangeSourceRecord {
+            used: match choice.below {
+                None => ChangeSource::Everything,
+                Some(_) => newest.change_source.used,
+            },
+            reason: reason(&choice.inputs),
+        },
+        index: written.parts.clone(),
+        pack_count: written.pack_count,
+        pack_bytes: written.pack_bytes,
+        totals: written.totals,
+        corrupt_pages: written.corrupt_pages.clone(),
+        ..newest.clone()
+    }
+}
+
+/// Reads the merged layer back and compares it with the inputs.
+async fn verify(
+    source: &Source,
+    choice: &Choice,
+    label: &Label,
+    (jobs, progress): (usize, &Progress),
+) -> Result<()> {
+    let catalog = Catalog::load(&source.repository, &source.cluster).await?;
+    let merged = Arc::new(catalog.layer(label)?.clone());
+    let mut ours = vec![Arc::clone(&merged)];
+    ours.extend(choice.rest.iter().cloned());
+    let mut inputs = choice.inputs.clone();
+    inputs.extend(choice.rest.iter().cloned());
+    let (source, progress) = (source.clone(), progress.clone());
+    let verified = tokio::task::spawn_blocking(move || {
+        check_same_state(&source, &ours, &inputs, &progress)?;
+        check_frames(&source, &merged, jobs, &progress)
+    });
+    let verified = verified.await.unwrap_or_else(|e| {
+        Err(Error::new(
+            Kind::Interrupted,
+            format!("the merge was stopped: {e}"),
+        ))
+    });
+    verified.map_err(|error| error.while_doing(format!("could not verify layer {label}")))
+}
+
+async fn remove_inputs(
+    source: &Source,
+    choice: &Choice,
+    merged: &Label,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Label>> {
+    // Looked at again: a backup may have begun, or another layer been made, in the meantime.
+    let catalog = Catalog::load(&source.repository, &source.cluster).await?;
+    catalog.layer(merged)?;
+    notes.extend(at_work(&catalog, None));
+    if !notes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let removable = catalog.removable(&choice.labels());
+    for label in &removable {
+        remove_layer(&source.repository, &source.cluster, label).await?;
+    }
+    for label in choice
+        .labels()
+        .iter()
+        .filter(|label| !removable.contains(label))
+    {
+        notes.push(format!("{label} stays: other layers stand on it"));
+    }
+    Ok(removable)
+}
