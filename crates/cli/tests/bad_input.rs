@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::path::PathBuf;
 
 use pgstrata_lab::cluster::{Cluster, Major, StopMode};
 use pgstrata_lab::s3::S3Server;
@@ -353,6 +354,104 @@ fn missing_truncated_and_altered_objects_are_named() {
         }
     }
     stage.ok(&["verify", "--deep"]);
+}
+
+#[test]
+fn a_repository_that_is_read_only_is_named_and_can_still_be_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&[]);
+    let root = PathBuf::from(stage.repository.trim_start_matches("file://"));
+    let mut directories = vec![root];
+    let mut seal = |mode: u32| {
+        let mut at = 0;
+        while let Some(directory) = directories.get(at).cloned() {
+            if mode == 0o555 {
+                let entries = fs::read_dir(&directory).unwrap().flatten();
+                directories.extend(entries.map(|e| e.path()).filter(|path| path.is_dir()));
+            }
+            fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+            at += 1;
+        }
+    };
+    seal(0o555);
+    let pgdata = stage.pgdata();
+    require(
+        stage.fails(&["backup", "-D", &pgdata]),
+        REPOSITORY,
+        &["could not", "ermission denied"],
+    );
+    require(
+        stage.fails(&["--cluster", "other", "init", "-D", &pgdata]),
+        REPOSITORY,
+        &["could not", "ermission denied"],
+    );
+    assert_eq!(stage.layer_counts(), (1, 0));
+    stage.restore("restored", &["--type", "none"]);
+    seal(0o755);
+    stage.backup(&[]);
+}
+
+#[test]
+fn rule_11_a_chain_stands_on_the_very_parent_it_was_made_on() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let label = |report: &serde_json::Value| support::text(report, "/label").to_owned();
+    let first = label(&stage.backup(&["--type", "full"]));
+    let child = label(&stage.backup(&["--type", "incr"]));
+    let other = label(&stage.backup(&["--type", "full"]));
+    let layers = PathBuf::from(stage.repository.trim_start_matches("file://")).join("main/layer");
+    let manifest = |label: &str| layers.join(label).join("manifest");
+    let target = stage.target("restored").display().to_string();
+    let restore = || stage.fails(&["restore", &child, "--target-dir", &target, "--type", "none"]);
+    let kept = fs::read(manifest(&first)).unwrap();
+    fs::remove_file(manifest(&first)).unwrap();
+    require(restore(), NOT_FOUND, &[&child, &first, "never finished"]);
+    // The manifest of another layer in its place.
+    fs::copy(manifest(&other), manifest(&first)).unwrap();
+    give_back(&stage, &manifest(&first).display().to_string());
+    require(restore(), DAMAGED, &[&first]);
+    // Incrementals stand on what is whole.
+    let next = stage.backup(&["--type", "incr"]);
+    assert_eq!(next["parent"].as_str().unwrap(), other);
+    for layer in [&other, &label(&next)] {
+        fs::remove_file(manifest(layer)).unwrap();
+    }
+    let full = stage.backup(&["--type", "auto"]);
+    assert_eq!(full["type"], "full");
+    assert!(
+        support::text(&full, "/type_reason").contains("passed over"),
+        "{full:#}"
+    );
+    fs::remove_file(manifest(&first)).unwrap();
+    fs::write(manifest(&first), kept).unwrap();
+    give_back(&stage, &manifest(&first).display().to_string());
+    stage.restore("whole", &[&child, "--type", "none"]);
+}
+
+#[test]
+fn paths_that_lead_out_of_the_target_are_damage() {
+    use pgstrata_layer::manifest;
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let report = stage.backup(&[]);
+    let label = support::text(&report, "/label");
+    let path = format!(
+        "{}/main/layer/{label}/manifest",
+        stage.repository.trim_start_matches("file://")
+    );
+    let original = fs::read(&path).unwrap();
+    for evil in ["../evil", "/tmp/evil", "base/../../evil"] {
+        let mut forged = manifest::decode(&original).unwrap();
+        forged.index[0].first_path = evil.to_owned();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, manifest::encode(&forged)).unwrap();
+        let target = stage.target("restored").display().to_string();
+        require(
+            stage.fails(&["restore", "--target-dir", &target]),
+            DAMAGED,
+            &[label, evil],
+        );
+        assert!(!stage.target("restored").exists(), "{evil}");
+    }
 }
 
 /// What root wrote must be readable to the server's user.

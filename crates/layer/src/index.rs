@@ -740,3 +740,40 @@ pub fn digests_of(
         .ok_or_else(|| Error::damaged(format!("digest part {number} ends too early")))?;
     decode_digests(slice, reference).map_err(|e| e.within(format_args!("digest part {number}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+
+    #[test]
+    fn a_path_that_leads_out_of_the_target_is_damage() {
+        for path in [
+            "../evil",
+            "/etc/passwd",
+            "base/../../evil",
+            "base//x",
+            "./x",
+            "a/.",
+        ] {
+            let entry = FileEntry {
+                path: path.to_owned(),
+                kind: EntryKind::Directory,
+                mode: 0o700,
+                modified: 0,
+                size_bytes: 0,
+                identity: 0,
+                inherit_limit: 0,
+                content_digest: None,
+                frames: Vec::new(),
+                zero_runs: Vec::new(),
+                page_digests: DigestRef::default(),
+            };
+            let mut body = Vec::new();
+            encode_entry(&entry, "", &mut body);
+            let error = decode_entry(&body, "", 0).unwrap_err();
+            assert_eq!(error.kind(), Kind::Damaged, "{path}");
+            assert!(error.to_string().contains("plain relative path"), "{error}");
+        }
+    }
+}

@@ -16,8 +16,9 @@ pub mod tracked;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pgstrata_lab::cluster::{Builder, Cluster};
 use pgstrata_lab::s3::S3Server;
@@ -31,7 +32,7 @@ pub struct Stage {
     pub program: PathBuf,
     pub repository: String,
     environment: Vec<(&'static str, String)>,
-    _s3: Option<S3Server>,
+    s3: Option<S3Server>,
 }
 
 /// Where a stage keeps its backups.
@@ -95,10 +96,14 @@ impl Stage {
             program,
             repository,
             environment,
-            _s3: s3,
+            s3,
         };
         stage.ok(&["init", "--pgdata", &stage.pgdata()]);
         stage
+    }
+
+    pub fn s3_endpoint(&self) -> &str {
+        self.s3.as_ref().unwrap().endpoint()
     }
 
     pub fn pgdata(&self) -> String {
@@ -174,6 +179,70 @@ impl Stage {
         let mut all = vec!["backup", "--pgdata", &pgdata];
         all.extend(arguments);
         self.json(&all)
+    }
+
+    /// Starts a backup that takes a while, and returns when it is in the middle: the server is in
+    /// backup mode and a pack is stored.
+    pub fn begin_backup(&self, arguments: &[&str]) -> Child {
+        let before = self.unfinished_packs();
+        let pgdata = self.pgdata();
+        let slowly = [
+            "backup",
+            "--pgdata",
+            &pgdata,
+            "--compress",
+            "none",
+            "--max-rate",
+            "10M",
+            "--jobs",
+            "1",
+        ];
+        let mut command = self.command(&slowly);
+        command.args(arguments);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let end = Instant::now() + PATIENCE;
+        while self.unfinished_packs() == before {
+            if let Some(status) = child.try_wait().unwrap() {
+                let output = child.wait_with_output().unwrap();
+                let log = String::from_utf8_lossy(&output.stderr);
+                panic!("the backup ended too early, with {status}: {log}");
+            }
+            assert!(Instant::now() < end, "the backup stores nothing");
+            thread::sleep(Duration::from_millis(20));
+        }
+        child
+    }
+
+    /// Layers with a pack and without a manifest; for repositories in a directory.
+    fn unfinished_packs(&self) -> usize {
+        let layers =
+            PathBuf::from(self.repository.trim_start_matches("file://")).join("main/layer");
+        let Ok(entries) = fs::read_dir(layers) else {
+            return 0;
+        };
+        let unfinished = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|layer| layer.join("pack-000000").exists() && !layer.join("manifest").exists());
+        unfinished.count()
+    }
+
+    /// The layers and the unfinished ones that `info` shows.
+    pub fn layer_counts(&self) -> (usize, usize) {
+        let info = self.json(&["info"]);
+        let count = |key: &str| info[key].as_array().unwrap().len();
+        (count("layers"), count("unfinished"))
+    }
+
+    /// Waits until no session of a backup is left, and with it no backup mode.
+    pub fn wait_out_of_backup_mode(&self) {
+        let query =
+            "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgstrata backup'";
+        self.cluster.wait_for("postgres", query, PATIENCE).unwrap();
     }
 
     /// An empty directory that the server's user owns, with the mode PostgreSQL wants.

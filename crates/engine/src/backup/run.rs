@@ -48,7 +48,13 @@ pub async fn plan(
 ) -> Result<BackupPlan> {
     let (ready, catalog) = prepare(repository, cluster, options).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
-    let now = ready.standpoint(&ready.control, ready.control.redo_lsn);
+    // A primary will write a checkpoint; a standby starts at its last restartpoint.
+    let would_start = if ready.session.facts().in_recovery {
+        ready.control.redo_lsn
+    } else {
+        ready.session.wal_end().await?
+    };
+    let now = ready.standpoint(&ready.control, would_start);
     let parent = choice.chain.first().map(|layer| &layer.manifest);
     let source = source::find(&ready, options.change_source, parent, &now, Question::Would).await?;
     let found = ready.scan().await?;

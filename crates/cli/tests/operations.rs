@@ -1,0 +1,143 @@
+//! What docs/OPERATIONS.md promises: the role it makes is enough, a plan changes nothing, limits hold.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
+use support::{Stage, Store, number, text};
+
+/// The statements under "A role with the least privileges".
+fn least_privileges() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
+    let text = fs::read_to_string(path).unwrap();
+    let section = text
+        .split("A role with the least privileges")
+        .nth(1)
+        .unwrap();
+    let sql = section.split("```sql").nth(1).unwrap();
+    sql.split("```").next().unwrap().to_owned()
+}
+
+/// Settings of the role that would end or mislead a session that trusts them.
+const HOSTILE: &str = "
+    CREATE SCHEMA trap AUTHORIZATION pgstrata;
+    CREATE FUNCTION trap.pg_is_in_recovery() RETURNS bool LANGUAGE sql AS 'SELECT true';
+    CREATE FUNCTION trap.current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT 'minimal' $$;
+    ALTER ROLE pgstrata SET search_path = trap, pg_catalog;
+    ALTER ROLE pgstrata SET statement_timeout = '300ms';
+    ALTER ROLE pgstrata SET idle_session_timeout = '300ms';
+    ALTER ROLE pgstrata SET idle_in_transaction_session_timeout = '300ms';
+    ALTER ROLE pgstrata SET lock_timeout = '1ms';
+    ALTER ROLE pgstrata SET default_transaction_read_only = on;
+    ALTER ROLE pgstrata SET default_transaction_isolation = 'serializable';";
+
+fn the_role_of_the_manual_is_enough(major: Major) {
+    let stage = Stage::archiving(Cluster::builder(major), Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "2"]).unwrap();
+    stage.cluster.sql("postgres", &least_privileges()).unwrap();
+    let conninfo = stage.cluster.conninfo_as("pgstrata", "postgres");
+    let pgdata = stage.pgdata();
+    let server = ["-D", &pgdata, "-d", &conninfo];
+    let with = |command: &[&str], more: &[&str]| {
+        let all: Vec<&str> = [command, &server, more].concat();
+        stage.json(&all)
+    };
+    with(&["init"], &[]);
+    let check = with(&["check"], &[]);
+    assert_eq!(check["status"], "ok", "{check:#}");
+    let full = with(&["backup"], &["--type", "full"]);
+    assert_eq!(full["wal_segments_stored"], 0, "{full:#}");
+
+    stage.cluster.sql("postgres", HOSTILE).unwrap();
+    // Slower than any of the timeouts, and with the WAL taken by the backup itself.
+    let begun = Instant::now();
+    let streamed = with(
+        &["backup"],
+        &["--type", "full", "--wal", "stream", "--max-rate", "20M"],
+    );
+    let took = begun.elapsed();
+    assert!(
+        number(&streamed, "/wal_segments_stored") > 0,
+        "{streamed:#}"
+    );
+    let read = number(&streamed, "/totals/bytes_read");
+    let at_least = std::time::Duration::from_millis(read * 900 / (20 << 20));
+    assert!(took >= at_least, "{read} bytes in {took:?}");
+    assert!(took.as_millis() > 1000, "{took:?}");
+
+    stage
+        .cluster
+        .sql("postgres", "UPDATE pgbench_tellers SET tbalance = 1")
+        .unwrap();
+    a_plan_changes_nothing(&stage, &server);
+    let layer = with(&["backup"], &["--change-source", "lsn"]);
+    assert_eq!(text(&layer, "/change_source/used"), "lsn");
+    let stored = number(&layer, "/totals/pages_stored");
+    assert!(
+        0 < stored && stored < 200,
+        "{stored} pages for one small table"
+    );
+    let before = stage.cluster.dump().unwrap();
+    let arguments = ["--type", "immediate", "--target-action", "promote"];
+    let restored = stage.start_restored(&stage.restore("restored", &arguments));
+    require_same_dump(&before, &restored.dump().unwrap()).unwrap();
+}
+
+fn a_plan_changes_nothing(stage: &Stage, server: &[&str]) {
+    let counts = stage.layer_counts();
+    let wal = "SELECT pg_current_wal_lsn()";
+    let at = stage.cluster.sql("postgres", wal).unwrap();
+    let checkpoint = "SELECT checkpoint_lsn FROM pg_control_checkpoint()";
+    let last = stage.cluster.sql("postgres", checkpoint).unwrap();
+    let all: Vec<&str> = [&["backup"], server, &["--dry-run"]].concat();
+    let plan = stage.json(&all);
+    assert_eq!(text(&plan, "/type"), "incremental");
+    assert_eq!(text(&plan, "/change_source/used"), "lsn");
+    assert!(number(&plan, "/size_bytes") > 10 << 20);
+    assert_eq!(stage.layer_counts(), counts);
+    assert_eq!(stage.cluster.sql("postgres", checkpoint).unwrap(), last);
+    // A hint bit may have been logged; a backup would have switched to another segment.
+    let query = format!("SELECT pg_current_wal_lsn() - '{at}'::pg_lsn < 1000000");
+    assert_eq!(stage.cluster.sql("postgres", &query).unwrap(), "t");
+}
+
+#[test]
+fn the_role_of_the_manual_is_enough_on_15() {
+    the_role_of_the_manual_is_enough(Major::V15);
+}
+
+#[test]
+fn the_role_of_the_manual_is_enough_on_18() {
+    the_role_of_the_manual_is_enough(Major::V18);
+}
+
+/// WAL that does not arrive ends the backup after its own time, and nothing is claimed to exist.
+#[test]
+fn a_backup_whose_wal_does_not_arrive_does_not_exist() {
+    let builder = Cluster::builder(Major::V15)
+        .conf("archive_mode", "on")
+        .conf("archive_command", "false # pgstrata archive-push");
+    let stage = Stage::silent(builder, Store::Directory);
+    let pgdata = stage.pgdata();
+    let (code, log) = stage.fails(&["backup", "-D", &pgdata, "--archive-timeout", "2"]);
+    assert_eq!(code, 18, "{log}");
+    assert!(
+        log.contains("0000000100000000") && log.contains("pg_stat_archiver"),
+        "{log}"
+    );
+    assert_eq!(stage.layer_counts(), (0, 0));
+    stage.wait_out_of_backup_mode();
+    let (code, log) = stage.fails(&["check", "-D", &pgdata, "--archive-timeout", "2"]);
+    assert_ne!(code, 0, "{log}");
+    // A backup that takes its own WAL needs no archive, and stands on its own.
+    let report = stage.backup(&["--wal", "stream"]);
+    assert!(number(&report, "/wal_segments_stored") > 0);
+    let before = stage.cluster.dump().unwrap();
+    let restored = stage.start_restored(&stage.restore("restored", &[]));
+    require_same_dump(&before, &restored.dump().unwrap()).unwrap();
+}

@@ -1,0 +1,215 @@
+//! What a change source must not miss.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+
+use pgstrata_lab::cluster::{Builder, Cluster, Major, StopMode, require_same_dump};
+use serde_json::Value;
+
+use crate::support::files::require_same_files;
+use crate::support::{Stage, Store, number, text};
+
+/// Rows by the visibility map and by the heap.
+const COUNTS: &str = "
+    SET max_parallel_workers_per_gather = 0; SET enable_bitmapscan = off;
+    SET enable_seqscan = off; SELECT count(*) FROM t WHERE id > 0;
+    SET enable_seqscan = on; SET enable_indexscan = off; SET enable_indexonlyscan = off;
+    SELECT count(*) FROM t WHERE id > 0;";
+
+/// A heap is truncated and grows again: the bits of its visibility map are cleared without a
+/// record of their pages. PostgreSQL 18.6's own incremental backups return wrong rows here.
+fn rule_4_2_a_truncated_visibility_map_does_not_come_back(major: Major, source: &str) {
+    let builder = Cluster::builder(major)
+        .checksums(false)
+        .conf("wal_log_hints", "off")
+        .conf("autovacuum", "off")
+        .conf("summarize_wal", "on");
+    let builder = if major >= Major::V17 {
+        builder
+    } else {
+        Cluster::builder(major)
+            .checksums(false)
+            .conf("wal_log_hints", "off")
+            .conf("autovacuum", "off")
+    };
+    let stage = Stage::archiving(builder, Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE TABLE t (id int PRIMARY KEY, pad text);
+         INSERT INTO t SELECT g, repeat('x', 400) FROM generate_series(1, 20000) g;
+         VACUUM (FREEZE, ANALYZE) t;");
+    stage.backup(&["--type", "full"]);
+    sql("DELETE FROM t WHERE id >= 5000; VACUUM t;
+         INSERT INTO t SELECT g, repeat('y', 400) FROM generate_series(20001, 30000) g;
+         DELETE FROM t WHERE id > 20000;");
+    let layer = stage.backup(&["--type", "incr", "--change-source", source]);
+    assert_eq!(text(&layer, "/change_source/used"), source, "{layer:#}");
+    let stored = number(&layer, "/totals/pages_stored");
+    assert!(0 < stored && stored < number(&layer, "/totals/relation_blocks"));
+    let arguments = ["--type", "immediate", "--target-action", "promote"];
+    let restored = stage.start_restored(&stage.restore("restored", &arguments));
+    let counts = restored.sql("postgres", COUNTS).unwrap();
+    assert_eq!(counts, "4999\n4999", "by the visibility map, by the heap");
+    restored.check_visibility_maps().unwrap();
+    restored.amcheck().unwrap();
+}
+
+#[test]
+fn rule_4_2_a_truncated_visibility_map_does_not_come_back_on_15() {
+    rule_4_2_a_truncated_visibility_map_does_not_come_back(Major::V15, "lsn");
+}
+
+#[test]
+fn rule_4_2_a_truncated_visibility_map_does_not_come_back_on_18() {
+    for source in ["lsn", "digest"] {
+        rule_4_2_a_truncated_visibility_map_does_not_come_back(Major::V18, source);
+    }
+}
+
+struct Scene(Stage);
+
+impl Scene {
+    fn start(builder: Builder) -> Self {
+        Self(Stage::silent(
+            builder.conf("autovacuum", "off"),
+            Store::Directory,
+        ))
+    }
+
+    fn sql(&self, script: &str) -> String {
+        self.0.cluster.sql("postgres", script).unwrap()
+    }
+
+    /// Stops the server for an act that needs that.
+    fn offline(&self, act: impl FnOnce(&Cluster)) {
+        self.0.cluster.stop(StopMode::Fast).unwrap();
+        act(&self.0.cluster);
+        self.0.cluster.start().unwrap();
+    }
+
+    fn incremental(&self, used: &str) -> Value {
+        let layer = self.0.backup(&["--type", "incr", "--change-source", "lsn"]);
+        assert_eq!(text(&layer, "/change_source/used"), used, "{layer:#}");
+        layer
+    }
+
+    /// The newest layer equals the source, byte for byte, once nothing happens any more.
+    fn require_bytes(&self, name: &str, used: &str) -> Value {
+        self.0
+            .cluster
+            .run("vacuumdb", &["--all", "--quiet"])
+            .unwrap();
+        self.0.cluster.dump().unwrap();
+        self.sql("CHECKPOINT");
+        let layer = self.incremental(used);
+        self.0.cluster.stop(StopMode::Fast).unwrap();
+        let restored = self.0.restore(name, &["--type", "none"]);
+        require_same_files(self.0.cluster.pgdata(), &restored);
+        self.0.cluster.start().unwrap();
+        layer
+    }
+}
+
+/// A relation's file number is used again by another relation, whose unwritten pages must not
+/// show the old one's.
+#[test]
+fn rule_4_5_a_file_of_the_same_name_is_not_the_same_file() {
+    let scene = Scene::start(Cluster::builder(Major::V15));
+    scene.sql(
+        "CREATE TABLE old AS SELECT g AS id, repeat('old', 100) AS pad FROM generate_series(1, 5000) g;
+         CREATE TABLE odd AS SELECT generate_series(1, 1000) AS id; CHECKPOINT",
+    );
+    let path = scene.sql("SELECT pg_relation_filepath('old')");
+    let oid = scene.sql("SELECT 'old'::regclass::oid");
+    let blocks = |report: &Value| number(report, "/totals/pages_stored");
+    let full = scene.0.backup(&["--type", "full"]);
+    let layer = scene.incremental("lsn");
+    assert!(blocks(&layer) < blocks(&full) / 10, "{layer:#}");
+    // The rows of a table that was dropped keep its number taken as long as they are there.
+    scene.sql("DROP TABLE old; VACUUM pg_class; CHECKPOINT");
+    let pgdata = scene.0.pgdata();
+    scene.offline(|cluster| {
+        cluster
+            .run("pg_resetwal", &["-o", &oid, "-D", &pgdata])
+            .unwrap();
+    });
+    scene.sql("CREATE TABLE young (id int); INSERT INTO young SELECT generate_series(1, 100000)");
+    assert_eq!(scene.sql("SELECT pg_relation_filepath('young')"), path);
+    // Pages that the server has added and not written yet.
+    let file = scene.0.cluster.pgdata().join(&path);
+    let pages = fs::metadata(&file).unwrap().len();
+    let mut append = OpenOptions::new().append(true).open(&file).unwrap();
+    append.write_all(&[0; 20 * 8192]).unwrap();
+    assert!(fs::metadata(&file).unwrap().len() > pages);
+    let layer = scene.require_bytes("young", "lsn");
+    assert!(blocks(&layer) < blocks(&full), "{layer:#}");
+    rule_4_6_a_file_of_an_odd_size_is_kept_to_the_byte(&scene);
+    rule_4_8_what_wal_level_minimal_does_not_log_is_not_missed(&scene);
+    rule_4_7_an_older_copy_of_the_cluster_is_not_told_by_lsns(&scene);
+}
+
+fn rule_4_6_a_file_of_an_odd_size_is_kept_to_the_byte(scene: &Scene) {
+    let path = scene.sql("SELECT pg_relation_filepath('odd')");
+    let file = scene.0.cluster.pgdata().join(&path);
+    let mut append = OpenOptions::new().append(true).open(&file).unwrap();
+    append
+        .write_all(b"half a page, as a crash may leave it")
+        .unwrap();
+    scene.require_bytes("odd", "lsn");
+    // And back to whole pages.
+    scene.sql("VACUUM FULL odd; UPDATE odd SET id = id + 1 WHERE id < 10");
+    scene.require_bytes("even", "lsn");
+}
+
+fn rule_4_8_what_wal_level_minimal_does_not_log_is_not_missed(scene: &Scene) {
+    let set = |cluster: &Cluster, level: &str, senders: &str| {
+        cluster.append_conf("wal_level", level).unwrap();
+        cluster.append_conf("max_wal_senders", senders).unwrap();
+    };
+    scene.offline(|cluster| set(cluster, "minimal", "0"));
+    scene.sql(
+        "BEGIN; CREATE TABLE unlogged_load (id int); INSERT INTO unlogged_load SELECT generate_series(1, 50000);
+         TRUNCATE odd; INSERT INTO odd SELECT generate_series(1, 20000); COMMIT; CREATE INDEX ON unlogged_load (id)",
+    );
+    scene.offline(|cluster| set(cluster, "replica", "10"));
+    scene.require_bytes("minimal", "lsn");
+}
+
+/// The files are put back to an earlier state: the WAL goes another way from there, and neither
+/// page LSNs nor the WAL of the same name may be believed.
+fn rule_4_7_an_older_copy_of_the_cluster_is_not_told_by_lsns(scene: &Scene) {
+    let pgdata = scene.0.cluster.pgdata().to_owned();
+    let older = scene.0.target("older");
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        let mut cp = scene
+            .0
+            .cluster
+            .command_as_server_user(std::path::Path::new("/bin/cp"));
+        assert!(cp.arg("-a").arg(from).arg(to).status().unwrap().success());
+    };
+    scene.offline(|_| copy(&pgdata, &older));
+    scene.sql("CREATE TABLE will_be_forgotten AS SELECT generate_series(1, 100000) AS id");
+    scene.incremental("lsn");
+    let layers = scene.0.layer_counts().0;
+    scene.offline(|_| {
+        fs::remove_dir_all(&pgdata).unwrap();
+        copy(&older, &pgdata);
+    });
+    let before = scene.0.cluster.dump().unwrap();
+    // Its WAL has the names of WAL that is there with other contents: nothing may be overwritten.
+    let server = scene.0.pgdata();
+    let (code, log) = scene.0.fails(&["backup", "-D", &server, "--type", "incr"]);
+    assert_eq!(code, 11, "{log}");
+    assert!(log.contains("WAL segment"), "{log}");
+    assert_eq!(scene.0.layer_counts().0, layers);
+    // Past the WAL that is there, digests are compared.
+    for _ in 0..12 {
+        scene.sql("CREATE TABLE forth AS SELECT 1; DROP TABLE forth; SELECT pg_switch_wal()");
+    }
+    let layer = scene
+        .0
+        .backup(&["--type", "incr", "--change-source", "digest"]);
+    assert_eq!(text(&layer, "/change_source/used"), "digest");
+    let restored = scene.0.restore("forgotten", &["--type", "none"]);
+    let restored = scene.0.start_restored(&restored);
+    require_same_dump(&before, &restored.dump().unwrap()).unwrap();
+}

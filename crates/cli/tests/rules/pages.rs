@@ -1,0 +1,210 @@
+//! Pages that are wrong: read again, listed, stored as they are, and the backup is marked.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use pgstrata_lab::cluster::{Cluster, Major, StopMode};
+use serde_json::Value;
+
+use crate::support::{Stage, Store, text};
+
+const WARNINGS: i32 = 3;
+const CORRUPT_PAGES: i32 = 20;
+
+struct Scene {
+    stage: Stage,
+    /// A table of many pages, relative to the data directory.
+    table: String,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let builder = Cluster::builder(Major::V15).conf("autovacuum", "off");
+        let stage = Stage::silent(builder, Store::Directory);
+        let script = "CREATE TABLE t AS SELECT g AS id, repeat('x', 500) AS pad FROM generate_series(1, 1000) g;
+            VACUUM t; SELECT count(*) FROM t; CHECKPOINT; SELECT pg_relation_filepath('t')";
+        let printed = stage.cluster.sql("postgres", script).unwrap();
+        let table = printed.lines().last().unwrap().to_owned();
+        Self { stage, table }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.stage.cluster.pgdata().join(&self.table)
+    }
+
+    fn damage(&self, block: u64, offset: u64, bytes: &[u8]) {
+        let file = OpenOptions::new().write(true).open(self.file()).unwrap();
+        file.write_all_at(bytes, block * 8192 + offset).unwrap();
+    }
+
+    fn try_backup(&self, arguments: &[&str]) -> (i32, Value, String) {
+        let pgdata = self.stage.pgdata();
+        let mut command = self.stage.command(&["--output", "json", "backup"]);
+        let output = command
+            .args(["--pgdata", &pgdata])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code().unwrap(), report, log)
+    }
+
+    /// A backup that must find exactly these blocks of the table corrupt.
+    fn require_corrupt(&self, arguments: &[&str], blocks: &[u64]) -> Value {
+        let (code, report, log) = self.try_backup(arguments);
+        assert_eq!(code, WARNINGS, "{log}");
+        let pages = report["corrupt_pages"].as_array().unwrap();
+        let found: Vec<u64> = pages
+            .iter()
+            .filter(|page| page["path"] == self.table.as_str())
+            .map(|page| page["block"].as_u64().unwrap())
+            .collect();
+        assert_eq!(found, blocks, "{report:#}");
+        assert_eq!(pages.len(), blocks.len(), "{report:#}");
+        report
+    }
+}
+
+#[test]
+fn rule_5_corrupt_pages_are_listed_stored_as_they_are_and_mark_the_backup() {
+    let scene = Scene::start();
+    scene.damage(3, 5000, b"bit rot");
+    scene.damage(7, 100, &[0xff; 16]);
+    // A page of zeros is new, not corrupt.
+    scene.damage(5, 0, &[0; 8192]);
+    let full = scene.require_corrupt(&["--type", "full"], &[3, 7]);
+    let reason = full["corrupt_pages"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("checksum"), "{reason}");
+    let label = text(&full, "/label");
+    let shown = scene.stage.ok(&["info", label]);
+    assert!(
+        shown.contains(&scene.table) && shown.contains("block 3"),
+        "{shown}"
+    );
+
+    // An incremental reads every page by LSN or digest, and says so again.
+    for source in ["lsn", "digest"] {
+        let report = scene.require_corrupt(&["--type", "incr", "--change-source", source], &[3, 7]);
+        assert_eq!(text(&report, "/change_source/used"), source);
+        let stored = report["totals"]["pages_stored"].as_u64().unwrap();
+        assert!(stored < 100, "{stored} pages though nothing has changed");
+    }
+
+    let counts = scene.stage.layer_counts();
+    let (code, _, log) = scene.try_backup(&["--type", "full", "--on-corrupt-page", "fail"]);
+    assert_eq!(code, CORRUPT_PAGES, "{log}");
+    assert!(
+        log.contains(&scene.table) && log.contains("is corrupt"),
+        "{log}"
+    );
+    assert_eq!(scene.stage.layer_counts(), counts);
+    scene.stage.wait_out_of_backup_mode();
+
+    let target = scene.stage.target("restored").display().to_string();
+    let restore = ["restore", "--target-dir", &target, "--type", "immediate"];
+    let mut plan = restore.to_vec();
+    plan.push("--plan");
+    let plan = scene.stage.json(&plan);
+    assert!(plan["notes"].to_string().contains("corrupt"), "{plan:#}");
+    scene.stage.ok(&restore);
+    let restored = fs::read(scene.stage.target("restored").join(&scene.table)).unwrap();
+    assert_eq!(restored, fs::read(scene.file()).unwrap());
+    rule_5_headers_are_checked_without_checksums_unless_told_otherwise(&scene);
+}
+
+/// Encrypted pages and those of extensions have headers of their own.
+fn rule_5_headers_are_checked_without_checksums_unless_told_otherwise(scene: &Scene) {
+    let cluster = &scene.stage.cluster;
+    cluster.stop(StopMode::Fast).unwrap();
+    cluster
+        .run("pg_checksums", &["--disable", "-D", &scene.stage.pgdata()])
+        .unwrap();
+    cluster.start().unwrap();
+    scene.damage(9, 14, &[0, 0]);
+    let report = scene.require_corrupt(&["--type", "incr", "--change-source", "lsn"], &[9]);
+    // Rule 4.7: LSNs do not tell across a change of checksums.
+    assert_eq!(text(&report, "/change_source/used"), "digest");
+    let reason = text(&report, "/change_source/reason");
+    assert!(reason.contains("checksums"), "{reason}");
+    let (code, report, log) = scene.try_backup(&["--type", "incr", "--no-page-header-check"]);
+    assert_eq!(code, 0, "{log}");
+    assert_eq!(report["corrupt_pages"].as_array().unwrap().len(), 0);
+}
+
+/// A file read while something else writes: the second reading is right, and nothing is reported.
+#[test]
+fn rule_5_files_may_vanish_grow_and_shrink_while_they_are_read() {
+    let builder = Cluster::builder(Major::V18)
+        .conf("autovacuum", "off")
+        .conf("full_page_writes", "off");
+    let stage = Stage::archiving(builder, Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "4"]).unwrap();
+    let script = stage.cluster.socket_dir().join("churn.sql");
+    fs::write(
+        &script,
+        "DROP TABLE IF EXISTS churn:client_id;
+         CREATE TABLE churn:client_id AS SELECT g AS id, repeat('c', 300) AS pad FROM generate_series(1, 3000) g;
+         DELETE FROM churn:client_id WHERE id > 100; VACUUM churn:client_id;
+         INSERT INTO churn:client_id SELECT g, repeat('d', 300) FROM generate_series(1, 6000) g;
+         TRUNCATE churn:client_id;",
+    )
+    .unwrap();
+    let file = script.display().to_string();
+    let churn = stage
+        .cluster
+        .background_pgbench(&["-n", "-c", "2", "-T", "600", "-f", &file])
+        .unwrap();
+    let load = stage
+        .cluster
+        .background_pgbench(&["-n", "-c", "1", "-T", "600"])
+        .unwrap();
+    let full = stage.backup(&["--type", "full", "--max-rate", "20M", "--jobs", "2"]);
+    assert_eq!(full["corrupt_pages"].as_array().unwrap().len(), 0);
+    rule_4_1_the_threshold_is_the_start_of_the_parent(&stage, &full, (churn, load));
+}
+
+type Loads = (
+    pgstrata_lab::cluster::Background,
+    pgstrata_lab::cluster::Background,
+);
+
+/// Pages were copied before they changed again within the same backup. A threshold at its end
+/// would miss those changes.
+fn rule_4_1_the_threshold_is_the_start_of_the_parent(stage: &Stage, full: &Value, loads: Loads) {
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    let (start, stop) = (text(full, "/start_lsn"), text(full, "/stop_lsn"));
+    let query = format!("SELECT '{stop}'::pg_lsn - '{start}'::pg_lsn > 1000000");
+    assert_eq!(
+        sql(&query),
+        "t",
+        "too little happened from {start} to {stop}"
+    );
+    let under_load = stage.backup(&["--type", "incr", "--change-source", "lsn"]);
+    assert_eq!(text(&under_load, "/change_source/used"), "lsn");
+    drop(loads);
+    let idle = "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'";
+    stage
+        .cluster
+        .wait_for("postgres", idle, crate::support::PATIENCE)
+        .unwrap();
+    stage
+        .cluster
+        .run("vacuumdb", &["--all", "--quiet"])
+        .unwrap();
+    stage.cluster.dump().unwrap();
+    sql("CHECKPOINT");
+    let last = stage.backup(&["--type", "incr", "--change-source", "lsn"]);
+    assert_eq!(text(&last, "/change_source/used"), "lsn");
+    assert_eq!(last["parent"], under_load["label"]);
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let restored = stage.restore("restored", &["--type", "immediate"]);
+    crate::support::files::require_same_files(stage.cluster.pgdata(), &restored);
+    let checksums = Command::new(stage.cluster.bindir().join("pg_checksums"))
+        .args(["--check", "-D", &stage.pgdata()])
+        .output()
+        .unwrap();
+    assert!(checksums.status.success(), "{checksums:?}");
+}
