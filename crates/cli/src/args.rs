@@ -189,6 +189,12 @@ pub(crate) enum Command {
     #[command(visible_alias = "validate", after_help = VERIFY_EXAMPLES)]
     Verify(VerifyArgs),
 
+    /// The page tracker, the server extension that knows which pages changed
+    Tracker {
+        #[command(subcommand)]
+        command: TrackerCommand,
+    },
+
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -217,6 +223,23 @@ Examples:
   pgstrata verify                          every layer
   pgstrata verify 20261121-093305F         one layer and those it stands on
   pgstrata verify --deep --output json     decode every page too; for programs";
+
+/// `tracker`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TrackerCommand {
+    /// Show whether changes are tracked, since when, and the use of the map; exit 3 if they are not
+    Status(TrackerArgs),
+
+    /// Look at each step of the installation and say what to do next
+    InstallCheck(TrackerArgs),
+}
+
+/// `tracker ...`.
+#[derive(Debug, Args)]
+pub(crate) struct TrackerArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
 
 /// How to reach the server and its files.
 #[derive(Debug, Clone, Args)]
@@ -281,6 +304,16 @@ pub(crate) struct BackupArgs {
     /// Also for full backups: the next backup must be able to use the tracker.
     #[arg(long)]
     pub(crate) require_tracker: bool,
+
+    /// Share of the pages called unchanged to read all the same and compare with the parent
+    ///
+    /// A difference fails the backup, and makes the next one compare every page.
+    #[arg(long, env = "PGSTRATA_AUDIT", value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) audit: Option<u32>,
+
+    /// Audit the pages that the audit with this seed looked at
+    #[arg(long, value_name = "SEED", requires = "audit")]
+    pub(crate) audit_seed: Option<u64>,
 
     /// Compression of pages: zstd, zstd:N, lz4 or none [default: zstd:1]
     #[arg(short = 'Z', long, env = "PGSTRATA_COMPRESS", value_name = "METHOD")]
@@ -567,6 +600,25 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// `0.5%` or `0.5` as millionths: 5000.
+pub(crate) fn parse_percent(text: &str) -> Result<u32, String> {
+    let wrong = || "expected a percentage such as 1% or 0.05, at most 100".to_owned();
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    if fraction.is_empty() || fraction.len() > 4 {
+        return Err(wrong());
+    }
+    let digits = format!("{whole}{fraction:0<4}");
+    if !digits.bytes().all(|digit| digit.is_ascii_digit()) || whole.is_empty() {
+        return Err(wrong());
+    }
+    digits
+        .parse()
+        .ok()
+        .filter(|share| (1..=1_000_000).contains(share))
+        .ok_or_else(wrong)
+}
+
 /// `64M` and the like: K, M, G, T are powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -610,6 +662,17 @@ mod tests {
         assert!(parse_size("5X").is_err());
         assert!(parse_size("").is_err());
         assert!(parse_size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn percentages_are_exact_to_a_millionth() {
+        assert_eq!(parse_percent("1%"), Ok(10_000));
+        assert_eq!(parse_percent("0.0001"), Ok(1));
+        assert_eq!(parse_percent("12.5%"), Ok(125_000));
+        assert_eq!(parse_percent("100"), Ok(1_000_000));
+        for wrong in ["", "0", "%", "101%", "-1", "1.00001", "a", ".5", "5."] {
+            assert!(parse_percent(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) on_corrupt_page: Option<String>,
     pub(crate) no_page_header_check: Option<bool>,
     pub(crate) require_tracker: Option<bool>,
+    pub(crate) audit: Option<String>,
     pub(crate) max_rate: Option<String>,
     pub(crate) ahead: Option<usize>,
     pub(crate) spool: Option<PathBuf>,

@@ -29,6 +29,7 @@ pub(crate) fn code(kind: Kind) -> u8 {
         Kind::Target => 19,
         Kind::CorruptPages => 20,
         Kind::Unsupported => 21,
+        Kind::Audit => 22,
         Kind::Interrupted => 130,
     }
 }
@@ -49,6 +50,7 @@ pub(crate) fn name(kind: Kind) -> &'static str {
         Kind::Target => "target",
         Kind::CorruptPages => "corrupt-pages",
         Kind::Unsupported => "unsupported",
+        Kind::Audit => "audit",
         Kind::Interrupted => "interrupted",
     }
 }

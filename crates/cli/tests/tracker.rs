@@ -1,10 +1,17 @@
 //! The tracker as change source: chains made with it restore to what the server
 //! held, and what it does not know is never taken for unchanged.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail like tests"
+)]
 
 mod support;
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -13,12 +20,21 @@ use serde_json::Value;
 use support::tracked::Server;
 use support::{Stage, Store, number, text};
 
+/// A run of the program that need not succeed: exit code and JSON document.
+fn outcome(stage: &Stage, arguments: &[&str]) -> (i32, Value) {
+    let pgdata = stage.pgdata();
+    let mut command = stage.command(&["--output", "json"]);
+    let output = command.args(arguments).args(["--pgdata", &pgdata]).output();
+    let output = output.unwrap();
+    let document = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    (output.status.code().unwrap(), document)
+}
+
 /// A cluster with the extension in a database that backups do not connect to.
-fn tracked_stage(server: &Server) -> Stage {
-    let stage = Stage::archiving(
-        server.builder().conf("autovacuum_naptime", "1"),
-        Store::Directory,
-    );
+fn tracked_stage(server: &Server, checksums: bool) -> Stage {
+    let builder = server.builder().checksums(checksums);
+    let stage = Stage::archiving(builder.conf("autovacuum_naptime", "1"), Store::Directory);
     let sql = |database: &str, script: &str| stage.cluster.sql(database, script).unwrap();
     sql("postgres", "CREATE DATABASE elsewhere");
     sql("elsewhere", "CREATE EXTENSION pgstrata");
@@ -44,6 +60,10 @@ fn require_by_tracker(layer: &Value) {
         number(layer, "/totals/pages_stored") + number(layer, "/totals/pages_zero"),
     );
     assert!(0 < stored && stored <= marked, "{stored} of {marked}");
+    if let Some(audit) = layer.get("audit").filter(|audit| !audit.is_null()) {
+        assert!(number(audit, "/pages") > 5000, "{audit}");
+        return;
+    }
     // The quiet table, 57 MiB, is not read; 12 MiB are for files that have no pages, and for
     // the free space maps, all of which are compared after a crash.
     let read = number(layer, "/totals/bytes_read");
@@ -81,9 +101,9 @@ fn disturb(cluster: &Cluster, round: usize) {
     }
 }
 
-fn chains_by_tracker_and_by_digest_restore_the_same(major: Major) {
+fn chains_by_tracker_and_by_digest_restore_the_same(major: Major, checksums: bool) {
     let server = Server::copy(major);
-    let stage = tracked_stage(&server);
+    let stage = tracked_stage(&server, checksums);
     stage.backup(&["--type", "full", "--require-tracker"]);
     for round in 0..3 {
         let load = stage
@@ -93,7 +113,12 @@ fn chains_by_tracker_and_by_digest_restore_the_same(major: Major) {
         disturb(&stage.cluster, round);
         // The newest layer is asked for, then the oldest: any token of the history will do.
         let kind = if round == 1 { "diff" } else { "incr" };
-        let layer = stage.backup(&["--type", kind, "--change-source", "tracker"]);
+        let mut options = vec!["--type", kind, "--change-source", "tracker"];
+        if round == 2 {
+            // After a restart, a crash, and under load: every page, hint bits aside.
+            options.extend(["--audit", "100%"]);
+        }
+        let layer = stage.backup(&options);
         require_by_tracker(&layer);
         load.wait().unwrap();
         match round {
@@ -141,12 +166,12 @@ fn chains_by_tracker_and_by_digest_restore_the_same(major: Major) {
 
 #[test]
 fn chains_by_tracker_and_by_digest_restore_the_same_on_15() {
-    chains_by_tracker_and_by_digest_restore_the_same(Major::V15);
+    chains_by_tracker_and_by_digest_restore_the_same(Major::V15, false);
 }
 
 #[test]
 fn chains_by_tracker_and_by_digest_restore_the_same_on_18() {
-    chains_by_tracker_and_by_digest_restore_the_same(Major::V18);
+    chains_by_tracker_and_by_digest_restore_the_same(Major::V18, true);
 }
 
 /// The log of a backup that asked for the tracker and did not get it, and the report's reason.
@@ -194,6 +219,11 @@ fn what_voids_the_history_falls_back_aloud() {
     };
     // The library runs, the extension was not created.
     require_layer(&stage, "everything");
+    let (code, status) = outcome(&stage, &["tracker", "status"]);
+    assert_eq!(code, 3, "{status}");
+    let (code, check) = outcome(&stage, &["tracker", "install-check"]);
+    assert_eq!(code, 13, "{check}");
+    assert_eq!(failed_items(&check), ["extension"]);
     require_fallback(
         &stage,
         "the library is loaded, but no database has the extension",
@@ -205,10 +235,18 @@ fn what_voids_the_history_falls_back_aloud() {
     assert!(text(&report, "/change_source/reason").contains("was made without it"));
     change();
     require_layer(&stage, "tracker");
+    let (code, status) = outcome(&stage, &["tracker", "status"]);
+    assert_eq!((code, text(&status, "/database")), (0, "postgres"));
+    assert_eq!(number(&status, "/state/tokens"), 2);
+    let (code, check) = outcome(&stage, &["tracker", "install-check"]);
+    assert_eq!((code, failed_items(&check).len()), (0, 0), "{check}");
+    require_rights(&stage);
     // The server was started without the library.
     cluster.append_conf("shared_preload_libraries", "").unwrap();
     cluster.restart().unwrap();
     require_fallback(&stage, "the server runs without the pgstrata library");
+    let (code, check) = outcome(&stage, &["tracker", "install-check"]);
+    assert_eq!((code, failed_items(&check)), (13, vec!["library"]));
     cluster
         .append_conf("shared_preload_libraries", "pgstrata")
         .unwrap();
@@ -228,6 +266,92 @@ fn what_voids_the_history_falls_back_aloud() {
     require_fallback(&stage, "the token is not of this history");
     change();
     require_layer(&stage, "tracker");
+}
+
+/// A role without rights learns the statements that give them, and then has them.
+fn require_rights(stage: &Stage) {
+    let role = "CREATE ROLE backup LOGIN REPLICATION IN ROLE pg_read_all_settings";
+    stage.cluster.sql("postgres", role).unwrap();
+    let connection = stage.cluster.conninfo_as("backup", "postgres");
+    let check = ["tracker", "install-check", "--connection", &connection];
+    let (code, report) = outcome(stage, &check);
+    assert_eq!((code, failed_items(&report)), (13, vec!["rights"]));
+    let items = report["items"].as_array().unwrap();
+    let mut hints = items.iter().filter_map(|item| item["hint"].as_str());
+    let statements = hints.next().unwrap().split_once(": ").unwrap().1;
+    stage.cluster.sql("postgres", statements).unwrap();
+    let (code, report) = outcome(stage, &check);
+    assert_eq!((code, failed_items(&report).len()), (0, 0), "{report}");
+}
+
+fn failed_items(report: &Value) -> Vec<&str> {
+    let items = report["items"].as_array().unwrap().iter();
+    let failed = items.filter(|item| item["status"] == "failed");
+    failed.map(|item| item["name"].as_str().unwrap()).collect()
+}
+
+/// A page is changed past the server: a backup without audit cannot know, one with it
+/// refuses, and no later one trusts the tracker, until the pages were compared.
+#[test]
+fn an_audit_finds_a_page_that_the_tracker_did_not_see() {
+    let server = Server::copy(Major::V18);
+    // Without checksums the page is as good as any other.
+    let stage = tracked_stage(&server, false);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    stage.backup(&["--type", "full"]);
+    let file = sql("SELECT pg_relation_filepath('quiet')");
+    stage.cluster.restart().unwrap();
+    let honest = stage.backup(&["--audit", "100"]);
+    assert_eq!(text(&honest, "/change_source/used"), "tracker");
+    assert!(number(&honest, "/audit/pages") > 5000, "{honest}");
+    alter(&stage.cluster.pgdata().join(&file), 17);
+
+    // An audit draws the same pages from the same seed, and says which seed it was.
+    let (code, refusal) = outcome(&stage, &["backup", "--audit", "100%", "--audit-seed", "42"]);
+    let message = text(&refusal, "/message");
+    assert_eq!(code, 22, "{message}");
+    assert!(
+        message.contains(&format!("block 17 of \"{file}\"")),
+        "{message}"
+    );
+    assert!(message.contains("seed 42"), "{message}");
+    let layers = stage.json(&["info"]);
+    assert_eq!(layers["layers"].as_array().unwrap().len(), 2);
+
+    // The layers before are not trusted by anybody any more.
+    for arguments in [
+        &["--require-tracker"][..],
+        &["--require-tracker", "--type", "diff"],
+    ] {
+        let mut all = vec!["backup"];
+        all.extend(arguments);
+        let (code, refusal) = outcome(&stage, &all);
+        assert_eq!(code, 13);
+        assert!(
+            text(&refusal, "/message").contains("the audit of"),
+            "{refusal}"
+        );
+    }
+    let next = stage.backup(&["--change-source", "tracker", "--audit", "1%"]);
+    assert_eq!(text(&next, "/change_source/used"), "digest");
+    assert!(text(&next, "/change_source/reason").contains("block 17"));
+    assert!(number(&next, "/totals/pages_stored") > 0);
+    let after = stage.backup(&["--require-tracker", "--audit", "100%"]);
+    assert_eq!(text(&after, "/change_source/used"), "tracker");
+}
+
+/// Changes one byte in the middle of a block, past the server.
+fn alter(file: &Path, block: u64) {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(file)
+        .unwrap();
+    let at = block * 8192 + 6000;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    byte[0] ^= 1;
+    file.write_all_at(&byte, at).unwrap();
 }
 
 fn require_layer(stage: &Stage, source: &str) {

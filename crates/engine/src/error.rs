@@ -32,6 +32,8 @@ pub enum Kind {
     Target,
     /// Pages with bad checksums, and the policy says fail.
     CorruptPages,
+    /// A change source called a page unchanged that had changed.
+    Audit,
     /// Stopped by a signal.
     Interrupted,
     /// Not built yet, or not possible here.

@@ -17,4 +17,5 @@ pub mod merge;
 pub mod progress;
 pub mod repository;
 pub mod restore;
+pub mod tracker;
 pub mod verify;

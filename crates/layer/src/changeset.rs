@@ -63,6 +63,15 @@ pub struct FileChanges {
 }
 
 impl ChangedBlocks {
+    /// Whether the source says, or cannot exclude, that a block has changed.
+    #[must_use]
+    pub fn may_have_changed(&self, path: &str, fork: ForkKind, block: u32) -> bool {
+        let named = self.files.get(path).is_some_and(|file| {
+            file.blocks.contains(block) || file.limit.is_some_and(|limit| limit <= block)
+        });
+        named || !self.covers(Some(fork)) || self.is_whole(path)
+    }
+
     /// Whether nothing of this file may come from the parent.
     fn is_whole(&self, path: &str) -> bool {
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));

@@ -71,6 +71,18 @@ impl ClusterName {
         format!("{}/pack-{number:06}", self.layer_prefix(label))
     }
 
+    /// Prefix of the records of audits that found a change source wrong.
+    #[must_use]
+    pub fn distrust_prefix(&self) -> String {
+        format!("{}/distrust", self.0)
+    }
+
+    /// What the audit of the backup with that label found.
+    #[must_use]
+    pub fn distrust_key(&self, label: &Label) -> String {
+        format!("{}/{label}", self.distrust_prefix())
+    }
+
     /// Prefix of all WAL.
     #[must_use]
     pub fn wal_prefix(&self) -> String {

@@ -11,12 +11,14 @@
 //! - Encoders are deterministic: equal values give equal bytes.
 //! - The overlay gives every block of every file exactly one source.
 
+pub mod audit;
 pub mod block_set;
 mod bytes;
 pub mod changeset;
 pub mod claim;
 pub mod cluster;
 pub mod digest;
+pub mod distrust;
 pub mod entry;
 mod error;
 pub mod frame;

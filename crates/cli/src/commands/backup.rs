@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::backup::{
-    self, BackupOptions, BackupPlan, BackupReport, BackupType as Kind, ChangeSourceChoice,
-    CorruptPagePolicy, WalMode as Wal,
+    self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
+    ChangeSourceChoice, CorruptPagePolicy, WalMode as Wal,
 };
 use pgstrata_engine::error::{Error, Kind as ErrorKind, Result};
 use pgstrata_engine::progress::Progress;
@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::args::{
-    BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode, parse_size,
+    BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode, parse_percent,
+    parse_size,
 };
 use crate::config::choose;
 use crate::exit;
@@ -68,6 +69,7 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         backup_type: kind.map_or(default.backup_type, Into::into),
         change_source: source.map_or(default.change_source, Into::into),
         require_tracker: args.require_tracker || file.require_tracker == Some(true),
+        audit: audit(args, file.audit.as_deref())?,
         codec: codec(args.compress.as_deref().or(file.compress.as_deref()))?,
         jobs: context.config.jobs()?,
         wal: wal.map_or(default.wal, Into::into),
@@ -88,6 +90,22 @@ pub(super) fn codec(text: Option<&str>) -> Result<Codec> {
                 .hint("use zstd, zstd:N (N from 1 to 22), lz4 or none")
         })
     })
+}
+
+fn audit(args: &BackupArgs, file: Option<&str>) -> Result<Option<AuditOptions>> {
+    let from_file = || {
+        file.map(parse_percent)
+            .transpose()
+            .map_err(|why| Error::new(ErrorKind::Usage, format!("could not read audit: {why}")))
+    };
+    let share = match args.audit {
+        Some(share) => Some(share),
+        None => from_file()?,
+    };
+    Ok(share.map(|per_million| AuditOptions {
+        per_million,
+        seed: args.audit_seed,
+    }))
 }
 
 fn max_rate(flag: Option<u64>, file: Option<&str>) -> Result<Option<u64>> {
@@ -190,6 +208,9 @@ fn report_document(report: &BackupReport) -> Value {
         "type_reason": report.type_reason,
         "parent": report.parent.as_ref().map(ToString::to_string),
         "change_source": report.change_source,
+        "audit": report.audit.as_ref().map(|audit| json!({
+            "pages": audit.pages, "pages_with_hints": audit.pages_with_hints, "seed": audit.seed,
+        })),
         "wal": report.wal.to_string(),
         "wal_segments_stored": report.wal_segments_stored,
         "start_lsn": report.start_lsn,
@@ -227,6 +248,14 @@ fn report_text(report: &BackupReport) -> String {
         report.stop_lsn,
         report.timeline,
     );
+    if let Some(audit) = &report.audit {
+        text.push_str(&format!(
+            "  audit    {} unchanged pages are as in the parent, {} of them but for hint bits; seed {}\n",
+            HumanCount(audit.pages),
+            HumanCount(audit.pages_with_hints),
+            audit.seed
+        ));
+    }
     for page in &report.corrupt_pages {
         text.push_str(&format!(
             "  corrupt  {} block {}: {}\n",

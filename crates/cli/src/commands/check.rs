@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgstrata_engine::check::{self, CheckItem, CheckOptions, CheckStatus};
+use pgstrata_engine::check::{self, CheckItem, CheckOptions, CheckReport, CheckStatus};
 use pgstrata_engine::error::Result;
 use serde_json::{Value, json};
 
@@ -28,17 +28,22 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<u8> {
         wal_timeout: timeout.map_or(default.wal_timeout, Duration::from_secs),
     };
     let report = check::run(&repository, &name, &options).await;
+    Ok(show(context, "check/1", &report))
+}
+
+/// Prints a report; returns the exit code.
+pub(super) fn show(context: &Context, schema: &str, report: &CheckReport) -> u8 {
     let items: Vec<Value> = report.items.iter().map(document).collect();
     context.report(
-        "check/1",
+        schema,
         &json!({ "status": word(report.status()), "items": items }),
         || report.items.iter().map(line).collect(),
     );
-    Ok(match report.status() {
+    match report.status() {
         CheckStatus::Ok => 0,
         CheckStatus::Warning => exit::WARNINGS,
         CheckStatus::Failed => FAILED,
-    })
+    }
 }
 
 fn word(status: CheckStatus) -> &'static str {

@@ -6,6 +6,7 @@ mod check;
 mod info;
 mod init;
 mod restore;
+mod tracker;
 mod verify;
 
 use std::path::PathBuf;
@@ -101,6 +102,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
         Command::Check(args) => check::run(context, &args).await,
         Command::Info(args) => info::run(context, &args).await,
         Command::Verify(args) => verify::run(context, &args).await,
+        Command::Tracker { command } => tracker::run(context, &command).await,
         Command::Completions { .. } | Command::Man => Ok(0),
     }
 }

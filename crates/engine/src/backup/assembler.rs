@@ -11,6 +11,7 @@ use pgstrata_layer::index::{FinishedPart, IndexWriter};
 use pgstrata_layer::manifest::{IndexPartRef, Totals};
 use tokio::task::JoinHandle;
 
+use super::audit::Seen;
 use super::job::{Done, Job, Outcome, block_bytes};
 use super::packer::Destination;
 use super::pages::Complaint;
@@ -26,6 +27,7 @@ pub(super) struct Assembled {
     pub(super) parts: Vec<IndexPartRef>,
     pub(super) totals: Totals,
     pub(super) complaints: Vec<(String, u32, Complaint)>,
+    pub(super) audit: Seen,
     /// Files that were dropped between scan and reading.
     pub(super) gone: u64,
 }
@@ -105,6 +107,8 @@ impl<'a> Assembler<'a> {
         let mut digests = Vec::new();
         for outcome in &mut outcomes {
             digests.append(&mut outcome.page_digests);
+            let suspects = std::mem::take(&mut outcome.suspects);
+            self.assembled.audit.add(outcome.pages_audited, suspects);
             let room = MOST_COMPLAINTS.saturating_sub(self.assembled.complaints.len());
             let complaints = outcome.complaints.drain(..).take(room);
             self.assembled.complaints.extend(

@@ -125,6 +125,17 @@ pub(super) fn full_source() -> SourceChoice {
     }
 }
 
+/// Compares every page.
+pub(super) fn digest_source(reason: String) -> SourceChoice {
+    SourceChoice {
+        record: ChangeSourceRecord {
+            used: ChangeSource::Digest,
+            reason: reason.clone(),
+        },
+        changes: Changes::Unknown { reason },
+    }
+}
+
 /// Chooses between the sources that read every page, for a layer on `parent`.
 ///
 /// What makes page LSNs doubtful leads to comparing digests, which trusts nothing.
@@ -133,18 +144,11 @@ pub(super) fn choose_source(
     parent: &Manifest,
     now: &Standpoint,
 ) -> SourceChoice {
-    let digest = |reason: String| SourceChoice {
-        record: ChangeSourceRecord {
-            used: ChangeSource::Digest,
-            reason: reason.clone(),
-        },
-        changes: Changes::Unknown { reason },
-    };
     if wanted == ChangeSourceChoice::Digest {
-        return digest("asked for".to_owned());
+        return digest_source("asked for".to_owned());
     }
     if let Some(doubt) = doubt(parent, now) {
-        return digest(format!("page LSNs do not tell: {doubt}"));
+        return digest_source(format!("page LSNs do not tell: {doubt}"));
     }
     let reason = match wanted {
         ChangeSourceChoice::Lsn => "asked for".to_owned(),

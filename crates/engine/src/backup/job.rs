@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pgstrata_layer::changeset::ReadPlan;
 use pgstrata_layer::entry::{BlockRun, FrameRef};
 
+use super::audit::Suspect;
 use super::pages::Complaint;
 use crate::cluster::ScannedFile;
 use crate::cluster::scan::identity;
@@ -28,7 +29,9 @@ pub(super) struct Job {
     pub(super) ordinal: usize,
     pub(super) file: ScannedFile,
     pub(super) plan: ReadPlan,
-    /// For [`ReadPlan::ByDigest`].
+    /// Blocks to compare with the parent although the plan does not read them.
+    pub(super) audit: Vec<BlockRun>,
+    /// For [`ReadPlan::ByDigest`], and for the audit.
     pub(super) digests: Option<ParentDigests>,
     /// For [`ReadPlan::PlainByDigest`].
     pub(super) parent_content: Option<[u8; 32]>,
@@ -57,9 +60,14 @@ pub(super) struct OpenFile {
 }
 
 impl Job {
-    pub(super) fn new(ordinal: usize, file: ScannedFile, plan: ReadPlan) -> Self {
+    pub(super) fn new(
+        ordinal: usize,
+        file: ScannedFile,
+        plan: ReadPlan,
+        audit: Vec<BlockRun>,
+    ) -> Self {
         let parts = match file.segment {
-            Some(_) if is_untouched(&plan) => 1,
+            Some(_) if is_untouched(&plan, &audit) => 1,
             Some(_) => u32::try_from(file.size_bytes.div_ceil(part_bytes()))
                 .unwrap_or(u32::MAX)
                 .max(1),
@@ -69,6 +77,7 @@ impl Job {
             ordinal,
             file,
             plan,
+            audit,
             digests: None,
             parent_content: None,
             parts,
@@ -76,9 +85,9 @@ impl Job {
         }
     }
 
-    /// Whether the whole file comes from the parent, so that nobody needs to open it.
+    /// Whether the whole file comes from the parent unseen, so that nobody needs to open it.
     pub(super) fn is_untouched(&self) -> bool {
-        is_untouched(&self.plan)
+        is_untouched(&self.plan, &self.audit)
     }
 
     /// Opens the file below `data_directory` when no part has yet.
@@ -114,8 +123,8 @@ impl Job {
     }
 }
 
-fn is_untouched(plan: &ReadPlan) -> bool {
-    matches!(plan, ReadPlan::Blocks { runs, .. } if runs.is_empty())
+fn is_untouched(plan: &ReadPlan, audit: &[BlockRun]) -> bool {
+    audit.is_empty() && matches!(plan, ReadPlan::Blocks { runs, .. } if runs.is_empty())
 }
 
 pub(super) fn block_bytes() -> u64 {
@@ -159,6 +168,9 @@ pub(super) struct Outcome {
     /// Pages that the plan called changed or possibly changed.
     pub(super) pages_marked: u64,
     pub(super) bytes_read: u64,
+    /// Pages compared with the parent by the audit, and those that differ.
+    pub(super) pages_audited: u64,
+    pub(super) suspects: Vec<Suspect>,
 }
 
 /// From a worker, or for directories from the planner, to the assembler.

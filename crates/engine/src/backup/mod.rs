@@ -8,6 +8,7 @@
 
 mod abort;
 mod assembler;
+mod audit;
 mod choose;
 mod job;
 mod limiter;
@@ -25,7 +26,10 @@ mod wal;
 mod window;
 mod worker;
 
-pub use options::{BackupOptions, BackupType, ChangeSourceChoice, CorruptPagePolicy, WalMode};
+pub use audit::AuditReport;
+pub use options::{
+    AuditOptions, BackupOptions, BackupType, ChangeSourceChoice, CorruptPagePolicy, WalMode,
+};
 pub use report::{BackupPlan, BackupReport};
 pub use run::{plan, run};
 pub use wal::WalChoice;

@@ -88,6 +88,15 @@ names!(ChangeSourceChoice, "change source", "auto" => Auto, "tracker" | "ptrack"
 names!(WalMode, "WAL mode", "auto" => Auto, "archive" => Archive, "stream" => Stream);
 names!(CorruptPagePolicy, "policy for corrupt pages", "warn" => Warn, "fail" => Fail);
 
+/// How many of the pages that are called unchanged are looked at all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditOptions {
+    /// So many of a million.
+    pub per_million: u32,
+    /// Draws the same pages as the audit that had it; `None`: others each time.
+    pub seed: Option<u64>,
+}
+
 /// Everything a backup can be told.
 #[derive(Clone, Debug)]
 pub struct BackupOptions {
@@ -103,6 +112,8 @@ pub struct BackupOptions {
     pub change_source: ChangeSourceChoice,
     /// Fail when the tracker cannot be used, rather than read every page.
     pub require_tracker: bool,
+    /// Look at some of the pages that the change source calls unchanged.
+    pub audit: Option<AuditOptions>,
     /// Compression of frames.
     pub codec: pgstrata_layer::frame::Codec,
     /// Workers that read, check, compress and store; 0: one per core.
@@ -130,6 +141,7 @@ impl Default for BackupOptions {
             parent: None,
             change_source: ChangeSourceChoice::default(),
             require_tracker: false,
+            audit: None,
             codec: pgstrata_layer::frame::Codec::default(),
             jobs: 0,
             wal: WalMode::default(),

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::Changes;
 use pgstrata_layer::frame::Codec;
 
@@ -45,6 +46,7 @@ pub(super) struct Work<'a> {
     pub(super) fail_on_corrupt_page: bool,
     pub(super) max_rate: Option<u64>,
     pub(super) changes: &'a Changes,
+    pub(super) audit: Option<Sample>,
     pub(super) abort: &'a Abort,
 }
 
@@ -102,6 +104,7 @@ pub(super) fn run(
         drop(receive_items);
         let planner = Planner {
             changes: work.changes,
+            audit: work.audit,
             parent,
             items,
             done,

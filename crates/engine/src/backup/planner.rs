@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 
+use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::{self, Changes, ParentFile, ReadPlan};
 use pgstrata_layer::entry::EntryKind;
 
@@ -24,6 +25,7 @@ const BATCH_FILES: usize = 256;
 /// Where work goes.
 pub(super) struct Planner<'a> {
     pub(super) changes: &'a Changes,
+    pub(super) audit: Option<Sample>,
     pub(super) parent: Option<Parent>,
     pub(super) items: SyncSender<Item>,
     pub(super) done: Sender<Done>,
@@ -81,11 +83,15 @@ impl Planner<'_> {
             identity: file.identity,
         };
         let plan = changeset::plan_file(&scanned, parent_file.as_ref(), self.changes);
-        let mut job = Job::new(ordinal, file, plan);
-        if let (ReadPlan::ByDigest { inherit_limit }, Some(parent), Some(entries)) =
-            (&job.plan, &mut self.parent, &entries)
-        {
-            job.digests = Some(parent.digests(entries, *inherit_limit)?);
+        let audit = self.audit.map(|sample| sample.of(&file.path, &plan));
+        let mut job = Job::new(ordinal, file, plan, audit.unwrap_or_default());
+        let compared = match job.plan {
+            ReadPlan::ByDigest { inherit_limit } => Some(inherit_limit),
+            ReadPlan::Blocks { inherit_limit, .. } if !job.audit.is_empty() => Some(inherit_limit),
+            _ => None,
+        };
+        if let (Some(limit), Some(parent), Some(entries)) = (compared, &mut self.parent, &entries) {
+            job.digests = Some(parent.digests(entries, limit)?);
         }
         job.parent_content = parent_file.and_then(|parent| parent.content_digest);
         Ok(job)

@@ -7,6 +7,7 @@ use pgstrata_layer::label::{Label, LayerKind};
 use pgstrata_layer::manifest::{ChangeSourceRecord, CorruptPage, Totals};
 use pgstrata_pgdata::{Lsn, TimelineId};
 
+use super::audit::AuditReport;
 use super::wal::WalChoice;
 
 /// A finished backup.
@@ -20,6 +21,8 @@ pub struct BackupReport {
     pub type_reason: String,
     /// How changed pages were found.
     pub change_source: ChangeSourceRecord,
+    /// The audit that passed; `None` when none was asked for, or every page was read anyway.
+    pub audit: Option<AuditReport>,
     /// How the WAL got into the repository.
     pub wal: WalChoice,
     /// Segments that we stored ourselves.

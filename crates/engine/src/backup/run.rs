@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::Changes;
 use pgstrata_layer::claim::ClaimRecord;
 use pgstrata_layer::keys::ClusterName;
@@ -14,6 +15,7 @@ use pgstrata_pgdata::{BackupLabel, Lsn};
 use tokio::runtime::Handle;
 
 use super::abort::Abort;
+use super::audit::{self, Audit, AuditReport};
 use super::choose::{SourceChoice, choose_type};
 use super::options::{BackupOptions, CorruptPagePolicy};
 use super::packer::Destination;
@@ -22,7 +24,7 @@ use super::parent::Parent;
 use super::pipeline::{self, Stored, Work, worker_count};
 use super::prepare::{Ready, control_of, prepare};
 use super::report::{BackupPlan, BackupReport};
-use super::source::{self, Question};
+use super::source::{self, Question, Search};
 use super::wal::{self, Archive, Following, Stream, WalChoice};
 use super::worker::corrupt_page_error;
 use crate::catalog::{self, Layer, hex, host_name};
@@ -35,7 +37,7 @@ use crate::progress::Progress;
 use crate::repository::Repository;
 
 /// Program and version, as objects record them.
-const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
+pub(super) const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
 
 /// Says what a backup would do now; changes nothing.
 ///
@@ -55,8 +57,14 @@ pub async fn plan(
         ready.session.wal_end().await?
     };
     let now = ready.standpoint(&ready.control, would_start);
-    let parent = choice.chain.first().map(|layer| &layer.manifest);
-    let source = source::find(&ready, options.change_source, parent, &now, Question::Would).await?;
+    let search = Search {
+        ready: &ready,
+        repository,
+        cluster,
+        wanted: options.change_source,
+        parent: choice.chain.first().copied(),
+    };
+    let source = source::find(search, &now, Question::Would).await?;
     let found = ready.scan().await?;
     Ok(BackupPlan {
         kind: choice.kind,
@@ -131,6 +139,10 @@ pub async fn run(
         wal,
         started_at,
         abort,
+        sample: options.audit.map(|audit| {
+            let seed = audit.seed.unwrap_or_else(rand::random);
+            Sample::new(seed, audit.per_million)
+        }),
         committing,
     };
     let outcome = backup.run(&ready).await;
@@ -149,6 +161,8 @@ struct Backup<'a> {
     wal: WalChoice,
     started_at: Timestamp,
     abort: Abort,
+    /// Which unchanged pages to look at.
+    sample: Option<Sample>,
     /// Set before the manifest is sent: from then on the layer may exist.
     committing: AtomicBool,
 }
@@ -164,6 +178,7 @@ struct Copied {
     check: PageCheck,
     /// From before the start, for the children.
     token: Option<String>,
+    audit: Option<AuditReport>,
 }
 
 /// Ends threads and tasks when the backup's future is dropped half way.
@@ -208,11 +223,10 @@ impl Backup<'_> {
             "the server"
         };
         tracing::info!(reason = %self.wal.reason, "WAL will be stored by {by}");
-        let parent = self.chain.first().map(|layer| &layer.manifest);
         // Before the start: what is written in between must be the next backup's.
         let token = source::make_token(ready).await;
         if self.options.require_tracker {
-            source::require_tracker(ready, parent, token.as_ref()).await?;
+            source::require_tracker(self.search(ready), token.as_ref()).await?;
         }
         let name = format!("pgstrata {}", self.destination.label);
         let starting = ready.session.start(&name, self.options.fast_checkpoint);
@@ -232,6 +246,16 @@ impl Backup<'_> {
         Ok(self.report(manifest, copied, wal_segments_stored))
     }
 
+    fn search<'a>(&'a self, ready: &'a Ready) -> Search<'a> {
+        Search {
+            ready,
+            repository: &self.destination.repository,
+            cluster: &self.destination.cluster,
+            wanted: self.options.change_source,
+            parent: self.chain.first().map(Arc::as_ref),
+        }
+    }
+
     fn archive(&self, ready: &Ready) -> Archive {
         Archive {
             repository: self.destination.repository.clone(),
@@ -248,9 +272,7 @@ impl Backup<'_> {
         let begun = control_of(&ready.data_directory).await?;
         check_start_is_visible(&ready.data_directory, &begun.control, start_lsn)?;
         let now = ready.standpoint(&begun.control, start_lsn);
-        let parent = self.chain.first().map(|layer| &layer.manifest);
-        let wanted = self.options.change_source;
-        let finding = source::find(ready, wanted, parent, &now, Question::What);
+        let finding = source::find(self.search(ready), &now, Question::What);
         let source = self.abort.guard(finding).await?;
         if !self.chain.is_empty() {
             tracing::info!(reason = %source.record.reason, "changed pages are found by {}", source.record.used.as_str());
@@ -268,9 +290,25 @@ impl Backup<'_> {
             self.options.check_page_headers,
             start_lsn,
         );
-        let (stored, check) = self
-            .store(ready, files, check, source.changes.clone())
+        let sample = audit::sample_for(&source.changes, self.sample);
+        let (mut stored, check) = self
+            .store(ready, files, check, (source.changes.clone(), sample))
             .await?;
+        let audit = match sample {
+            Some(sample) => Some(
+                Audit {
+                    ready,
+                    destination: &self.destination,
+                    chain: &self.chain,
+                    source: &source,
+                    start_lsn,
+                    sample,
+                }
+                .judge(std::mem::take(&mut stored.assembled.audit))
+                .await?,
+            ),
+            None => None,
+        };
         // After everything else: on a standby its minimum recovery point must cover all pages read.
         let control = control_of(&ready.data_directory).await?;
         Ok(Copied {
@@ -282,6 +320,7 @@ impl Backup<'_> {
             control,
             check,
             token,
+            audit,
         })
     }
 
@@ -291,7 +330,7 @@ impl Backup<'_> {
         ready: &Ready,
         files: Vec<ScannedFile>,
         check: PageCheck,
-        changes: Changes,
+        (changes, audit): (Changes, Option<Sample>),
     ) -> Result<(Stored, PageCheck)> {
         let (destination, abort) = (self.destination.clone(), self.abort.clone());
         let (chain, data_directory) = (self.chain.clone(), ready.data_directory.clone());
@@ -316,6 +355,7 @@ impl Backup<'_> {
                 fail_on_corrupt_page,
                 max_rate,
                 changes: &changes,
+                audit,
                 abort: &abort,
             };
             pipeline::run(&work, parent, files).map(|stored| (stored, check))
@@ -462,6 +502,7 @@ impl Backup<'_> {
             parent: self.chain.first().map(|parent| parent.label.clone()),
             type_reason: self.type_reason.clone(),
             change_source: manifest.change_source,
+            audit: copied.audit,
             wal: self.wal.clone(),
             wal_segments_stored,
             start_lsn: manifest.start_lsn,

@@ -6,12 +6,18 @@
 use std::result::Result as Answer;
 
 use pgstrata_layer::changeset::{ChangedBlocks, Changes};
+use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::{ChangeSource, ChangeSourceRecord, Manifest};
 
-use super::choose::{SourceChoice, Standpoint, check_order, choose_source, full_source};
+use super::audit;
+use super::choose::{
+    SourceChoice, Standpoint, check_order, choose_source, digest_source, full_source,
+};
 use super::options::ChangeSourceChoice;
 use super::prepare::Ready;
+use crate::catalog::Layer;
 use crate::error::{Error, Kind, Result};
+use crate::repository::Repository;
 
 /// What a source is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,18 +28,36 @@ pub(super) enum Question {
     What,
 }
 
-/// Finds the changes since `parent` with the best source that knows them.
+/// Who asks, and since when.
+#[derive(Clone, Copy)]
+pub(super) struct Search<'a> {
+    pub(super) ready: &'a Ready,
+    pub(super) repository: &'a Repository,
+    pub(super) cluster: &'a ClusterName,
+    pub(super) wanted: ChangeSourceChoice,
+    pub(super) parent: Option<&'a Layer>,
+}
+
+/// Finds the changes since the parent with the best source that knows them.
 pub(super) async fn find(
-    ready: &Ready,
-    wanted: ChangeSourceChoice,
-    parent: Option<&Manifest>,
+    search: Search<'_>,
     now: &Standpoint,
     question: Question,
 ) -> Result<SourceChoice> {
-    let Some(parent) = parent else {
+    let Search { ready, wanted, .. } = search;
+    let Some(layer) = search.parent else {
         return Ok(full_source());
     };
+    let parent = &layer.manifest;
     check_order(parent, now)?;
+    if wanted != ChangeSourceChoice::Digest
+        && let Some(why) = audit::distrust(search.repository, search.cluster, &layer.label).await?
+    {
+        if question == Question::What {
+            tracing::warn!("changed pages will be found by digest: {why}");
+        }
+        return Ok(digest_source(why));
+    }
     let mut passed_over = Vec::new();
     if matches!(
         wanted,
@@ -114,11 +138,7 @@ pub(super) async fn make_token(ready: &Ready) -> Option<String> {
 
 /// Refuses what `--require-tracker` does not want: a layer that was not made with the
 /// tracker, or that the next one could not be made on with it.
-pub(super) async fn require_tracker(
-    ready: &Ready,
-    parent: Option<&Manifest>,
-    token: Option<&String>,
-) -> Result<()> {
+pub(super) async fn require_tracker(search: Search<'_>, token: Option<&String>) -> Result<()> {
     let refuse = |why: &str, hint: &str| {
         Err(Error::new(
             Kind::Refused,
@@ -126,7 +146,7 @@ pub(super) async fn require_tracker(
         )
         .hint(hint))
     };
-    let tracker = match &ready.tracker {
+    let tracker = match &search.ready.tracker {
         Ok(tracker) => tracker,
         Err(none) => return refuse(&none.reason, &none.hint),
     };
@@ -136,9 +156,10 @@ pub(super) async fn require_tracker(
             "\"pgstrata tracker status\" says why; leave out --require-tracker to compare pages",
         );
     }
-    let Some(parent) = parent else {
+    let Some(layer) = search.parent else {
         return Ok(());
     };
+    let parent = &layer.manifest;
     let instead = "leave out --require-tracker to compare pages once: the next backup can use the tracker again";
     let Some(token) = &parent.tracker_token else {
         return refuse(
@@ -146,7 +167,8 @@ pub(super) async fn require_tracker(
             instead,
         );
     };
-    match tracker.doubt(token).await? {
+    let distrust = audit::distrust(search.repository, search.cluster, &layer.label).await?;
+    match distrust.or(tracker.doubt(token).await?) {
         Some(why) => refuse(&why, instead),
         None => Ok(()),
     }

@@ -19,6 +19,7 @@ use pgstrata_pgdata::page::{PageHeader, is_zero};
 use pgstrata_pgdata::relation::{BLOCK_SIZE, RelSegment};
 
 use super::abort::Abort;
+use super::audit::Suspect;
 use super::job::{Done, Item, Job, OpenFile, Opened, Outcome, PART_BLOCKS};
 use super::limiter::Limiter;
 use super::packer::Packer;
@@ -172,7 +173,48 @@ impl<'a> Worker<'a> {
             }
         }
         self.store_pages(blocks.start, &selected, &mut outcome)?;
+        if follow {
+            self.audit_part(job, part, open, &mut outcome)?;
+        }
         Ok(outcome)
+    }
+
+    /// Compares drawn pages, which the plan takes from the parent, with the parent's digests.
+    fn audit_part(
+        &mut self,
+        job: &Job,
+        part: u32,
+        open: &OpenFile,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        let (blocks, mut runs) = (job.part_blocks(part), Vec::new());
+        clip(&job.audit, blocks.start, blocks.end, &mut runs);
+        let (Some(digests), Some(fork)) = (&job.digests, job.file.fork()) else {
+            return Ok(());
+        };
+        for block in runs.iter().flat_map(|run| run.start..run.start + run.count) {
+            let mut page = vec![0; BLOCK_SIZE];
+            self.shop.limiter.wait(BLOCK_SIZE, self.shop.abort);
+            let offset = u64::from(block) * super::job::block_bytes();
+            let read = read_at(&open.file, &mut page, offset)
+                .context(|| format!("could not read \"{}\"", job.file.path))?;
+            outcome.bytes_read += u64::try_from(read).expect("usize has 64 bits");
+            if read < BLOCK_SIZE {
+                // Cut short since the scan: replay cuts the file as well.
+                break;
+            }
+            outcome.pages_audited += 1;
+            if digests.get(to_usize(block)) != Some(&digest::page(&page)) {
+                let path = job.file.path.clone();
+                outcome.suspects.push(Suspect {
+                    path,
+                    fork,
+                    block,
+                    page,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Decides about one page in the buffer.

@@ -92,7 +92,7 @@ impl CheckReport {
     }
 
     /// Notes an outcome; passes a success on.
-    fn note<T>(
+    pub(crate) fn note<T>(
         &mut self,
         name: &'static str,
         outcome: Result<T>,
@@ -135,7 +135,7 @@ impl CheckReport {
         });
     }
 
-    fn warn(&mut self, name: &'static str, detail: String, hint: &str) {
+    pub(crate) fn warn(&mut self, name: &'static str, detail: String, hint: &str) {
         self.items.push(CheckItem {
             name,
             status: CheckStatus::Warning,

@@ -59,6 +59,15 @@ pub struct OwnSlot {
     pub process: Option<i32>,
 }
 
+/// Whether the server runs the tracker's library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrackerLibrary {
+    /// It does.
+    pub is_loaded: bool,
+    /// `shared_preload_libraries`; `None` when our role may not see it.
+    pub preloaded: Option<String>,
+}
+
 /// A connection for one backup.
 pub struct Session {
     client: Arc<Client>,
@@ -119,6 +128,31 @@ impl Session {
     /// The connection, for questions that do not touch the backup.
     pub(super) fn client(&self) -> &Arc<Client> {
         &self.client
+    }
+
+    /// Version of the tracker's extension among the server's files.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn tracker_files(&self) -> Result<Option<String>> {
+        let act = "could not look for the extension's files";
+        let query = "SELECT (SELECT default_version::text FROM pg_available_extensions WHERE name = 'pgstrata')";
+        get(&self.row(act, query, &[]).await?, 0, act)
+    }
+
+    /// What the server was told to load.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn tracker_library(&self) -> Result<TrackerLibrary> {
+        let act = "could not ask for the server's libraries";
+        let query = "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'pgstrata.map_size'),
+            (SELECT setting FROM pg_settings WHERE name = 'shared_preload_libraries')";
+        let row = self.row(act, query, &[]).await?;
+        Ok(TrackerLibrary {
+            is_loaded: get(&row, 0, act)?,
+            preloaded: get(&row, 1, act)?,
+        })
     }
 
     /// Resolves when the connection has ended, with the error to give.
