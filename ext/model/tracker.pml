@@ -395,11 +395,11 @@ active proctype server()
 		backup = DONE }
 	:: backup == DONE -> break
 
-	/* ---- crashes, and recovery, with P4 */
+	/* ---- crashes, and recovery, with P4; the server syncs all data files first */
 	:: atomic { may_crash ->			/* of a child: the map's memory stays */
-		crashes++; begin_recovery(); dirty = 1 }
+		crashes++; begin_recovery(); durable = disk; dirty = 1 }
 	:: atomic { may_crash ->			/* of the server */
-		crashes++; begin_recovery(); load_map() }
+		crashes++; begin_recovery(); durable = disk; load_map() }
 	:: atomic { may_crash ->			/* of the machine */
 		crashes++; begin_recovery(); lose_unsynced(); load_map() }
 	:: atomic { life == REPLAYING && replay > wal_end -> replay = 0; life = ENDING }
