@@ -169,8 +169,9 @@ pgstrata.map_size = 32
         return int((self.data / "postmaster.pid").read_text().split("\n")[0])
 
     def kill_postmaster(self):
-        """As a crash of the server; its children notice and go."""
+        """As a crash of the server: nobody is left, nor can a child be born meanwhile."""
         pid = self.postmaster_pid()
+        os.kill(pid, signal.SIGSTOP)
         children = self.child_pids()
         os.kill(pid, signal.SIGKILL)
         for child in children:
