@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::examples;
+
 /// Block-level incremental backup for PostgreSQL 15 to 18.
 ///
 /// Takes full, differential and incremental backups of a running server into a
@@ -16,29 +18,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     propagate_version = true,
     max_term_width = 100
 )]
-#[command(after_long_help = FIRST_STEPS)]
+#[command(after_long_help = examples::FIRST_STEPS)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
-
-const FIRST_STEPS: &str = "\
-First steps:
-  export PGSTRATA_REPO=file:///var/lib/pgstrata PGSTRATA_CLUSTER=main
-  pgstrata init   --pgdata /var/lib/postgresql/15/main
-  pgstrata check  --pgdata /var/lib/postgresql/15/main
-  pgstrata backup --pgdata /var/lib/postgresql/15/main
-  pgstrata info
-  pgstrata restore latest --target-dir /var/lib/postgresql/15/restored
-
-Continuous archiving (postgresql.conf):
-  archive_mode = on
-  archive_command = 'pgstrata --repo file:///var/lib/pgstrata --cluster main archive-push %p'
-
-Exit codes: 0 done; 1 archive-get: certainly not in the archive; 2 usage; 3 done with
-warnings; 10 and above: one code for each kind of error (docs/OPERATIONS.md).";
 
 /// Options that every command takes. Flags beat the environment, the environment
 /// beats the configuration file.
@@ -139,6 +125,7 @@ pub(crate) enum Command {
     ///
     /// Records system identifier, major version, block size and WAL segment size, and
     /// proves that the store honours create-if-absent. Running it again changes nothing.
+    #[command(after_help = examples::INIT)]
     Init(InitArgs),
 
     /// Prove the configuration: repository, server, privileges, and that WAL arrives
@@ -146,25 +133,28 @@ pub(crate) enum Command {
     /// One line for everything that can be wrong, ok, warning or failed, each with what to do.
     /// Changes nothing but for a switch to a new WAL segment. Exit code 0: backups will work;
     /// 3: they will, and somebody should look; 13: they will fail.
-    #[command(after_help = CHECK_EXAMPLES)]
+    #[command(after_help = examples::CHECK)]
     Check(CheckArgs),
 
     /// Back up a running server from its data directory on this host
-    #[command(visible_alias = "backup-push")]
+    ///
+    /// When it returns 0 the backup is durable in the repository together with the WAL it needs;
+    /// before that it does not exist. Exit code 3: done, but pages of the cluster are corrupt.
+    #[command(visible_alias = "backup-push", after_help = examples::BACKUP)]
     Backup(BackupArgs),
 
     /// Put one WAL file into the archive (archive_command)
     ///
     /// Returns 0 only when the file is durable in the repository. Pushing the same file
     /// again succeeds; pushing other contents under the same name fails.
-    #[command(visible_alias = "wal-push")]
+    #[command(visible_alias = "wal-push", after_help = examples::ARCHIVE_PUSH)]
     ArchivePush(ArchivePushArgs),
 
     /// Fetch one WAL file from the archive (restore_command)
     ///
     /// Exit code 0: fetched; 1: certainly not in the archive; 255: anything else, which
     /// makes PostgreSQL stop instead of ending recovery early.
-    #[command(visible_alias = "wal-fetch")]
+    #[command(visible_alias = "wal-fetch", after_help = examples::ARCHIVE_GET)]
     ArchiveGet(ArchiveGetArgs),
 
     /// Fetch WAL files ahead of recovery into the spool (started by archive-get)
@@ -172,57 +162,47 @@ pub(crate) enum Command {
     ArchivePrefetch(ArchivePrefetchArgs),
 
     /// Restore a cluster, to the end of WAL or to any point
-    #[command(visible_alias = "backup-fetch")]
+    ///
+    /// PostgreSQL cannot start a directory whose restore did not finish; running the same command
+    /// again completes it. Then start the server: it fetches WAL with "pgstrata archive-get".
+    #[command(visible_alias = "backup-fetch", after_help = examples::RESTORE)]
     Restore(Box<RestoreArgs>),
 
     /// Show the backups of a cluster and its WAL archive
     ///
     /// Goes by manifests and listings, and shows what is damaged with the reason; "verify" reads
     /// the rest. Exit code 0: fine as far as that tells; 3: something cannot be restored.
-    #[command(visible_aliases = ["backup-list", "show"], after_help = INFO_EXAMPLES)]
+    #[command(visible_aliases = ["backup-list", "show"], after_help = examples::INFO)]
     Info(InfoArgs),
 
     /// Prove that backups are what was written, and enough to restore
     ///
     /// Reads every object of the layers and of their WAL and checks every checksum; lists
     /// everything that is wrong. Exit code 0: nothing; 3: warnings; 14: damaged; 18: WAL missing.
-    #[command(visible_alias = "validate", after_help = VERIFY_EXAMPLES)]
+    #[command(visible_alias = "validate", after_help = examples::VERIFY)]
     Verify(VerifyArgs),
 
     /// The page tracker, the server extension that knows which pages changed
+    #[command(after_help = examples::TRACKER)]
     Tracker {
         #[command(subcommand)]
         command: TrackerCommand,
     },
 
     /// Print a completion script for a shell
+    #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
 
-    /// Print the manual page (roff)
-    #[command(hide = true)]
-    Man,
+    /// Print a manual page (roff)
+    #[command(after_help = examples::MAN)]
+    Man {
+        /// Of this command [default: of the program]
+        command: Option<String>,
+    },
 }
-
-const CHECK_EXAMPLES: &str = "\
-Examples:
-  pgstrata check -D /var/lib/postgresql/15/main
-  pgstrata check --wal stream              for servers that do not archive to this repository
-  pgstrata check --output json             for monitoring";
-
-const INFO_EXAMPLES: &str = "\
-Examples:
-  pgstrata info                            every backup in one line
-  pgstrata info 20261121-093305F           all there is to tell of one
-  pgstrata --output json info | jq '.layers[-1].finished_at'";
-
-const VERIFY_EXAMPLES: &str = "\
-Examples:
-  pgstrata verify                          every layer
-  pgstrata verify 20261121-093305F         one layer and those it stands on
-  pgstrata verify --deep --output json     decode every page too; for programs";
 
 /// `tracker`.
 #[derive(Debug, Subcommand)]
@@ -684,6 +664,7 @@ mod tests {
             ("show", "info"),
             ("wal-push", "archive-push"),
             ("wal-fetch", "archive-get"),
+            ("validate", "verify"),
         ] {
             let found = Cli::command();
             let found = found.find_subcommand(alias).map(clap::Command::get_name);

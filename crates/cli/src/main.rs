@@ -6,6 +6,7 @@
 mod args;
 mod commands;
 mod config;
+mod examples;
 mod exit;
 mod output;
 mod progress;

@@ -10,6 +10,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use pgstrata_lab::cluster::{Cluster, Major, StopMode};
@@ -81,11 +82,13 @@ fn the_least_role_passes_and_each_lack_is_named(major: Major, store: Store) {
         "cluster identity",
         "WAL",
         "slots",
+        "page tracker",
         "layers",
     ] {
         require(&document, name, &["ok: "]);
     }
     require(&document, "WAL", &["arrived in", "reads back"]);
+    require(&document, "page tracker", &["without the pgstrata library"]);
 
     let grant = "REVOKE EXECUTE ON FUNCTION pg_switch_wal() FROM pgstrata";
     stage.cluster.sql("postgres", grant).unwrap();
@@ -182,6 +185,17 @@ fn wal_that_does_not_arrive_and_slots_left_behind_are_named() {
 #[test]
 fn a_store_that_overwrites_fails_the_check() {
     let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    // Without a word about the server, postmaster.pid says where it is.
+    let mut command = stage.command(&["backup", "-D", &stage.pgdata()]);
+    let role = stage
+        .cluster
+        .sql("postgres", "SELECT current_user")
+        .unwrap();
+    command.env_remove("PGHOST").env_remove("PGPORT");
+    let output = command.env("PGUSER", role.trim()).output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+
     let s3 = S3Server::start_hostile().unwrap();
     let url = format!("s3://{}/x", s3.bucket());
     let pgdata = stage.pgdata();
@@ -209,11 +223,17 @@ fn a_store_that_overwrites_fails_the_check() {
     require(&document, "server", &["ok: "]);
 }
 
+/// Copies a directory of files; owner and group are those of `from`.
 fn copy(from: &Path, to: &Path) {
+    let owner = fs::metadata(from).unwrap();
+    let give = |path: &Path| chown(path, Some(owner.uid()), Some(owner.gid())).unwrap();
     fs::create_dir(to).unwrap();
+    give(to);
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
-        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        let copied = to.join(entry.file_name());
+        fs::copy(entry.path(), &copied).unwrap();
+        give(&copied);
     }
 }
 

@@ -9,6 +9,7 @@ mod restore;
 mod tracker;
 mod verify;
 
+use std::env;
 use std::path::PathBuf;
 
 use clap::CommandFactory;
@@ -49,15 +50,23 @@ impl Context {
         })
     }
 
-    /// How to connect: as told, else to the server that runs on the data directory.
+    /// How to connect: as told, as libpq's variables say, else to the server that runs on the
+    /// data directory.
     fn connection(&self, server: &ServerArgs) -> ConnectionOptions {
-        let conninfo = server
-            .connection
-            .as_ref()
-            .or(self.config.settings.connection.as_ref());
-        ConnectionOptions {
-            conninfo: conninfo.cloned().unwrap_or_default(),
+        let told = server.connection.as_ref();
+        if let Some(conninfo) = told.or(self.config.settings.connection.as_ref()) {
+            return ConnectionOptions {
+                conninfo: conninfo.clone(),
+            };
         }
+        let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+        if set("PGHOST") || set("PGPORT") {
+            return ConnectionOptions::default();
+        }
+        let directory = self.known_data_directory(server);
+        directory
+            .and_then(|directory| ConnectionOptions::of_directory(&directory))
+            .unwrap_or_default()
     }
 
     /// Prints `document` in the format that was asked for.
@@ -71,23 +80,41 @@ impl Context {
 
 /// Commands that need neither configuration nor repository.
 pub(crate) fn without_configuration(command: &Command) -> Result<Option<u8>> {
-    let mut text = Vec::new();
-    match command {
+    let text = match command {
         Command::Completions { shell } => {
+            let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "pgstrata", &mut text);
+            text
         }
-        Command::Man => clap_mangen::Man::new(Cli::command())
-            .render(&mut text)
-            .map_err(|error| {
-                Error::new(
-                    Kind::File,
-                    format!("could not write the manual page: {error}"),
-                )
-            })?,
+        Command::Man { command } => manual(command.as_deref())?,
         _ => return Ok(None),
-    }
+    };
     output::print(&String::from_utf8_lossy(&text));
     Ok(Some(0))
+}
+
+/// The manual page of the program, or of one of its commands.
+fn manual(name: Option<&str>) -> Result<Vec<u8>> {
+    let mut program = Cli::command();
+    program.build();
+    let page = match name {
+        None => program,
+        Some(name) => {
+            let found = program.find_subcommand(name).filter(|c| !c.is_hide_set());
+            let found = found.ok_or_else(|| {
+                Error::new(Kind::Usage, format!("there is no command \"{name}\""))
+                    .hint("\"pgstrata --help\" lists the commands")
+            })?;
+            let full = format!("pgstrata-{}", found.get_name());
+            found.clone().display_name(full)
+        }
+    };
+    let mut text = Vec::new();
+    let rendered = clap_mangen::Man::new(page).render(&mut text);
+    rendered.map(|()| text).map_err(|error| {
+        let what = format!("could not write the manual page: {error}");
+        Error::new(Kind::File, what)
+    })
 }
 
 /// Runs a command; returns its exit code.
@@ -103,7 +130,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
         Command::Info(args) => info::run(context, &args).await,
         Command::Verify(args) => verify::run(context, &args).await,
         Command::Tracker { command } => tracker::run(context, &command).await,
-        Command::Completions { .. } | Command::Man => Ok(0),
+        Command::Completions { .. } | Command::Man { .. } => Ok(0),
     }
 }
 
@@ -127,5 +154,42 @@ async fn signal() {
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminate.recv() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+    use clap_complete::Shell;
+
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_manual_page_with_examples() {
+        let page = |name: Option<&str>| String::from_utf8(manual(name).unwrap()).unwrap();
+        let program = Cli::command();
+        assert!(page(None).contains("First steps"));
+        for command in program.get_subcommands().filter(|c| !c.is_hide_set()) {
+            let text = page(Some(command.get_name()));
+            let title = format!("pgstrata\\-{}", command.get_name().replace('-', "\\-"));
+            assert!(text.contains(&title), "{title} is not in:\n{text}");
+            assert!(text.contains("OPTIONS"), "{text}");
+            let teaches = text.contains("Examples:") || text.contains("postgresql.conf");
+            assert!(teaches, "{} has no examples", command.get_name());
+        }
+        assert_eq!(page(Some("backup-push")), page(Some("backup")));
+        assert_eq!(manual(Some("nonsense")).unwrap_err().kind(), Kind::Usage);
+    }
+
+    #[test]
+    fn every_shell_completes_commands_and_their_other_names() {
+        for shell in Shell::value_variants() {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "pgstrata", &mut text);
+            let text = String::from_utf8(text).unwrap();
+            for word in ["archive-push", "--target-dir", "deep"] {
+                assert!(text.contains(word), "{word} is not completed by {shell}");
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::backup::{BackupOptions, WalCheck, WalMode, check_record, control_of};
 use crate::catalog::cluster_record;
 use crate::cluster::control::check_same_cluster;
 use crate::cluster::scan::scan;
-use crate::cluster::{ConnectionOptions, Session};
+use crate::cluster::{ConnectionOptions, Session, Tracker};
 use crate::error::{Error, Kind, Result};
 use crate::info;
 use crate::repository::Repository;
@@ -176,6 +176,7 @@ pub async fn run(
             }
         }
         check_slots(&mut report, &session).await;
+        check_tracker(&mut report, &session, &options.connection).await;
     }
     if record.is_some() {
         check_layers(&mut report, repository, cluster).await;
@@ -244,6 +245,55 @@ async fn check_wal(
             report.note("WAL", Err::<(), _>(error), |()| String::new());
         }
     }
+}
+
+/// Without a tracker backups work, but read every page. One that is there should be usable.
+async fn check_tracker(
+    report: &mut CheckReport,
+    session: &Session,
+    connection: &ConnectionOptions,
+) {
+    const NAME: &str = "page tracker";
+    let tracker = match Tracker::find(session, connection).await {
+        Ok(tracker) => tracker,
+        Err(none) => {
+            let detail = format!("{}: incremental backups read every page", none.reason);
+            return report.remark(NAME, detail, None);
+        }
+    };
+    let place = format!("in database \"{}\"", tracker.database());
+    match tracker.missing_grants().await {
+        Ok(missing) if missing.is_empty() => {}
+        Ok(missing) => {
+            let detail = format!(
+                "{place}, but role \"{}\" may not use it",
+                session.facts().role
+            );
+            return report.remark(NAME, detail, Some(missing.join("; ")));
+        }
+        Err(error) => return report.warn(NAME, error.to_string(), "look at the server's log"),
+    }
+    let state = match tracker.state().await {
+        Ok(state) => state,
+        Err(error) => return report.warn(NAME, error.to_string(), "look at the server's log"),
+    };
+    let since = state.history_since.as_deref().unwrap_or("now");
+    let detail = match (&state.reason, state.tracking) {
+        (_, true) if !state.overflow => {
+            let (used, capacity) = (state.map_used_bytes, state.map_capacity_bytes);
+            format!("{place}, changes are known since {since}, {used} of {capacity} bytes in use")
+        }
+        (_, true) => {
+            let detail = format!("{place}, its map is full: changes are not known");
+            return report.remark(NAME, detail, Some("raise pgstrata.map_size".to_owned()));
+        }
+        (reason, false) => {
+            let reason = reason.as_deref().unwrap_or("it is switched off");
+            let detail = format!("{place}, but it does not track changes: {reason}");
+            return report.remark(NAME, detail, Some("see docs/TRACKER.md".to_owned()));
+        }
+    };
+    report.remark(NAME, detail, None);
 }
 
 /// Slots of ours that no session uses keep WAL for ever.

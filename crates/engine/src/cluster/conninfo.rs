@@ -31,6 +31,13 @@ pub struct ConnectionOptions {
 }
 
 impl ConnectionOptions {
+    /// The server that runs on `data_directory`, by its `postmaster.pid`; `None` when none runs there.
+    #[must_use]
+    pub fn of_directory(data_directory: &Path) -> Option<Self> {
+        let text = fs::read_to_string(data_directory.join("postmaster.pid")).ok()?;
+        of_lock_file(&text)
+    }
+
     /// The completed configuration.
     ///
     /// # Errors
@@ -40,6 +47,22 @@ impl ConnectionOptions {
             env::var(name).ok().filter(|value| !value.is_empty())
         })
     }
+}
+
+/// Lines 4 to 6 are port, first socket directory and first address listened on (`miscadmin.h`).
+fn of_lock_file(text: &str) -> Option<ConnectionOptions> {
+    let line = |number| text.lines().nth(number).map(str::trim);
+    let port: u16 = line(3)?.parse().ok()?;
+    let hosts = [line(4), line(5)];
+    let host = hosts.into_iter().flatten().find(|host| !host.is_empty())?;
+    let host = match host {
+        "*" | "0.0.0.0" | "::" => "localhost",
+        host => host,
+    };
+    let quoted = host.replace('\\', "\\\\").replace('\'', "\\'");
+    Some(ConnectionOptions {
+        conninfo: format!("host='{quoted}' port={port}"),
+    })
 }
 
 fn complete(conninfo: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
@@ -188,6 +211,18 @@ pub(super) fn describe(config: &Config) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_file_tells_where_the_server_listens() {
+        let of = |text| of_lock_file(text).map(|options| options.conninfo);
+        let both = "42\n/data\n1790000000\n5433\n/run/it's here\nlocalhost\n  1 2\nready\n";
+        assert_eq!(of(both).unwrap(), "host='/run/it\\'s here' port=5433");
+        let config = of_lock_file(both).unwrap().config().unwrap();
+        assert_eq!(config.get_ports(), [5433]);
+        let no_socket = "42\n/data\n1790000000\n5433\n\n*\n";
+        assert_eq!(of(no_socket).unwrap(), "host='localhost' port=5433");
+        assert_eq!(of("42\n/data\n"), None);
+    }
 
     fn none(_: &str) -> Option<String> {
         None

@@ -1,0 +1,82 @@
+//! What follows the options in `--help`: commands to copy.
+
+pub(crate) const FIRST_STEPS: &str = "\
+First steps:
+  export PGSTRATA_REPO=file:///var/lib/pgstrata PGSTRATA_CLUSTER=main
+  pgstrata init   --pgdata /var/lib/postgresql/15/main
+  pgstrata check  --pgdata /var/lib/postgresql/15/main
+  pgstrata backup --pgdata /var/lib/postgresql/15/main
+  pgstrata info
+  pgstrata restore latest --target-dir /var/lib/postgresql/15/restored
+
+Continuous archiving (postgresql.conf):
+  archive_mode = on
+  archive_command = 'pgstrata --repo file:///var/lib/pgstrata --cluster main archive-push %p'
+
+Exit codes: 0 done; 1 archive-get: certainly not in the archive; 2 usage; 3 done with
+warnings; 10 and above: one code for each kind of error (docs/OPERATIONS.md).";
+
+pub(crate) const INIT: &str = "\
+Examples:
+  pgstrata --repo file:///var/lib/pgstrata --cluster main init -D /var/lib/postgresql/15/main
+  pgstrata --repo s3://backups/postgres --cluster main --s3-endpoint https://s3.example.com \\
+           --s3-path-style --credentials /etc/pgstrata/credentials.toml init -D DIR";
+
+pub(crate) const CHECK: &str = "\
+Examples:
+  pgstrata check -D /var/lib/postgresql/15/main
+  pgstrata check --wal stream              for servers that do not archive to this repository
+  pgstrata check --output json             for monitoring";
+
+pub(crate) const BACKUP: &str = "\
+Examples:
+  pgstrata backup -D /var/lib/postgresql/15/main      incremental when it can be, else full
+  pgstrata backup --type full --jobs 8                a new chain, for example every week
+  pgstrata backup --dry-run                           what would be done, and why
+  pgstrata backup --max-rate 100M --checkpoint spread for a server that must not notice";
+
+pub(crate) const ARCHIVE_PUSH: &str = "\
+In postgresql.conf:
+  archive_mode = on
+  archive_command = 'pgstrata --repo file:///var/lib/pgstrata --cluster main archive-push %p'";
+
+pub(crate) const ARCHIVE_GET: &str = "\
+In postgresql.conf, where \"restore\" writes it:
+  restore_command = 'pgstrata --repo file:///var/lib/pgstrata --cluster main archive-get %f %p'";
+
+pub(crate) const RESTORE: &str = "\
+Examples:
+  pgstrata restore --target-dir DIR                                     to the end of the archive
+  pgstrata restore --target-dir DIR --type time --target '2026-11-21 09:33:05+00' --plan
+  pgstrata restore --target-dir DIR --type lsn --target 0/5A3C1D8 --target-action promote
+  pgstrata restore 20261121-093305F --target-dir DIR --type immediate   to the end of that backup
+  pgstrata restore --target-dir DIR --type standby                      as a standby
+  pgstrata restore --target-dir DIR --tablespace-map /fast=/restore/fast";
+
+pub(crate) const INFO: &str = "\
+Examples:
+  pgstrata info                            every backup in one line
+  pgstrata info 20261121-093305F           all there is to tell of one
+  pgstrata --output json info | jq '.layers[-1].finished_at'";
+
+pub(crate) const VERIFY: &str = "\
+Examples:
+  pgstrata verify                          every layer
+  pgstrata verify 20261121-093305F         one layer and those it stands on
+  pgstrata verify --deep --output json     decode every page too; for programs";
+
+pub(crate) const TRACKER: &str = "\
+Examples:
+  pgstrata tracker install-check -D DIR    what is missing, step by step
+  pgstrata tracker status -D DIR           since when changes are known, and the use of the map";
+
+pub(crate) const COMPLETIONS: &str = "\
+Examples:
+  pgstrata completions bash > /etc/bash_completion.d/pgstrata
+  pgstrata completions zsh  > /usr/local/share/zsh/site-functions/_pgstrata
+  pgstrata completions fish > ~/.config/fish/completions/pgstrata.fish";
+
+pub(crate) const MAN: &str = "\
+Examples:
+  pgstrata man > /usr/local/share/man/man1/pgstrata.1
+  pgstrata man backup | man -l -";
