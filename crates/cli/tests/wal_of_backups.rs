@@ -5,7 +5,8 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::fs::{self, File};
+use std::time::{Duration, Instant, SystemTime};
 
 use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
 use support::{PATIENCE, Stage, Store, number, text};
@@ -113,6 +114,30 @@ fn a_backup_without_an_archive_stands_alone_on_18() {
     a_backup_without_an_archive_stands_alone(Major::V18, Store::Directory);
 }
 
+fn set_archive_command(stage: &Stage, command: &str) {
+    stage
+        .cluster
+        .append_conf("archive_command", command)
+        .unwrap();
+    stage.cluster.reload().unwrap();
+}
+
+/// Puts the marks of what waits for the archiver back by five minutes.
+fn make_ready_marks_old(stage: &Stage) {
+    let marks = stage.cluster.pgdata().join("pg_wal/archive_status");
+    let mut count = 0;
+    for mark in fs::read_dir(marks).unwrap() {
+        let path = mark.unwrap().path();
+        if path.extension().is_some_and(|e| e == "ready") {
+            let file = File::options().write(true).open(path).unwrap();
+            let earlier = SystemTime::now() - Duration::from_secs(300);
+            file.set_modified(earlier).unwrap();
+            count += 1;
+        }
+    }
+    assert!(count > 0, "nothing waits for the archiver");
+}
+
 #[test]
 fn wal_that_does_not_arrive_ends_the_backup_in_time() {
     let builder = Cluster::builder(Major::V15);
@@ -155,14 +180,9 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
     }
 
     // Our command, but it fails: auto sees that and takes the WAL itself.
-    let broken = "pgstrata-is-not-there archive-push %p";
-    stage
-        .cluster
-        .append_conf("archive_command", broken)
-        .unwrap();
-    stage.cluster.reload().unwrap();
-    switch_wal(&stage);
     let failing = "SELECT last_failed_time > last_archived_time FROM pg_stat_archiver";
+    set_archive_command(&stage, "false pgstrata archive-push %p");
+    switch_wal(&stage);
     stage
         .cluster
         .wait_for("postgres", failing, PATIENCE)
@@ -177,9 +197,23 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
     assert_eq!(code, WAL_MISSING, "{log}");
     assert!(log.contains("archive_command failed with"), "{log}");
 
+    // It cannot even be started, which pg_stat_archiver never hears of.
+    set_archive_command(&stage, "true pgstrata archive-push %p");
+    let taken = "SELECT last_failed_time < last_archived_time FROM pg_stat_archiver";
+    stage.cluster.wait_for("postgres", taken, PATIENCE).unwrap();
+    set_archive_command(&stage, "/is-not-there/pgstrata archive-push %p");
+    switch_wal(&stage);
+    make_ready_marks_old(&stage);
+    let report = stage.backup(&[]);
+    let how = text(&report, "/wal");
+    assert!(
+        how.starts_with("stream: the server's archiver has not taken 0000"),
+        "{how}"
+    );
+
     // The failed backups left neither a layer, nor objects, nor a slot.
     let info = stage.json(&["info"]);
-    assert_eq!(info["layers"].as_array().unwrap().len(), 2);
+    assert_eq!(info["layers"].as_array().unwrap().len(), 3);
     assert_eq!(info["unfinished"].as_array().unwrap().len(), 0);
     slots_are_gone(&stage);
 }

@@ -71,7 +71,7 @@ pub async fn plan(
         parent: choice.chain.first().map(|layer| layer.label.clone()),
         type_reason: choice.reason,
         change_source: source.record,
-        wal: wal::choose(options.wal, &ready.session, (repository, cluster)).await?,
+        wal: choose_wal(options, &ready, (repository, cluster)).await?,
         from_standby: ready.session.facts().in_recovery,
         file_count: u64::try_from(found.files.len()).expect("usize has 64 bits"),
         size_bytes: found.size_bytes,
@@ -95,7 +95,7 @@ pub async fn run(
     let started_at = Timestamp::now();
     let (ready, catalog) = prepare(repository, cluster, options).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
-    let wal = wal::choose(options.wal, &ready.session, (repository, cluster)).await?;
+    let wal = choose_wal(options, &ready, (repository, cluster)).await?;
     ready.session.lock().await?;
     let layer_id: [u8; 16] = rand::random();
     let claim = ClaimRecord {
@@ -150,6 +150,19 @@ pub async fn run(
         backup.clean_up().await;
     }
     outcome
+}
+
+async fn choose_wal(
+    options: &BackupOptions,
+    ready: &Ready,
+    (repository, cluster): (&Repository, &ClusterName),
+) -> Result<WalChoice> {
+    let place = wal::Place {
+        repository,
+        cluster,
+        data_directory: &ready.data_directory,
+    };
+    wal::choose(options.wal, &ready.session, place).await
 }
 
 /// One backup under way.

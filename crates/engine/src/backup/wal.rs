@@ -26,6 +26,10 @@ use crate::error::{Error, FileContext, Kind, Result};
 use crate::progress::Progress;
 use crate::repository::Repository;
 
+/// An archiver that works takes a finished segment within seconds; one that failed tries again
+/// after a minute.
+const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+
 /// How often finished segments are looked for while files are copied.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -48,15 +52,23 @@ impl std::fmt::Display for WalChoice {
     }
 }
 
+/// Where WAL comes from and goes to.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) repository: &'a Repository,
+    pub(super) cluster: &'a ClusterName,
+    pub(super) data_directory: &'a Path,
+}
+
 /// Decides how the WAL gets into the repository.
 ///
 /// `auto` waits for the server's archiver only when it is seen to work: the command is ours,
-/// its last attempt did not fail, and the file archived last is in this repository. In doubt
-/// the backup takes its WAL itself. That both store a segment does no harm: it is the same.
+/// its last attempt did not fail, it keeps up, and the file archived last is in this
+/// repository. In doubt the backup takes its WAL itself. That both store a segment does no harm: it is the same.
 pub(super) async fn choose(
     mode: WalMode,
     session: &Session,
-    (repository, cluster): (&Repository, &ClusterName),
+    place: Place<'_>,
 ) -> Result<WalChoice> {
     let facts = session.facts();
     let choice = |streams: bool, reason: String| Ok(WalChoice { streams, reason });
@@ -69,8 +81,7 @@ pub(super) async fn choose(
         }
         WalMode::Auto => {
             let archiver = session.archiver().await?;
-            let inspector = Inspector::new(repository, cluster).await?;
-            let doubt = doubt(facts, &archiver, &inspector).await?;
+            let doubt = doubt(facts, &archiver, place).await?;
             match (doubt, &archiver.archived) {
                 (None, Some((file, _))) => choice(
                     false,
@@ -93,7 +104,7 @@ pub(super) async fn choose(
 async fn doubt(
     facts: &ServerFacts,
     archiver: &Archiver,
-    inspector: &Inspector,
+    place: Place<'_>,
 ) -> Result<Option<String>> {
     if !is_ours(&facts.archive_command) {
         return Ok(Some("the server archives elsewhere".to_owned()));
@@ -106,6 +117,10 @@ async fn doubt(
     let Some((file, _)) = &archiver.archived else {
         return Ok(Some("the server has not archived anything yet".to_owned()));
     };
+    if let Some(late) = late(&Archive::wal_directory(place.data_directory)) {
+        return Ok(Some(format!("the server's archiver {late}")));
+    }
+    let inspector = Inspector::new(place.repository, place.cluster).await?;
     match inspector.holds(file).await {
         Ok(true) => Ok(None),
         Ok(false) => Ok(Some(format!(
@@ -114,6 +129,20 @@ async fn doubt(
         Err(error) if error.kind() == Kind::Repository => Err(error),
         Err(error) => Ok(Some(error.to_string())),
     }
+}
+
+/// What the archiver should have taken by now. An `archive_command` that cannot be started (exit
+/// codes above 125) ends the archiver, and `pg_stat_archiver` never hears of it.
+fn late(wal_directory: &Path) -> Option<String> {
+    let marks = std::fs::read_dir(wal_directory.join("archive_status")).ok()?;
+    let ready = marks.flatten().filter_map(|mark| {
+        let name = mark.file_name().into_string().ok()?;
+        let file = name.strip_suffix(".ready")?.to_owned();
+        let age = mark.metadata().ok()?.modified().ok()?.elapsed().ok()?;
+        Some((age, file))
+    });
+    let (age, file) = ready.max()?;
+    (age > TAKEN_WITHIN).then(|| format!("has not taken {file} for {} s", age.as_secs()))
 }
 
 fn does_not_archive(facts: &ServerFacts) -> Error {
@@ -205,13 +234,20 @@ impl Archive {
         };
         // The server knows more; if it cannot be asked, what is known must do.
         let state = session.archiver().await.unwrap_or_default();
-        Err(Error::new(Kind::WalMissing, error.to_string()).hint(advice(&state)))
+        let advice = advice(&state, late(&self.wal_directory));
+        Err(Error::new(Kind::WalMissing, error.to_string()).hint(advice))
     }
 }
 
 /// What the archiver's state tells about WAL that does not come.
-fn advice(archiver: &Archiver) -> String {
+fn advice(archiver: &Archiver, late: Option<String>) -> String {
     let told = match (&archiver.failed, &archiver.archived) {
+        _ if late.is_some() => {
+            format!(
+                "the archiver {}: look at the server's log",
+                late.unwrap_or_default()
+            )
+        }
         (Some((file, time)), _) if archiver.is_failing => {
             format!("archive_command failed with {file} at {time}: look at the server's log")
         }
@@ -388,7 +424,7 @@ impl WalCheck<'_> {
         timeout: Duration,
     ) -> Result<WalProof> {
         let facts = session.facts();
-        let place = (self.repository, self.cluster);
+        let place = self.place();
         let archives = match mode {
             WalMode::Archive => !choose(mode, session, place).await?.streams,
             WalMode::Auto => facts.archives() && is_ours(&facts.archive_command),
@@ -442,7 +478,7 @@ impl WalCheck<'_> {
     }
 
     async fn check_stream(&self, session: &Session, mode: WalMode) -> Result<WalProof> {
-        let choice = choose(mode, session, (self.repository, self.cluster)).await?;
+        let choice = choose(mode, session, self.place()).await?;
         let slot = format!("pgstrata_check_{:08x}", rand::random::<u32>());
         let archive = self.archive()?;
         session.hold_wal(&slot).await?;
@@ -462,6 +498,14 @@ impl WalCheck<'_> {
                     .to_owned()
             }),
         })
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place {
+            repository: self.repository,
+            cluster: self.cluster,
+            data_directory: self.data_directory,
+        }
     }
 
     fn archive(&self) -> Result<Archive> {
