@@ -9,7 +9,7 @@
 //! Everything found wrong is listed; only an unreachable repository ends it early.
 //! Each object of a layer is read once, but for packs whose frames are named far
 //! apart in the index. Memory is bounded by `jobs` packs and frames, one index and
-//! digest part, and the plan of [`packs::BATCH_FRAMES`] frames.
+//! digest part, and the plan of 65,536 frames.
 
 mod chain;
 mod files;
