@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgstrata_pgdata::lsn::Lsn;
-use pgstrata_pgdata::relation::ForkKind;
+use pgstrata_pgdata::relation::{BLOCKS_PER_SEGMENT, ForkKind};
 
 use crate::block_set::BlockSet;
 use crate::entry::{BLOCK_BYTES, BlockRun, EntryKind};
@@ -43,6 +43,9 @@ pub struct ChangedBlocks {
     pub files: BTreeMap<String, FileChanges>,
     /// Relation forks that changed as a whole, by the path of their first segment.
     pub whole_forks: BTreeSet<String>,
+    /// Main forks that were this short at some time, in blocks, by the path of their first
+    /// segment: no block of the fork from there on may come from the parent.
+    pub fork_limits: BTreeMap<String, u32>,
     /// Directories in which every file may have changed.
     pub directories: BTreeSet<String>,
     /// Forks of which nothing is known in the whole cluster: they are compared.
@@ -66,19 +69,27 @@ impl ChangedBlocks {
     /// Whether the source says, or cannot exclude, that a block has changed.
     #[must_use]
     pub fn may_have_changed(&self, path: &str, fork: ForkKind, block: u32) -> bool {
-        let named = self.files.get(path).is_some_and(|file| {
-            file.blocks.contains(block) || file.limit.is_some_and(|limit| limit <= block)
-        });
-        named || !self.covers(Some(fork)) || self.is_whole(path)
+        let named = self
+            .files
+            .get(path)
+            .is_some_and(|file| file.blocks.contains(block));
+        let cut = self.limit_of(path).is_some_and(|limit| limit <= block);
+        named || cut || !self.covers(Some(fork)) || self.is_whole(path)
     }
 
     /// Whether nothing of this file may come from the parent.
     fn is_whole(&self, path: &str) -> bool {
-        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let first = name.split_once('.').map_or(name, |(first, _segment)| first);
-        self.directories.contains(directory)
-            || (!self.whole_forks.is_empty()
-                && self.whole_forks.contains(&format!("{directory}/{first}")))
+        let (directory, _) = path.rsplit_once('/').unwrap_or(("", path));
+        self.directories.contains(directory) || self.whole_forks.contains(first_segment(path).0)
+    }
+
+    /// From which block of this file on nothing may come from the parent.
+    fn limit_of(&self, path: &str) -> Option<u32> {
+        let (first, number) = first_segment(path);
+        let of_fork = self.fork_limits.get(first);
+        let of_fork = of_fork.map(|limit| limit.saturating_sub(number * BLOCKS_PER_SEGMENT));
+        let of_file = self.files.get(path).and_then(|file| file.limit);
+        of_fork.into_iter().chain(of_file).min()
     }
 
     /// Whether the source can tell the changes of this fork.
@@ -185,7 +196,9 @@ pub fn plan_file(file: &ScannedFile, parent: Option<&ParentFile>, changes: &Chan
             if exact.is_whole(&file.path) {
                 return ReadPlan::Whole;
             }
-            plan_exact(exact.files.get(&file.path), blocks, inherit_limit)
+            let limit = exact.limit_of(&file.path).unwrap_or(inherit_limit);
+            let changed = exact.files.get(&file.path).map(|file| &file.blocks);
+            plan_exact(changed, blocks, inherit_limit.min(limit))
         }
         Changes::Unknown { .. } | Changes::Lsn { .. } | Changes::Exact(_) => {
             ReadPlan::ByDigest { inherit_limit }
@@ -193,11 +206,16 @@ pub fn plan_file(file: &ScannedFile, parent: Option<&ParentFile>, changes: &Chan
     }
 }
 
-fn plan_exact(changes: Option<&FileChanges>, blocks: u32, inherit_limit: u32) -> ReadPlan {
-    let limit = changes
-        .and_then(|changes| changes.limit)
-        .map_or(inherit_limit, |limit| inherit_limit.min(limit));
-    let mut runs = changes.map_or_else(Vec::new, |changes| changes.blocks.runs_below(limit));
+/// The path of a fork's first segment, and how many segments come before this one.
+fn first_segment(path: &str) -> (&str, u32) {
+    let split = path
+        .rsplit_once('.')
+        .and_then(|(first, number)| Some((first, number.parse().ok()?)));
+    split.unwrap_or((path, 0))
+}
+
+fn plan_exact(changed: Option<&BlockSet>, blocks: u32, limit: u32) -> ReadPlan {
+    let mut runs = changed.map_or_else(Vec::new, |changed| changed.runs_below(limit));
     if let Some(beyond) = BlockRun::between(limit, blocks) {
         BlockRun::append(&mut runs, beyond);
     }
@@ -208,6 +226,7 @@ fn plan_exact(changes: Option<&FileChanges>, blocks: u32, inherit_limit: u32) ->
 }
 
 #[cfg(test)]
+#[allow(clippy::panic, reason = "tests fail by panics")]
 mod tests {
     use super::*;
 
@@ -257,6 +276,32 @@ mod tests {
         assert!(whole("base/5/16384.12", ForkKind::Main));
         assert!(!whole("base/5/16384_vm", ForkKind::Vm));
         assert!(!whole("base/5/163841", ForkKind::Main));
+    }
+
+    #[test]
+    fn a_fork_that_was_cut_is_read_from_there_on() {
+        let cut = |path: &str, limit| {
+            let mut exact = tracker();
+            exact.fork_limits.insert("base/5/16384".to_owned(), limit);
+            match plan(path, ForkKind::Main, exact) {
+                ReadPlan::Blocks {
+                    runs,
+                    inherit_limit,
+                } => (runs, inherit_limit),
+                other => panic!("{other:?}"),
+            }
+        };
+        let from = |start| {
+            vec![BlockRun {
+                start,
+                count: 10 - start,
+            }]
+        };
+        assert_eq!(cut("base/5/16384", 3), (from(3), 3));
+        assert_eq!(cut("base/5/16384.1", 3), (from(0), 0));
+        assert_eq!(cut("base/5/16384.1", BLOCKS_PER_SEGMENT + 4), (from(4), 4));
+        assert_eq!(cut("base/5/16384", BLOCKS_PER_SEGMENT + 4), (vec![], 10));
+        assert_eq!(cut("base/5/16385", 3), (vec![], 10));
     }
 
     #[test]

@@ -181,7 +181,7 @@ pub(super) fn check_order(parent: &Manifest, now: &Standpoint) -> Result<()> {
 }
 
 /// Why page LSNs may not tell what changed since the parent, if so.
-fn doubt(parent: &Manifest, now: &Standpoint) -> Option<String> {
+pub(super) fn doubt(parent: &Manifest, now: &Standpoint) -> Option<String> {
     if parent.cluster.data_checksum_version != now.data_checksum_version {
         return Some("data checksums were switched on or off since the parent".to_owned());
     }

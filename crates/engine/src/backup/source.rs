@@ -11,11 +11,12 @@ use pgstrata_layer::manifest::{ChangeSource, ChangeSourceRecord, Manifest};
 
 use super::audit;
 use super::choose::{
-    SourceChoice, Standpoint, check_order, choose_source, digest_source, full_source,
+    SourceChoice, Standpoint, check_order, choose_source, digest_source, doubt, full_source,
 };
 use super::options::ChangeSourceChoice;
 use super::prepare::Ready;
 use crate::catalog::Layer;
+use crate::cluster::summary::{Stretch, Summaries};
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
 
@@ -68,21 +69,41 @@ pub(super) async fn find(
             Err(why) => passed_over.push(format!("not by tracker: {why}")),
         }
     }
-    let mut choice = choose_source(wanted, parent, now);
-    if !passed_over.is_empty() {
-        let why = passed_over.join("; ");
-        choice.record.reason = format!("{}; {why}", choice.record.reason);
-        if question == Question::What && is_news(wanted, parent) {
-            let used = choice.record.used.as_str();
-            tracing::warn!("changed pages will be found by {used}, {why}");
+    if wanted != ChangeSourceChoice::Lsn && wanted != ChangeSourceChoice::Digest {
+        match by_summary(ready, parent, now, question).await? {
+            Ok(choice) => return Ok(choice.despite(&passed_over, wanted, parent, question)),
+            Err(why) => passed_over.push(format!("not by summary: {why}")),
         }
     }
-    Ok(choice)
+    let choice = choose_source(wanted, parent, now);
+    Ok(choice.despite(&passed_over, wanted, parent, question))
+}
+
+impl SourceChoice {
+    /// Notes which better sources could not answer, aloud when somebody counts on them.
+    fn despite(
+        mut self,
+        passed_over: &[String],
+        wanted: ChangeSourceChoice,
+        parent: &Manifest,
+        question: Question,
+    ) -> Self {
+        if !passed_over.is_empty() {
+            let (why, used) = (passed_over.join("; "), self.record.used.as_str());
+            if question == Question::What && is_news(wanted, parent) {
+                tracing::warn!("changed pages will be found by {used}, {why}");
+            }
+            self.record.reason = format!("{}; {why}", self.record.reason);
+        }
+        self
+    }
 }
 
 /// Whether somebody counts on a better source than those that read every page.
 fn is_news(wanted: ChangeSourceChoice, parent: &Manifest) -> bool {
-    wanted != ChangeSourceChoice::Auto || parent.tracker_token.is_some()
+    wanted != ChangeSourceChoice::Auto
+        || parent.tracker_token.is_some()
+        || parent.change_source.used == ChangeSource::Summary
 }
 
 /// The changes by the tracker, or why it does not know them.
@@ -121,6 +142,72 @@ async fn by_tracker(
         },
         changes: Changes::Exact(blocks),
     }))
+}
+
+/// The changes by WAL summaries, or why they do not tell.
+async fn by_summary(
+    ready: &Ready,
+    parent: &Manifest,
+    now: &Standpoint,
+    question: Question,
+) -> Result<Answer<SourceChoice, String>> {
+    let summaries = match Summaries::of(&ready.session).await? {
+        Ok(summaries) => summaries,
+        Err(why) => return Ok(Err(why)),
+    };
+    let stretches = match stretches(parent, now) {
+        Ok(stretches) => stretches,
+        Err(why) => return Ok(Err(why)),
+    };
+    let answer = match question {
+        Question::Would => summaries.doubt(&stretches).await.map(|doubt| match doubt {
+            None => Ok(ChangedBlocks::default()),
+            Some(why) => Err(why),
+        }),
+        Question::What => summaries.changes(&stretches).await,
+    };
+    let blocks = match answer {
+        Ok(Ok(blocks)) => blocks,
+        Ok(Err(why)) => return Ok(Err(why)),
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    Ok(Ok(SourceChoice {
+        record: ChangeSourceRecord {
+            used: ChangeSource::Summary,
+            reason: format!(
+                "WAL from {} to {} is summarized",
+                parent.start_lsn, now.start_lsn
+            ),
+        },
+        changes: Changes::Exact(blocks),
+    }))
+}
+
+/// The WAL from the parent's start to ours, timeline by timeline, or why it is not known
+/// which WAL that is.
+fn stretches(parent: &Manifest, now: &Standpoint) -> Answer<Vec<Stretch>, String> {
+    if let Some(doubt) = doubt(parent, now) {
+        return Err(doubt);
+    }
+    if parent.timeline == now.timeline {
+        return Ok(vec![Stretch {
+            timeline: now.timeline,
+            range: parent.start_lsn..now.start_lsn,
+        }]);
+    }
+    let history = now.history.as_ref().map_err(Clone::clone)?;
+    let entries = history.entries().iter();
+    let stretches = entries.filter_map(|entry| {
+        let start = entry.begin.max(parent.start_lsn);
+        let end = entry
+            .end
+            .map_or(now.start_lsn, |end| end.min(now.start_lsn));
+        (entry.timeline >= parent.timeline && start < end).then_some(Stretch {
+            timeline: entry.timeline,
+            range: start..end,
+        })
+    });
+    Ok(stretches.collect())
 }
 
 /// Makes the token that the layer's children will ask the tracker for: before the

@@ -9,6 +9,7 @@ pub mod control;
 pub mod facts;
 pub mod scan;
 pub mod session;
+pub mod summary;
 pub mod tracker;
 
 pub use conninfo::ConnectionOptions;

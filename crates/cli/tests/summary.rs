@@ -1,0 +1,121 @@
+//! WAL summaries as change source, on the versions that have them: chains restore to what
+//! the server held, visibility maps included, and a gap is never taken for unchanged.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::fs;
+
+use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
+use support::{Stage, Store, number, text};
+
+/// What WAL summaries see in other ways than by block, and what they do not see at all.
+fn disturb(cluster: &Cluster, round: usize) {
+    let script = format!(
+        "CREATE TABLE IF NOT EXISTS cut AS SELECT g FROM generate_series(1, 20000) g;
+         VACUUM (FREEZE) cut;
+         DELETE FROM cut WHERE g > 5000;
+         VACUUM (TRUNCATE) cut;
+         INSERT INTO cut SELECT generate_series(1, 3000);
+         CREATE TABLE made{round} AS SELECT * FROM pg_class;
+         CREATE INDEX ON made{round} (relname);
+         TRUNCATE pgbench_history;
+         VACUUM (FREEZE) quiet;
+         DELETE FROM quiet WHERE g % 5000 = {round};"
+    );
+    cluster.sql("postgres", &script).unwrap();
+    for strategy in ["wal_log", "file_copy"] {
+        let copy = format!("copy_{strategy}");
+        let run = |script: String| cluster.sql("postgres", &script).unwrap();
+        run(format!("DROP DATABASE IF EXISTS {copy}"));
+        run(format!(
+            "CREATE DATABASE {copy} TEMPLATE template0 STRATEGY {strategy}"
+        ));
+    }
+}
+
+fn a_chain_by_summaries_restores_and_a_gap_falls_back_aloud(major: Major) {
+    let builder = Cluster::builder(major).conf("summarize_wal", "on");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let cluster = &stage.cluster;
+    cluster.pgbench(&["-i", "-q", "-s", "2"]).unwrap();
+    let quiet = "CREATE TABLE quiet AS
+        SELECT g, repeat('x', 500) AS t FROM generate_series(1, 50000) g; VACUUM (FREEZE, ANALYZE)";
+    cluster.sql("postgres", quiet).unwrap();
+    stage.backup(&["--type", "full"]);
+    for round in 0..2 {
+        let load = cluster
+            .background_pgbench(&["-n", "-c", "2", "-t", "200"])
+            .unwrap();
+        disturb(cluster, round);
+        let layer = stage.backup(&["--change-source", "summary"]);
+        let reason = text(&layer, "/change_source/reason");
+        assert_eq!(text(&layer, "/change_source/used"), "summary", "{reason}");
+        let marked = number(&layer, "/totals/pages_marked");
+        assert!(number(&layer, "/totals/pages_stored") <= marked);
+        // Of the quiet table, 28 MiB, the few pages that changed are read, and the maps.
+        let read = number(&layer, "/totals/bytes_read");
+        assert!(
+            read <= marked * 8192 + (16 << 20),
+            "{read} bytes read for {marked} pages"
+        );
+        load.wait().unwrap();
+        cluster.restart().unwrap();
+    }
+
+    // The summaries since the parent are gone: said once, and every page is read.
+    disturb(cluster, 2);
+    cluster.sql("postgres", "CHECKPOINT").unwrap();
+    let caught_up = "SELECT summarized_lsn >= (SELECT redo_lsn FROM pg_control_checkpoint())
+        FROM pg_get_wal_summarizer_state()";
+    cluster
+        .wait_for("postgres", caught_up, support::PATIENCE)
+        .unwrap();
+    for entry in fs::read_dir(cluster.pgdata().join("pg_wal/summaries")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    let pgdata = stage.pgdata();
+    let output = stage.run(&["--output", "json", "backup", "--pgdata", &pgdata]);
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{log}");
+    let said = log
+        .lines()
+        .filter(|line| line.contains("not by summary: WAL from"));
+    assert_eq!(
+        said.filter(|line| line.contains("WARN")).count(),
+        1,
+        "{log}"
+    );
+    disturb(cluster, 3);
+    let layer = stage.backup(&[]);
+    assert_eq!(text(&layer, "/change_source/used"), "summary");
+
+    let lsn = cluster
+        .sql("postgres", "SELECT pg_create_restore_point('moment')")
+        .unwrap();
+    let dump = cluster.dump().unwrap();
+    stage.archive_all();
+    let target = [
+        "--type",
+        "lsn",
+        "--target",
+        &lsn,
+        "--target-action",
+        "promote",
+    ];
+    let restored = stage.start_restored(&stage.restore("restored", &target));
+    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+    restored.amcheck().unwrap();
+    restored.check_visibility_maps().unwrap();
+}
+
+#[test]
+fn a_chain_by_summaries_restores_and_a_gap_falls_back_aloud_on_17() {
+    a_chain_by_summaries_restores_and_a_gap_falls_back_aloud(Major::V17);
+}
+
+#[test]
+fn a_chain_by_summaries_restores_and_a_gap_falls_back_aloud_on_18() {
+    a_chain_by_summaries_restores_and_a_gap_falls_back_aloud(Major::V18);
+}
