@@ -124,10 +124,11 @@ fn a_backup_whose_wal_does_not_arrive_does_not_exist() {
         .conf("archive_command", "false # pgstrata archive-push");
     let stage = Stage::silent(builder, Store::Directory);
     let pgdata = stage.pgdata();
-    let (code, log) = stage.fails(&["backup", "-D", &pgdata, "--archive-timeout", "2"]);
+    let relying = ["--wal", "archive", "--archive-timeout", "2"];
+    let (code, log) = stage.fails(&[&["backup", "-D", &pgdata], &relying[..]].concat());
     assert_eq!(code, 18, "{log}");
     assert!(
-        log.contains("0000000100000000") && log.contains("pg_stat_archiver"),
+        log.contains("0000000100000000") && log.contains("archive_command failed"),
         "{log}"
     );
     assert_eq!(stage.layer_counts(), (0, 0));

@@ -187,7 +187,7 @@ mod tests {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "pgstrata", &mut text);
             let text = String::from_utf8(text).unwrap();
-            for word in ["archive-push", "--target-dir", "deep"] {
+            for word in ["archive-push", "target-dir", "deep"] {
                 assert!(text.contains(word), "{word} is not completed by {shell}");
             }
         }

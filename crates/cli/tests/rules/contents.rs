@@ -222,7 +222,6 @@ fn rule_6_what_belongs_to_one_run_stays_and_permissions_come_along(major: Major)
     );
     for path in [
         "empty_directory",
-        "pg_twophase",
         "pg_commit_ts",
         "pg_replslot",
         "pg_notify",
@@ -256,8 +255,7 @@ fn rule_6_what_belongs_to_one_run_stays_and_permissions_come_along(major: Major)
 }
 
 fn rule_2_label_and_map_are_the_servers_to_the_byte(scene: &Scene, label: &str, restored: &Path) {
-    let info = scene.stage.json(&["info", label]);
-    let manifest = &info["layers"][0];
+    let manifest = &scene.stage.manifest(label);
     let written = fs::read_to_string(restored.join("backup_label")).unwrap();
     assert_eq!(text(manifest, "/backup_label"), written);
     assert!(written.starts_with("START WAL LOCATION: 0/"), "{written}");

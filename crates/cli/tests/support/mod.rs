@@ -173,6 +173,15 @@ impl Stage {
         self.cluster.wait_for("postgres", &query, PATIENCE).unwrap();
     }
 
+    /// The manifest of a layer in a directory: a line about itself, then JSON.
+    pub fn manifest(&self, label: &str) -> Value {
+        let root = self.repository.strip_prefix("file://").unwrap();
+        let path = format!("{root}/main/layer/{label}/manifest");
+        let object = std::fs::read_to_string(path).unwrap();
+        let (_, json) = object.split_once('\n').unwrap();
+        serde_json::from_str(json).unwrap()
+    }
+
     /// Takes a backup; returns its report.
     pub fn backup(&self, arguments: &[&str]) -> Value {
         let pgdata = self.pgdata();
