@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 
 use super::contender::{Arena, Contender};
 use super::measure;
+use crate::cluster::Major;
 
 const PROGRAM: &str = "/usr/bin/pgbackrest";
 
@@ -23,6 +24,27 @@ impl PgBackRest {
     #[must_use]
     pub fn is_installed() -> bool {
         Path::new(PROGRAM).exists()
+    }
+
+    /// The installed release, `45` of 2.45; absent when none runs.
+    #[must_use]
+    pub fn release() -> Option<u32> {
+        let output = Command::new(PROGRAM).arg("version").output().ok()?;
+        let said = String::from_utf8(output.stdout).ok()?;
+        let rest = said.trim().strip_prefix("pgBackRest 2.")?;
+        rest.split('.').next()?.parse().ok()
+    }
+
+    /// Whether the installed release knows this major version: it refuses others.
+    #[must_use]
+    pub fn knows(major: Major) -> bool {
+        let needed = match major {
+            Major::V15 => 41,
+            Major::V16 => 48,
+            Major::V17 => 54,
+            Major::V18 => 57,
+        };
+        Self::release().is_some_and(|release| release >= needed)
     }
 
     fn configuration(&self, arena: &Arena) -> PathBuf {
@@ -44,8 +66,14 @@ impl PgBackRest {
     fn write_configuration(&self, arena: &Arena) -> Result<()> {
         let repository = self.repository(arena);
         let repository = repository.display();
+        // Up to 2.45 block-incremental backup had to be asked for twice.
+        let beta = if Self::release().is_some_and(|release| release <= 45) {
+            "beta=y\n"
+        } else {
+            ""
+        };
         let text = format!(
-            "[global]\nrepo1-path={repository}\nrepo1-bundle=y\nrepo1-block=y\ncompress-type={compress}\n\
+            "[global]\n{beta}repo1-path={repository}\nrepo1-bundle=y\nrepo1-block=y\ncompress-type={compress}\n\
              process-max={jobs}\nstart-fast=y\nlog-level-file=off\nlog-level-console=warn\n\
              lock-path={repository}/lock\nspool-path={repository}/spool\narchive-async=y\n\
              repo1-retention-full=9\n\

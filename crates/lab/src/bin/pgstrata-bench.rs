@@ -155,9 +155,14 @@ fn contenders(arguments: &Arguments) -> Result<Vec<Box<dyn Contender>>> {
         if arguments.major >= 17 {
             contenders.push(Box::new(Native));
         }
-        if PgBackRest::is_installed() {
+        if PgBackRest::knows(Major::from_number(arguments.major)?) {
             contenders.push(Box::new(PgBackRest { compress: "lz4" }));
             contenders.push(Box::new(PgBackRest { compress: "zst" }));
+        } else if PgBackRest::is_installed() {
+            eprintln!(
+                "pgBackRest is left out: the installed release does not know PostgreSQL {}",
+                arguments.major
+            );
         }
     }
     Ok(contenders)
