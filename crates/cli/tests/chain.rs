@@ -49,15 +49,7 @@ fn a_chain_made_under_load_restores_to_an_exact_lsn(major: Major, store: Store) 
         .unwrap();
     let (lsn, before) = moment(&stage);
 
-    let recovery = [
-        "--type",
-        "lsn",
-        "--target",
-        &lsn,
-        "--target-action",
-        "promote",
-    ];
-    let restored = stage.start_restored(&stage.restore("restored", &recovery));
+    let restored = stage.start_restored_at("restored", &lsn);
     require_same_dump(&before, &restored.dump().unwrap()).unwrap();
     if major != Major::V16 {
         // The programs of 16 that scripts/setup can get come without contrib.

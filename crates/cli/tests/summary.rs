@@ -96,15 +96,7 @@ fn a_chain_by_summaries_restores_and_a_gap_falls_back_aloud(major: Major) {
         .unwrap();
     let dump = cluster.dump().unwrap();
     stage.archive_all();
-    let target = [
-        "--type",
-        "lsn",
-        "--target",
-        &lsn,
-        "--target-action",
-        "promote",
-    ];
-    let restored = stage.start_restored(&stage.restore("restored", &target));
+    let restored = stage.start_restored_at("restored", &lsn);
     require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
     restored.amcheck().unwrap();
     restored.check_visibility_maps().unwrap();

@@ -6,6 +6,7 @@
 
 pub mod archive;
 pub mod backup;
+mod blocking;
 pub mod catalog;
 pub mod check;
 pub mod cluster;

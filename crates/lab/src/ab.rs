@@ -107,19 +107,8 @@ pub fn metrics(options: &Options) -> Vec<Metric> {
         Metric::new("p90", "p90", Unit::Seconds, Better::Lower),
         Metric::new("p99", "p99", Unit::Seconds, Better::Lower),
         Metric::new("p999", "p99.9", Unit::Seconds, Better::Lower),
-        Metric::new(
-            "server_cpu_per_transaction",
-            "server CPU/tx",
-            Unit::Seconds,
-            Better::Lower,
-        ),
-        Metric::new(
-            "wal_per_transaction",
-            "WAL/tx",
-            Unit::Bytes,
-            Better::Neither,
-        ),
     ];
+    metrics.extend(Metric::per_transaction());
     if options.rate.is_some() {
         metrics.rotate_left(3);
     }

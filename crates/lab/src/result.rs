@@ -104,6 +104,25 @@ impl Metric {
             better,
         }
     }
+
+    /// What a transaction costs the server; `pgbench::run` fills them in.
+    #[must_use]
+    pub fn per_transaction() -> [Self; 2] {
+        [
+            Self::new(
+                "server_cpu_per_transaction",
+                "server CPU/tx",
+                Unit::Seconds,
+                Better::Lower,
+            ),
+            Self::new(
+                "wal_per_transaction",
+                "WAL/tx",
+                Unit::Bytes,
+                Better::Neither,
+            ),
+        ]
+    }
 }
 
 /// One of the things compared.

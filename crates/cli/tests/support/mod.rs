@@ -269,6 +269,13 @@ impl Stage {
         target
     }
 
+    /// Restores the newest state to `lsn`, inclusive, and starts it as a server of its own.
+    pub fn start_restored_at(&self, name: &str, lsn: &str) -> Cluster {
+        let until = ["--type", "lsn", "--target", lsn];
+        let then = ["--target-action", "promote"];
+        self.start_restored(&self.restore(name, &[&until[..], &then].concat()))
+    }
+
     /// Starts a restored cluster and waits until it accepts writes.
     pub fn start_restored(&self, target: &Path) -> Cluster {
         let restored = Cluster::adopt(self.cluster.major(), target)

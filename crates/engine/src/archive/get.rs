@@ -15,7 +15,8 @@ use pgstrata_pgdata::ArchiveFile;
 
 use super::file::NewFile;
 use super::spool::Spool;
-use super::{Archive, PIECE_BYTES, WHOLE_BYTES, blocking};
+use super::{Archive, PIECE_BYTES, WHOLE_BYTES};
+use crate::blocking::blocking;
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
 

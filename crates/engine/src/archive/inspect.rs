@@ -4,7 +4,8 @@ use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::wal::{WalHeader, WalReader};
 use pgstrata_pgdata::ArchiveFile;
 
-use super::{Archive, PIECE_BYTES, blocking};
+use super::{Archive, PIECE_BYTES};
+use crate::blocking::blocking;
 use crate::error::Result;
 use crate::repository::Repository;
 

@@ -128,16 +128,3 @@ fn timeline_of(file: ArchiveFile) -> TimelineId {
         ArchiveFile::History(timeline) => timeline,
     }
 }
-
-/// Runs CPU and file work on a thread of its own.
-async fn blocking<T: Send + 'static>(
-    act: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    match tokio::task::spawn_blocking(act).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(Error::new(Kind::Interrupted, "the program is ending")),
-        },
-    }
-}

@@ -23,7 +23,9 @@ use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::wal::{self, WalDescription, WalWriter};
 use pgstrata_pgdata::{ArchiveFile, TimelineHistory, WalPageHeader, WalSegment};
 
-use super::{Archive, WHOLE_BYTES, blocking};
+use super::{Archive, WHOLE_BYTES};
+use crate::blocking::blocking;
+use crate::catalog::hex;
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::repository::Repository;
 
@@ -223,7 +225,10 @@ impl Archive {
             return Ok(Pushed::Present);
         }
         let url = self.repository.url();
-        let (found, expected) = (hex(&present.raw_digest), hex(&description.raw_digest));
+        let (found, expected) = (
+            hex(&present.raw_digest[..8]),
+            hex(&description.raw_digest[..8]),
+        );
         Err(Error::new(
             Kind::AlreadyExists,
             format!(
@@ -237,14 +242,6 @@ impl Archive {
              give it a name of its own",
         ))
     }
-}
-
-/// The first digits of a digest, for people.
-fn hex(digest: &[u8; 32]) -> String {
-    digest[..8]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }
 
 /// A file that was read, checked and digested.

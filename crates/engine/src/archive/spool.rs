@@ -26,7 +26,8 @@ use pgstrata_pgdata::{ArchiveFile, WalSegment};
 use rustix::fs::FlockOperation;
 
 use super::file::{NewFile, remove_leftovers};
-use super::{Archive, PIECE_BYTES, WHOLE_BYTES, blocking};
+use super::{Archive, PIECE_BYTES, WHOLE_BYTES};
+use crate::blocking::blocking;
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::repository::Repository;
 

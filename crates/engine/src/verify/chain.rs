@@ -7,6 +7,7 @@ use pgstrata_layer::overlay::{FilePlan, Merge, chain_of, plan_file};
 use tokio::runtime::Handle;
 
 use super::{FindingKind, Verifier};
+use crate::blocking::blocking;
 use crate::catalog::{Catalog, ChainEntries, Layer};
 use crate::error::{Error, Result};
 
@@ -29,7 +30,7 @@ impl Verifier {
         };
         let (repository, cluster) = (self.repository.clone(), self.cluster.clone());
         let (runtime, progress) = (Handle::current(), self.progress.clone());
-        let complaints = super::blocking(move || {
+        let complaints = blocking(move || {
             let entries = ChainEntries::new(&repository, &cluster, &chain, &runtime);
             let mut complaints = Vec::new();
             for merged in Merge::new(entries) {

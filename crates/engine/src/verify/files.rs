@@ -10,6 +10,7 @@ use pgstrata_pgdata::relation::BLOCK_SIZE;
 
 use super::Verifier;
 use super::layer::Reading;
+use crate::catalog::hex;
 use crate::error::{Error, Kind, Result};
 
 /// A file being put together from its frames, in order of block.
@@ -121,8 +122,4 @@ impl Whole {
             None => Err(Error::new(Kind::Damaged, "has no digest")),
         }
     }
-}
-
-fn hex(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

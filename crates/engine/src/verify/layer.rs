@@ -12,6 +12,7 @@ use pgstrata_layer::manifest::IndexPartRef;
 
 use super::packs::{BATCH_FRAMES, Batch, Wanted};
 use super::{FindingKind, VerifiedLayer, Verifier};
+use crate::blocking::blocking;
 use crate::catalog::Layer;
 use crate::error::{Error, Kind, Result};
 use crate::repository::ObjectInfo;
@@ -174,8 +175,7 @@ impl Verifier {
         let position = usize::try_from(number).expect("usize has 64 bits");
         let reference = reading.layer.manifest.index[position].clone();
         let (layer_id, deep) = (reading.layer_id, self.deep);
-        let decoded =
-            super::blocking(move || Ok(decode(&part, layer_id, &reference, deep))).await?;
+        let decoded = blocking(move || Ok(decode(&part, layer_id, &reference, deep))).await?;
         let label = &reading.layer.label;
         for (object, error) in decoded.complaints {
             let key = match object {

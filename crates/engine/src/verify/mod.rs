@@ -309,19 +309,6 @@ impl Verifier {
     }
 }
 
-/// Runs CPU work on a thread of its own.
-async fn blocking<T: Send + 'static>(
-    act: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    match tokio::task::spawn_blocking(act).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(Error::new(Kind::Interrupted, "the program is ending")),
-        },
-    }
-}
-
 fn nothing_to_verify(cluster: &ClusterName, unfinished: &[Unfinished]) -> Error {
     let name = cluster.as_str();
     let error = Error::new(

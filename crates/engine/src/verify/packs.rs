@@ -12,6 +12,7 @@ use pgstrata_layer::pack::verify_pack;
 use super::layer::Reading;
 use super::pages::PageRules;
 use super::{FindingKind, Verifier};
+use crate::blocking::blocking;
 use crate::error::{Error, Kind, Result};
 
 /// Frames gathered from the index before their packs are read: a few dozen packs, so
@@ -157,7 +158,7 @@ impl Verifier {
         self.progress.add_stored(size);
         let layer_id = reading.layer_id;
         let outcome =
-            super::blocking(move || check_pack(&bytes, (layer_id, number), wanted, &rules)).await?;
+            blocking(move || check_pack(&bytes, (layer_id, number), wanted, &rules)).await?;
         self.progress.add_pages(outcome.pages);
         let more = outcome.complaints.len().saturating_sub(MOST_COMPLAINTS);
         for (kind, message) in outcome.complaints.iter().take(MOST_COMPLAINTS) {

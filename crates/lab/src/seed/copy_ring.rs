@@ -223,19 +223,8 @@ fn describe(experiment: &mut Experiment) {
             Better::Lower,
         ),
         Metric::new("latency_max", "longest time", Unit::Seconds, Better::Lower),
-        Metric::new(
-            "server_cpu_per_transaction",
-            "server CPU/tx",
-            Unit::Seconds,
-            Better::Lower,
-        ),
-        Metric::new(
-            "wal_per_transaction",
-            "WAL/tx",
-            Unit::Bytes,
-            Better::Neither,
-        ),
     ];
+    experiment.metrics.extend(Metric::per_transaction());
     let arms = experiment.arms.len();
     let table = (0..arms).map(|arm| row(experiment, arm)).collect();
     experiment.tables = vec![Table {
