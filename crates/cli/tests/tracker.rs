@@ -208,7 +208,7 @@ fn require_fallback(stage: &Stage, why: &str) {
 }
 
 #[test]
-fn what_voids_the_history_falls_back_aloud() {
+fn rule_4_12_what_voids_the_history_falls_back_aloud() {
     let server = Server::copy(Major::V18);
     let stage = Stage::archiving(server.builder(), Store::Directory);
     let cluster = &stage.cluster;
@@ -332,9 +332,6 @@ fn an_audit_finds_a_page_that_the_tracker_did_not_see() {
             "{refusal}"
         );
     }
-    // Labels count seconds, ahead of the clock when backups follow each other faster, and a layer of the failed
-    // audit's own second is trusted no more than those before.
-    thread::sleep(Duration::from_secs(3));
     let next = stage.backup(&["--change-source", "tracker", "--audit", "1%"]);
     assert_eq!(text(&next, "/change_source/used"), "digest");
     assert!(text(&next, "/change_source/reason").contains("block 17"));

@@ -25,7 +25,7 @@ use super::choose::SourceChoice;
 use super::packer::Destination;
 use super::parent::Parent;
 use super::prepare::Ready;
-use crate::catalog::Layer;
+use crate::catalog::{Layer, last_distrusted};
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
 
@@ -235,11 +235,7 @@ pub(super) async fn distrust(
     cluster: &ClusterName,
     parent: &Label,
 ) -> Result<Option<String>> {
-    let names = repository.list_names(&cluster.distrust_prefix()).await?;
-    let newest = names
-        .iter()
-        .filter_map(|name| Label::parse(name))
-        .max_by(|a, b| a.own_stamp().cmp(b.own_stamp()));
+    let newest = last_distrusted(repository, cluster).await?;
     let Some(label) = newest.filter(|label| parent.own_stamp() <= label.own_stamp()) else {
         return Ok(None);
     };

@@ -16,12 +16,13 @@ use crate::repository::Repository;
 const ATTEMPTS: u32 = 30;
 
 impl Catalog {
-    /// The next free time for a label: now, or the second after the latest label.
-    fn next_time(&self, now: Timestamp) -> Result<DateTime> {
+    /// The next free time for a label: now, or the second after the latest label,
+    /// that of a failed audit included: it must not cast doubt on a newer layer.
+    fn next_time(&self, now: Timestamp, distrusted: Option<&Label>) -> Result<DateTime> {
         let finished = self.layers.iter().map(|layer| &layer.label);
         let unfinished = self.unfinished.iter().map(|unfinished| &unfinished.label);
         let damaged = self.damaged.iter().map(|(label, _)| label);
-        let labels = finished.chain(unfinished).chain(damaged);
+        let labels = finished.chain(unfinished).chain(damaged).chain(distrusted);
         let latest = labels.map(Label::own_stamp).max();
         let now = now.to_zoned(TimeZone::UTC).datetime();
         let latest = latest.and_then(|stamp| DateTime::strptime("%Y%m%d-%H%M%S", stamp).ok());
@@ -45,7 +46,8 @@ pub async fn claim(
     (kind, parent): (LayerKind, Option<&Label>),
     mut record: ClaimRecord,
 ) -> Result<Label> {
-    let mut time = catalog.next_time(record.started_at)?;
+    let distrusted = last_distrusted(repository, cluster).await?;
+    let mut time = catalog.next_time(record.started_at, distrusted.as_ref())?;
     for _ in 0..ATTEMPTS {
         let label = match parent {
             Some(parent) => parent.successor(kind, time),
@@ -65,6 +67,21 @@ pub async fn claim(
             "could not claim a label for a new layer: {ATTEMPTS} in a row were taken by others"
         ),
     ))
+}
+
+/// The label of the last backup whose audit failed, if one did.
+///
+/// # Errors
+/// When the repository cannot be listed.
+pub(crate) async fn last_distrusted(
+    repository: &Repository,
+    cluster: &ClusterName,
+) -> Result<Option<Label>> {
+    let names = repository.list_names(&cluster.distrust_prefix()).await?;
+    Ok(names
+        .iter()
+        .filter_map(|name| Label::parse(name))
+        .max_by(|a, b| a.own_stamp().cmp(b.own_stamp())))
 }
 
 fn second_after(time: DateTime) -> Result<DateTime> {

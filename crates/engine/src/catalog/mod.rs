@@ -23,6 +23,7 @@ pub(crate) use chain::missing_is_damage;
 pub use chain::{ChainEntries, PartLocation};
 pub(crate) use digests::ChainDigests;
 pub use label::claim;
+pub(crate) use label::last_distrusted;
 pub(crate) use presence::{hex, host_name, still_there};
 pub use remove::{remove_layer, remove_leftover};
 
