@@ -138,6 +138,25 @@ fn make_ready_marks_old(stage: &Stage) {
     assert!(count > 0, "nothing waits for the archiver");
 }
 
+/// The server archives elsewhere, and the role may not stream: waiting would be in vain.
+fn refuses_at_once_when_neither_way_is_open(stage: &Stage) {
+    let role = "CREATE ROLE archived LOGIN;
+        GRANT pg_read_all_settings TO archived;
+        GRANT EXECUTE ON FUNCTION pg_catalog.pg_backup_start(text, boolean) TO archived;
+        GRANT EXECUTE ON FUNCTION pg_catalog.pg_backup_stop(boolean) TO archived;";
+    stage.cluster.sql("postgres", role).unwrap();
+    let pgdata = stage.pgdata();
+    let conninfo = stage.cluster.conninfo_as("archived", "postgres");
+    let (code, log) = stage.fails(&["backup", "-D", &pgdata, "-d", &conninfo]);
+    assert_eq!(code, REFUSED, "{log}");
+    for words in [
+        "archives elsewhere (archive_command is \"true\")",
+        "ALTER ROLE \"archived\" REPLICATION",
+    ] {
+        assert!(log.contains(words), "\"{words}\" is not in:\n{log}");
+    }
+}
+
 #[test]
 fn wal_that_does_not_arrive_ends_the_backup_in_time() {
     let builder = Cluster::builder(Major::V15);
@@ -158,6 +177,7 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
         text(&report, "/wal"),
         "stream: the server archives elsewhere"
     );
+    refuses_at_once_when_neither_way_is_open(&stage);
     let waits = [
         "backup",
         "-D",

@@ -87,6 +87,11 @@ pub(super) async fn choose(
                     false,
                     format!("the server archives to this repository, {file} arrived"),
                 ),
+                _ if !facts.may_replicate
+                    && archives_elsewhere(facts, &archiver, place).await? =>
+                {
+                    Err(cannot_get_wal(facts))
+                }
                 (Some(doubt), _) if !facts.may_replicate => choice(
                     false,
                     format!(
@@ -129,6 +134,40 @@ async fn doubt(
         Err(error) if error.kind() == Kind::Repository => Err(error),
         Err(error) => Ok(Some(error.to_string())),
     }
+}
+
+/// Whether the server archives, but to no place where waiting would help. A command that is
+/// not seen to be ours may be a wrapper: the file archived last tells.
+async fn archives_elsewhere(
+    facts: &ServerFacts,
+    archiver: &Archiver,
+    place: Place<'_>,
+) -> Result<bool> {
+    if is_ours(&facts.archive_command) {
+        return Ok(false);
+    }
+    let Some((file, _)) = &archiver.archived else {
+        return Ok(true);
+    };
+    let inspector = Inspector::new(place.repository, place.cluster).await?;
+    Ok(!inspector.holds(file).await?)
+}
+
+fn cannot_get_wal(facts: &ServerFacts) -> Error {
+    let role = &facts.role;
+    let by = match facts.archive_command.as_str() {
+        "" => format!("archive_library is \"{}\"", facts.archive_library),
+        command => format!("archive_command is \"{command}\""),
+    };
+    Error::new(
+        Kind::Refused,
+        format!(
+            "there is no way to get the WAL of a backup: the server archives elsewhere ({by}), and role \"{role}\" may not create the replication slot that streaming needs"
+        ),
+    )
+    .hint(format!(
+        "run: ALTER ROLE \"{role}\" REPLICATION; or set archive_command = 'pgstrata ... archive-push %p'; or say --wal archive if WAL comes to this repository all the same"
+    ))
 }
 
 /// What the archiver should have taken by now. An `archive_command` that cannot be started (exit
