@@ -294,7 +294,7 @@ fn unknown_labels_and_targets_out_of_reach_are_refused() {
 }
 
 #[test]
-fn a_restore_never_writes_over_something() {
+fn rule_10_a_restore_never_writes_over_something() {
     let stage = stage();
     stage.backup(&[]);
     require(

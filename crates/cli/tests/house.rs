@@ -214,3 +214,26 @@ fn files_are_short_and_rust_files_say_what_they_are_for() {
     }
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
+
+/// The rules of physical backup: the sections, and of section 4 each rule, because these are what
+/// tools have got wrong most.
+const RULES: [&str; 22] = [
+    "1", "2", "3", "4_1", "4_2", "4_3", "4_4", "4_5", "4_6", "4_7", "4_8", "4_9", "4_10", "4_11",
+    "4_12", "5", "6", "7", "8", "9", "10", "11",
+];
+
+#[test]
+fn every_rule_of_physical_backup_has_a_test_named_after_it() {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    let texts: String = files
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let untested = RULES.map(|rule| format!("fn rule_{rule}_"));
+    let untested: Vec<_> = untested
+        .iter()
+        .filter(|name| !texts.contains(*name))
+        .collect();
+    assert!(untested.is_empty(), "{untested:?}");
+}

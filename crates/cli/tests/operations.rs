@@ -118,7 +118,7 @@ fn the_role_of_the_manual_is_enough_on_18() {
 
 /// WAL that does not arrive ends the backup after its own time, and nothing is claimed to exist.
 #[test]
-fn a_backup_whose_wal_does_not_arrive_does_not_exist() {
+fn rule_1_a_backup_whose_wal_does_not_arrive_does_not_exist() {
     let builder = Cluster::builder(Major::V15)
         .conf("archive_mode", "on")
         .conf("archive_command", "false # pgstrata archive-push");

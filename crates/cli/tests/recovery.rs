@@ -180,7 +180,7 @@ fn recovery_stops_where_it_is_told_on_18() {
 
 /// A copy that was promoted goes on beside its source, both into one archive.
 #[test]
-fn recovery_follows_the_timeline_it_is_told() {
+fn rule_3_recovery_follows_the_timeline_it_is_told() {
     let builder = Cluster::builder(Major::V18)
         .initdb_arg("--wal-segsize=1")
         .conf("autovacuum", "off");
@@ -293,7 +293,7 @@ fn rule_4_10_another_timeline_of_the_same_number_is_refused(stage: &Stage, fork:
 
 /// The repository is not reachable for a while: recovery stops instead of opening early.
 #[test]
-fn an_outage_of_the_repository_stops_recovery_instead_of_ending_it() {
+fn rule_7_an_outage_of_the_repository_stops_recovery_instead_of_ending_it() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     stage
         .cluster
@@ -321,7 +321,7 @@ fn an_outage_of_the_repository_stops_recovery_instead_of_ending_it() {
 
 /// A standby follows its source, is itself backed up, and is promoted.
 #[test]
-fn a_standby_follows_is_backed_up_and_promoted() {
+fn rule_9_a_standby_follows_is_backed_up_and_promoted() {
     let builder = Cluster::builder(Major::V18)
         .conf("autovacuum", "off")
         .conf("checkpoint_timeout", "1h");
@@ -368,11 +368,7 @@ fn backups_of_a_standby(stage: &Stage, standby: &Cluster) {
     assert_eq!(full["from_standby"], true);
 
     let more = arguments(&["--type", "incr", "--wal", "stream"]);
-    let more: Vec<&str> = more.iter().map(String::as_str).collect();
-    let (code, log) = stage.fails(&more);
-    assert_eq!(code, 13, "rule 4.11: {log}");
-    assert!(log.contains("run CHECKPOINT on the primary"), "{log}");
-
+    rule_4_11_a_standby_does_not_start_before_its_parent_ended(stage, &more);
     restartpoint(stage, standby);
     let layer = json(&[
         "--type",
@@ -400,6 +396,14 @@ fn backups_of_a_standby(stage: &Stage, standby: &Cluster) {
     ]);
     assert_eq!(layer["timeline"], 2);
     assert_eq!(text(&layer, "/change_source/used"), "lsn", "{layer:#}");
+}
+
+/// A standby starts at its last restartpoint: the same as its parent, when there was none since.
+fn rule_4_11_a_standby_does_not_start_before_its_parent_ended(stage: &Stage, backup: &[String]) {
+    let backup: Vec<&str> = backup.iter().map(String::as_str).collect();
+    let (code, log) = stage.fails(&backup);
+    assert_eq!(code, 13, "{log}");
+    assert!(log.contains("run CHECKPOINT on the primary"), "{log}");
 }
 
 /// Its control file was read last: recovery goes at least as far as the newest page that was copied.

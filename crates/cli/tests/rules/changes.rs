@@ -2,6 +2,8 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
+use std::path::Path;
+use std::time::SystemTime;
 
 use pgstrata_lab::cluster::{Builder, Cluster, Major, StopMode, require_same_dump};
 use serde_json::Value;
@@ -147,6 +149,74 @@ fn rule_4_5_a_file_of_the_same_name_is_not_the_same_file() {
     rule_4_7_an_older_copy_of_the_cluster_is_not_told_by_lsns(&scene);
 }
 
+/// Files without page LSNs, databases without block references, and bits without WAL.
+#[test]
+fn rule_4_3_files_without_page_lsns_are_not_told_by_their_times() {
+    let builder = Cluster::builder(Major::V18).checksums(false);
+    let scene = Scene::start(builder.conf("wal_log_hints", "off"));
+    scene.sql("CREATE DATABASE origin");
+    let filled = "CREATE TABLE t AS SELECT generate_series(1, 50000) AS id";
+    scene.0.cluster.sql("origin", filled).unwrap();
+    scene.sql("CREATE TABLE hinted AS SELECT generate_series(1, 50000) AS id; CHECKPOINT");
+    scene.0.backup(&["--type", "full"]);
+    rule_4_9_bits_without_wal_are_left_where_no_reader_misses_them(&scene);
+    let map = scene.sql("SELECT format('base/%s/pg_filenode.map', oid) FROM pg_database WHERE datname = current_database()");
+    let map = scene.0.cluster.pgdata().join(map);
+    let (before, time) = (fs::read(&map).unwrap(), modified(&map));
+    scene.sql("VACUUM FULL pg_class; CHECKPOINT");
+    let after = fs::read(&map).unwrap();
+    assert!(after != before && after.len() == before.len());
+    OpenOptions::new()
+        .write(true)
+        .open(&map)
+        .and_then(|file| file.set_modified(time))
+        .unwrap();
+    rule_4_4_a_database_copied_as_files_is_new_as_a_whole(&scene);
+}
+
+fn modified(path: &Path) -> SystemTime {
+    fs::metadata(path).unwrap().modified().unwrap()
+}
+
+/// Its pages carry the LSNs of the original, older than the parent.
+fn rule_4_4_a_database_copied_as_files_is_new_as_a_whole(scene: &Scene) {
+    scene.sql("CREATE DATABASE copied TEMPLATE origin STRATEGY file_copy");
+    let pages = "SELECT (sum(pg_relation_size(oid)) / 8192)::bigint FROM pg_class WHERE relkind IN ('r', 'i', 't')";
+    let pages = scene.0.cluster.sql("copied", pages).unwrap();
+    let layer = scene.incremental("lsn");
+    let stored = number(&layer, "/totals/pages_stored");
+    assert!(stored > pages.parse().unwrap(), "{layer:#}");
+    let dump = scene.0.cluster.dump().unwrap();
+    let restored = scene.0.restore("copied", &["--type", "none"]);
+    let restored = scene.0.start_restored(&restored);
+    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+    restored.amcheck().unwrap();
+}
+
+/// A reader sets hint bits: without checksums that writes the page with the LSN it had.
+fn rule_4_9_bits_without_wal_are_left_where_no_reader_misses_them(scene: &Scene) {
+    let file = scene.sql("SELECT pg_relation_filepath('hinted')");
+    let file = scene.0.cluster.pgdata().join(file);
+    let stored = |layer: &Value| number(layer, "/totals/pages_stored");
+    // Pages that `initdb` wrote have no LSN at all, and are stored each time.
+    let idle = stored(&scene.incremental("lsn"));
+    let before = fs::read(&file).unwrap();
+    scene.sql("SELECT count(*) FROM hinted; CHECKPOINT");
+    let after = fs::read(&file).unwrap();
+    assert_ne!(before, after, "no hint bit was set");
+    for (before, after) in before.chunks(8192).zip(after.chunks(8192)) {
+        assert_eq!(before[..8], after[..8], "the LSN of a page has changed");
+    }
+    assert_eq!(stored(&scene.incremental("lsn")), idle);
+    let restored = scene.0.restore("hinted", &["--type", "none"]);
+    let restored = scene.0.start_restored(&restored);
+    let count = "SELECT count(*), sum(id) FROM hinted";
+    let counted = restored.sql("postgres", count).unwrap();
+    assert_eq!(counted, scene.sql(count));
+    // The bits come along with the next change that has an LSN.
+    scene.sql("VACUUM (FREEZE) hinted");
+}
+
 fn rule_4_6_a_file_of_an_odd_size_is_kept_to_the_byte(scene: &Scene) {
     let path = scene.sql("SELECT pg_relation_filepath('odd')");
     let file = scene.0.cluster.pgdata().join(&path);
@@ -179,11 +249,8 @@ fn rule_4_8_what_wal_level_minimal_does_not_log_is_not_missed(scene: &Scene) {
 fn rule_4_7_an_older_copy_of_the_cluster_is_not_told_by_lsns(scene: &Scene) {
     let pgdata = scene.0.cluster.pgdata().to_owned();
     let older = scene.0.target("older");
-    let copy = |from: &std::path::Path, to: &std::path::Path| {
-        let mut cp = scene
-            .0
-            .cluster
-            .command_as_server_user(std::path::Path::new("/bin/cp"));
+    let copy = |from: &Path, to: &Path| {
+        let mut cp = scene.0.cluster.command_as_server_user(Path::new("/bin/cp"));
         assert!(cp.arg("-a").arg(from).arg(to).status().unwrap().success());
     };
     scene.offline(|_| copy(&pgdata, &older));

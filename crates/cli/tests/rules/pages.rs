@@ -207,4 +207,42 @@ fn rule_4_1_the_threshold_is_the_start_of_the_parent(stage: &Stage, full: &Value
         .output()
         .unwrap();
     assert!(checksums.status.success(), "{checksums:?}");
+    stage.cluster.start().unwrap();
+    rule_6_tablespaces_come_and_go_while_files_are_read(stage);
+}
+
+/// Replay makes the new one where it was, or not at all: that is said, and the next layer has it.
+fn rule_6_tablespaces_come_and_go_while_files_are_read(stage: &Stage) {
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    let place = |name: &str| {
+        let directory = stage.cluster.create_dir(name).unwrap();
+        (directory.display().to_string(), name.to_owned())
+    };
+    let create = |(directory, name): &(String, String)| {
+        sql(&format!("CREATE TABLESPACE {name} LOCATION '{directory}'"));
+    };
+    let (early, late) = (place("early"), place("late"));
+    create(&early);
+    sql("CREATE TABLE goes TABLESPACE early AS SELECT 1 AS id");
+    let running = stage.begin_backup(&["--type", "full"]);
+    sql("DROP TABLE goes");
+    sql("DROP TABLESPACE early");
+    create(&late);
+    sql("CREATE TABLE stays TABLESPACE late AS SELECT generate_series(1, 1000) AS id");
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let report = String::from_utf8_lossy(&output.stdout);
+    let warning = format!("was created in \"{}\" while the backup ran", late.0);
+    assert!(report.contains(&warning), "{report}");
+
+    stage.backup(&["--type", "incr"]);
+    let moved = stage.target("late-moved").display().to_string();
+    let map = format!("{}={moved}", late.0);
+    let map = ["--tablespace-map", &map, "--type", "immediate"];
+    let promoting = [&map[..], &["--target-action", "promote"]].concat();
+    let restored = stage.start_restored(&stage.restore("later", &promoting));
+    let count = "SELECT count(*) FROM stays";
+    assert_eq!(restored.sql("postgres", count).unwrap(), "1000");
+    let names = "SELECT string_agg(spcname, ' ') FROM pg_tablespace WHERE spcname !~ '^pg_'";
+    assert_eq!(restored.sql("postgres", names).unwrap(), "late");
 }

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::keys::ClusterName;
-use pgstrata_layer::manifest::ClusterIdentity;
+use pgstrata_layer::manifest::{ClusterIdentity, Tablespace};
 use pgstrata_pgdata::{ControlFile, Lsn, TimelineHistory, TimelineId};
 
 use super::choose::Standpoint;
 use super::options::BackupOptions;
+use crate::blocking::blocking;
 use crate::catalog::{Catalog, cluster_record};
 use crate::cluster::control::{ControlReading, check_same_cluster};
-use crate::cluster::scan::{Scan, scan};
+use crate::cluster::scan::{Scan, scan, tablespaces};
 use crate::cluster::{NoTracker, Session, Tracker, read_control};
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
@@ -46,14 +47,22 @@ impl Ready {
     /// The list of files, made on a thread that may block.
     pub(super) async fn scan(&self) -> Result<Scan> {
         let (directory, major) = (self.data_directory.clone(), self.control.major);
-        tokio::task::spawn_blocking(move || scan(&directory, major))
-            .await
-            .unwrap_or_else(|error| {
-                Err(Error::new(
-                    Kind::File,
-                    format!("could not list the cluster: {error}"),
-                ))
+        blocking(move || scan(&directory, major)).await
+    }
+
+    /// What to say about tablespaces that are there and were not among those `listed`: their
+    /// files come out of the WAL alone.
+    pub(super) async fn tablespaces_since(&self, listed: &[Tablespace]) -> Result<Vec<String>> {
+        let directory = self.data_directory.clone();
+        let now = blocking(move || tablespaces(&directory)).await?;
+        let new = now.into_iter().filter(|one| !listed.contains(one));
+        // One in place is a directory that replay makes by itself.
+        let placed = new.filter_map(|one| Some((one.oid, one.location?)));
+        Ok(placed
+            .map(|(oid, location)| {
+                format!("tablespace {oid} was created in \"{location}\" while the backup ran: recovery needs that very directory, which --tablespace-map cannot move; back up again to have the tablespace in a layer")
             })
+            .collect())
     }
 }
 

@@ -295,7 +295,7 @@ impl Backup<'_> {
         let Scan {
             files,
             tablespaces,
-            warnings,
+            mut warnings,
             ..
         } = found;
         let check = PageCheck::new(
@@ -322,6 +322,7 @@ impl Backup<'_> {
             ),
             None => None,
         };
+        warnings.extend(ready.tablespaces_since(&tablespaces).await?);
         // After everything else: on a standby its minimum recovery point must cover all pages read.
         let control = control_of(&ready.data_directory).await?;
         Ok(Copied {

@@ -98,38 +98,23 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn find_tablespaces(&mut self) -> Result<()> {
-        for name in names(&self.root.join("pg_tblspc"))?.unwrap_or_default() {
-            let Some(oid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+        self.scan.tablespaces = tablespaces(self.root)?;
+        for tablespace in &self.scan.tablespaces {
+            let Some(location) = &tablespace.location else {
                 continue;
             };
-            let path = self.root.join("pg_tblspc").join(&name);
-            let Some(metadata) = gone(fs::symlink_metadata(&path)).context(|| look(&path))? else {
-                continue;
+            let path = self.root.join(format!("pg_tblspc/{}", tablespace.oid));
+            let Some(directory) = gone(fs::metadata(&path)).context(|| look(&path))? else {
+                return Err(Error::new(
+                    Kind::File,
+                    format!(
+                        "tablespace {} lies in \"{location}\", which does not exist",
+                        tablespace.oid
+                    ),
+                ));
             };
-            let location = if metadata.is_symlink() {
-                let target = fs::read_link(&path)
-                    .context(|| format!("could not read the link \"{}\"", path.display()))?;
-                match gone(fs::metadata(&path)).context(|| look(&path))? {
-                    Some(directory) => self.inside.insert((directory.dev(), directory.ino())),
-                    None => {
-                        return Err(Error::new(
-                            Kind::File,
-                            format!(
-                                "tablespace {oid} lies in \"{}\", which does not exist",
-                                target.display()
-                            ),
-                        ));
-                    }
-                };
-                Some(utf8(&target)?)
-            } else {
-                None
-            };
-            self.scan.tablespaces.push(Tablespace { oid, location });
+            self.inside.insert((directory.dev(), directory.ino()));
         }
-        self.scan
-            .tablespaces
-            .sort_unstable_by_key(|tablespace| tablespace.oid);
         Ok(())
     }
 
@@ -270,6 +255,34 @@ impl Walk<'_> {
 }
 
 /// A relation file of a size no relation file has is kept byte for byte, as a plain file.
+/// The tablespaces of a data directory as `pg_tblspc` shows them, by OID.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn tablespaces(data_directory: &Path) -> Result<Vec<Tablespace>> {
+    let directory = data_directory.join("pg_tblspc");
+    let mut found = Vec::new();
+    for name in names(&directory)?.unwrap_or_default() {
+        let Some(oid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let path = directory.join(&name);
+        let Some(metadata) = gone(fs::symlink_metadata(&path)).context(|| look(&path))? else {
+            continue;
+        };
+        let location = if metadata.is_symlink() {
+            let target = fs::read_link(&path)
+                .context(|| format!("could not read the link \"{}\"", path.display()))?;
+            Some(utf8(&target)?)
+        } else {
+            None
+        };
+        found.push(Tablespace { oid, location });
+    }
+    found.sort_unstable_by_key(|tablespace| tablespace.oid);
+    Ok(found)
+}
+
 fn classify(path: &str, metadata: &Metadata) -> (EntryKind, Option<RelSegment>) {
     if metadata.is_dir() {
         return (EntryKind::Directory, None);
