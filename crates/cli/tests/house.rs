@@ -17,7 +17,8 @@ const MAY_USE: [(&str, &[&str]); 5] = [
         "pgstrata",
         &["pgstrata-engine", "pgstrata-layer", "pgstrata-pgdata"],
     ),
-    ("pgstrata-lab", &[]),
+    // docs/adr/0012: one experiment unpacks a chain as other tools would.
+    ("pgstrata-lab", &["pgstrata-layer"]),
 ];
 
 /// Tests of any crate may start clusters.

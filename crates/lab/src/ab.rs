@@ -319,7 +319,12 @@ impl<'a> Engine<'a> {
             // Reload settings aside, the same arm is the same server.
             let key = match &spec.dsn {
                 Some(dsn) => dsn.clone(),
-                None => format!("{} {:?}", spec.template_key(), spec.settings),
+                None => format!(
+                    "{} {:?} {:?}",
+                    spec.template_key(),
+                    spec.settings,
+                    spec.variables
+                ),
             };
             if let Some(known) = keys.iter().position(|k| *k == key) {
                 self.place_of.push(known);

@@ -167,6 +167,7 @@ fn correct(comparisons: &mut [Option<Comparison>], same_again: bool) {
     let claims = comparisons.len() - usize::from(same_again);
     let mut compared: Vec<&mut Comparison> = comparisons[..claims].iter_mut().flatten().collect();
     let p_values: Vec<f64> = compared.iter().map(|c| c.p).collect();
+    let count = compared.len();
     for (comparison, adjusted) in compared.iter_mut().zip(holm(&p_values)) {
         comparison.p_adjusted = adjusted;
         let claim = matches!(
@@ -174,9 +175,22 @@ fn correct(comparisons: &mut [Option<Comparison>], same_again: bool) {
             Verdict::Better | Verdict::Worse | Verdict::Different
         );
         if claim && adjusted > 1.0 - paired::CONFIDENCE {
-            comparison.verdict = Verdict::Unclear { more_blocks: 1 };
+            comparison.verdict = Verdict::Unclear {
+                more_blocks: fewest(count).saturating_sub(comparison.blocks).max(1),
+            };
         }
     }
+}
+
+/// Blocks below which the smallest p, corrected for so many claims, proves nothing.
+fn fewest(claims: usize) -> usize {
+    let mut blocks = 1;
+    let mut p = real(claims);
+    while p > 1.0 - paired::CONFIDENCE {
+        p /= 2.0;
+        blocks += 1;
+    }
+    blocks
 }
 
 fn summary(values: &[f64]) -> Option<Summary> {

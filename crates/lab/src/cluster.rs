@@ -79,6 +79,8 @@ pub struct Cluster {
     user: ServerUser,
     /// Given to the server at every start; beats what its files say.
     options: Vec<(String, String)>,
+    /// Environment of the server, beside what this program's gives it.
+    variables: Vec<(String, String)>,
     /// Stops the server and removes `directory` when dropped.
     _leash: Leash,
 }
@@ -272,6 +274,7 @@ impl Cluster {
         pg_ctl.args(["start", "-s", "-w", "-t", "120", "-D"]);
         pg_ctl.arg(&self.pgdata).arg("-l").arg(self.log());
         pg_ctl.arg("-o").arg(self.server_options());
+        pg_ctl.envs(self.variables.iter().map(|(name, value)| (name, value)));
         output_of(&mut pg_ctl).with_context(|| {
             format!(
                 "could not start PostgreSQL {} on \"{}\"; its log ends: {}",

@@ -4,7 +4,6 @@
 //! gets a fresh copy of it. Copies live in the template's own directory, which
 //! its leash removes even if this program is killed.
 
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -218,14 +217,18 @@ impl Template {
         Ok(target)
     }
 
-    /// Starts a server on a copy, with settings on top of the template's.
+    /// Starts a server on a copy, with the arm's settings and environment on top
+    /// of the template's.
     ///
     /// # Errors
     /// Fails when it does not start.
-    pub fn start(&self, data: &Path, settings: &BTreeMap<String, String>) -> Result<Cluster> {
+    pub fn start(&self, data: &Path, arm: &ArmSpec) -> Result<Cluster> {
         let mut adoption = Cluster::adopt(self.programs.major, data).bindir(&self.programs.bindir);
-        for (name, value) in settings {
+        for (name, value) in &arm.settings {
             adoption = adoption.conf(name, value);
+        }
+        for (name, value) in &arm.variables {
+            adoption = adoption.env(name, value);
         }
         adoption.start()
     }
@@ -329,7 +332,7 @@ impl Place {
         };
         let cluster = match running.take() {
             Some(cluster) => running.insert(cluster),
-            None => running.insert(template.start(&directory, &arm.settings)?),
+            None => running.insert(template.start(&directory, arm)?),
         };
         Ok(cluster.conninfo("postgres"))
     }

@@ -118,3 +118,128 @@ fn the_tracker_is_switched_inside_one_server() {
     assert_eq!(experiment.runs.len(), 4);
     assert!(experiment.runs.iter().all(|run| run.values["tps"] > 0.0));
 }
+
+/// The backup program, which the tests of this crate do not build by themselves.
+fn pgstrata() -> String {
+    let beside =
+        std::path::Path::new(env!("CARGO_BIN_EXE_pgstrata-lab")).with_file_name("pgstrata");
+    if !beside.exists() {
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+        let built = std::process::Command::new(env!("CARGO"))
+            .args([
+                "build",
+                "--quiet",
+                "--package",
+                "pgstrata",
+                "--manifest-path",
+                manifest,
+            ])
+            .status()
+            .unwrap();
+        assert!(built.success());
+    }
+    beside.display().to_string()
+}
+
+#[test]
+fn an_increment_stores_what_changed_and_restores_to_the_source() {
+    let lab = Lab::new();
+    let (experiment, printed) = lab.experiment(&[
+        "seed",
+        "backup-speedup",
+        "--preset",
+        "tiny",
+        "--rows",
+        "50000",
+        "--blocks",
+        "1",
+        "--pgstrata",
+        &pgstrata(),
+        "--bindir",
+        &bindir(Major::V15),
+    ]);
+    let value = |arm: &str, name: &str| {
+        let arm = experiment.arms.iter().position(|a| a.name == arm).unwrap();
+        let run = experiment.runs.iter().find(|run| run.arm == arm).unwrap();
+        run.values[name]
+    };
+    for scene in ["frozen.checksums", "unvacuumed.checksums"] {
+        let full = value("pgstrata full", &format!("stored.{scene}"));
+        let changed = value("pgstrata full", &format!("changed.{scene}"));
+        for source in ["lsn", "digest"] {
+            let arm = format!("pgstrata {source} incr");
+            assert!(value(&arm, &format!("stored.{scene}")) < full);
+            assert!(value(&arm, &format!("verified.{scene}")) > 0.0);
+        }
+        assert!(changed > 0.0);
+    }
+    // Hint bits: without a vacuum the same update changes every page of its table.
+    let frozen = value("pgstrata full", "changed.frozen.checksums");
+    assert!(value("pgstrata full", "changed.unvacuumed.checksums") > 2.0 * frozen);
+    let words: Vec<&str> = printed.split_ascii_whitespace().collect();
+    assert!(words.join(" ").contains("sets hint bits"), "{printed}");
+}
+
+#[test]
+fn all_orders_restore_the_same_files_and_one_writes_less() {
+    restored_in_all_orders("directory");
+}
+
+#[test]
+fn an_object_store_serves_all_orders() {
+    restored_in_all_orders("s3");
+}
+
+fn restored_in_all_orders(storage: &str) {
+    let lab = Lab::new();
+    let (experiment, printed) = lab.experiment(&[
+        "seed",
+        "reverse-delta",
+        "--preset",
+        "tiny",
+        "-s",
+        "1",
+        "--blocks",
+        "1",
+        "--storage",
+        storage,
+        "--pgstrata",
+        &pgstrata(),
+        "--bindir",
+        &bindir(Major::V15),
+    ]);
+    let written = |arm: usize| {
+        let run = experiment.runs.iter().find(|run| run.arm == arm).unwrap();
+        run.values["written"]
+    };
+    assert!(
+        written(0) > 1.5 * written(1),
+        "{} {}",
+        written(0),
+        written(1)
+    );
+    assert_eq!(experiment.runs.len(), 3);
+    assert!(printed.contains("delta 5"), "{printed}");
+}
+
+#[test]
+fn a_plan_is_printed_and_nothing_done() {
+    for (seed, expected) in [
+        ("tracking", "pgbench"),
+        ("backup-speedup", "UPDATE large_test2"),
+        ("reverse-delta", "--initialize"),
+        ("copy-ring", "COPY lab_source TO"),
+    ] {
+        let lab = Lab::new();
+        let pgstrata = pgstrata();
+        let mut words = vec!["seed", seed, "--preset", "tiny", "--dry-run"];
+        if seed.contains("delta") || seed.contains("backup") {
+            words.extend(["--pgstrata", &pgstrata]);
+        }
+        let output = lab.run(&words);
+        assert_eq!(output.status.code(), Some(0), "{}", support::said(&output));
+        assert!(support::text(&output.stdout).contains(expected), "{seed}");
+        let left: Vec<_> = std::fs::read_dir(lab.scratch.path()).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}

@@ -14,8 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::{Deserialize, Serialize};
+
+use crate::interrupt;
 
 /// Short against the shortest command worth measuring, long against its own cost.
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);
@@ -77,6 +79,10 @@ fn watch(mut child: Child, started: Instant) -> Result<(Cost, bool)> {
     let wall = thread::scope(|scope| -> Result<f64> {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
+                if interrupt::requested() {
+                    // It may have ended by itself since.
+                    let _ = kill_process_group(pid, Signal::TERM);
+                }
                 peak.fetch_max(resident_bytes_of_group(id), Ordering::Relaxed);
                 thread::sleep(SAMPLE_EVERY);
             }

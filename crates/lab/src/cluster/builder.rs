@@ -133,6 +133,7 @@ pub struct Adoption {
     bindir: Option<PathBuf>,
     pgdata: PathBuf,
     settings: Vec<(String, String)>,
+    variables: Vec<(String, String)>,
     tcp: bool,
 }
 
@@ -143,6 +144,7 @@ impl Adoption {
             bindir: None,
             pgdata: pgdata.to_owned(),
             settings: Vec::new(),
+            variables: Vec::new(),
             tcp: false,
         }
     }
@@ -158,6 +160,13 @@ impl Adoption {
     #[must_use]
     pub fn conf(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Sets a variable of the server's environment, at every start.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -187,6 +196,7 @@ impl Adoption {
         own_linked_directories(home.user, &pgdata)?;
         let mut cluster = home.cluster(Some(pgdata), self.tcp)?;
         cluster.options.extend(self.settings);
+        cluster.variables.extend(self.variables);
         Ok(cluster)
     }
 }
@@ -260,6 +270,7 @@ impl Home {
             port,
             user: self.user,
             options: options.map(|(key, value)| (key.to_owned(), value)).into(),
+            variables: Vec::new(),
         })
     }
 }

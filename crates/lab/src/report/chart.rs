@@ -398,9 +398,10 @@ impl Plot {
         out
     }
 
-    /// Each line raised by those before it.
+    /// Each line raised by those before it; lines without a point are left out.
     fn stack(&self) -> Vec<Line> {
         let mut stacked = self.lines.clone();
+        stacked.retain(|line| !line.points.is_empty());
         for index in 1..stacked.len() {
             let (below, rest) = stacked.split_at_mut(index);
             for (point, base) in rest[0].points.iter_mut().zip(&below[index - 1].points) {
@@ -431,23 +432,78 @@ impl Plot {
     }
 }
 
-/// The area between a stacked line and the one below it.
+/// The area between a stacked line and the one below it, in as many pieces as
+/// the line has; nothing where it has no value.
 fn area(plane: &Plane, lines: &[Line], index: usize) -> String {
-    let upper = &lines[index].points;
+    let below = index.checked_sub(1).map(|below| &lines[below].points);
     let mut data = String::new();
-    for (place, (x, y)) in upper.iter().enumerate() {
-        let command = if place == 0 { 'M' } else { 'L' };
-        data.push_str(&format!("{command}{:.1} {:.1}", plane.px(*x), plane.py(*y)));
+    let mut piece: Vec<(f64, f64, f64)> = Vec::new();
+    for (place, (x, high)) in lines[index].points.iter().enumerate() {
+        let low = below.map_or(0.0, |points| points.get(place).map_or(f64::NAN, |p| p.1));
+        if x.is_finite() && high.is_finite() && low.is_finite() {
+            piece.push((*x, *high, low));
+        } else {
+            data.push_str(&outline(plane, &piece));
+            piece.clear();
+        }
     }
-    let lower: Vec<(f64, f64)> = match index.checked_sub(1) {
-        Some(below) => lines[below].points.clone(),
-        None => upper.iter().map(|p| (p.0, 0.0)).collect(),
-    };
-    for (x, y) in lower.iter().rev() {
-        data.push_str(&format!("L{:.1} {:.1}", plane.px(*x), plane.py(*y)));
+    data.push_str(&outline(plane, &piece));
+    if data.is_empty() {
+        return data;
     }
-    format!(
-        "<path class=\"area {}\" d=\"{data}Z\"/>",
-        lines[index].class
-    )
+    format!("<path class=\"area {}\" d=\"{data}\"/>", lines[index].class)
+}
+
+/// Along the upper values of (x, upper, lower) and back along the lower ones.
+fn outline(plane: &Plane, piece: &[(f64, f64, f64)]) -> String {
+    let there = piece.iter().map(|(x, high, _)| (*x, *high));
+    let back = piece.iter().rev().map(|(x, _, low)| (*x, *low));
+    let mut data = String::new();
+    for (x, y) in there.chain(back) {
+        let command = if data.is_empty() { 'M' } else { 'L' };
+        data.push_str(&format!("{command}{:.1} {:.1}", plane.px(x), plane.py(y)));
+    }
+    if !data.is_empty() {
+        data.push('Z');
+    }
+    data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, Plot};
+
+    fn stacked(lines: &[&[f64]]) -> String {
+        let line = |values: &&[f64]| Line {
+            points: (0u32..)
+                .map(f64::from)
+                .zip(values.iter().copied())
+                .collect(),
+            class: "r0".to_owned(),
+            label: None,
+        };
+        let plot = Plot {
+            lines: lines.iter().map(line).collect(),
+            stacked: true,
+            ..Plot::default()
+        };
+        plot.draw(400.0, "half")
+    }
+
+    #[test]
+    fn an_area_begins_anew_after_a_gap_and_never_without_a_point() {
+        let gap = [1.0, 2.0, f64::NAN, 3.0, 4.0];
+        for (lines, areas, pieces) in [
+            (&[&gap[..], &[1.0; 5]][..], 2, 4),
+            (&[&[1.0; 5], &[]], 1, 1),
+            (&[&[], &[1.0; 5]], 1, 1),
+            (&[&[f64::NAN; 5], &[f64::NAN; 5]], 0, 0),
+        ] {
+            let drawn = stacked(lines);
+            assert_eq!(drawn.matches("class=\"area").count(), areas, "{drawn}");
+            assert_eq!(drawn.matches('Z').count(), pieces, "{drawn}");
+            assert!(!drawn.contains("d=\"Z"), "{drawn}");
+            assert!(!drawn.contains("NaN"), "{drawn}");
+        }
+    }
 }

@@ -171,7 +171,7 @@ fn hero(experiment: &Experiment, analysis: &Analysis) -> String {
 fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = head
         .iter()
-        .map(|h| format!("<th scope=\"col\">{}</th>", escape(h)))
+        .map(|h| format!("<th scope=\"col\" role=\"columnheader\">{}</th>", escape(h)))
         .collect();
     let body: String = rows
         .iter()
@@ -180,20 +180,33 @@ fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
                 .iter()
                 .enumerate()
                 .map(|(index, cell)| match index {
-                    0 => format!("<th scope=\"row\">{}</th>", escape(cell)),
+                    0 => format!("<th scope=\"row\" role=\"rowheader\">{}</th>", escape(cell)),
                     _ => format!(
-                        "<td data-name=\"{}\">{}</td>",
+                        "<td role=\"cell\" data-name=\"{}\">{}</td>",
                         escape(head.get(index).unwrap_or(&"")),
                         escape(cell)
                     ),
                 })
                 .collect();
-            format!("<tr>{cells}</tr>")
+            format!("<tr role=\"row\">{cells}</tr>")
         })
         .collect();
+    // Cards on a phone are blocks, which lose the meaning of a table unless the roles say it;
+    // and what scrolls must be reachable by keyboard.
+    let name = if caption.is_empty() {
+        "results"
+    } else {
+        caption
+    };
+    let caption = if caption.is_empty() {
+        String::new()
+    } else {
+        format!("<caption>{}</caption>", escape(caption))
+    };
     format!(
-        "<table class=\"cards\"><caption>{}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>",
-        escape(caption)
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"cards\" role=\"table\">{caption}\
+         <thead role=\"rowgroup\"><tr role=\"row\">{heads}</tr></thead><tbody role=\"rowgroup\">{body}</tbody></table></div>",
+        escape(name)
     )
 }
 

@@ -4,7 +4,9 @@
     reason = "every test program takes what it needs of this module"
 )]
 
-use std::path::{Path, PathBuf};
+pub(crate) mod schema;
+
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use pgstrata_lab::result::Experiment;
@@ -51,6 +53,10 @@ impl Lab {
         all.splice(at..at, ["--out", path]);
         let output = self.run(&all);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let document = std::fs::read_to_string(out.join("result.json")).unwrap();
+        let document = serde_json::from_str(&document).unwrap();
+        let complaints = schema::complaints(&schema::schema(), &document);
+        assert!(complaints.is_empty(), "{complaints:#?}");
         (Experiment::load(&out).unwrap(), text(&output.stdout))
     }
 }
@@ -61,18 +67,4 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 
 pub(crate) fn said(output: &Output) -> String {
     format!("{}\n{}", text(&output.stdout), text(&output.stderr))
-}
-
-/// Directories and servers that labs make in the temporary directory.
-pub(crate) fn leftovers(marker: &Path) -> Vec<String> {
-    let marker = marker.display().to_string();
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let line = text(&line).replace('\0', " ");
-        if line.contains(&marker) {
-            found.push(line);
-        }
-    }
-    found
 }

@@ -136,15 +136,16 @@ fn all(
     env.merge(environment::host::capture(Path::new("/"), place.data()));
     stage.experiment.arms[0].environment = Some(env);
     let mut pgbench = start(stage, plan, &dsn)?;
-    let sliced = interrupt::sleep(Duration::from_secs(plan.options.warmup.max(1).into()))
-        .and_then(|()| slices(stage, &mut client, &mut pgbench));
+    let mut slices = Vec::new();
+    let outcome = interrupt::sleep(Duration::from_secs(plan.options.warmup.max(1).into()))
+        .and_then(|()| alternate(stage, &mut client, &mut pgbench, &mut slices));
     // The load would run for hours; its log is all that is wanted.
     let _ = rustix::process::kill_process(
         rustix::process::Pid::from_child(&pgbench),
         rustix::process::Signal::INT,
     );
     let _ = pgbench.wait();
-    let slices = sliced?;
+    // Whole slices count even if the experiment was cut short.
     let counts = counts(&stage.out, &slices)?;
     for (slice, count) in slices.iter().zip(counts) {
         let seconds = slice.to - slice.from - EDGE;
@@ -158,7 +159,7 @@ fn all(
             ..Run::default()
         });
     }
-    place.stop()
+    outcome.and_then(|()| place.stop())
 }
 
 fn start(stage: &Stage, plan: &crate::ab::Comparison, dsn: &str) -> Result<Child> {
@@ -184,8 +185,12 @@ fn start(stage: &Stage, plan: &crate::ab::Comparison, dsn: &str) -> Result<Child
         .with_context(|| format!("could not start \"{}\"", plan.pgbench.display()))
 }
 
-fn slices(stage: &Stage, client: &mut Client, pgbench: &mut Child) -> Result<Vec<Slice>> {
-    let mut done = Vec::new();
+fn alternate(
+    stage: &Stage,
+    client: &mut Client,
+    pgbench: &mut Child,
+    done: &mut Vec<Slice>,
+) -> Result<()> {
     for (block, order) in stage.orders().into_iter().enumerate() {
         for (position, arm) in order.into_iter().enumerate() {
             session::run(client, &format!("SELECT pgstrata.bypass({})", arm == 0))?;
@@ -210,7 +215,7 @@ fn slices(stage: &Stage, client: &mut Client, pgbench: &mut Child) -> Result<Vec
             ));
         }
     }
-    Ok(done)
+    Ok(())
 }
 
 /// Transactions that ended within each slice, its beginning left out.

@@ -1,0 +1,438 @@
+//! One cluster, its two tables, and the backups taken of it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::bench::contender::{Arena, Contender};
+use crate::bench::measure;
+use crate::cluster::{Cluster, require_same_dump};
+use crate::commands::output::tell;
+use crate::environment;
+use crate::format::{self, Unit};
+use crate::number::real_u64;
+use crate::result::{Run, epoch};
+use crate::seed::extension::Extension;
+use crate::seed::pages;
+use crate::seed::stage::Stage;
+use crate::seed::strata;
+use crate::server::Programs;
+use crate::{interrupt, session};
+
+/// What differs between scenes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Variant {
+    pub(super) vacuumed: bool,
+    pub(super) checksums: bool,
+}
+
+impl Variant {
+    /// For people.
+    pub(super) fn words(self) -> String {
+        format!(
+            "{}, checksums {}",
+            if self.vacuumed {
+                "frozen"
+            } else {
+                "never vacuumed"
+            },
+            if self.checksums { "on" } else { "off" }
+        )
+    }
+
+    /// What ends the names of its values.
+    pub(super) fn key(self) -> String {
+        format!(
+            ".{}.{}",
+            if self.vacuumed {
+                "frozen"
+            } else {
+                "unvacuumed"
+            },
+            if self.checksums { "checksums" } else { "plain" }
+        )
+    }
+}
+
+const TABLES: [&str; 2] = ["large_test", "large_test2"];
+
+fn load(rows: u64, vacuumed: bool) -> Vec<String> {
+    let mut statements: Vec<String> = TABLES
+        .iter()
+        .flat_map(|table| {
+            [
+                format!("CREATE TABLE {table} (num1 bigint, num2 double precision, num3 double precision)"),
+                format!("INSERT INTO {table} SELECT s, random(), random()*142 FROM generate_series(1, {rows}) s"),
+            ]
+        })
+        .collect();
+    if vacuumed {
+        statements.push("VACUUM (FREEZE, ANALYZE)".to_owned());
+    }
+    statements.push("CHECKPOINT".to_owned());
+    statements
+}
+
+fn change(rows: u64) -> [String; 2] {
+    [
+        format!("UPDATE large_test2 SET num3 = num3 + 1 WHERE num1 < {rows} / 5"),
+        "CHECKPOINT".to_owned(),
+    ]
+}
+
+/// Every statement and command, none executed.
+pub(super) fn describe(
+    variants: &[Variant],
+    rows: u64,
+    sources: &[String],
+    blocks: usize,
+) -> String {
+    let mut text = String::new();
+    for variant in variants {
+        text.push_str(&format!(
+            "# {}\ninitdb {}\n",
+            variant.words(),
+            if variant.checksums {
+                "--data-checksums"
+            } else {
+                "--no-data-checksums (18)"
+            }
+        ));
+        for statement in load(rows, variant.vacuumed) {
+            text.push_str(&format!("{statement};\n"));
+        }
+        for source in sources {
+            let repo = format!(
+                "pgstrata --repo file://WORK/repository-pgstrata-{source} --cluster {}",
+                strata::NAME
+            );
+            text.push_str(&format!(
+                "{repo} init --pgdata DATA\n{repo} backup --pgdata DATA --wal stream --type full\n"
+            ));
+            text.push_str(&format!(
+                "cp -a WORK/repository-pgstrata-{source} WORK/parent-…\n"
+            ));
+        }
+        for statement in change(rows) {
+            text.push_str(&format!("{statement};\n"));
+        }
+        text.push_str(&format!("# {blocks} times, in random order, each from the parent's repository and with DATA read once before:\n"));
+        for source in sources {
+            let repo = format!(
+                "pgstrata --repo file://WORK/repository-pgstrata-{source} --cluster {}",
+                strata::NAME
+            );
+            text.push_str(&format!(
+                "{repo} backup --pgdata DATA --wal stream --type full\n"
+            ));
+            text.push_str(&format!(
+                "{repo} backup --pgdata DATA --wal stream --type incr --change-source {source}\n"
+            ));
+        }
+        text.push_str("# of each, the last one:\n");
+        for source in sources {
+            let repo = format!(
+                "pgstrata --repo file://WORK/repository-pgstrata-{source} --cluster {}",
+                strata::NAME
+            );
+            text.push_str(&format!("{repo} restore latest --type immediate --target-action promote --target-dir WORK/restored\npg_amcheck; pg_dumpall\n"));
+        }
+    }
+    text.push_str("# pgBackRest, and from PostgreSQL 17 on pg_basebackup, the same way where they are installed\n");
+    text
+}
+
+/// The arms: one full backup of ours, one incremental per change source, and both of every other tool.
+pub(super) fn arms(contenders: &[Box<dyn Contender + '_>]) -> Vec<(String, String)> {
+    acts(contenders)
+        .iter()
+        .map(|(index, full)| {
+            let name = contenders[*index].name();
+            if *full {
+                let tool = name.split(' ').next().unwrap_or_default();
+                (format!("{tool} full"), "a full backup".to_owned())
+            } else {
+                (
+                    format!("{name} incr"),
+                    "an incremental backup on the full one".to_owned(),
+                )
+            }
+        })
+        .collect()
+}
+
+/// (contender, whether full); change sources of one tool share its full backup.
+fn acts(contenders: &[Box<dyn Contender + '_>]) -> Vec<(usize, bool)> {
+    let mut acts = Vec::new();
+    for (index, contender) in contenders.iter().enumerate() {
+        if index == 0 || !contender.name().starts_with("pgstrata") {
+            acts.push((index, true));
+        }
+    }
+    acts.extend((0..contenders.len()).map(|index| (index, false)));
+    // Ours first, each tool's full before its increments.
+    acts.sort_by_key(|(index, full)| {
+        let ours = contenders[*index].name().starts_with("pgstrata");
+        (!ours, if ours { 0 } else { *index }, !*full, *index)
+    });
+    acts
+}
+
+/// A cluster with a changed table and everybody's parent backup.
+pub(super) struct Scene<'a> {
+    arena: Arena,
+    variant: Variant,
+    rows: u64,
+    contenders: &'a [Box<dyn Contender + 'a>],
+    changed: pages::Changed,
+}
+
+impl<'a> Scene<'a> {
+    /// Makes it.
+    pub(super) fn set(
+        programs: &Programs,
+        variant: Variant,
+        (rows, pgstrata, jobs): (u64, &Path, Option<usize>),
+        extension: Option<&Extension>,
+        contenders: &'a [Box<dyn Contender + 'a>],
+    ) -> Result<Self> {
+        let mut builder = Cluster::builder(programs.major)
+            .bindir(&programs.bindir)
+            .checksums(variant.checksums)
+            .durable(true);
+        let mut settings = BTreeMap::from(
+            [
+                ("max_wal_size", "8GB"),
+                ("checkpoint_timeout", "1h"),
+                ("autovacuum", "off"),
+                ("archive_mode", "on"),
+                ("archive_command", "true"),
+            ]
+            .map(|(k, v)| (k.to_owned(), v.to_owned())),
+        );
+        if programs.major.number() >= 17 {
+            settings.insert("summarize_wal".to_owned(), "on".to_owned());
+        }
+        if let Some(extension) = extension {
+            settings.extend(extension.settings(256));
+        }
+        for (name, value) in &settings {
+            builder = builder.conf(name, value);
+        }
+        let cluster = builder.start()?;
+        let arena = Arena {
+            pgstrata: cluster.installed_binary(pgstrata)?,
+            jobs: jobs
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+            cluster,
+        };
+        let mut client = session::connect(&arena.cluster.conninfo("postgres"))?;
+        if let Some(extension) = extension {
+            session::run(&mut client, &extension.sql())?;
+        }
+        for statement in load(rows, variant.vacuumed) {
+            session::run(&mut client, &statement)?;
+        }
+        let since = session::text(&mut client, "SELECT pg_current_wal_insert_lsn()::text")?;
+        let scene = Self {
+            arena,
+            variant,
+            rows,
+            contenders,
+            changed: pages::Changed::default(),
+        };
+        for contender in contenders {
+            interrupt::check()?;
+            strata::select(&scene.arena, contender.as_ref())?;
+            contender.reset(&scene.arena)?;
+            measure::run(&mut contender.full(&scene.arena))?;
+            scene.copy(
+                &contender.repository(&scene.arena),
+                &scene.parent(contender.as_ref()),
+            )?;
+        }
+        for statement in change(rows) {
+            session::run(&mut client, &statement)?;
+        }
+        let changed = pages::changed_since(scene.arena.cluster.pgdata(), pages::lsn(&since)?)?;
+        Ok(Self { changed, ..scene })
+    }
+
+    fn parent(&self, contender: &dyn Contender) -> PathBuf {
+        self.arena
+            .work()
+            .join(format!("parent-{}", contender.name().replace(' ', "-")))
+    }
+
+    fn copy(&self, from: &Path, to: &Path) -> Result<()> {
+        // An archiver that has not heard of its new command may still write there.
+        for _ in 0..20 {
+            if !to.exists() || std::fs::remove_dir_all(to).is_ok() {
+                break;
+            }
+            interrupt::sleep(Duration::from_millis(100))?;
+        }
+        crate::server::output(
+            Command::new("cp")
+                .args(["-a", "--reflink=auto"])
+                .arg(from)
+                .arg(to),
+        )
+        .with_context(|| format!("could not copy \"{}\"", from.display()))?;
+        Ok(())
+    }
+
+    /// All blocks, then a restore of each tool's last increment.
+    pub(super) fn measure(&self, stage: &mut Stage) -> Result<()> {
+        if let Some(arm) = stage
+            .experiment
+            .arms
+            .first_mut()
+            .filter(|arm| arm.environment.is_none())
+        {
+            let mut client = session::connect(&self.arena.cluster.conninfo("postgres"))?;
+            let mut env = environment::server::capture(&mut client);
+            env.merge(environment::host::capture(
+                Path::new("/"),
+                Some(self.arena.cluster.pgdata()),
+            ));
+            arm.environment = Some(env);
+        }
+        let acts = acts(self.contenders);
+        for (block, order) in stage.orders().into_iter().enumerate() {
+            for (position, arm) in order.into_iter().enumerate() {
+                interrupt::check()?;
+                let (contender, full) = acts[arm];
+                let values = self.one(self.contenders[contender].as_ref(), full)?;
+                tell(&format!(
+                    "block {}/{} {}: {}, {} stored",
+                    block + 1,
+                    stage.experiment.plan.blocks,
+                    stage.experiment.arms[arm].name,
+                    format::value(values["time"], Unit::Seconds),
+                    format::value(values["stored"], Unit::Bytes)
+                ));
+                self.keep(stage, (block, position, arm), values)?;
+            }
+        }
+        for (arm, (contender, full)) in acts.iter().enumerate() {
+            if !full {
+                interrupt::check()?;
+                let found = self.restore(self.contenders[*contender].as_ref())?;
+                self.keep(stage, (0, 0, arm), found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One backup from the parent's repository, caches warm.
+    fn one(&self, contender: &dyn Contender, full: bool) -> Result<BTreeMap<String, f64>> {
+        strata::select(&self.arena, contender)?;
+        let repository = contender.repository(&self.arena);
+        self.copy(&self.parent(contender), &repository)?;
+        let mut command = if full {
+            // pg_basebackup wants an empty place; the others keep both.
+            if contender.name() == "native" {
+                contender.reset(&self.arena)?;
+            }
+            contender.full(&self.arena)
+        } else {
+            contender.incremental(&self.arena, 1)
+        };
+        self.warm()?;
+        strata::measured(&self.arena, contender, &mut command)
+    }
+
+    /// Everybody finds the data directory in the page cache, and nothing waiting to be written.
+    fn warm(&self) -> Result<()> {
+        let data = self.arena.cluster.pgdata().display().to_string();
+        measure::run(&mut self.arena.shell(&format!(
+            "find {data}/base {data}/global -type f -print0 | xargs -0 cat >/dev/null"
+        )))?;
+        rustix::fs::sync();
+        Ok(())
+    }
+
+    /// Values of this scene go to the block's run of this arm, under names of the scene.
+    fn keep(
+        &self,
+        stage: &mut Stage,
+        (block, position, arm): (usize, usize, usize),
+        values: BTreeMap<String, f64>,
+    ) -> Result<()> {
+        let key = self.variant.key();
+        let mut named: BTreeMap<String, f64> = values
+            .into_iter()
+            .map(|(name, value)| (format!("{name}{key}"), value))
+            .collect();
+        named.insert(format!("pages{key}"), real_u64(self.changed.pages));
+        named.insert(format!("changed{key}"), real_u64(self.changed.changed));
+        let there = stage
+            .experiment
+            .runs
+            .iter_mut()
+            .find(|run| run.block == block && run.arm == arm);
+        if let Some(run) = there {
+            run.values.extend(named);
+            return stage.experiment.save(&stage.out);
+        }
+        stage.record(Run {
+            block,
+            position,
+            arm,
+            started: epoch(),
+            seconds: named.get(&format!("time{key}")).copied().unwrap_or(0.0),
+            values: named,
+            ..Run::default()
+        })
+    }
+
+    /// Restores, opens, compares with the source; how long until the first query was answered.
+    fn restore(&self, contender: &dyn Contender) -> Result<BTreeMap<String, f64>> {
+        strata::select(&self.arena, contender)?;
+        let target = self.arena.fresh_dir("restored")?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(&target, mode).context("could not close the target directory")?;
+        let cost = measure::run(&mut contender.restore(&self.arena, 1, &target))?;
+        let began = Instant::now();
+        let restored = Cluster::adopt(self.arena.cluster.major(), &target)
+            .bindir(self.arena.cluster.bindir())
+            .conf("archive_mode", "off")
+            .conf("shared_preload_libraries", "")
+            .start()?;
+        restored.wait_promoted(Duration::from_secs(300))?;
+        let opened = began.elapsed().as_secs_f64();
+        restored.amcheck()?;
+        let verified = began.elapsed().as_secs_f64();
+        let sums = |cluster: &Cluster| {
+            cluster.sql("postgres", "SELECT count(*), sum(num3::numeric) FROM large_test2 UNION ALL SELECT count(*), sum(num3::numeric) FROM large_test")
+        };
+        ensure!(
+            sums(&restored)? == sums(&self.arena.cluster)?,
+            "{}: the restored tables are not those of the source",
+            contender.name()
+        );
+        // A dump of millions of rows says no more than their sums, and takes minutes.
+        if self.rows <= 1_000_000 {
+            require_same_dump(&self.arena.cluster.dump()?, &without_checks(&restored)?)?;
+        }
+        drop(restored);
+        std::fs::remove_dir_all(&target).context("could not remove the restored cluster")?;
+        Ok(BTreeMap::from([
+            ("restore".to_owned(), cost.wall_seconds),
+            ("open".to_owned(), cost.wall_seconds + opened),
+            ("verified".to_owned(), cost.wall_seconds + verified),
+        ]))
+    }
+}
+
+/// The check installs an extension in every database, which is not a difference.
+fn without_checks(cluster: &Cluster) -> Result<String> {
+    for database in cluster.databases()? {
+        cluster.sql(&database, "DROP EXTENSION IF EXISTS amcheck")?;
+    }
+    cluster.dump()
+}

@@ -1,0 +1,230 @@
+//! The backup program as the experiments run it, and who else takes part.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::bench::contender::{Arena, Contender, tree_bytes};
+use crate::bench::measure;
+use crate::bench::native::Native;
+use crate::bench::pgbackrest::PgBackRest;
+use crate::cluster::Major;
+use crate::s3::S3Server;
+
+/// The cluster's name in the repository.
+pub(super) const NAME: &str = "lab";
+
+/// Where repositories are.
+#[derive(Debug)]
+pub(super) enum Storage {
+    /// Directories beside the cluster.
+    Directory,
+    /// An S3 server of the lab's own on this machine.
+    S3(S3Server),
+}
+
+impl Storage {
+    /// What a restored server needs in its environment to fetch WAL from there.
+    pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Directory => Vec::new(),
+            Self::S3(server) => server.env(),
+        }
+    }
+}
+
+/// `pgstrata` with one change source; WAL goes with each backup.
+#[derive(Debug)]
+pub(super) struct Strata<'a> {
+    pub(super) change_source: String,
+    pub(super) storage: &'a Storage,
+}
+
+impl Strata<'_> {
+    /// The repository's URL.
+    fn url(&self, arena: &Arena) -> String {
+        match self.storage {
+            Storage::Directory => format!("file://{}", self.repository(arena).display()),
+            Storage::S3(server) => format!("s3://{}/{}", server.bucket(), self.repository_name()),
+        }
+    }
+
+    fn command(&self, arena: &Arena, act: &str) -> Command {
+        let mut command = arena.cluster.command_as_server_user(&arena.pgstrata);
+        command
+            .arg("--repo")
+            .arg(self.url(arena))
+            .args(["--cluster", NAME, "--no-progress", "--jobs"])
+            .arg(arena.jobs.to_string());
+        if let Storage::S3(server) = self.storage {
+            command
+                .args([
+                    "--s3-endpoint",
+                    server.endpoint(),
+                    "--s3-region",
+                    server.region(),
+                ])
+                .arg("--s3-path-style=true")
+                .envs(server.env());
+        }
+        command.arg(act);
+        command
+    }
+
+    fn backup(&self, arena: &Arena, kind: &str) -> Command {
+        let mut command = self.command(arena, "backup");
+        command
+            .arg("--pgdata")
+            .arg(arena.cluster.pgdata())
+            .args(["--wal", "stream", "--type", kind]);
+        command
+    }
+}
+
+impl Contender for Strata<'_> {
+    fn name(&self) -> String {
+        format!("pgstrata {}", self.change_source)
+    }
+
+    fn archive_command(&self, _arena: &Arena) -> Option<String> {
+        None
+    }
+
+    fn reset(&self, arena: &Arena) -> Result<()> {
+        match self.storage {
+            Storage::Directory => arena.fresh_dir(&self.repository_name()).map(drop)?,
+            Storage::S3(_) => {
+                let objects = self.repository(arena);
+                if objects.exists() {
+                    std::fs::remove_dir_all(&objects)
+                        .with_context(|| format!("could not remove \"{}\"", objects.display()))?;
+                }
+            }
+        }
+        let mut init = self.command(arena, "init");
+        measure::run(init.arg("--pgdata").arg(arena.cluster.pgdata())).map(drop)
+    }
+
+    fn full(&self, arena: &Arena) -> Command {
+        self.backup(arena, "full")
+    }
+
+    fn incremental(&self, arena: &Arena, _nth: usize) -> Command {
+        let mut command = self.backup(arena, "incr");
+        command.args(["--change-source", &self.change_source]);
+        command
+    }
+
+    fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {
+        let mut command = self.command(arena, "restore");
+        command
+            .args([
+                "latest",
+                "--type",
+                "immediate",
+                "--target-action",
+                "promote",
+                "--target-dir",
+            ])
+            .arg(target);
+        command
+    }
+
+    fn repository(&self, arena: &Arena) -> PathBuf {
+        match self.storage {
+            Storage::Directory => arena.work().join(self.repository_name()),
+            Storage::S3(server) => server.bucket_dir().join(self.repository_name()),
+        }
+    }
+}
+
+/// Everybody who can take part here: `pgstrata` with these change sources, the
+/// server's own tools where they know increments, and what is installed and knows
+/// this major version; without one nobody else.
+pub(super) fn contenders<'a>(
+    sources: &[String],
+    storage: &'a Storage,
+    others: Option<Major>,
+) -> Vec<Box<dyn Contender + 'a>> {
+    let mut all: Vec<Box<dyn Contender + 'a>> = Vec::new();
+    for source in sources {
+        all.push(Box::new(Strata {
+            change_source: source.clone(),
+            storage,
+        }));
+    }
+    // The others' repositories are directories.
+    if let (Storage::Directory, Some(major)) = (storage, others) {
+        if major >= Major::V17 {
+            all.push(Box::new(Native));
+        }
+        if PgBackRest::knows(major) {
+            all.push(Box::new(PgBackRest { compress: "zst" }));
+        }
+    }
+    all
+}
+
+/// The program: as given, beside this one, or on `PATH`.
+pub(super) fn program(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = given {
+        return path
+            .canonicalize()
+            .with_context(|| format!("could not find \"{}\"", path.display()));
+    }
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|lab| Some(lab.parent()?.join("pgstrata")));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path: Vec<PathBuf> = std::env::split_paths(&path)
+        .map(|d| d.join("pgstrata"))
+        .collect();
+    beside
+        .into_iter()
+        .chain(on_path)
+        .find(|candidate| candidate.is_file())
+        .context("could not find the program pgstrata: build it beside pgstrata-lab, put it on PATH, or name it with --pgstrata")
+}
+
+/// Sends the server's WAL to the archive of this contender alone.
+pub(super) fn select(arena: &Arena, contender: &dyn Contender) -> Result<()> {
+    let command = contender
+        .archive_command(arena)
+        .unwrap_or_else(|| "true".to_owned());
+    let current = arena.cluster.sql("postgres", "SHOW archive_command")?;
+    if current == command {
+        return Ok(());
+    }
+    arena.cluster.sql(
+        "postgres",
+        &format!("ALTER SYSTEM SET archive_command = '{command}'"),
+    )?;
+    arena.cluster.reload()?;
+    // The archiver reads its configuration when it wakes up.
+    crate::interrupt::sleep(std::time::Duration::from_millis(300))
+}
+
+/// Runs a command and says what it cost, in the values of a run.
+pub(super) fn measured(
+    arena: &Arena,
+    contender: &dyn Contender,
+    command: &mut Command,
+) -> Result<std::collections::BTreeMap<String, f64>> {
+    use crate::number::real_u64;
+    let before = tree_bytes(&contender.repository(arena)).unwrap_or(0);
+    let postmaster = arena.cluster.postmaster()?;
+    let server = measure::server_cpu_seconds(postmaster)?;
+    let cost = measure::run(command)?;
+    let server = measure::server_cpu_seconds(postmaster)? - server;
+    let after = tree_bytes(&contender.repository(arena)).unwrap_or(0);
+    Ok(std::collections::BTreeMap::from([
+        ("time".to_owned(), cost.wall_seconds),
+        ("cpu".to_owned(), cost.cpu_seconds),
+        ("server_cpu".to_owned(), server.max(0.0)),
+        ("read".to_owned(), real_u64(cost.read_bytes)),
+        ("written".to_owned(), real_u64(cost.written_bytes)),
+        ("memory".to_owned(), real_u64(cost.peak_bytes)),
+        ("stored".to_owned(), real_u64(after.saturating_sub(before))),
+    ]))
+}
