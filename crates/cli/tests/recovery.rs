@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use pgstrata_lab::cluster::{Cluster, Major, StopMode, require_same_dump};
+use support::standby::{restartpoint, switch_wal_all_the_time};
 use support::{PATIENCE, Stage, Store, text};
 
 const ROWS: &str = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM numbers";
@@ -358,7 +359,6 @@ fn backups_of_a_standby(stage: &Stage, standby: &Cluster) {
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         stage.json(&all)
     };
-    // Segments of a standby are finished by its primary.
     let load = stage
         .cluster
         .background_pgbench(&["-n", "-c", "1", "-T", "600"])
@@ -429,30 +429,6 @@ fn rule_8_the_layer_of_a_standby_is_consistent(stage: &Stage, label: &str) {
     require_same_dump(&before, &restored.dump().unwrap()).unwrap();
     restored.amcheck().unwrap();
     restored.check_visibility_maps().unwrap();
-}
-
-/// Until it is dropped.
-fn switch_wal_all_the_time(stage: &Stage) -> pgstrata_lab::cluster::Background {
-    let mut shell = stage.cluster.command_as_server_user(Path::new("/bin/sh"));
-    let script = r#"while "$0" -XAtq -c 'SELECT pg_switch_wal()' >/dev/null; do sleep 0.3; done"#;
-    shell
-        .args(["-c", script])
-        .arg(stage.cluster.bindir().join("psql"));
-    stage.cluster.background(shell).unwrap()
-}
-
-/// Makes the standby's last restartpoint one of now.
-fn restartpoint(stage: &Stage, standby: &Cluster) {
-    stage.cluster.sql("postgres", "CHECKPOINT").unwrap();
-    let query = "SELECT redo_lsn FROM pg_control_checkpoint()";
-    let redo = stage.cluster.sql("postgres", query).unwrap();
-    let query = "SELECT checkpoint_lsn FROM pg_control_checkpoint()";
-    let checkpoint = stage.cluster.sql("postgres", query).unwrap();
-    let replayed = format!("SELECT pg_last_wal_replay_lsn() > '{checkpoint}'::pg_lsn");
-    standby.wait_for("postgres", &replayed, PATIENCE).unwrap();
-    standby.sql("postgres", "CHECKPOINT").unwrap();
-    let taken = format!("SELECT redo_lsn >= '{redo}'::pg_lsn FROM pg_control_checkpoint()");
-    standby.wait_for("postgres", &taken, PATIENCE).unwrap();
 }
 
 /// The standby cannot force full pages into its primary's WAL; without them torn reads stay torn.

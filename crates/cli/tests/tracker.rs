@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use pgstrata_lab::cluster::{Cluster, Major, StopMode, require_same_dump};
 use serde_json::Value;
+use support::standby::{restartpoint, switch_wal_all_the_time};
 use support::tracked::Server;
-use support::{Stage, Store, number, text};
+use support::{PATIENCE, Stage, Store, number, text};
 
 /// A run of the program that need not succeed: exit code and JSON document.
 fn outcome(stage: &Stage, arguments: &[&str]) -> (i32, Value) {
@@ -172,6 +173,59 @@ fn chains_by_tracker_and_by_digest_restore_the_same_on_15() {
 #[test]
 fn chains_by_tracker_and_by_digest_restore_the_same_on_18() {
     chains_by_tracker_and_by_digest_restore_the_same(Major::V18, true);
+}
+
+/// Each server tracks its own files: a chain of the standby stands on the standby's tokens, the
+/// primary's say nothing about it, and both outlive the standby's promotion.
+#[test]
+fn a_standby_is_backed_up_by_its_own_tracker() {
+    let server = Server::copy(Major::V18);
+    let stage = tracked_stage(&server, true);
+    stage.backup(&["--type", "full", "--require-tracker"]);
+    let standby = stage.restore("standby", &["--type", "standby"]);
+    let standby = Cluster::adopt(Major::V18, &standby)
+        .bindir(server.bindir())
+        .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
+        .start()
+        .unwrap();
+    let (pgdata, conninfo) = (
+        standby.pgdata().display().to_string(),
+        standby.conninfo("postgres"),
+    );
+    let backup = |more: &[&str]| {
+        let of = ["backup", "-D", &pgdata, "-d", &conninfo, "--wal", "stream"];
+        stage.json(&[&of[..], more].concat())
+    };
+    let switching = switch_wal_all_the_time(&stage);
+    restartpoint(&stage, &standby);
+    // Its parent was made on the primary.
+    let first = backup(&["--type", "incr"]);
+    let reason = text(&first, "/change_source/reason");
+    assert!(
+        reason.contains("the token is not of this history"),
+        "{reason}"
+    );
+    for round in 0..2 {
+        disturb(&stage.cluster, round);
+        stage.cluster.pgbench(&["-n", "-t", "200"]).unwrap();
+        restartpoint(&stage, &standby);
+        let layer = backup(&["--type", "incr", "--require-tracker", "--audit", "100%"]);
+        require_by_tracker(&layer);
+        assert_eq!(layer["from_standby"], true);
+    }
+    drop(switching);
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    standby.sql("postgres", "SELECT pg_promote()").unwrap();
+    standby.wait_promoted(PATIENCE).unwrap();
+    disturb(&standby, 2);
+    require_by_tracker(&backup(&["--type", "incr", "--require-tracker"]));
+    let dump = standby.dump().unwrap();
+    let last = backup(&["--type", "incr", "--require-tracker", "--audit", "100%"]);
+    require_by_tracker(&last);
+    let restored = stage.start_restored(&stage.restore("of-standby", &["--type", "none"]));
+    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+    restored.amcheck().unwrap();
+    restored.check_visibility_maps().unwrap();
 }
 
 /// The log of a backup that asked for the tracker and did not get it, and the report's reason.

@@ -12,6 +12,7 @@
 
 pub mod files;
 pub mod proxy;
+pub mod standby;
 pub mod tracked;
 
 use std::fs;

@@ -1,0 +1,32 @@
+//! What a backup of a standby needs from its primary.
+
+use std::path::Path;
+
+use pgstrata_lab::cluster::{Background, Cluster};
+
+use super::{PATIENCE, Stage};
+
+/// A standby's segments are finished by its primary: it finishes one after the other, until the
+/// value is dropped.
+pub fn switch_wal_all_the_time(stage: &Stage) -> Background {
+    let mut shell = stage.cluster.command_as_server_user(Path::new("/bin/sh"));
+    let script = r#"while "$0" -XAtq -c 'SELECT pg_switch_wal()' >/dev/null; do sleep 0.3; done"#;
+    shell
+        .args(["-c", script])
+        .arg(stage.cluster.bindir().join("psql"));
+    stage.cluster.background(shell).unwrap()
+}
+
+/// Makes the standby's last restartpoint one of now.
+pub fn restartpoint(stage: &Stage, standby: &Cluster) {
+    stage.cluster.sql("postgres", "CHECKPOINT").unwrap();
+    let query = "SELECT redo_lsn FROM pg_control_checkpoint()";
+    let redo = stage.cluster.sql("postgres", query).unwrap();
+    let query = "SELECT checkpoint_lsn FROM pg_control_checkpoint()";
+    let checkpoint = stage.cluster.sql("postgres", query).unwrap();
+    let replayed = format!("SELECT pg_last_wal_replay_lsn() > '{checkpoint}'::pg_lsn");
+    standby.wait_for("postgres", &replayed, PATIENCE).unwrap();
+    standby.sql("postgres", "CHECKPOINT").unwrap();
+    let taken = format!("SELECT redo_lsn >= '{redo}'::pg_lsn FROM pg_control_checkpoint()");
+    standby.wait_for("postgres", &taken, PATIENCE).unwrap();
+}
