@@ -14,7 +14,8 @@ help: ## say what can be made
 setup: ## install what building, testing and trying needs
 	@scripts/setup
 
-demo: setup ## full backup, load, incrementals, point-in-time restore, proof
+demo: ## full backup, load, incrementals, point-in-time restore, proof
+	@scripts/setup --demo
 	cargo build --locked --release --package pgstrata
 	@scripts/demo
 
