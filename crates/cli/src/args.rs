@@ -29,6 +29,7 @@ pub(crate) struct Cli {
 /// Options that every command takes. Flags beat the environment, the environment
 /// beats the configuration file.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
     /// Configuration file [default: /etc/pgstrata/pgstrata.toml, when it exists]
     #[arg(long, global = true, env = "PGSTRATA_CONFIG", value_name = "FILE")]
