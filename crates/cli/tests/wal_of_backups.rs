@@ -84,6 +84,10 @@ fn a_backup_without_an_archive_stands_alone(major: Major, store: Store) {
     load.wait().unwrap();
     let how = text(&report, "/wal");
     assert_eq!(how, "stream: the server does not archive");
+    let phases = report["phases"].as_array().unwrap().iter();
+    let phases: Vec<_> = phases.map(|phase| text(phase, "/name")).collect();
+    let order = "prepare checkpoint changes list copy stop wal commit";
+    assert_eq!(phases.join(" "), order);
     assert!(number(&report, "/wal_segments_stored") >= 1);
     slots_are_gone(&stage);
     stage.ok(&["verify", "--deep"]);

@@ -224,6 +224,9 @@ fn report_document(report: &BackupReport) -> Value {
         "warnings": report.warnings,
         "started_at": report.started_at,
         "finished_at": report.finished_at,
+        "phases": report.phases.iter().map(|phase| json!({
+            "name": phase.name, "seconds": phase.took.as_secs_f64(),
+        })).collect::<Vec<_>>(),
     })
 }
 
@@ -248,6 +251,11 @@ fn report_text(report: &BackupReport) -> String {
         report.stop_lsn,
         report.timeline,
     );
+    let phases = report.phases.iter();
+    let phases: Vec<_> = phases
+        .map(|phase| format!("{} {:.0}", phase.name, phase.took.as_secs_f64() * 1000.0))
+        .collect();
+    text.push_str(&format!("  time     {} ms\n", phases.join(", ")));
     if let Some(audit) = &report.audit {
         text.push_str(&format!(
             "  audit    {} unchanged pages are as in the parent, {} of them but for hint bits; seed {}\n",

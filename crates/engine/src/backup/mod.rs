@@ -16,6 +16,7 @@ mod options;
 mod packer;
 mod pages;
 mod parent;
+mod phases;
 mod pipeline;
 mod planner;
 mod prepare;
@@ -30,6 +31,7 @@ pub use audit::AuditReport;
 pub use options::{
     AuditOptions, BackupOptions, BackupType, ChangeSourceChoice, CorruptPagePolicy, WalMode,
 };
+pub use phases::Phase;
 pub use report::{BackupPlan, BackupReport};
 pub use run::{plan, run};
 pub use wal::WalChoice;

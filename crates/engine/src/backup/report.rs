@@ -8,6 +8,7 @@ use pgstrata_layer::manifest::{ChangeSourceRecord, CorruptPage, Totals};
 use pgstrata_pgdata::{Lsn, TimelineId};
 
 use super::audit::AuditReport;
+use super::phases::Phase;
 use super::wal::WalChoice;
 
 /// A finished backup.
@@ -49,6 +50,8 @@ pub struct BackupReport {
     pub started_at: Timestamp,
     /// When the layer came to exist.
     pub finished_at: Timestamp,
+    /// Where the time went.
+    pub phases: Vec<Phase>,
 }
 
 /// What a backup would do now.

@@ -21,6 +21,7 @@ use super::options::{BackupOptions, CorruptPagePolicy};
 use super::packer::Destination;
 use super::pages::PageCheck;
 use super::parent::Parent;
+use super::phases::Stopwatch;
 use super::pipeline::{self, Stored, Work, worker_count};
 use super::prepare::{Ready, control_of, prepare};
 use super::report::{BackupPlan, BackupReport};
@@ -93,6 +94,7 @@ pub async fn run(
     progress: Progress,
 ) -> Result<BackupReport> {
     let started_at = Timestamp::now();
+    let stopwatch = Stopwatch::start();
     let (ready, catalog) = prepare(repository, cluster, options).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let wal = choose_wal(options, &ready, (repository, cluster)).await?;
@@ -138,6 +140,7 @@ pub async fn run(
         type_reason,
         wal,
         started_at,
+        stopwatch,
         abort,
         sample: options.audit.map(|audit| {
             let seed = audit.seed.unwrap_or_else(rand::random);
@@ -173,6 +176,7 @@ struct Backup<'a> {
     type_reason: String,
     wal: WalChoice,
     started_at: Timestamp,
+    stopwatch: Stopwatch,
     abort: Abort,
     /// Which unchanged pages to look at.
     sample: Option<Sample>,
@@ -242,20 +246,26 @@ impl Backup<'_> {
             source::require_tracker(self.search(ready), token.as_ref()).await?;
         }
         let name = format!("pgstrata {}", self.destination.label);
+        self.stopwatch.end("prepare");
         let starting = ready.session.start(&name, self.options.fast_checkpoint);
         let start_lsn = self.abort.guard(starting).await?;
+        self.stopwatch.end("checkpoint");
         tracing::info!(%start_lsn, "the backup has started");
         let following = stream.map(|stream| stream.follow(timeline, start_lsn, &self.abort));
         let copied = self.copy(ready, start_lsn, token).await?;
+        self.stopwatch.end("copy");
         self.abort.guard(self.check_still(ready)).await?;
         let stopped = self.abort.guard(ready.session.stop()).await?;
+        self.stopwatch.end("stop");
         tracing::info!(stop_lsn = %stopped.lsn, "the backup has stopped");
         check_label(&stopped, start_lsn, ready)?;
         let corrupt_pages = self.corrupt_pages(&copied, stopped.lsn)?;
         let securing = self.secure_wal(&archive, following, ready, start_lsn..stopped.lsn);
         let wal_segments_stored = self.abort.guard(securing).await?;
+        self.stopwatch.end("wal");
         let manifest = self.manifest(ready, &copied, &stopped, corrupt_pages);
         self.commit(&manifest).await?;
+        self.stopwatch.end("commit");
         Ok(self.report(manifest, copied, wal_segments_stored))
     }
 
@@ -290,7 +300,9 @@ impl Backup<'_> {
         if !self.chain.is_empty() {
             tracing::info!(reason = %source.record.reason, "changed pages are found by {}", source.record.used.as_str());
         }
+        self.stopwatch.end("changes");
         let found = ready.scan().await?;
+        self.stopwatch.end("list");
         self.destination.progress.set_total(found.size_bytes);
         let Scan {
             files,
@@ -530,6 +542,7 @@ impl Backup<'_> {
             warnings: copied.warnings,
             started_at: manifest.started_at,
             finished_at: manifest.finished_at,
+            phases: self.stopwatch.phases(),
         }
     }
 
