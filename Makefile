@@ -41,9 +41,10 @@ bench-tracker: setup ## what the page tracker costs, on and off in one server
 	ext/test/run --only ../bench/tracker MEASURE=1 18
 	ext/test/run --only ../bench/tracker MEASURE=1 15
 
-install: ## build pgstrata and install it below PREFIX
-	cargo build --locked --release --package pgstrata
+install: ## build pgstrata and its lab and install them below PREFIX
+	cargo build --locked --release --package pgstrata --package pgstrata-lab --bins
 	install -D target/release/pgstrata $(DESTDIR)$(PREFIX)/bin/pgstrata
+	install -D target/release/pgstrata-lab $(DESTDIR)$(PREFIX)/bin/pgstrata-lab
 
 clean: ## remove what was built and what scripts/setup put here
 	cargo clean

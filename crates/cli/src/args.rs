@@ -1,5 +1,6 @@
 //! The command line. Help texts here are what a DBA reads at three in the morning.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -188,6 +189,21 @@ pub(crate) enum Command {
     Tracker {
         #[command(subcommand)]
         command: TrackerCommand,
+    },
+
+    /// Measure: experiments with one command each, honest comparisons of servers
+    ///
+    /// Runs the program pgstrata-lab, beside this one or on PATH, with everything that follows.
+    #[command(disable_help_flag = true, after_help = examples::LAB)]
+    Lab {
+        /// What the lab is to do; "pgstrata lab --help" lists it
+        #[arg(
+            value_name = "COMMAND",
+            num_args = 0..,
+            trailing_var_arg = true,
+            allow_hyphen_values = true
+        )]
+        arguments: Vec<OsString>,
     },
 
     /// Print a completion script for a shell

@@ -70,6 +70,13 @@ Examples:
   pgstrata tracker install-check -D DIR    what is missing, step by step
   pgstrata tracker status -D DIR           since when changes are known, and the use of the map";
 
+pub(crate) const LAB: &str = "\
+Examples:
+  pgstrata lab doctor                      what on this machine disturbs measurements
+  pgstrata lab seed block-io --dsn DSN     how fast a server reads and writes, by SQL alone
+  pgstrata lab ab --arm new:guc.jit=off    two servers compared in interleaved blocks
+  pgstrata lab report DIR --html page.html";
+
 pub(crate) const COMPLETIONS: &str = "\
 Examples:
   pgstrata completions bash > /etc/bash_completion.d/pgstrata

@@ -6,6 +6,7 @@ mod support;
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use pgstrata_lab::cluster::{Cluster, Major, StopMode};
 use pgstrata_lab::s3::S3Server;
@@ -459,4 +460,53 @@ fn give_back(stage: &Stage, path: &str) {
     use std::os::unix::fs::MetadataExt;
     let owner = fs::metadata(stage.cluster.pgdata()).unwrap();
     std::os::unix::fs::chown(path, Some(owner.uid()), Some(owner.gid())).unwrap();
+}
+
+/// The program alone in a directory, as if it had been installed there.
+fn installed() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("pgstrata");
+    fs::copy(env!("CARGO_BIN_EXE_pgstrata"), &program).unwrap();
+    (directory, program)
+}
+
+#[test]
+fn the_lab_is_the_program_beside_this_one() {
+    let (directory, program) = installed();
+    let lab = directory.path().join("pgstrata-lab");
+    fs::write(&lab, "#!/bin/sh\necho \"$0:$*\"; exit 42\n").unwrap();
+    fs::set_permissions(&lab, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let output = Command::new(&program)
+        .args([
+            "lab",
+            "seed",
+            "block-io",
+            "--help",
+            "--output=x",
+            "--",
+            "a b",
+        ])
+        .output()
+        .unwrap();
+    let expected = format!("{}:seed block-io --help --output=x -- a b\n", lab.display());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    assert_eq!(output.status.code(), Some(42));
+}
+
+#[test]
+fn a_lab_that_is_not_installed_is_said_to_be_missing() {
+    let (directory, program) = installed();
+    let output = Command::new(&program)
+        .args(["lab", "--help"])
+        .env("PATH", directory.path())
+        .output()
+        .unwrap();
+    require(
+        (
+            output.status.code().unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        ),
+        NOT_FOUND,
+        &["pgstrata-lab", "make install"],
+    );
 }

@@ -5,6 +5,7 @@ mod backup;
 mod check;
 mod info;
 mod init;
+mod lab;
 mod restore;
 mod tracker;
 mod verify;
@@ -87,6 +88,7 @@ pub(crate) fn without_configuration(command: &Command) -> Result<Option<u8>> {
             text
         }
         Command::Man { command } => manual(command.as_deref())?,
+        Command::Lab { arguments } => return lab::become_lab(arguments).map(Some),
         _ => return Ok(None),
     };
     output::print(&String::from_utf8_lossy(&text));
@@ -130,7 +132,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
         Command::Info(args) => info::run(context, &args).await,
         Command::Verify(args) => verify::run(context, &args).await,
         Command::Tracker { command } => tracker::run(context, &command).await,
-        Command::Completions { .. } | Command::Man { .. } => Ok(0),
+        Command::Lab { .. } | Command::Completions { .. } | Command::Man { .. } => Ok(0),
     }
 }
 
