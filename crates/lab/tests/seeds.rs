@@ -223,22 +223,61 @@ fn restored_in_all_orders(storage: &str) {
 }
 
 #[test]
+fn what_users_feel_is_measured_while_backups_run_and_while_none_does() {
+    let lab = Lab::new();
+    let (experiment, printed) = lab.experiment(&[
+        "impact",
+        "--preset",
+        "tiny",
+        "-s",
+        "1",
+        "-R",
+        "600",
+        "--blocks",
+        "1",
+        "--change-source",
+        "summary",
+        "--pgstrata",
+        &pgstrata(),
+        "--bindir",
+        &bindir(Major::V17),
+    ]);
+    let names: Vec<&str> = experiment.arms.iter().map(|a| a.name.as_str()).collect();
+    assert_eq!(names, ["quiet", "pgstrata full", "pgstrata summary incr"]);
+    for run in &experiment.runs {
+        // Two seconds at this rate, or a little longer until the last backup ended.
+        assert!(run.values["transactions"] > 600.0, "{:?}", run.values);
+        assert!(run.values["p50"] > 0.0);
+        let backs_up = run.arm > 0;
+        assert_eq!(run.values.contains_key("backups"), backs_up);
+        assert_eq!(run.phases.is_empty(), !backs_up);
+    }
+    let words: Vec<&str> = printed.split_ascii_whitespace().collect();
+    assert!(words.join(" ").contains("a backup takes"), "{printed}");
+}
+
+#[test]
 fn a_plan_is_printed_and_nothing_done() {
-    for (seed, expected) in [
-        ("tracking", "pgbench"),
-        ("backup-speedup", "UPDATE large_test2"),
-        ("reverse-delta", "--initialize"),
-        ("copy-ring", "COPY lab_source TO"),
+    for (experiment, expected) in [
+        ("seed tracking", "pgbench"),
+        ("seed backup-speedup", "UPDATE large_test2"),
+        ("seed reverse-delta", "--initialize"),
+        ("seed copy-ring", "COPY lab_source TO"),
+        ("impact", "--rate=RATE"),
     ] {
         let lab = Lab::new();
         let pgstrata = pgstrata();
-        let mut words = vec!["seed", seed, "--preset", "tiny", "--dry-run"];
-        if seed.contains("delta") || seed.contains("backup") {
+        let mut words: Vec<&str> = experiment.split(' ').collect();
+        words.extend(["--preset", "tiny", "--dry-run"]);
+        if !experiment.contains("tracking") && !experiment.contains("copy") {
             words.extend(["--pgstrata", &pgstrata]);
         }
         let output = lab.run(&words);
         assert_eq!(output.status.code(), Some(0), "{}", support::said(&output));
-        assert!(support::text(&output.stdout).contains(expected), "{seed}");
+        assert!(
+            support::text(&output.stdout).contains(expected),
+            "{experiment}"
+        );
         let left: Vec<_> = std::fs::read_dir(lab.scratch.path()).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
     }

@@ -41,6 +41,8 @@ enum Command {
     /// Reproduce a published experiment
     #[command(subcommand)]
     Seed(crate::seed::SeedCommand),
+    /// Measure what users feel while a backup runs: pgstrata and what else is installed
+    Impact(Box<crate::seed::impact::Arguments>),
     /// Analyse a result again: terminal, HTML, JSON, CSV
     Report(compare::ReportArguments),
     /// Compare two results of different sessions: at most "possible"
@@ -110,6 +112,7 @@ fn dispatch(command: Command, words: &[String]) -> Result<u8> {
         Command::Ab(arguments) => measure::ab(arguments, words),
         Command::Plan(arguments) => compare::plan(&arguments),
         Command::Seed(arguments) => crate::seed::run(arguments, words),
+        Command::Impact(arguments) => crate::seed::impact::run(&arguments, words),
         Command::Report(arguments) => compare::report(&arguments),
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::Gate(arguments) => compare::gate(&arguments),

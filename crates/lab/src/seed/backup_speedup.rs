@@ -153,7 +153,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         &storage,
         (arguments.preset != Preset::Tiny && !arguments.alone).then_some(programs.major),
     );
-    let names = scene::arms(&contenders);
+    let names = strata::arms(&contenders);
     let sketch = Sketch {
         kind: "backup-speedup",
         title: "Incremental against full backup".to_owned(),

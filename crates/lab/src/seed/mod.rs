@@ -8,6 +8,7 @@ pub mod backup_speedup;
 pub mod block_io;
 pub mod copy_ring;
 mod extension;
+pub mod impact;
 mod pages;
 pub mod reverse_delta;
 mod stage;

@@ -145,42 +145,6 @@ pub(super) fn describe(
     text
 }
 
-/// The arms: one full backup of ours, one incremental per change source, and both of every other tool.
-pub(super) fn arms(contenders: &[Box<dyn Contender + '_>]) -> Vec<(String, String)> {
-    acts(contenders)
-        .iter()
-        .map(|(index, full)| {
-            let name = contenders[*index].name();
-            if *full {
-                let tool = name.split(' ').next().unwrap_or_default();
-                (format!("{tool} full"), "a full backup".to_owned())
-            } else {
-                (
-                    format!("{name} incr"),
-                    "an incremental backup on the full one".to_owned(),
-                )
-            }
-        })
-        .collect()
-}
-
-/// (contender, whether full); change sources of one tool share its full backup.
-fn acts(contenders: &[Box<dyn Contender + '_>]) -> Vec<(usize, bool)> {
-    let mut acts = Vec::new();
-    for (index, contender) in contenders.iter().enumerate() {
-        if index == 0 || !contender.name().starts_with("pgstrata") {
-            acts.push((index, true));
-        }
-    }
-    acts.extend((0..contenders.len()).map(|index| (index, false)));
-    // Ours first, each tool's full before its increments.
-    acts.sort_by_key(|(index, full)| {
-        let ours = contenders[*index].name().starts_with("pgstrata");
-        (!ours, if ours { 0 } else { *index }, !*full, *index)
-    });
-    acts
-}
-
 /// A cluster with a changed table and everybody's parent backup.
 pub(super) struct Scene<'a> {
     arena: Arena,
@@ -301,7 +265,7 @@ impl<'a> Scene<'a> {
             ));
             arm.environment = Some(env);
         }
-        let acts = acts(self.contenders);
+        let acts = strata::acts(self.contenders);
         for (block, order) in stage.orders().into_iter().enumerate() {
             for (position, arm) in order.into_iter().enumerate() {
                 interrupt::check()?;

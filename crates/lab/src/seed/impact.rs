@@ -1,0 +1,279 @@
+//! What a backup costs those who use the server meanwhile.
+//!
+//! pgbench sends transactions at a fixed rate, whatever the server does, and every
+//! one counts from the moment it was due. Slices without a backup and slices
+//! filled with one tool's backups alternate in random order under this one load;
+//! compared are the percentiles of the transactions that were due within them.
+
+mod scene;
+mod table;
+mod trace;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use self::scene::Scene;
+use super::Preset;
+use super::extension::Extension;
+use super::stage::{Sketch, Stage};
+use super::strata::{self, Storage};
+use crate::bench::contender::Contender;
+use crate::cluster::Major;
+use crate::commands::output::{print, tell};
+use crate::commands::{Shared, Usage};
+use crate::format::Unit;
+use crate::pgbench::options::{Options, Protocol};
+use crate::quantity;
+use crate::result::{Arm, Metric};
+use crate::server::{self, Programs};
+use crate::stat::verdict::Better;
+
+/// Size of the tracker's map, MB.
+const MAP: u64 = 256;
+
+/// Arguments of `impact`.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// how large: paper is pgbench scale 100, slices of 60 s; small 20, 15 s; tiny 5, 2 s
+    #[arg(long, value_enum, default_value = "small")]
+    preset: Preset,
+    /// pgbench scale
+    #[arg(long, short = 's')]
+    scale: Option<u32>,
+    /// transactions per second; by default a share of what the server can do
+    #[arg(long, short = 'R')]
+    rate: Option<f64>,
+    /// that share
+    #[arg(long, default_value = "30%", value_parser = quantity::share)]
+    load: f64,
+    /// clients
+    #[arg(long, short = 'c', default_value_t = 8)]
+    client: u32,
+    /// shortest length of a slice in seconds: backups follow each other to its end
+    #[arg(long, short = 'T')]
+    time: Option<u32>,
+    /// blocks
+    #[arg(long)]
+    blocks: Option<usize>,
+    /// how changed pages are found; by default all that the server has, tiny: lsn
+    #[arg(long, value_delimiter = ',')]
+    change_source: Vec<String>,
+    /// leave other tools out, as tiny does
+    #[arg(long)]
+    alone: bool,
+    /// directory of the server's programs
+    #[arg(long, value_name = "DIR")]
+    bindir: Option<PathBuf>,
+    /// the backup program; by default the one beside this, else on PATH
+    #[arg(long, value_name = "PATH")]
+    pgstrata: Option<PathBuf>,
+    /// sources of the extension, for change source tracker
+    #[arg(long, value_name = "DIR")]
+    extension: Option<PathBuf>,
+    /// workers of every tool; by default one per core
+    #[arg(short, long)]
+    jobs: Option<usize>,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+/// A preset, worked out.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    scale: u32,
+    slice: Duration,
+    /// Between slices, for what a backup leaves behind.
+    pause: Duration,
+    blocks: usize,
+}
+
+impl Arguments {
+    fn size(&self) -> Size {
+        // With two comparisons seven blocks are the fewest that prove anything; with nine, ten.
+        let (scale, slice, pause, blocks) = match self.preset {
+            Preset::Tiny => (5, 2, 1, 7),
+            Preset::Small => (20, 15, 2, 10),
+            Preset::Paper => (100, 60, 10, 12),
+        };
+        Size {
+            scale: self.scale.unwrap_or(scale),
+            slice: Duration::from_secs(self.time.unwrap_or(slice).into()),
+            pause: Duration::from_secs(pause),
+            blocks: self.blocks.unwrap_or(blocks),
+        }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.alone || self.preset == Preset::Tiny
+    }
+
+    fn sources(&self, major: Major) -> Result<Vec<String>> {
+        let known: &[&str] = if major >= Major::V17 {
+            &["tracker", "summary", "lsn", "digest"]
+        } else {
+            &["tracker", "lsn", "digest"]
+        };
+        if let Some(other) = self
+            .change_source
+            .iter()
+            .find(|source| !known.contains(&source.as_str()))
+        {
+            return Err(Usage(format!(
+                "could not use change source \"{other}\" with PostgreSQL {major}: it has {}",
+                known.join(", ")
+            ))
+            .into());
+        }
+        Ok(match (&self.change_source[..], self.preset) {
+            ([], Preset::Tiny) => vec!["lsn".to_owned()],
+            ([], _) => known.iter().map(|&source| source.to_owned()).collect(),
+            (given, _) => given.to_vec(),
+        })
+    }
+
+    fn load(&self) -> Options {
+        Options {
+            workload: vec!["simple-update".to_owned()],
+            client: self.client,
+            protocol: Protocol::Prepared,
+            scale: self.size().scale,
+            rate: self.rate,
+            ..Options::default()
+        }
+    }
+}
+
+/// What happens in the slices of one arm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    /// Nothing: the base.
+    Nothing,
+    /// A checkpoint a second: every tool's backup begins with one.
+    Checkpoints,
+    /// Backups of this contender; whether full ones.
+    Backups(usize, bool),
+}
+
+fn acts(contenders: &[Box<dyn Contender + '_>], checkpoints: bool) -> Vec<Act> {
+    let backups = strata::acts(contenders).into_iter();
+    let mut acts = vec![Act::Nothing];
+    acts.extend(checkpoints.then_some(Act::Checkpoints));
+    acts.extend(backups.map(|(contender, full)| Act::Backups(contender, full)));
+    acts
+}
+
+fn arms(acts: &[Act], contenders: &[Box<dyn Contender + '_>]) -> Vec<Arm> {
+    let mut backups = strata::arms(contenders).into_iter();
+    let mut name = |act: &Act| match act {
+        Act::Nothing => Some(("quiet".to_owned(), "no backup runs".to_owned())),
+        Act::Checkpoints => Some((
+            "checkpoints".to_owned(),
+            "no backup, but a checkpoint every second: every backup begins with one".to_owned(),
+        )),
+        Act::Backups(..) => backups
+            .next()
+            .map(|(name, what)| (name, format!("{what}, again and again"))),
+    };
+    acts.iter()
+        .filter_map(|act| {
+            let (name, description) = name(act)?;
+            Some(Arm {
+                name,
+                description,
+                environment: None,
+            })
+        })
+        .collect()
+}
+
+/// `impact`.
+///
+/// # Errors
+/// Fails when a server or a tool does, or a restored cluster is not what it should be.
+pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
+    let programs = Programs::find(arguments.bindir.as_deref())?;
+    let sources = arguments.sources(programs.major)?;
+    let pgstrata = strata::program(arguments.pgstrata.as_deref())?;
+    let pgbench = server::find_pgbench(arguments.shared.pgbench.as_deref())?;
+    let storage = Storage::Directory;
+    let others = (!arguments.is_alone()).then_some(programs.major);
+    let contenders = strata::contenders(&sources, &storage, others);
+    let acts = acts(&contenders, arguments.preset != Preset::Tiny);
+    let size = arguments.size();
+    if arguments.shared.dry_run {
+        print(&scene::describe(
+            (&size, &arguments.load(), arguments.load),
+            &arms(&acts, &contenders),
+            &pgbench,
+        ))?;
+        return Ok(0);
+    }
+    let sketch = Sketch {
+        kind: "impact",
+        title: "What users feel while a backup runs".to_owned(),
+        workload: arguments.load().describe(),
+        arms: arms(&acts, &contenders),
+        metrics: vec![
+            Metric::new("p99", "p99", Unit::Seconds, Better::Lower),
+            Metric::new("p50", "p50", Unit::Seconds, Better::Lower),
+            Metric::new("p999", "p99.9", Unit::Seconds, Better::Lower),
+        ],
+        blocks: size.blocks,
+    };
+    let mut stage = Stage::open(sketch, &arguments.shared, words)?;
+    stage.experiment.plan.state = "reuse".to_owned();
+    stage
+        .experiment
+        .hypothesis
+        .get_or_insert_with(|| "users do not feel a backup".to_owned());
+    let outcome = (|| {
+        let extension = if sources.iter().any(|source| source == "tracker") {
+            let given = arguments.extension.as_deref();
+            Some(Extension::find(&programs, given, false)?)
+        } else {
+            None
+        };
+        tell(&format!("loading scale {}", size.scale));
+        let scene = Scene::set(
+            &programs,
+            (&pgbench, arguments.load()),
+            (&pgstrata, arguments.jobs),
+            extension.as_ref(),
+            &contenders,
+        )?;
+        let watch = !arguments.shared.no_samplers;
+        scene.measure(&mut stage, &acts, (size, arguments.load, watch))
+    })();
+    stage.close(outcome, table::describe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Act, Storage, acts, arms, strata};
+
+    #[test]
+    fn the_base_is_a_server_left_alone_and_every_arm_has_a_name() {
+        let sources = ["lsn".to_owned(), "digest".to_owned()];
+        let contenders = strata::contenders(&sources, &Storage::Directory, None);
+        let acts = acts(&contenders, true);
+        let names: Vec<String> = arms(&acts, &contenders)
+            .into_iter()
+            .map(|arm| arm.name)
+            .collect();
+        assert_eq!(acts[0], Act::Nothing);
+        assert_eq!(
+            names,
+            [
+                "quiet",
+                "checkpoints",
+                "pgstrata full",
+                "pgstrata lsn incr",
+                "pgstrata digest incr"
+            ]
+        );
+        assert_eq!(acts.len(), names.len());
+    }
+}

@@ -1,0 +1,107 @@
+//! What was felt, tool by tool.
+
+use crate::analysis::analyse;
+use crate::environment::warning::warning;
+use crate::format::{self, MISSING, Unit};
+use crate::result::{Experiment, Table};
+use crate::stat::median;
+
+/// Mean wait before a transaction is begun from which the base itself cannot keep the rate, seconds.
+const QUEUE: f64 = 0.05;
+
+/// Adds the table and what must be known of the load.
+pub(super) fn describe(experiment: &mut Experiment) {
+    let table = table(experiment);
+    experiment.tables = vec![table];
+    let lag = middle(experiment, "lag_mean", 0).unwrap_or(0.0);
+    if lag > QUEUE {
+        experiment.warnings.push(warning(
+            "LOAD-RATE-NOT-SUSTAINED",
+            format!(
+                "even without a backup transactions wait {} before they begin",
+                format::value(lag, Unit::Seconds)
+            ),
+        ));
+    }
+    if middle(experiment, "p999", 0).is_none() {
+        experiment.notes.push(
+            "p99.9 is given where a slice has at least 10 000 transactions: lengthen --time or raise --rate."
+                .to_owned(),
+        );
+    }
+}
+
+fn middle(experiment: &Experiment, name: &str, arm: usize) -> Option<f64> {
+    let values: Vec<f64> = experiment
+        .runs
+        .iter()
+        .filter(|run| run.arm == arm)
+        .filter_map(|run| run.values.get(name).copied())
+        .collect();
+    (!values.is_empty()).then(|| median(&values))
+}
+
+fn table(experiment: &Experiment) -> Table {
+    let analysis = analyse(experiment);
+    let ratio = |metric: &str, arm: usize| {
+        let row = analysis.row(metric)?;
+        let compared = row.comparisons.get(arm)?.as_ref()?;
+        let interval = compared.interval.map(|i| {
+            format!(
+                " ({} … {})",
+                format::ratio(i.low, Some(i.width() / 2.0)),
+                format::ratio(i.high, Some(i.width() / 2.0))
+            )
+        });
+        let half = compared.interval.map(|i| i.width() / 2.0);
+        Some(format!(
+            "{}{}",
+            format::ratio(compared.ratio, half),
+            interval.unwrap_or_default()
+        ))
+    };
+    let rows = (0..experiment.arms.len())
+        .map(|arm| {
+            let cell = |name: &str, unit: Unit| {
+                middle(experiment, name, arm)
+                    .map_or_else(|| MISSING.to_owned(), |v| format::value(v, unit))
+            };
+            let against = |metric: &str| ratio(metric, arm).unwrap_or_else(|| MISSING.to_owned());
+            vec![
+                experiment.arms[arm].name.clone(),
+                cell("p50", Unit::Seconds),
+                cell("p99", Unit::Seconds),
+                cell("p999", Unit::Seconds),
+                against("p50"),
+                against("p99"),
+                against("p999"),
+                cell("backup_time", Unit::Seconds),
+                cell("backup_cpu", Unit::Seconds),
+            ]
+        })
+        .collect();
+    Table {
+        title: "During a backup against without".to_owned(),
+        head: [
+            "",
+            "p50",
+            "p99",
+            "p99.9",
+            "p50, ratio",
+            "p99, ratio",
+            "p99.9, ratio",
+            "a backup takes",
+            "its CPU",
+        ]
+        .map(str::to_owned)
+        .into(),
+        rows,
+        note: Some(
+            "Response times of transactions that were due while a backup ran, counted from the moment they were due; medians over blocks, ratios to \
+             slices without a backup with 95 % intervals. Backups follow each other without a pause, so this is what is felt while one runs; how \
+             long that is stands beside it. Every backup begins with a checkpoint, after which WAL carries whole pages: that share alone is the \
+             arm \"checkpoints\"."
+                .to_owned(),
+        ),
+    }
+}
