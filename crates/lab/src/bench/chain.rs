@@ -28,6 +28,8 @@ pub enum Workload {
     TwoTables {
         /// Rows of each table; 52 bytes each on disk.
         rows: u64,
+        /// Rows of a third table that nothing ever changes; 1024 bytes each on disk.
+        neighbour_rows: u64,
     },
     /// W2: pgbench; five increments, each after `transactions` transactions.
     Pgbench {
@@ -61,7 +63,15 @@ impl Workload {
     /// When the server refuses.
     pub fn load(self, cluster: &Cluster) -> Result<()> {
         match self {
-            Self::TwoTables { rows } => {
+            Self::TwoTables {
+                rows,
+                neighbour_rows,
+            } => {
+                if neighbour_rows > 0 {
+                    cluster.sql("postgres", &format!(
+                        "CREATE TABLE neighbour AS
+                         SELECT s, repeat(md5(s::text), 30) AS pad FROM generate_series(1, {neighbour_rows}) s"))?;
+                }
                 for table in ["large_test", "large_test2"] {
                     cluster.sql("postgres", &format!(
                         "CREATE TABLE {table} (num1 bigint, num2 double precision, num3 double precision);
@@ -79,7 +89,7 @@ impl Workload {
 
     fn change(self, cluster: &Cluster) -> Result<()> {
         match self {
-            Self::TwoTables { rows } => cluster
+            Self::TwoTables { rows, .. } => cluster
                 .sql(
                     "postgres",
                     &format!(
@@ -231,6 +241,7 @@ impl Chain<'_> {
     fn answer_of(&self, target: &Path) -> Result<String> {
         let restored = Cluster::adopt(self.arena.cluster.major(), target)
             .conf("archive_mode", "off")
+            .conf("shared_preload_libraries", "")
             .start()?;
         restored.wait_promoted(Duration::from_secs(300))?;
         self.workload.answer(&restored)

@@ -70,6 +70,9 @@ impl Contender for Pgstrata {
     fn incremental(&self, arena: &Arena, _nth: usize) -> Command {
         let mut command = self.backup(arena, "incr");
         command.args(["--change-source", self.change_source]);
+        if self.change_source == "tracker" {
+            command.arg("--require-tracker");
+        }
         command
     }
 

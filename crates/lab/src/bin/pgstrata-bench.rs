@@ -6,8 +6,10 @@
     reason = "a program's output"
 )]
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -19,6 +21,7 @@ use pgstrata_lab::bench::pgstrata::Pgstrata;
 use pgstrata_lab::bench::table;
 use pgstrata_lab::cluster::{Cluster, Major};
 use serde_json::json;
+use tempfile::TempDir;
 
 /// Compares backup tools with each other and with the limits of this machine.
 ///
@@ -40,13 +43,16 @@ struct Arguments {
     /// Size of W1 in MB of both tables together; 0: leave W1 out
     #[arg(long, default_value_t = 400)]
     w1_mb: u64,
+    /// MB of further data in W1 that nothing ever changes
+    #[arg(long, default_value_t = 0)]
+    neighbour_mb: u64,
     /// Scale of W2 (15 MB each); 0: leave W2 out
     #[arg(long, default_value_t = 0)]
     w2_scale: u32,
     /// Workers for every contender [default: number of cores]
     #[arg(long)]
     jobs: Option<usize>,
-    /// Change sources of pgstrata to compare
+    /// Change sources of pgstrata to compare; with tracker among them everybody works on a server that has it
     #[arg(long, value_delimiter = ',', default_value = "lsn,digest")]
     sources: Vec<String>,
     /// Leave peers out
@@ -73,8 +79,12 @@ fn main() -> Result<()> {
     println!("{jobs} workers, {} rounds, seed {seed}", arguments.rounds);
     let contenders = contenders(&arguments)?;
     let mut samples = Vec::new();
+    let tracked = match arguments.sources.iter().any(|source| source == "tracker") {
+        true => Some(TrackedServer::copy(arguments.major)?),
+        false => None,
+    };
     for workload in workloads(&arguments) {
-        let arena = arena(&arguments, jobs)?;
+        let arena = arena(&arguments, jobs, tracked.as_ref())?;
         workload.load(&arena.cluster)?;
         let chain = Chain {
             arena: &arena,
@@ -115,6 +125,8 @@ fn workloads(arguments: &Arguments) -> Vec<Workload> {
         // 157 rows of 52 bytes fill a page of 8192.
         workloads.push(Workload::TwoTables {
             rows: arguments.w1_mb * 1_000_000 / 2 / 8192 * 157,
+            // 8 of them fill one.
+            neighbour_rows: arguments.neighbour_mb * 1_000_000 / 8192 * 8,
         });
     }
     if arguments.w2_scale > 0 {
@@ -168,7 +180,38 @@ fn contenders(arguments: &Arguments) -> Result<Vec<Box<dyn Contender>>> {
     Ok(contenders)
 }
 
-fn arena(arguments: &Arguments, jobs: usize) -> Result<Arena> {
+/// A copy of a server with the extension; it goes with the value.
+struct TrackedServer {
+    bindir: PathBuf,
+    _directory: TempDir,
+}
+
+impl TrackedServer {
+    fn copy(major: u32) -> Result<Self> {
+        let directory = tempfile::Builder::new()
+            .prefix("pgs-bench-")
+            .permissions(Permissions::from_mode(0o755))
+            .tempdir()?;
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ext/test/copy-server");
+        let output = Command::new(&script)
+            .arg(major.to_string())
+            .arg(directory.path())
+            .output()
+            .with_context(|| format!("could not run \"{}\"", script.display()))?;
+        if !output.status.success() {
+            bail!(
+                "could not make a server with the tracker: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(Self {
+            bindir: PathBuf::from(String::from_utf8(output.stdout)?.trim()),
+            _directory: directory,
+        })
+    }
+}
+
+fn arena(arguments: &Arguments, jobs: usize, tracked: Option<&TrackedServer>) -> Result<Arena> {
     let major = Major::from_number(arguments.major)?;
     let mut builder = Cluster::builder(major)
         .conf("archive_mode", "on")
@@ -179,7 +222,17 @@ fn arena(arguments: &Arguments, jobs: usize) -> Result<Arena> {
     if arguments.major >= 17 {
         builder = builder.conf("summarize_wal", "on");
     }
+    if let Some(server) = tracked {
+        // The tracker insists on fsync.
+        builder = builder
+            .bindir(&server.bindir)
+            .durable(true)
+            .conf("shared_preload_libraries", "pgstrata");
+    }
     let cluster = builder.start()?;
+    if tracked.is_some() {
+        cluster.sql("postgres", "CREATE EXTENSION pgstrata")?;
+    }
     let pgstrata = cluster.installed_binary(&arguments.pgstrata)?;
     Ok(Arena {
         cluster,
