@@ -206,6 +206,21 @@ pub(crate) enum Command {
         arguments: Vec<OsString>,
     },
 
+    /// Merge layers of a chain into one, in the repository, without the server
+    ///
+    /// Makes a full layer out of a chain, or one increment out of several adjacent ones. What it makes restores
+    /// to the same bytes as LABEL; layers that stand on LABEL may stand on it. It is read back and compared
+    /// before inputs go, and they go only with --confirm.
+    #[command(after_help = examples::MERGE)]
+    Merge(MergeArgs),
+
+    /// Remove layers and WAL that no rule keeps; shows what it would do, does it with --confirm
+    ///
+    /// Never removes a layer on which a kept one stands, nor WAL that a kept one needs; nothing while a backup
+    /// runs. Histories of timelines are kept for ever.
+    #[command(after_help = examples::EXPIRE)]
+    Expire(ExpireArgs),
+
     /// Print a completion script for a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
@@ -580,6 +595,65 @@ pub(crate) enum TargetAction {
     Promote,
     /// Stop the server
     Shutdown,
+}
+
+/// `merge`.
+#[derive(Debug, Args)]
+pub(crate) struct MergeArgs {
+    /// The newest layer to merge: the merged one has its state
+    #[arg(value_name = "LABEL")]
+    pub(crate) label: String,
+
+    /// The oldest layer to merge [default: the full layer of the chain]
+    #[arg(long, value_name = "LABEL")]
+    pub(crate) into: Option<String>,
+
+    /// Remove the layers that were merged, as far as no other stands on them
+    #[arg(long, conflicts_with = "keep")]
+    pub(crate) confirm: bool,
+
+    /// Keep the layers that were merged
+    #[arg(long)]
+    pub(crate) keep: bool,
+
+    /// Compression of pages that must be encoded anew [default: zstd:1]
+    #[arg(short = 'Z', long, env = "PGSTRATA_COMPRESS", value_name = "METHOD")]
+    pub(crate) compress: Option<String>,
+
+    /// Show what would be done and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// `expire`.
+#[derive(Debug, Args)]
+pub(crate) struct ExpireArgs {
+    /// Keep that many full layers, the newest, and everything since the oldest of them
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) keep_full: Option<usize>,
+
+    /// Keep what it takes to restore to any moment of the last N days
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep_days: Option<u32>,
+
+    /// Merge the oldest layers when the newest layer's chain has more than N; what --keep-days wants is not merged away
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) max_chain: Option<usize>,
+
+    /// Compression of pages that merging encodes anew [default: zstd:1]
+    #[arg(short = 'Z', long, env = "PGSTRATA_COMPRESS", value_name = "METHOD")]
+    pub(crate) compress: Option<String>,
+
+    /// Do it
+    #[arg(long)]
+    pub(crate) confirm: bool,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("expected a number from 1 on".to_owned()),
+    }
 }
 
 /// `info`.

@@ -65,6 +65,18 @@ Examples:
   pgstrata verify 20261121-093305F         one layer and those it stands on
   pgstrata verify --deep --output json     decode every page too; for programs";
 
+pub(crate) const MERGE: &str = "\
+Examples:
+  pgstrata merge LABEL --dry-run           which layers, and which of them can go
+  pgstrata merge LABEL --confirm           LABEL and all it stands on as one full layer
+  pgstrata merge LABEL --into OLDER        the layers from OLDER to LABEL as one increment";
+
+pub(crate) const EXPIRE: &str = "\
+Examples:
+  pgstrata expire --keep-full 2            what would go
+  pgstrata expire --keep-full 2 --confirm
+  pgstrata expire --keep-days 14 --max-chain 30 --confirm    incremental for ever";
+
 pub(crate) const TRACKER: &str = "\
 Examples:
   pgstrata tracker install-check -D DIR    what is missing, step by step

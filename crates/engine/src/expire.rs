@@ -143,6 +143,8 @@ pub async fn execute(
             return Ok(found.report);
         }
     }
+    merge::verify_replacements(repository, cluster, &found.remove, (options.jobs, progress))
+        .await?;
     for label in &found.remove {
         remove_layer(repository, cluster, label).await?;
     }
@@ -201,7 +203,7 @@ async fn find(
     let leftovers: Vec<Label> = catalog
         .unfinished
         .iter()
-        .filter(|unfinished| unfinished.is_abandoned())
+        .filter(|unfinished| unfinished.is_forgotten())
         .map(|unfinished| unfinished.label.clone())
         .collect();
     let keep = catalog.layers.iter().zip(&plan.keep);

@@ -16,13 +16,22 @@ fn main() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     for codec in [Codec::None, Codec::Lz4, Codec::Zstd(1)] {
         let folder = root.join(codec.to_string().replace(':', ""));
-        for (key, bytes) in support::sample::repository(codec) {
-            let path = folder.join(key);
-            if let Some(parent) = path.parent() {
-                fs::create_dir_all(parent)?;
-            }
-            fs::File::create_new(&path)?.write_all(&bytes)?;
+        store(&folder, support::sample::repository(codec))?;
+    }
+    store(&root.join("merged"), support::sample::merged_repository())
+}
+
+/// Stores a repository unless it is there.
+fn store(folder: &Path, objects: support::sample::Objects) -> Result<()> {
+    if folder.exists() {
+        return Ok(());
+    }
+    for (key, bytes) in objects {
+        let path = folder.join(key);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
         }
+        fs::File::create_new(&path)?.write_all(&bytes)?;
     }
     Ok(())
 }

@@ -1,47 +1,54 @@
-//! Measures what planning a restore costs: `plan_scale LAYERS GIB`.
+//! Measures what planning a restore costs: `plan_scale LAYERS GIB [ONE_IN]`.
 //!
-//! A chain of LAYERS layers over GIB segments of 1 GiB, of which every increment
-//! changed 20 % of the pages at random, is overlaid from encoded index parts as a
-//! restore does. Prints the time for a GiB of cluster and the peak memory, which
-//! must not depend on GIB.
+//! A chain of LAYERS layers over GIB segments of 1 GiB, of which every increment changed one page in ONE_IN (5 unless
+//! told) at random, is overlaid from encoded index parts as a restore does. The parts come from other processes, one for
+//! each layer, so that peak memory and processor time are those of planning alone. Prints both; memory must not depend
+//! on GIB once every layer has a whole part.
 
 use std::error::Error;
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::{self, BufReader, Read, Write, stdout};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use pgstrata_layer::entry::{BlockRun, DigestRef, EntryKind, FileEntry, FrameRef};
 use pgstrata_layer::frame::PAGES;
-use pgstrata_layer::index::{IndexReader, IndexWriter};
+use pgstrata_layer::index::{FinishedPart, IndexReader, IndexWriter};
+use pgstrata_layer::manifest::IndexPartRef;
 use pgstrata_layer::overlay::Overlay;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const BLOCKS: u32 = 131_072;
-const CHANGED_ONE_IN: u64 = 5;
 
 fn main() -> Outcome<()> {
-    let mut arguments = std::env::args().skip(1);
-    let mut number =
-        || -> Outcome<u32> { Ok(arguments.next().ok_or("expected LAYERS GIB")?.parse()?) };
-    let (layers, files) = (number()?, number()?);
-    let start = Instant::now();
-    let (mut index_bytes, mut entries) = (0, 0);
-    for depth in 0..layers {
-        let mut parts = Parts::new(depth, layers, files)?;
-        entries += parts.by_ref().filter(Result::is_ok).count();
-        index_bytes += parts.index_bytes;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, default: Option<u64>| -> Outcome<u64> {
+        match arguments.get(at) {
+            Some(text) => Ok(text.parse()?),
+            None => default.ok_or_else(|| "expected LAYERS GIB [ONE_IN]".into()),
+        }
+    };
+    let layers = u32::try_from(number(0, None)?)?;
+    let files = u32::try_from(number(1, None)?)?;
+    let one_in = number(2, Some(5))?;
+    if let Some(depth) = arguments.get(3) {
+        return Layer::new(depth.parse()?, layers, one_in).write(files);
     }
-    let making = start.elapsed();
+    plan(layers, files, one_in)
+}
+
+fn plan(layers: u32, files: u32, one_in: u64) -> Outcome<()> {
     let start = Instant::now();
     let chain = (0..layers)
-        .map(|depth| Parts::new(depth, layers, files))
-        .collect::<Outcome<_>>()?;
-    let mut frames = 0;
-    for planned in Overlay::new(chain) {
-        frames += planned?.0.pieces.len();
+        .map(|depth| Parts::start([layers, files], one_in, depth))
+        .collect::<Outcome<Vec<_>>>()?;
+    let (mut planned, mut frames) = (0_u64, 0_usize);
+    for file in Overlay::new(chain) {
+        frames += file?.0.pieces.len();
+        planned += 1;
     }
-    let planning = start.elapsed().saturating_sub(making);
+    let cpu = processor_seconds()?;
     let status = fs::read_to_string("/proc/self/status")?;
     let peak = status
         .lines()
@@ -49,67 +56,135 @@ fn main() -> Outcome<()> {
         .unwrap_or_default();
     writeln!(
         stdout(),
-        "{layers} layers of {files} GiB: {entries} entries in {index_bytes} bytes of index, {frames} frames to read, {:.1} ms a GiB to plan, {peak}",
-        planning.as_secs_f64() * 1e3 / f64::from(files)
+        "{layers} layers of {files} GiB, one page in {one_in} changed: {planned} files, {frames} frames to read; \
+         {cpu:.1} s of processor ({:.1} ms a GiB), {:.1} s in all with the making, {peak}",
+        cpu * 1e3 / f64::from(files),
+        start.elapsed().as_secs_f64(),
     )?;
     Ok(())
 }
 
-/// The entries of a layer, by way of index parts made when they are needed.
+/// User and system time of this process.
+fn processor_seconds() -> Outcome<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let ticks =
+        |at: usize| -> Outcome<u32> { Ok(fields.get(at).ok_or("short /proc/self/stat")?.parse()?) };
+    // Fields 14 and 15 of proc(5), in hundredths of a second.
+    Ok(f64::from(ticks(11)? + ticks(12)?) / 100.0)
+}
+
+/// The entries of a layer, by way of index parts that another process makes.
 struct Parts {
-    depth: u32,
-    full: bool,
-    next_file: u32,
-    files: u32,
-    writer: Option<IndexWriter>,
+    maker: Child,
+    input: BufReader<ChildStdout>,
+    number: u32,
     reader: Option<IndexReader>,
-    index_bytes: usize,
 }
 
 const LAYER_ID: [u8; 16] = [7; 16];
 
 impl Parts {
-    fn new(depth: u32, layers: u32, files: u32) -> Outcome<Self> {
+    fn start(sizes: [u32; 2], one_in: u64, depth: u32) -> Outcome<Self> {
+        let mut maker = Command::new(std::env::current_exe()?)
+            .args(sizes.map(|size| size.to_string()))
+            .args([one_in.to_string(), depth.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let input = maker.stdout.take().ok_or("a maker without output")?;
         Ok(Self {
-            depth,
-            full: depth + 1 == layers,
-            next_file: 0,
-            files,
-            writer: Some(IndexWriter::new(LAYER_ID)?),
+            maker,
+            input: BufReader::new(input),
+            number: 0,
             reader: None,
-            index_bytes: 0,
         })
     }
 
-    /// Makes the next part, if there is one.
-    fn refill(&mut self) -> pgstrata_layer::Result<bool> {
-        let mut finished = None;
-        while finished.is_none() {
-            let Some(mut writer) = self.writer.take() else {
+    /// Opens the next part, if there is one.
+    fn refill(&mut self) -> Outcome<bool> {
+        let mut length = [0; 8];
+        match self.input.read_exact(&mut length) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                self.maker.wait()?;
                 return Ok(false);
-            };
-            if self.next_file == self.files {
-                finished = writer.finish()?;
-                break;
             }
-            let entry = self.entry(self.next_file);
-            let digests = vec![0; usize::try_from(entry.pages_stored()).unwrap_or_default()];
-            finished = writer.push(entry, &digests)?;
-            self.next_file += 1;
-            self.writer = Some(writer);
+            read => read?,
         }
-        let Some(part) = finished else {
-            return Ok(false);
-        };
-        self.index_bytes += part.index.len();
-        let bytes = part.index.into();
+        let mut reference = vec![0; usize::try_from(u64::from_le_bytes(length))?];
+        self.input.read_exact(&mut reference)?;
+        let reference: IndexPartRef = serde_json::from_slice(&reference)?;
+        let mut bytes = vec![0; usize::try_from(reference.index_bytes)?];
+        self.input.read_exact(&mut bytes)?;
+        // The old part goes before the new one is opened, as in a restore.
+        self.reader = None;
         self.reader = Some(IndexReader::new(
-            bytes,
+            bytes.into(),
             LAYER_ID,
-            part.number,
-            &part.reference,
+            self.number,
+            &reference,
         )?);
+        self.number += 1;
         Ok(true)
+    }
+}
+
+impl Iterator for Parts {
+    type Item = Outcome<FileEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.reader.as_mut().and_then(Iterator::next) {
+                Some(entry) => return Some(entry.map_err(Into::into)),
+                None => match self.refill() {
+                    Ok(true) => {}
+                    Ok(false) => return None,
+                    Err(error) => return Some(Err(error)),
+                },
+            }
+        }
+    }
+}
+
+/// Makes a layer's index.
+struct Layer {
+    depth: u32,
+    full: bool,
+    one_in: u64,
+}
+
+impl Layer {
+    fn new(depth: u32, layers: u32, one_in: u64) -> Self {
+        Self {
+            depth,
+            full: depth + 1 == layers,
+            one_in,
+        }
+    }
+
+    /// Writes all parts to standard output.
+    fn write(&self, files: u32) -> Outcome<()> {
+        let mut writer = IndexWriter::new(LAYER_ID)?;
+        for file in 0..files {
+            let entry = self.entry(file);
+            let digests = vec![0; usize::try_from(entry.pages_stored())?];
+            if let Some(part) = writer.push(entry, &digests)? {
+                Self::write_part(&part)?;
+            }
+        }
+        match writer.finish()? {
+            Some(part) => Self::write_part(&part),
+            None => Ok(()),
+        }
+    }
+
+    fn write_part(part: &FinishedPart) -> Outcome<()> {
+        let mut out = stdout().lock();
+        let reference = serde_json::to_vec(&part.reference)?;
+        out.write_all(&u64::try_from(reference.len())?.to_le_bytes())?;
+        out.write_all(&reference)?;
+        out.write_all(&part.index)?;
+        Ok(out.flush()?)
     }
 
     fn entry(&self, file: u32) -> FileEntry {
@@ -122,7 +197,7 @@ impl Parts {
             state
         };
         let stored: Vec<u32> = (0..BLOCKS)
-            .filter(|_| self.full || (random() >> 20).is_multiple_of(CHANGED_ONE_IN))
+            .filter(|_| self.full || (random() >> 20).is_multiple_of(self.one_in))
             .collect();
         let mut frames = Vec::new();
         let mut offset = 32;
@@ -154,23 +229,6 @@ impl Parts {
             frames,
             zero_runs: Vec::new(),
             page_digests: DigestRef::default(),
-        }
-    }
-}
-
-impl Iterator for Parts {
-    type Item = pgstrata_layer::Result<FileEntry>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(entry) = self.reader.as_mut().and_then(Iterator::next) {
-                return Some(entry);
-            }
-            match self.refill() {
-                Ok(true) => {}
-                Ok(false) => return None,
-                Err(error) => return Some(Err(error)),
-            }
         }
     }
 }

@@ -91,6 +91,61 @@ fn assert_restores(
 }
 
 #[test]
+fn a_merged_layer_stands_for_what_it_replaces() {
+    let objects = golden("merged");
+    assert_eq!(
+        objects,
+        sample::merged_repository(),
+        "equal layers give equal bytes"
+    );
+    let (merged_manifest, merged) = layer_of(&objects, sample::MERGED);
+    let (child_manifest, child) = layer_of(&objects, sample::CHILD);
+    assert_eq!(merged_manifest, sample::merged_manifest(&merged));
+    assert_eq!(child_manifest, sample::child_manifest(&child));
+    let object = &objects[&cluster_name().manifest_key(&Label::parse(sample::MERGED).unwrap())];
+    assert!(object.starts_with(b"pgstrata manifest 2 "));
+    let parent = child_manifest.parent.unwrap();
+    assert!(merged_manifest.stands_for(&manifest::digest(object), &parent));
+    let other = pgstrata_layer::manifest::ParentRef {
+        manifest_digest: manifest::digest(object),
+        ..parent
+    };
+    assert!(!merged_manifest.stands_for(&manifest::digest(object), &other));
+    assert_eq!(merged_manifest.state_stamp(), "20261121-103000");
+    assert_restores(
+        &restore(&[&merged]).unwrap(),
+        &sample::files_of_incremental(),
+    );
+    assert_restores(
+        &restore(&[&child, &merged]).unwrap(),
+        &sample::files_of_incremental(),
+    );
+}
+
+#[test]
+fn the_version_of_a_manifest_says_whether_it_replaces() {
+    let objects = golden("merged");
+    for label in [sample::MERGED, sample::CHILD] {
+        let object = &objects[&cluster_name().manifest_key(&Label::parse(label).unwrap())];
+        let text = String::from_utf8(object.clone()).unwrap();
+        let other = match label {
+            sample::MERGED => text.replacen("manifest 2 ", "manifest 1 ", 1),
+            _ => text.replacen("manifest 1 ", "manifest 2 ", 1),
+        };
+        assert_ne!(text, other);
+        let error = manifest::decode(other.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("layers that it replaces"), "{error}");
+        let newer = other.replacen("manifest 1 ", "manifest 3 ", 1).replacen(
+            "manifest 2 ",
+            "manifest 3 ",
+            1,
+        );
+        let error = manifest::decode(newer.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("does not know"), "{error}");
+    }
+}
+
+#[test]
 fn golden_repositories_decode_to_what_was_stored() {
     for variant in VARIANTS {
         let objects = golden(variant);

@@ -79,6 +79,21 @@ fn the_second_reader_restores_the_golden_layers() {
 }
 
 #[test]
+fn the_second_reader_stands_children_on_merged_layers() {
+    for label in [sample::MERGED, sample::CHILD] {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("restored");
+        let output = run_reader(&tests_folder().join("golden/merged"), label, &target);
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_restored(&target, &sample::files_of_incremental());
+    }
+}
+
+#[test]
 fn the_second_reader_reads_wal() {
     let golden = tests_folder().join("golden/lz4");
     let history = run_reader(&golden, "wal", Path::new(sample::HISTORY));

@@ -3,9 +3,11 @@
 mod archive;
 mod backup;
 mod check;
+mod expire;
 mod info;
 mod init;
 mod lab;
+mod merge;
 mod restore;
 mod tracker;
 mod verify;
@@ -129,6 +131,8 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
         Command::ArchivePrefetch(args) => archive::prefetch(context, &args).await,
         Command::Restore(args) => restore::run(context, &args).await,
         Command::Check(args) => check::run(context, &args).await,
+        Command::Merge(args) => merge::run(context, &args).await,
+        Command::Expire(args) => expire::run(context, &args).await,
         Command::Info(args) => info::run(context, &args).await,
         Command::Verify(args) => verify::run(context, &args).await,
         Command::Tracker { command } => tracker::run(context, &command).await,

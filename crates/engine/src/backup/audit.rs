@@ -15,8 +15,7 @@ use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::Changes;
 use pgstrata_layer::distrust::{self, DistrustRecord};
 use pgstrata_layer::keys::ClusterName;
-use pgstrata_layer::label::Label;
-use pgstrata_layer::manifest::ChangeSource;
+use pgstrata_layer::manifest::{ChangeSource, Manifest};
 use pgstrata_pgdata::Lsn;
 use pgstrata_pgdata::page::{PageHeader, without_hints};
 use pgstrata_pgdata::relation::ForkKind;
@@ -233,10 +232,12 @@ impl Audit<'_> {
 pub(super) async fn distrust(
     repository: &Repository,
     cluster: &ClusterName,
-    parent: &Label,
+    parent: &Manifest,
 ) -> Result<Option<String>> {
+    // A merged layer is as old as the backup whose state it has, whatever its label says.
+    let stamp = parent.state_stamp();
     let newest = last_distrusted(repository, cluster).await?;
-    let Some(label) = newest.filter(|label| parent.own_stamp() <= label.own_stamp()) else {
+    let Some(label) = newest.filter(|label| stamp.as_str() <= label.own_stamp()) else {
         return Ok(None);
     };
     let object = repository.get(&cluster.distrust_key(&label)).await?;

@@ -52,7 +52,7 @@ pub(super) async fn find(
     let parent = &layer.manifest;
     check_order(parent, now)?;
     if wanted != ChangeSourceChoice::Digest
-        && let Some(why) = audit::distrust(search.repository, search.cluster, &layer.label).await?
+        && let Some(why) = audit::distrust(search.repository, search.cluster, parent).await?
     {
         if question == Question::What {
             tracing::warn!("changed pages will be found by digest: {why}");
@@ -254,7 +254,7 @@ pub(super) async fn require_tracker(search: Search<'_>, token: Option<&String>) 
             instead,
         );
     };
-    let distrust = audit::distrust(search.repository, search.cluster, &layer.label).await?;
+    let distrust = audit::distrust(search.repository, search.cluster, parent).await?;
     match distrust.or(tracker.doubt(token).await?) {
         Some(why) => refuse(&why, instead),
         None => Ok(()),

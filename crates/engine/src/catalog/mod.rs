@@ -212,8 +212,7 @@ impl Catalog {
     /// The layer that `child` stands on: the one it names, or one merged out of that and those below, which is
     /// preferred because it makes the chain shorter.
     fn parent_of(&self, child: &Layer, parent: &ParentRef) -> Result<&Layer> {
-        let stands = |layer: &&Layer| layer.manifest.stands_for(&layer.manifest_digest, parent);
-        if let Some(found) = self.layers.iter().rfind(stands) {
+        if let Some(found) = self.standing_for(parent) {
             return Ok(found);
         }
         let label = Label::parse(&parent.label).ok_or_else(|| {
@@ -228,6 +227,12 @@ impl Catalog {
                 child.label
             ),
         ))
+    }
+
+    /// The layer on which who names `parent` stands, if there is one.
+    pub(crate) fn standing_for<'a>(&'a self, parent: &ParentRef) -> Option<&'a Layer> {
+        let stands = |layer: &&Layer| layer.manifest.stands_for(&layer.manifest_digest, parent);
+        self.layers.iter().rfind(stands)
     }
 
     /// Those of `unwanted`, newest first, that can be removed in this order while every other layer keeps a parent.

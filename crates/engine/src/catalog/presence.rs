@@ -6,10 +6,10 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt};
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::keys::ClusterName;
-use rustix::process::{Pid, test_kill_process};
 
 use super::{Catalog, FETCH_AT_ONCE, Layer, Unfinished};
 use crate::error::{Error, Kind, Result};
+use crate::info::Leftover;
 use crate::repository::Repository;
 
 /// A writer of another host that stored nothing for a day is taken for dead.
@@ -26,22 +26,28 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// What is removed of an act whose process is gone must not be that of another host with the same name: its objects
+/// come more often than this.
+const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_hours(1);
+
 impl Unfinished {
     /// Whether nobody is at work on it any more: its process on this host is gone, or nothing was stored for a day.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
-        let ours = self
-            .claim
-            .as_ref()
-            .filter(|claim| claim.host == host_name());
-        let pid = ours.and_then(|claim| Pid::from_raw(i32::try_from(claim.pid).ok()?));
-        if pid.is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH)) {
-            return true;
-        }
+        Leftover::of(self).running == Some(false) || self.is_quiet_for(ABANDONED_AFTER)
+    }
+
+    /// Whether its objects can be removed: it is abandoned, and has been for a while.
+    #[must_use]
+    pub fn is_forgotten(&self) -> bool {
+        self.is_abandoned() && self.is_quiet_for(FORGOTTEN_AFTER)
+    }
+
+    fn is_quiet_for(&self, span: SignedDuration) -> bool {
         let quiet = self
             .modified
             .map(|last| Timestamp::now().duration_since(last));
-        quiet.is_some_and(|quiet| quiet > ABANDONED_AFTER)
+        quiet.is_some_and(|quiet| quiet > span)
     }
 }
 
@@ -117,9 +123,10 @@ mod tests {
     #[test]
     fn a_writer_is_dead_when_its_process_is_or_after_a_day() {
         let here = host_name();
-        assert!(!unfinished(&here, std::process::id(), 1).is_abandoned());
         assert!(unfinished(&here, 999_999_999, 0).is_abandoned());
+        assert!(!unfinished(&here, 999_999_999, 0).is_forgotten());
+        assert!(unfinished(&here, 999_999_999, 2).is_forgotten());
         assert!(!unfinished("elsewhere", 999_999_999, 23).is_abandoned());
-        assert!(unfinished("elsewhere", 999_999_999, 25).is_abandoned());
+        assert!(unfinished("elsewhere", 999_999_999, 25).is_forgotten());
     }
 }

@@ -66,7 +66,15 @@ pub async fn execute(
         None => make(&source, &catalog, &choice, (options, progress)).await?,
     };
     let fetched_bytes = progress.read().stored_bytes;
-    verify(&source, &choice, &label, (options.jobs, progress)).await?;
+    let made = Catalog::load(repository, cluster).await?;
+    verify(
+        &source,
+        &made,
+        made.layer(&label)?,
+        &choice.inputs[0].label,
+        (options.jobs, progress),
+    )
+    .await?;
     tracing::info!(%label, "the merged layer was read back and is what it must be");
     let mut notes = Vec::new();
     let removed = match options.remove {
@@ -93,8 +101,6 @@ pub async fn execute(
 struct Choice {
     /// Newest first.
     inputs: Vec<Arc<Layer>>,
-    /// The layers below, newest first.
-    rest: Vec<Arc<Layer>>,
     below: Option<Arc<Layer>>,
     existing: Option<Arc<Layer>>,
 }
@@ -128,13 +134,12 @@ impl Choice {
         let layers = |part: &[&Layer]| -> Vec<Arc<Layer>> {
             part.iter().map(|&layer| Arc::new(layer.clone())).collect()
         };
-        let (inputs, rest) = (layers(&chain[..=oldest]), layers(&chain[oldest + 1..]));
-        let below = rest.first().cloned();
+        let inputs = layers(&chain[..=oldest]);
+        let below = layers(&chain[oldest + 1..]).first().cloned();
         let existing = existing(catalog, &inputs[0], below.as_deref());
         Ok(Self {
             existing: existing.map(|layer| Arc::new(layer.clone())),
             inputs,
-            rest,
             below,
         })
     }
@@ -349,23 +354,55 @@ fn merged_manifest(
     }
 }
 
-/// Reads the merged layer back and compares it with the inputs.
-async fn verify(
-    source: &Source,
-    choice: &Choice,
-    label: &Label,
+/// Verifies the merged layers that hold the state of any of `unwanted`, which are about to be removed: a merge may have
+/// been killed before it came to that.
+pub(crate) async fn verify_replacements(
+    repository: &Repository,
+    cluster: &ClusterName,
+    unwanted: &[Label],
     (jobs, progress): (usize, &Progress),
 ) -> Result<()> {
-    let catalog = Catalog::load(&source.repository, &source.cluster).await?;
-    let merged = Arc::new(catalog.layer(label)?.clone());
-    let mut ours = vec![Arc::clone(&merged)];
-    ours.extend(choice.rest.iter().cloned());
-    let mut inputs = choice.inputs.clone();
-    inputs.extend(choice.rest.iter().cloned());
+    let catalog = Catalog::load(repository, cluster).await?;
+    let source = Source {
+        repository: repository.clone(),
+        cluster: cluster.clone(),
+        runtime: Handle::current(),
+    };
+    for merged in catalog
+        .layers
+        .iter()
+        .filter(|layer| !unwanted.contains(&layer.label))
+    {
+        let replaced = merged.manifest.replaces.iter().find_map(|replaced| {
+            unwanted
+                .iter()
+                .find(|label| label.as_str() == replaced.label)
+        });
+        if let Some(replaced) = replaced {
+            verify(&source, &catalog, merged, replaced, (jobs, progress)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads the merged layer back and compares it with the layer that it replaces.
+async fn verify(
+    source: &Source,
+    catalog: &Catalog,
+    merged: &Layer,
+    replaced: &Label,
+    (jobs, progress): (usize, &Progress),
+) -> Result<()> {
+    let label = &merged.label;
+    let chain = |label: &Label| -> Result<Vec<Arc<Layer>>> {
+        let chain = catalog.chain(label)?.into_iter();
+        Ok(chain.map(|layer| Arc::new(layer.clone())).collect())
+    };
+    let (ours, inputs) = (chain(label)?, chain(replaced)?);
     let (source, progress) = (source.clone(), progress.clone());
     let verified = tokio::task::spawn_blocking(move || {
         check_same_state(&source, &ours, &inputs, &progress)?;
-        check_frames(&source, &merged, jobs, &progress)
+        check_frames(&source, &ours[0], jobs, &progress)
     });
     let verified = verified.await.unwrap_or_else(|e| {
         Err(Error::new(

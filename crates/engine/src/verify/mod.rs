@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::ParentRef;
 use serde::Serialize;
 
 pub use finding::{Finding, FindingKind, Severity};
@@ -219,16 +220,17 @@ impl Verifier {
         let mut chain = vec![catalog.layer(label)?];
         while let Some(layer) = chain.last().copied() {
             self.check_parent(catalog, layer);
-            let parent = layer.manifest.parent.as_ref();
-            let Some(parent) = parent.and_then(|parent| Label::parse(&parent.label)) else {
+            let Some(reference) = &layer.manifest.parent else {
                 break;
             };
-            if let Some((label, error)) = damaged(&parent) {
+            let named = Label::parse(&reference.label);
+            if let Some((label, error)) = named.as_ref().and_then(damaged) {
                 self.note_damaged(label, error);
             }
-            let found = catalog.layers.iter().find(|layer| layer.label == parent);
-            match found {
-                Some(found) if chain.iter().all(|seen| seen.label != parent) => chain.push(found),
+            match parent_of(catalog, reference) {
+                Some(found) if chain.iter().all(|seen| seen.label != found.label) => {
+                    chain.push(found);
+                }
                 _ => break,
             }
         }
@@ -258,13 +260,9 @@ impl Verifier {
         let Some(parent) = &layer.manifest.parent else {
             return;
         };
-        let found = catalog
-            .layers
-            .iter()
-            .find(|found| found.label.as_str() == parent.label);
-        let complaint = match found {
+        let complaint = match parent_of(catalog, parent) {
             None => format!("its parent {} is not there, or damaged", parent.label),
-            Some(found) if found.manifest_digest != parent.manifest_digest => format!(
+            Some(found) if !found.manifest.stands_for(&found.manifest_digest, parent) => format!(
                 "the manifest of its parent {} has digest {}, expected {}",
                 parent.label, found.manifest_digest, parent.manifest_digest
             ),
@@ -323,4 +321,13 @@ fn nothing_to_verify(cluster: &ClusterName, unfinished: &[Unfinished]) -> Error 
             last.label, last.object_count
         )),
     }
+}
+
+/// The layer that is stood upon, merged or not; failing that, whatever has the name.
+fn parent_of<'a>(catalog: &'a Catalog, parent: &ParentRef) -> Option<&'a Layer> {
+    let named = || {
+        let mut layers = catalog.layers.iter();
+        layers.find(|found| found.label.as_str() == parent.label)
+    };
+    catalog.standing_for(parent).or_else(named)
 }

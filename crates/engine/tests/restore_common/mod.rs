@@ -128,6 +128,20 @@ impl Made {
     }
 }
 
+/// A store of its own with everything that `repository` holds.
+pub(crate) async fn copy_of(
+    repository: &Repository,
+    made: &Made,
+) -> std::sync::Arc<object_store::memory::InMemory> {
+    let memory = std::sync::Arc::new(object_store::memory::InMemory::new());
+    let copy = Repository::with_store(memory.clone());
+    for object in repository.list(made.cluster.as_str()).await.unwrap() {
+        let bytes = repository.get(&object.key).await.unwrap();
+        copy.create(&object.key, bytes).await.unwrap();
+    }
+    memory
+}
+
 pub(crate) fn options(directory: &Path) -> RestoreOptions {
     RestoreOptions {
         label: None,

@@ -39,9 +39,9 @@ def require(condition, complaint):
 # --- section 4: records ------------------------------------------------------
 
 
-def read_record(data, kind):
+def read_record(data, kind, version=1):
     line, newline, body = data.partition(b"\n")
-    expected = f"pgstrata {kind} 1 {len(body)} {blake3(body).hex()}".encode()
+    expected = f"pgstrata {kind} {version} {len(body)} {blake3(body).hex()}".encode()
     require(newline and line == expected, f"{kind}: first line is {line!r}, expected {expected!r}")
 
     def unique(pairs):
@@ -241,8 +241,11 @@ class Layer:
     def __init__(self, folder, label):
         self.folder = folder / label
         self.object = (self.folder / "manifest").read_bytes()
-        self.manifest = read_record(self.object, "manifest")
-        require(set(self.manifest) == MANIFEST_FIELDS, f"{label}: fields of the manifest")
+        version = 2 if self.object.startswith(b"pgstrata manifest 2 ") else 1
+        self.manifest = read_record(self.object, "manifest", version)
+        fields = MANIFEST_FIELDS if version == 1 else MANIFEST_FIELDS | {"replaces"}
+        require(set(self.manifest) == fields, f"{label}: fields of the manifest")
+        require(version == 1 or self.manifest["replaces"], f"{label}: replaces nothing")
         require(self.manifest["encryption"] is None, f"{label}: encrypted")
         require(self.manifest["label"] == label, f"{label}: is {self.manifest['label']}")
         require(self.manifest["cluster"]["block_size"] == BLOCK, f"{label}: block size")
@@ -298,11 +301,24 @@ class Layer:
         return pages
 
 
+def standing_for(folder, parent):
+    """The label of the layer that `parent` names, or of a merged one that replaces it."""
+    if (folder / parent["label"] / "manifest").exists():
+        return parent["label"]
+    for manifest in sorted(folder.glob("*/manifest")):
+        data = manifest.read_bytes()
+        if data.startswith(b"pgstrata manifest 2 ") and parent in read_record(data, "manifest", 2)["replaces"]:
+            return manifest.parent.name
+    raise Damaged(f"{parent['label']}: is not there, and nothing replaces it")
+
+
 def read_chain(folder, label):
     chain = [Layer(folder, label)]
     while (parent := chain[-1].manifest["parent"]) is not None:
-        chain.append(Layer(folder, parent["label"]))
-        require(blake3(chain[-1].object).hex() == parent["manifest_digest"], f"{parent['label']}: another parent")
+        chain.append(Layer(folder, standing_for(folder, parent)))
+        itself = {"label": chain[-1].manifest["label"], "manifest_digest": blake3(chain[-1].object).hex()}
+        stands_for = [itself, *chain[-1].manifest.get("replaces", [])]
+        require(parent in stands_for, f"{parent['label']}: another parent")
         first, last = chain[0].manifest["cluster"], chain[-1].manifest["cluster"]
         require(first["system_identifier"] == last["system_identifier"], f"{parent['label']}: another cluster")
     return chain

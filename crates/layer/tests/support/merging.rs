@@ -15,7 +15,7 @@ pub fn merge(chain: &[&StoredLayer], count: usize, layer_id: [u8; 16]) -> (Store
     let mut copied = 0;
     let mut pack = PackBuilder::new(layer_id, 0, 0);
     let mut encoder = FrameEncoder::new(Codec::Lz4).unwrap();
-    let mut index = IndexWriter::new(layer_id).unwrap();
+    let mut index = IndexWriter::with_codec(layer_id, Codec::Lz4).unwrap();
     let mut parts = Vec::new();
     let streams: Vec<_> = merged.iter().map(|layer| entries(layer)).collect();
     for found in Merge::new(streams) {

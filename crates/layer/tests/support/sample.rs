@@ -20,7 +20,8 @@ use pgstrata_layer::wal;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
 
-use super::{BLOCK, LayerMaker, Selection, SourceFile, StoredLayer, noise, prose};
+use super::merging::merge;
+use super::{BLOCK, LayerMaker, Selection, SourceFile, StoredLayer, block_count, noise, prose};
 
 pub const FULL: &str = "20261121-093305F";
 pub const INCREMENTAL: &str = "20261121-093305F_20261121-103000I";
@@ -276,6 +277,89 @@ pub fn incremental_manifest(layer: &StoredLayer, parent: &[u8]) -> Manifest {
     }
 }
 
+/// The state of the incremental layer as one, and a layer that changed nothing and names the incremental one.
+pub const MERGED: &str = "20261122-040000F";
+pub const CHILD: &str = "20261121-093305F_20261121-113000I";
+const MERGED_ID: [u8; 16] = [0x77; 16];
+const CHILD_ID: [u8; 16] = [0x78; 16];
+
+pub fn merged_layer() -> StoredLayer {
+    let (full, incremental) = (full_layer(Codec::Lz4), incremental_layer(Codec::Lz4));
+    merge(&[&incremental, &full], 2, MERGED_ID).0
+}
+
+pub fn child_layer() -> StoredLayer {
+    let mut maker = LayerMaker::new(CHILD_ID, Codec::Lz4, 2);
+    for (path, file) in &files_of_incremental() {
+        let unchanged = Selection {
+            blocks: Vec::new(),
+            inherit_limit: block_count(file),
+        };
+        maker.store(path, file, &unchanged);
+    }
+    maker.finish()
+}
+
+fn replaced() -> ParentRef {
+    let full = manifest::encode(&full_manifest(&full_layer(Codec::Lz4)));
+    let layer = incremental_layer(Codec::Lz4);
+    let object = manifest::encode(&incremental_manifest(&layer, &full));
+    ParentRef {
+        label: INCREMENTAL.to_owned(),
+        manifest_digest: manifest::digest(&object),
+    }
+}
+
+pub fn merged_manifest(layer: &StoredLayer) -> Manifest {
+    Manifest {
+        label: MERGED.to_owned(),
+        layer_id: hex(MERGED_ID),
+        parent: None,
+        replaces: vec![replaced()],
+        ..incremental_manifest(layer, b"")
+    }
+}
+
+pub fn child_manifest(layer: &StoredLayer) -> Manifest {
+    Manifest {
+        label: CHILD.to_owned(),
+        layer_id: hex(CHILD_ID),
+        parent: Some(replaced()),
+        ..incremental_manifest(layer, b"")
+    }
+}
+
+/// A repository in which the layer that the child names has been merged and removed.
+pub fn merged_repository() -> Objects {
+    let name = ClusterName::parse("main").unwrap();
+    let (merged, child) = (merged_layer(), child_layer());
+    let mut objects = Objects::new();
+    objects.insert(name.cluster_key(), cluster::encode(&cluster_record()));
+    let manifests = [merged_manifest(&merged), child_manifest(&child)];
+    for (layer, manifest) in [merged, child].into_iter().zip(manifests) {
+        insert_layer(
+            &mut objects,
+            layer,
+            &manifest.label,
+            manifest::encode(&manifest),
+        );
+    }
+    objects
+}
+
+fn insert_layer(objects: &mut Objects, layer: StoredLayer, label: &str, manifest: Vec<u8>) {
+    let name = ClusterName::parse("main").unwrap();
+    let label = Label::parse(label).unwrap();
+    for part in layer.parts {
+        objects.insert(name.index_key(&label, part.number), part.index);
+        objects.insert(name.digest_key(&label, part.number), part.digest);
+    }
+    for (number, pack) in (0..).zip(layer.packs) {
+        objects.insert(name.pack_key(&label, number), pack);
+    }
+    objects.insert(name.manifest_key(&label), manifest);
+}
+
 /// Every object of the sample repository.
 pub fn repository(codec: Codec) -> Objects {
     let name = ClusterName::parse("main").unwrap();
@@ -289,15 +373,7 @@ pub fn repository(codec: Codec) -> Objects {
         (FULL, full, full_manifest),
         (INCREMENTAL, incremental, child),
     ] {
-        let label = Label::parse(label).unwrap();
-        for part in layer.parts {
-            objects.insert(name.index_key(&label, part.number), part.index);
-            objects.insert(name.digest_key(&label, part.number), part.digest);
-        }
-        for (number, pack) in (0..).zip(layer.packs) {
-            objects.insert(name.pack_key(&label, number), pack);
-        }
-        objects.insert(name.manifest_key(&label), manifest);
+        insert_layer(&mut objects, layer, label, manifest);
     }
     objects.insert(name.claim_key(&Label::parse(FULL).unwrap()), claim);
     let mut wal = |timeline: &str, file_name: &str, raw: &[u8]| {

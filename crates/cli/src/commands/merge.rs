@@ -1,0 +1,106 @@
+//! `merge`.
+
+use comfy_table::{Table, presets::NOTHING};
+use indicatif::{BinaryBytes, HumanCount};
+use pgstrata_engine::error::{Error, Kind, Result};
+use pgstrata_engine::merge::{self, MergeOptions, MergePlan, MergeReport};
+use pgstrata_engine::progress::Progress;
+use pgstrata_layer::label::Label;
+
+use super::Context;
+use crate::args::MergeArgs;
+use crate::exit;
+use crate::progress::Display;
+
+pub(super) async fn run(context: &Context, args: &MergeArgs) -> Result<u8> {
+    let repository = context.repository()?;
+    let name = context.config.cluster()?;
+    let options = MergeOptions {
+        label: label(&args.label)?,
+        into: args.into.as_deref().map(label).transpose()?,
+        codec: super::backup::codec(
+            args.compress
+                .as_deref()
+                .or(context.config.settings.compress.as_deref()),
+        )?,
+        jobs: context.config.jobs()?,
+        remove: args.confirm && !args.keep,
+    };
+    let plan = merge::plan(&repository, &name, &options).await?;
+    if args.dry_run {
+        context.report("merge-plan/1", &plan, || plan_text(&plan));
+        return Ok(0);
+    }
+    let progress = Progress::default();
+    super::stop_on_signal(&progress);
+    let display = Display::start("merge", &progress, context.wants_progress);
+    let outcome = merge::execute(&repository, &name, &options, &progress).await;
+    drop(display);
+    let report = outcome?;
+    let told = args.keep || args.confirm;
+    context.report("merge/1", &report, || report_text(&report, &plan, told));
+    Ok(match report.notes.is_empty() {
+        true => 0,
+        false => exit::WARNINGS,
+    })
+}
+
+fn label(text: &str) -> Result<Label> {
+    Label::parse(text).ok_or_else(|| {
+        Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
+            .hint("\"pgstrata info\" shows the labels")
+    })
+}
+
+fn plan_text(plan: &MergePlan) -> String {
+    let mut table = Table::new();
+    table
+        .load_preset(NOTHING)
+        .set_header(["merge", "stored", "afterwards"]);
+    for input in &plan.inputs {
+        table.add_row([
+            input.label.clone(),
+            BinaryBytes(input.pack_bytes).to_string(),
+            match input.removable {
+                true => "can go".to_owned(),
+                false => "stays: others stand on it".to_owned(),
+            },
+        ]);
+    }
+    let onto = match &plan.stands_on {
+        Some(label) => format!("one increment on {label}"),
+        None => "a full layer".to_owned(),
+    };
+    let mut text = format!("{table}\ninto {onto}\n");
+    if let Some(existing) = &plan.existing {
+        text.push_str(&format!("{existing} is that layer already\n"));
+    }
+    for note in &plan.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text
+}
+
+fn report_text(report: &MergeReport, plan: &MergePlan, told: bool) -> String {
+    let mut text = format!(
+        "merged {} layers into {} in {:.1} s, read back and compared\n  {} frames copied ({}), {} encoded anew ({}), {} fetched\n",
+        report.inputs.len(),
+        report.label,
+        report.seconds,
+        HumanCount(report.frames_copied),
+        BinaryBytes(report.copied_bytes),
+        HumanCount(report.frames_encoded),
+        BinaryBytes(report.encoded_bytes),
+        BinaryBytes(report.fetched_bytes),
+    );
+    for label in &report.removed {
+        text.push_str(&format!("  removed {label}\n"));
+    }
+    for note in &report.notes {
+        text.push_str(&format!("  note: {note}\n"));
+    }
+    if !told && plan.inputs.iter().any(|input| input.removable) {
+        text.push_str("The layers that were merged are still there; --confirm removes them.\n");
+    }
+    text
+}
