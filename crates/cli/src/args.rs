@@ -645,8 +645,12 @@ pub(crate) struct ExpireArgs {
     pub(crate) compress: Option<String>,
 
     /// Do it
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     pub(crate) confirm: bool,
+
+    /// Show what would be done and do nothing [default]
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -258,11 +258,19 @@ fn held(catalog: &Catalog) -> Vec<Held> {
                     && replaced.manifest_digest == layer.manifest_digest
             })
         };
+        let merged = |other: &Layer| {
+            let mut inputs = other.manifest.inputs.iter();
+            inputs.any(|input| {
+                input.label == layer.label.as_str()
+                    && input.manifest_digest == layer.manifest_digest
+            })
+        };
         Held {
             label: layer.label.clone(),
             parent: chain.get(1).and_then(|parent| position(&parent.label)),
             finished_at: layer.manifest.finished_at,
             replaced: catalog.layers.iter().any(named),
+            merged: catalog.layers.iter().any(merged),
         }
     };
     catalog.layers.iter().map(held).collect()

@@ -40,6 +40,10 @@ pub struct Manifest {
     /// of layers that were made by merging; the layer of the backup itself is the last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<ParentRef>,
+    /// Out of which layers this one was merged, newest first, and out of which these were, as far as they were still
+    /// there. Whatever became of the merge, it is known by this that nobody asked to keep them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<ParentRef>,
     /// Which cluster was backed up.
     pub cluster: ClusterIdentity,
     /// Program and version that wrote the layer.
@@ -241,10 +245,12 @@ pub fn digest(object: &[u8]) -> String {
 pub fn decode(object: &[u8]) -> Result<Manifest> {
     let (version, manifest): (u32, Manifest) =
         record::decode_versions(KIND, MERGED_VERSION, object)?;
-    if (version == MERGED_VERSION) == manifest.replaces.is_empty() {
+    let merged = version == MERGED_VERSION;
+    if merged == manifest.replaces.is_empty() || merged == manifest.inputs.is_empty() {
         return Err(Error::damaged(format!(
-            "manifest of version {version} names {} layers that it replaces",
-            manifest.replaces.len()
+            "manifest of version {version} names {} layers that it replaces and {} inputs",
+            manifest.replaces.len(),
+            manifest.inputs.len()
         )));
     }
     manifest.check().map_err(|e| e.within("manifest"))?;
@@ -313,7 +319,7 @@ impl Manifest {
         self.layer_id_bytes()?;
         self.pg_control_bytes()?;
         self.check_parent()?;
-        self.check_replaced()?;
+        self.check_merged()?;
         if self.start_lsn > self.stop_lsn || self.timeline.get() == 0 {
             return Err(Error::damaged(format!(
                 "backup cannot run from {} to {} on timeline {}",
@@ -369,14 +375,14 @@ impl Manifest {
         own || self.replaces.contains(parent)
     }
 
-    fn check_replaced(&self) -> Result<()> {
-        for replaced in &self.replaces {
-            let label = parse_label(&replaced.label)?;
+    fn check_merged(&self) -> Result<()> {
+        for other in self.replaces.iter().chain(&self.inputs) {
+            let label = parse_label(&other.label)?;
             if label.as_str() == self.label
-                || from_hex_exact::<32>(&replaced.manifest_digest).is_none()
+                || from_hex_exact::<32>(&other.manifest_digest).is_none()
             {
                 return Err(Error::damaged(format!(
-                    "layer {} cannot replace {label}",
+                    "layer {} cannot be merged out of {label}",
                     self.label
                 )));
             }

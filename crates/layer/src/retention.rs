@@ -30,6 +30,8 @@ pub struct Held {
     pub finished_at: Timestamp,
     /// Whether a merged layer has its state, so that nobody needs this one.
     pub replaced: bool,
+    /// Whether a merged layer was made out of it: it was to go, but for the rules that want its state.
+    pub merged: bool,
 }
 
 /// Why a layer stays.
@@ -95,7 +97,7 @@ pub fn plan(layers: &[Held], policy: &Policy, now: Timestamp) -> ExpirePlan {
             true => None,
             false if by(&full) => Some(Why::KeepFull),
             false if by(&days) => Some(Why::KeepDays),
-            false if unlimited => Some(Why::NoRule),
+            false if unlimited && !layers[at].merged => Some(Why::NoRule),
             false => None,
         }
     };
@@ -121,8 +123,9 @@ pub fn plan(layers: &[Held], policy: &Policy, now: Timestamp) -> ExpirePlan {
 
 /// From the oldest of the newest `count` full layers on.
 fn since_full(layers: &[Held], count: usize) -> Vec<bool> {
-    let full =
-        |(_, layer): &(usize, &Held)| layer.label.kind() == LayerKind::Full && !layer.replaced;
+    let full = |(_, layer): &(usize, &Held)| {
+        layer.label.kind() == LayerKind::Full && !layer.replaced && !layer.merged
+    };
     let positions = layers.iter().enumerate().filter(full).map(|(at, _)| at);
     let first = positions.rev().take(count.max(1)).last().unwrap_or(0);
     (0..layers.len()).map(|at| at >= first).collect()
@@ -191,6 +194,7 @@ mod tests {
                     .map(|zoned| zoned.timestamp())
                     .unwrap_or_default(),
                 replaced: false,
+                merged: false,
             });
         }
         layers
@@ -254,6 +258,21 @@ mod tests {
         layers[4].parent = Some(3);
         assert_eq!(kept(&plan(&layers, &policy(0, 30, 0), now())), "k-kkk");
         assert_eq!(kept(&plan(&layers, &policy(0, 0, 9), now())), "k-kkk");
+    }
+
+    /// An interrupted merge of the first three layers: the newest input is gone, the others are still there.
+    #[test]
+    fn what_a_merge_was_to_remove_is_not_wanted_by_a_chain_limit() {
+        let mut layers = days("Fiii");
+        for input in &mut layers[..2] {
+            input.merged = true;
+        }
+        layers[2].label = Label::full(jiff::civil::date(2026, 11, 5).at(3, 0, 0, 0));
+        layers[2].parent = None;
+        assert_eq!(kept(&plan(&layers, &policy(0, 0, 9), now())), "--kk");
+        assert_eq!(kept(&plan(&layers, &policy(2, 0, 0), now())), "--kk");
+        // Days want states, and these can still be restored.
+        assert_eq!(kept(&plan(&layers, &policy(0, 30, 0), now())), "kkkk");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) async fn run(context: &Context, args: &ExpireArgs) -> Result<u8> {
         )?,
         jobs: context.config.jobs()?,
     };
-    let report = if args.confirm {
+    let report = if args.confirm && !args.dry_run {
         let progress = Progress::default();
         super::stop_on_signal(&progress);
         let display = Display::start("expire", &progress, context.wants_progress);

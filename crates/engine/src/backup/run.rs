@@ -479,6 +479,7 @@ impl Backup<'_> {
                 manifest_digest: parent.manifest_digest.clone(),
             }),
             replaces: Vec::new(),
+            inputs: Vec::new(),
             cluster: ready.identity.clone(),
             written_by: WRITTEN_BY.to_owned(),
             started_at: self.started_at,

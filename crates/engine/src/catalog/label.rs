@@ -22,7 +22,9 @@ impl Catalog {
         let finished = self.layers.iter().map(|layer| &layer.label);
         let unfinished = self.unfinished.iter().map(|unfinished| &unfinished.label);
         let damaged = self.damaged.iter().map(|(label, _)| label);
-        let labels = finished.chain(unfinished).chain(damaged).chain(distrusted);
+        let merged: Vec<Label> = self.merged_labels().filter_map(Label::parse).collect();
+        let others = unfinished.chain(damaged).chain(distrusted);
+        let labels = finished.chain(others).chain(&merged);
         let latest = labels.map(Label::own_stamp).max();
         let now = now.to_zoned(TimeZone::UTC).datetime();
         let latest = latest.and_then(|stamp| DateTime::strptime("%Y%m%d-%H%M%S", stamp).ok());

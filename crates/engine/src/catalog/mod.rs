@@ -11,6 +11,8 @@ mod label;
 mod presence;
 mod remove;
 
+use std::collections::BTreeSet;
+
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use pgstrata_layer::claim::{self, ClaimRecord};
@@ -57,6 +59,8 @@ pub struct Unfinished {
     pub size_bytes: u64,
     /// When the last of them was written.
     pub modified: Option<Timestamp>,
+    /// It was finished, merged into a layer that is there, and its removal was interrupted.
+    pub was_merged: bool,
 }
 
 /// All layers of a cluster.
@@ -141,6 +145,10 @@ impl Catalog {
         catalog
             .layers
             .sort_by_cached_key(|layer| (layer.manifest.state_stamp(), layer.label.clone()));
+        let merged: BTreeSet<String> = catalog.merged_labels().map(str::to_owned).collect();
+        for unfinished in &mut catalog.unfinished {
+            unfinished.was_merged = merged.contains(unfinished.label.as_str());
+        }
         catalog
             .unfinished
             .sort_by(|a, b| order(&a.label).cmp(&order(&b.label)));
@@ -148,6 +156,16 @@ impl Catalog {
             .damaged
             .sort_by(|a, b| order(&a.0).cmp(&order(&b.0)));
         Ok(catalog)
+    }
+
+    /// Labels of layers that were merged into others. None of them is ever given to a new layer.
+    fn merged_labels(&self) -> impl Iterator<Item = &str> {
+        let layers = self.layers.iter();
+        layers.flat_map(|layer| {
+            let manifest = &layer.manifest;
+            let named = manifest.inputs.iter().chain(&manifest.replaces);
+            named.map(|layer| layer.label.as_str())
+        })
     }
 
     /// The layer of that label.
@@ -307,6 +325,7 @@ async fn unfinished(
         object_count: objects.len(),
         size_bytes: objects.iter().map(|object| object.size_bytes).sum(),
         modified: objects.iter().map(|object| object.modified).max(),
+        was_merged: false,
         label,
     })
 }

@@ -34,13 +34,14 @@ impl Unfinished {
     /// Whether nobody is at work on it any more: its process on this host is gone, or nothing was stored for a day.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
-        Leftover::of(self).running == Some(false) || self.is_quiet_for(ABANDONED_AFTER)
+        let over = Leftover::of(self).running == Some(false);
+        over || self.was_merged || self.is_quiet_for(ABANDONED_AFTER)
     }
 
     /// Whether its objects can be removed: it is abandoned, and has been for a while.
     #[must_use]
     pub fn is_forgotten(&self) -> bool {
-        self.is_abandoned() && self.is_quiet_for(FORGOTTEN_AFTER)
+        self.was_merged || (self.is_abandoned() && self.is_quiet_for(FORGOTTEN_AFTER))
     }
 
     fn is_quiet_for(&self, span: SignedDuration) -> bool {
@@ -117,6 +118,7 @@ mod tests {
             object_count: 1,
             size_bytes: 1,
             modified: Some(modified),
+            was_merged: false,
         }
     }
 

@@ -17,7 +17,7 @@ use super::compare::{check_frames, check_same_state};
 use super::window::Workshop;
 use super::write::{Destination, LayerWriter, Written, reason};
 use super::{Input, MergeOptions, MergePlan, MergeReport};
-use crate::catalog::{self, Catalog, Layer, remove_layer};
+use crate::catalog::{self, Catalog, Layer, remove_layer, remove_leftover};
 use crate::error::{Error, Kind, Result};
 use crate::progress::Progress;
 use crate::repository::Repository;
@@ -59,23 +59,18 @@ pub async fn execute(
         cluster: cluster.clone(),
         runtime: Handle::current(),
     };
-    let bytes = choice.inputs[0].manifest.totals.cluster_bytes;
-    progress.set_total(bytes);
+    progress.set_total(choice.inputs[0].manifest.totals.cluster_bytes);
     let (label, written) = match &choice.existing {
         Some(existing) => (existing.label.clone(), Written::default()),
         None => make(&source, &catalog, &choice, (options, progress)).await?,
     };
     let fetched_bytes = progress.read().stored_bytes;
-    let made = Catalog::load(repository, cluster).await?;
-    verify(
-        &source,
-        &made,
-        made.layer(&label)?,
-        &choice.inputs[0].label,
-        (options.jobs, progress),
-    )
-    .await?;
-    tracing::info!(%label, "the merged layer was read back and is what it must be");
+    if !choice.newest_is_gone() {
+        let made = Catalog::load(repository, cluster).await?;
+        let (merged, newest) = (made.layer(&label)?, &choice.inputs[0].label);
+        verify(&source, &made, merged, newest, (options.jobs, progress)).await?;
+        tracing::info!(%label, "the merged layer was read back and is what it must be");
+    }
     let mut notes = Vec::new();
     let removed = match options.remove {
         true => remove_inputs(&source, &choice, &label, &mut notes).await?,
@@ -99,7 +94,9 @@ pub async fn execute(
 
 /// Which layers, and where the merged one will stand.
 struct Choice {
-    /// Newest first.
+    /// The newest of the layers; the merged one has its state.
+    newest: ParentRef,
+    /// Newest first; without the newest when an earlier merge was killed after that had gone.
     inputs: Vec<Arc<Layer>>,
     below: Option<Arc<Layer>>,
     existing: Option<Arc<Layer>>,
@@ -107,6 +104,9 @@ struct Choice {
 
 impl Choice {
     fn new(catalog: &Catalog, options: &MergeOptions) -> Result<Self> {
+        if let Some(resumed) = Self::resumed(catalog, options) {
+            return Ok(resumed);
+        }
         let chain = catalog.chain(&options.label)?;
         let oldest = match &options.into {
             None => chain.len() - 1,
@@ -131,17 +131,58 @@ impl Choice {
             )
             .hint("name a layer that stands on others, and with --into the oldest to merge"));
         }
-        let layers = |part: &[&Layer]| -> Vec<Arc<Layer>> {
-            part.iter().map(|&layer| Arc::new(layer.clone())).collect()
-        };
-        let inputs = layers(&chain[..=oldest]);
-        let below = layers(&chain[oldest + 1..]).first().cloned();
-        let existing = existing(catalog, &inputs[0], below.as_deref());
+        let newest = own_ref(chain[0]);
+        let below = chain.get(oldest + 1).copied();
+        let existing = existing(catalog, &newest, below);
+        let shared = |layer: &Layer| Arc::new(layer.clone());
         Ok(Self {
-            existing: existing.map(|layer| Arc::new(layer.clone())),
-            inputs,
-            below,
+            newest,
+            inputs: chain[..=oldest]
+                .iter()
+                .map(|&layer| shared(layer))
+                .collect(),
+            below: below.map(shared),
+            existing: existing.map(shared),
         })
+    }
+
+    /// What an earlier merge had still to remove when it was killed. The newest goes first, and not before the merged
+    /// layer has been verified.
+    fn resumed(catalog: &Catalog, options: &MergeOptions) -> Option<Self> {
+        let label = options.label.as_str();
+        let mut layers = catalog.layers.iter();
+        if layers.any(|layer| layer.label == options.label) {
+            return None;
+        }
+        let merged_from = |layer: &&Layer| {
+            let newest = layer.manifest.inputs.first();
+            let reaches = match &options.into {
+                None => layer.manifest.parent.is_none(),
+                Some(into) => {
+                    let mut inputs = layer.manifest.inputs.iter();
+                    inputs.any(|input| input.label == into.as_str())
+                }
+            };
+            newest.is_some_and(|newest| newest.label == label) && reaches
+        };
+        let merged = catalog.layers.iter().rfind(merged_from)?;
+        let inputs = merged.manifest.inputs.iter();
+        let inputs: Vec<Arc<Layer>> = inputs
+            .filter_map(|input| catalog.layers.iter().find(|layer| own_ref(layer) == *input))
+            .map(|layer| Arc::new(layer.clone()))
+            .collect();
+        let parent = merged.manifest.parent.as_ref();
+        let below = parent.and_then(|parent| catalog.standing_for(parent));
+        (!inputs.is_empty()).then(|| Self {
+            newest: merged.manifest.inputs[0].clone(),
+            inputs,
+            below: below.map(|layer| Arc::new(layer.clone())),
+            existing: Some(Arc::new(merged.clone())),
+        })
+    }
+
+    fn newest_is_gone(&self) -> bool {
+        own_ref(&self.inputs[0]) != self.newest
     }
 
     fn labels(&self) -> Vec<Label> {
@@ -151,36 +192,28 @@ impl Choice {
             .collect()
     }
 
-    /// What can go once a layer that replaces the newest input exists.
+    /// What can go once the merged layer exists.
     fn removable(&self, catalog: &Catalog) -> BTreeSet<Label> {
         let labels = self.labels();
+        if self.existing.is_some() {
+            return catalog.removable(&labels).into_iter().collect();
+        }
         // Who stands on the newest will have the merged layer to stand on; all others must be inputs themselves.
-        let newest = self.own_ref();
         let mut gone = BTreeSet::from([labels[0].clone()]);
         for input in &self.inputs[1..] {
             let needed = catalog.layers.iter().any(|child| {
                 let parent = child.manifest.parent.as_ref();
                 let stands = parent.is_some_and(|parent| {
-                    input.manifest.stands_for(&input.manifest_digest, parent) && *parent != newest
+                    input.manifest.stands_for(&input.manifest_digest, parent)
+                        && *parent != self.newest
                 });
-                let merged = self.existing.as_ref();
-                stands
-                    && !gone.contains(&child.label)
-                    && merged.is_none_or(|merged| merged.label != child.label)
+                stands && !gone.contains(&child.label)
             });
             if !needed {
                 gone.insert(input.label.clone());
             }
         }
         gone
-    }
-
-    fn own_ref(&self) -> ParentRef {
-        let newest = &self.inputs[0];
-        ParentRef {
-            label: newest.label.to_string(),
-            manifest_digest: newest.manifest_digest.clone(),
-        }
     }
 
     fn plan(&self, catalog: &Catalog) -> MergePlan {
@@ -200,12 +233,20 @@ impl Choice {
     }
 }
 
+/// How others name a layer.
+fn own_ref(layer: &Layer) -> ParentRef {
+    ParentRef {
+        label: layer.label.to_string(),
+        manifest_digest: layer.manifest_digest.clone(),
+    }
+}
+
 /// A layer that an earlier merge of the same inputs has made.
-fn existing<'a>(catalog: &'a Catalog, newest: &Layer, below: Option<&Layer>) -> Option<&'a Layer> {
-    let own = ParentRef {
-        label: newest.label.to_string(),
-        manifest_digest: newest.manifest_digest.clone(),
-    };
+fn existing<'a>(
+    catalog: &'a Catalog,
+    newest: &ParentRef,
+    below: Option<&Layer>,
+) -> Option<&'a Layer> {
     catalog.layers.iter().rev().find(|layer| {
         let parent = layer.manifest.parent.as_ref();
         let same_place = match (parent, below) {
@@ -215,7 +256,7 @@ fn existing<'a>(catalog: &'a Catalog, newest: &Layer, below: Option<&Layer>) -> 
             }
             _ => false,
         };
-        same_place && layer.manifest.replaces.contains(&own)
+        same_place && layer.manifest.replaces.contains(newest)
     })
 }
 
@@ -265,7 +306,7 @@ async fn make(
     let committing = AtomicBool::new(false);
     let outcome = write(
         source,
-        choice,
+        (choice, catalog),
         (&label, layer_id),
         (options, progress),
         &committing,
@@ -275,7 +316,7 @@ async fn make(
         if committing.load(Ordering::Relaxed) {
             tracing::warn!(%label, "it is not known whether the merged layer was committed: see info");
         } else if let Err(error) =
-            catalog::remove_leftover(&source.repository, &source.cluster, &label).await
+            remove_leftover(&source.repository, &source.cluster, &label).await
         {
             tracing::warn!(%label, %error, "could not remove what the failed merge has stored: it is harmless, and listed by info");
         }
@@ -285,7 +326,7 @@ async fn make(
 
 async fn write(
     source: &Source,
-    choice: &Choice,
+    (choice, catalog): (&Choice, &Catalog),
     (label, layer_id): (&Label, [u8; 16]),
     (options, progress): (&MergeOptions, &Progress),
     committing: &AtomicBool,
@@ -312,7 +353,8 @@ async fn write(
     let written = written
         .await
         .map_err(|e| Error::new(Kind::Interrupted, format!("the merge was stopped: {e}")))??;
-    let object = manifest::encode(&merged_manifest(choice, (label, layer_id), &written));
+    let manifest = merged_manifest((choice, catalog), (label, layer_id), &written);
+    let object = manifest::encode(&manifest);
     // What we could not read back must not be written.
     manifest::decode(&object)?;
     committing.store(true, Ordering::Relaxed);
@@ -322,21 +364,27 @@ async fn write(
 }
 
 fn merged_manifest(
-    choice: &Choice,
+    (choice, catalog): (&Choice, &Catalog),
     (label, layer_id): (&Label, [u8; 16]),
     written: &Written,
 ) -> Manifest {
     let newest = &choice.inputs[0].manifest;
-    let mut replaces = vec![choice.own_ref()];
+    let mut replaces = vec![choice.newest.clone()];
     replaces.extend(newest.replaces.iter().cloned());
+    let mut inputs: Vec<ParentRef> = choice.inputs.iter().map(|input| own_ref(input)).collect();
+    let still_there = |input: &&ParentRef| catalog.layers.iter().any(|l| own_ref(l) == **input);
+    for input in &choice.inputs {
+        let older = input.manifest.inputs.iter().filter(still_there);
+        inputs.extend(older.cloned());
+    }
+    let mut seen = BTreeSet::new();
+    inputs.retain(|input| seen.insert(input.label.clone()));
     Manifest {
         label: label.to_string(),
         layer_id: catalog::hex(&layer_id),
-        parent: choice.below.as_ref().map(|below| ParentRef {
-            label: below.label.to_string(),
-            manifest_digest: below.manifest_digest.clone(),
-        }),
+        parent: choice.below.as_ref().map(|below| own_ref(below)),
         replaces,
+        inputs,
         written_by: WRITTEN_BY.to_owned(),
         change_source: ChangeSourceRecord {
             used: match choice.below {
@@ -429,6 +477,10 @@ async fn remove_inputs(
     let removable = catalog.removable(&choice.labels());
     for label in &removable {
         remove_layer(&source.repository, &source.cluster, label).await?;
+    }
+    let half_removed = catalog.unfinished.iter().filter(|left| left.was_merged);
+    for unfinished in half_removed {
+        remove_leftover(&source.repository, &source.cluster, &unfinished.label).await?;
     }
     for label in choice
         .labels()

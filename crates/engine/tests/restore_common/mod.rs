@@ -543,6 +543,7 @@ fn manifest_of(
         layer_id: layer_id.iter().map(|byte| format!("{byte:02x}")).collect(),
         parent: None,
         replaces: Vec::new(),
+        inputs: Vec::new(),
         cluster: ClusterIdentity {
             system_identifier: control.system_identifier,
             major: 15,

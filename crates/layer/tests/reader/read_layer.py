@@ -243,9 +243,9 @@ class Layer:
         self.object = (self.folder / "manifest").read_bytes()
         version = 2 if self.object.startswith(b"pgstrata manifest 2 ") else 1
         self.manifest = read_record(self.object, "manifest", version)
-        fields = MANIFEST_FIELDS if version == 1 else MANIFEST_FIELDS | {"replaces"}
+        fields = MANIFEST_FIELDS if version == 1 else MANIFEST_FIELDS | {"replaces", "inputs"}
         require(set(self.manifest) == fields, f"{label}: fields of the manifest")
-        require(version == 1 or self.manifest["replaces"], f"{label}: replaces nothing")
+        require(version == 1 or self.manifest["replaces"] and self.manifest["inputs"], f"{label}: merged out of nothing")
         require(self.manifest["encryption"] is None, f"{label}: encrypted")
         require(self.manifest["label"] == label, f"{label}: is {self.manifest['label']}")
         require(self.manifest["cluster"]["block_size"] == BLOCK, f"{label}: block size")

@@ -191,6 +191,7 @@ pub fn full_manifest(layer: &StoredLayer) -> Manifest {
         layer_id: hex(FULL_ID),
         parent: None,
         replaces: Vec::new(),
+        inputs: Vec::new(),
         cluster: ClusterIdentity {
             system_identifier: SYSTEM_IDENTIFIER,
             major: 15,
@@ -310,12 +311,22 @@ fn replaced() -> ParentRef {
     }
 }
 
+fn full() -> ParentRef {
+    ParentRef {
+        label: FULL.to_owned(),
+        manifest_digest: manifest::digest(&manifest::encode(&full_manifest(&full_layer(
+            Codec::Lz4,
+        )))),
+    }
+}
+
 pub fn merged_manifest(layer: &StoredLayer) -> Manifest {
     Manifest {
         label: MERGED.to_owned(),
         layer_id: hex(MERGED_ID),
         parent: None,
         replaces: vec![replaced()],
+        inputs: vec![replaced(), full()],
         ..incremental_manifest(layer, b"")
     }
 }
