@@ -55,6 +55,17 @@ fn kill_merges(stage: &Stage, label: &str) {
     }
 }
 
+/// Everything is sound; merges that were killed may have left objects of layers that never were.
+fn verify_but_for_leftovers(stage: &Stage) {
+    let output = stage.run(&["--output", "json", "verify", "--deep"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = report.pointer("/findings").and_then(Value::as_array);
+    for finding in findings.unwrap() {
+        assert_eq!(text(finding, "/kind"), "unfinished", "{report:#}");
+    }
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{report:#}");
+}
+
 fn a_merged_chain_restores_to_the_same_bytes(major: Major, store: Store) {
     let stage = Stage::archiving(Cluster::builder(major), store);
     stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
@@ -92,7 +103,7 @@ fn a_merged_chain_restores_to_the_same_bytes(major: Major, store: Store) {
     let again = stage.json(&["merge", &made[2], "--confirm"]);
     assert_eq!(text(&again, "/label"), merged);
     assert_eq!(labels(&stage), [merged.clone(), made[3].clone()]);
-    stage.ok(&["verify", "--deep"]);
+    verify_but_for_leftovers(&stage);
 
     assert_same_bytes(&before, &immediate(&made[3], "after"));
     // The label of the layer stands in its settings.

@@ -197,7 +197,12 @@ async fn an_expiry_that_fails_anywhere_loses_nothing() {
         failures += 1;
         let done = expire(&sound, &made, &max_chain(1)).await.unwrap();
         assert!(done.done, "{done:?}");
-        assert_eq!(labels(&sound, &made).await.len(), 1, "after {nth}");
+        let left = labels(&sound, &made).await;
+        assert_eq!(
+            left.len(),
+            1,
+            "after {nth}: {left:?}, {done:?}, {outcome:?}"
+        );
         assert_newest_restores(&sound, &made).await;
     }
     assert!(failures > 50, "{failures}");
