@@ -143,7 +143,7 @@ pub fn ratio(value: f64, half_width: Option<f64>) -> String {
     if !value.is_finite() {
         return MISSING.to_owned();
     }
-    let wanted = half_width.map_or(3, |half| decimals(half).max(2)).min(5);
+    let wanted = half_width.map_or(3, |half| decimals(half).max(2)).min(4);
     let places = if value >= 10.0 { wanted.min(1) } else { wanted };
     let text = format!("{value:.places$}");
     let is_one = text.trim_end_matches('0').trim_end_matches('.') == "1";

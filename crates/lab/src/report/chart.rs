@@ -49,6 +49,8 @@ pub struct Plot {
     pub y_most: Option<f64>,
     /// Whether the vertical axis begins at the smallest value, not at zero.
     pub y_free: bool,
+    /// Range of the horizontal axis, to share it between charts.
+    pub x_range: Option<(f64, f64)>,
     /// Horizontal ticks given instead of chosen.
     pub x_ticks: Option<Vec<(f64, String)>>,
     /// Logarithmic vertical axis.
@@ -164,7 +166,7 @@ impl Plane {
     /// Horizontal place of a value.
     #[must_use]
     pub fn px(&self, x: f64) -> f64 {
-        let share = (x - self.x.0) / (self.x.1 - self.x.0);
+        let share = ((x - self.x.0) / (self.x.1 - self.x.0)).clamp(0.0, 1.0);
         self.left + share * (self.width - self.left - self.right)
     }
 
@@ -249,7 +251,8 @@ impl Plane {
         let chosen: Vec<(f64, String)> = given.map_or_else(
             || {
                 let ticks = ticks(self.x.0, self.x.1, wanted);
-                let step = ticks.windows(2).map(|w| w[1] - w[0]).fold(1.0, f64::max);
+                let step = ticks.windows(2).map(|w| w[1] - w[0]).fold(0.0, f64::max);
+                let step = if step > 0.0 { step } else { 1.0 };
                 ticks.iter().map(|t| (*t, tick_label(*t, step))).collect()
             },
             <[(f64, String)]>::to_vec,
@@ -340,6 +343,7 @@ impl Plot {
         if !x.0.is_finite() {
             return String::new();
         }
+        let x = self.x_range.unwrap_or(x);
         let most = self.y_most.unwrap_or(y.1);
         let y = match (self.y_log, self.y_free) {
             (true, _) => (y.0.max(1e-9) * 0.8, most * 1.3),

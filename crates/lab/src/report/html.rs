@@ -9,14 +9,13 @@ use crate::result::{Experiment, Metric, Table};
 use crate::stat::paired::Comparison;
 use crate::stat::verdict::{Better, Verdict};
 
-/// Names of environment facts that the report's head shows.
-const HEADLINES: [(&str, &str); 6] = [
-    ("server.version", "server"),
-    ("cpu.model", "processor"),
-    ("cpu.count", "processors"),
-    ("memory.total_kb", "memory"),
-    ("disk.filesystem", "filesystem"),
-    ("machine.system", "system"),
+/// Environment facts that the report's head shows, with what follows their value.
+const HEADLINES: [(&str, &str); 5] = [
+    ("cpu.model", ""),
+    ("cpu.count", " processors"),
+    ("memory.total_kb", ""),
+    ("disk.filesystem", ""),
+    ("machine.system", ""),
 ];
 
 /// Renders the whole page.
@@ -76,22 +75,8 @@ fn head(experiment: &Experiment, analysis: &Analysis) -> String {
             analysis.dropped.len()
         ),
     ));
-    for arm in &experiment.arms {
-        facts.push((arm.name.clone(), arm.description.clone()));
-    }
     if let Some(env) = experiment.arms.first().and_then(|a| a.environment.as_ref()) {
-        for (name, title) in HEADLINES {
-            if let Some(value) = env.get(name) {
-                let shown = match name {
-                    "memory.total_kb" => value.parse::<f64>().map_or_else(
-                        |_| value.to_owned(),
-                        |kb| format::value(kb * 1024.0, format::Unit::Bytes),
-                    ),
-                    _ => value.to_owned(),
-                };
-                facts.push((title.to_owned(), shown));
-            }
-        }
+        facts.extend(machine(env));
     }
     if let Some(why) = &experiment.interrupted {
         facts.push(("incomplete".to_owned(), why.clone()));
@@ -106,6 +91,32 @@ fn head(experiment: &Experiment, analysis: &Analysis) -> String {
         escape(experiment.created.get(..10).unwrap_or(&experiment.created)),
         escape(&experiment.title)
     )
+}
+
+/// Server and machine in a line each; everything else stands under "Environment".
+fn machine(env: &Environment) -> Vec<(String, String)> {
+    let mut facts = Vec::new();
+    if let Some(version) = env.get("server.version") {
+        let short: Vec<&str> = version.split_whitespace().take(2).collect();
+        facts.push(("server".to_owned(), short.join(" ")));
+    }
+    let words: Vec<String> = HEADLINES
+        .iter()
+        .filter_map(|(name, what)| {
+            let value = env.get(name)?;
+            Some(match *name {
+                "memory.total_kb" => value.parse::<f64>().map_or_else(
+                    |_| value.to_owned(),
+                    |kb| format::value(kb * 1024.0, format::Unit::Bytes),
+                ),
+                _ => format!("{value}{what}"),
+            })
+        })
+        .collect();
+    if !words.is_empty() {
+        facts.push(("machine".to_owned(), words.join(", ")));
+    }
+    facts
 }
 
 fn metric_of<'a>(experiment: &'a Experiment, row: &Row) -> Option<&'a Metric> {
@@ -123,6 +134,9 @@ fn verdict_class(verdict: &Verdict) -> &'static str {
 
 /// What a ratio means, in words: never a bare "x % faster".
 fn in_words(compared: &Comparison, metric: &Metric) -> String {
+    if matches!(compared.verdict, Verdict::TooFew { .. }) {
+        return "may be anything yet".to_owned();
+    }
     let change = format::percent((compared.ratio - 1.0).abs());
     let direction = if compared.ratio < 1.0 { "less" } else { "more" };
     match (metric.better, metric.unit) {
@@ -168,6 +182,11 @@ fn hero(experiment: &Experiment, analysis: &Analysis) -> String {
     }
 }
 
+/// Cells to this length are figures with their unit or interval.
+const FIGURE: usize = 22;
+/// Columns of which each has room for such a figure.
+const NARROW: usize = 9;
+
 fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = head
         .iter()
@@ -181,8 +200,14 @@ fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
                 .enumerate()
                 .map(|(index, cell)| match index {
                     0 => format!("<th scope=\"row\" role=\"rowheader\">{}</th>", escape(cell)),
+                    // A figure is not to be torn apart.
                     _ => format!(
-                        "<td role=\"cell\" data-name=\"{}\">{}</td>",
+                        "<td role=\"cell\"{} data-name=\"{}\">{}</td>",
+                        if cell.chars().count() <= FIGURE && head.len() <= NARROW {
+                            " class=\"figure\""
+                        } else {
+                            ""
+                        },
                         escape(head.get(index).unwrap_or(&"")),
                         escape(cell)
                     ),
@@ -315,17 +340,17 @@ fn spread(experiment: &Experiment, analysis: &Analysis) -> String {
         .filter_map(|(arm, summary)| {
             let summary = summary.as_ref()?;
             let compared = row.comparisons.get(arm).and_then(Option::as_ref);
-            let deviation =
-                compared
-                    .and_then(|c| c.deviation_ratio)
-                    .map_or_else(String::new, |(ratio, i)| {
-                        format!(
-                            "{} ({} … {})",
-                            format::ratio(ratio, None),
-                            format::ratio(i.low, None),
-                            format::ratio(i.high, None)
-                        )
-                    });
+            let deviation = compared.and_then(|c| c.deviation_ratio).map_or_else(
+                || format::MISSING.to_owned(),
+                |(ratio, i)| {
+                    format!(
+                        "{} ({} … {})",
+                        format::ratio(ratio, None),
+                        format::ratio(i.low, None),
+                        format::ratio(i.high, None)
+                    )
+                },
+            );
             Some(vec![
                 experiment.arms[arm].name.clone(),
                 value(summary.mean),
@@ -503,10 +528,22 @@ fn warnings(analysis: &Analysis) -> String {
 }
 
 fn environment(experiment: &Experiment) -> String {
+    let mut out = String::from("<h2>What was compared</h2>");
+    let arms: String = experiment
+        .arms
+        .iter()
+        .map(|arm| {
+            format!(
+                "<dt>{}</dt><dd>{}</dd>",
+                escape(&arm.name),
+                escape(&arm.description)
+            )
+        })
+        .collect();
+    out.push_str(&format!("<dl class=\"facts\">{arms}</dl>"));
     let Some(base) = experiment.arms.first().and_then(|a| a.environment.as_ref()) else {
-        return String::new();
+        return out;
     };
-    let mut out = String::from("<h2>Environment</h2>");
     for arm in experiment.arms.iter().skip(1) {
         let Some(env) = &arm.environment else {
             continue;

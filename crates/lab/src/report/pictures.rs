@@ -80,8 +80,15 @@ fn forest_on(
     margin: f64,
     reach: f64,
 ) -> String {
-    let height = 48.0 + real(rows.len()) * 24.0;
-    let left = if width < 500.0 { 110.0 } else { 190.0 };
+    // On narrow paper names stand above their lines.
+    let narrow = width < 500.0;
+    let height = 60.0 + real(rows.len()) * if narrow { 36.0 } else { 24.0 };
+    let longest = rows.iter().map(|r| r.0.chars().count()).max().unwrap_or(0);
+    let left = if narrow {
+        12.0
+    } else {
+        (real(longest) * 6.8 + 20.0).clamp(120.0, 320.0)
+    };
     let plane =
         Plane::new((width, height), (-reach, reach), (0.0, real(rows.len()))).with_left(left);
     let mut out = plane.open("ratios to the base with 95 % intervals", class);
@@ -102,11 +109,15 @@ fn forest_on(
         plane.floor()
     ));
     for (index, (name, arm, compared)) in rows.iter().enumerate() {
-        let y = plane.py(real(rows.len() - index) - 0.5);
+        let y = plane.py(real(rows.len() - index) - if narrow { 0.7 } else { 0.5 });
+        let (x, lift, anchor) = if narrow {
+            (2.0, -10.0, "start")
+        } else {
+            (left - 10.0, 4.0, "end")
+        };
         out.push_str(&format!(
-            "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            left - 10.0,
-            y + 4.0,
+            "<text class=\"name\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            y + lift,
             escape(name)
         ));
         if let Some(i) = compared.interval {
@@ -459,14 +470,18 @@ fn resource(experiment: &Experiment, chart: &Chart, runs: &[&Run]) -> String {
             sums.into_iter().fold(0.0, f64::max)
         })
         .fold(0.0, f64::max);
-    if plots.is_empty() {
+    if plots.iter().all(|p| p.lines.is_empty()) {
         return String::new();
     }
+    let longest = runs.iter().map(|run| run_length(run)).fold(0.0, f64::max);
+    // As wide as they are shown, so that their letters are not enlarged or reduced.
+    let width = if plots.len() == 1 { 900.0 } else { 440.0 };
     let drawings: String = plots
         .into_iter()
         .map(|mut p| {
             p.y_most = Some(most);
-            format!("<div>{}</div>", p.draw(440.0, "half"))
+            p.x_range = Some((0.0, longest));
+            format!("<div>{}</div>", p.draw(width, "half"))
         })
         .collect();
     let keys = resource_plot(chart, runs[0], "").legend();
@@ -474,6 +489,16 @@ fn resource(experiment: &Experiment, chart: &Chart, runs: &[&Run]) -> String {
         "<figure class=\"resource\"><figcaption>{}</figcaption>{keys}<div class=\"pair\">{drawings}</div></figure>",
         escape(chart.title)
     )
+}
+
+/// Seconds from the start to the last thing known of a run.
+fn run_length(run: &Run) -> f64 {
+    let sampled = run.samples.as_ref().and_then(|s| s.time.last().copied());
+    run.phases
+        .iter()
+        .map(|phase| phase.to)
+        .chain(sampled)
+        .fold(0.0, f64::max)
 }
 
 fn resource_plot(chart: &Chart, run: &Run, arm: &str) -> Plot {
@@ -492,6 +517,7 @@ fn resource_plot(chart: &Chart, run: &Run, arm: &str) -> Plot {
             class: format!("r{index}"),
             label: Some((*label).to_owned()),
         })
+        .filter(|line| line.points.iter().any(|point| point.1.is_finite()))
         .collect();
     Plot {
         title: format!("{} during a run of {arm}", chart.title),

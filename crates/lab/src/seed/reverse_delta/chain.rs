@@ -76,6 +76,8 @@ pub(super) struct Chain<'a> {
     arena: Arena,
     contenders: &'a [Box<dyn Contender + 'a>],
     storage: &'a Storage,
+    /// Between looks at the machine: short where restores are.
+    look: Duration,
     /// Digest of the relation files, equal for all restores by layers.
     digest: Option<String>,
     checked: Vec<bool>,
@@ -116,6 +118,7 @@ impl<'a> Chain<'a> {
             arena,
             contenders,
             storage,
+            look: Duration::from_millis(if scale < 10 { 50 } else { 500 }),
             digest: None,
             checked: vec![false; contenders.len() + ORDERS.len()],
         };
@@ -242,7 +245,7 @@ impl<'a> Chain<'a> {
             Sampler::start(Watch {
                 data: Some(target.clone()),
                 process: Some(std::process::id()),
-                period: Some(Duration::from_millis(500)),
+                period: Some(self.look),
             })
         });
         let mut run = Run {
@@ -274,6 +277,11 @@ impl<'a> Chain<'a> {
                 &mut contender.restore(&self.arena, increments, &target),
             )?;
             run.values.remove("stored");
+            run.phases.push(Phase {
+                name: "restore".to_owned(),
+                from: 0.0,
+                to: run.values["time"],
+            });
         }
         run.seconds = run.values["time"];
         run.samples = sampler.map(Sampler::finish);
