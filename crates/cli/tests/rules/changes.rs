@@ -2,7 +2,9 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::time::SystemTime;
 
 use pgstrata_lab::cluster::{Builder, Cluster, Major, StopMode, require_same_dump};
@@ -62,7 +64,7 @@ fn rule_4_2_a_truncated_visibility_map_does_not_come_back_on_15() {
 
 #[test]
 fn rule_4_2_a_truncated_visibility_map_does_not_come_back_on_18() {
-    for source in ["lsn", "digest"] {
+    for source in ["lsn", "digest", "summary"] {
         rule_4_2_a_truncated_visibility_map_does_not_come_back(Major::V18, source);
     }
 }
@@ -147,6 +149,52 @@ fn rule_4_5_a_file_of_the_same_name_is_not_the_same_file() {
     rule_4_6_a_file_of_an_odd_size_is_kept_to_the_byte(&scene);
     rule_4_8_what_wal_level_minimal_does_not_log_is_not_missed(&scene);
     rule_4_7_an_older_copy_of_the_cluster_is_not_told_by_lsns(&scene);
+}
+
+/// A relation grows beyond its first file, and shrinks again: the second stays, and is empty.
+#[test]
+fn rule_4_5_a_second_segment_comes_and_goes() {
+    let scene = Scene::start(Cluster::builder(Major::V15));
+    scene.sql(
+        "CREATE TABLE big (id int, pad text); INSERT INTO big VALUES (0, 'first'); CHECKPOINT",
+    );
+    let path = scene.sql("SELECT pg_relation_filepath('big')");
+    let (first, second) = (path.clone(), format!("{path}.1"));
+    scene.0.backup(&["--type", "full"]);
+    // Pages that were added and never written, up to the last one.
+    scene.offline(|cluster| {
+        let file = cluster.pgdata().join(&first);
+        let file = OpenOptions::new().write(true).open(file).unwrap();
+        file.set_len(1 << 30).unwrap();
+    });
+    scene.sql(
+        "INSERT INTO big SELECT g, repeat('x', 500) FROM generate_series(1, 3000) g; CHECKPOINT",
+    );
+    assert!(scene.0.cluster.pgdata().join(&second).exists());
+    let stored = |layer: &Value| number(layer, "/totals/pages_stored");
+    let idle = 1000;
+    let grown = stored(&scene.incremental("lsn"));
+    assert!((200..idle).contains(&grown), "{grown}");
+    scene.sql("UPDATE big SET pad = 'y' WHERE id % 100 = 1; CHECKPOINT");
+    scene.incremental("lsn");
+    scene.0.cluster.stop(StopMode::Fast).unwrap();
+    let restored = scene.0.restore("two-segments", &["--type", "none"]);
+    for segment in [&first, &second] {
+        let mut cmp = Command::new("cmp");
+        cmp.args([
+            scene.0.cluster.pgdata().join(segment),
+            restored.join(segment),
+        ]);
+        assert!(cmp.status().unwrap().success(), "{segment} differs");
+    }
+    let on_disk = fs::metadata(restored.join(&first)).unwrap().blocks() * 512;
+    assert!(on_disk < 1 << 20, "zeros take {on_disk} bytes on disk");
+    scene.0.cluster.start().unwrap();
+    scene.sql("DELETE FROM big WHERE id > 0; VACUUM big; CHECKPOINT");
+    scene.require_bytes("one-segment", "lsn");
+    let size = |root: &Path| fs::metadata(root.join(&second)).unwrap().len();
+    let restored = scene.0.target("one-segment");
+    assert_eq!((size(scene.0.cluster.pgdata()), size(&restored)), (0, 0));
 }
 
 /// Files without page LSNs, databases without block references, and bits without WAL.
