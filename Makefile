@@ -41,10 +41,13 @@ bench-tracker: setup ## what the page tracker costs, on and off in one server
 	ext/test/run --only ../bench/tracker MEASURE=1 18
 	ext/test/run --only ../bench/tracker MEASURE=1 15
 
-install: ## build pgstrata and its lab and install them below PREFIX
+install: ## build pgstrata and its lab; install them, manual page and completions below PREFIX
 	cargo build --locked --release --package pgstrata --package pgstrata-lab --bins
 	install -D target/release/pgstrata $(DESTDIR)$(PREFIX)/bin/pgstrata
 	install -D target/release/pgstrata-lab $(DESTDIR)$(PREFIX)/bin/pgstrata-lab
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	target/release/pgstrata man >$(DESTDIR)$(PREFIX)/share/man/man1/pgstrata.1
+	target/release/pgstrata completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/pgstrata
 
 clean: ## remove what was built and what scripts/setup put here
 	cargo clean

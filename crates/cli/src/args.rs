@@ -184,6 +184,21 @@ pub(crate) enum Command {
     #[command(visible_alias = "validate", after_help = examples::VERIFY)]
     Verify(VerifyArgs),
 
+    /// Merge layers of a chain into one, in the repository, without the server
+    ///
+    /// Makes a full layer out of a chain, or one increment out of several adjacent ones. What it makes restores
+    /// to the same bytes as LABEL; layers that stand on LABEL may stand on it. It is read back and compared
+    /// before inputs go, and they go only with --confirm.
+    #[command(after_help = examples::MERGE)]
+    Merge(MergeArgs),
+
+    /// Remove layers and WAL that no rule keeps; without --confirm only show them
+    ///
+    /// Never removes a layer on which a kept one stands, nor WAL that a kept one needs; nothing while a backup
+    /// runs. Histories of timelines are kept for ever.
+    #[command(after_help = examples::EXPIRE)]
+    Expire(ExpireArgs),
+
     /// The page tracker, the server extension that knows which pages changed
     #[command(after_help = examples::TRACKER)]
     Tracker {
@@ -205,21 +220,6 @@ pub(crate) enum Command {
         )]
         arguments: Vec<OsString>,
     },
-
-    /// Merge layers of a chain into one, in the repository, without the server
-    ///
-    /// Makes a full layer out of a chain, or one increment out of several adjacent ones. What it makes restores
-    /// to the same bytes as LABEL; layers that stand on LABEL may stand on it. It is read back and compared
-    /// before inputs go, and they go only with --confirm.
-    #[command(after_help = examples::MERGE)]
-    Merge(MergeArgs),
-
-    /// Remove layers and WAL that no rule keeps; shows what it would do, does it with --confirm
-    ///
-    /// Never removes a layer on which a kept one stands, nor WAL that a kept one needs; nothing while a backup
-    /// runs. Histories of timelines are kept for ever.
-    #[command(after_help = examples::EXPIRE)]
-    Expire(ExpireArgs),
 
     /// Print a completion script for a shell
     #[command(after_help = examples::COMPLETIONS)]
