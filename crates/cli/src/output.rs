@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::args::{LogLevel, Output};
 use crate::exit;
+use crate::progress::AboveBar;
 
 /// Writes to standard output; a closed pipe is the reader's wish and no error.
 pub(crate) fn print(text: &str) {
@@ -66,7 +67,7 @@ pub(crate) fn start_log(level: LogLevel) {
     let filter = format!("{others},pgstrata={level},pgstrata_engine={level}");
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
-        .with_writer(io::stderr)
+        .with_writer(|| AboveBar)
         .with_target(false)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
         .init();

@@ -1,9 +1,10 @@
 //! Shows how far a long act has come: a bar on a terminal, else a log line now and then.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use pgstrata_engine::progress::{Progress, Reading};
 use tokio::task::JoinHandle;
 
@@ -12,6 +13,22 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Smooth for the eye.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
+
+/// The bar that is on the terminal, if one is.
+static TERMINAL: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Standard error for lines that must not run into the bar.
+pub(crate) struct AboveBar;
+
+impl io::Write for AboveBar {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        TERMINAL.suspend(|| io::stderr().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
 
 /// Draws until dropped.
 pub(crate) struct Display(JoinHandle<()>, Option<ProgressBar>);
@@ -23,7 +40,7 @@ impl Display {
         if !wanted {
             return Self(tokio::spawn(std::future::ready(())), None);
         }
-        if std::io::stderr().is_terminal() {
+        if io::stderr().is_terminal() {
             let bar = bar(act);
             let shown = bar.clone();
             return Self(tokio::spawn(draw(shown, progress)), Some(bar));
@@ -45,7 +62,7 @@ fn bar(act: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template(
         "{prefix} {wide_bar} {percent:>3}% {bytes}/{total_bytes} {msg} {binary_bytes_per_sec} ETA {eta}",
     );
-    let bar = ProgressBar::no_length().with_prefix(act);
+    let bar = TERMINAL.add(ProgressBar::no_length().with_prefix(act));
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }
@@ -57,7 +74,7 @@ async fn draw(bar: ProgressBar, progress: Progress) {
             bar.set_length(now.total_bytes);
         }
         bar.set_message(format!(
-            "{} pages, {} in the repository",
+            "{} pages, {} stored",
             now.pages,
             HumanBytes(now.stored_bytes)
         ));
@@ -85,7 +102,7 @@ fn line(now: Reading, elapsed: Duration) -> String {
         _ => "unknown".to_owned(),
     };
     format!(
-        "{} of {}, {} pages, {} in the repository, {}/s, ETA {eta}",
+        "{} of {}, {} pages, {} stored, {}/s, ETA {eta}",
         HumanBytes(now.done_bytes),
         HumanBytes(now.total_bytes),
         now.pages,
@@ -109,7 +126,7 @@ mod tests {
         let text = line(now, Duration::from_secs(10));
         assert_eq!(
             text,
-            "100.00 MiB of 300.00 MiB, 12800 pages, 40.00 MiB in the repository, 10.00 MiB/s, ETA 20 seconds"
+            "100.00 MiB of 300.00 MiB, 12800 pages, 40.00 MiB stored, 10.00 MiB/s, ETA 20 seconds"
         );
     }
 
