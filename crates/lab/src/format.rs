@@ -212,3 +212,96 @@ pub fn with_spread(values: &[f64], unit: Unit, largest: f64) -> String {
         number
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Unit, clock, decimals, p_value, percent, ratio, value, with_spread};
+
+    #[test]
+    fn values_have_three_digits_and_the_unit_that_suits_them() {
+        for (given, unit, expected) in [
+            (0.0, Unit::Seconds, "0 s"),
+            (0.000_000_9, Unit::Seconds, "0.900 µs"),
+            (0.000_017, Unit::Seconds, "17.0 µs"),
+            (0.000_999, Unit::Seconds, "999 µs"),
+            (0.001_234, Unit::Seconds, "1.23 ms"),
+            (0.1, Unit::Seconds, "100 ms"),
+            (1.0, Unit::Seconds, "1.00 s"),
+            (59.94, Unit::Seconds, "59.9 s"),
+            (0.0, Unit::Bytes, "0 B"),
+            (512.0, Unit::Bytes, "512 B"),
+            (1024.0, Unit::Bytes, "1.00 kiB"),
+            (1_048_576.0, Unit::Bytes, "1.00 MiB"),
+            (1_610_612_736.0, Unit::Bytes, "1.50 GiB"),
+            (104_857_600.0, Unit::BytesPerSecond, "100 MiB/s"),
+            (110_873.0, Unit::PerSecond, "111k"),
+            (999.0, Unit::PerSecond, "999"),
+            (f64::NAN, Unit::Seconds, "–"),
+            (f64::INFINITY, Unit::Bytes, "–"),
+        ] {
+            assert_eq!(value(given, unit), expected, "{given} {unit:?}");
+        }
+    }
+
+    #[test]
+    fn a_ratio_has_the_digits_of_its_interval_and_is_never_one_by_rounding() {
+        for (given, half, expected) in [
+            (1.0, None, "1.000"),
+            (0.9995, None, "0.99950"),
+            (1.0004, None, "1.00040"),
+            (1.2, None, "1.200"),
+            (12.34, None, "12.3"),
+            (1.004, Some(0.014), "1.004"),
+            (1.07, Some(0.22), "1.07"),
+            (0.973, Some(0.005), "0.973"),
+            (0.97349, Some(0.000_2), "0.9735"),
+            (0.48, Some(1e-9), "0.4800"),
+            (123.4, Some(5.0), "123.4"),
+            (f64::NAN, None, "–"),
+        ] {
+            assert_eq!(ratio(given, half), expected, "{given} {half:?}");
+        }
+    }
+
+    #[test]
+    fn a_half_width_justifies_its_first_digit_or_two_after_a_one() {
+        for (half, expected) in [
+            (2_100.0, 0),
+            (0.5, 1),
+            (0.1, 2),
+            (0.19, 2),
+            (0.02, 2),
+            (0.014, 3),
+            (0.0996, 2),
+            (0.003, 3),
+            (0.0, 3),
+            (f64::NAN, 3),
+        ] {
+            assert_eq!(decimals(half), expected, "{half}");
+        }
+    }
+
+    #[test]
+    fn shares_probabilities_and_clocks_read_naturally() {
+        for (share, expected) in [
+            (0.01, "1 %"),
+            (0.005, "0.5 %"),
+            (0.1234, "12 %"),
+            (0.0004, "0.04 %"),
+            (0.0, "0 %"),
+            (1.0, "100 %"),
+        ] {
+            assert_eq!(percent(share), expected, "{share}");
+        }
+        assert_eq!(p_value(0.000_4), "< 0.001");
+        assert_eq!(p_value(0.0313), "0.031");
+        assert_eq!(clock(975.0), "16:15");
+        let spread = with_spread(
+            &[110_000.0, 112_000.0, 111_000.0],
+            Unit::PerSecond,
+            112_000.0,
+        );
+        assert!(spread.starts_with("111"), "{spread}");
+        assert!(spread.contains('±'), "{spread}");
+    }
+}

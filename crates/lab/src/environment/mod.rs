@@ -150,9 +150,13 @@ pub struct Difference {
 }
 
 /// Facts that differ between any two captures and mean nothing.
-const VOLATILE: [&str; 5] = [
+const VOLATILE: [&str; 9] = [
     "noise.",
     "memory.available",
+    "memory.page_tables",
+    "memory.hugepages_free",
+    "disk.free",
+    "power.temperature",
     "time.",
     "server.pid",
     "server.started",

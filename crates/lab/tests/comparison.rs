@@ -1,0 +1,273 @@
+//! Comparisons of real servers: same state, honest verdicts, what spoils them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that fails says where"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pgstrata_lab::cluster::Major;
+use pgstrata_lab::stat::verdict::Verdict;
+use support::{Lab, said, text};
+
+fn arm(name: &str, major: Major, more: &str) -> String {
+    format!("{name}:bindir={}{more}", major.bindir().unwrap().display())
+}
+
+const QUICK: [&str; 8] = ["-T", "1", "--warmup", "0", "--settle", "0s", "-s", "1"];
+
+fn ab<'a>(base: &'a str, arm: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut words = vec!["ab", "--base", base, "--arm", arm];
+    words.extend(QUICK);
+    words.extend(more);
+    words
+}
+
+#[test]
+fn two_versions_are_compared_from_the_same_state_and_told_apart() {
+    let lab = Lab::new();
+    let (old, new) = (
+        arm("17", Major::V17, ""),
+        arm("18", Major::V18, ",initdb=--no-data-checksums"),
+    );
+    let (experiment, printed) =
+        lab.experiment(&ab(&old, &new, &["-w", "simple-update", "--blocks", "2"]));
+    for index in 0..2 {
+        let states: BTreeSet<(&String, &String)> = experiment
+            .runs
+            .iter()
+            .filter(|run| run.arm == index)
+            .map(|run| (&run.facts["data"], &run.facts["wal_segments"]))
+            .collect();
+        assert_eq!(states.len(), 1, "{states:?}");
+    }
+    assert!(experiment.runs.iter().all(|run| run.values["tps"] > 0.0));
+    let warned = |id: &str| experiment.warnings.iter().any(|w| w.id == id);
+    assert!(warned("ENV-ARMS-CHECKSUMS"));
+    assert!(warned("HYPOTHESIS-NONE"));
+    assert!(printed.contains("needs at least 6"), "{printed}");
+    let page = std::fs::read_to_string(lab.out().join("report.html")).unwrap();
+    assert!(page.contains("server.version_num"));
+}
+
+#[test]
+fn a_workload_that_misses_the_hypothesis_withholds_the_verdict() {
+    let lab = Lab::new();
+    let (one, other) = (
+        arm("small", Major::V17, ""),
+        arm("large", Major::V17, ",guc.shared_buffers=64MB"),
+    );
+    let out = lab.out();
+    let words = ab(
+        &one,
+        &other,
+        &[
+            "--blocks",
+            "1",
+            "--hypothesis",
+            "a larger ring makes COPY faster",
+            "--expect",
+            "pg_stat_io.bulkwrite.writes > 0",
+            "--out",
+            out.to_str().unwrap(),
+        ],
+    );
+    let output = lab.run(&words);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    let printed = text(&output.stdout);
+    assert!(
+        printed.contains("the workload did not exercise"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_known_effect_is_found_with_an_interval_that_holds_it() {
+    let lab = Lab::new();
+    let script = lab.scratch.path().join("pause.sql");
+    std::fs::write(
+        &script,
+        "SELECT pg_sleep(current_setting('lab.pause')::float);\n",
+    )
+    .unwrap();
+    let (one, other) = (
+        arm("short", Major::V18, ",guc.lab.pause=0.010"),
+        arm("long", Major::V18, ",guc.lab.pause=0.015"),
+    );
+    let (experiment, _) = lab.experiment(&ab(
+        &one,
+        &other,
+        &[
+            "-w",
+            script.to_str().unwrap(),
+            "--state",
+            "reuse",
+            "--blocks",
+            "6",
+        ],
+    ));
+    let analysis = pgstrata_lab::analysis::analyse(&experiment);
+    let compared = analysis.row("tps").unwrap().comparisons[1].clone().unwrap();
+    assert_eq!(compared.verdict, Verdict::Worse);
+    let interval = compared.interval.unwrap();
+    // Two thirds, but for what a query takes beside its pause.
+    assert!(interval.low > 0.6, "{interval:?}");
+    assert!(interval.high < 0.75, "{interval:?}");
+}
+
+#[test]
+fn a_block_with_a_failed_transaction_does_not_count() {
+    let lab = Lab::new();
+    let path = |name: &str, sql: &str| {
+        let path = lab.scratch.path().join(name);
+        std::fs::write(&path, sql).unwrap();
+        path.display().to_string()
+    };
+    let setup = path("setup.sql", "CREATE SEQUENCE lab_count");
+    let script = path(
+        "fails-once.sql",
+        "DO $$ BEGIN IF nextval('lab_count') = 40 THEN RAISE SQLSTATE '40001'; END IF; PERFORM pg_sleep(0.01); END $$;\n",
+    );
+    let (one, other) = (
+        arm("one", Major::V18, &format!(",setup={setup}")),
+        arm(
+            "other",
+            Major::V18,
+            &format!(",setup={setup},guc.work_mem=8MB"),
+        ),
+    );
+    let (experiment, printed) = lab.experiment(&ab(
+        &one,
+        &other,
+        &["-w", &script, "--state", "reuse", "--blocks", "3"],
+    ));
+    let failed: Vec<usize> = experiment
+        .runs
+        .iter()
+        .filter(|run| run.values["failed"] > 0.0)
+        .map(|run| run.block)
+        .collect();
+    // Each of the two servers fails one transaction, in its first block.
+    assert_eq!(failed, [0, 0]);
+    assert_eq!(experiment.complete_blocks(), [1, 2]);
+    assert!(printed.contains("RUN-FAILED-TRANSACTIONS"), "{printed}");
+    assert!(printed.contains("1 dropped"), "{printed}");
+}
+
+#[test]
+fn a_program_replaced_between_runs_ends_all_trust() {
+    let lab = Lab::new();
+    // The installation of 17 holds all it needs, and finds it from anywhere.
+    let copy = lab.scratch.path().join("installation");
+    let copied = Command::new("cp")
+        .args(["-r", "--reflink=auto"])
+        .arg(Major::V17.bindir().unwrap().parent().unwrap())
+        .arg(&copy)
+        .status()
+        .unwrap();
+    assert!(copied.success());
+    let bindir = copy.join("bin");
+    // The server's user must reach it.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(lab.scratch.path(), open).unwrap();
+    let base = format!("server:bindir={}", bindir.display());
+    let out = lab.out();
+    let mut words = vec![
+        "ab",
+        "--base",
+        &base,
+        "--aa",
+        "--blocks",
+        "3",
+        "-w",
+        "simple-update",
+    ];
+    words.extend(QUICK);
+    words.extend(["--out", out.to_str().unwrap()]);
+    let mut told = String::new();
+    let mut child = lab
+        .command(&words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+        let line = line.unwrap();
+        told.push_str(&format!("{line}\n"));
+        if line.starts_with("block 1/3") {
+            let replaced = bindir.join("postgres.new");
+            std::fs::copy(bindir.join("postgres"), &replaced).unwrap();
+            // A byte behind its end is another program, and runs the same.
+            let mut file = std::fs::OpenOptions::new()
+                .append(true)
+                .open(&replaced)
+                .unwrap();
+            file.write_all(b"\n").unwrap();
+            drop(file);
+            std::fs::rename(&replaced, bindir.join("postgres")).unwrap();
+        }
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(
+        text(&output.stdout).contains("ENV-EXE-CHANGED"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn a_budget_ends_an_experiment_before_its_plan() {
+    let lab = Lab::new();
+    let base = arm("server", Major::V18, "");
+    let out = lab.out();
+    let mut words = vec![
+        "ab", "--base", &base, "--aa", "--budget", "12s", "--blocks", "500",
+    ];
+    words.extend(QUICK);
+    words.extend(["--out", out.to_str().unwrap()]);
+    let began = Instant::now();
+    let output = lab.run(&words);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    // The budget, one run beyond it, and what it takes to end.
+    assert!(
+        began.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[test]
+fn two_labs_do_not_measure_each_other() {
+    let lab = Lab::new();
+    let mut held = std::fs::File::create(lab.scratch.path().join("lock")).unwrap();
+    held.write_all(b"process 4711 since 2026-11-21T09:31:00Z\n")
+        .unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let out = lab.out();
+    let mut child = lab
+        .command(&[
+            "seed", "block-io", "--size", "0.01", "--repeat", "1", "--out",
+        ])
+        .arg(&out)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert_eq!(
+        told.next().unwrap().unwrap(),
+        "waiting for another lab on this machine: process 4711 since 2026-11-21T09:31:00Z"
+    );
+    assert!(!out.exists(), "it did not wait");
+    drop(held);
+    let rest: Vec<String> = told.map(Result::unwrap).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{rest:?}");
+    assert!(out.join("result.json").exists());
+}

@@ -1,0 +1,134 @@
+//! Gates, exports and reports: from results made up, with a known effect.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that fails says where"
+)]
+
+mod support;
+
+use std::process::Output;
+
+use support::{Lab, made, said, text};
+
+fn saved(effect: f64, noise: f64) -> Lab {
+    let lab = Lab::new();
+    std::fs::create_dir(lab.out()).unwrap();
+    made::experiment(effect, noise).save(&lab.out()).unwrap();
+    lab
+}
+
+fn ask(lab: &Lab, words: &[&str]) -> Output {
+    let out = lab.out();
+    let mut all = vec![words[0], out.to_str().unwrap()];
+    all.extend(&words[1..]);
+    lab.run(&all)
+}
+
+#[test]
+fn a_gate_passes_fails_or_says_that_it_cannot_tell() {
+    for (effect, noise, code) in [(1.06, 0.005, 0), (0.9, 0.005, 1), (0.985, 0.2, 3)] {
+        let lab = saved(effect, noise);
+        let junit = lab.scratch.path().join("junit.xml");
+        let output = ask(
+            &lab,
+            &[
+                "gate",
+                "--fail-if",
+                "tps < 0.98",
+                "--junit",
+                junit.to_str().unwrap(),
+            ],
+        );
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{effect} {}",
+            said(&output)
+        );
+        let xml = std::fs::read_to_string(&junit).unwrap();
+        assert_eq!(xml.matches("<testcase").count(), 1, "{xml}");
+        assert_eq!(xml.contains("<failure"), code == 1, "{xml}");
+        assert_eq!(xml.contains("<error"), code == 3, "{xml}");
+        assert!(xml.contains(r#"tests="1""#), "{xml}");
+        for opened in ["testsuites", "testsuite", "testcase"] {
+            assert_eq!(
+                xml.matches(&format!("<{opened}>")).count()
+                    + xml.matches(&format!("<{opened} ")).count(),
+                xml.matches(&format!("</{opened}>")).count()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_condition_nobody_understands_is_a_mistake_of_the_caller() {
+    let lab = saved(1.0, 0.01);
+    let output = ask(&lab, &["gate", "--fail-if", "speed good"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+}
+
+#[test]
+fn a_result_is_analysed_again_to_the_same_numbers() {
+    let lab = saved(1.06, 0.01);
+    let first = ask(&lab, &["report", "--json"]);
+    let second = ask(&lab, &["report", "--json"]);
+    assert_eq!(first.status.code(), Some(0), "{}", said(&first));
+    assert_eq!(first.stdout, second.stdout);
+    let page = |name: &str| {
+        let path = lab.scratch.path().join(name);
+        let output = ask(&lab, &["report", "--html", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        std::fs::read(path).unwrap()
+    };
+    assert_eq!(page("one.html"), page("two.html"));
+}
+
+#[test]
+fn exports_hold_every_run_and_every_arm() {
+    let lab = saved(1.06, 0.01);
+    let csv = text(&ask(&lab, &["report", "--csv"]).stdout);
+    // A head and one line for each value of each of twenty runs.
+    assert!(csv.lines().count() >= 21, "{csv}");
+    let bencher: serde_json::Value =
+        serde_json::from_slice(&ask(&lab, &["report", "--bencher"]).stdout).unwrap();
+    for arm in ["ab base", "ab new"] {
+        let measure = &bencher[arm]["tps"];
+        let value = measure["value"].as_f64().unwrap();
+        assert!(measure["lower_value"].as_f64().unwrap() <= value);
+        assert!(measure["upper_value"].as_f64().unwrap() >= value);
+    }
+}
+
+#[test]
+fn results_of_two_sessions_are_at_most_possibly_different() {
+    let (one, other) = (saved(1.0, 0.01), saved(1.0, 0.01));
+    let mut slower = made::experiment(1.0, 0.01);
+    for run in &mut slower.runs {
+        run.values.insert("tps".to_owned(), run.values["tps"] * 0.5);
+    }
+    slower.save(&other.out()).unwrap();
+    let output = one.run(&[
+        "compare",
+        one.out().to_str().unwrap(),
+        other.out().to_str().unwrap(),
+    ]);
+    let said = said(&output);
+    assert!(said.contains("STAT-UNPAIRED"), "{said}");
+    assert!(said.contains("possibl"), "{said}");
+}
+
+#[test]
+fn a_plan_says_how_many_blocks_an_effect_needs() {
+    let lab = saved(1.0, 0.02);
+    let out = lab.out();
+    let output = lab.run(&[
+        "plan",
+        "--pilot",
+        out.to_str().unwrap(),
+        "--min-effect",
+        "2%",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(text(&output.stdout).contains("blocks"), "{}", said(&output));
+}
