@@ -648,7 +648,7 @@ pub(crate) struct ExpireArgs {
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) confirm: bool,
 
-    /// Show what would be done and do nothing [default]
+    /// Show what would be done and do nothing (the default)
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

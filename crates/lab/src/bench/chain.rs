@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::contender::{Arena, Contender, tree_bytes};
 use super::limits::limits;
 use super::measure::{self, Cost};
+use super::profile::{Profile, profile};
 use crate::cluster::Cluster;
 
 /// Data, and how it changes.
@@ -196,6 +197,38 @@ impl Chain<'_> {
                 .sql("postgres", "VACUUM (FREEZE, ANALYZE)")?;
         }
         Ok(samples)
+    }
+
+    /// One more round of one contender, into flame graphs in `directory`.
+    ///
+    /// # Errors
+    /// See [`profile()`].
+    pub fn profiled(&self, contender: &dyn Contender, directory: &Path) -> Result<Vec<Profile>> {
+        let mut profiles = Vec::new();
+        let mut note = |act: &str, command: &mut Command| -> Result<()> {
+            self.cool()?;
+            let name = format!("{}-{act}", self.workload.name());
+            profiles.push(profile(command, directory, &name)?);
+            Ok(())
+        };
+        self.select(Some(contender))?;
+        contender.reset(self.arena)?;
+        self.arena.cluster.sql("postgres", "CHECKPOINT")?;
+        note("full", &mut contender.full(self.arena))?;
+        for nth in 1..=self.workload.increments() {
+            self.workload.change(&self.arena.cluster)?;
+            self.arena.cluster.sql("postgres", "CHECKPOINT")?;
+            let act = format!("incremental-{nth}");
+            note(&act, &mut contender.incremental(self.arena, nth))?;
+        }
+        let target = self.arena.fresh_dir("restored")?;
+        let increments = self.workload.increments();
+        note(
+            "restore",
+            &mut contender.restore(self.arena, increments, &target),
+        )?;
+        fs::remove_dir_all(&target)?;
+        Ok(profiles)
     }
 
     fn shuffled(&self, random: &mut Pcg64) -> Vec<&dyn Contender> {

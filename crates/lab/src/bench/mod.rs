@@ -10,4 +10,5 @@ pub mod measure;
 pub mod native;
 pub mod pgbackrest;
 pub mod pgstrata;
+pub mod profile;
 pub mod table;

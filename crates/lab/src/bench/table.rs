@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::chain::Sample;
+use super::profile::Profile;
 use crate::number::real_u64;
 use crate::stat;
 
@@ -120,6 +121,28 @@ pub fn render(rows: &[Row]) -> String {
                 mb(row.peak_bytes),
             );
         }
+    }
+    text
+}
+
+/// Profiles for people: where the time on cores went, and how much of the wall-clock time that was.
+#[must_use]
+pub fn profiles(profiles: &[Profile]) -> String {
+    let mut text = String::new();
+    for profile in profiles {
+        let shares: Vec<String> = profile
+            .shares
+            .iter()
+            .map(|(kind, share)| format!("{kind} {:.0} %", share * 100.0))
+            .collect();
+        let _ = writeln!(
+            text,
+            "  {:<18} {:>6.2} s on cores in {:>6.2} s: {}",
+            profile.name,
+            profile.core_seconds,
+            profile.wall_seconds,
+            shares.join(", ")
+        );
     }
     text
 }

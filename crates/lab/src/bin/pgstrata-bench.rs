@@ -64,6 +64,9 @@ struct Arguments {
     /// Seed of the order of contenders
     #[arg(long)]
     seed: Option<u64>,
+    /// Profile one more round of the first contender with perf: flame graphs into that directory
+    #[arg(long, value_name = "DIR")]
+    profile: Option<PathBuf>,
     /// Write all samples there, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -78,7 +81,7 @@ fn main() -> Result<()> {
     };
     println!("{jobs} workers, {} rounds, seed {seed}", arguments.rounds);
     let contenders = contenders(&arguments)?;
-    let mut samples = Vec::new();
+    let (mut samples, mut profiles) = (Vec::new(), Vec::new());
     let tracked = match arguments.sources.iter().any(|source| source == "tracker") {
         true => Some(TrackedServer::copy(arguments.major)?),
         false => None,
@@ -102,10 +105,17 @@ fn main() -> Result<()> {
         );
         println!("{}", table::render(&table::rows(&found)));
         samples.extend(found);
+        if let (Some(directory), Some(contender)) = (&arguments.profile, contenders.first()) {
+            fs::create_dir_all(directory)
+                .with_context(|| format!("could not create \"{}\"", directory.display()))?;
+            let found = chain.profiled(contender.as_ref(), directory)?;
+            println!("\nTime on the cores of {}", contender.name());
+            println!("{}", table::profiles(&found));
+            profiles.extend(found);
+        }
     }
     if let Some(path) = &arguments.json {
-        let document =
-            json!({ "schema": "pgstrata.bench/1", "seed": seed, "jobs": jobs, "samples": samples });
+        let document = json!({ "schema": "pgstrata.bench/1", "seed": seed, "jobs": jobs, "samples": samples, "profiles": profiles });
         fs::write(path, serde_json::to_string_pretty(&document)?)
             .with_context(|| format!("could not write \"{}\"", path.display()))?;
     }
