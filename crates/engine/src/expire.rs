@@ -3,6 +3,8 @@
 //!
 //! Nothing is removed while a layer is being made: it may be about to stand on one that would go.
 
+use std::sync::Arc;
+
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use pgstrata_layer::frame::Codec;
@@ -12,9 +14,9 @@ use pgstrata_layer::retention::{self, Held, MergeStep, Policy};
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
 use serde::Serialize;
 
-use crate::catalog::{Catalog, Layer, remove_layer, remove_leftover};
+use crate::catalog::{self, Catalog, Layer, remove_leftover};
 use crate::error::{Error, Kind, Result};
-use crate::merge::{self, MergeOptions, MergeReport, at_work};
+use crate::merge::{self, MergeOptions, MergeReport};
 use crate::progress::Progress;
 use crate::repository::Repository;
 
@@ -87,7 +89,7 @@ pub struct ExpireReport {
 /// What to remove, found out without touching anything.
 struct Found {
     step: Option<MergeStep>,
-    remove: Vec<Label>,
+    remove: Vec<Arc<Layer>>,
     leftovers: Vec<Label>,
     wal: Vec<String>,
     report: ExpireReport,
@@ -136,17 +138,28 @@ pub async fn execute(
         if merging.label.as_str() != planned.label {
             return Err(changed());
         }
-        merged = Some(merge::execute(repository, cluster, &merging, progress).await?);
+        let outcome = merge::execute(repository, cluster, &merging, progress).await;
+        merged = Some(unless_gone(repository, cluster, &[merging.label], outcome).await?);
         merge = Some(planned);
         found = find(repository, cluster, options).await?;
         if !found.report.notes.is_empty() {
             return Ok(found.report);
         }
     }
-    merge::verify_replacements(repository, cluster, &found.remove, (options.jobs, progress))
-        .await?;
-    for label in &found.remove {
-        remove_layer(repository, cluster, label).await?;
+    let unwanted = found.remove.iter().map(|layer| layer.label.clone());
+    let unwanted: Vec<Label> = unwanted.collect();
+    let verified =
+        merge::verify_replacements(repository, cluster, &unwanted, (options.jobs, progress)).await;
+    unless_gone(repository, cluster, &unwanted, verified).await?;
+    let removed = catalog::remove_layers(repository, cluster, &found.remove, None).await?;
+    if !removed.notes.is_empty() {
+        let mut report = found.report;
+        (report.merge, report.merged, report.notes) = (merge, merged, removed.notes);
+        return Ok(report);
+    }
+    if removed.labels.len() != found.remove.len() {
+        // Somebody stands on one of them now, and needs its WAL.
+        return Err(changed());
     }
     for label in &found.leftovers {
         remove_leftover(repository, cluster, label).await?;
@@ -159,6 +172,23 @@ pub async fn execute(
     let mut report = found.report;
     (report.merge, report.merged, report.done) = (merge, merged, true);
     Ok(report)
+}
+
+/// The outcome of an act on `labels`; when it failed because another expiry has removed one of them, that is said.
+async fn unless_gone<T>(
+    repository: &Repository,
+    cluster: &ClusterName,
+    labels: &[Label],
+    outcome: Result<T>,
+) -> Result<T> {
+    let Err(error) = outcome else { return outcome };
+    let catalog = Catalog::load(repository, cluster).await?;
+    let there = |label: &Label| catalog.layers.iter().any(|layer| layer.label == *label);
+    if labels.iter().all(there) {
+        return Err(error);
+    }
+    tracing::debug!(%error, "a layer has gone meanwhile");
+    Err(changed())
 }
 
 fn changed() -> Error {
@@ -182,7 +212,7 @@ async fn find(
     let catalog = Catalog::load(repository, cluster).await?;
     let layers = held(&catalog);
     let plan = retention::plan(&layers, policy, Timestamp::now());
-    let mut notes = at_work(&catalog, None);
+    let mut notes = catalog::at_work(&catalog);
     for (label, error) in &catalog.damaged {
         notes.push(format!(
             "nothing is removed, because it is not known what layer {label} stands on: {error}"
@@ -232,9 +262,12 @@ async fn find(
         wal_from: stays.iter().map(|layer| layer.manifest.start_lsn).min(),
         notes,
     };
+    let remove = remove.iter().map(|label| catalog.layer(label).cloned());
     Ok(Found {
         step: plan.merge,
-        remove,
+        remove: remove
+            .map(|layer| layer.map(Arc::new))
+            .collect::<Result<_>>()?,
         leftovers,
         wal: wal.into_iter().map(|(key, _)| key).collect(),
         report,
@@ -249,31 +282,27 @@ fn held(catalog: &Catalog) -> Vec<Held> {
             .iter()
             .position(|layer| layer.label == *label)
     };
-    let held = |layer: &Layer| {
+    let held = |(at, layer): (usize, &Layer)| {
         let chain = catalog.chain(&layer.label).unwrap_or_default();
-        let named = |other: &Layer| {
-            let mut replaced = other.manifest.replaces.iter();
-            replaced.any(|replaced| {
-                replaced.label == layer.label.as_str()
-                    && replaced.manifest_digest == layer.manifest_digest
-            })
-        };
-        let merged = |other: &Layer| {
-            let mut inputs = other.manifest.inputs.iter();
-            inputs.any(|input| {
-                input.label == layer.label.as_str()
-                    && input.manifest_digest == layer.manifest_digest
-            })
-        };
+        let own = layer.reference();
+        // Two merges at the same time make the same twice; the later one is that on which others stand.
+        let state = layer.manifest.replaces.last();
+        let later = &catalog.layers[at + 1..];
+        let twice = state.is_some_and(|state| {
+            let mut later = later.iter();
+            later.any(|other| other.manifest.replaces.last() == Some(state))
+        });
+        let replaced = |other: &Layer| other.manifest.replaces.contains(&own);
+        let merged = |other: &Layer| other.manifest.inputs.contains(&own);
         Held {
             label: layer.label.clone(),
             parent: chain.get(1).and_then(|parent| position(&parent.label)),
             finished_at: layer.manifest.finished_at,
-            replaced: catalog.layers.iter().any(named),
+            replaced: twice || catalog.layers.iter().any(replaced),
             merged: catalog.layers.iter().any(merged),
         }
     };
-    catalog.layers.iter().map(held).collect()
+    catalog.layers.iter().enumerate().map(held).collect()
 }
 
 /// Archived files that no layer of `stays` needs: recovery from a layer begins at its start and only goes forward, on

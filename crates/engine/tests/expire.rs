@@ -9,7 +9,13 @@
 
 mod restore_common;
 
-use pgstrata_engine::catalog::Catalog;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_engine::catalog::{self, Catalog, Layer};
 use pgstrata_engine::error::{Kind, Result};
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_engine::merge::{self, MergeOptions};
@@ -19,8 +25,10 @@ use pgstrata_engine::repository::fault::{Fault, FaultStore};
 use pgstrata_engine::restore;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest;
+use pgstrata_layer::removal::{self, RemovalRecord};
 use pgstrata_layer::retention::Policy;
-use restore_common::{Made, chain_of_three, copy_of, options};
+use restore_common::{Made, chain, chain_of_three, copy_of, generations, options};
 
 fn rules(policy: Policy) -> ExpireOptions {
     ExpireOptions {
@@ -206,4 +214,257 @@ async fn an_expiry_that_fails_anywhere_loses_nothing() {
         assert_newest_restores(&sound, &made).await;
     }
     assert!(failures > 50, "{failures}");
+}
+
+/// The objects of an increment on the second layer, in which nothing changed, and its manifest.
+async fn increment_on_the_second(made: &Made) -> (Label, Vec<(String, Bytes)>, Vec<u8>) {
+    let [first, second, _] = generations();
+    let elsewhere = Repository::memory();
+    let chain = chain(
+        &elsewhere,
+        &[first, second.clone(), second.clone(), second],
+        &[],
+        None,
+    )
+    .await;
+    let label = chain.labels[3].clone();
+    let catalog = Catalog::load(&elsewhere, &chain.cluster).await.unwrap();
+    let mut manifest = catalog.layer(&label).unwrap().manifest.clone();
+    manifest.parent = Some(catalog.layer(&made.labels[1]).unwrap().reference());
+    // Of which the WAL is there.
+    let third = &catalog.layer(&chain.labels[2]).unwrap().manifest;
+    manifest.start_lsn = third.start_lsn;
+    manifest.stop_lsn = third.stop_lsn;
+    manifest.backup_label.clone_from(&third.backup_label);
+    let mut objects = Vec::new();
+    for object in elsewhere
+        .list(&chain.cluster.layer_prefix(&label))
+        .await
+        .unwrap()
+    {
+        if !object.key.ends_with("/manifest") {
+            let bytes = elsewhere.get(&object.key).await.unwrap();
+            objects.push((object.key, bytes));
+        }
+    }
+    (label, objects, manifest::encode(&manifest))
+}
+
+/// A backup on the second layer that is made while an expiry runs.
+struct Meeting {
+    original: Repository,
+    made: Made,
+    label: Label,
+    objects: Vec<(String, Bytes)>,
+    manifest: Vec<u8>,
+    chain: Vec<Arc<Layer>>,
+}
+
+/// What came out of it.
+struct Met {
+    sound: Repository,
+    expired: Result<ExpireReport>,
+    /// Nothing when the expiry had ended before.
+    committed: Option<Result<()>>,
+    operations: u64,
+}
+
+impl Meeting {
+    async fn new() -> Self {
+        let original = Repository::memory();
+        let made = chain_of_three(&original).await;
+        let (label, objects, manifest) = increment_on_the_second(&made).await;
+        let catalog = Catalog::load(&original, &made.cluster).await.unwrap();
+        let chain = catalog.chain(&made.labels[1]).unwrap().into_iter();
+        Self {
+            chain: chain.map(|layer| Arc::new(layer.clone())).collect(),
+            original,
+            made,
+            label,
+            objects,
+            manifest,
+        }
+    }
+
+    async fn begin(&self, sound: &Repository, store: &FaultStore, nth: u64) {
+        while store.operation_count() <= nth {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let claim = self.made.cluster.claim_key(&self.label);
+        sound
+            .create(&claim, Bytes::from_static(b"?"))
+            .await
+            .unwrap();
+        for (key, bytes) in &self.objects {
+            sound.create(key, bytes.clone()).await.unwrap();
+        }
+    }
+
+    async fn commit(&self, sound: &Repository) -> Result<()> {
+        let (layer, committing) = ((&self.label, self.manifest.clone()), AtomicBool::new(false));
+        catalog::commit_layer(sound, &self.made.cluster, &self.chain, layer, &committing).await
+    }
+
+    /// The backup begins while the expiry's `nth` operation hangs, and commits then or when the expiry has ended.
+    async fn at(&self, nth: u64, at_the_end: bool) -> Met {
+        let memory = copy_of(&self.original, &self.made).await;
+        let sound = Repository::with_store(memory.clone());
+        let pause = Fault::Delayed(Duration::from_millis(30));
+        let store = FaultStore::failing_at(nth, pause, memory);
+        let (faulty, options) = (Repository::with_store(store.clone()), max_chain(1));
+        let mut expiry = Box::pin(expire(&faulty, &self.made, &options));
+        let expired = tokio::select! {
+            outcome = &mut expiry => Some(outcome),
+            () = self.begin(&sound, &store, nth) => None,
+        };
+        let (expired, committed) = match expired {
+            Some(expired) => (expired, None),
+            None if at_the_end => (expiry.await, Some(self.commit(&sound).await)),
+            None => {
+                let (expired, committed) = tokio::join!(expiry, self.commit(&sound));
+                (expired, Some(committed))
+            }
+        };
+        Met {
+            sound,
+            expired,
+            committed,
+            operations: store.operation_count(),
+        }
+    }
+}
+
+/// At every moment of the expiry. No layer is ever without what it stands on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_at_any_moment_of_an_expiry_stands_on_what_stays() {
+    let meeting = Meeting::new().await;
+    let made = &meeting.made;
+    let (mut committed, mut refused, mut withdrew) = (0, 0, 0);
+    for nth in 0.. {
+        let mut operations = 0;
+        for at_the_end in [false, true] {
+            let met = meeting.at(nth, at_the_end).await;
+            operations = met.operations;
+            let catalog = Catalog::load(&met.sound, &made.cluster).await.unwrap();
+            for layer in &catalog.layers {
+                let whole = catalog.chain(&layer.label);
+                assert!(whole.is_ok(), "at {nth}: {whole:?}, {:?}", met.expired);
+            }
+            match met.committed {
+                Some(Ok(())) => {
+                    committed += 1;
+                    // Committed before the expiry had looked, it may be part of the merged layer.
+                    let stamp = meeting.label.own_stamp();
+                    let mut layers = catalog.layers.iter();
+                    let standing = layers.rfind(|layer| layer.manifest.state_stamp() == stamp);
+                    assert_restores(&met.sound, made, &standing.unwrap().label).await;
+                }
+                Some(Err(error)) => {
+                    refused += 1;
+                    assert_eq!(error.kind(), Kind::Refused, "{error}");
+                }
+                None => {}
+            }
+            withdrew += u32::from(!matches!(met.expired, Ok(report) if report.done));
+        }
+        if operations <= nth {
+            break;
+        }
+    }
+    // Each of the ways out is taken.
+    let told = format!("{committed} committed, {refused} refused, {withdrew} withdrew");
+    assert!(committed > 10 && refused > 10 && withdrew > 10, "{told}");
+}
+
+/// Two expiries of different hosts may merge the same layers.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_equal_merges_one_goes() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let elsewhere = Repository::with_store(copy_of(&repository, &made).await);
+    let merging = MergeOptions {
+        label: made.labels[2].clone(),
+        into: None,
+        codec: Codec::default(),
+        jobs: 2,
+        remove: false,
+    };
+    for store in [&repository, &elsewhere] {
+        let progress = Progress::default();
+        merge::execute(store, &made.cluster, &merging, &progress)
+            .await
+            .unwrap();
+        // Labels have whole seconds.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+    }
+    let ours = labels(&repository, &made).await;
+    for object in elsewhere.list(&made.cluster.layers_prefix()).await.unwrap() {
+        if !ours
+            .iter()
+            .any(|label| object.key.contains(&format!("/{label}/")))
+        {
+            let bytes = elsewhere.get(&object.key).await.unwrap();
+            repository.create(&object.key, bytes).await.unwrap();
+        }
+    }
+    assert_eq!(labels(&repository, &made).await.len(), 5);
+    let done = expire(&repository, &made, &max_chain(9)).await.unwrap();
+    assert!(done.done, "{done:?}");
+    assert_eq!(labels(&repository, &made).await.len(), 1);
+    assert_newest_restores(&repository, &made).await;
+}
+
+/// The layer restores to the files of the second generation.
+async fn assert_restores(repository: &Repository, made: &Made, label: &Label) {
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    let mut options = options(&target);
+    options.label = Some(label.clone());
+    let plan = restore::plan(repository, &made.cluster, options)
+        .await
+        .unwrap();
+    restore::execute(repository, &plan, &Progress::default())
+        .await
+        .unwrap();
+    for (path, contents) in &generations()[1] {
+        if let (true, Some(contents)) = (path.starts_with("base/5/"), contents) {
+            assert!(
+                std::fs::read(target.join(path)).unwrap() == *contents,
+                "{path}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_expiry_at_a_time_and_the_dead_are_no_hindrance() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let mut record = RemovalRecord {
+        layers: Vec::new(),
+        host: "elsewhere".to_owned(),
+        pid: 4711,
+        started_at: Timestamp::now(),
+        written_by: "a test".to_owned(),
+    };
+    let key = made.cluster.removal_key();
+    let body = Bytes::from(removal::encode(&record));
+    repository.create(&key, body).await.unwrap();
+    let error = expire(&repository, &made, &max_chain(1)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Busy, "{error}");
+    assert!(
+        labels(&repository, &made).await.starts_with(&made.labels),
+        "nothing went"
+    );
+    assert_newest_restores(&repository, &made).await;
+
+    repository.delete(&key).await.unwrap();
+    record.started_at = Timestamp::now() - jiff::SignedDuration::from_hours(25);
+    let body = Bytes::from(removal::encode(&record));
+    repository.create(&key, body).await.unwrap();
+    let report = expire(&repository, &made, &max_chain(1)).await.unwrap();
+    assert!(report.done, "{report:?}");
+    assert_eq!(labels(&repository, &made).await.len(), 1);
+    assert_eq!(repository.size(&key).await.unwrap(), None);
+    assert_newest_restores(&repository, &made).await;
 }

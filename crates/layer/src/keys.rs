@@ -83,6 +83,12 @@ impl ClusterName {
         format!("{}/{label}", self.distrust_prefix())
     }
 
+    /// The removal that is going on.
+    #[must_use]
+    pub fn removal_key(&self) -> String {
+        format!("{}/removal", self.0)
+    }
+
     /// Prefix of all WAL.
     #[must_use]
     pub fn wal_prefix(&self) -> String {

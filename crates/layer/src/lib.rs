@@ -31,6 +31,7 @@ mod object;
 pub mod overlay;
 pub mod pack;
 mod record;
+pub mod removal;
 pub mod retention;
 pub mod wal;
 

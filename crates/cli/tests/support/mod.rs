@@ -113,7 +113,12 @@ impl Stage {
 
     /// The program with repository and cluster set, run as the server's user.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.cluster.command_as_server_user(&self.program);
+        self.command_beside(&self.cluster, arguments)
+    }
+
+    /// The same for another server.
+    pub fn command_beside(&self, server: &Cluster, arguments: &[&str]) -> Command {
+        let mut command = server.command_as_server_user(&self.program);
         command
             .env("PGSTRATA_REPO", &self.repository)
             .env("PGSTRATA_CLUSTER", "main");

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
 use jiff::Timestamp;
 use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::Changes;
@@ -222,6 +221,9 @@ impl Backup<'_> {
     }
 
     async fn acts(&self, ready: &Ready) -> Result<BackupReport> {
+        // Early, so that no work is done in vain; the commit looks again.
+        let destination = &self.destination;
+        catalog::check_stays(&destination.repository, &destination.cluster, &self.chain).await?;
         let archive = self.archive(ready);
         let timeline = ready.control.timeline;
         let stream = if self.wal.streams {
@@ -507,20 +509,15 @@ impl Backup<'_> {
     /// Makes the layer exist.
     async fn commit(&self, manifest: &Manifest) -> Result<()> {
         let object = manifest::encode(manifest);
-        // What we could not read back must not be written.
-        manifest::decode(&object)?;
-        let key = self
-            .destination
-            .cluster
-            .manifest_key(&self.destination.label);
-        // Expiry and merging leave a chain alone that is being built upon; this is for whom they did not see.
         let destination = &self.destination;
-        catalog::still_there(&destination.repository, &destination.cluster, &self.chain).await?;
-        self.committing.store(true, Ordering::Relaxed);
-        self.destination
-            .repository
-            .create(&key, Bytes::from(object))
-            .await
+        catalog::commit_layer(
+            &destination.repository,
+            &destination.cluster,
+            &self.chain,
+            (&destination.label, object),
+            &self.committing,
+        )
+        .await
     }
 
     fn report(&self, manifest: Manifest, copied: Copied, wal_segments_stored: u64) -> BackupReport {

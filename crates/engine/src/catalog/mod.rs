@@ -9,6 +9,7 @@ mod chain;
 mod digests;
 mod label;
 mod presence;
+mod removal;
 mod remove;
 
 use std::collections::BTreeSet;
@@ -26,8 +27,11 @@ pub use chain::{ChainEntries, PartLocation};
 pub(crate) use digests::ChainDigests;
 pub use label::claim;
 pub(crate) use label::last_distrusted;
-pub(crate) use presence::{hex, host_name, still_there};
-pub use remove::{remove_layer, remove_leftover};
+pub use presence::commit_layer;
+pub(crate) use presence::{at_work, check_stays, hex, host_name};
+pub(crate) use removal::remove_layers;
+pub(crate) use remove::remove_layer;
+pub use remove::remove_leftover;
 
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
@@ -44,6 +48,17 @@ pub struct Layer {
     pub manifest: Manifest,
     /// BLAKE3 of the manifest object, as a child names it.
     pub manifest_digest: String,
+}
+
+impl Layer {
+    /// How other layers name it.
+    #[must_use]
+    pub fn reference(&self) -> ParentRef {
+        ParentRef {
+            label: self.label.to_string(),
+            manifest_digest: self.manifest_digest.clone(),
+        }
+    }
 }
 
 /// What an unfinished backup, running or interrupted, has left.

@@ -2,18 +2,22 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest;
 
-use super::{Catalog, FETCH_AT_ONCE, Layer, Unfinished};
+use super::{Catalog, FETCH_AT_ONCE, Layer, Unfinished, removal};
 use crate::error::{Error, Kind, Result};
 use crate::info::Leftover;
 use crate::repository::Repository;
 
 /// A writer of another host that stored nothing for a day is taken for dead.
-const ABANDONED_AFTER: SignedDuration = SignedDuration::from_hours(24);
+pub(super) const ABANDONED_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
 /// This host's name, as claims have it.
 pub(crate) fn host_name() -> String {
@@ -52,11 +56,46 @@ impl Unfinished {
     }
 }
 
-/// Refuses when a layer of `chain`, newest first, has been removed, unless a merged one has taken its place.
+/// Backups and merges under way, which may be reading layers or be about to stand on them.
+pub(crate) fn at_work(catalog: &Catalog) -> Vec<String> {
+    let unfinished = catalog.unfinished.iter();
+    unfinished
+        .filter(|unfinished| !unfinished.is_abandoned())
+        .map(|unfinished| {
+            format!(
+                "{} is being made, or was interrupted less than a day ago: nothing is removed meanwhile",
+                unfinished.label
+            )
+        })
+        .collect()
+}
+
+/// Makes a layer exist whose label has been claimed, unless a layer of `chain`, newest first, has been removed or is about to be.
+///
+/// # Errors
+/// `Refused` then; when the repository cannot be read or written. It is not known after a failure to write whether the
+/// layer exists: `committing` says that it came so far.
+pub async fn commit_layer(
+    repository: &Repository,
+    cluster: &ClusterName,
+    chain: &[Arc<Layer>],
+    (label, manifest): (&Label, Vec<u8>),
+    committing: &AtomicBool,
+) -> Result<()> {
+    // What we could not read back must not be written.
+    manifest::decode(&manifest)?;
+    check_stays(repository, cluster, chain).await?;
+    committing.store(true, Ordering::Relaxed);
+    let key = cluster.manifest_key(label);
+    repository.create(&key, Bytes::from(manifest)).await
+}
+
+/// Refuses when a layer of `chain`, newest first, has been removed or is about to be, unless a merged one has taken its
+/// place. Whoever calls it has claimed the label of the layer that is to stand on them.
 ///
 /// # Errors
 /// `Refused` then; when the repository cannot be read.
-pub(crate) async fn still_there(
+pub(crate) async fn check_stays(
     repository: &Repository,
     cluster: &ClusterName,
     chain: &[Arc<Layer>],
@@ -64,9 +103,11 @@ pub(crate) async fn still_there(
     let Some(newest) = chain.first() else {
         return Ok(());
     };
+    let leaving = removal::leaving(repository, cluster).await?;
+    let stays = |layer: &Layer| !leaving.contains(&layer.reference());
     let looking = chain.iter().map(|layer| async {
         let size = repository.size(&cluster.manifest_key(&layer.label)).await?;
-        Ok::<bool, Error>(size.is_some())
+        Ok::<bool, Error>(size.is_some() && stays(layer))
     });
     let there: Vec<bool> = futures::stream::iter(looking)
         .buffer_unordered(FETCH_AT_ONCE)
@@ -75,16 +116,11 @@ pub(crate) async fn still_there(
     if there.iter().all(|there| *there) {
         return Ok(());
     }
-    let catalog = Catalog::load(repository, cluster).await?;
-    let stands = |layer: &&Layer| {
-        let replaced = layer.manifest.replaces.iter().any(|replaced| {
-            replaced.label == newest.label.as_str()
-                && replaced.manifest_digest == newest.manifest_digest
-        });
-        replaced || layer.manifest_digest == newest.manifest_digest
-    };
-    let mut standing = catalog.layers.iter().filter(stands);
-    match standing.any(|layer| catalog.chain(&layer.label).is_ok()) {
+    let mut catalog = Catalog::load(repository, cluster).await?;
+    catalog.layers.retain(stays);
+    let parent = newest.reference();
+    let standing = catalog.standing_for(&parent);
+    match standing.is_some_and(|layer| catalog.chain(&layer.label).is_ok()) {
         true => Ok(()),
         false => Err(Error::new(
             Kind::Refused,
@@ -101,7 +137,6 @@ pub(crate) async fn still_there(
 mod tests {
     use super::*;
     use pgstrata_layer::claim::ClaimRecord;
-    use pgstrata_layer::label::Label;
 
     fn unfinished(host: &str, pid: u32, hours: i64) -> Unfinished {
         let modified = Timestamp::now() - SignedDuration::from_hours(hours);

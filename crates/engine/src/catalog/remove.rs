@@ -10,7 +10,7 @@ use crate::repository::Repository;
 ///
 /// # Errors
 /// When the repository cannot be written; the layer may then be gone, or have left objects that are harmless.
-pub async fn remove_layer(
+pub(crate) async fn remove_layer(
     repository: &Repository,
     cluster: &ClusterName,
     label: &Label,

@@ -63,7 +63,7 @@ impl Leftover {
 }
 
 /// Whether that process is a pgstrata at work; `None` when it is another host's.
-fn is_running(host: &str, pid: u32) -> Option<bool> {
+pub(crate) fn is_running(host: &str, pid: u32) -> Option<bool> {
     let here = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     if here.trim() != host {
         return None;

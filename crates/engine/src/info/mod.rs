@@ -17,6 +17,7 @@ use pgstrata_pgdata::{Lsn, WalSegment, WalSegmentSize};
 use serde::Serialize;
 
 pub use leftover::Leftover;
+pub(crate) use leftover::is_running;
 
 use crate::archive::{self, Inventory, TimelineInventory};
 use crate::catalog::{Catalog, Layer, cluster_record};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use bytes::Bytes;
 use jiff::Timestamp;
 use pgstrata_layer::claim::ClaimRecord;
 use pgstrata_layer::keys::ClusterName;
@@ -17,7 +16,7 @@ use super::compare::{check_frames, check_same_state};
 use super::window::Workshop;
 use super::write::{Destination, LayerWriter, Written, reason};
 use super::{Input, MergeOptions, MergePlan, MergeReport};
-use crate::catalog::{self, Catalog, Layer, remove_layer, remove_leftover};
+use crate::catalog::{self, Catalog, Layer, remove_leftover};
 use crate::error::{Error, Kind, Result};
 use crate::progress::Progress;
 use crate::repository::Repository;
@@ -131,7 +130,7 @@ impl Choice {
             )
             .hint("name a layer that stands on others, and with --into the oldest to merge"));
         }
-        let newest = own_ref(chain[0]);
+        let newest = chain[0].reference();
         let below = chain.get(oldest + 1).copied();
         let existing = existing(catalog, &newest, below);
         let shared = |layer: &Layer| Arc::new(layer.clone());
@@ -168,7 +167,12 @@ impl Choice {
         let merged = catalog.layers.iter().rfind(merged_from)?;
         let inputs = merged.manifest.inputs.iter();
         let inputs: Vec<Arc<Layer>> = inputs
-            .filter_map(|input| catalog.layers.iter().find(|layer| own_ref(layer) == *input))
+            .filter_map(|input| {
+                catalog
+                    .layers
+                    .iter()
+                    .find(|layer| layer.reference() == *input)
+            })
             .map(|layer| Arc::new(layer.clone()))
             .collect();
         let parent = merged.manifest.parent.as_ref();
@@ -182,7 +186,7 @@ impl Choice {
     }
 
     fn newest_is_gone(&self) -> bool {
-        own_ref(&self.inputs[0]) != self.newest
+        self.inputs[0].reference() != self.newest
     }
 
     fn labels(&self) -> Vec<Label> {
@@ -228,16 +232,8 @@ impl Choice {
             inputs: inputs.collect(),
             stands_on: self.below.as_ref().map(|layer| layer.label.to_string()),
             existing: self.existing.as_ref().map(|layer| layer.label.to_string()),
-            notes: at_work(catalog, None),
+            notes: catalog::at_work(catalog),
         }
-    }
-}
-
-/// How others name a layer.
-fn own_ref(layer: &Layer) -> ParentRef {
-    ParentRef {
-        label: layer.label.to_string(),
-        manifest_digest: layer.manifest_digest.clone(),
     }
 }
 
@@ -258,20 +254,6 @@ fn existing<'a>(
         };
         same_place && layer.manifest.replaces.contains(newest)
     })
-}
-
-/// Backups and merges under way, which may be reading layers or be about to stand on them. `but` is our own.
-pub(crate) fn at_work(catalog: &Catalog, but: Option<&Label>) -> Vec<String> {
-    let unfinished = catalog.unfinished.iter();
-    unfinished
-        .filter(|unfinished| but != Some(&unfinished.label) && !unfinished.is_abandoned())
-        .map(|unfinished| {
-            format!(
-                "{} is being made, or was interrupted less than a day ago: nothing is removed meanwhile",
-                unfinished.label
-            )
-        })
-        .collect()
 }
 
 async fn make(
@@ -354,12 +336,19 @@ async fn write(
         .await
         .map_err(|e| Error::new(Kind::Interrupted, format!("the merge was stopped: {e}")))??;
     let manifest = merged_manifest((choice, catalog), (label, layer_id), &written);
+    let below = match &choice.below {
+        Some(below) => chain_of(catalog, &below.label)?,
+        None => Vec::new(),
+    };
     let object = manifest::encode(&manifest);
-    // What we could not read back must not be written.
-    manifest::decode(&object)?;
-    committing.store(true, Ordering::Relaxed);
-    let key = source.cluster.manifest_key(label);
-    source.repository.create(&key, Bytes::from(object)).await?;
+    let committing = catalog::commit_layer(
+        &source.repository,
+        &source.cluster,
+        &below,
+        (label, object),
+        committing,
+    );
+    committing.await?;
     Ok(written)
 }
 
@@ -371,8 +360,12 @@ fn merged_manifest(
     let newest = &choice.inputs[0].manifest;
     let mut replaces = vec![choice.newest.clone()];
     replaces.extend(newest.replaces.iter().cloned());
-    let mut inputs: Vec<ParentRef> = choice.inputs.iter().map(|input| own_ref(input)).collect();
-    let still_there = |input: &&ParentRef| catalog.layers.iter().any(|l| own_ref(l) == **input);
+    let mut inputs: Vec<ParentRef> = choice
+        .inputs
+        .iter()
+        .map(|input| input.reference())
+        .collect();
+    let still_there = |input: &&ParentRef| catalog.layers.iter().any(|l| l.reference() == **input);
     for input in &choice.inputs {
         let older = input.manifest.inputs.iter().filter(still_there);
         inputs.extend(older.cloned());
@@ -382,7 +375,7 @@ fn merged_manifest(
     Manifest {
         label: label.to_string(),
         layer_id: catalog::hex(&layer_id),
-        parent: choice.below.as_ref().map(|below| own_ref(below)),
+        parent: choice.below.as_ref().map(|below| below.reference()),
         replaces,
         inputs,
         written_by: WRITTEN_BY.to_owned(),
@@ -400,6 +393,11 @@ fn merged_manifest(
         corrupt_pages: written.corrupt_pages.clone(),
         ..newest.clone()
     }
+}
+
+fn chain_of(catalog: &Catalog, label: &Label) -> Result<Vec<Arc<Layer>>> {
+    let chain = catalog.chain(label)?.into_iter();
+    Ok(chain.map(|layer| Arc::new(layer.clone())).collect())
 }
 
 /// Verifies the merged layers that hold the state of any of `unwanted`, which are about to be removed: a merge may have
@@ -442,11 +440,7 @@ async fn verify(
     (jobs, progress): (usize, &Progress),
 ) -> Result<()> {
     let label = &merged.label;
-    let chain = |label: &Label| -> Result<Vec<Arc<Layer>>> {
-        let chain = catalog.chain(label)?.into_iter();
-        Ok(chain.map(|layer| Arc::new(layer.clone())).collect())
-    };
-    let (ours, inputs) = (chain(label)?, chain(replaced)?);
+    let (ours, inputs) = (chain_of(catalog, label)?, chain_of(catalog, replaced)?);
     let (source, progress) = (source.clone(), progress.clone());
     let verified = tokio::task::spawn_blocking(move || {
         check_same_state(&source, &ours, &inputs, &progress)?;
@@ -467,27 +461,18 @@ async fn remove_inputs(
     merged: &Label,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Label>> {
-    // Looked at again: a backup may have begun, or another layer been made, in the meantime.
-    let catalog = Catalog::load(&source.repository, &source.cluster).await?;
-    catalog.layer(merged)?;
-    notes.extend(at_work(&catalog, None));
-    if !notes.is_empty() {
+    let (repository, cluster) = (&source.repository, &source.cluster);
+    let removed = catalog::remove_layers(repository, cluster, &choice.inputs, Some(merged)).await?;
+    if !removed.notes.is_empty() {
+        notes.extend(removed.notes);
         return Ok(Vec::new());
     }
-    let removable = catalog.removable(&choice.labels());
-    for label in &removable {
-        remove_layer(&source.repository, &source.cluster, label).await?;
+    let catalog = Catalog::load(repository, cluster).await?;
+    for left in catalog.unfinished.iter().filter(|left| left.was_merged) {
+        remove_leftover(repository, cluster, &left.label).await?;
     }
-    let half_removed = catalog.unfinished.iter().filter(|left| left.was_merged);
-    for unfinished in half_removed {
-        remove_leftover(&source.repository, &source.cluster, &unfinished.label).await?;
-    }
-    for label in choice
-        .labels()
-        .iter()
-        .filter(|label| !removable.contains(label))
-    {
-        notes.push(format!("{label} stays: other layers stand on it"));
-    }
-    Ok(removable)
+    let labels = choice.labels().into_iter();
+    let staying = labels.filter(|label| !removed.labels.contains(label));
+    notes.extend(staying.map(|label| format!("{label} stays: other layers stand on it")));
+    Ok(removed.labels)
 }
