@@ -32,5 +32,6 @@ pub mod seed;
 pub mod server;
 pub mod session;
 pub mod settle;
+pub mod slow_link;
 pub mod stat;
 pub mod workload;

@@ -1,14 +1,15 @@
 //! Measures what planning a restore costs: `plan_scale LAYERS GIB [ONE_IN]`.
 //!
 //! A chain of LAYERS layers over GIB segments of 1 GiB, of which every increment changed one page in ONE_IN (5 unless
-//! told) at random, is overlaid from encoded index parts as a restore does. The parts come from other processes, one for
-//! each layer, so that peak memory and processor time are those of planning alone. Prints both; memory must not depend
-//! on GIB once every layer has a whole part.
+//! told) at random, is overlaid from encoded index parts as a restore does. Other processes make the parts of the first
+//! 16 segments, one process for each layer; larger clusters have the same parts again and again, with other paths. So
+//! peak memory and processor time are those of reading and planning alone. Prints both; memory must not depend on GIB once
+//! every layer has a whole part.
 
 use std::error::Error;
-use std::fs;
-use std::io::{self, BufReader, Read, Write, stdout};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Seek, Write, stdout};
+use std::process::Command;
 use std::time::Instant;
 
 use pgstrata_layer::entry::{BlockRun, DigestRef, EntryKind, FileEntry, FrameRef};
@@ -20,6 +21,9 @@ use pgstrata_layer::overlay::Overlay;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const BLOCKS: u32 = 131_072;
+
+/// Segments whose entries are made; the index of a full layer is finished every 12 or so.
+const MADE: u32 = 16;
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -33,16 +37,16 @@ fn main() -> Outcome<()> {
     let files = u32::try_from(number(1, None)?)?;
     let one_in = number(2, Some(5))?;
     if let Some(depth) = arguments.get(3) {
-        return Layer::new(depth.parse()?, layers, one_in).write(files);
+        return Layer::new(depth.parse()?, layers, one_in).write(files.min(MADE));
     }
     plan(layers, files, one_in)
 }
 
 fn plan(layers: u32, files: u32, one_in: u64) -> Outcome<()> {
-    let start = Instant::now();
     let chain = (0..layers)
-        .map(|depth| Parts::start([layers, files], one_in, depth))
+        .map(|depth| Parts::make([layers, files], one_in, depth))
         .collect::<Outcome<Vec<_>>>()?;
+    let start = Instant::now();
     let (mut planned, mut frames) = (0_u64, 0_usize);
     for file in Overlay::new(chain) {
         frames += file?.0.pieces.len();
@@ -57,7 +61,7 @@ fn plan(layers: u32, files: u32, one_in: u64) -> Outcome<()> {
     writeln!(
         stdout(),
         "{layers} layers of {files} GiB, one page in {one_in} changed: {planned} files, {frames} frames to read; \
-         {cpu:.1} s of processor ({:.1} ms a GiB), {:.1} s in all with the making, {peak}",
+         {cpu:.1} s of processor ({:.1} ms a GiB), {:.1} s in all, {peak}",
         cpu * 1e3 / f64::from(files),
         start.elapsed().as_secs_f64(),
     )?;
@@ -75,39 +79,49 @@ fn processor_seconds() -> Outcome<f64> {
     Ok(f64::from(ticks(11)? + ticks(12)?) / 100.0)
 }
 
-/// The entries of a layer, by way of index parts that another process makes.
+/// The entries of a layer, by way of index parts that another process has made.
 struct Parts {
-    maker: Child,
-    input: BufReader<ChildStdout>,
+    input: BufReader<File>,
     number: u32,
     reader: Option<IndexReader>,
+    /// Entries given out, and how many there are to be.
+    given: u32,
+    files: u32,
 }
 
 const LAYER_ID: [u8; 16] = [7; 16];
 
 impl Parts {
-    fn start(sizes: [u32; 2], one_in: u64, depth: u32) -> Outcome<Self> {
-        let mut maker = Command::new(std::env::current_exe()?)
+    fn make(sizes: [u32; 2], one_in: u64, depth: u32) -> Outcome<Self> {
+        let path = std::env::temp_dir().join(format!("plan_scale-{}-{depth}", std::process::id()));
+        let output = File::create_new(&path)?;
+        let maker = Command::new(std::env::current_exe()?)
             .args(sizes.map(|size| size.to_string()))
             .args([one_in.to_string(), depth.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let input = maker.stdout.take().ok_or("a maker without output")?;
+            .stdout(output)
+            .status()?;
+        let input = File::open(&path)?;
+        fs::remove_file(&path)?;
+        if !maker.success() {
+            return Err(format!("the maker of layer {depth} ended with {maker}").into());
+        }
         Ok(Self {
-            maker,
             input: BufReader::new(input),
             number: 0,
             reader: None,
+            given: 0,
+            files: sizes[1],
         })
     }
 
-    /// Opens the next part, if there is one.
-    fn refill(&mut self) -> Outcome<bool> {
+    /// Opens the next part; after the last comes the first.
+    fn refill(&mut self) -> Outcome<()> {
         let mut length = [0; 8];
         match self.input.read_exact(&mut length) {
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                self.maker.wait()?;
-                return Ok(false);
+                self.input.rewind()?;
+                self.number = 0;
+                self.input.read_exact(&mut length)?;
             }
             read => read?,
         }
@@ -125,7 +139,7 @@ impl Parts {
             &reference,
         )?);
         self.number += 1;
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -133,17 +147,29 @@ impl Iterator for Parts {
     type Item = Outcome<FileEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.given == self.files {
+            return None;
+        }
         loop {
             match self.reader.as_mut().and_then(Iterator::next) {
-                Some(entry) => return Some(entry.map_err(Into::into)),
-                None => match self.refill() {
-                    Ok(true) => {}
-                    Ok(false) => return None,
-                    Err(error) => return Some(Err(error)),
-                },
+                Some(entry) => {
+                    let path = path_of(self.given);
+                    self.given += 1;
+                    let entry = entry.map(|entry| FileEntry { path, ..entry });
+                    return Some(entry.map_err(Into::into));
+                }
+                None => {
+                    if let Err(error) = self.refill() {
+                        return Some(Err(error));
+                    }
+                }
             }
         }
     }
+}
+
+fn path_of(file: u32) -> String {
+    format!("base/5/{:08}", 16384 + file)
 }
 
 /// Makes a layer's index.
@@ -218,7 +244,7 @@ impl Layer {
             offset += u64::from(length);
         }
         FileEntry {
-            path: format!("base/5/{:08}", 16384 + file),
+            path: path_of(file),
             kind: EntryKind::Relation,
             mode: 0o600,
             modified: 1_795_253_500,
