@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test torture check bench bench-full bench-tracker install clean
+.PHONY: help setup demo test lab-acceptance experiments torture check bench bench-full bench-tracker install clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -24,6 +24,13 @@ test: setup ## all tests, against real PostgreSQL and a real S3 server
 	cargo nextest run --locked --workspace $(TESTS)
 	ext/model/check
 	ext/test/run 15 18
+
+lab-acceptance: setup ## every experiment of the lab at its smallest, on a quiet machine: ten minutes
+	cargo build --locked --workspace --bins
+	cargo nextest run --locked --workspace --test acceptance --run-ignored only --test-threads 1 --no-capture
+
+experiments: setup ## every experiment of the lab; PRESET=tiny (ten minutes), small (two hours) or paper
+	@scripts/experiments $(PRESET)
 
 torture: setup ## page tracker under kills and restarts, half an hour each server
 	ext/test/run --only torture --long 15 16 17 18

@@ -101,6 +101,20 @@ fn exports_hold_every_run_and_every_arm() {
 }
 
 #[test]
+fn a_document_gets_tables_whose_rows_have_as_many_cells_as_their_head() {
+    let lab = saved(1.06, 0.01);
+    let document = text(&ask(&lab, &["report", "--md"]).stdout);
+    assert!(document.starts_with("## made up\n"), "{document}");
+    let tables: Vec<&str> = document.lines().filter(|l| l.starts_with('|')).collect();
+    assert_eq!(tables.len(), 3, "{document}");
+    for line in &tables {
+        assert_eq!(line.matches('|').count(), 7, "{line}");
+    }
+    assert!(tables[2].contains("1.06"), "{document}");
+    assert!(tables[2].contains("better"), "{document}");
+}
+
+#[test]
 fn results_of_two_sessions_are_at_most_possibly_different() {
     let (one, other) = (saved(1.0, 0.01), saved(1.0, 0.01));
     let mut slower = made::experiment(1.0, 0.01);

@@ -9,7 +9,6 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
 use pgstrata_lab::analysis::analyse;
 use pgstrata_lab::format::Unit;
@@ -17,9 +16,7 @@ use pgstrata_lab::report::html;
 use pgstrata_lab::result::{Arm, Experiment, Mark, Metric, Phase, Plan, Run, SCHEMA, Table};
 use pgstrata_lab::sample::Samples;
 use pgstrata_lab::stat::verdict::Better;
-
-/// A desktop and a phone.
-const WIDTHS: [u32; 2] = [1280, 390];
+use support::browser;
 
 fn run(block: usize, arm: usize) -> Run {
     let step = f64::from(u32::try_from(block * 2 + arm).unwrap());
@@ -132,79 +129,24 @@ fn experiment() -> Experiment {
     }
 }
 
-fn chromium(arguments: &[String]) -> (String, String) {
-    let profile = tempfile::tempdir().unwrap();
-    let output = Command::new("chromium")
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-        ])
-        .args([
-            "--enable-logging=stderr",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-        ])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .args(arguments)
-        .output()
-        .expect("chromium is installed by scripts/setup");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (text(&output.stdout), text(&output.stderr))
-}
-
-/// Looks at the page from a page around it: its own policy forbids scripts.
-fn measured(page: &Path, width: u32) -> (u32, u32) {
-    let around = page.with_file_name(format!("around-{width}.html"));
-    let name = page.file_name().unwrap().to_str().unwrap();
-    let text = format!(
-        "<body><iframe id=f src='{name}' style='width:{width}px;height:900px;border:0'></iframe><script>\
-         onload=()=>{{const d=document.getElementById('f').contentDocument;\
-         document.body.innerHTML='<p>wide='+d.documentElement.scrollWidth+' svgs='+[...d.querySelectorAll('svg')].filter(s=>s.getBoundingClientRect().width>0).length+'</p>'}}</script>"
-    );
-    std::fs::write(&around, text).unwrap();
-    let (dom, _) = chromium(&[
-        "--allow-file-access-from-files".to_owned(),
-        "--dump-dom".to_owned(),
-        format!("file://{}", around.display()),
-    ]);
-    let number = |key: &str| -> u32 {
-        let rest = dom
-            .split(key)
-            .nth(1)
-            .unwrap_or_else(|| panic!("no {key} in {dom}"));
-        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().unwrap()
-    };
-    (number("wide="), number("svgs="))
-}
-
 #[test]
-fn the_page_fits_a_desktop_and_a_phone_and_complains_of_nothing() {
+fn the_page_fits_a_desktop_and_a_phone_by_day_and_by_night_and_complains_of_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let page = directory.path().join("report.html");
     let experiment = experiment();
     let text = html::render(&experiment, &analyse(&experiment));
     std::fs::write(&page, &text).unwrap();
     assert!(text.len() < 2 << 20);
-    for width in WIDTHS {
-        let (wide, svgs) = measured(&page, width);
-        assert_eq!(wide, width, "the page scrolls sideways");
-        assert!(svgs >= 6, "only {svgs} pictures are shown at {width}");
-        let picture = directory.path().join(format!("{width}.png"));
-        let (_, errors) = chromium(&[
-            format!("--window-size={width},2400"),
-            format!("--screenshot={}", picture.display()),
-            format!("file://{}", page.display()),
-        ]);
-        assert!(!errors.contains("CONSOLE"), "{errors}");
-        assert!(std::fs::metadata(&picture).unwrap().len() > 20_000);
-        if let Some(kept) = std::env::var_os("PGSTRATA_LAB_PICTURES") {
-            std::fs::copy(
-                &picture,
-                Path::new(&kept).join(format!("report-{width}.png")),
-            )
-            .unwrap();
+    let looks = browser::look_at(&page);
+    for look in &looks {
+        assert!(look.pictures >= 6, "{look:?}");
+    }
+    // By night everything has another colour.
+    assert_ne!(looks[0].screenshot, looks[1].screenshot);
+    if let Some(kept) = std::env::var_os("PGSTRATA_LAB_PICTURES") {
+        for look in &looks {
+            let name = format!("report-{}-{}.png", look.width, look.scheme);
+            std::fs::write(Path::new(&kept).join(name), &look.screenshot).unwrap();
         }
     }
 }

@@ -170,6 +170,16 @@ fn an_increment_stores_what_changed_and_restores_to_the_source() {
             let arm = format!("pgstrata {source} incr");
             assert!(value(&arm, &format!("stored.{scene}")) < full);
             assert!(value(&arm, &format!("verified.{scene}")) > 0.0);
+            // Hardly a page more or less than had changed; connections touch a few of the catalog's.
+            let pages = value(&arm, &format!("backed_up.{scene}"));
+            assert!(
+                pages > changed - 20.0,
+                "{arm} {scene}: {pages} of {changed}"
+            );
+            assert!(
+                pages < changed * 1.05 + 50.0,
+                "{arm} {scene}: {pages} of {changed}"
+            );
         }
         assert!(changed > 0.0);
     }

@@ -14,7 +14,7 @@ use crate::environment::{self};
 use crate::expectation::{Expectation, Gate};
 use crate::number::real;
 use crate::report::junit::Case;
-use crate::report::{csv, html, junit, terminal};
+use crate::report::{csv, html, junit, markdown, terminal};
 use crate::result::Experiment;
 use crate::stat::{median, plan as planner, trend};
 use crate::{format, quantity};
@@ -42,11 +42,14 @@ pub struct ReportArguments {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// print the analysis as JSON
-    #[arg(long, conflicts_with_all = ["csv", "bencher"])]
+    #[arg(long, conflicts_with_all = ["csv", "bencher", "md"])]
     json: bool,
     /// print every value of every run as CSV
-    #[arg(long, conflicts_with = "bencher")]
+    #[arg(long, conflicts_with_all = ["bencher", "md"])]
     csv: bool,
+    /// print Markdown
+    #[arg(long, conflicts_with = "bencher")]
+    md: bool,
     /// print Bencher Metric Format
     #[arg(long)]
     bencher: bool,
@@ -204,6 +207,8 @@ pub fn report(arguments: &ReportArguments) -> Result<u8> {
         print(&serde_json::to_string_pretty(&analysis).context("could not encode the analysis")?)?;
     } else if arguments.csv {
         print(&csv::render(&experiment))?;
+    } else if arguments.md {
+        print(&markdown::render(&experiment, &analysis))?;
     } else if arguments.bencher {
         let value = junit::bencher(&experiment, &analysis);
         print(&serde_json::to_string_pretty(&value).context("could not encode the metrics")?)?;

@@ -1,8 +1,9 @@
-//! Reports: for a terminal, a browser, a spreadsheet, a build server.
+//! Reports: for a terminal, a browser, a document, a spreadsheet, a build server.
 
 pub mod chart;
 pub mod csv;
 pub mod html;
 pub mod junit;
+pub mod markdown;
 pub mod pictures;
 pub mod terminal;

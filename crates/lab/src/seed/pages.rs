@@ -55,7 +55,7 @@ pub(super) fn changed_since(data: &Path, since: u64) -> Result<Changed> {
 }
 
 /// `16384` and `16384.1`; other forks have no LSN to trust.
-fn is_main_fork(name: &str) -> bool {
+pub(super) fn is_main_fork(name: &str) -> bool {
     let mut parts = name.split('.');
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     parts.next().is_some_and(digits) && parts.next().is_none_or(digits) && parts.next().is_none()

@@ -11,6 +11,7 @@ use crate::bench::native::Native;
 use crate::bench::pgbackrest::PgBackRest;
 use crate::cluster::Major;
 use crate::s3::S3Server;
+use crate::seed::unpack::{self, Layer, Objects};
 
 /// The cluster's name in the repository.
 pub(super) const NAME: &str = "lab";
@@ -239,6 +240,20 @@ pub(super) fn select(arena: &Arena, contender: &dyn Contender) -> Result<()> {
     arena.cluster.reload()?;
     // The archiver reads its configuration when it wakes up.
     crate::interrupt::sleep(std::time::Duration::from_millis(300))
+}
+
+/// Pages of main forks in the newest layer of a repository that is a directory.
+pub(super) fn pages_of_newest(repository: &Path) -> Result<u64> {
+    let directory = repository.join(NAME).join("layer");
+    let labels = std::fs::read_dir(&directory)
+        .with_context(|| format!("could not list \"{}\"", directory.display()))?
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    // Labels sort by time within a chain.
+    let newest = labels.max().context("the repository has no layer")?;
+    let objects = Objects::Directory(repository.to_owned());
+    let layers = unpack::chain(&objects, NAME, &[newest])?;
+    Ok(layers.iter().map(Layer::main_pages_stored).sum())
 }
 
 /// Runs a command and says what it cost, in the values of a run.

@@ -24,6 +24,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest;
 use sha2::{Digest, Sha256};
 
+use super::pages::is_main_fork;
 use crate::interrupt;
 use crate::s3::S3Server;
 
@@ -77,6 +78,17 @@ impl Layer {
     /// Relation pages it holds.
     pub(super) fn pages_stored(&self) -> u64 {
         self.entries.iter().map(FileEntry::pages_stored).sum()
+    }
+
+    /// Pages it holds of the main forks of relations: those that have an LSN.
+    pub(super) fn main_pages_stored(&self) -> u64 {
+        let of_relation = |entry: &&FileEntry| {
+            let path = Path::new(&entry.path);
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            (path.starts_with("base") || path.starts_with("global")) && is_main_fork(&name)
+        };
+        let stored = self.entries.iter().filter(of_relation);
+        stored.map(FileEntry::pages_stored).sum()
     }
 
     /// Pages of all its files.

@@ -4,6 +4,7 @@
     reason = "every test program takes what it needs of this module"
 )]
 
+pub(crate) mod browser;
 pub(crate) mod made;
 pub(crate) mod schema;
 

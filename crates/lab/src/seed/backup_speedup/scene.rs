@@ -307,7 +307,12 @@ impl<'a> Scene<'a> {
             contender.incremental(&self.arena, 1)
         };
         self.warm()?;
-        strata::measured(&self.arena, contender, &mut command)
+        let mut values = strata::measured(&self.arena, contender, &mut command)?;
+        if contender.name().starts_with("pgstrata") {
+            let pages = strata::pages_of_newest(&repository)?;
+            values.insert("backed_up".to_owned(), real_u64(pages));
+        }
+        Ok(values)
     }
 
     /// Everybody finds the data directory in the page cache, and nothing waiting to be written.

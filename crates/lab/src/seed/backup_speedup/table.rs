@@ -51,6 +51,7 @@ fn ratios(experiment: &Experiment, variants: &[Variant]) -> Table {
         "0.238".to_owned(),
         "0.182".to_owned(),
         MISSING.to_owned(),
+        MISSING.to_owned(),
     ]];
     for variant in variants {
         for arm in 0..experiment.arms.len() {
@@ -79,21 +80,29 @@ fn ratios(experiment: &Experiment, variants: &[Variant]) -> Table {
                 }
                 _ => MISSING.to_owned(),
             };
+            let exact = match (value("backed_up"), value("changed")) {
+                (Some(pages), Some(changed)) if changed > 0.0 => {
+                    format::ratio(pages / changed, None)
+                }
+                _ => MISSING.to_owned(),
+            };
             rows.push(vec![
                 format!("{}, {}", experiment.arms[arm].name, variant.words()),
                 ratio("time"),
                 ratio("stored"),
                 share,
+                exact,
                 efficiency,
             ]);
         }
     }
     Table {
         title: "Incremental as a share of full".to_owned(),
-        head: ["", "time", "stored", "pages changed", "stored / changed"].map(str::to_owned).into(),
+        head: ["", "time", "stored", "pages changed", "backed up / changed", "stored / changed"].map(str::to_owned).into(),
         rows,
         note: Some(
-            "Pages changed: share of all relation pages whose LSN is beyond the full backup's, counted on disk. Stored / changed: bytes the \
+            "Pages changed: share of all relation pages whose LSN is beyond the full backup's, counted on disk. Backed up / changed: pages in the \
+             increment by those; less than 1 would be a page lost. Stored / changed: bytes the \
              increment added to the repository, its WAL included, by bytes of those pages; compression makes it smaller than 1. Published \
              time is wall time of one run each; its transfer alone was 0.094, with other caches. Its share of pages is worked out from its \
              rows: the text does not give it."

@@ -28,6 +28,8 @@ use crate::{interrupt, session};
 const PILOT: u32 = 4;
 /// Between checkpoints where nothing but checkpoints disturbs.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
+/// Transactions due in a slice that give it a p99, and some more: they come by chance.
+const ENOUGH: f64 = 1_200.0;
 const ANSWER: &str = "SELECT count(*), sum(abalance) FROM pgbench_accounts UNION ALL SELECT count(*), sum(delta) FROM pgbench_history";
 
 /// Every command, none executed.
@@ -149,6 +151,10 @@ impl<'a> Scene<'a> {
         let load = Options {
             rate: Some(rate),
             ..self.load.clone()
+        };
+        let size = Size {
+            slice: size.slice.max(Duration::from_secs_f64(ENOUGH / rate)),
+            ..size
         };
         stage.experiment.workload = load.describe();
         tell(&format!("load: {}", stage.experiment.workload));
