@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,7 +65,6 @@ pub fn run(command: &mut Command) -> Result<Cost> {
 }
 
 fn text_of(mut file: fs::File) -> Result<String> {
-    use std::io::{Read, Seek};
     file.rewind()?;
     let mut text = String::new();
     file.read_to_string(&mut text)?;
@@ -74,6 +74,7 @@ fn text_of(mut file: fs::File) -> Result<String> {
 fn watch(mut child: Child, started: Instant) -> Result<(Cost, bool)> {
     let id = child.id();
     let pid = Pid::from_child(&child);
+    let counters = open_counters(id)?;
     let done = AtomicBool::new(false);
     let peak = AtomicU64::new(0);
     let wall = thread::scope(|scope| -> Result<f64> {
@@ -97,7 +98,7 @@ fn watch(mut child: Child, started: Instant) -> Result<(Cost, bool)> {
         ended?;
         Ok(wall)
     })?;
-    let io = io_of(id)?;
+    let io = counters.map_or_else(|| Ok(BTreeMap::new()), read_counters)?;
     let cost = Cost {
         wall_seconds: wall,
         cpu_seconds: cpu_seconds_of(id)?,
@@ -141,9 +142,20 @@ pub fn server_cpu_seconds(postmaster: Pid) -> Result<f64> {
     Ok(total)
 }
 
-fn io_of(id: u32) -> Result<BTreeMap<String, u64>> {
-    let text = fs::read_to_string(format!("/proc/{id}/io"))
-        .with_context(|| format!("could not read /proc/{id}/io"))?;
+/// The file of a process's I/O counters. Of a zombie it belongs to root, but who has it open may
+/// read it: so it is opened while the process runs. `None` when it has ended already, at once.
+fn open_counters(id: u32) -> Result<Option<fs::File>> {
+    match fs::File::open(format!("/proc/{id}/io")) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("could not open /proc/{id}/io")),
+    }
+}
+
+fn read_counters(mut file: fs::File) -> Result<BTreeMap<String, u64>> {
+    let mut text = String::new();
+    file.read_to_string(&mut text)
+        .context("could not read the I/O counters of a process")?;
     let pair = |line: &str| {
         let (key, value) = line.split_once(": ")?;
         Some((key.to_owned(), value.parse().ok()?))
