@@ -16,6 +16,7 @@ mod in_place;
 mod inventory;
 mod oldest_first;
 mod plan;
+mod queue;
 pub(crate) mod reads;
 mod select;
 mod settings;

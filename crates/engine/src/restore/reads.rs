@@ -1,18 +1,18 @@
 //! Reading frames: in order of where they lie, adjacent ones in one request, by many threads.
 //!
-//! The frames of many files are gathered into a window and sorted by layer, pack and offset. Workers fetch a range,
-//! check and decode its frames and hand each to the caller. Memory is bounded by
+//! The frames of many files are gathered into a window and sorted by layer, pack and offset, and each worker gets a
+//! stretch of it. Workers fetch a range, check and decode its frames and hand each to the caller. Memory is bounded by
 //! `workers * (MAX_RANGE_BYTES + frame) + 2 * window`.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use pgstrata_layer::entry::FrameRef;
 use pgstrata_layer::frame::FrameDecoder;
 
 use super::Source;
+use super::queue::{Queue, Taker};
 use crate::catalog::Layer;
 use crate::error::{Error, Kind, Result};
 use crate::progress::Progress;
@@ -26,8 +26,8 @@ const MAX_RANGE_FRAMES: usize = 256;
 /// Bytes between two wanted frames that are cheaper read than asked for again.
 const MAX_GAP_BYTES: u64 = 64 << 10;
 
-/// Frames in a window: at 128 KiB each 1 GiB of pages, about 2 MB of plan.
-const WINDOW_FRAMES: usize = 8192;
+/// Frames in a window: at 128 KiB each 4 GiB of pages, the files of four workers; about 8 MB of plan.
+const WINDOW_FRAMES: usize = 32_768;
 
 /// One frame to be read, with what the caller wants to know when it is there.
 #[derive(Debug)]
@@ -57,12 +57,12 @@ pub(crate) struct Reading<'a> {
 }
 
 /// Gathers wanted frames and passes them to the workers, window by window.
-pub(crate) struct Window<T> {
+pub(crate) struct Window<'q, T> {
     frames: Vec<WantedFrame<T>>,
-    tasks: SyncSender<ReadTask<T>>,
+    queue: &'q Queue<ReadTask<T>>,
 }
 
-impl<T> Window<T> {
+impl<T> Window<'_, T> {
     /// Adds a frame.
     ///
     /// # Errors
@@ -76,10 +76,18 @@ impl<T> Window<T> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        for task in coalesce(std::mem::take(&mut self.frames)) {
-            self.tasks.send(task).map_err(|_| stopped())?;
+        let tasks = coalesce(std::mem::take(&mut self.frames));
+        match self.queue.push(tasks) {
+            true => Ok(()),
+            false => Err(stopped()),
         }
-        Ok(())
+    }
+}
+
+impl<T> Drop for Window<'_, T> {
+    /// Also when planning has panicked: workers must not wait for ever.
+    fn drop(&mut self) {
+        self.queue.close();
     }
 }
 
@@ -96,17 +104,18 @@ pub(crate) fn read_frames<T: Send, S>(
     reading: &Reading<'_>,
     state: impl Fn() -> S + Sync,
     on_frame: impl Fn(&mut S, WantedFrame<T>, &[u8]) -> Result<()> + Sync,
-    plan: impl FnOnce(&mut Window<T>) -> Result<()>,
+    plan: impl FnOnce(&mut Window<'_, T>) -> Result<()>,
 ) -> Result<()> {
     let workers = reading.workers.max(1);
-    let (tasks, queue) = sync_channel(workers);
-    let queue = Mutex::new(queue);
+    let queue = Queue::new(workers);
     let failure = Failure::default();
     std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
+        for number in 0..workers {
+            let (taker, state, failure, on_frame) =
+                (queue.taker(number), &state, &failure, &on_frame);
+            scope.spawn(move || {
                 let mut state = state();
-                let outcome = work(reading, &queue, &failure, |frame, raw| {
+                let outcome = work(reading, &taker, failure, |frame, raw| {
                     on_frame(&mut state, frame, raw)
                 });
                 if let Err(error) = outcome {
@@ -116,9 +125,10 @@ pub(crate) fn read_frames<T: Send, S>(
         }
         let mut window = Window {
             frames: Vec::new(),
-            tasks,
+            queue: &queue,
         };
         let planned = plan(&mut window).and_then(|()| window.flush());
+        drop(window);
         if let Err(error) = planned {
             failure.set(error);
         }
@@ -158,20 +168,13 @@ impl Failure {
 
 fn work<T>(
     reading: &Reading<'_>,
-    queue: &Mutex<Receiver<ReadTask<T>>>,
+    tasks: &Taker<'_, ReadTask<T>>,
     failure: &Failure,
     mut on_frame: impl FnMut(WantedFrame<T>, &[u8]) -> Result<()>,
 ) -> Result<()> {
     let mut decoder = FrameDecoder::new()?;
     let mut raw = Vec::new();
-    loop {
-        let next = queue
-            .lock()
-            .expect("no thread panics while it holds the queue")
-            .recv();
-        let Ok(task) = next else {
-            return Ok(());
-        };
+    while let Some(task) = tasks.next() {
         // Tasks are still taken off the queue, so that the planner never waits for a worker that has given up.
         if failure.is_set() {
             continue;
@@ -181,6 +184,7 @@ fn work<T>(
             failure.set(error);
         }
     }
+    Ok(())
 }
 
 fn read_task<T>(
