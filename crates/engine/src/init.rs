@@ -8,8 +8,8 @@ use pgstrata_layer::cluster::{self, ClusterRecord, FORMAT};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::control::ControlFile;
 
+use crate::backup::control_of;
 use crate::catalog::cluster_record;
-use crate::cluster::read_control;
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
 
@@ -32,10 +32,7 @@ pub async fn init(
     name: &ClusterName,
     data_directory: &Path,
 ) -> Result<InitReport> {
-    let directory = data_directory.to_owned();
-    let reading = tokio::task::spawn_blocking(move || read_control(&directory))
-        .await
-        .map_err(|error| Error::new(Kind::File, format!("could not read pg_control: {error}")))??;
+    let reading = control_of(data_directory).await?;
     repository.probe(name.as_str()).await?;
     let wanted = record_of(name, &reading.control);
     let body = Bytes::from(cluster::encode(&wanted));

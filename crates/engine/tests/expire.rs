@@ -22,13 +22,12 @@ use pgstrata_engine::merge::{self, MergeOptions};
 use pgstrata_engine::progress::Progress;
 use pgstrata_engine::repository::Repository;
 use pgstrata_engine::repository::fault::{Fault, FaultStore};
-use pgstrata_engine::restore;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest;
 use pgstrata_layer::removal::{self, RemovalRecord};
 use pgstrata_layer::retention::Policy;
-use restore_common::{Made, chain, chain_of_three, copy_of, generations, options};
+use restore_common::{Made, chain, chain_of_three, copy_of, generations};
 
 fn rules(policy: Policy) -> ExpireOptions {
     ExpireOptions {
@@ -71,12 +70,7 @@ async fn wal(repository: &Repository, made: &Made) -> Vec<String> {
 async fn assert_newest_restores(repository: &Repository, made: &Made) {
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path().join("data");
-    let plan = restore::plan(repository, &made.cluster, options(&target))
-        .await
-        .unwrap();
-    restore::execute(repository, &plan, &Progress::default())
-        .await
-        .unwrap();
+    made.restore(repository, &target, None).await.unwrap();
     made.assert_restored(&target);
 }
 
@@ -418,12 +412,7 @@ async fn of_two_equal_merges_one_goes() {
 async fn assert_restores(repository: &Repository, made: &Made, label: &Label) {
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path().join("data");
-    let mut options = options(&target);
-    options.label = Some(label.clone());
-    let plan = restore::plan(repository, &made.cluster, options)
-        .await
-        .unwrap();
-    restore::execute(repository, &plan, &Progress::default())
+    made.restore(repository, &target, Some(label))
         .await
         .unwrap();
     for (path, contents) in &generations()[1] {

@@ -19,10 +19,9 @@ use pgstrata_engine::merge::{self, MergeOptions, MergeReport};
 use pgstrata_engine::progress::Progress;
 use pgstrata_engine::repository::Repository;
 use pgstrata_engine::repository::fault::{Fault, FaultStore};
-use pgstrata_engine::restore;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::{Label, LayerKind};
-use restore_common::{Files, Made, chain, copy_of, generations, options, page};
+use restore_common::{Files, Made, chain, copy_of, generations, page};
 
 const BLOCK: usize = 8192;
 
@@ -81,12 +80,7 @@ async fn restored(
     }
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path().join("data");
-    let mut options = options(&target);
-    options.label = Some(label.clone());
-    let plan = restore::plan(repository, &made.cluster, options)
-        .await
-        .unwrap();
-    restore::execute(repository, &plan, &Progress::default())
+    made.restore(repository, &target, Some(label))
         .await
         .unwrap();
     let mut found = BTreeMap::new();

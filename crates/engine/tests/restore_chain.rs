@@ -19,16 +19,7 @@ use pgstrata_engine::progress::Progress;
 use pgstrata_engine::repository::Repository;
 use pgstrata_engine::repository::fault::{Fault, FaultStore};
 use pgstrata_engine::restore::{self, MARKER, Target};
-use restore_common::{Made, chain_of_three, options, page};
-
-async fn restore(
-    repository: &Repository,
-    made: &Made,
-    directory: &std::path::Path,
-) -> pgstrata_engine::error::Result<restore::RestoreReport> {
-    let plan = restore::plan(repository, &made.cluster, options(directory)).await?;
-    restore::execute(repository, &plan, &Progress::default()).await
-}
+use restore_common::{chain_of_three, options, page};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_comes_from_its_newest_source_and_is_written_once() {
@@ -61,7 +52,7 @@ async fn zero_runs_become_holes() {
     let made = chain_of_three(&repository).await;
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path().join("data");
-    restore(&repository, &made, &target).await.unwrap();
+    made.restore(&repository, &target, None).await.unwrap();
     let status = fs::metadata(target.join("base/5/30")).unwrap();
     assert_eq!(status.len(), 64 * 8192);
     assert!(
@@ -77,7 +68,7 @@ async fn permissions_and_empty_files_are_restored() {
     let made = chain_of_three(&repository).await;
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path().join("data");
-    restore(&repository, &made, &target).await.unwrap();
+    made.restore(&repository, &target, None).await.unwrap();
     let mode = |path: &str| {
         fs::metadata(target.join(path))
             .unwrap()
@@ -100,7 +91,7 @@ async fn the_label_is_written_byte_for_byte() {
     let made = chain_of_three(&repository).await;
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path().join("data");
-    restore(&repository, &made, &target).await.unwrap();
+    made.restore(&repository, &target, None).await.unwrap();
     assert_eq!(
         fs::read_to_string(target.join("backup_label")).unwrap(),
         made.backup_label
@@ -120,7 +111,7 @@ async fn a_directory_that_is_not_empty_is_refused_and_left_alone() {
     let target = scratch.path().join("data");
     fs::create_dir(&target).unwrap();
     fs::write(target.join("precious"), b"x").unwrap();
-    let error = restore(&repository, &made, &target).await.unwrap_err();
+    let error = made.restore(&repository, &target, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Refused);
     assert!(error.to_string().contains("precious"), "{error}");
     assert_eq!(fs::read_dir(&target).unwrap().count(), 1);
@@ -137,7 +128,7 @@ async fn a_running_server_is_refused_by_its_process() {
         format!("{}\n/data\n", std::process::id()),
     )
     .unwrap();
-    let error = restore(&repository, &made, target).await.unwrap_err();
+    let error = made.restore(&repository, target, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Refused);
     assert!(error.to_string().contains("runs in"), "{error}");
 }
@@ -149,11 +140,11 @@ async fn a_link_that_leads_nowhere_and_a_file_in_the_way_are_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let link = scratch.path().join("link");
     std::os::unix::fs::symlink("nowhere", &link).unwrap();
-    let error = restore(&repository, &made, &link).await.unwrap_err();
+    let error = made.restore(&repository, &link, None).await.unwrap_err();
     assert!(error.to_string().contains("leads nowhere"), "{error}");
     let file = scratch.path().join("file");
     fs::write(&file, b"x").unwrap();
-    let error = restore(&repository, &made, &file).await.unwrap_err();
+    let error = made.restore(&repository, &file, None).await.unwrap_err();
     assert!(error.to_string().contains("is not a directory"), "{error}");
 }
 
@@ -167,7 +158,9 @@ async fn a_restore_that_fails_anywhere_cannot_be_started_and_is_completed_by_ano
     for nth in 0.. {
         let target = scratch.path().join(format!("data{nth}"));
         let store = FaultStore::failing_at(nth, Fault::Before, memory.clone());
-        let outcome = restore(&Repository::with_store(store), &made, &target).await;
+        let outcome = made
+            .restore(&Repository::with_store(store), &target, None)
+            .await;
         if outcome.is_ok() {
             made.assert_restored(&target);
             break;
@@ -180,7 +173,7 @@ async fn a_restore_that_fails_anywhere_cannot_be_started_and_is_completed_by_ano
                 "after the failure of operation {nth}"
             );
         }
-        restore(&Repository::with_store(memory.clone()), &made, &target)
+        made.restore(&Repository::with_store(memory.clone()), &target, None)
             .await
             .unwrap();
         made.assert_restored(&target);
@@ -206,14 +199,14 @@ async fn a_restore_killed_after_pg_control_only_loses_its_marker() {
         .unwrap_err();
     assert_eq!(error.kind(), Kind::Interrupted);
     let marker = fs::read(target.join(MARKER)).unwrap();
-    restore(&repository, &made, &target).await.unwrap();
+    made.restore(&repository, &target, None).await.unwrap();
     fs::write(target.join(MARKER), &marker).unwrap();
     let inode = fs::metadata(target.join("base/5/10")).unwrap().ino();
-    restore(&repository, &made, &target).await.unwrap();
+    made.restore(&repository, &target, None).await.unwrap();
     assert!(!target.join(MARKER).exists());
     assert_eq!(fs::metadata(target.join("base/5/10")).unwrap().ino(), inode);
     // It is a cluster now, and no restore touches it.
-    let error = restore(&repository, &made, &target).await.unwrap_err();
+    let error = made.restore(&repository, &target, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Refused);
 }
 
@@ -232,7 +225,7 @@ async fn a_marker_of_another_restore_protects_its_directory() {
         .await
         .unwrap_err();
     fs::rename(&one, &two).unwrap();
-    let error = restore(&repository, &made, &two).await.unwrap_err();
+    let error = made.restore(&repository, &two, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Refused);
     assert!(error.to_string().contains("incomplete restore"), "{error}");
 }
@@ -245,7 +238,7 @@ async fn damage_is_found_and_nothing_can_be_started() {
         let scratch = tempfile::tempdir().unwrap();
         let target = scratch.path().join("data");
         let damaged = made.copy_with_flipped_byte(&repository, &key, 60).await;
-        let error = restore(&damaged, &made, &target).await.unwrap_err();
+        let error = made.restore(&damaged, &target, None).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Damaged, "{key}: {error}");
         assert!(!target.join("global/pg_control").exists());
     }
@@ -257,7 +250,7 @@ async fn a_page_of_zeros_does_not_let_an_older_page_through() {
     let made = chain_of_three(&repository).await;
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path().join("data");
-    restore(&repository, &made, &target).await.unwrap();
+    made.restore(&repository, &target, None).await.unwrap();
     let contents = fs::read(target.join("base/5/10")).unwrap();
     assert_eq!(&contents[4 * 8192..5 * 8192], &[0; 8192]);
     assert_eq!(&contents[..8192], &page(3, 0)[..]);

@@ -14,7 +14,6 @@ use pgstrata_engine::error::{Error, FileContext, Kind, Result};
 use serde_json::json;
 
 use super::Context;
-use super::backup::codec;
 use crate::args::{ArchiveGetArgs, ArchivePrefetchArgs, ArchivePushArgs};
 use crate::config::absolute;
 
@@ -29,7 +28,7 @@ pub(super) async fn push(context: &Context, args: &ArchivePushArgs) -> Result<u8
     let settings = &context.config.settings;
     let default = PushOptions::default();
     let options = PushOptions {
-        codec: codec(args.compress.as_deref().or(settings.compress.as_deref()))?,
+        codec: context.codec(args.compress.as_deref())?,
         neighbours: args.ahead.or(settings.ahead).unwrap_or(default.neighbours),
         ..default
     };

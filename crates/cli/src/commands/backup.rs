@@ -9,7 +9,6 @@ use pgstrata_engine::backup::{
 };
 use pgstrata_engine::error::{Error, Kind as ErrorKind, Result};
 use pgstrata_engine::progress::Progress;
-use pgstrata_layer::frame::Codec;
 use serde_json::{Value, json};
 
 use super::Context;
@@ -70,7 +69,7 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         change_source: source.map_or(default.change_source, Into::into),
         require_tracker: args.require_tracker || file.require_tracker == Some(true),
         audit: audit(args, file.audit.as_deref())?,
-        codec: codec(args.compress.as_deref().or(file.compress.as_deref()))?,
+        codec: context.codec(args.compress.as_deref())?,
         jobs: context.config.jobs()?,
         wal: wal.map_or(default.wal, Into::into),
         wal_timeout: timeout.unwrap_or(default.wal_timeout),
@@ -79,16 +78,6 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         check_page_headers: !(args.no_page_header_check || file.no_page_header_check == Some(true)),
         max_rate: max_rate(args.max_rate, file.max_rate.as_deref())?,
         ..default
-    })
-}
-
-/// The codec that `text` names, or the default one.
-pub(super) fn codec(text: Option<&str>) -> Result<Codec> {
-    text.map_or(Ok(Codec::default()), |text| {
-        text.parse().map_err(|_| {
-            Error::new(ErrorKind::Usage, format!("\"{text}\" is not a compression"))
-                .hint("use zstd, zstd:N (N from 1 to 22), lz4 or none")
-        })
     })
 }
 

@@ -20,11 +20,7 @@ pub(super) async fn run(context: &Context, args: &ExpireArgs) -> Result<u8> {
             keep_days: args.keep_days,
             max_chain: args.max_chain,
         },
-        codec: super::backup::codec(
-            args.compress
-                .as_deref()
-                .or(context.config.settings.compress.as_deref()),
-        )?,
+        codec: context.codec(args.compress.as_deref())?,
         jobs: context.config.jobs()?,
     };
     let report = if args.confirm && !args.dry_run {
@@ -71,9 +67,14 @@ fn text(report: &ExpireReport) -> String {
     for note in &report.notes {
         text.push_str(&format!("note     {note}\n"));
     }
-    text.push_str(match report.done {
-        true => "This was done.\n",
-        false => "Nothing was changed; --confirm does it.\n",
+    let idle = report.merge.is_none()
+        && report.remove.is_empty()
+        && report.leftovers.is_empty()
+        && report.wal_files == 0;
+    text.push_str(match (idle, report.done) {
+        (true, _) => "There is nothing to expire.\n",
+        (false, true) => "This was done.\n",
+        (false, false) => "Nothing was changed; --confirm does it.\n",
     });
     text
 }

@@ -3,11 +3,10 @@
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
 use jiff::Timestamp;
-use pgstrata_engine::error::{Error, Kind, Result};
+use pgstrata_engine::error::Result;
 use pgstrata_engine::info::{self, InfoReport, LayerInfo, Status, TimelineInfo};
-use pgstrata_layer::label::Label;
 
-use super::Context;
+use super::{Context, label};
 use crate::args::InfoArgs;
 use crate::exit;
 
@@ -17,13 +16,7 @@ const MOST_PAGES: usize = 20;
 pub(super) async fn run(context: &Context, args: &InfoArgs) -> Result<u8> {
     let repository = context.repository()?;
     let name = context.config.cluster()?;
-    let wanted = match &args.label {
-        None => None,
-        Some(text) => Some(Label::parse(text).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
-                .hint("\"pgstrata info\" shows the labels")
-        })?),
-    };
+    let wanted = args.label.as_deref().map(label).transpose()?;
     let report = info::collect(&repository, &name, wanted.as_ref()).await?;
     context.report("info/1", &report, || text(&report, wanted.is_some()));
     Ok(match report.status {

@@ -2,12 +2,11 @@
 
 use comfy_table::{Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
-use pgstrata_engine::error::{Error, Kind, Result};
+use pgstrata_engine::error::Result;
 use pgstrata_engine::merge::{self, MergeOptions, MergePlan, MergeReport};
 use pgstrata_engine::progress::Progress;
-use pgstrata_layer::label::Label;
 
-use super::Context;
+use super::{Context, label};
 use crate::args::MergeArgs;
 use crate::exit;
 use crate::progress::Display;
@@ -18,11 +17,7 @@ pub(super) async fn run(context: &Context, args: &MergeArgs) -> Result<u8> {
     let options = MergeOptions {
         label: label(&args.label)?,
         into: args.into.as_deref().map(label).transpose()?,
-        codec: super::backup::codec(
-            args.compress
-                .as_deref()
-                .or(context.config.settings.compress.as_deref()),
-        )?,
+        codec: context.codec(args.compress.as_deref())?,
         jobs: context.config.jobs()?,
         remove: args.confirm && !args.keep,
     };
@@ -42,13 +37,6 @@ pub(super) async fn run(context: &Context, args: &MergeArgs) -> Result<u8> {
     Ok(match report.notes.is_empty() {
         true => 0,
         false => exit::WARNINGS,
-    })
-}
-
-fn label(text: &str) -> Result<Label> {
-    Label::parse(text).ok_or_else(|| {
-        Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
-            .hint("\"pgstrata info\" shows the labels")
     })
 }
 

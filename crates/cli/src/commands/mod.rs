@@ -20,6 +20,8 @@ use pgstrata_engine::cluster::ConnectionOptions;
 use pgstrata_engine::error::{Error, Kind, Result};
 use pgstrata_engine::progress::Progress;
 use pgstrata_engine::repository::Repository;
+use pgstrata_layer::frame::Codec;
+use pgstrata_layer::label::Label;
 use serde::Serialize;
 
 use crate::args::{Cli, Command, Output, ServerArgs};
@@ -37,6 +39,17 @@ pub(crate) struct Context {
 impl Context {
     fn repository(&self) -> Result<Repository> {
         Repository::open(&self.config.repository()?)
+    }
+
+    /// The codec that was asked for by flag, environment or file, or the default one.
+    fn codec(&self, told: Option<&str>) -> Result<Codec> {
+        let text = told.or(self.config.settings.compress.as_deref());
+        text.map_or(Ok(Codec::default()), |text| {
+            text.parse().map_err(|_| {
+                Error::new(Kind::Usage, format!("\"{text}\" is not a compression"))
+                    .hint("use zstd, zstd:N (N from 1 to 22), lz4 or none")
+            })
+        })
     }
 
     /// The data directory, if it is known.
@@ -79,6 +92,14 @@ impl Context {
             Output::Json => output::print_json(schema, document),
         }
     }
+}
+
+/// A label as somebody wrote it.
+fn label(text: &str) -> Result<Label> {
+    Label::parse(text).ok_or_else(|| {
+        Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
+            .hint("\"pgstrata info\" shows the labels")
+    })
 }
 
 /// Commands that need neither configuration nor repository.

@@ -36,5 +36,5 @@ pub use report::{BackupPlan, BackupReport};
 pub use run::{plan, run};
 pub use wal::WalChoice;
 
-pub(crate) use prepare::{check_record, control_of};
+pub(crate) use prepare::{check_record, control_of, files_of};
 pub(crate) use wal::WalCheck;

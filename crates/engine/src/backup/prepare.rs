@@ -7,12 +7,12 @@ use std::sync::Arc;
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::{ClusterIdentity, Tablespace};
-use pgstrata_pgdata::{ControlFile, Lsn, TimelineHistory, TimelineId};
+use pgstrata_pgdata::{ControlFile, Lsn, Major, TimelineHistory, TimelineId};
 
 use super::choose::Standpoint;
 use super::options::BackupOptions;
 use crate::blocking::blocking;
-use crate::catalog::{Catalog, cluster_record};
+use crate::catalog::cluster_record;
 use crate::cluster::control::{ControlReading, check_same_cluster};
 use crate::cluster::scan::{Scan, scan, tablespaces};
 use crate::cluster::{NoTracker, Session, Tracker, read_control};
@@ -44,10 +44,9 @@ impl Ready {
         }
     }
 
-    /// The list of files, made on a thread that may block.
+    /// The files of the cluster as they are now.
     pub(super) async fn scan(&self) -> Result<Scan> {
-        let (directory, major) = (self.data_directory.clone(), self.control.major);
-        blocking(move || scan(&directory, major)).await
+        files_of(&self.data_directory, self.control.major).await
     }
 
     /// What to say about tablespaces that are there and were not among those `listed`: their
@@ -71,7 +70,7 @@ pub(super) async fn prepare(
     repository: &Repository,
     cluster: &ClusterName,
     options: &BackupOptions,
-) -> Result<(Ready, Catalog)> {
+) -> Result<Ready> {
     let record = cluster_record(repository, cluster).await?;
     let session = Session::connect(&options.connection).await?;
     let facts = session.facts();
@@ -97,19 +96,21 @@ pub(super) async fn prepare(
     check_same_cluster(&data_directory, &reading.control, facts)?;
     check_record(&record, &reading.control)?;
     let identity = identity(&reading.control);
-    let catalog = Catalog::load(repository, cluster).await?;
     let tracker = Tracker::find(&session, &options.connection).await;
-    Ok((
-        Ready {
-            session: Arc::new(session),
-            data_directory,
-            control: reading.control,
-            identity,
-            tracker,
-            record,
-        },
-        catalog,
-    ))
+    Ok(Ready {
+        session: Arc::new(session),
+        data_directory,
+        control: reading.control,
+        identity,
+        tracker,
+        record,
+    })
+}
+
+/// The list of files, made on a thread that may block.
+pub(crate) async fn files_of(data_directory: &Path, major: Major) -> Result<Scan> {
+    let directory = data_directory.to_owned();
+    blocking(move || scan(&directory, major)).await
 }
 
 /// The control file, read on a thread that may block.

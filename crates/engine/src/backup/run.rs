@@ -27,7 +27,7 @@ use super::report::{BackupPlan, BackupReport};
 use super::source::{self, Question, Search};
 use super::wal::{self, Archive, Following, Stream, WalChoice};
 use super::worker::corrupt_page_error;
-use crate::catalog::{self, Layer, hex, host_name};
+use crate::catalog::{self, Catalog, Layer, hex, host_name};
 use crate::cluster::ScannedFile;
 use crate::cluster::control::{ControlReading, check_start_is_visible};
 use crate::cluster::scan::Scan;
@@ -48,7 +48,8 @@ pub async fn plan(
     cluster: &ClusterName,
     options: &BackupOptions,
 ) -> Result<BackupPlan> {
-    let (ready, catalog) = prepare(repository, cluster, options).await?;
+    let ready = prepare(repository, cluster, options).await?;
+    let catalog = Catalog::load(repository, cluster).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     // A primary will write a checkpoint; a standby starts at its last restartpoint.
     let would_start = if ready.session.facts().in_recovery {
@@ -94,10 +95,12 @@ pub async fn run(
 ) -> Result<BackupReport> {
     let started_at = Timestamp::now();
     let stopwatch = Stopwatch::start();
-    let (ready, catalog) = prepare(repository, cluster, options).await?;
+    let ready = prepare(repository, cluster, options).await?;
+    ready.session.lock().await?;
+    // Under the lock: a backup that has just ended is this one's parent.
+    let catalog = Catalog::load(repository, cluster).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let wal = choose_wal(options, &ready, (repository, cluster)).await?;
-    ready.session.lock().await?;
     let layer_id: [u8; 16] = rand::random();
     let claim = ClaimRecord {
         label: String::new(),

@@ -11,10 +11,9 @@ use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::ControlFile;
 
-use crate::backup::{BackupOptions, WalCheck, WalMode, check_record, control_of};
+use crate::backup::{BackupOptions, WalCheck, WalMode, check_record, control_of, files_of};
 use crate::catalog::cluster_record;
 use crate::cluster::control::check_same_cluster;
-use crate::cluster::scan::scan;
 use crate::cluster::{ConnectionOptions, Session, Tracker};
 use crate::error::{Error, Kind, Result};
 use crate::info;
@@ -364,15 +363,7 @@ async fn check_directory(
 async fn read_directory(session: &Session, directory: &Path) -> Result<(ControlFile, Vec<String>)> {
     let control = control_of(directory).await?.control;
     check_same_cluster(directory, &control, session.facts())?;
-    let (place, major) = (directory.to_owned(), control.major);
-    let found = tokio::task::spawn_blocking(move || scan(&place, major))
-        .await
-        .unwrap_or_else(|error| {
-            Err(Error::new(
-                Kind::File,
-                format!("could not list the cluster: {error}"),
-            ))
-        })?;
+    let found = files_of(directory, control.major).await?;
     Ok((control, found.warnings))
 }
 

@@ -14,8 +14,10 @@ use std::path::Path;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use pgstrata_engine::error::Result;
+use pgstrata_engine::progress::Progress;
 use pgstrata_engine::repository::Repository;
-use pgstrata_engine::restore::{Method, RestoreOptions, Target, TargetAction};
+use pgstrata_engine::restore::{self, Method, RestoreOptions, RestoreReport, Target, TargetAction};
 use pgstrata_layer::digest;
 use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, DigestRef, EntryKind, FileEntry, FrameRef};
 use pgstrata_layer::frame::{Codec, FrameEncoder};
@@ -73,6 +75,21 @@ pub(crate) struct Made {
 }
 
 impl Made {
+    /// Restores a layer, or the newest, to the end of its backup.
+    pub(crate) async fn restore(
+        &self,
+        repository: &Repository,
+        directory: &Path,
+        label: Option<&Label>,
+    ) -> Result<RestoreReport> {
+        let options = RestoreOptions {
+            label: label.cloned(),
+            ..options(directory)
+        };
+        let plan = restore::plan(repository, &self.cluster, options).await?;
+        restore::execute(repository, &plan, &Progress::default()).await
+    }
+
     pub(crate) fn nonzero_blocks(&self, contents: &[u8]) -> u64 {
         contents
             .chunks(BLOCK)
