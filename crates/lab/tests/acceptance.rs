@@ -15,8 +15,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use pgstrata_lab::analysis::analyse;
+use pgstrata_lab::cluster::{Cluster, Major};
 use pgstrata_lab::result::Experiment;
 use pgstrata_lab::sample::{Sampler, Watch, Window};
+use pgstrata_lab::stat::verdict::Verdict;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Lab, browser, schema};
 
@@ -154,6 +157,30 @@ fn an_interrupted_experiment_cleans_up_and_keeps_what_it_measured() {
         let report = lab.run(&["report", out.to_str().unwrap()]);
         assert_eq!(report.status.code(), Some(0), "{}", support::said(&report));
     }
+}
+
+#[test]
+#[ignore = "seven minutes: make lab-acceptance"]
+fn a_server_compared_with_itself_is_rarely_called_different() {
+    let cluster = Cluster::builder(Major::V15).start().unwrap();
+    cluster.pgbench(&["-i", "-q", "-s", "1"]).unwrap();
+    let arm = format!("server:dsn={}", cluster.conninfo("postgres"));
+    let claims: Vec<u32> = (1..=20)
+        .filter(|seed| {
+            let lab = Lab::new();
+            let seed = seed.to_string();
+            let (experiment, _) = lab.experiment(&[
+                "ab", "--base", &arm, "--aa", "--blocks", "6", "-T", "1", "--warmup", "0",
+                "--settle", "0s", "--seed", &seed,
+            ]);
+            let analysis = analyse(&experiment);
+            let compared = analysis.row("tps").unwrap().comparisons[1].as_ref();
+            matches!(compared.unwrap().verdict, Verdict::Better | Verdict::Worse)
+        })
+        .collect();
+    println!("called different with seeds {claims:?}");
+    // Of 20 at 5 %, more than three come up in 16 of 1000 such tests.
+    assert!(claims.len() <= 3, "{claims:?}");
 }
 
 #[test]

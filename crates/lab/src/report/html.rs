@@ -185,7 +185,7 @@ fn hero(experiment: &Experiment, analysis: &Analysis) -> String {
 /// Cells to this length are figures with their unit or interval.
 const FIGURE: usize = 22;
 /// Columns of which each has room for such a figure.
-const NARROW: usize = 9;
+const NARROW: usize = 7;
 
 fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = head

@@ -41,6 +41,23 @@ fn middle(experiment: &Experiment, name: &str, arm: usize) -> Option<f64> {
     (!values.is_empty()).then(|| median(&values))
 }
 
+/// Seconds that all transactions together wait longer because of one backup: more per
+/// transaction than in the block's slice without a backup, times those due while it runs.
+fn added(experiment: &Experiment, arm: usize) -> Option<f64> {
+    let value = |block: usize, arm: usize, name: &str| {
+        let mut runs = experiment.runs.iter();
+        let run = runs.find(|run| run.block == block && run.arm == arm)?;
+        run.values.get(name).copied()
+    };
+    let each: Vec<f64> = (0..experiment.plan.blocks)
+        .filter_map(|block| {
+            let more = value(block, arm, "latency_mean")? - value(block, 0, "latency_mean")?;
+            Some(more * value(block, arm, "tps")? * value(block, arm, "backup_time")?)
+        })
+        .collect();
+    (!each.is_empty()).then(|| median(&each))
+}
+
 fn table(experiment: &Experiment) -> Table {
     let analysis = analyse(experiment);
     let ratio = |metric: &str, arm: usize| {
@@ -77,6 +94,8 @@ fn table(experiment: &Experiment) -> Table {
                 against("p999"),
                 cell("backup_time", Unit::Seconds),
                 cell("backup_cpu", Unit::Seconds),
+                added(experiment, arm)
+                    .map_or_else(|| MISSING.to_owned(), |v| format::value(v, Unit::Seconds)),
             ]
         })
         .collect();
@@ -92,6 +111,7 @@ fn table(experiment: &Experiment) -> Table {
             "p99.9, ratio",
             "a backup takes",
             "its CPU",
+            "waiting it adds",
         ]
         .map(str::to_owned)
         .into(),
@@ -99,9 +119,50 @@ fn table(experiment: &Experiment) -> Table {
         note: Some(
             "Response times of transactions that were due while a backup ran, counted from the moment they were due; medians over blocks, ratios to \
              slices without a backup with 95 % intervals. Backups follow each other without a pause, so this is what is felt while one runs; how \
-             long that is stands beside it. Every backup begins with a checkpoint, after which WAL carries whole pages: that share alone is the \
+             long that is stands beside it, and what all transactions together wait longer because of one backup: a tool that is gentle for \
+             ten times as long may cost more. Every backup begins with a checkpoint, after which WAL carries whole pages: that share alone is the \
              arm \"checkpoints\"."
                 .to_owned(),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::added;
+    use crate::result::{Experiment, Run};
+
+    #[test]
+    fn what_a_backup_costs_is_waiting_times_transactions_times_its_length() {
+        let run = |block, arm, mean: f64, takes: Option<f64>| {
+            let mut values =
+                BTreeMap::from([("latency_mean".to_owned(), mean), ("tps".to_owned(), 100.0)]);
+            values.extend(takes.map(|takes| ("backup_time".to_owned(), takes)));
+            Run {
+                block,
+                arm,
+                values,
+                ..Run::default()
+            }
+        };
+        let mut experiment: Experiment = serde_json::from_value(serde_json::json!({
+            "schema": "", "lab_version": "", "kind": "", "title": "", "created": "", "command": [],
+            "hypothesis": null, "workload": "", "metrics": [], "arms": [], "runs": [], "tables": [],
+            "notes": [], "warnings": [], "interrupted": null,
+            "plan": {"blocks": 2, "seconds": null, "seed": 0, "state": "", "margin": 0.01,
+                "interleaved": true, "same_again": false, "allowed": [], "foreign_limit": 0.05, "sweep": null}
+        }))
+        .unwrap();
+        experiment.runs = vec![
+            run(0, 0, 0.001, None),
+            run(0, 1, 0.011, Some(2.0)),
+            run(1, 0, 0.002, None),
+            run(1, 1, 0.012, Some(2.0)),
+        ];
+        // 10 ms more for each of 200 transactions.
+        assert!((added(&experiment, 1).unwrap() - 2.0).abs() < 1e-9);
+        assert_eq!(added(&experiment, 0), None);
     }
 }
