@@ -15,10 +15,9 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use pgstrata_lab::cluster::{Cluster, Major, StopMode, require_same_dump};
+use pgstrata_lab::cluster::{Cluster, Major, StopMode, TrackedServer, require_same_dump};
 use serde_json::Value;
 use support::standby::{restartpoint, switch_wal_all_the_time};
-use support::tracked::Server;
 use support::{PATIENCE, Stage, Store, number, text};
 
 /// A run of the program that need not succeed: exit code and JSON document.
@@ -33,7 +32,7 @@ fn outcome(stage: &Stage, arguments: &[&str]) -> (i32, Value) {
 }
 
 /// A cluster with the extension in a database that backups do not connect to.
-fn tracked_stage(server: &Server, checksums: bool) -> Stage {
+fn tracked_stage(server: &TrackedServer, checksums: bool) -> Stage {
     let builder = server.builder().checksums(checksums);
     let stage = Stage::archiving(builder.conf("autovacuum_naptime", "1"), Store::Directory);
     let sql = |database: &str, script: &str| stage.cluster.sql(database, script).unwrap();
@@ -103,7 +102,7 @@ fn disturb(cluster: &Cluster, round: usize) {
 }
 
 fn chains_by_tracker_and_by_digest_restore_the_same(major: Major, checksums: bool) {
-    let server = Server::copy(major);
+    let server = TrackedServer::copy(major).unwrap();
     let stage = tracked_stage(&server, checksums);
     stage.backup(&["--type", "full", "--require-tracker"]);
     for round in 0..3 {
@@ -179,7 +178,7 @@ fn chains_by_tracker_and_by_digest_restore_the_same_on_18() {
 /// primary's say nothing about it, and both outlive the standby's promotion.
 #[test]
 fn a_standby_is_backed_up_by_its_own_tracker() {
-    let server = Server::copy(Major::V18);
+    let server = TrackedServer::copy(Major::V18).unwrap();
     let stage = tracked_stage(&server, true);
     stage.backup(&["--type", "full", "--require-tracker"]);
     let standby = stage.restore("standby", &["--type", "standby"]);
@@ -263,7 +262,7 @@ fn require_fallback(stage: &Stage, why: &str) {
 
 #[test]
 fn rule_4_12_what_voids_the_history_falls_back_aloud() {
-    let server = Server::copy(Major::V18);
+    let server = TrackedServer::copy(Major::V18).unwrap();
     let stage = Stage::archiving(server.builder(), Store::Directory);
     let cluster = &stage.cluster;
     let change = || {
@@ -348,7 +347,7 @@ fn failed_items(report: &Value) -> Vec<&str> {
 /// refuses, and no later one trusts the tracker, until the pages were compared.
 #[test]
 fn an_audit_finds_a_page_that_the_tracker_did_not_see() {
-    let server = Server::copy(Major::V18);
+    let server = TrackedServer::copy(Major::V18).unwrap();
     // Without checksums the page is as good as any other.
     let stage = tracked_stage(&server, false);
     let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();

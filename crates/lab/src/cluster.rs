@@ -20,6 +20,7 @@ mod background;
 mod builder;
 mod checks;
 mod major;
+mod tracked;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -36,6 +37,7 @@ pub(crate) use self::builder::free_port;
 pub use self::builder::{Adoption, Builder};
 pub use self::checks::require_same_dump;
 pub use self::major::Major;
+pub use self::tracked::TrackedServer;
 use crate::leash::Leash;
 use crate::os_user::ServerUser;
 

@@ -321,6 +321,19 @@ impl Experiment {
             .filter_map(|run| run.values.get(metric).copied())
             .collect()
     }
+
+    /// The median of all values of a name that one arm has, in blocks that count and in others:
+    /// for tables that show and do not judge.
+    #[must_use]
+    pub fn middle(&self, name: &str, arm: usize) -> Option<f64> {
+        let values: Vec<f64> = self
+            .runs
+            .iter()
+            .filter(|run| run.arm == arm)
+            .filter_map(|run| run.values.get(name).copied())
+            .collect();
+        (!values.is_empty()).then(|| crate::stat::median(&values))
+    }
 }
 
 /// Now, RFC 3339 to the second.

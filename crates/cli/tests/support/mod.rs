@@ -13,7 +13,6 @@
 pub mod files;
 pub mod proxy;
 pub mod standby;
-pub mod tracked;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -7,8 +7,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rand::SeedableRng;
@@ -168,7 +166,7 @@ impl Chain<'_> {
                 samples.push(sample);
             };
             for contender in self.contenders {
-                self.select(Some(contender.as_ref()))?;
+                self.arena.select(Some(contender.as_ref()))?;
                 contender.reset(self.arena)?;
             }
             for nth in 0..=self.workload.increments() {
@@ -181,7 +179,7 @@ impl Chain<'_> {
                     note(contender.name(), act, cost, stored);
                 }
             }
-            self.select(None)?;
+            self.arena.select(None)?;
             let expected = self.workload.answer(&self.arena.cluster)?;
             for contender in self.shuffled(&mut random) {
                 let (cost, stored) = self.restore(contender, &expected)?;
@@ -189,7 +187,7 @@ impl Chain<'_> {
             }
             for mut limit in limits(self.arena) {
                 self.cool()?;
-                let cost = self.measured(&mut limit.command)?;
+                let cost = self.arena.measured(&mut limit.command)?;
                 note(limit.name, limit.act, cost, 0);
             }
             self.arena
@@ -211,7 +209,7 @@ impl Chain<'_> {
             profiles.push(profile(command, directory, &name)?);
             Ok(())
         };
-        self.select(Some(contender))?;
+        self.arena.select(Some(contender))?;
         contender.reset(self.arena)?;
         self.arena.cluster.sql("postgres", "CHECKPOINT")?;
         note("full", &mut contender.full(self.arena))?;
@@ -221,7 +219,7 @@ impl Chain<'_> {
             let act = format!("incremental-{nth}");
             note(&act, &mut contender.incremental(self.arena, nth))?;
         }
-        let target = self.arena.fresh_dir("restored")?;
+        let target = self.arena.restore_target()?;
         let increments = self.workload.increments();
         note(
             "restore",
@@ -238,14 +236,14 @@ impl Chain<'_> {
     }
 
     fn backup(&self, contender: &dyn Contender, nth: usize) -> Result<(&'static str, Cost, u64)> {
-        self.select(Some(contender))?;
+        self.arena.select(Some(contender))?;
         let before = tree_bytes(&contender.repository(self.arena))?;
         self.cool()?;
         let (act, mut command) = match nth {
             0 => ("full", contender.full(self.arena)),
             _ => ("incremental", contender.incremental(self.arena, nth)),
         };
-        let cost = self.measured(&mut command)?;
+        let cost = self.arena.measured(&mut command)?;
         Ok((
             act,
             cost,
@@ -254,14 +252,15 @@ impl Chain<'_> {
     }
 
     fn restore(&self, contender: &dyn Contender, expected: &str) -> Result<(Cost, u64)> {
-        let target = self.arena.fresh_dir("restored")?;
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        fs::set_permissions(&target, mode)?;
+        let target = self.arena.restore_target()?;
         self.cool()?;
-        let cost =
-            self.measured(&mut contender.restore(self.arena, self.workload.increments(), &target))?;
+        let cost = self.arena.measured(&mut contender.restore(
+            self.arena,
+            self.workload.increments(),
+            &target,
+        ))?;
         let size = tree_bytes(&target)?;
-        let found = self.answer_of(&target)?;
+        let found = self.workload.answer(&self.arena.open(&target, &[])?)?;
         ensure!(
             found == expected,
             "{}: the restored cluster answers {found}, the source {expected}",
@@ -269,38 +268,6 @@ impl Chain<'_> {
         );
         fs::remove_dir_all(&target)?;
         Ok((cost, size))
-    }
-
-    fn answer_of(&self, target: &Path) -> Result<String> {
-        let restored = Cluster::adopt(self.arena.cluster.major(), target)
-            .conf("archive_mode", "off")
-            .conf("shared_preload_libraries", "")
-            .start()?;
-        restored.wait_promoted(Duration::from_secs(300))?;
-        self.workload.answer(&restored)
-    }
-
-    fn measured(&self, command: &mut Command) -> Result<Cost> {
-        let postmaster = self.arena.cluster.postmaster()?;
-        let before = measure::server_cpu_seconds(postmaster)?;
-        let mut cost = measure::run(command)?;
-        cost.server_cpu_seconds = (measure::server_cpu_seconds(postmaster)? - before).max(0.0);
-        Ok(cost)
-    }
-
-    /// Sends the server's WAL to the archive of this contender alone.
-    fn select(&self, contender: Option<&dyn Contender>) -> Result<()> {
-        let command = contender
-            .and_then(|c| c.archive_command(self.arena))
-            .unwrap_or_else(|| "true".to_owned());
-        self.arena.cluster.sql(
-            "postgres",
-            &format!("ALTER SYSTEM SET archive_command = '{command}'"),
-        )?;
-        self.arena.cluster.reload()?;
-        // The archiver reads its configuration when it wakes up.
-        thread::sleep(Duration::from_millis(200));
-        Ok(())
     }
 
     fn cool(&self) -> Result<()> {

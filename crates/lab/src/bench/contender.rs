@@ -1,12 +1,22 @@
 //! What takes part in a benchmark: backup tools, and the limits of the machine.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::measure::{self, Cost};
 use crate::cluster::Cluster;
+use crate::interrupt;
+
+/// Workers: as many as asked for, else one per core.
+#[must_use]
+pub fn jobs(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
 
 /// Where a benchmark works.
 #[derive(Debug)]
@@ -20,6 +30,80 @@ pub struct Arena {
 }
 
 impl Arena {
+    /// The server, and the program where the server's user can run it.
+    ///
+    /// # Errors
+    /// When the program cannot be copied.
+    pub fn new(cluster: Cluster, pgstrata: &Path, jobs: usize) -> Result<Self> {
+        Ok(Self {
+            pgstrata: cluster.installed_binary(pgstrata)?,
+            jobs,
+            cluster,
+        })
+    }
+
+    /// Sends the server's WAL to the archive of this contender alone; of none, to nowhere.
+    ///
+    /// # Errors
+    /// When the server refuses, or the user wants to stop.
+    pub fn select(&self, contender: Option<&dyn Contender>) -> Result<()> {
+        let command = contender
+            .and_then(|contender| contender.archive_command(self))
+            .unwrap_or_else(|| "true".to_owned());
+        let current = self.cluster.sql("postgres", "SHOW archive_command")?;
+        if current == command {
+            return Ok(());
+        }
+        self.cluster.sql(
+            "postgres",
+            &format!("ALTER SYSTEM SET archive_command = '{command}'"),
+        )?;
+        self.cluster.reload()?;
+        // The archiver reads its configuration when it wakes up.
+        interrupt::sleep(Duration::from_millis(300))
+    }
+
+    /// Runs a command and says what it cost, the server's part included.
+    ///
+    /// # Errors
+    /// When it fails, or the server is gone.
+    pub fn measured(&self, command: &mut Command) -> Result<Cost> {
+        let postmaster = self.cluster.postmaster()?;
+        let before = measure::server_cpu_seconds(postmaster)?;
+        let mut cost = measure::run(command)?;
+        cost.server_cpu_seconds = (measure::server_cpu_seconds(postmaster)? - before).max(0.0);
+        Ok(cost)
+    }
+
+    /// An empty directory for a restored cluster, as closed as PostgreSQL wants it.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn restore_target(&self) -> Result<PathBuf> {
+        let target = self.fresh_dir("restored")?;
+        fs::set_permissions(&target, Permissions::from_mode(0o700))
+            .context("could not close the target directory")?;
+        Ok(target)
+    }
+
+    /// Opens a restored cluster beside the source, whose archive it leaves alone, and waits until
+    /// it accepts writes. `environment` is what its `restore_command` needs.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn open(&self, target: &Path, environment: &[(&str, String)]) -> Result<Cluster> {
+        let mut adoption = Cluster::adopt(self.cluster.major(), target)
+            .bindir(self.cluster.bindir())
+            .conf("archive_mode", "off")
+            .conf("shared_preload_libraries", "");
+        for (name, value) in environment {
+            adoption = adoption.env(name, value);
+        }
+        let restored = adoption.start()?;
+        restored.wait_promoted(Duration::from_secs(300))?;
+        Ok(restored)
+    }
+
     /// Where repositories and restored clusters go.
     #[must_use]
     pub fn work(&self) -> &Path {

@@ -8,6 +8,16 @@ use anyhow::Result;
 use super::contender::{Arena, Contender};
 use super::measure;
 
+/// What restores the newest backup, opened where it ends; the directory follows.
+pub(crate) const RESTORE_NEWEST: [&str; 6] = [
+    "latest",
+    "--type",
+    "immediate",
+    "--target-action",
+    "promote",
+    "--target-dir",
+];
+
 /// `pgstrata` with one compression and one change source.
 #[derive(Clone, Debug)]
 pub struct Pgstrata {
@@ -78,15 +88,7 @@ impl Contender for Pgstrata {
 
     fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {
         let mut command = self.command(arena, "restore");
-        command.args([
-            "latest",
-            "--type",
-            "immediate",
-            "--target-action",
-            "promote",
-            "--target-dir",
-        ]);
-        command.arg(target);
+        command.args(RESTORE_NEWEST).arg(target);
         command
     }
 }

@@ -6,22 +6,19 @@
     reason = "a program's output"
 )]
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use pgstrata_lab::bench::chain::{Chain, Sample, Workload};
-use pgstrata_lab::bench::contender::{Arena, Contender};
+use pgstrata_lab::bench::contender::{Arena, Contender, jobs};
 use pgstrata_lab::bench::native::Native;
 use pgstrata_lab::bench::pgbackrest::PgBackRest;
 use pgstrata_lab::bench::pgstrata::Pgstrata;
 use pgstrata_lab::bench::table;
-use pgstrata_lab::cluster::{Cluster, Major};
+use pgstrata_lab::cluster::{Cluster, Major, TrackedServer};
 use serde_json::json;
-use tempfile::TempDir;
 
 /// Compares backup tools with each other and with the limits of this machine.
 ///
@@ -75,19 +72,18 @@ struct Arguments {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let seed = arguments.seed.unwrap_or_else(rand::random);
-    let jobs = match arguments.jobs {
-        Some(jobs) => jobs,
-        None => std::thread::available_parallelism()?.get(),
-    };
+    let jobs = jobs(arguments.jobs);
     println!("{jobs} workers, {} rounds, seed {seed}", arguments.rounds);
+    let major = Major::from_number(arguments.major)?;
     let contenders = contenders(&arguments)?;
     let (mut samples, mut profiles) = (Vec::new(), Vec::new());
     let tracked = match arguments.sources.iter().any(|source| source == "tracker") {
-        true => Some(TrackedServer::copy(arguments.major)?),
+        true => Some(TrackedServer::copy(major)?),
         false => None,
     };
     for workload in workloads(&arguments) {
-        let arena = arena(&arguments, jobs, tracked.as_ref())?;
+        let cluster = server(major, tracked.as_ref())?;
+        let arena = Arena::new(cluster, &arguments.pgstrata, jobs)?;
         workload.load(&arena.cluster)?;
         let chain = Chain {
             arena: &arena,
@@ -190,63 +186,20 @@ fn contenders(arguments: &Arguments) -> Result<Vec<Box<dyn Contender>>> {
     Ok(contenders)
 }
 
-/// A copy of a server with the extension; it goes with the value.
-struct TrackedServer {
-    bindir: PathBuf,
-    _directory: TempDir,
-}
-
-impl TrackedServer {
-    fn copy(major: u32) -> Result<Self> {
-        let directory = tempfile::Builder::new()
-            .prefix("pgs-bench-")
-            .permissions(Permissions::from_mode(0o755))
-            .tempdir()?;
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ext/test/copy-server");
-        let output = Command::new(&script)
-            .arg(major.to_string())
-            .arg(directory.path())
-            .output()
-            .with_context(|| format!("could not run \"{}\"", script.display()))?;
-        if !output.status.success() {
-            bail!(
-                "could not make a server with the tracker: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-        }
-        Ok(Self {
-            bindir: PathBuf::from(String::from_utf8(output.stdout)?.trim()),
-            _directory: directory,
-        })
-    }
-}
-
-fn arena(arguments: &Arguments, jobs: usize, tracked: Option<&TrackedServer>) -> Result<Arena> {
-    let major = Major::from_number(arguments.major)?;
-    let mut builder = Cluster::builder(major)
+fn server(major: Major, tracked: Option<&TrackedServer>) -> Result<Cluster> {
+    let server = tracked.map_or_else(|| Cluster::builder(major), TrackedServer::builder);
+    let mut builder = server
         .conf("archive_mode", "on")
         .conf("archive_command", "true")
         .conf("shared_buffers", "256MB")
         .conf("max_wal_size", "4GB")
         .conf("autovacuum", "off");
-    if arguments.major >= 17 {
+    if major >= Major::V17 {
         builder = builder.conf("summarize_wal", "on");
-    }
-    if let Some(server) = tracked {
-        // The tracker insists on fsync.
-        builder = builder
-            .bindir(&server.bindir)
-            .durable(true)
-            .conf("shared_preload_libraries", "pgstrata");
     }
     let cluster = builder.start()?;
     if tracked.is_some() {
         cluster.sql("postgres", "CREATE EXTENSION pgstrata")?;
     }
-    let pgstrata = cluster.installed_binary(&arguments.pgstrata)?;
-    Ok(Arena {
-        cluster,
-        pgstrata,
-        jobs,
-    })
+    Ok(cluster)
 }

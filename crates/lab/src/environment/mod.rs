@@ -10,7 +10,9 @@ pub mod server;
 pub mod warning;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
+use postgres::Client;
 use serde::{Deserialize, Serialize};
 
 pub use warning::{Level, Warning};
@@ -136,6 +138,19 @@ impl Environment {
         self.facts.extend(other.facts);
         self.settings.extend(other.settings);
     }
+}
+
+/// A server and, where its data are on this machine, the machine.
+pub fn of_server(client: &mut Client, data: Option<&Path>) -> Environment {
+    let mut environment = server::capture(client);
+    match data {
+        Some(data) => environment.merge(host::capture(Path::new("/"), Some(data))),
+        None => environment.not_readable(
+            "machine.system",
+            "the server is reached by dsn; its machine is not visible",
+        ),
+    }
+    environment
 }
 
 /// One line of a difference.

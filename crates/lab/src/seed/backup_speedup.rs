@@ -19,13 +19,13 @@ use super::Preset;
 use super::extension::Extension;
 use super::stage::{Sketch, Stage};
 use super::strata::{self, Storage};
+use super::tools::{ToolArguments, Tools};
 use crate::bench::contender::Contender;
 use crate::commands::output::{print, tell};
 use crate::commands::{Shared, Usage};
 use crate::format::Unit;
 use crate::interrupt;
 use crate::result::{Arm, Metric};
-use crate::server::Programs;
 use crate::stat::verdict::Better;
 
 /// Whether pages have checksums.
@@ -60,21 +60,11 @@ pub struct Arguments {
     /// how changed pages are found; several are compared
     #[arg(long, value_delimiter = ',', default_value = "lsn,digest")]
     change_source: Vec<String>,
-    /// leave other tools out, as tiny does
-    #[arg(long)]
-    alone: bool,
-    /// directory of the server's programs
-    #[arg(long, value_name = "DIR")]
-    bindir: Option<PathBuf>,
-    /// the backup program; by default the one beside this, else on PATH
-    #[arg(long, value_name = "PATH")]
-    pgstrata: Option<PathBuf>,
     /// sources of the extension, for --change-source tracker
     #[arg(long, value_name = "DIR")]
     extension: Option<PathBuf>,
-    /// workers of every tool; by default one per core
-    #[arg(short, long)]
-    jobs: Option<usize>,
+    #[command(flatten)]
+    tools: ToolArguments,
     #[command(flatten)]
     shared: Shared,
 }
@@ -130,13 +120,12 @@ impl Arguments {
 /// # Errors
 /// Fails when a server or a tool does, or a restored cluster is not what it should be.
 pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
-    let programs = Programs::find(arguments.bindir.as_deref())?;
+    let tools = arguments.tools.find(arguments.preset)?;
     for source in &arguments.change_source {
         if !["lsn", "digest", "summary", "tracker"].contains(&source.as_str()) {
             return Err(Usage(format!("could not use change source \"{source}\": it is not lsn, digest, summary or tracker")).into());
         }
     }
-    let pgstrata = strata::program(arguments.pgstrata.as_deref())?;
     let variants = arguments.variants();
     if arguments.shared.dry_run {
         print(&scene::describe(
@@ -148,11 +137,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         return Ok(0);
     }
     let storage = Storage::Directory;
-    let contenders = strata::contenders(
-        &arguments.change_source,
-        &storage,
-        (arguments.preset != Preset::Tiny && !arguments.alone).then_some(programs.major),
-    );
+    let contenders = strata::contenders(&arguments.change_source, &storage, tools.others);
     let names = strata::arms(&contenders);
     let sketch = Sketch {
         kind: "backup-speedup",
@@ -176,7 +161,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     stage.experiment.hypothesis.get_or_insert_with(|| {
         "an incremental backup takes as much less time as it stores less".to_owned()
     });
-    let outcome = scenes(&mut stage, arguments, (&programs, &pgstrata), &contenders);
+    let outcome = scenes(&mut stage, arguments, &tools, &contenders);
     stage.close(outcome, |experiment| table::describe(experiment, &variants))
 }
 
@@ -184,12 +169,12 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
 fn scenes(
     stage: &mut Stage,
     arguments: &Arguments,
-    (programs, pgstrata): (&Programs, &std::path::Path),
+    tools: &Tools,
     contenders: &[Box<dyn Contender + '_>],
 ) -> Result<()> {
     let extension = if arguments.change_source.iter().any(|s| s == "tracker") {
         let sources = arguments.extension.as_deref();
-        Some(Extension::find(programs, sources, false)?)
+        Some(Extension::find(&tools.programs, sources, false)?)
     } else {
         None
     };
@@ -197,9 +182,9 @@ fn scenes(
         interrupt::check()?;
         tell(&variant.words());
         let scene = Scene::set(
-            programs,
+            tools,
             variant,
-            (arguments.rows(), pgstrata, arguments.jobs),
+            arguments.rows(),
             extension.as_ref(),
             contenders,
         )?;

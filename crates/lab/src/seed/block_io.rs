@@ -23,7 +23,7 @@ use self::ground::Ground;
 use super::Preset;
 use super::stage::{Sketch, Stage};
 use crate::arm::ArmSpec;
-use crate::commands::output::{print, tell};
+use crate::commands::output::print;
 use crate::commands::{Shared, Usage};
 use crate::environment;
 use crate::format::Unit;
@@ -355,14 +355,9 @@ fn all(stage: &mut Stage, grounds: &mut [Ground], arguments: &Arguments, size: f
             run.block = block;
             run.position = position;
             run.arm = arm;
-            tell(&format!(
-                "block {}/{} {}: created in {}, {}",
-                block + 1,
-                stage.experiment.plan.blocks,
-                stage.experiment.arms[arm].name,
-                format::value(run.values["create_table"], Unit::Seconds),
-                format::value(run.values["create_table_rate"], Unit::BytesPerSecond),
-            ));
+            let time = format::value(run.values["create_table"], Unit::Seconds);
+            let rate = format::value(run.values["create_table_rate"], Unit::BytesPerSecond);
+            stage.progress((block, arm), &format!("created in {time}, {rate}"));
             stage.record(run)?;
         }
     }

@@ -20,6 +20,7 @@ use super::Preset;
 use super::extension::Extension;
 use super::stage::{Sketch, Stage};
 use super::strata::{self, Storage};
+use super::tools::ToolArguments;
 use crate::bench::contender::Contender;
 use crate::cluster::Major;
 use crate::commands::output::{print, tell};
@@ -28,11 +29,8 @@ use crate::format::Unit;
 use crate::pgbench::options::{Options, Protocol};
 use crate::quantity;
 use crate::result::{Arm, Metric};
-use crate::server::{self, Programs};
+use crate::server;
 use crate::stat::verdict::Better;
-
-/// Size of the tracker's map, MB.
-const MAP: u64 = 256;
 
 /// Arguments of `impact`.
 #[derive(Debug, Args)]
@@ -62,21 +60,11 @@ pub struct Arguments {
     /// how changed pages are found; by default all that the server has, tiny: lsn
     #[arg(long, value_delimiter = ',')]
     change_source: Vec<String>,
-    /// leave other tools out, as tiny does
-    #[arg(long)]
-    alone: bool,
-    /// directory of the server's programs
-    #[arg(long, value_name = "DIR")]
-    bindir: Option<PathBuf>,
-    /// the backup program; by default the one beside this, else on PATH
-    #[arg(long, value_name = "PATH")]
-    pgstrata: Option<PathBuf>,
     /// sources of the extension, for change source tracker
     #[arg(long, value_name = "DIR")]
     extension: Option<PathBuf>,
-    /// workers of every tool; by default one per core
-    #[arg(short, long)]
-    jobs: Option<usize>,
+    #[command(flatten)]
+    tools: ToolArguments,
     #[command(flatten)]
     shared: Shared,
 }
@@ -105,10 +93,6 @@ impl Arguments {
             pause: Duration::from_secs(pause),
             blocks: self.blocks.unwrap_or(blocks),
         }
-    }
-
-    fn is_alone(&self) -> bool {
-        self.alone || self.preset == Preset::Tiny
     }
 
     fn sources(&self, major: Major) -> Result<Vec<String>> {
@@ -195,13 +179,11 @@ fn arms(acts: &[Act], contenders: &[Box<dyn Contender + '_>]) -> Vec<Arm> {
 /// # Errors
 /// Fails when a server or a tool does, or a restored cluster is not what it should be.
 pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
-    let programs = Programs::find(arguments.bindir.as_deref())?;
-    let sources = arguments.sources(programs.major)?;
-    let pgstrata = strata::program(arguments.pgstrata.as_deref())?;
+    let tools = arguments.tools.find(arguments.preset)?;
+    let sources = arguments.sources(tools.programs.major)?;
     let pgbench = server::find_pgbench(arguments.shared.pgbench.as_deref())?;
     let storage = Storage::Directory;
-    let others = (!arguments.is_alone()).then_some(programs.major);
-    let contenders = strata::contenders(&sources, &storage, others);
+    let contenders = strata::contenders(&sources, &storage, tools.others);
     let acts = acts(&contenders, arguments.preset != Preset::Tiny);
     let size = arguments.size();
     if arguments.shared.dry_run {
@@ -234,15 +216,14 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let outcome = (|| {
         let extension = if sources.iter().any(|source| source == "tracker") {
             let given = arguments.extension.as_deref();
-            Some(Extension::find(&programs, given, false)?)
+            Some(Extension::find(&tools.programs, given, false)?)
         } else {
             None
         };
         tell(&format!("loading scale {}", size.scale));
         let scene = Scene::set(
-            &programs,
+            &tools,
             (&pgbench, arguments.load()),
-            (&pgstrata, arguments.jobs),
             extension.as_ref(),
             &contenders,
         )?;

@@ -13,6 +13,7 @@ mod pages;
 pub mod reverse_delta;
 mod stage;
 mod strata;
+mod tools;
 pub mod tracking;
 mod unpack;
 

@@ -9,8 +9,6 @@
 mod chain;
 mod table;
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
@@ -18,13 +16,14 @@ use self::chain::Chain;
 use super::Preset;
 use super::stage::{Sketch, Stage};
 use super::strata::{self, Storage};
+use super::tools::ToolArguments;
 use crate::bench::contender::Contender;
 use crate::commands::Shared;
 use crate::commands::output::print;
 use crate::format::Unit;
 use crate::result::{Arm, Metric};
 use crate::s3::S3Server;
-use crate::server::{self, Programs};
+use crate::server;
 use crate::stat::verdict::Better;
 
 /// Where the repository is.
@@ -51,18 +50,8 @@ pub struct Arguments {
     /// where the repository is
     #[arg(long, value_enum, default_value = "directory")]
     storage: Place,
-    /// leave other tools out, as tiny does
-    #[arg(long)]
-    alone: bool,
-    /// directory of the server's programs
-    #[arg(long, value_name = "DIR")]
-    bindir: Option<PathBuf>,
-    /// the backup program; by default the one beside this, else on PATH
-    #[arg(long, value_name = "PATH")]
-    pgstrata: Option<PathBuf>,
-    /// workers of every restore; by default one per core
-    #[arg(short, long)]
-    jobs: Option<usize>,
+    #[command(flatten)]
+    tools: ToolArguments,
     #[command(flatten)]
     shared: Shared,
 }
@@ -96,8 +85,7 @@ fn loads(scale: u32) -> Vec<Vec<Load>> {
 /// # Errors
 /// Fails when a server or a tool does, or a restored cluster is not what it should be.
 pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
-    let programs = Programs::find(arguments.bindir.as_deref())?;
-    let pgstrata = strata::program(arguments.pgstrata.as_deref())?;
+    let tools = arguments.tools.find(arguments.preset)?;
     let pgbench = server::find_pgbench(arguments.shared.pgbench.as_deref())?;
     let (scale, blocks) = match arguments.preset {
         Preset::Tiny => (2, 7),
@@ -115,11 +103,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         Place::Directory => Storage::Directory,
         Place::S3 => Storage::S3(S3Server::start()?),
     };
-    let contenders = strata::contenders(
-        &["lsn".to_owned()],
-        &storage,
-        (arguments.preset != Preset::Tiny && !arguments.alone).then_some(programs.major),
-    );
+    let contenders = strata::contenders(&["lsn".to_owned()], &storage, tools.others);
     let arms = arms(&contenders);
     let sketch = Sketch {
         kind: "reverse-delta",
@@ -144,13 +128,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             .to_owned()
     });
     let outcome = (|| {
-        let mut chain = Chain::make(
-            &programs,
-            (scale, &pgbench),
-            (&pgstrata, arguments.jobs),
-            &contenders,
-            &storage,
-        )?;
+        let mut chain = Chain::make(&tools, (scale, &pgbench), &contenders, &storage)?;
         chain.measure(&mut stage, !arguments.shared.no_samplers)
     })();
     stage.close(outcome, table::describe)

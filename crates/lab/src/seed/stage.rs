@@ -92,6 +92,13 @@ impl<'a> Stage<'a> {
         stat::design::interleaved(self.experiment.arms.len(), plan.blocks, plan.seed)
     }
 
+    /// Says what one run found.
+    pub(super) fn progress(&self, (block, arm): (usize, usize), found: &str) {
+        let blocks = self.experiment.plan.blocks;
+        let arm = &self.experiment.arms[arm].name;
+        tell(&format!("block {}/{blocks} {arm}: {found}", block + 1));
+    }
+
     /// Keeps a run, on disk too.
     pub(super) fn record(&mut self, run: Run) -> Result<()> {
         self.experiment.runs.push(run);

@@ -1,5 +1,6 @@
 //! The backup program as the experiments run it, and who else takes part.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,9 +10,13 @@ use crate::bench::contender::{Arena, Contender, tree_bytes};
 use crate::bench::measure;
 use crate::bench::native::Native;
 use crate::bench::pgbackrest::PgBackRest;
+use crate::bench::pgstrata::RESTORE_NEWEST;
 use crate::cluster::Major;
+use crate::environment::{self, Environment};
+use crate::number::real_u64;
 use crate::s3::S3Server;
 use crate::seed::unpack::{self, Layer, Objects};
+use crate::session;
 
 /// The cluster's name in the repository.
 pub(super) const NAME: &str = "lab";
@@ -119,16 +124,7 @@ impl Contender for Strata<'_> {
 
     fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {
         let mut command = self.command(arena, "restore");
-        command
-            .args([
-                "latest",
-                "--type",
-                "immediate",
-                "--target-action",
-                "promote",
-                "--target-dir",
-            ])
-            .arg(target);
+        command.args(RESTORE_NEWEST).arg(target);
         command
     }
 
@@ -203,45 +199,6 @@ pub(super) fn acts(contenders: &[Box<dyn Contender + '_>]) -> Vec<(usize, bool)>
     acts
 }
 
-/// The program: as given, beside this one, or on `PATH`.
-pub(super) fn program(given: Option<&Path>) -> Result<PathBuf> {
-    if let Some(path) = given {
-        return path
-            .canonicalize()
-            .with_context(|| format!("could not find \"{}\"", path.display()));
-    }
-    let beside = std::env::current_exe()
-        .ok()
-        .and_then(|lab| Some(lab.parent()?.join("pgstrata")));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path: Vec<PathBuf> = std::env::split_paths(&path)
-        .map(|d| d.join("pgstrata"))
-        .collect();
-    beside
-        .into_iter()
-        .chain(on_path)
-        .find(|candidate| candidate.is_file())
-        .context("could not find the program pgstrata: build it beside pgstrata-lab, put it on PATH, or name it with --pgstrata")
-}
-
-/// Sends the server's WAL to the archive of this contender alone.
-pub(super) fn select(arena: &Arena, contender: &dyn Contender) -> Result<()> {
-    let command = contender
-        .archive_command(arena)
-        .unwrap_or_else(|| "true".to_owned());
-    let current = arena.cluster.sql("postgres", "SHOW archive_command")?;
-    if current == command {
-        return Ok(());
-    }
-    arena.cluster.sql(
-        "postgres",
-        &format!("ALTER SYSTEM SET archive_command = '{command}'"),
-    )?;
-    arena.cluster.reload()?;
-    // The archiver reads its configuration when it wakes up.
-    crate::interrupt::sleep(std::time::Duration::from_millis(300))
-}
-
 /// Pages of main forks in the newest layer of a repository that is a directory.
 pub(super) fn pages_of_newest(repository: &Path) -> Result<u64> {
     let directory = repository.join(NAME).join("layer");
@@ -256,23 +213,26 @@ pub(super) fn pages_of_newest(repository: &Path) -> Result<u64> {
     Ok(layers.iter().map(Layer::main_pages_stored).sum())
 }
 
+/// The machine and the server, for the record.
+pub(super) fn environment(arena: &Arena) -> Result<Environment> {
+    let mut client = session::connect(&arena.cluster.conninfo("postgres"))?;
+    let data = arena.cluster.pgdata();
+    Ok(environment::of_server(&mut client, Some(data)))
+}
+
 /// Runs a command and says what it cost, in the values of a run.
 pub(super) fn measured(
     arena: &Arena,
     contender: &dyn Contender,
     command: &mut Command,
-) -> Result<std::collections::BTreeMap<String, f64>> {
-    use crate::number::real_u64;
+) -> Result<BTreeMap<String, f64>> {
     let before = tree_bytes(&contender.repository(arena)).unwrap_or(0);
-    let postmaster = arena.cluster.postmaster()?;
-    let server = measure::server_cpu_seconds(postmaster)?;
-    let cost = measure::run(command)?;
-    let server = measure::server_cpu_seconds(postmaster)? - server;
+    let cost = arena.measured(command)?;
     let after = tree_bytes(&contender.repository(arena)).unwrap_or(0);
-    Ok(std::collections::BTreeMap::from([
+    Ok(BTreeMap::from([
         ("time".to_owned(), cost.wall_seconds),
         ("cpu".to_owned(), cost.cpu_seconds),
-        ("server_cpu".to_owned(), server.max(0.0)),
+        ("server_cpu".to_owned(), cost.server_cpu_seconds),
         ("read".to_owned(), real_u64(cost.read_bytes)),
         ("written".to_owned(), real_u64(cost.written_bytes)),
         ("memory".to_owned(), real_u64(cost.peak_bytes)),

@@ -10,8 +10,6 @@ use anyhow::{Context, Result, ensure};
 use crate::bench::contender::{Arena, Contender};
 use crate::bench::measure;
 use crate::cluster::{Cluster, require_same_dump};
-use crate::commands::output::tell;
-use crate::environment;
 use crate::format::{self, Unit};
 use crate::number::real_u64;
 use crate::result::{Run, epoch};
@@ -19,7 +17,7 @@ use crate::seed::extension::Extension;
 use crate::seed::pages;
 use crate::seed::stage::Stage;
 use crate::seed::strata;
-use crate::server::Programs;
+use crate::seed::tools::Tools;
 use crate::{interrupt, session};
 
 /// What differs between scenes.
@@ -83,6 +81,12 @@ fn change(rows: u64) -> [String; 2] {
     ]
 }
 
+/// How the program is called for the repository of one change source.
+fn repository(source: &str) -> String {
+    let name = strata::NAME;
+    format!("pgstrata --repo file://WORK/repository-pgstrata-{source} --cluster {name}")
+}
+
 /// Every statement and command, none executed.
 pub(super) fn describe(
     variants: &[Variant],
@@ -105,10 +109,7 @@ pub(super) fn describe(
             text.push_str(&format!("{statement};\n"));
         }
         for source in sources {
-            let repo = format!(
-                "pgstrata --repo file://WORK/repository-pgstrata-{source} --cluster {}",
-                strata::NAME
-            );
+            let repo = repository(source);
             text.push_str(&format!(
                 "{repo} init --pgdata DATA\n{repo} backup --pgdata DATA --wal stream --type full\n"
             ));
@@ -121,10 +122,7 @@ pub(super) fn describe(
         }
         text.push_str(&format!("# {blocks} times, in random order, each from the parent's repository and with DATA read once before:\n"));
         for source in sources {
-            let repo = format!(
-                "pgstrata --repo file://WORK/repository-pgstrata-{source} --cluster {}",
-                strata::NAME
-            );
+            let repo = repository(source);
             text.push_str(&format!(
                 "{repo} backup --pgdata DATA --wal stream --type full\n"
             ));
@@ -134,10 +132,7 @@ pub(super) fn describe(
         }
         text.push_str("# of each, the last one:\n");
         for source in sources {
-            let repo = format!(
-                "pgstrata --repo file://WORK/repository-pgstrata-{source} --cluster {}",
-                strata::NAME
-            );
+            let repo = repository(source);
             text.push_str(&format!("{repo} restore latest --type immediate --target-action promote --target-dir WORK/restored\npg_amcheck; pg_dumpall\n"));
         }
     }
@@ -157,42 +152,18 @@ pub(super) struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// Makes it.
     pub(super) fn set(
-        programs: &Programs,
+        tools: &Tools,
         variant: Variant,
-        (rows, pgstrata, jobs): (u64, &Path, Option<usize>),
+        rows: u64,
         extension: Option<&Extension>,
         contenders: &'a [Box<dyn Contender + 'a>],
     ) -> Result<Self> {
-        let mut builder = Cluster::builder(programs.major)
-            .bindir(&programs.bindir)
+        let server = tools
+            .server(extension)
             .checksums(variant.checksums)
-            .durable(true);
-        let mut settings = BTreeMap::from(
-            [
-                ("max_wal_size", "8GB"),
-                ("checkpoint_timeout", "1h"),
-                ("autovacuum", "off"),
-                ("archive_mode", "on"),
-                ("archive_command", "true"),
-            ]
-            .map(|(k, v)| (k.to_owned(), v.to_owned())),
-        );
-        if programs.major.number() >= 17 {
-            settings.insert("summarize_wal".to_owned(), "on".to_owned());
-        }
-        if let Some(extension) = extension {
-            settings.extend(extension.settings(256));
-        }
-        for (name, value) in &settings {
-            builder = builder.conf(name, value);
-        }
-        let cluster = builder.start()?;
-        let arena = Arena {
-            pgstrata: cluster.installed_binary(pgstrata)?,
-            jobs: jobs
-                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
-            cluster,
-        };
+            .conf("autovacuum", "off")
+            .conf("max_wal_size", "8GB");
+        let arena = tools.arena(server.start()?)?;
         let mut client = session::connect(&arena.cluster.conninfo("postgres"))?;
         if let Some(extension) = extension {
             session::run(&mut client, &extension.sql())?;
@@ -210,7 +181,7 @@ impl<'a> Scene<'a> {
         };
         for contender in contenders {
             interrupt::check()?;
-            strata::select(&scene.arena, contender.as_ref())?;
+            scene.arena.select(Some(contender.as_ref()))?;
             contender.reset(&scene.arena)?;
             measure::run(&mut contender.full(&scene.arena))?;
             scene.copy(
@@ -257,13 +228,7 @@ impl<'a> Scene<'a> {
             .first_mut()
             .filter(|arm| arm.environment.is_none())
         {
-            let mut client = session::connect(&self.arena.cluster.conninfo("postgres"))?;
-            let mut env = environment::server::capture(&mut client);
-            env.merge(environment::host::capture(
-                Path::new("/"),
-                Some(self.arena.cluster.pgdata()),
-            ));
-            arm.environment = Some(env);
+            arm.environment = Some(strata::environment(&self.arena)?);
         }
         let acts = strata::acts(self.contenders);
         for (block, order) in stage.orders().into_iter().enumerate() {
@@ -271,14 +236,9 @@ impl<'a> Scene<'a> {
                 interrupt::check()?;
                 let (contender, full) = acts[arm];
                 let values = self.one(self.contenders[contender].as_ref(), full)?;
-                tell(&format!(
-                    "block {}/{} {}: {}, {} stored",
-                    block + 1,
-                    stage.experiment.plan.blocks,
-                    stage.experiment.arms[arm].name,
-                    format::value(values["time"], Unit::Seconds),
-                    format::value(values["stored"], Unit::Bytes)
-                ));
+                let time = format::value(values["time"], Unit::Seconds);
+                let stored = format::value(values["stored"], Unit::Bytes);
+                stage.progress((block, arm), &format!("{time}, {stored} stored"));
                 self.keep(stage, (block, position, arm), values)?;
             }
         }
@@ -294,7 +254,7 @@ impl<'a> Scene<'a> {
 
     /// One backup from the parent's repository, caches warm.
     fn one(&self, contender: &dyn Contender, full: bool) -> Result<BTreeMap<String, f64>> {
-        strata::select(&self.arena, contender)?;
+        self.arena.select(Some(contender))?;
         let repository = contender.repository(&self.arena);
         self.copy(&self.parent(contender), &repository)?;
         let mut command = if full {
@@ -361,18 +321,11 @@ impl<'a> Scene<'a> {
 
     /// Restores, opens, compares with the source; how long until the first query was answered.
     fn restore(&self, contender: &dyn Contender) -> Result<BTreeMap<String, f64>> {
-        strata::select(&self.arena, contender)?;
-        let target = self.arena.fresh_dir("restored")?;
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        std::fs::set_permissions(&target, mode).context("could not close the target directory")?;
+        self.arena.select(Some(contender))?;
+        let target = self.arena.restore_target()?;
         let cost = measure::run(&mut contender.restore(&self.arena, 1, &target))?;
         let began = Instant::now();
-        let restored = Cluster::adopt(self.arena.cluster.major(), &target)
-            .bindir(self.arena.cluster.bindir())
-            .conf("archive_mode", "off")
-            .conf("shared_preload_libraries", "")
-            .start()?;
-        restored.wait_promoted(Duration::from_secs(300))?;
+        let restored = self.arena.open(&target, &[])?;
         let opened = began.elapsed().as_secs_f64();
         restored.amcheck()?;
         let verified = began.elapsed().as_secs_f64();

@@ -3,7 +3,6 @@
 use super::scene::Variant;
 use crate::format::{self, MISSING, Unit};
 use crate::result::{Experiment, Table};
-use crate::stat::median;
 
 /// Adds the tables.
 pub(super) fn describe(experiment: &mut Experiment, variants: &[Variant]) {
@@ -20,16 +19,6 @@ pub(super) fn describe(experiment: &mut Experiment, variants: &[Variant]) {
                 .to_owned(),
         );
     }
-}
-
-fn middle(experiment: &Experiment, name: &str, arm: usize) -> Option<f64> {
-    let values: Vec<f64> = experiment
-        .runs
-        .iter()
-        .filter(|run| run.arm == arm)
-        .filter_map(|run| run.values.get(name).copied())
-        .collect();
-    (!values.is_empty()).then(|| median(&values))
 }
 
 /// The full backup that an increment is compared with: its own tool's.
@@ -61,15 +50,15 @@ fn ratios(experiment: &Experiment, variants: &[Variant]) -> Table {
             let key = variant.key();
             let ratio = |name: &str| {
                 let (a, b) = (
-                    middle(experiment, &format!("{name}{key}"), arm),
-                    middle(experiment, &format!("{name}{key}"), full),
+                    experiment.middle(&format!("{name}{key}"), arm),
+                    experiment.middle(&format!("{name}{key}"), full),
                 );
                 match (a, b) {
                     (Some(a), Some(b)) if b > 0.0 => format::ratio(a / b, None),
                     _ => MISSING.to_owned(),
                 }
             };
-            let value = |name: &str| middle(experiment, &format!("{name}{key}"), arm);
+            let value = |name: &str| experiment.middle(&format!("{name}{key}"), arm);
             let share = match (value("changed"), value("pages")) {
                 (Some(changed), Some(pages)) if pages > 0.0 => format::ratio(changed / pages, None),
                 _ => MISSING.to_owned(),
@@ -116,7 +105,8 @@ fn scene(experiment: &Experiment, variant: Variant) -> Table {
     let rows = (0..experiment.arms.len())
         .map(|arm| {
             let cell = |name: &str, unit: Unit| {
-                middle(experiment, &format!("{name}{key}"), arm)
+                experiment
+                    .middle(&format!("{name}{key}"), arm)
                     .map_or_else(|| MISSING.to_owned(), |v| format::value(v, unit))
             };
             vec![
@@ -133,7 +123,7 @@ fn scene(experiment: &Experiment, variant: Variant) -> Table {
             ]
         })
         .collect();
-    let value = |name: &str| middle(experiment, &format!("{name}{key}"), 0);
+    let value = |name: &str| experiment.middle(&format!("{name}{key}"), 0);
     let changed = match (value("changed"), value("pages")) {
         (Some(changed), Some(pages)) => format!(": {changed:.0} of {pages:.0} pages changed"),
         _ => String::new(),

@@ -1,6 +1,5 @@
 //! A server and the place on it where an experiment may work.
 
-use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
@@ -187,15 +186,7 @@ impl Ground {
 
     /// What there is to know about the server, and about the machine if it is ours.
     pub(super) fn environment(&mut self) -> Environment {
-        let mut env = environment::server::capture(&mut self.client);
-        match self.place.data() {
-            Some(data) => env.merge(environment::host::capture(Path::new("/"), Some(data))),
-            None => env.not_readable(
-                "machine.system",
-                "the server is reached by dsn; its machine is not visible",
-            ),
-        }
-        env
+        environment::of_server(&mut self.client, self.place.data())
     }
 
     /// Removes what the experiment made, by a connection of its own: the

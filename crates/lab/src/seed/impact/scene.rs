@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::trace::{Felt, Load, Spell};
-use super::{Act, MAP, Size};
+use super::{Act, Size};
 use crate::bench::contender::{Arena, Contender};
 use crate::bench::measure;
-use crate::cluster::Cluster;
 use crate::commands::output::tell;
-use crate::environment;
 use crate::format;
 use crate::number::{real, real_u64};
 use crate::pgbench::options::{Options, Script};
@@ -21,7 +19,7 @@ use crate::sample::{Sampler, Watch};
 use crate::seed::extension::Extension;
 use crate::seed::stage::Stage;
 use crate::seed::strata;
-use crate::server::Programs;
+use crate::seed::tools::Tools;
 use crate::{interrupt, session};
 
 /// Of the load that finds out what the server can do, seconds.
@@ -87,39 +85,18 @@ struct Slice {
 
 impl<'a> Scene<'a> {
     pub(super) fn set(
-        programs: &Programs,
+        tools: &Tools,
         (pgbench, load): (&Path, Options),
-        (pgstrata, jobs): (&Path, Option<usize>),
         extension: Option<&Extension>,
         contenders: &'a [Box<dyn Contender + 'a>],
     ) -> Result<Self> {
-        let mut builder = Cluster::builder(programs.major)
-            .bindir(&programs.bindir)
-            .durable(true);
-        for (name, value) in [
-            // Checkpoints are the backups' own, and no vacuum falls into one arm alone.
-            ("max_wal_size", "16GB"),
-            ("checkpoint_timeout", "1h"),
-            ("autovacuum", "off"),
-            ("archive_mode", "on"),
-            ("archive_command", "true"),
-            ("shared_buffers", "512MB"),
-        ] {
-            builder = builder.conf(name, value);
-        }
-        if programs.major.number() >= 17 {
-            builder = builder.conf("summarize_wal", "on");
-        }
-        for (name, value) in extension.iter().flat_map(|e| e.settings(MAP)) {
-            builder = builder.conf(&name, &value);
-        }
-        let cluster = builder.start()?;
-        let arena = Arena {
-            pgstrata: cluster.installed_binary(pgstrata)?,
-            jobs: jobs
-                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
-            cluster,
-        };
+        let server = tools
+            .server(extension)
+            // No vacuum falls into one arm alone.
+            .conf("autovacuum", "off")
+            .conf("max_wal_size", "16GB")
+            .conf("shared_buffers", "512MB");
+        let arena = tools.arena(server.start()?)?;
         let dsn = arena.cluster.conninfo("postgres");
         Bench::initialize(pgbench, &dsn, load.scale)?;
         let mut client = session::connect(&dsn)?;
@@ -143,7 +120,7 @@ impl<'a> Scene<'a> {
         acts: &[Act],
         (size, share, watch): (Size, f64, bool),
     ) -> Result<()> {
-        self.capture(stage)?;
+        stage.experiment.arms[0].environment = Some(strata::environment(&self.arena)?);
         let rate = match self.load.rate {
             Some(rate) => rate,
             None => (self.capacity()? * share).floor().max(1.0),
@@ -176,17 +153,6 @@ impl<'a> Scene<'a> {
         outcome?;
         tell("restoring what was backed up");
         (0..self.contenders.len()).try_for_each(|index| self.verify(index))
-    }
-
-    fn capture(&self, stage: &mut Stage) -> Result<()> {
-        let mut client = session::connect(&self.arena.cluster.conninfo("postgres"))?;
-        let mut env = environment::server::capture(&mut client);
-        env.merge(environment::host::capture(
-            Path::new("/"),
-            Some(self.arena.cluster.pgdata()),
-        ));
-        stage.experiment.arms[0].environment = Some(env);
-        Ok(())
     }
 
     /// Transactions per second of a closed loop.
@@ -234,7 +200,7 @@ impl<'a> Scene<'a> {
         for (block, order) in orders.into_iter().enumerate() {
             for (index, contender) in self.contenders.iter().enumerate() {
                 interrupt::check()?;
-                strata::select(&self.arena, contender.as_ref())?;
+                self.arena.select(Some(contender.as_ref()))?;
                 contender.reset(&self.arena)?;
                 measure::run(&mut contender.full(&self.arena))?;
                 increments[index] = 0;
@@ -267,7 +233,7 @@ impl<'a> Scene<'a> {
     /// One slice: what the arm does, over and over until the slice is long enough.
     fn one(&self, act: Act, length: Duration, increments: &mut [usize]) -> Result<Slice> {
         if let Act::Backups(index, _) = act {
-            strata::select(&self.arena, self.contenders[index].as_ref())?;
+            self.arena.select(Some(self.contenders[index].as_ref()))?;
         }
         let began = Instant::now();
         let mut run = Run {
@@ -340,7 +306,7 @@ impl<'a> Scene<'a> {
     fn verify(&self, index: usize) -> Result<()> {
         let contender = self.contenders[index].as_ref();
         interrupt::check()?;
-        strata::select(&self.arena, contender)?;
+        self.arena.select(Some(contender))?;
         contender.reset(&self.arena)?;
         measure::run(&mut contender.full(&self.arena))?;
         self.arena.cluster.sql(
@@ -348,16 +314,9 @@ impl<'a> Scene<'a> {
             "UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid % 100 = 0",
         )?;
         measure::run(&mut contender.incremental(&self.arena, 1))?;
-        let target = self.arena.fresh_dir("restored")?;
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        std::fs::set_permissions(&target, mode).context("could not close the target directory")?;
+        let target = self.arena.restore_target()?;
         measure::run(&mut contender.restore(&self.arena, 1, &target))?;
-        let restored = Cluster::adopt(self.arena.cluster.major(), &target)
-            .bindir(self.arena.cluster.bindir())
-            .conf("archive_mode", "off")
-            .conf("shared_preload_libraries", "")
-            .start()?;
-        restored.wait_promoted(Duration::from_secs(300))?;
+        let restored = self.arena.open(&target, &[])?;
         ensure!(
             restored.sql("postgres", ANSWER)? == self.arena.cluster.sql("postgres", ANSWER)?,
             "{}: the restored cluster answers otherwise than the source",

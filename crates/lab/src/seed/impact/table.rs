@@ -13,7 +13,7 @@ const QUEUE: f64 = 0.05;
 pub(super) fn describe(experiment: &mut Experiment) {
     let table = table(experiment);
     experiment.tables = vec![table];
-    let lag = middle(experiment, "lag_mean", 0).unwrap_or(0.0);
+    let lag = experiment.middle("lag_mean", 0).unwrap_or(0.0);
     if lag > QUEUE {
         experiment.warnings.push(warning(
             "LOAD-RATE-NOT-SUSTAINED",
@@ -23,22 +23,12 @@ pub(super) fn describe(experiment: &mut Experiment) {
             ),
         ));
     }
-    if middle(experiment, "p999", 0).is_none() {
+    if experiment.middle("p999", 0).is_none() {
         experiment.notes.push(
             "p99.9 is given where a slice has at least 10 000 transactions: lengthen --time or raise --rate."
                 .to_owned(),
         );
     }
-}
-
-fn middle(experiment: &Experiment, name: &str, arm: usize) -> Option<f64> {
-    let values: Vec<f64> = experiment
-        .runs
-        .iter()
-        .filter(|run| run.arm == arm)
-        .filter_map(|run| run.values.get(name).copied())
-        .collect();
-    (!values.is_empty()).then(|| median(&values))
 }
 
 /// Seconds that all transactions together wait longer because of one backup: more per
@@ -80,7 +70,8 @@ fn table(experiment: &Experiment) -> Table {
     let rows = (0..experiment.arms.len())
         .map(|arm| {
             let cell = |name: &str, unit: Unit| {
-                middle(experiment, name, arm)
+                experiment
+                    .middle(name, arm)
                     .map_or_else(|| MISSING.to_owned(), |v| format::value(v, unit))
             };
             let against = |metric: &str| ratio(metric, arm).unwrap_or_else(|| MISSING.to_owned());

@@ -9,18 +9,17 @@ use anyhow::{Context, Result, ensure};
 
 use super::loads;
 use crate::bench::contender::{Arena, Contender};
-use crate::cluster::{Cluster, require_same_dump};
+use crate::cluster::require_same_dump;
 use crate::commands::output::tell;
-use crate::environment;
 use crate::format::{self, Unit};
+use crate::interrupt;
 use crate::number::{real, real_u64};
 use crate::result::{Phase, Run, epoch};
 use crate::sample::{Sampler, Watch};
 use crate::seed::stage::Stage;
 use crate::seed::strata::{self, Storage};
+use crate::seed::tools::Tools;
 use crate::seed::unpack::{self, Layer, Objects, Order};
-use crate::server::Programs;
-use crate::{interrupt, session};
 
 /// Arms before the contenders.
 const ORDERS: [Order; 2] = [Order::OldestFirst, Order::NewestFirst];
@@ -85,35 +84,17 @@ pub(super) struct Chain<'a> {
 
 impl<'a> Chain<'a> {
     pub(super) fn make(
-        programs: &Programs,
+        tools: &Tools,
         (scale, pgbench): (u32, &Path),
-        (pgstrata, jobs): (&Path, Option<usize>),
         contenders: &'a [Box<dyn Contender + 'a>],
         storage: &'a Storage,
     ) -> Result<Self> {
-        let mut builder = Cluster::builder(programs.major)
-            .bindir(&programs.bindir)
-            .durable(true);
-        for (name, value) in [
-            ("max_wal_size", "8GB"),
-            ("checkpoint_timeout", "1h"),
+        let server = tools
+            .server(None)
+            .conf("max_wal_size", "8GB")
             // The load is not what is measured.
-            ("synchronous_commit", "off"),
-            ("archive_mode", "on"),
-            ("archive_command", "true"),
-        ] {
-            builder = builder.conf(name, value);
-        }
-        if programs.major.number() >= 17 {
-            builder = builder.conf("summarize_wal", "on");
-        }
-        let cluster = builder.start()?;
-        let arena = Arena {
-            pgstrata: cluster.installed_binary(pgstrata)?,
-            jobs: jobs
-                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
-            cluster,
-        };
+            .conf("synchronous_commit", "off");
+        let arena = tools.arena(server.start()?)?;
         let chain = Self {
             arena,
             contenders,
@@ -129,7 +110,7 @@ impl<'a> Chain<'a> {
     fn fill(&self, scale: u32, pgbench: &Path) -> Result<()> {
         let dsn = self.arena.cluster.conninfo("postgres");
         for contender in self.contenders {
-            strata::select(&self.arena, contender.as_ref())?;
+            self.arena.select(Some(contender.as_ref()))?;
             contender.reset(&self.arena)?;
         }
         self.backup(0)?;
@@ -147,7 +128,7 @@ impl<'a> Chain<'a> {
     fn backup(&self, nth: usize) -> Result<()> {
         for contender in self.contenders {
             interrupt::check()?;
-            strata::select(&self.arena, contender.as_ref())?;
+            self.arena.select(Some(contender.as_ref()))?;
             let mut command = match nth {
                 0 => contender.full(&self.arena),
                 _ => contender.incremental(&self.arena, nth),
@@ -170,14 +151,7 @@ impl<'a> Chain<'a> {
 
     /// All restores, in blocks of random order.
     pub(super) fn measure(&mut self, stage: &mut Stage, watch: bool) -> Result<()> {
-        let mut client = session::connect(&self.arena.cluster.conninfo("postgres"))?;
-        let mut env = environment::server::capture(&mut client);
-        env.merge(environment::host::capture(
-            Path::new("/"),
-            Some(self.arena.cluster.pgdata()),
-        ));
-        stage.experiment.arms[0].environment = Some(env);
-        drop(client);
+        stage.experiment.arms[0].environment = Some(strata::environment(&self.arena)?);
         let (objects, layers) = self.layers()?;
         self.note_bound(stage, &layers);
         for (block, order) in stage.orders().into_iter().enumerate() {
@@ -187,14 +161,9 @@ impl<'a> Chain<'a> {
                 run.block = block;
                 run.position = position;
                 run.arm = arm;
-                tell(&format!(
-                    "block {}/{} {}: {}, {} written",
-                    block + 1,
-                    stage.experiment.plan.blocks,
-                    stage.experiment.arms[arm].name,
-                    format::value(run.values["time"], Unit::Seconds),
-                    format::value(run.values["written"], Unit::Bytes)
-                ));
+                let time = format::value(run.values["time"], Unit::Seconds);
+                let written = format::value(run.values["written"], Unit::Bytes);
+                stage.progress((block, arm), &format!("{time}, {written} written"));
                 stage.record(run)?;
             }
         }
@@ -237,9 +206,7 @@ impl<'a> Chain<'a> {
         (objects, layers): (&Objects, &[Layer]),
         watch: bool,
     ) -> Result<Run> {
-        let target = self.arena.fresh_dir("restored")?;
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        std::fs::set_permissions(&target, mode).context("could not close the target directory")?;
+        let target = self.arena.restore_target()?;
         rustix::fs::sync();
         let sampler = watch.then(|| {
             Sampler::start(Watch {
@@ -269,7 +236,7 @@ impl<'a> Chain<'a> {
                 .insert("written".to_owned(), real_u64(done.written));
         } else {
             let contender = &self.contenders[arm - ORDERS.len()];
-            strata::select(&self.arena, contender.as_ref())?;
+            self.arena.select(Some(contender.as_ref()))?;
             let increments = layers.len() - 1;
             run.values = strata::measured(
                 &self.arena,
@@ -306,15 +273,8 @@ impl<'a> Chain<'a> {
         let Some(index) = arm.checked_sub(ORDERS.len()) else {
             return Ok(());
         };
-        let mut adoption = Cluster::adopt(self.arena.cluster.major(), target)
-            .bindir(self.arena.cluster.bindir())
-            .conf("archive_mode", "off");
         // Its restore_command reads the same storage.
-        for (name, value) in self.storage.environment() {
-            adoption = adoption.env(name, &value);
-        }
-        let restored = adoption.start()?;
-        restored.wait_promoted(Duration::from_secs(300))?;
+        let restored = self.arena.open(target, &self.storage.environment())?;
         let name = self.contenders[index].name();
         require_same_dump(&self.arena.cluster.dump()?, &restored.dump()?)
             .with_context(|| format!("{name}: the restored cluster is not the source"))?;

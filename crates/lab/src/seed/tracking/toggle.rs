@@ -132,9 +132,8 @@ fn all(
         tracking.starts_with('t'),
         "the tracker does not track: {tracking}"
     );
-    let mut env = environment::server::capture(&mut client);
-    env.merge(environment::host::capture(Path::new("/"), place.data()));
-    stage.experiment.arms[0].environment = Some(env);
+    let environment = environment::of_server(&mut client, place.data());
+    stage.experiment.arms[0].environment = Some(environment);
     let mut pgbench = start(stage, plan, &dsn)?;
     let mut slices = Vec::new();
     let outcome = interrupt::sleep(Duration::from_secs(plan.options.warmup.max(1).into()))

@@ -6,43 +6,49 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pgstrata_lab::cluster::{Builder, Cluster, Major};
+use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// A copy of a server with the extension; it goes with the value.
-pub struct Server {
+use super::{Builder, Cluster, Major, output_of};
+
+/// A copy of a server with the extension in it; it goes with the value.
+#[derive(Debug)]
+pub struct TrackedServer {
     major: Major,
     bindir: PathBuf,
     _directory: TempDir,
 }
 
-impl Server {
-    pub fn copy(major: Major) -> Self {
+impl TrackedServer {
+    /// Copies the installation of this major version and builds the extension into it.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    pub fn copy(major: Major) -> Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix("pgs-")
             .permissions(Permissions::from_mode(0o755))
             .tempdir()
-            .unwrap();
+            .context("could not create a temporary directory")?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ext/test/copy-server");
-        let output = Command::new(&script)
-            .arg(major.number().to_string())
-            .arg(directory.path())
-            .output()
-            .unwrap();
-        let log = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {log}", script.display());
-        Self {
+        let mut copy = Command::new(&script);
+        copy.arg(major.number().to_string()).arg(directory.path());
+        let bindir = output_of(&mut copy).context("could not make a server with the tracker")?;
+        Ok(Self {
             major,
-            bindir: PathBuf::from(String::from_utf8(output.stdout).unwrap().trim()),
+            bindir: PathBuf::from(bindir.trim()),
             _directory: directory,
-        }
+        })
     }
 
+    /// The directory of its programs.
+    #[must_use]
     pub fn bindir(&self) -> &Path {
         &self.bindir
     }
 
     /// A cluster on which the tracker runs: it insists on `fsync`.
+    #[must_use]
     pub fn builder(&self) -> Builder {
         Cluster::builder(self.major)
             .bindir(&self.bindir)
