@@ -1,4 +1,4 @@
-//! Files of this machine that the archive writes: under another name, synced, then renamed.
+//! Files of this machine that the archive writes: under another name, then renamed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -39,25 +39,11 @@ impl NewFile {
         written.context(|| format!("could not write \"{}\"", self.hidden.display()))
     }
 
-    /// Syncs the file and gives it its name, replacing what had it.
+    /// Gives the file its name, replacing what had it.
+    ///
+    /// Not synced: a spool's reader can tell damage, and the server syncs a restored file itself when it
+    /// decides to keep it (`KeepFileRestoredFromArchive` in `xlogarchive.c` ends in `durable_rename`).
     pub(super) fn publish(mut self) -> Result<()> {
-        let synced = self.file.sync_all();
-        synced.context(|| format!("could not sync \"{}\"", self.hidden.display()))?;
-        self.rename()?;
-        let directory = match self.path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let synced = File::open(directory).and_then(|d| d.sync_all());
-        synced.context(|| format!("could not sync \"{}\"", directory.display()))
-    }
-
-    /// Gives the file its name without syncing it: its reader must be able to tell damage.
-    pub(super) fn publish_unsynced(mut self) -> Result<()> {
-        self.rename()
-    }
-
-    fn rename(&mut self) -> Result<()> {
         let renamed = fs::rename(&self.hidden, &self.path);
         renamed.context(|| format!("could not write \"{}\"", self.path.display()))?;
         self.published = true;

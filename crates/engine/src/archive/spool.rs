@@ -256,7 +256,7 @@ impl Archive {
             pieces.write(&self.repository.get_range(&key, start..end).await?)?;
             start = end;
         }
-        pieces.publish_unsynced()
+        pieces.publish()
     }
 
     async fn keep(&self, file: ArchiveFile, entry: &Path, object: Vec<Bytes>) -> Result<()> {
@@ -268,7 +268,7 @@ impl Archive {
                 archive.check_header(file, &wal::header(piece)?)?;
                 kept.write(piece)?;
             }
-            kept.publish_unsynced()
+            kept.publish()
         })
         .await
     }
@@ -295,7 +295,7 @@ fn prepare(archive: &Archive, directory: &Path, wanted: &[WalSegment]) -> Result
     remove_entries(directory, &[]);
     let mut file = NewFile::create(&path)?;
     file.write(&record)?;
-    file.publish_unsynced()
+    file.publish()
 }
 
 /// Removes the segments that are not in `keep`.

@@ -94,18 +94,29 @@ impl<T> Taker<'_, T> {
     pub(super) fn next(&self) -> Option<T> {
         let mut state = self.queue.lock();
         loop {
-            let longest = (0..state.stretches.len()).max_by_key(|&n| state.stretches[n].len())?;
-            let own = state.stretches[self.number].pop_front();
-            let task = own.or_else(|| state.stretches[longest].pop_back());
-            if task.is_some() {
-                self.queue.changed.notify_all();
-                return task;
+            if let Some(task) = self.take(&mut state) {
+                return Some(task);
             }
             if !state.is_open {
                 return None;
             }
             state = self.queue.wait(state);
         }
+    }
+
+    /// A task that is there now.
+    pub(super) fn ready(&self) -> Option<T> {
+        self.take(&mut self.queue.lock())
+    }
+
+    fn take(&self, state: &mut State<T>) -> Option<T> {
+        let longest = (0..state.stretches.len()).max_by_key(|&n| state.stretches[n].len())?;
+        let own = state.stretches[self.number].pop_front();
+        let task = own.or_else(|| state.stretches[longest].pop_back());
+        if task.is_some() {
+            self.queue.changed.notify_all();
+        }
+        task
     }
 }
 

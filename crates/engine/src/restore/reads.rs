@@ -1,15 +1,19 @@
 //! Reading frames: in order of where they lie, adjacent ones in one request, by many threads.
 //!
 //! The frames of many files are gathered into a window and sorted by layer, pack and offset, and each worker gets a
-//! stretch of it. Workers fetch a range, check and decode its frames and hand each to the caller. Memory is bounded by
-//! `workers * (MAX_RANGE_BYTES + frame) + 2 * window`.
+//! stretch of it. Workers fetch a range, check and decode its frames and hand each to the caller; the next ranges are
+//! already on their way meanwhile. Memory is bounded by `workers * (3 * MAX_RANGE_BYTES + frame) + 2 * window`.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use pgstrata_layer::entry::FrameRef;
 use pgstrata_layer::frame::FrameDecoder;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 use super::Source;
 use super::queue::{Queue, Taker};
@@ -22,6 +26,10 @@ const MAX_RANGE_BYTES: u64 = 8 << 20;
 
 /// Frames in one request; pages that compress well would make one worker decode for seconds while others wait.
 const MAX_RANGE_FRAMES: usize = 256;
+
+/// Ranges that a worker has on their way while it decodes one, as long as they are less than [`MAX_RANGE_BYTES`]
+/// together: small ranges are decoded faster than an object store answers.
+const MAX_AHEAD: usize = 4;
 
 /// Bytes between two wanted frames that are cheaper read than asked for again.
 const MAX_GAP_BYTES: u64 = 64 << 10;
@@ -174,12 +182,21 @@ fn work<T>(
 ) -> Result<()> {
     let mut decoder = FrameDecoder::new()?;
     let mut raw = Vec::new();
-    while let Some(task) = tasks.next() {
+    let mut ahead = VecDeque::new();
+    while let Some(fetch) = ahead
+        .pop_front()
+        .or_else(|| Some(Fetch::start(reading, tasks.next()?)))
+    {
         // Tasks are still taken off the queue, so that the planner never waits for a worker that has given up.
         if failure.is_set() {
             continue;
         }
-        let outcome = read_task(reading, task, &mut decoder, &mut raw, &mut on_frame);
+        while ahead.len() < MAX_AHEAD && ahead.iter().map(Fetch::len).sum::<u64>() < MAX_RANGE_BYTES
+        {
+            let Some(task) = tasks.ready() else { break };
+            ahead.push_back(Fetch::start(reading, task));
+        }
+        let outcome = read_task(reading, fetch, &mut decoder, &mut raw, &mut on_frame);
         if let Err(error) = outcome {
             failure.set(error);
         }
@@ -187,20 +204,50 @@ fn work<T>(
     Ok(())
 }
 
+/// A range on its way; given up when it is dropped.
+struct Fetch<T> {
+    task: ReadTask<T>,
+    key: String,
+    bytes: JoinSet<Result<Bytes>>,
+}
+
+impl<T> Fetch<T> {
+    fn start(reading: &Reading<'_>, task: ReadTask<T>) -> Self {
+        let source = reading.source;
+        let label = &reading.chain[task.layer].label;
+        let key = source.cluster.pack_key(label, task.pack);
+        let (repository, wanted, range) =
+            (source.repository.clone(), key.clone(), task.range.clone());
+        let mut bytes = JoinSet::new();
+        bytes.spawn_on(
+            async move { repository.get_range(&wanted, range).await },
+            &source.runtime,
+        );
+        Self { task, key, bytes }
+    }
+
+    fn len(&self) -> u64 {
+        self.task.range.end - self.task.range.start
+    }
+
+    fn wait(&mut self, runtime: &Handle) -> Result<Bytes> {
+        let stopped = || Error::new(Kind::Interrupted, "reading was stopped");
+        let fetched = runtime.block_on(self.bytes.join_next());
+        let fetched = fetched.ok_or_else(stopped)?.map_err(|_| stopped())?;
+        fetched.map_err(|e| missing_is_damage(e, &self.key))
+    }
+}
+
 fn read_task<T>(
     reading: &Reading<'_>,
-    task: ReadTask<T>,
+    mut fetch: Fetch<T>,
     decoder: &mut FrameDecoder,
     raw: &mut Vec<u8>,
     on_frame: &mut impl FnMut(WantedFrame<T>, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let source = reading.source;
+    let bytes = fetch.wait(&reading.source.runtime)?;
+    let task = fetch.task;
     let label = &reading.chain[task.layer].label;
-    let key = source.cluster.pack_key(label, task.pack);
-    let fetched = source
-        .runtime
-        .block_on(source.repository.get_range(&key, task.range.clone()));
-    let bytes = fetched.map_err(|e| missing_is_damage(e, &key))?;
     reading
         .progress
         .add_stored(task.range.end - task.range.start);

@@ -1,0 +1,314 @@
+//! `scripts/bench s3`: a chain of six restored from an S3 server whose requests take 20 ms longer than they do here, beside
+//! what the link and the disk can do at all with the same bytes.
+
+#![allow(clippy::print_stdout, reason = "a program's output")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use futures::{StreamExt, TryStreamExt};
+use object_store::aws::AmazonS3Builder;
+use object_store::{ObjectStore, ObjectStoreExt};
+use pgstrata_lab::cluster::{Cluster, Major};
+use pgstrata_lab::s3::S3Server;
+use pgstrata_lab::slow_link::SlowLink;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
+use serde_json::Value;
+
+/// What one GET of the plain transfer asks for.
+const RANGE_BYTES: u64 = 8 << 20;
+
+/// Measures the restore of a chain from S3 with latency.
+///
+/// A full backup and five increments of a pgbench database go to an S3 server. Then, in shuffled order and several
+/// times: the chain is restored with and without latency; as many bytes of its packs as the restore fetched are fetched
+/// and thrown away, with as many requests at once as the restore has (the limit of the link); and the cluster's
+/// files are copied and synced (the limit of the disk).
+#[derive(Debug, Parser)]
+#[command(name = "pgstrata-s3-bench")]
+struct Arguments {
+    /// The pgstrata program to measure
+    #[arg(long, value_name = "FILE", default_value = "target/release/pgstrata")]
+    pgstrata: PathBuf,
+    /// Major version of PostgreSQL
+    #[arg(long, default_value_t = 18)]
+    major: u32,
+    /// Scale of pgbench (15 MB each)
+    #[arg(long, default_value_t = 60)]
+    scale: u32,
+    /// Milliseconds that each request takes longer
+    #[arg(long, default_value_t = 20)]
+    latency: u64,
+    /// Workers of the restore [default: number of cores]
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Rounds; medians are over them
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seed of the order within a round
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let jobs = match arguments.jobs {
+        Some(jobs) => jobs,
+        None => std::thread::available_parallelism()?.get(),
+    };
+    let seed = arguments.seed.unwrap_or_else(rand::random);
+    let cluster = Cluster::builder(Major::from_number(arguments.major)?)
+        .conf("max_wal_size", "4GB")
+        .conf("autovacuum", "off")
+        .start()?;
+    let server = S3Server::start()?;
+    let latency = Duration::from_millis(arguments.latency);
+    let link = SlowLink::before(server.endpoint(), latency)?;
+    let bench = Bench {
+        program: cluster.installed_binary(&arguments.pgstrata)?,
+        cluster: &cluster,
+        server: &server,
+        link: &link,
+        jobs,
+    };
+    println!(
+        "{jobs} workers, {} rounds, {} ms more for each request, seed {seed}",
+        arguments.rounds, arguments.latency
+    );
+    bench.make_chain(arguments.scale)?;
+    let mut random = Pcg64::seed_from_u64(seed);
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); Act::ALL.len()];
+    let mut fetched = bench.restored(server.endpoint())?.1;
+    for round in 1..=arguments.rounds {
+        let mut order = Act::ALL;
+        order.shuffle(&mut random);
+        for act in order {
+            let begun = link.requests();
+            let seconds = bench.measured(act, &mut fetched)?;
+            println!(
+                "  round {round} {:<34}{seconds:>7.2} s{:>6} requests",
+                act.name(),
+                link.requests() - begun
+            );
+            times[act.place()].push(seconds);
+        }
+    }
+    println!(
+        "\n{} MB fetched, {} MB written: medians of {} rounds",
+        fetched.packs / 1_000_000,
+        fetched.written / 1_000_000,
+        arguments.rounds
+    );
+    let slow = median(&mut times[Act::Slow.place()]);
+    for act in Act::ALL {
+        let times = &mut times[act.place()];
+        let middle = median(times);
+        let (least, most) = (times[0], times[times.len() - 1]);
+        println!(
+            "{:<36}{middle:>7.2} s ({least:.2} to {most:.2})   restore/this {:.2}",
+            act.name(),
+            slow / middle
+        );
+    }
+    Ok(())
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Slow,
+    Near,
+    Transfer,
+    Copy,
+}
+
+impl Act {
+    const ALL: [Self; 4] = [Self::Slow, Self::Near, Self::Transfer, Self::Copy];
+
+    fn place(self) -> usize {
+        Self::ALL.iter().position(|&act| act == self).unwrap_or(0)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Slow => "restore from S3, with latency",
+            Self::Near => "restore from S3, without",
+            Self::Transfer => "plain transfer, with latency",
+            Self::Copy => "cp -r + sync",
+        }
+    }
+}
+
+/// What a restore says of itself.
+#[derive(Clone, Copy, Debug)]
+struct Bytes {
+    packs: u64,
+    written: u64,
+}
+
+struct Bench<'a> {
+    program: PathBuf,
+    cluster: &'a Cluster,
+    server: &'a S3Server,
+    link: &'a SlowLink,
+    jobs: usize,
+}
+
+impl Bench<'_> {
+    /// The program, with the server behind `endpoint`.
+    fn command(&self, endpoint: &str, arguments: &[&str]) -> Command {
+        let mut command = self.cluster.command_as_server_user(&self.program);
+        command
+            .env(
+                "PGSTRATA_REPO",
+                format!("s3://{}/bench", self.server.bucket()),
+            )
+            .env("PGSTRATA_CLUSTER", "bench")
+            .env("PGSTRATA_JOBS", self.jobs.to_string())
+            .env("PGSTRATA_S3_ENDPOINT", endpoint)
+            .env("PGSTRATA_S3_REGION", self.server.region())
+            .env("PGSTRATA_S3_PATH_STYLE", "true")
+            .env("AWS_ACCESS_KEY_ID", self.server.access_key())
+            .env("AWS_SECRET_ACCESS_KEY", self.server.secret())
+            .args(["--output", "json"])
+            .args(arguments)
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, endpoint: &str, arguments: &[&str]) -> Result<Value> {
+        let output = self.command(endpoint, arguments).output()?;
+        if !output.status.success() {
+            let log = String::from_utf8_lossy(&output.stderr);
+            bail!("pgstrata {arguments:?} ended with {}: {log}", output.status);
+        }
+        serde_json::from_slice(&output.stdout).context("pgstrata did not write JSON")
+    }
+
+    /// A full backup and five increments.
+    fn make_chain(&self, scale: u32) -> Result<()> {
+        let near = self.server.endpoint();
+        let pgdata = self.cluster.pgdata().display().to_string();
+        self.cluster
+            .pgbench(&["-i", "-q", "-s", &scale.to_string()])?;
+        self.cluster.sql("postgres", "VACUUM (FREEZE, ANALYZE)")?;
+        self.run(near, &["init", "--pgdata", &pgdata])?;
+        self.run(near, &["backup", "--pgdata", &pgdata, "--type", "full"])?;
+        for _ in 0..5 {
+            let transactions = (scale * 100).to_string();
+            self.cluster
+                .pgbench(&["-n", "-c", "2", "-t", &transactions])?;
+            self.run(near, &["backup", "--pgdata", &pgdata, "--type", "incr"])?;
+        }
+        Ok(())
+    }
+
+    fn measured(&self, act: Act, bytes: &mut Bytes) -> Result<f64> {
+        match act {
+            Act::Slow => {
+                let (seconds, found) = self.restored(self.link.endpoint())?;
+                *bytes = found;
+                Ok(seconds)
+            }
+            Act::Near => Ok(self.restored(self.server.endpoint())?.0),
+            Act::Transfer => self.transferred(bytes.packs),
+            Act::Copy => self.copied(),
+        }
+    }
+
+    /// Restores the newest; says how long it took and what it moved.
+    fn restored(&self, endpoint: &str) -> Result<(f64, Bytes)> {
+        let target = self.cluster.create_dir("restored")?;
+        let path = target.display().to_string();
+        let begun = Instant::now();
+        let options = ["latest", "--type", "immediate", "--target-dir", &path];
+        let report = self.run(endpoint, &[&["restore"], &options[..]].concat())?;
+        let seconds = begun.elapsed().as_secs_f64();
+        fs::remove_dir_all(&target)?;
+        let number = |name: &str| {
+            let value = report.pointer(name).and_then(Value::as_u64);
+            value.with_context(|| format!("the report has no {name}: {report:#}"))
+        };
+        let bytes = Bytes {
+            packs: number("/fetched_bytes")?,
+            written: number("/written_bytes")?,
+        };
+        Ok((seconds, bytes))
+    }
+
+    /// Fetches `wanted` bytes of packs over the slow link.
+    fn transferred(&self, wanted: u64) -> Result<f64> {
+        let store = AmazonS3Builder::new()
+            .with_endpoint(self.link.endpoint())
+            .with_region(self.server.region())
+            .with_bucket_name(self.server.bucket())
+            .with_access_key_id(self.server.access_key())
+            .with_secret_access_key(self.server.secret())
+            .with_allow_http(true)
+            .build()?;
+        let store: Arc<dyn ObjectStore> = Arc::new(store);
+        let runtime = tokio::runtime::Runtime::new()?;
+        runtime.block_on(async {
+            let prefix = object_store::path::Path::from("bench");
+            let objects: Vec<_> = store.list(Some(&prefix)).try_collect().await?;
+            let mut ranges = Vec::new();
+            let mut left = wanted;
+            for object in objects {
+                if !object.location.as_ref().contains("/pack") {
+                    continue;
+                }
+                let mut start = 0;
+                while start < object.size && left > 0 {
+                    let end = object.size.min(start + RANGE_BYTES.min(left));
+                    ranges.push((object.location.clone(), start..end));
+                    left -= end - start;
+                    start = end;
+                }
+            }
+            ensure!(left == 0, "the packs hold {left} bytes less than {wanted}");
+            let begun = Instant::now();
+            // Two for each worker, as the restore has them.
+            let mut fetches = futures::stream::iter(ranges)
+                .map(|(path, range)| {
+                    let store = Arc::clone(&store);
+                    async move { store.get_range(&path, range).await }
+                })
+                .buffer_unordered(2 * self.jobs);
+            while fetches.try_next().await?.is_some() {}
+            Ok(begun.elapsed().as_secs_f64())
+        })
+    }
+
+    fn copied(&self) -> Result<f64> {
+        let target = self.cluster.create_dir("copied")?;
+        let source = self.cluster.pgdata();
+        let begun = Instant::now();
+        copy_and_sync(source, &target)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        fs::remove_dir_all(&target)?;
+        Ok(seconds)
+    }
+}
+
+fn copy_and_sync(source: &Path, target: &Path) -> Result<()> {
+    let script = "cp -r \"$0/base\" \"$0/global\" \"$1\" && sync -f \"$1\"";
+    let mut command = Command::new("bash");
+    let status = command
+        .args(["-c", script])
+        .args([source, target])
+        .status()?;
+    ensure!(status.success(), "cp ended with {status}");
+    Ok(())
+}
