@@ -256,6 +256,11 @@ async fn ready_neighbours_are_pushed_along_and_their_marks_stay() {
         .collect();
     assert_eq!(along, [wal::file_name(1, 6), wal::file_name(1, 8)]);
     assert_eq!(marks(), before);
+    let again = archive::push(&repository, &wal::name(), &record, &first, &options)
+        .await
+        .unwrap();
+    assert_eq!(again.pushed, Pushed::Present);
+    assert!(again.neighbours.is_empty(), "they were looked at before");
     let name = wal::file_name(1, 6);
     let path = pg_wal.path().join(&name);
     assert_eq!(push(&repository, &path).await.unwrap(), Pushed::Present);
@@ -334,7 +339,18 @@ async fn a_push_survives_the_failure_of_every_store_operation() {
                 );
             }
             let again = archive::push(&direct, &wal::name(), &record, &path, &options).await;
-            assert_eq!(again.unwrap().neighbours.len(), 1);
+            let again = again.unwrap();
+            let fresh = again.pushed != Pushed::Present;
+            assert_eq!(
+                again.neighbours.len(),
+                usize::from(fresh),
+                "{fault:?} {nth}"
+            );
+            // The server asks for each, whatever became of it as a neighbour.
+            let second = pg_wal.path().join(&names[1]);
+            push(&direct, &second).await.unwrap();
+            let got = stored(&direct, &names[1]).await;
+            assert!(got.as_ref() == Some(&expected[1]), "{fault:?} {nth}");
             if store.operation_count() <= nth {
                 assert!(nth >= 4, "both files need a look and a create");
                 break;

@@ -7,8 +7,8 @@
 //! Neighbours: with a backlog the server asks for one file after the other. A push therefore
 //! also pushes segments that are marked ready behind the one asked for, in parallel. It does
 //! not touch their marks: the server asks for each of them in turn, and each of those pushes
-//! finds its object and is quick. So only the server ever decides that a file is archived,
-//! and a crash of either side loses nothing.
+//! finds its object, leaves neighbours alone, and is quick. So only the server ever decides that
+//! a file is archived, and a crash of either side loses nothing.
 
 use std::fs::File;
 use std::io::Read;
@@ -101,14 +101,29 @@ pub async fn push(
         .and_then(|n| n.to_str())
         .unwrap_or_default();
     let file = archive.parse(name)?;
-    let neighbours = archive.push_neighbours(path, file, options);
-    let (pushed, neighbours) =
-        futures::join!(archive.push_file(path, file, options.codec), neighbours);
+    let doing = |error: Error| error.while_doing(format!("could not archive \"{name}\""));
+    let looked = archive.look(path, file).await.map_err(doing)?;
+    // What is there was pushed as a neighbour, and those behind it with it.
+    let fresh = matches!(looked, Looked::Absent(_));
+    let neighbours = async {
+        match fresh {
+            true => archive.push_neighbours(path, file, options).await,
+            false => Vec::new(),
+        }
+    };
+    let pushed = archive.store(file, looked, options.codec);
+    let (pushed, neighbours) = futures::join!(pushed, neighbours);
     Ok(PushOutcome {
         file_name: name.to_owned(),
-        pushed: pushed.map_err(|e| e.while_doing(format!("could not archive \"{name}\"")))?,
+        pushed: pushed.map_err(doing)?,
         neighbours,
     })
+}
+
+/// A file that was read, and whether the archive has its name.
+enum Looked {
+    Absent(Contents),
+    Present(Contents, wal::WalHeader),
 }
 
 impl Archive {
@@ -170,15 +185,30 @@ impl Archive {
     }
 
     async fn push_file(&self, path: &Path, file: ArchiveFile, codec: Codec) -> Result<Pushed> {
-        let key = self.key(file);
+        let looked = self.look(path, file).await?;
+        self.store(file, looked, codec).await
+    }
+
+    async fn look(&self, path: &Path, file: ArchiveFile) -> Result<Looked> {
         let archive = self.clone();
         let opened = path.to_owned();
         let read = blocking(move || Contents::read(&archive, &opened, file));
         let (contents, present) = futures::join!(read, self.present(file));
         let contents = contents?;
-        if let Some(present) = present? {
-            return self.compare(file, &contents, &present).await;
-        }
+        Ok(match present? {
+            Some(present) => Looked::Present(contents, present),
+            None => Looked::Absent(contents),
+        })
+    }
+
+    async fn store(&self, file: ArchiveFile, looked: Looked, codec: Codec) -> Result<Pushed> {
+        let contents = match looked {
+            Looked::Absent(contents) => contents,
+            Looked::Present(contents, present) => {
+                return self.compare(file, &contents, &present).await;
+            }
+        };
+        let key = self.key(file);
         let raw_bytes = contents.description.raw_length;
         let object = blocking(move || contents.encode(codec)).await?;
         let stored_bytes = u64::try_from(object.body.len()).unwrap_or(u64::MAX);

@@ -21,8 +21,8 @@ use pgstrata_lab::slow_link::SlowLink;
 ///
 /// Pushes the WAL of a server that has loaded tables, one process a segment as PostgreSQL does: one at a time, with a
 /// backlog (neighbours are pushed along), eight processes at once. Then gets it: one at a time without fetching
-/// ahead, as recovery does with a pause for the replay of each segment, eight at once. What was got is compared with
-/// what was pushed.
+/// ahead, as recovery does with a pause for the replay of each segment (beside a cp of the same file), eight at once.
+/// What was got is compared with what was pushed.
 #[derive(Debug, Parser)]
 #[command(name = "pgstrata-archive-bench")]
 struct Arguments {
@@ -244,7 +244,15 @@ impl Bench<'_> {
             get(segment, "8")
         })?;
         self.check_and_remove(&target)?;
-        self.waits(replay, get)?;
+        self.waits("archive-get", replay, |segment| get(segment, "8"))?;
+        self.check_and_remove(&target)?;
+        self.waits("cp", replay, |segment| {
+            let source = self.wal.directory.join(segment);
+            let mut cp = self.cluster.command_as_server_user(Path::new("cp"));
+            let status = cp.args([source, target.join(segment)]).status()?;
+            ensure!(status.success(), "cp ended with {status}");
+            Ok(())
+        })?;
         self.check_and_remove(&target)
     }
 
@@ -259,18 +267,18 @@ impl Bench<'_> {
     }
 
     /// What recovery waits when it takes `replay` for each segment.
-    fn waits(&self, replay: Duration, get: impl Fn(&str, &str) -> Result<()>) -> Result<()> {
+    fn waits(&self, what: &str, replay: Duration, get: impl Fn(&str) -> Result<()>) -> Result<()> {
         let mut waits = Vec::new();
         for segment in &self.wal.names {
             let begun = Instant::now();
-            get(segment, "8")?;
+            get(segment)?;
             waits.push(begun.elapsed().as_secs_f64() * 1e3);
             thread::sleep(replay);
         }
         let longest = waits.iter().copied().fold(0.0, f64::max);
         waits.sort_by(f64::total_cmp);
         println!(
-            "recovery that replays a segment in {} ms waits {:.0} ms for each (median), {longest:.0} ms at most",
+            "recovery that replays a segment in {} ms waits {:.0} ms for {what} (median), {longest:.0} ms at most",
             replay.as_millis(),
             waits[waits.len() / 2],
         );
