@@ -101,7 +101,7 @@ pub struct Comparison {
 
 /// The metrics of a pgbench comparison; under a rate, latency is the question.
 #[must_use]
-pub fn metrics(options: &Options) -> Vec<Metric> {
+pub fn metrics(paced: bool) -> Vec<Metric> {
     let mut metrics = vec![
         Metric::new("tps", "tps", Unit::PerSecond, Better::Higher),
         Metric::new("p50", "p50", Unit::Seconds, Better::Lower),
@@ -110,7 +110,7 @@ pub fn metrics(options: &Options) -> Vec<Metric> {
         Metric::new("p999", "p99.9", Unit::Seconds, Better::Lower),
     ];
     metrics.extend(Metric::per_transaction());
-    if options.rate.is_some() {
+    if paced {
         metrics.rotate_left(3);
     }
     metrics
@@ -120,6 +120,8 @@ pub fn metrics(options: &Options) -> Vec<Metric> {
 struct Engine<'a> {
     plan: &'a Comparison,
     specs: Vec<ArmSpec>,
+    /// Of each arm.
+    loads: Vec<Options>,
     scripts: Vec<(Script, u32)>,
     places: Vec<Place>,
     /// Arm to place: arms that differ only by reload share a server.
@@ -140,6 +142,7 @@ pub fn run(plan: &Comparison, tell: &dyn Fn(&str)) -> Result<Experiment> {
     std::fs::create_dir_all(&plan.out)
         .with_context(|| format!("could not create \"{}\"", plan.out.display()))?;
     let mut engine = Engine::new(plan, tell)?;
+    engine.experiment.save_plan(&plan.out)?;
     match engine.all() {
         Ok(()) => {}
         Err(error) if error.is::<interrupt::Interrupted>() || interrupt::requested() => {
@@ -201,7 +204,10 @@ pub fn describe(plan: &Comparison) -> Result<String> {
             if let Some(proof) = &plan.proof {
                 line(proof.clone());
             }
-            let mut words = plan.options.arguments(&scripts, None);
+            let mut words = plan
+                .options
+                .with(&specs[*arm].load)?
+                .arguments(&scripts, None);
             words.push(format!("--random-seed={}", keys_seed(plan, block)));
             line(format!("{} {}", plan.pgbench.display(), words.join(" ")));
         }
@@ -251,6 +257,10 @@ fn resolve(options: &Options, directory: &Path) -> Result<Vec<(Script, u32)>> {
 impl<'a> Engine<'a> {
     fn new(plan: &'a Comparison, tell: &'a dyn Fn(&str)) -> Result<Self> {
         let specs = all_arms(plan);
+        let loads = specs
+            .iter()
+            .map(|spec| plan.options.with(&spec.load))
+            .collect::<Result<Vec<_>>>()?;
         let arms = specs
             .iter()
             .map(|spec| Arm {
@@ -261,9 +271,10 @@ impl<'a> Engine<'a> {
             .collect();
         let mut engine = Self {
             scripts: resolve(&plan.options, &plan.out)?,
-            experiment: blank(plan, arms),
+            experiment: blank(plan, arms, &loads),
             plan,
             specs,
+            loads,
             places: Vec::new(),
             place_of: Vec::new(),
             hashes: BTreeMap::new(),
@@ -275,7 +286,7 @@ impl<'a> Engine<'a> {
             let none = warning("HYPOTHESIS-NONE", "none stated");
             engine.experiment.warnings.push(none);
         }
-        if plan.options.rate.is_none() {
+        if engine.loads.iter().any(|load| load.rate.is_none()) {
             let closed = warning(
                 "LOAD-CLOSED-LOOP",
                 "latencies are service times of a closed loop",
@@ -484,7 +495,7 @@ impl<'a> Engine<'a> {
         Bench {
             pgbench: &self.plan.pgbench,
             dsn,
-            options: &self.plan.options,
+            options: &self.loads[arm],
             scripts: &self.scripts,
             directory,
             seed: keys_seed(self.plan, block),
@@ -630,7 +641,11 @@ impl<'a> Engine<'a> {
     }
 }
 
-fn blank(plan: &Comparison, arms: Vec<Arm>) -> Experiment {
+fn blank(plan: &Comparison, arms: Vec<Arm>, loads: &[Options]) -> Experiment {
+    let mut workload = plan.options.describe();
+    if loads.iter().any(|load| load.describe() != workload) {
+        workload.push_str("; each arm as it says");
+    }
     Experiment {
         schema: SCHEMA.to_owned(),
         lab_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -643,7 +658,7 @@ fn blank(plan: &Comparison, arms: Vec<Arm>) -> Experiment {
             .map(|w| environment::mask::mask(w))
             .collect(),
         hypothesis: plan.hypothesis.clone(),
-        workload: plan.options.describe(),
+        workload,
         plan: Plan {
             blocks: plan.blocks,
             seconds: plan
@@ -660,7 +675,7 @@ fn blank(plan: &Comparison, arms: Vec<Arm>) -> Experiment {
             foreign_limit: plan.foreign_limit,
             sweep: plan.sweep.clone(),
         },
-        metrics: metrics(&plan.options),
+        metrics: metrics(loads.iter().all(|load| load.rate.is_some())),
         arms,
         runs: Vec::new(),
         tables: Vec::new(),

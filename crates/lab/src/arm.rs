@@ -1,8 +1,8 @@
 //! An arm: one of the things an experiment compares, as written on the command line.
 //!
 //! `NAME[:KEY=VALUE[,KEY=VALUE]...]` with keys `bindir`, `pgdata`, `dsn`, `setup`,
-//! `initdb` (repeatable), `guc.X`, `reload.X` and `env.X`; or a TOML file with
-//! the same keys.
+//! `initdb` (repeatable), `guc.X`, `reload.X`, `env.X` and `load.X`; or a TOML file
+//! with the same keys.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::environment::mask::mask;
+use crate::pgbench::options::{self, Options};
 
 /// What makes an arm.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub struct ArmSpec {
     pub reload: BTreeMap<String, String>,
     /// Environment of the server.
     pub variables: BTreeMap<String, String>,
+    /// What its load has otherwise: see [`Options::with`].
+    pub load: BTreeMap<String, String>,
 }
 
 impl ArmSpec {
@@ -126,8 +129,9 @@ impl ArmSpec {
                     "guc" => &mut self.settings,
                     "reload" => &mut self.reload,
                     "env" => &mut self.variables,
+                    "load" => &mut self.load,
                     _ => bail!(
-                        "\"{key}\" is not bindir, pgdata, dsn, setup, initdb, guc.X, reload.X or env.X"
+                        "\"{key}\" is not bindir, pgdata, dsn, setup, initdb, guc.X, reload.X, env.X or load.X"
                     ),
                 };
                 if name.is_empty() {
@@ -140,6 +144,9 @@ impl ArmSpec {
     }
 
     fn check(&self) -> Result<()> {
+        Options::default()
+            .with(&self.load)
+            .with_context(|| format!("could not use arm \"{}\"", self.name))?;
         let own = self.bindir.is_some()
             || self.pgdata.is_some()
             || !self.initdb.is_empty()
@@ -175,6 +182,7 @@ impl ArmSpec {
             ("guc", &self.settings),
             ("reload", &self.reload),
             ("env", &self.variables),
+            ("load", &self.load),
         ] {
             words.extend(map.iter().map(|(k, v)| mask(&format!("{kind}.{k}={v}"))));
         }
@@ -195,27 +203,72 @@ impl ArmSpec {
     }
 }
 
-/// Expands `sweep:NAME=V1,V2,…` into arms that differ in one setting; the
-/// values as numbers, where all are numbers, make the sweep.
+/// Expands `NAME=V1,V2,…` into arms that are the base but for one setting, or for its
+/// load where the name is one of [`options::VARIED`]; the values as numbers, where all
+/// are numbers, make the sweep.
 ///
 /// # Errors
-/// Fails when the text is not a sweep.
-pub fn sweep(text: &str) -> Result<(Vec<ArmSpec>, Option<Vec<f64>>)> {
-    let wrong = || format!("could not parse \"{text}\": expected sweep:SETTING=VALUE,VALUE…");
-    let rest = text.strip_prefix("sweep:").with_context(wrong)?;
-    let (setting, values) = rest.split_once('=').with_context(wrong)?;
+/// Fails when the text is not a sweep, or the base cannot be changed so.
+pub fn sweep(base: &ArmSpec, text: &str) -> Result<(Vec<ArmSpec>, Option<Vec<f64>>)> {
+    let wrong = || format!("could not parse sweep \"{text}\": expected NAME=VALUE,VALUE…");
+    let (name, values) = text.split_once('=').with_context(wrong)?;
     let values: Vec<&str> = values.split(',').filter(|v| !v.is_empty()).collect();
-    if values.len() < 2 {
+    if name.is_empty() || values.len() < 2 {
         bail!("{}", wrong());
     }
-    let arms = values
-        .iter()
-        .map(|value| ArmSpec {
-            name: (*value).to_owned(),
-            settings: BTreeMap::from([(setting.to_owned(), (*value).to_owned())]),
-            ..ArmSpec::default()
-        })
-        .collect();
+    let arm = |value: &&str| {
+        let mut arm = base.clone();
+        let kind = if options::VARIED.contains(&name) {
+            arm.name = format!("{name} {value}");
+            &mut arm.load
+        } else {
+            arm.name = (*value).to_owned();
+            &mut arm.settings
+        };
+        kind.insert(name.to_owned(), (*value).to_owned());
+        arm.check()?;
+        Ok(arm)
+    };
+    let arms = values.iter().map(arm).collect::<Result<_>>()?;
     let numbers: Option<Vec<f64>> = values.iter().map(|v| v.parse().ok()).collect();
     Ok((arms, numbers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ArmSpec, sweep};
+
+    #[test]
+    fn a_sweep_is_the_base_but_for_one_setting() {
+        let base = ArmSpec::parse("base:guc.work_mem=8MB").unwrap();
+        let (arms, numbers) = sweep(&base, "shared_buffers=32MB,64MB").unwrap();
+        let names: Vec<&str> = arms.iter().map(|arm| arm.name.as_str()).collect();
+        assert_eq!(names, ["32MB", "64MB"]);
+        for arm in &arms {
+            assert_eq!(arm.settings["work_mem"], "8MB");
+            assert_eq!(arm.settings["shared_buffers"], arm.name);
+        }
+        assert_eq!(numbers, None);
+    }
+
+    #[test]
+    fn a_sweep_of_the_load_leaves_the_server_alone() {
+        let base = ArmSpec::parse("base:dsn=host=elsewhere").unwrap();
+        let (arms, numbers) = sweep(&base, "client=1,4").unwrap();
+        assert!(arms.iter().all(|arm| arm.settings.is_empty()));
+        assert_eq!(arms[1].name, "client 4");
+        assert_eq!(arms[1].load["client"], "4");
+        assert_eq!(numbers, Some(vec![1.0, 4.0]));
+    }
+
+    #[test]
+    fn what_is_no_sweep_is_refused() {
+        let own = ArmSpec::default();
+        let others = ArmSpec::parse("base:dsn=host=elsewhere").unwrap();
+        for text in ["client", "client=1", "=1,2", "client=one,two", "rate=0,1"] {
+            assert!(sweep(&own, text).is_err(), "{text}");
+        }
+        // Its settings are somebody else's.
+        assert!(sweep(&others, "work_mem=1MB,2MB").is_err());
+    }
 }

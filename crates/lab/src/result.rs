@@ -243,6 +243,60 @@ impl Experiment {
             .with_context(|| format!("could not write result \"{}\"", file.display()))
     }
 
+    /// Writes `plan.toml`: what is going to be done, before any of it is.
+    ///
+    /// # Errors
+    /// Fails when the directory cannot be written.
+    pub fn save_plan(&self, directory: &Path) -> Result<()> {
+        #[derive(Serialize)]
+        struct Planned<'a> {
+            kind: &'a str,
+            title: &'a str,
+            created: &'a str,
+            command: &'a [String],
+            hypothesis: &'a Option<String>,
+            workload: &'a str,
+            plan: &'a Plan,
+            metrics: &'a [Metric],
+            arms: Vec<BTreeMap<&'static str, &'a str>>,
+        }
+        let planned = Planned {
+            kind: &self.kind,
+            title: &self.title,
+            created: &self.created,
+            command: &self.command,
+            hypothesis: &self.hypothesis,
+            workload: &self.workload,
+            plan: &self.plan,
+            metrics: &self.metrics,
+            arms: self
+                .arms
+                .iter()
+                .map(|arm| {
+                    BTreeMap::from([
+                        ("name", arm.name.as_str()),
+                        ("description", arm.description.as_str()),
+                    ])
+                })
+                .collect(),
+        };
+        let text = toml::to_string_pretty(&planned).context("could not encode the plan")?;
+        write(&directory.join("plan.toml"), &text)
+    }
+
+    /// Writes `env.json`: the base's environment as `env capture` prints one.
+    ///
+    /// # Errors
+    /// Fails when the directory cannot be written.
+    pub fn save_environment(&self, directory: &Path) -> Result<()> {
+        let Some(environment) = self.arms.first().and_then(|arm| arm.environment.as_ref()) else {
+            return Ok(());
+        };
+        let text = serde_json::to_string_pretty(environment)
+            .context("could not encode the environment")?;
+        write(&directory.join("env.json"), &text)
+    }
+
     /// The values of one metric for two arms (base first) over these blocks.
     #[must_use]
     pub fn pairs(
@@ -334,6 +388,10 @@ impl Experiment {
             .collect();
         (!values.is_empty()).then(|| crate::stat::median(&values))
     }
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text).with_context(|| format!("could not write \"{}\"", file.display()))
 }
 
 /// Now, RFC 3339 to the second.

@@ -12,7 +12,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pgstrata_lab::cluster::Major;
+use pgstrata_lab::cluster::{Cluster, Major};
+use pgstrata_lab::environment::Environment;
 use pgstrata_lab::stat::verdict::Verdict;
 use support::{Lab, said, text};
 
@@ -52,6 +53,7 @@ fn two_versions_are_compared_from_the_same_state_and_told_apart() {
     assert!(warned("ENV-ARMS-CHECKSUMS"));
     assert!(warned("HYPOTHESIS-NONE"));
     assert!(printed.contains("needs at least 6"), "{printed}");
+    assert!(printed.contains("none stated"), "{printed}");
     let page = std::fs::read_to_string(lab.out().join("report.html")).unwrap();
     assert!(page.contains("server.version_num"));
 }
@@ -88,6 +90,69 @@ fn a_workload_that_misses_the_hypothesis_withholds_the_verdict() {
 }
 
 #[test]
+fn a_sweep_is_one_server_under_several_loads_with_plan_and_environment_on_record() {
+    let lab = Lab::new();
+    let base = arm("server", Major::V18, "");
+    let mut words = vec!["ab", "--base", &base, "--sweep", "client=1,3"];
+    words.extend(QUICK);
+    words.extend(["--blocks", "1"]);
+    let (experiment, _) = lab.experiment(&words);
+    assert_eq!(experiment.plan.sweep, Some(vec![1.0, 3.0]));
+    let mut processes = BTreeSet::new();
+    for (index, count) in [1, 3].into_iter().enumerate() {
+        assert_eq!(experiment.arms[index].name, format!("client {count}"));
+        let run = lab.out().join(format!("runs/000-client-{count}"));
+        let said = std::fs::read_to_string(run.join("pgbench.out")).unwrap();
+        let clients = format!("number of clients: {count}\n");
+        assert!(said.contains(&clients), "{said}");
+        let environment = experiment.arms[index].environment.as_ref().unwrap();
+        processes.insert(environment.get("server.pid").unwrap().to_owned());
+    }
+    // A load that only reads leaves the server running.
+    assert_eq!(processes.len(), 1, "{processes:?}");
+
+    let file = |name: &str| std::fs::read_to_string(lab.out().join(name)).unwrap();
+    let plan: toml::Table = file("plan.toml").parse().unwrap();
+    assert_eq!(plan["plan"]["sweep"].as_array().unwrap().len(), 2);
+    assert_eq!(plan["arms"][1]["name"].as_str(), Some("client 3"));
+    let described = plan["arms"][1]["description"].as_str().unwrap();
+    assert!(described.ends_with("load.client=3"), "{described}");
+    let environment: Environment = serde_json::from_str(&file("env.json")).unwrap();
+    assert_eq!(Some(&environment), experiment.arms[0].environment.as_ref());
+}
+
+#[test]
+fn no_password_is_written_anywhere() {
+    let cluster = Cluster::builder(Major::V15).start().unwrap();
+    cluster.pgbench(&["-i", "-q", "-s", "1"]).unwrap();
+    let lab = Lab::new();
+    let server = format!(
+        "server:dsn={} password=hunter2",
+        cluster.conninfo("postgres")
+    );
+    let mut words = vec!["run", "--arm", &server, "--repeat", "1"];
+    words.extend(QUICK);
+    let (_, printed) = lab.experiment(&words);
+    assert!(!printed.contains("hunter2"), "{printed}");
+    let mut directories = vec![lab.out()];
+    let mut count = 0;
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+                continue;
+            }
+            let text = text(&std::fs::read(&path).unwrap());
+            assert!(!text.contains("hunter2"), "{}", path.display());
+            count += 1;
+        }
+    }
+    // The result, the plan, the environment, the page, the values and what pgbench said.
+    assert!(count >= 6, "{count} files");
+}
+
+#[test]
 fn a_known_effect_is_found_with_an_interval_that_holds_it() {
     let lab = Lab::new();
     let script = lab.scratch.path().join("pause.sql");
@@ -97,8 +162,8 @@ fn a_known_effect_is_found_with_an_interval_that_holds_it() {
     )
     .unwrap();
     let (one, other) = (
-        arm("short", Major::V18, ",guc.lab.pause=0.010"),
-        arm("long", Major::V18, ",guc.lab.pause=0.015"),
+        arm("short", Major::V18, ",guc.lab.pause=0.020"),
+        arm("long", Major::V18, ",guc.lab.pause=0.030"),
     );
     let (experiment, _) = lab.experiment(&ab(
         &one,

@@ -85,6 +85,33 @@ fn a_result_is_analysed_again_to_the_same_numbers() {
 }
 
 #[test]
+fn arms_that_ran_one_after_another_carry_a_warning() {
+    for interleaved in [true, false] {
+        let lab = saved(1.06, 0.01);
+        let mut experiment = made::experiment(1.06, 0.01);
+        experiment.plan.interleaved = interleaved;
+        experiment.save(&lab.out()).unwrap();
+        let report = text(&ask(&lab, &["report"]).stdout);
+        assert_eq!(report.contains("STAT-SEQUENTIAL"), !interleaved, "{report}");
+    }
+}
+
+#[test]
+fn a_direction_is_said_in_words_and_signs_beside_colours() {
+    for (effect, word) in [(1.06, "▲ better"), (0.94, "▼ worse")] {
+        let lab = saved(effect, 0.005);
+        let page = lab.scratch.path().join("page.html");
+        let output = ask(&lab, &["report", "--html", page.to_str().unwrap()]);
+        let printed = text(&output.stdout);
+        assert!(printed.contains(word), "{printed}");
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains(word), "{word} is not on the page");
+        let plain = text(&ask(&lab, &["report", "--ascii"]).stdout);
+        assert!(plain.is_ascii(), "{plain}");
+    }
+}
+
+#[test]
 fn exports_hold_every_run_and_every_arm() {
     let lab = saved(1.06, 0.01);
     let csv = text(&ask(&lab, &["report", "--csv"]).stdout);

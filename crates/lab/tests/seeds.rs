@@ -7,6 +7,7 @@
 
 mod support;
 
+use pgstrata_lab::bench::pgbackrest::PgBackRest;
 use pgstrata_lab::cluster::Major;
 use support::Lab;
 
@@ -153,6 +154,8 @@ fn an_increment_stores_what_changed_and_restores_to_the_source() {
         "50000",
         "--blocks",
         "1",
+        "--change-source",
+        "tracker,lsn,digest",
         "--pgstrata",
         &pgstrata(),
         "--bindir",
@@ -166,7 +169,7 @@ fn an_increment_stores_what_changed_and_restores_to_the_source() {
     for scene in ["frozen.checksums", "unvacuumed.checksums"] {
         let full = value("pgstrata full", &format!("stored.{scene}"));
         let changed = value("pgstrata full", &format!("changed.{scene}"));
-        for source in ["lsn", "digest"] {
+        for source in ["tracker", "lsn", "digest"] {
             let arm = format!("pgstrata {source} incr");
             assert!(value(&arm, &format!("stored.{scene}")) < full);
             assert!(value(&arm, &format!("verified.{scene}")) > 0.0);
@@ -188,6 +191,48 @@ fn an_increment_stores_what_changed_and_restores_to_the_source() {
     assert!(value("pgstrata full", "changed.unvacuumed.checksums") > 2.0 * frozen);
     let words: Vec<&str> = printed.split_ascii_whitespace().collect();
     assert!(words.join(" ").contains("sets hint bits"), "{printed}");
+}
+
+#[test]
+fn tools_that_know_the_version_take_part_and_the_others_are_no_error() {
+    for major in [Major::V15, Major::V17] {
+        let lab = Lab::new();
+        let (experiment, _) = lab.experiment(&[
+            "seed",
+            "backup-speedup",
+            "--preset",
+            "small",
+            "--rows",
+            "30000",
+            "--blocks",
+            "1",
+            "--vacuumed",
+            "--checksums",
+            "on",
+            "--change-source",
+            "lsn",
+            "--pgstrata",
+            &pgstrata(),
+            "--bindir",
+            &bindir(major),
+        ]);
+        let mut expected = vec!["pgstrata full", "pgstrata lsn incr"];
+        if major >= Major::V17 {
+            expected.extend(["native full", "native incr"]);
+        }
+        if PgBackRest::knows(major) {
+            expected.extend(["pgbackrest full", "pgbackrest zst incr"]);
+        }
+        let names: Vec<&str> = experiment.arms.iter().map(|a| a.name.as_str()).collect();
+        assert_eq!(names, expected);
+        for run in &experiment.runs {
+            let key = |name: &str| format!("{name}.frozen.checksums");
+            assert!(run.values[&key("stored")] > 0.0, "{:?}", run.values);
+            // Restored, opened and compared with the source.
+            let restored = run.values.contains_key(&key("verified"));
+            assert_eq!(restored, names[run.arm].ends_with("incr"));
+        }
+    }
 }
 
 #[test]

@@ -27,7 +27,8 @@ pub struct Shared {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// decides the order of runs and pgbench's keys; random by default, printed and recorded
-    #[arg(long)]
+    // What TOML can hold.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..1 << 63))]
     pub seed: Option<u64>,
     /// ratios within 1 ± this count as the same
     #[arg(long, default_value = "1%", value_parser = quantity::share)]
@@ -112,15 +113,17 @@ pub struct RunArguments {
 /// Arguments of `ab`.
 #[derive(Debug, Args)]
 pub struct AbArguments {
-    /// the base: NAME[:KEY=VALUE,…] with bindir, pgdata, initdb, guc.X, reload.X, env.X, setup, dsn; or a TOML file
+    /// the base: NAME[:KEY=VALUE,…] with bindir, pgdata, initdb, guc.X, reload.X, env.X, setup, dsn, and load.client,
+    /// load.protocol or load.rate where its load differs; or a TOML file
     #[arg(long, default_value = "base")]
     base: String,
     /// what is compared with it; several give several verdicts
     #[arg(long)]
     arm: Vec<String>,
-    /// arms that differ in one setting: sweep:SETTING=V1,V2,…; the first is the base
-    #[arg(long, value_name = "SWEEP", conflicts_with = "arm")]
-    arms_from: Option<String>,
+    /// the base at several values of one setting, or of client, protocol or rate of its load; the first is what the
+    /// others are compared with
+    #[arg(long, value_name = "NAME=V1,V2,…", conflicts_with = "arm")]
+    sweep: Option<String>,
     /// blocks: each holds every arm once
     #[arg(long)]
     blocks: Option<usize>,
@@ -168,10 +171,11 @@ pub fn run(arguments: RunArguments, words: &[String]) -> Result<u8> {
 /// Fails when a run does.
 pub fn ab(arguments: AbArguments, words: &[String]) -> Result<u8> {
     let usage = |e: anyhow::Error| Usage(format!("{e:#}"));
-    let (arms, sweep) = match &arguments.arms_from {
-        Some(text) => arm::sweep(text).map_err(usage)?,
+    let base = ArmSpec::parse(&arguments.base).map_err(usage)?;
+    let (arms, sweep) = match &arguments.sweep {
+        Some(text) => arm::sweep(&base, text).map_err(usage)?,
         None => {
-            let mut arms = vec![ArmSpec::parse(&arguments.base).map_err(usage)?];
+            let mut arms = vec![base];
             for text in &arguments.arm {
                 arms.push(ArmSpec::parse(text).map_err(usage)?);
             }
@@ -211,7 +215,7 @@ pub fn ab(arguments: AbArguments, words: &[String]) -> Result<u8> {
 fn check_arms(arms: &[ArmSpec], same_again: bool) -> Result<()> {
     if arms.len() < 2 && !same_again {
         bail!(Usage(
-            "could not compare: give --arm, --arms-from, or --aa".to_owned()
+            "could not compare: give --arm, --sweep, or --aa".to_owned()
         ));
     }
     for (index, arm) in arms.iter().enumerate() {

@@ -49,6 +49,7 @@ pub fn style(ascii: bool) -> terminal::Style {
 /// Fails when a file cannot be written.
 pub fn deliver(experiment: &Experiment, out: &Path, ascii: bool) -> Result<u8> {
     experiment.save(out)?;
+    experiment.save_environment(out)?;
     let analysis = analysis::analyse(experiment);
     let page = out.join("report.html");
     std::fs::write(&page, html::render(experiment, &analysis))

@@ -1,7 +1,9 @@
 //! What to ask of pgbench.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -112,10 +114,40 @@ pub enum Script {
     File(PathBuf),
 }
 
+/// What one arm's load may have otherwise than the others'.
+pub const VARIED: [&str; 3] = ["client", "protocol", "rate"];
+
 /// pgbench's own scripts.
 pub const BUILTINS: [&str; 3] = ["tpcb-like", "simple-update", "select-only"];
 
 impl Options {
+    /// These options with what one arm has otherwise, by the names of [`VARIED`].
+    ///
+    /// # Errors
+    /// Fails for another name, or a value that is none.
+    pub fn with(&self, load: &BTreeMap<String, String>) -> Result<Self> {
+        let mut options = self.clone();
+        for (name, value) in load {
+            let wrong = || format!("\"{value}\" is no {name} of a load");
+            match name.as_str() {
+                "client" => {
+                    let count = value.parse().ok().filter(|count| *count > 0);
+                    options.client = count.with_context(wrong)?;
+                }
+                "rate" => {
+                    let rate = value.parse().ok();
+                    let rate = rate.filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+                    options.rate = Some(rate.with_context(wrong)?);
+                }
+                "protocol" => {
+                    options.protocol = Protocol::from_str(value, true).ok().with_context(wrong)?;
+                }
+                _ => bail!("\"load.{name}\" is not load.client, load.protocol or load.rate"),
+            }
+        }
+        Ok(options)
+    }
+
     /// Threads to use.
     #[must_use]
     pub fn threads(&self) -> u32 {

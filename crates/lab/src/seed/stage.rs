@@ -46,40 +46,42 @@ impl<'a> Stage<'a> {
             .with_context(|| format!("could not create \"{}\"", out.display()))?;
         let seed = shared.seed();
         tell(&format!("seed {seed}, results in {}", out.display()));
-        Ok(Self {
-            experiment: Experiment {
-                schema: SCHEMA.to_owned(),
-                lab_version: env!("CARGO_PKG_VERSION").to_owned(),
-                kind: sketch.kind.to_owned(),
-                title: sketch.title,
-                created: timestamp(),
-                command: shared
-                    .recorded(words, seed)
-                    .iter()
-                    .map(|word| mask::mask(word))
-                    .collect(),
-                hypothesis: shared.hypothesis.clone(),
-                workload: sketch.workload,
-                plan: Plan {
-                    blocks: sketch.blocks,
-                    seconds: None,
-                    seed,
-                    state: "restore".to_owned(),
-                    margin: shared.min_effect,
-                    interleaved: true,
-                    same_again: false,
-                    allowed: shared.allow.clone(),
-                    foreign_limit: shared.foreign_cpu,
-                    sweep: None,
-                },
-                metrics: sketch.metrics,
-                arms: sketch.arms,
-                runs: Vec::new(),
-                tables: Vec::new(),
-                notes: Vec::new(),
-                warnings: Vec::new(),
-                interrupted: None,
+        let experiment = Experiment {
+            schema: SCHEMA.to_owned(),
+            lab_version: env!("CARGO_PKG_VERSION").to_owned(),
+            kind: sketch.kind.to_owned(),
+            title: sketch.title,
+            created: timestamp(),
+            command: shared
+                .recorded(words, seed)
+                .iter()
+                .map(|word| mask::mask(word))
+                .collect(),
+            hypothesis: shared.hypothesis.clone(),
+            workload: sketch.workload,
+            plan: Plan {
+                blocks: sketch.blocks,
+                seconds: None,
+                seed,
+                state: "restore".to_owned(),
+                margin: shared.min_effect,
+                interleaved: true,
+                same_again: false,
+                allowed: shared.allow.clone(),
+                foreign_limit: shared.foreign_cpu,
+                sweep: None,
             },
+            metrics: sketch.metrics,
+            arms: sketch.arms,
+            runs: Vec::new(),
+            tables: Vec::new(),
+            notes: Vec::new(),
+            warnings: Vec::new(),
+            interrupted: None,
+        };
+        experiment.save_plan(&out)?;
+        Ok(Self {
+            experiment,
             out,
             shared,
             _lock: lock,
