@@ -118,7 +118,7 @@ pub struct Sample {
     pub workload: String,
     /// Contender or limit.
     pub name: String,
-    /// `full`, `incremental` or `restore`.
+    /// `full`, `incremental`, `restore`, or `restore of one`: a full backup of the same state.
     pub act: String,
     /// Round, from 1.
     pub round: usize,
@@ -185,6 +185,13 @@ impl Chain<'_> {
                 let (cost, stored) = self.restore(contender, &expected)?;
                 note(contender.name(), "restore", cost, stored);
             }
+            if self.workload.increments() > 1 {
+                for contender in self.shuffled(&mut random) {
+                    if let Some((cost, stored)) = self.restore_of_one(contender, &expected)? {
+                        note(contender.name(), "restore of one", cost, stored);
+                    }
+                }
+            }
             for mut limit in limits(self.arena) {
                 self.cool()?;
                 let cost = self.arena.measured(&mut limit.command)?;
@@ -249,6 +256,21 @@ impl Chain<'_> {
             cost,
             tree_bytes(&contender.repository(self.arena))? - before,
         ))
+    }
+
+    /// Restores a full backup of the state that the chain ends in, for comparison with the chain.
+    fn restore_of_one(
+        &self,
+        contender: &dyn Contender,
+        expected: &str,
+    ) -> Result<Option<(Cost, u64)>> {
+        if !contender.takes_another_full() {
+            return Ok(None);
+        }
+        self.arena.select(Some(contender))?;
+        measure::run(&mut contender.full(self.arena))?;
+        self.arena.select(None)?;
+        self.restore(contender, expected).map(Some)
     }
 
     fn restore(&self, contender: &dyn Contender, expected: &str) -> Result<(Cost, u64)> {

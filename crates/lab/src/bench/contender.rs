@@ -149,6 +149,11 @@ pub trait Contender: std::fmt::Debug {
     /// The command that takes a full backup.
     fn full(&self, arena: &Arena) -> Command;
 
+    /// Whether [`Self::full`] works beside the backups there are, and [`Self::restore`] then takes its backup.
+    fn takes_another_full(&self) -> bool {
+        true
+    }
+
     /// The command that takes the incremental backup number `nth`, from 1.
     fn incremental(&self, arena: &Arena, nth: usize) -> Command;
 

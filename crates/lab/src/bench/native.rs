@@ -47,6 +47,10 @@ impl Contender for Native {
         command
     }
 
+    fn takes_another_full(&self) -> bool {
+        false
+    }
+
     fn restore(&self, arena: &Arena, increments: usize, target: &Path) -> Command {
         let mut command = arena.cluster.command("pg_combinebackup");
         command.args((0..=increments).map(|nth| self.repository(arena).join(nth.to_string())));

@@ -8,10 +8,14 @@ use crate::number::real_u64;
 use crate::stat;
 
 /// The order of acts in the table.
-const ACTS: [(&str, &str); 3] = [
+const ACTS: [(&str, &str); 4] = [
     ("full", "full backup"),
     ("incremental", "incremental backup"),
     ("restore", "restore of the newest backup"),
+    (
+        "restore of one",
+        "restore of one full backup of the same state",
+    ),
 ];
 
 /// One row: everything of one name and act.
@@ -21,7 +25,7 @@ pub struct Row {
     pub workload: String,
     /// Contender or limit.
     pub name: String,
-    /// `full`, `incremental` or `restore`.
+    /// See [`Sample::act`].
     pub act: String,
     /// Number of samples.
     pub samples: usize,
@@ -151,6 +155,7 @@ fn against(act: &str) -> &'static str {
     match act {
         "full" => "tar | zstd -1",
         "incremental" => "the same tool's full backup",
+        "restore of one" => "the same tool's chain",
         _ => "cp -r + sync",
     }
 }
@@ -159,6 +164,7 @@ fn yardstick(rows: &[Row], row: &Row) -> Option<f64> {
     let matches = |other: &&Row| match row.act.as_str() {
         "full" => other.act == "full" && other.name.starts_with("tar "),
         "incremental" => other.act == "full" && other.name == row.name,
+        "restore of one" => other.act == "restore" && other.name == row.name,
         _ => other.act == "restore" && other.name.starts_with("cp "),
     };
     rows.iter().find(matches).map(|r| r.seconds)
@@ -192,9 +198,12 @@ mod tests {
             sample("tool", "full", 3, 3.0),
             sample("tar | zstd -1 -T2", "full", 1, 1.5),
             sample("tool", "incremental", 1, 0.75),
+            sample("cp -r + sync", "restore", 1, 4.0),
+            sample("tool", "restore", 1, 2.0),
+            sample("tool", "restore of one", 1, 1.9),
         ];
         let rows = rows(&samples);
-        assert_eq!(rows.len(), 3);
+        assert_eq!(rows.len(), 6);
         let text = render(&rows);
         let line = text
             .lines()
@@ -205,6 +214,6 @@ mod tests {
             "{line}"
         );
         let last = text.lines().last().unwrap();
-        assert!(last.contains("0.25"), "{last}");
+        assert!(last.contains("0.95"), "{last}");
     }
 }
