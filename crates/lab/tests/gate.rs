@@ -97,6 +97,34 @@ fn arms_that_ran_one_after_another_carry_a_warning() {
 }
 
 #[test]
+fn a_sweep_of_numbers_is_drawn_along_them() {
+    let drawn = |sweep: Vec<f64>| {
+        let lab = saved(1.06, 0.01);
+        let mut experiment = made::experiment(1.06, 0.01);
+        let mut third = experiment.arms[1].clone();
+        third.name = "third".to_owned();
+        experiment.arms.push(third);
+        let mut more: Vec<_> = experiment
+            .runs
+            .iter()
+            .filter(|r| r.arm == 1)
+            .cloned()
+            .collect();
+        for run in &mut more {
+            run.arm = 2;
+        }
+        experiment.runs.extend(more);
+        experiment.plan.sweep = (!sweep.is_empty()).then_some(sweep);
+        experiment.save(&lab.out()).unwrap();
+        let page = lab.scratch.path().join("page.html");
+        ask(&lab, &["report", "--html", page.to_str().unwrap()]);
+        std::fs::read_to_string(page).unwrap()
+    };
+    assert!(drawn(vec![1.0, 8.0, 2.0]).contains("Along the sweep"));
+    assert!(!drawn(Vec::new()).contains("Along the sweep"));
+}
+
+#[test]
 fn a_direction_is_said_in_words_and_signs_beside_colours() {
     for (effect, word) in [(1.06, "▲ better"), (0.94, "▼ worse")] {
         let lab = saved(effect, 0.005);

@@ -1,7 +1,7 @@
 //! The report for a browser: one file, no script, nothing fetched.
 
 use super::chart::escape;
-use super::{pictures, terminal};
+use super::{pictures, sweep, terminal};
 use crate::analysis::{Analysis, Row};
 use crate::environment::{self, Environment, Fact, Level};
 use crate::format;
@@ -396,6 +396,7 @@ fn pictures(experiment: &Experiment, analysis: &Analysis) -> String {
         }
     };
     section("How sure", pictures::forest(experiment, analysis));
+    section("Along the sweep", sweep::sweep(experiment));
     section(
         "Run by run",
         experiment

@@ -6,4 +6,5 @@ pub mod html;
 pub mod junit;
 pub mod markdown;
 pub mod pictures;
+pub mod sweep;
 pub mod terminal;

@@ -21,7 +21,7 @@ fn both(draw: impl Fn(f64, &str) -> String) -> String {
         .collect()
 }
 
-fn plot(plot: &Plot) -> String {
+pub(super) fn plot(plot: &Plot) -> String {
     let drawing = both(|width, class| plot.draw(width, class));
     if drawing.is_empty() {
         return drawing;
