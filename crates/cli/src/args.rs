@@ -600,7 +600,7 @@ pub(crate) enum TargetAction {
 /// `merge`.
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {
-    /// The newest layer to merge: the merged one has its state
+    /// The newest layer to merge, or latest: the merged one has its state
     #[arg(value_name = "LABEL")]
     pub(crate) label: String,
 
@@ -663,7 +663,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 /// `info`.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
-    /// Show one backup in detail
+    /// Show one backup in detail: its label, or latest
     #[arg(value_name = "LABEL")]
     pub(crate) label: Option<String>,
 }

@@ -272,6 +272,7 @@ fn sound_layers_are_shown(stage: &Stage) -> (String, String) {
         assert!(table.contains(words), "\"{words}\" is not in:\n{table}");
     }
     let details = stage.ok(&["info", &child]);
+    assert_eq!(details, stage.ok(&["info", "latest"]));
     for words in [
         "changes by     lsn: ",
         "2 layers in the chain",

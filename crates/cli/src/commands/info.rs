@@ -16,7 +16,10 @@ const MOST_PAGES: usize = 20;
 pub(super) async fn run(context: &Context, args: &InfoArgs) -> Result<u8> {
     let repository = context.repository()?;
     let name = context.config.cluster()?;
-    let wanted = args.label.as_deref().map(label).transpose()?;
+    let wanted = match &args.label {
+        Some(text) => Some(label(&repository, &name, text).await?),
+        None => None,
+    };
     let report = info::collect(&repository, &name, wanted.as_ref()).await?;
     context.report("info/1", &report, || text(&report, wanted.is_some()));
     Ok(match report.status {

@@ -15,8 +15,11 @@ pub(super) async fn run(context: &Context, args: &MergeArgs) -> Result<u8> {
     let repository = context.repository()?;
     let name = context.config.cluster()?;
     let options = MergeOptions {
-        label: label(&args.label)?,
-        into: args.into.as_deref().map(label).transpose()?,
+        label: label(&repository, &name, &args.label).await?,
+        into: match &args.into {
+            Some(text) => Some(label(&repository, &name, text).await?),
+            None => None,
+        },
         codec: context.codec(args.compress.as_deref())?,
         jobs: context.config.jobs()?,
         remove: args.confirm && !args.keep,

@@ -16,11 +16,13 @@ use std::env;
 use std::path::PathBuf;
 
 use clap::CommandFactory;
+use pgstrata_engine::catalog::Catalog;
 use pgstrata_engine::cluster::ConnectionOptions;
 use pgstrata_engine::error::{Error, Kind, Result};
 use pgstrata_engine::progress::Progress;
 use pgstrata_engine::repository::Repository;
 use pgstrata_layer::frame::Codec;
+use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use serde::Serialize;
 
@@ -94,12 +96,20 @@ impl Context {
     }
 }
 
-/// A label as somebody wrote it.
-fn label(text: &str) -> Result<Label> {
-    Label::parse(text).ok_or_else(|| {
-        Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
-            .hint("\"pgstrata info\" shows the labels")
-    })
+/// A label as somebody wrote it; `latest` is that of the newest layer.
+async fn label(repository: &Repository, cluster: &ClusterName, text: &str) -> Result<Label> {
+    if !text.eq_ignore_ascii_case("latest") {
+        return Label::parse(text).ok_or_else(|| {
+            Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
+                .hint("\"pgstrata info\" shows the labels; or say latest")
+        });
+    }
+    let catalog = Catalog::load(repository, cluster).await?;
+    let newest = catalog.layers.last().ok_or_else(|| {
+        Error::new(Kind::NotFound, "there is no finished layer")
+            .hint("\"pgstrata info\" lists the layers")
+    })?;
+    Ok(newest.label.clone())
 }
 
 /// Commands that need neither configuration nor repository.

@@ -1,16 +1,14 @@
 //! `verify`.
 
 use indicatif::{BinaryBytes, HumanCount};
-use pgstrata_engine::catalog::Catalog;
-use pgstrata_engine::error::{Error, Kind, Result};
+use pgstrata_engine::error::Result;
 use pgstrata_engine::progress::Progress;
 use pgstrata_engine::verify::{
     self, Finding, Scope, Severity, VerifiedLayer, VerifyOptions, VerifyReport,
 };
-use pgstrata_layer::label::Label;
 use serde_json::{Value, json};
 
-use super::{Context, stop_on_signal};
+use super::{Context, label, stop_on_signal};
 use crate::args::VerifyArgs;
 use crate::exit;
 use crate::progress::Display;
@@ -20,18 +18,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     let name = context.config.cluster()?;
     let scope = match args.label.as_str() {
         "all" => Scope::All,
-        "latest" => {
-            let catalog = Catalog::load(&repository, &name).await?;
-            let latest = catalog.layers.last().ok_or_else(|| {
-                Error::new(Kind::NotFound, "there is no finished layer")
-                    .hint("\"pgstrata info\" lists the layers")
-            })?;
-            Scope::Chain(latest.label.clone())
-        }
-        text => Scope::Chain(Label::parse(text).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
-                .hint("give a label that \"pgstrata info\" shows, latest, or all")
-        })?),
+        text => Scope::Chain(label(&repository, &name, text).await?),
     };
     let options = VerifyOptions {
         scope,
