@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::examples;
+use crate::value::{at_least_one, key_value, parse_percent, parse_size};
 
 /// Block-level incremental backup for PostgreSQL 15 to 18.
 ///
@@ -144,6 +145,13 @@ pub(crate) enum Command {
     /// before that it does not exist. Exit code 3: done, but pages of the cluster are corrupt.
     #[command(visible_alias = "backup-push", after_help = examples::BACKUP)]
     Backup(BackupArgs),
+
+    /// Help a backup that another process makes with --shares: make some of it
+    ///
+    /// Runs where the data directory of that backup is seen: on shared storage, in a snapshot taken
+    /// since it started, or on the same host. Ends when no share is free.
+    #[command(after_help = examples::BACKUP_SHARE)]
+    BackupShare(BackupShareArgs),
 
     /// Put one WAL file into the archive (archive_command)
     ///
@@ -361,9 +369,37 @@ pub(crate) struct BackupArgs {
     #[arg(long, env = "PGSTRATA_MAX_RATE", value_name = "RATE", value_parser = parse_size)]
     pub(crate) max_rate: Option<u64>,
 
+    /// Cut the work into N shares, which "pgstrata backup-share" on other hosts makes, too
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) shares: Option<u32>,
+
+    /// Make the shares of helpers that store nothing for so long [default: 300]
+    #[arg(long, value_name = "SECONDS", requires = "shares")]
+    pub(crate) share_timeout: Option<u64>,
+
     /// Show what would be done and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+/// `backup-share`.
+#[derive(Debug, Args)]
+pub(crate) struct BackupShareArgs {
+    /// Label of the backup, as its log and "pgstrata info" show it [default: the one under way]
+    #[arg(value_name = "LABEL")]
+    pub(crate) label: Option<String>,
+
+    /// The data directory of that backup, as this host sees it
+    #[arg(short = 'D', long, env = "PGDATA", value_name = "DIR")]
+    pub(crate) pgdata: PathBuf,
+
+    /// Limit of reading from the cluster, bytes per second (K, M, G: powers of 1024)
+    #[arg(long, env = "PGSTRATA_MAX_RATE", value_name = "RATE", value_parser = parse_size)]
+    pub(crate) max_rate: Option<u64>,
+
+    /// How long to wait for the backup to start and cut its work [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) share_timeout: Option<u64>,
 }
 
 /// Types of backup.
@@ -653,69 +689,12 @@ pub(crate) struct ExpireArgs {
     pub(crate) dry_run: bool,
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(number) if number > 0 => Ok(number),
-        _ => Err("expected a number from 1 on".to_owned()),
-    }
-}
-
 /// `info`.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
     /// Show one backup in detail: its label, or latest
     #[arg(value_name = "LABEL")]
     pub(crate) label: Option<String>,
-}
-
-fn key_value(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("expected KEY=VALUE".to_owned()),
-    }
-}
-
-/// `0.5%` or `0.5` as millionths: 5000.
-pub(crate) fn parse_percent(text: &str) -> Result<u32, String> {
-    let wrong = || "expected a percentage such as 1% or 0.05, at most 100".to_owned();
-    let number = text.strip_suffix('%').unwrap_or(text);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    if fraction.is_empty() || fraction.len() > 4 {
-        return Err(wrong());
-    }
-    let digits = format!("{whole}{fraction:0<4}");
-    if !digits.bytes().all(|digit| digit.is_ascii_digit()) || whole.is_empty() {
-        return Err(wrong());
-    }
-    digits
-        .parse()
-        .ok()
-        .filter(|share| (1..=1_000_000).contains(share))
-        .ok_or_else(wrong)
-}
-
-/// `64M` and the like: K, M, G, T are powers of 1024.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = text[digits.len()..]
-        .trim()
-        .trim_end_matches(['B', 'b'])
-        .trim_end_matches('i');
-    let shift = match unit.to_ascii_uppercase().as_str() {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err(format!("unknown unit \"{unit}\": use K, M, G or T")),
-    };
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| "expected a number such as 64M".to_owned())?;
-    number
-        .checked_mul(1 << shift)
-        .filter(|&n| n > 0)
-        .ok_or_else(|| "out of range".to_owned())
 }
 
 #[cfg(test)]
@@ -726,28 +705,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes_are_powers_of_1024() {
-        assert_eq!(parse_size("64M"), Ok(64 << 20));
-        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
-        assert_eq!(parse_size("4096"), Ok(4096));
-        assert!(parse_size("0").is_err());
-        assert!(parse_size("5X").is_err());
-        assert!(parse_size("").is_err());
-        assert!(parse_size("99999999999T").is_err());
-    }
-
-    #[test]
-    fn percentages_are_exact_to_a_millionth() {
-        assert_eq!(parse_percent("1%"), Ok(10_000));
-        assert_eq!(parse_percent("0.0001"), Ok(1));
-        assert_eq!(parse_percent("12.5%"), Ok(125_000));
-        assert_eq!(parse_percent("100"), Ok(1_000_000));
-        for wrong in ["", "0", "%", "101%", "-1", "1.00001", "a", ".5", "5."] {
-            assert!(parse_percent(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

@@ -33,7 +33,13 @@ Examples:
   pgstrata backup -D /var/lib/postgresql/15/main      incremental when it can be, else full
   pgstrata backup --type full --jobs 8                a new chain, for example every week
   pgstrata backup --dry-run                           what would be done, and why
-  pgstrata backup --max-rate 100M --checkpoint spread for a server that must not notice";
+  pgstrata backup --max-rate 100M --checkpoint spread for a server that must not notice
+  pgstrata backup --shares 64                         other hosts help: pgstrata backup-share";
+
+pub(crate) const BACKUP_SHARE: &str = "\
+Examples:
+  pgstrata backup -D /srv/main --shares 64      on the server's host: leads, and makes shares
+  pgstrata backup-share -D /srv/main            on each other host that sees the directory";
 
 pub(crate) const ARCHIVE_PUSH: &str = "\
 In postgresql.conf:

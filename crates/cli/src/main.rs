@@ -10,6 +10,7 @@ mod examples;
 mod exit;
 mod output;
 mod progress;
+mod value;
 
 use std::process::ExitCode;
 

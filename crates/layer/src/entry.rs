@@ -6,6 +6,8 @@
 //! is below [`FileEntry::inherit_limit`], from the parent's state of the same
 //! path. A block with neither is damage.
 
+use serde::{Deserialize, Serialize};
+
 use crate::bytes::{to_u64, to_usize};
 use crate::error::{Error, Result};
 use crate::frame;
@@ -77,7 +79,8 @@ pub struct DigestRef {
 }
 
 /// What kind of thing a path is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum EntryKind {
     /// A directory. Size 0, no frames.
     Directory,

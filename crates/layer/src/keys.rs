@@ -71,6 +71,56 @@ impl ClusterName {
         format!("{}/pack-{number:06}", self.layer_prefix(label))
     }
 
+    /// Prefix of what processes that share a backup tell each other. Empty when the layer is finished.
+    #[must_use]
+    pub fn shares_prefix(&self, label: &Label) -> String {
+        format!("{}/share", self.layer_prefix(label))
+    }
+
+    /// What share `number` is.
+    #[must_use]
+    pub fn share_key(&self, label: &Label, number: u32) -> String {
+        format!("{}/work-{number:06}", self.shares_prefix(label))
+    }
+
+    /// Who makes share `number`: for the first time, or again.
+    #[must_use]
+    pub fn share_claim_key(&self, label: &Label, (number, attempt): (u32, u32)) -> String {
+        format!("{}/claim-{number:06}-{attempt}", self.shares_prefix(label))
+    }
+
+    /// Who may use the numbers of packs from eight times `batch` on, eight of them.
+    #[must_use]
+    pub fn share_packs_key(&self, label: &Label, batch: u32) -> String {
+        format!("{}/packs-{batch:06}", self.shares_prefix(label))
+    }
+
+    /// Part `part` of the index that an attempt at share `number` made.
+    #[must_use]
+    pub fn share_index_key(&self, label: &Label, share: (u32, u32), part: u32) -> String {
+        let (number, attempt) = share;
+        format!(
+            "{}/index-{number:06}-{attempt}-{part:06}",
+            self.shares_prefix(label)
+        )
+    }
+
+    /// The page digests for that part.
+    #[must_use]
+    pub fn share_digest_key(&self, label: &Label, share: (u32, u32), part: u32) -> String {
+        let (number, attempt) = share;
+        format!(
+            "{}/digest-{number:06}-{attempt}-{part:06}",
+            self.shares_prefix(label)
+        )
+    }
+
+    /// What came of share `number`.
+    #[must_use]
+    pub fn share_done_key(&self, label: &Label, number: u32) -> String {
+        format!("{}/done-{number:06}", self.shares_prefix(label))
+    }
+
     /// Prefix of the records of audits that found a change source wrong.
     #[must_use]
     pub fn distrust_prefix(&self) -> String {

@@ -33,6 +33,7 @@ pub mod pack;
 mod record;
 pub mod removal;
 pub mod retention;
+pub mod share;
 pub mod wal;
 
 pub use error::{Error, Kind, Result};

@@ -1,24 +1,23 @@
 //! `backup`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::backup::{
     self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
-    ChangeSourceChoice, CorruptPagePolicy, WalMode as Wal,
+    ChangeSourceChoice, CorruptPagePolicy, SharedOptions, WalMode as Wal,
 };
 use pgstrata_engine::error::{Error, Kind as ErrorKind, Result};
 use pgstrata_engine::progress::Progress;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::args::{
-    BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode, parse_percent,
-    parse_size,
-};
+use crate::args::{BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode};
 use crate::config::choose;
 use crate::exit;
 use crate::progress::Display;
+use crate::value::{parse_percent, parse_size};
 
 pub(super) async fn run(context: &Context, args: &BackupArgs) -> Result<u8> {
     let repository = context.repository()?;
@@ -77,6 +76,13 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         on_corrupt_page: policy.map_or(default.on_corrupt_page, Into::into),
         check_page_headers: !(args.no_page_header_check || file.no_page_header_check == Some(true)),
         max_rate: max_rate(args.max_rate, file.max_rate.as_deref())?,
+        shares: args
+            .shares
+            .filter(|&count| count > 1)
+            .map(|count| SharedOptions {
+                count,
+                timeout: share_timeout(args.share_timeout),
+            }),
         ..default
     })
 }
@@ -97,7 +103,13 @@ fn audit(args: &BackupArgs, file: Option<&str>) -> Result<Option<AuditOptions>> 
     }))
 }
 
-fn max_rate(flag: Option<u64>, file: Option<&str>) -> Result<Option<u64>> {
+/// How long processes that share a backup wait for each other.
+pub(super) fn share_timeout(seconds: Option<u64>) -> Duration {
+    // A pack of 16 MiB comes every few seconds from whoever is alive, unless it finds nothing to store.
+    Duration::from_secs(seconds.unwrap_or(300))
+}
+
+pub(super) fn max_rate(flag: Option<u64>, file: Option<&str>) -> Result<Option<u64>> {
     match (flag, file) {
         (Some(rate), _) => Ok(Some(rate)),
         (None, None) => Ok(None),
@@ -213,6 +225,10 @@ fn report_document(report: &BackupReport) -> Value {
         "warnings": report.warnings,
         "started_at": report.started_at,
         "finished_at": report.finished_at,
+        "shares": report.shares.iter().map(|share| json!({
+            "number": share.number, "host": share.host, "pid": share.pid,
+            "bytes_read": share.bytes_read, "pages_stored": share.pages_stored,
+        })).collect::<Vec<_>>(),
         "phases": report.phases.iter().map(|phase| json!({
             "name": phase.name, "seconds": phase.took.as_secs_f64(),
         })).collect::<Vec<_>>(),
@@ -245,6 +261,18 @@ fn report_text(report: &BackupReport) -> String {
         .map(|phase| format!("{} {:.0}", phase.name, phase.took.as_secs_f64() * 1000.0))
         .collect();
     text.push_str(&format!("  time     {} ms\n", phases.join(", ")));
+    if !report.shares.is_empty() {
+        let makers: BTreeSet<_> = report
+            .shares
+            .iter()
+            .map(|one| (&one.host, one.pid))
+            .collect();
+        text.push_str(&format!(
+            "  shares   {}, made by {} processes\n",
+            report.shares.len(),
+            makers.len()
+        ));
+    }
     if let Some(audit) = &report.audit {
         text.push_str(&format!(
             "  audit    {} unchanged pages are as in the parent, {} of them but for hint bits; seed {}\n",

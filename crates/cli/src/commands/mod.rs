@@ -2,6 +2,7 @@
 
 mod archive;
 mod backup;
+mod backup_share;
 mod check;
 mod expire;
 mod info;
@@ -157,6 +158,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
     match command {
         Command::Init(args) => init::run(context, &args).await,
         Command::Backup(args) => backup::run(context, &args).await,
+        Command::BackupShare(args) => backup_share::run(context, &args).await,
         Command::ArchivePush(args) => archive::push(context, &args).await,
         Command::ArchiveGet(args) => archive::get(context, &args).await,
         Command::ArchivePrefetch(args) => archive::prefetch(context, &args).await,

@@ -4,19 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use bytes::Bytes;
 use pgstrata_layer::changeset::ReadPlan;
 use pgstrata_layer::entry::{BlockRun, DigestRef, EntryKind, FileEntry};
-use pgstrata_layer::index::{FinishedPart, IndexWriter};
 use pgstrata_layer::manifest::{IndexPartRef, Totals};
-use tokio::task::JoinHandle;
 
+use super::abort::Abort;
 use super::audit::Seen;
+use super::index_store::IndexStore;
 use super::job::{Done, Job, Outcome, block_bytes};
-use super::packer::Destination;
 use super::pages::Complaint;
 use super::window::Window;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 
 /// Complaints kept; a cluster with more is beyond listing.
 const MOST_COMPLAINTS: usize = 10_000;
@@ -29,17 +27,15 @@ pub(super) struct Assembled {
     pub(super) complaints: Vec<(String, u32, Complaint)>,
     pub(super) audit: Seen,
     /// Files that were dropped between scan and reading.
-    pub(super) gone: u64,
+    pub(super) gone: Vec<String>,
 }
 
 pub(super) struct Assembler<'a> {
-    destination: &'a Destination,
+    index: IndexStore,
     window: &'a Window,
-    writer: IndexWriter,
     /// Files whose turn has not come, or that are not complete.
     waiting: BTreeMap<usize, Pending>,
     next: usize,
-    storing: Vec<JoinHandle<Result<()>>>,
     assembled: Assembled,
 }
 
@@ -49,20 +45,18 @@ struct Pending {
 }
 
 impl<'a> Assembler<'a> {
-    pub(super) fn new(destination: &'a Destination, window: &'a Window) -> Result<Self> {
-        Ok(Self {
-            destination,
+    pub(super) fn new(index: IndexStore, window: &'a Window) -> Self {
+        Self {
+            index,
             window,
-            writer: IndexWriter::new(destination.layer_id)?,
             waiting: BTreeMap::new(),
             next: 0,
-            storing: Vec::new(),
             assembled: Assembled::default(),
-        })
+        }
     }
 
-    /// Assembles until planner and workers are gone. The caller must know whether they succeeded.
-    pub(super) fn run(mut self, done: &Receiver<Done>) -> Result<Assembled> {
+    /// Assembles until planner and workers are gone.
+    pub(super) fn run(mut self, done: &Receiver<Done>, abort: &Abort) -> Result<Assembled> {
         while let Ok(Done { job, part, outcome }) = done.recv() {
             let pending = self.waiting.entry(job.ordinal).or_insert_with(|| Pending {
                 job,
@@ -75,17 +69,10 @@ impl<'a> Assembler<'a> {
                 self.add(pending)?;
             }
         }
-        if let Some(part) = self.writer.finish()? {
-            store(
-                self.destination,
-                &mut self.storing,
-                &mut self.assembled,
-                part,
-            )?;
+        if abort.is_raised() {
+            return Err(Error::new(Kind::Interrupted, "the backup was stopped"));
         }
-        for storing in self.storing {
-            self.destination.finish(storing)?;
-        }
+        self.assembled.parts = self.index.finish()?;
         Ok(self.assembled)
     }
 
@@ -101,7 +88,7 @@ impl<'a> Assembler<'a> {
         outcomes.sort_unstable_by_key(|(part, _)| *part);
         let mut outcomes: Vec<Outcome> = outcomes.into_iter().map(|(_, outcome)| outcome).collect();
         if outcomes.iter().any(|outcome| outcome.gone) {
-            self.assembled.gone += 1;
+            self.assembled.gone.push(job.file.path.clone());
             return Ok(());
         }
         let mut digests = Vec::new();
@@ -116,39 +103,8 @@ impl<'a> Assembler<'a> {
             );
         }
         let entry = entry(&job, outcomes, &mut self.assembled.totals);
-        if let Some(part) = self.writer.push(entry, &digests)? {
-            store(
-                self.destination,
-                &mut self.storing,
-                &mut self.assembled,
-                part,
-            )?;
-        }
-        Ok(())
+        self.index.push(entry, &digests)
     }
-}
-
-/// Begins to store a part; waits for the one before.
-fn store(
-    destination: &Destination,
-    storing: &mut Vec<JoinHandle<Result<()>>>,
-    assembled: &mut Assembled,
-    part: FinishedPart,
-) -> Result<()> {
-    for storing in storing.drain(..) {
-        destination.finish(storing)?;
-    }
-    let (cluster, label) = (&destination.cluster, &destination.label);
-    storing.push(destination.store(
-        cluster.index_key(label, part.number),
-        Bytes::from(part.index),
-    ));
-    storing.push(destination.store(
-        cluster.digest_key(label, part.number),
-        Bytes::from(part.digest),
-    ));
-    assembled.parts.push(part.reference);
-    Ok(())
 }
 
 /// One file's entry out of the outcomes of its parts, in order.

@@ -158,7 +158,7 @@ impl Audit<'_> {
         let (destination, chain) = (self.destination.clone(), self.chain.to_vec());
         let comparing = tokio::task::spawn_blocking(move || {
             let (repository, cluster) = (&destination.repository, &destination.cluster);
-            let mut parent = Parent::new(repository, cluster, chain, &destination.runtime);
+            let mut parent = Parent::new("", repository, cluster, chain, &destination.runtime);
             let mut left = Vec::new();
             let mut path = String::new();
             let mut entries = None;

@@ -10,6 +10,7 @@ mod abort;
 mod assembler;
 mod audit;
 mod choose;
+mod index_store;
 mod job;
 mod limiter;
 mod options;
@@ -22,6 +23,7 @@ mod planner;
 mod prepare;
 mod report;
 mod run;
+mod shares;
 mod source;
 mod wal;
 mod window;
@@ -34,6 +36,7 @@ pub use options::{
 pub use phases::Phase;
 pub use report::{BackupPlan, BackupReport};
 pub use run::{plan, run};
+pub use shares::{HelpOptions, HelpReport, ShareMade, SharedOptions, help};
 pub use wal::WalChoice;
 
 pub(crate) use prepare::{check_record, control_of, files_of};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pgstrata_layer::label::Label;
 
+use super::shares::SharedOptions;
 use crate::cluster::ConnectionOptions;
 use crate::error::{Error, Kind};
 
@@ -130,6 +131,8 @@ pub struct BackupOptions {
     pub check_page_headers: bool,
     /// Bytes per second to read at most.
     pub max_rate: Option<u64>,
+    /// Cut the work into shares that other processes may make; `None`: make it alone.
+    pub shares: Option<SharedOptions>,
 }
 
 impl Default for BackupOptions {
@@ -151,6 +154,7 @@ impl Default for BackupOptions {
             on_corrupt_page: CorruptPagePolicy::default(),
             check_page_headers: true,
             max_rate: None,
+            shares: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use pgstrata_layer::pack::PackBuilder;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use super::shares::PackNumbers;
 use crate::error::{Error, Kind, Result};
 use crate::progress::Progress;
 use crate::repository::Repository;
@@ -49,14 +50,32 @@ impl Destination {
     }
 }
 
-/// Numbers and sizes of all packs of a layer.
+/// Numbers and sizes of the packs that this process makes of a layer.
 #[derive(Debug, Default)]
-pub(super) struct PackCount {
+pub(super) struct Packs {
     count: AtomicU32,
     bytes: AtomicU64,
+    /// When other processes make packs of the same layer.
+    shared: Option<PackNumbers>,
 }
 
-impl PackCount {
+impl Packs {
+    /// With numbers that no other process has.
+    pub(super) fn shared(numbers: PackNumbers) -> Self {
+        Self {
+            shared: Some(numbers),
+            ..Self::default()
+        }
+    }
+
+    fn next_number(&self) -> Result<u32> {
+        let nth = self.count.fetch_add(1, Ordering::Relaxed);
+        match &self.shared {
+            None => Ok(nth),
+            Some(numbers) => numbers.next(),
+        }
+    }
+
     pub(super) fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }
@@ -69,7 +88,7 @@ impl PackCount {
 /// Compresses frames into packs.
 pub(super) struct Packer<'a> {
     destination: &'a Destination,
-    packs: &'a PackCount,
+    packs: &'a Packs,
     encoder: FrameEncoder,
     target_bytes: usize,
     open: Option<PackBuilder>,
@@ -79,7 +98,7 @@ pub(super) struct Packer<'a> {
 impl<'a> Packer<'a> {
     pub(super) fn new(
         destination: &'a Destination,
-        packs: &'a PackCount,
+        packs: &'a Packs,
         codec: Codec,
         target_bytes: usize,
     ) -> Result<Self> {
@@ -103,11 +122,15 @@ impl<'a> Packer<'a> {
         {
             self.store()?;
         }
-        let pack = self.open.get_or_insert_with(|| {
+        let pack = match &mut self.open {
+            Some(pack) => pack,
             // A number is taken only for a pack that will hold a frame: there are no gaps.
-            let number = self.packs.count.fetch_add(1, Ordering::Relaxed);
-            PackBuilder::new(self.destination.layer_id, number, self.target_bytes)
-        });
+            none => none.insert(PackBuilder::new(
+                self.destination.layer_id,
+                self.packs.next_number()?,
+                self.target_bytes,
+            )),
+        };
         let placed = pack.append(&mut self.encoder, raw)?;
         Ok(FrameRef {
             pack: pack.number(),

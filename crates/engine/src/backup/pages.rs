@@ -39,6 +39,11 @@ impl PageCheck {
         }
     }
 
+    /// Where the backup started.
+    pub(super) fn start_lsn(&self) -> Lsn {
+        self.start_lsn
+    }
+
     /// Checks block `block` of a segment file; reads it again into `page` when it is wrong.
     pub(super) fn check(
         &self,

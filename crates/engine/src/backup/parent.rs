@@ -28,13 +28,15 @@ pub(super) struct Parent {
 }
 
 impl Parent {
+    /// `from`: the first path that will be asked for, or one before it.
     pub(super) fn new(
+        from: &str,
         repository: &Repository,
         cluster: &ClusterName,
         chain: Vec<Arc<Layer>>,
         runtime: &Handle,
     ) -> Self {
-        let entries = ChainEntries::new(repository, cluster, &chain, runtime);
+        let entries = ChainEntries::starting_at(from, repository, cluster, &chain, runtime);
         Self {
             repository: repository.clone(),
             cluster: cluster.clone(),

@@ -16,12 +16,14 @@ use pgstrata_layer::frame::Codec;
 
 use super::abort::Abort;
 use super::assembler::{Assembled, Assembler};
+use super::index_store::{IndexStore, Place};
 use super::job::{Done, Item};
 use super::limiter::Limiter;
-use super::packer::{Destination, PackCount, Packer};
+use super::packer::{Destination, Packer, Packs};
 use super::pages::PageCheck;
 use super::parent::Parent;
 use super::planner::{Batch, Planner};
+use super::shares::ShareMade;
 use super::window::Window;
 use super::worker::{Shop, Worker};
 use crate::cluster::ScannedFile;
@@ -48,6 +50,9 @@ pub(super) struct Work<'a> {
     pub(super) changes: &'a Changes,
     pub(super) audit: Option<Sample>,
     pub(super) abort: &'a Abort,
+    pub(super) packs: &'a Packs,
+    /// Where the index goes.
+    pub(super) place: Place,
 }
 
 /// What was stored.
@@ -56,6 +61,8 @@ pub(super) struct Stored {
     pub(super) assembled: Assembled,
     pub(super) pack_count: u32,
     pub(super) pack_bytes: u64,
+    /// Who made which share, when there were any.
+    pub(super) shares: Vec<ShareMade>,
 }
 
 /// How many workers `jobs` means.
@@ -71,14 +78,10 @@ pub(super) fn run(
     work: &Work<'_>,
     parent: Option<Parent>,
     files: Vec<ScannedFile>,
-) -> Result<Stored> {
+) -> Result<Assembled> {
     let workers = worker_count(work.jobs);
     let target = (PACKS_BYTES / workers / 2).clamp(SMALLEST_PACK_BYTES, LARGEST_PACK_BYTES);
-    let (limiter, window, packs) = (
-        Limiter::new(work.max_rate),
-        Window::default(),
-        PackCount::default(),
-    );
+    let (limiter, window) = (Limiter::new(work.max_rate), Window::default());
     let shop = Shop {
         data_directory: work.data_directory,
         check: work.check,
@@ -93,10 +96,9 @@ pub(super) fn run(
     let receive_items: Arc<Mutex<Receiver<Item>>> = Arc::new(Mutex::new(receive_items));
     let assembled = thread::scope(|scope| {
         for _ in 0..workers {
-            let (items, done, shop, packs) =
-                (Arc::clone(&receive_items), done.clone(), &shop, &packs);
+            let (items, done, shop) = (Arc::clone(&receive_items), done.clone(), &shop);
             scope.spawn(move || {
-                let act = Packer::new(work.destination, packs, work.codec, target)
+                let act = Packer::new(work.destination, work.packs, work.codec, target)
                     .and_then(|packer| Worker::new(shop, items, packer, done).run());
                 act.unwrap_or_else(|error| work.abort.fail(error));
             });
@@ -118,8 +120,8 @@ pub(super) fn run(
                 .run(files)
                 .unwrap_or_else(|error| work.abort.fail(error))
         });
-        let assembled = Assembler::new(work.destination, &window)
-            .and_then(|assembler| assembler.run(&receive_done));
+        let assembled = IndexStore::new(work.destination.clone(), work.place)
+            .and_then(|index| Assembler::new(index, &window).run(&receive_done, work.abort));
         if let Err(error) = assembled {
             work.abort.fail(error);
             return None;
@@ -127,11 +129,7 @@ pub(super) fn run(
         assembled.ok()
     });
     match assembled {
-        Some(assembled) if !work.abort.is_raised() => Ok(Stored {
-            assembled,
-            pack_count: packs.count(),
-            pack_bytes: packs.bytes(),
-        }),
+        Some(assembled) if !work.abort.is_raised() => Ok(assembled),
         _ => Err(work.abort.take()),
     }
 }

@@ -9,6 +9,7 @@ use pgstrata_pgdata::{Lsn, TimelineId};
 
 use super::audit::AuditReport;
 use super::phases::Phase;
+use super::shares::ShareMade;
 use super::wal::WalChoice;
 
 /// A finished backup.
@@ -50,6 +51,8 @@ pub struct BackupReport {
     pub started_at: Timestamp,
     /// When the layer came to exist.
     pub finished_at: Timestamp,
+    /// Who made which share; empty when one process made the backup.
+    pub shares: Vec<ShareMade>,
     /// Where the time went.
     pub phases: Vec<Phase>,
 }

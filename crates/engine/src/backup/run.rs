@@ -9,6 +9,7 @@ use pgstrata_layer::changeset::Changes;
 use pgstrata_layer::claim::ClaimRecord;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::{self, CorruptPage, Manifest, ParentRef, Tablespace};
+use pgstrata_layer::share::Share;
 use pgstrata_pgdata::label::BackupFrom;
 use pgstrata_pgdata::{BackupLabel, Lsn};
 use tokio::runtime::Handle;
@@ -16,14 +17,17 @@ use tokio::runtime::Handle;
 use super::abort::Abort;
 use super::audit::{self, Audit, AuditReport};
 use super::choose::{SourceChoice, choose_type};
+use super::index_store::Place;
 use super::options::{BackupOptions, CorruptPagePolicy};
 use super::packer::Destination;
+use super::packer::Packs;
 use super::pages::PageCheck;
 use super::parent::Parent;
 use super::phases::Stopwatch;
 use super::pipeline::{self, Stored, Work, worker_count};
 use super::prepare::{Ready, control_of, prepare};
 use super::report::{BackupPlan, BackupReport};
+use super::shares::{Desk, Lead, Maker};
 use super::source::{self, Question, Search};
 use super::wal::{self, Archive, Following, Stream, WalChoice};
 use super::worker::corrupt_page_error;
@@ -31,6 +35,7 @@ use crate::catalog::{self, Catalog, Layer, hex, host_name};
 use crate::cluster::ScannedFile;
 use crate::cluster::control::{ControlReading, check_start_is_visible};
 use crate::cluster::scan::Scan;
+use crate::cluster::scan::identity;
 use crate::cluster::session::Stopped;
 use crate::error::{Error, Kind, Result};
 use crate::progress::Progress;
@@ -368,9 +373,15 @@ impl Backup<'_> {
         let (codec, jobs, max_rate) =
             (self.options.codec, self.options.jobs, self.options.max_rate);
         let fail_on_corrupt_page = self.options.on_corrupt_page == CorruptPagePolicy::Fail;
+        let lead = self.lead(ready, check.start_lsn(), (&changes, audit));
         let stored = tokio::task::spawn_blocking(move || {
+            if let Some(lead) = lead {
+                return Ok((lead.run(files)?, check));
+            }
+            let packs = Packs::default();
             let parent = (!chain.is_empty()).then(|| {
                 Parent::new(
+                    "",
                     &destination.repository,
                     &destination.cluster,
                     chain,
@@ -388,8 +399,17 @@ impl Backup<'_> {
                 changes: &changes,
                 audit,
                 abort: &abort,
+                packs: &packs,
+                place: Place::Layer,
             };
-            pipeline::run(&work, parent, files).map(|stored| (stored, check))
+            let assembled = pipeline::run(&work, parent, files)?;
+            let stored = Stored {
+                assembled,
+                pack_count: packs.count(),
+                pack_bytes: packs.bytes(),
+                shares: Vec::new(),
+            };
+            Ok((stored, check))
         });
         // Not guarded: the threads see an abort themselves, and must be gone before we clean up.
         stored.await.unwrap_or_else(|error| {
@@ -398,6 +418,47 @@ impl Backup<'_> {
                 format!("could not read the cluster: {error}"),
             ))
         })
+    }
+
+    /// The lead of a backup that is shared.
+    fn lead(
+        &self,
+        ready: &Ready,
+        start_lsn: Lsn,
+        (changes, audit): (&Changes, Option<Sample>),
+    ) -> Option<Lead> {
+        let options = self.options.shares?;
+        let destination = &self.destination;
+        let desk = Desk::new(destination.clone());
+        let version = std::fs::metadata(ready.data_directory.join("PG_VERSION"));
+        let share = Share {
+            label: destination.label.to_string(),
+            layer_id: hex(&destination.layer_id),
+            number: 0,
+            count: 0,
+            parent: self.chain.first().map(|parent| parent.reference()),
+            system_identifier: ready.control.system_identifier,
+            start_lsn,
+            timeline: ready.control.timeline,
+            from_standby: ready.session.facts().in_recovery,
+            version_identity: version.map_or(0, |metadata| identity(&metadata)),
+            checksums: ready.control.has_checksums(),
+            check_page_headers: self.options.check_page_headers,
+            codec: self.options.codec.to_string(),
+            audit,
+            changes: changes.clone(),
+            files: Vec::new(),
+        };
+        let limits = (self.options.jobs, self.options.max_rate);
+        let directory = ready.data_directory.clone();
+        let maker = Maker::new(
+            desk,
+            self.chain.clone(),
+            directory,
+            limits,
+            self.abort.clone(),
+        );
+        Some(Lead::new(maker, options, share))
     }
 
     /// A promotion voids the backup of a standby.
@@ -543,6 +604,7 @@ impl Backup<'_> {
             warnings: copied.warnings,
             started_at: manifest.started_at,
             finished_at: manifest.finished_at,
+            shares: copied.stored.shares,
             phases: self.stopwatch.phases(),
         }
     }
@@ -561,7 +623,11 @@ impl Backup<'_> {
         }
         let attempt = async {
             let claim = cluster.claim_key(label);
-            for object in repository.list(&cluster.layer_prefix(label)).await? {
+            let mut objects = repository.list(&cluster.layer_prefix(label)).await?;
+            // Helpers that find their shares gone stop.
+            let shares = cluster.shares_prefix(label);
+            objects.sort_by_key(|object| !object.key.starts_with(&shares));
+            for object in objects {
                 if object.key != claim {
                     repository.delete(&object.key).await?;
                 }

@@ -22,6 +22,8 @@ pub struct ChainEntries {
     cluster: ClusterName,
     layer: Arc<Layer>,
     runtime: Handle,
+    /// Entries before it are left out.
+    from: String,
     next_part: usize,
     fetching: Option<JoinHandle<Result<Bytes>>>,
     reader: Option<IndexReader>,
@@ -41,14 +43,18 @@ impl PartLocation {
     /// The part of `layer` that holds `path`, if any does.
     #[must_use]
     pub fn of(layer: &Layer, path: &str) -> Option<Self> {
-        let parts = &layer.manifest.index;
-        let position = parts
-            .partition_point(|part| part.first_path.as_str() <= path)
-            .checked_sub(1)?;
+        let position = Self::position(layer, path)?;
         Some(Self {
             number: u32::try_from(position).ok()?,
-            digest_bytes: parts.get(position)?.digest_bytes,
+            digest_bytes: layer.manifest.index.get(position)?.digest_bytes,
         })
+    }
+
+    fn position(layer: &Layer, path: &str) -> Option<usize> {
+        let parts = &layer.manifest.index;
+        parts
+            .partition_point(|part| part.first_path.as_str() <= path)
+            .checked_sub(1)
     }
 }
 
@@ -61,13 +67,26 @@ impl ChainEntries {
         chain: &[Arc<Layer>],
         runtime: &Handle,
     ) -> Vec<Self> {
+        Self::starting_at("", repository, cluster, chain, runtime)
+    }
+
+    /// The same without what comes before the path `from`; index parts that hold none of the rest are not fetched.
+    #[must_use]
+    pub fn starting_at(
+        from: &str,
+        repository: &Repository,
+        cluster: &ClusterName,
+        chain: &[Arc<Layer>],
+        runtime: &Handle,
+    ) -> Vec<Self> {
         let stream = |layer: &Arc<Layer>| {
             let mut stream = Self {
                 repository: repository.clone(),
                 cluster: cluster.clone(),
                 layer: Arc::clone(layer),
                 runtime: runtime.clone(),
-                next_part: 0,
+                from: from.to_owned(),
+                next_part: PartLocation::position(layer, from).unwrap_or(0),
                 fetching: None,
                 reader: None,
                 failed: false,
@@ -121,6 +140,7 @@ impl ChainEntries {
     fn next_entry(&mut self) -> Result<Option<FileEntry>> {
         loop {
             match self.reader.as_mut().and_then(Iterator::next) {
+                Some(Ok(entry)) if entry.path < self.from => continue,
                 Some(Ok(entry)) => return Ok(Some(entry)),
                 Some(Err(error)) => {
                     let act = format!("could not read the index of layer {}", self.layer.label);
