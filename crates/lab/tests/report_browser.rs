@@ -13,10 +13,10 @@ use std::path::Path;
 use pgstrata_lab::analysis::analyse;
 use pgstrata_lab::format::Unit;
 use pgstrata_lab::report::html;
-use pgstrata_lab::result::{Arm, Experiment, Mark, Metric, Phase, Plan, Run, SCHEMA, Table};
+use pgstrata_lab::result::{Arm, Experiment, Mark, Metric, Phase, Plan, Run, Table};
 use pgstrata_lab::sample::Samples;
 use pgstrata_lab::stat::verdict::Better;
-use support::browser;
+use support::{browser, made};
 
 fn run(block: usize, arm: usize) -> Run {
     let step = f64::from(u32::try_from(block * 2 + arm).unwrap());
@@ -84,38 +84,22 @@ fn experiment() -> Experiment {
         environment: None,
     }
     };
+    let made = made::experiment(1.0, 0.01);
     Experiment {
-        schema: SCHEMA.to_owned(),
-        lab_version: "0".to_owned(),
-        kind: "ab".to_owned(),
         title: "A comparison with <marks> & long words".to_owned(),
-        created: "2026-11-21T00:00:00Z".to_owned(),
         command: vec![
             "pgstrata".to_owned(),
             "lab".to_owned(),
             format!("--arm={}", "x".repeat(200)),
         ],
-        hypothesis: Some("it helps".to_owned()),
         workload: "pgbench".to_owned(),
-        plan: Plan {
-            blocks: 8,
-            seconds: Some(12.0),
-            seed: 1,
-            state: "restore".to_owned(),
-            margin: 0.01,
-            interleaved: true,
-            same_again: false,
-            allowed: Vec::new(),
-            foreign_limit: 0.05,
-            sweep: None,
-        },
         metrics: vec![
             Metric::new("tps", "tps", Unit::PerSecond, Better::Higher),
             Metric::new("p99", "p99", Unit::Seconds, Better::Lower),
         ],
-        arms: vec![arm("base"), arm("new")],
-        runs: (0..8)
-            .flat_map(|block| [run(block, 0), run(block, 1)])
+        arms: vec![arm("base"), arm("new"), arm("newest")],
+        runs: (0..10)
+            .flat_map(|block| [0, 1, 2].map(|arm| run(block, arm)))
             .collect(),
         tables: vec![Table {
             title: "A wide table".to_owned(),
@@ -124,8 +108,11 @@ fn experiment() -> Experiment {
             note: Some("A note.".to_owned()),
         }],
         notes: vec!["A sentence.".to_owned()],
-        warnings: Vec::new(),
-        interrupted: None,
+        plan: Plan {
+            sweep: Some(vec![1.0, 2.0, 4.0]),
+            ..made.plan
+        },
+        ..made
     }
 }
 
@@ -139,7 +126,7 @@ fn the_page_fits_a_desktop_and_a_phone_by_day_and_by_night_and_complains_of_noth
     assert!(text.len() < 2 << 20);
     let looks = browser::look_at(&page);
     for look in &looks {
-        assert!(look.pictures >= 6, "{look:?}");
+        assert!(look.pictures >= 8, "{look:?}");
     }
     // By night everything has another colour.
     assert_ne!(looks[0].screenshot, looks[1].screenshot);

@@ -9,29 +9,34 @@ mod support;
 
 use pgstrata_lab::bench::pgbackrest::PgBackRest;
 use pgstrata_lab::cluster::Major;
+use pgstrata_lab::result::Experiment;
 use support::Lab;
 
 fn bindir(major: Major) -> String {
     major.bindir().unwrap().display().to_string()
 }
 
+/// Runs an experiment on a server of this version, with our program where it takes backups.
+fn measured(words: &str, major: Major) -> (Experiment, String) {
+    let (program, bindir) = (pgstrata(), bindir(major));
+    let mut all: Vec<&str> = words.split(' ').collect();
+    all.extend(["--bindir", &bindir]);
+    if takes_backups(words) {
+        all.extend(["--pgstrata", &program]);
+    }
+    Lab::new().experiment(&all)
+}
+
+fn takes_backups(words: &str) -> bool {
+    !words.contains("tracking") && !words.contains("copy-ring")
+}
+
 #[test]
 fn copying_goes_through_a_ring_that_is_used_again() {
-    let lab = Lab::new();
-    let (experiment, printed) = lab.experiment(&[
-        "seed",
-        "copy-ring",
-        "--preset",
-        "tiny",
-        "--blocks",
-        "1",
-        "-t",
-        "2",
-        "--settle",
-        "0s",
-        "--bindir",
-        &bindir(Major::V18),
-    ]);
+    let (experiment, printed) = measured(
+        "seed copy-ring --preset tiny --blocks 1 -t 2 --settle 0s",
+        Major::V18,
+    );
     assert_eq!(experiment.runs.len(), 2);
     for run in &experiment.runs {
         assert!(
@@ -72,23 +77,10 @@ fn a_copy_smaller_than_its_ring_proves_nothing() {
 
 #[test]
 fn the_tracker_is_on_where_it_should_be_and_off_elsewhere() {
-    let lab = Lab::new();
-    let (experiment, printed) = lab.experiment(&[
-        "seed",
-        "tracking",
-        "--preset",
-        "tiny",
-        "--blocks",
-        "1",
-        "--map-size",
-        "0,64",
-        "-T",
-        "1",
-        "--settle",
-        "0s",
-        "--bindir",
-        &bindir(Major::V15),
-    ]);
+    let (experiment, printed) = measured(
+        "seed tracking --preset tiny --blocks 1 --map-size 0,64 -T 1 --settle 0s",
+        Major::V15,
+    );
     for run in &experiment.runs {
         let on = run.facts["proof"].starts_with('t');
         assert_eq!(
@@ -104,18 +96,10 @@ fn the_tracker_is_on_where_it_should_be_and_off_elsewhere() {
 
 #[test]
 fn the_tracker_is_switched_inside_one_server() {
-    let lab = Lab::new();
-    let (experiment, _) = lab.experiment(&[
-        "seed",
-        "tracking",
-        "--toggle",
-        "--preset",
-        "tiny",
-        "--blocks",
-        "2",
-        "--bindir",
-        &bindir(Major::V16),
-    ]);
+    let (experiment, _) = measured(
+        "seed tracking --toggle --preset tiny --blocks 2",
+        Major::V16,
+    );
     assert_eq!(experiment.runs.len(), 4);
     assert!(experiment.runs.iter().all(|run| run.values["tps"] > 0.0));
 }
@@ -144,23 +128,10 @@ fn pgstrata() -> String {
 
 #[test]
 fn an_increment_stores_what_changed_and_restores_to_the_source() {
-    let lab = Lab::new();
-    let (experiment, printed) = lab.experiment(&[
-        "seed",
-        "backup-speedup",
-        "--preset",
-        "tiny",
-        "--rows",
-        "50000",
-        "--blocks",
-        "1",
-        "--change-source",
-        "tracker,lsn,digest",
-        "--pgstrata",
-        &pgstrata(),
-        "--bindir",
-        &bindir(Major::V15),
-    ]);
+    let (experiment, printed) = measured(
+        "seed backup-speedup --preset tiny --rows 50000 --blocks 1 --change-source tracker,lsn,digest",
+        Major::V15,
+    );
     let value = |arm: &str, name: &str| {
         let arm = experiment.arms.iter().position(|a| a.name == arm).unwrap();
         let run = experiment.runs.iter().find(|run| run.arm == arm).unwrap();
@@ -196,26 +167,10 @@ fn an_increment_stores_what_changed_and_restores_to_the_source() {
 #[test]
 fn tools_that_know_the_version_take_part_and_the_others_are_no_error() {
     for major in [Major::V15, Major::V17] {
-        let lab = Lab::new();
-        let (experiment, _) = lab.experiment(&[
-            "seed",
-            "backup-speedup",
-            "--preset",
-            "small",
-            "--rows",
-            "30000",
-            "--blocks",
-            "1",
-            "--vacuumed",
-            "--checksums",
-            "on",
-            "--change-source",
-            "lsn",
-            "--pgstrata",
-            &pgstrata(),
-            "--bindir",
-            &bindir(major),
-        ]);
+        let (experiment, _) = measured(
+            "seed backup-speedup --preset small --rows 30000 --blocks 1 --vacuumed --checksums on --change-source lsn",
+            major,
+        );
         let mut expected = vec!["pgstrata full", "pgstrata lsn incr"];
         if major >= Major::V17 {
             expected.extend(["native full", "native incr"]);
@@ -246,23 +201,10 @@ fn an_object_store_serves_all_orders() {
 }
 
 fn restored_in_all_orders(storage: &str) {
-    let lab = Lab::new();
-    let (experiment, printed) = lab.experiment(&[
-        "seed",
-        "reverse-delta",
-        "--preset",
-        "tiny",
-        "-s",
-        "1",
-        "--blocks",
-        "1",
-        "--storage",
-        storage,
-        "--pgstrata",
-        &pgstrata(),
-        "--bindir",
-        &bindir(Major::V15),
-    ]);
+    let (experiment, printed) = measured(
+        &format!("seed reverse-delta --preset tiny -s 1 --blocks 1 --storage {storage}"),
+        Major::V15,
+    );
     let written = |arm: usize| {
         let run = experiment.runs.iter().find(|run| run.arm == arm).unwrap();
         run.values["written"]
@@ -279,24 +221,10 @@ fn restored_in_all_orders(storage: &str) {
 
 #[test]
 fn what_users_feel_is_measured_while_backups_run_and_while_none_does() {
-    let lab = Lab::new();
-    let (experiment, printed) = lab.experiment(&[
-        "impact",
-        "--preset",
-        "tiny",
-        "-s",
-        "1",
-        "-R",
-        "600",
-        "--blocks",
-        "1",
-        "--change-source",
-        "summary",
-        "--pgstrata",
-        &pgstrata(),
-        "--bindir",
-        &bindir(Major::V17),
-    ]);
+    let (experiment, printed) = measured(
+        "impact --preset tiny -s 1 -R 600 --blocks 1 --change-source summary",
+        Major::V17,
+    );
     let names: Vec<&str> = experiment.arms.iter().map(|a| a.name.as_str()).collect();
     assert_eq!(names, ["quiet", "pgstrata full", "pgstrata summary incr"]);
     for run in &experiment.runs {
@@ -324,7 +252,7 @@ fn a_plan_is_printed_and_nothing_done() {
         let pgstrata = pgstrata();
         let mut words: Vec<&str> = experiment.split(' ').collect();
         words.extend(["--preset", "tiny", "--dry-run"]);
-        if !experiment.contains("tracking") && !experiment.contains("copy") {
+        if takes_backups(experiment) {
             words.extend(["--pgstrata", &pgstrata]);
         }
         let output = lab.run(&words);
