@@ -1,10 +1,12 @@
 """What the tests of behaviour have in common.
 
 Each test is a function named after the fact that it shows. It gets a fresh
-cluster, a copy of one that was initialised once.
+cluster, a copy of one that was initialised once. What is printed is TAP, the
+Test Anything Protocol (https://testanything.org), so that prove(1) can run it.
 """
 
 import argparse
+import textwrap
 import time
 import traceback
 
@@ -70,8 +72,9 @@ def compare_now(cluster, token, old):
     return result
 
 
-def run_test(function, template, keep):
+def run_test(number, function, template, keep):
     major = template.major
+    name = f"{number} - {function.__name__} on {major}"
     scratch = Scratch(f"behaviour{major}")
     cluster = Cluster(scratch, major, port=5200 + major)
     run(["cp", "-a", template.data, cluster.data])
@@ -79,11 +82,11 @@ def run_test(function, template, keep):
     began = time.monotonic()
     try:
         function(cluster)
-        print(f"{major} ok      {function.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
+        print(f"ok {name} ({time.monotonic() - began:.1f} s)", flush=True)
         return True
     except Exception as failure:
         what = failure if isinstance(failure, Failure) else traceback.format_exc()
-        print(f"{major} FAILED  {function.__name__}: {what}", flush=True)
+        print(f"not ok {name}\n" + textwrap.indent(str(what), "# "), flush=True)
         return False
     finally:
         for data in scratch.path.glob("*/postmaster.pid"):
@@ -98,18 +101,17 @@ def main(description):
     parser.add_argument("--only", default="", help="tests whose name has this")
     parser.add_argument("--keep", action="store_true")
     arguments = parser.parse_args()
-    passed = failed = 0
+    wanted = [function for function in TESTS if arguments.only in function.__name__]
+    print(f"TAP version 13\n1..{len(wanted) * len(arguments.majors)}", flush=True)
+    number = failed = 0
     for major in arguments.majors:
         template_scratch = Scratch(f"template{major}")
         try:
             template = Cluster(template_scratch, major)
             template.initialize(settings="synchronous_commit = on\n")
-            for function in TESTS:
-                if arguments.only in function.__name__:
-                    outcome = run_test(function, template, arguments.keep)
-                    passed += outcome
-                    failed += not outcome
+            for function in wanted:
+                number += 1
+                failed += not run_test(number, function, template, arguments.keep)
         finally:
             template_scratch.remove()
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+    return 1 if failed or not number else 0
