@@ -130,7 +130,7 @@ pub(super) fn describe(
                 "{repo} backup --pgdata DATA --wal stream --type incr --change-source {source}\n"
             ));
         }
-        text.push_str("# of each, the last one:\n");
+        text.push_str("# of each, one more increment:\n");
         for source in sources {
             let repo = repository(source);
             text.push_str(&format!("{repo} restore latest --type immediate --target-action promote --target-dir WORK/restored\npg_amcheck; pg_dumpall\n"));
@@ -220,7 +220,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// All blocks, then a restore of each tool's last increment.
+    /// All blocks, then a restore of one more increment of each tool.
     pub(super) fn measure(&self, stage: &mut Stage) -> Result<()> {
         if let Some(arm) = stage
             .experiment
@@ -245,7 +245,10 @@ impl<'a> Scene<'a> {
         for (arm, (contender, full)) in acts.iter().enumerate() {
             if !full {
                 interrupt::check()?;
-                let found = self.restore(self.contenders[*contender].as_ref())?;
+                let contender = self.contenders[*contender].as_ref();
+                // The last one measured may have been a full one, from the parent's repository.
+                self.one(contender, false)?;
+                let found = self.restore(contender)?;
                 self.keep(stage, (0, 0, arm), found)?;
             }
         }
