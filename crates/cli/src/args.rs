@@ -178,6 +178,13 @@ pub(crate) enum Command {
     #[command(visible_alias = "backup-fetch", after_help = examples::RESTORE)]
     Restore(Box<RestoreArgs>),
 
+    /// Help a restore that another process makes with --shares: make some of it
+    ///
+    /// Runs where the directories of that restore are seen at the same paths: on shared storage, or on the
+    /// same host. Ends when no share is free.
+    #[command(after_help = examples::RESTORE_SHARE)]
+    RestoreShare(RestoreShareArgs),
+
     /// Show the backups of a cluster and its WAL archive
     ///
     /// Goes by manifests and listings, and shows what is damaged with the reason; "verify" reads
@@ -587,9 +594,29 @@ pub(crate) struct RestoreArgs {
     )]
     pub(crate) unpack_order: UnpackOrder,
 
+    /// Cut the work into N shares, which "pgstrata restore-share" on other hosts makes, too
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) shares: Option<u32>,
+
+    /// Make the shares of helpers that nothing is seen of for so long [default: 300]
+    #[arg(long, value_name = "SECONDS", requires = "shares")]
+    pub(crate) share_timeout: Option<u64>,
+
     /// Show backup, WAL, timelines and bytes, and do nothing
     #[arg(long)]
     pub(crate) plan: bool,
+}
+
+/// `restore-share`.
+#[derive(Debug, Args)]
+pub(crate) struct RestoreShareArgs {
+    /// The --target-dir of that restore
+    #[arg(long, value_name = "DIR")]
+    pub(crate) target_dir: PathBuf,
+
+    /// How long to wait for the restore to cut its work [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) share_timeout: Option<u64>,
 }
 
 /// Orders of unpacking.

@@ -57,7 +57,13 @@ Examples:
   pgstrata restore --target-dir DIR --type lsn --target 0/5A3C1D8 --target-action promote
   pgstrata restore 20261121-093305F --target-dir DIR --type immediate   to the end of that backup
   pgstrata restore --target-dir DIR --type standby                      as a standby
-  pgstrata restore --target-dir DIR --tablespace-map /fast=/restore/fast";
+  pgstrata restore --target-dir DIR --tablespace-map /fast=/restore/fast
+  pgstrata restore --target-dir DIR --shares 64            others help: pgstrata restore-share";
+
+pub(crate) const RESTORE_SHARE: &str = "\
+Examples:
+  pgstrata restore --target-dir /srv/new --shares 64      on one host: leads, and makes shares
+  pgstrata restore-share --target-dir /srv/new            on each other host that sees the directory";
 
 pub(crate) const INFO: &str = "\
 Examples:

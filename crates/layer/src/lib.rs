@@ -32,6 +32,7 @@ pub mod overlay;
 pub mod pack;
 mod record;
 pub mod removal;
+pub mod restore_share;
 pub mod retention;
 pub mod share;
 pub mod wal;

@@ -273,22 +273,48 @@ impl ShareDone {
     }
 }
 
+/// What an empty file costs beside its bytes: to be opened, and an entry.
+const BYTES_PER_FILE: u64 = 64 << 10;
+
+/// Cuts files, asked for in their order, into at most so many shares of about as many bytes each.
+#[derive(Clone, Debug)]
+pub struct Cutter {
+    per_share: u64,
+    begun: u64,
+    before: u64,
+}
+
+impl Cutter {
+    /// For `files` files of `total_bytes` together, which are to become at most `count` shares.
+    #[must_use]
+    pub fn new(total_bytes: u64, files: u64, count: u32) -> Self {
+        let total = total_bytes.saturating_add(files.saturating_mul(BYTES_PER_FILE));
+        Self {
+            per_share: total.div_ceil(u64::from(count.max(1))).max(1),
+            begun: 0,
+            before: 0,
+        }
+    }
+
+    /// Whether a share begins with the next file, which has this size.
+    pub fn begins(&mut self, size_bytes: u64) -> bool {
+        let begins = self.before >= self.begun.saturating_mul(self.per_share);
+        self.begun += u64::from(begins);
+        self.before = self
+            .before
+            .saturating_add(size_bytes.saturating_add(BYTES_PER_FILE));
+        begins
+    }
+}
+
 /// Cuts files of these sizes, in order, into at most `count` shares of about as many bytes each: where each begins.
 #[must_use]
 pub fn cut(sizes: &[u64], count: u32) -> Vec<usize> {
-    /// What an empty file costs beside its bytes: to be opened, and an entry.
-    const PER_FILE: u64 = 64 << 10;
-    let total: u64 = sizes.iter().map(|size| size + PER_FILE).sum();
-    let per_share = total.div_ceil(u64::from(count.max(1))).max(1);
-    let (mut starts, mut before) = (Vec::new(), 0);
-    for (position, size) in sizes.iter().enumerate() {
-        let begun = crate::bytes::to_u64(starts.len());
-        if before >= begun * per_share {
-            starts.push(position);
-        }
-        before += size + PER_FILE;
-    }
-    starts
+    let files = crate::bytes::to_u64(sizes.len());
+    let mut cutter = Cutter::new(sizes.iter().sum(), files, count);
+    let begins = sizes.iter().map(|&size| cutter.begins(size));
+    let numbered = begins.enumerate().filter(|(_, begins)| *begins);
+    numbered.map(|(position, _)| position).collect()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod init;
 mod lab;
 mod merge;
 mod restore;
+mod restore_share;
 mod tracker;
 mod verify;
 
@@ -159,6 +160,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
         Command::Init(args) => init::run(context, &args).await,
         Command::Backup(args) => backup::run(context, &args).await,
         Command::BackupShare(args) => backup_share::run(context, &args).await,
+        Command::RestoreShare(args) => restore_share::run(context, &args).await,
         Command::ArchivePush(args) => archive::push(context, &args).await,
         Command::ArchiveGet(args) => archive::get(context, &args).await,
         Command::ArchivePrefetch(args) => archive::prefetch(context, &args).await,

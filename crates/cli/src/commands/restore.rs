@@ -1,10 +1,12 @@
 //! `restore`.
 
+use std::collections::BTreeSet;
 use std::env;
 
 use clap::ValueEnum;
 use comfy_table::{Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
+use pgstrata_engine::backup::SharedOptions;
 use pgstrata_engine::error::{Error, FileContext, Kind, Result};
 use pgstrata_engine::progress::Progress;
 use pgstrata_engine::restore::{
@@ -74,6 +76,13 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
             (false, UnpackOrder::Overlay) => Method::Overlay,
             (false, UnpackOrder::OldestFirst) => Method::OldestFirst,
         },
+        shares: args
+            .shares
+            .filter(|&count| count > 1)
+            .map(|count| SharedOptions {
+                count,
+                timeout: super::backup::share_timeout(args.share_timeout),
+            }),
     })
 }
 
@@ -175,6 +184,14 @@ fn report_text(report: &RestoreReport, plan: &RestorePlan) -> String {
             "  in place: {} compared, {} files and directories removed\n",
             BinaryBytes(report.read_bytes),
             HumanCount(report.removed),
+        ));
+    }
+    if !report.shares.is_empty() {
+        let makers = report.shares.iter().map(|share| (&share.host, share.pid));
+        text.push_str(&format!(
+            "  {} shares, made by {} processes\n",
+            report.shares.len(),
+            makers.collect::<BTreeSet<_>>().len()
         ));
     }
     for note in &report.notes {

@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
+use super::shares::{self, SHARES};
 use crate::error::{Error, FileContext, Kind, Result};
 
 /// Its presence says that a restore has not finished.
@@ -555,6 +556,11 @@ impl Root {
         for entry in fs::read_dir(&self.path).context(|| about(&self.path))? {
             let entry = entry.context(|| about(&self.path))?;
             if entry.file_name() == MARKER {
+                continue;
+            }
+            if entry.file_name() == SHARES {
+                // Helpers of the restore that left it may still be at work.
+                shares::remove(&self.path)?;
                 continue;
             }
             let path = entry.path();

@@ -31,8 +31,10 @@ use super::oldest_first;
 use super::plan::{PlanInner, RestorePlan, inspect, prefixes};
 use super::reads::{Reading, read_frames};
 use super::settings::RecoverySettings;
-use super::writes::{ManifestSink, OpenFile, Writer};
+use super::shares::{Lead, ShareMade};
+use super::writes::{Listing, ManifestSink, OpenFile, Writer};
 use super::{Method, Source};
+use crate::backup::SharedOptions;
 use crate::catalog::{ChainDigests, ChainEntries};
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::progress::Progress;
@@ -64,6 +66,8 @@ pub struct RestoreReport {
     pub read_bytes: u64,
     /// Files and directories removed because they do not belong.
     pub removed: u64,
+    /// Who made which part of a restore that was shared.
+    pub shares: Vec<ShareMade>,
     /// How long it took, in seconds.
     pub seconds: f64,
     /// What the user should know.
@@ -112,6 +116,7 @@ pub async fn execute(
         method: plan.method,
         read_bytes: done.read_bytes,
         removed: done.removed,
+        shares: done.shares,
         seconds: started.elapsed().as_secs_f64(),
         notes: done.notes,
     })
@@ -134,6 +139,7 @@ struct Done {
     written_bytes: u64,
     read_bytes: u64,
     removed: u64,
+    shares: Vec<ShareMade>,
     notes: Vec<String>,
 }
 
@@ -211,21 +217,24 @@ impl Restore {
         let layer = Arc::clone(&self.plan.chain[0]);
         let manifest = &layer.manifest;
         let system_identifier = manifest.cluster.system_identifier;
-        let sink = match self.plan.options.method {
+        let listing = match self.plan.options.method {
             // Its checksums come from pages written once.
             Method::OldestFirst => None,
-            Method::Overlay | Method::Delta => Some(ManifestSink::create(
+            Method::Overlay | Method::Delta => Some(Listing::Manifest(ManifestSink::create(
                 claimed,
                 self.plan.major,
                 system_identifier,
-            )?),
+            )?)),
         };
         let progress = self.progress.clone();
-        let writer = Writer::new(claimed, prefixes(layout), sink, &progress)?;
+        let writer = Writer::new(&claimed.roots, prefixes(layout), listing, &progress)?;
         if let Some(wal) = &layout.wal {
             self.link(claimed, &writer, "pg_wal", wal)?;
         }
-        let written = self.write_files(&writer, condition)?;
+        match self.plan.options.shares {
+            Some(options) => self.share_files(claimed, &writer, options)?,
+            None => self.write_files(&writer, condition)?,
+        }
         for directory in ["pg_wal"]
             .iter()
             .chain(empty_wal_directories(self.plan.major))
@@ -253,18 +262,38 @@ impl Restore {
                 .set_permissions(fs::Permissions::from_mode(mode))
                 .context(about)?;
         }
-        self.done.written_bytes = writer.written_bytes();
+        self.done.written_bytes += writer.written_bytes();
         writer.finish(WalRange {
             timeline: manifest.timeline,
             start: manifest.start_lsn,
             end: manifest.stop_lsn,
-        })?;
-        (self.done.files, self.done.frames, self.done.read_bytes) = written;
+        })
+    }
+
+    /// All files of the index, with the help of other processes.
+    fn share_files(
+        &mut self,
+        claimed: &Claimed,
+        writer: &Writer<'_>,
+        options: SharedOptions,
+    ) -> Result<()> {
+        let lead = Lead {
+            source: &self.source,
+            plan: &self.plan,
+            progress: &self.progress,
+            claimed,
+            writer,
+        };
+        let led = lead.run(&options)?;
+        (self.done.files, self.done.frames) = (led.files, led.frames);
+        self.done.written_bytes = led.written_bytes;
+        self.done.notes.extend(led.notes);
+        self.done.shares = led.shares;
         Ok(())
     }
 
-    /// All files of the index. Returns their number, that of frames decoded, and bytes compared.
-    fn write_files(&self, writer: &Writer<'_>, condition: &Condition) -> Result<(u64, u64, u64)> {
+    /// All files of the index.
+    fn write_files(&mut self, writer: &Writer<'_>, condition: &Condition) -> Result<()> {
         let (source, chain) = (&self.source, &self.plan.chain);
         let frames = AtomicU64::new(0);
         let reading = Reading {
@@ -275,8 +304,9 @@ impl Restore {
             frames: &frames,
         };
         if self.plan.options.method == Method::OldestFirst {
-            let files = oldest_first::write(&reading, writer)?;
-            return Ok((files, frames.into_inner(), 0));
+            self.done.files = oldest_first::write(&reading, writer)?;
+            self.done.frames = frames.into_inner();
+            return Ok(());
         }
         let mut comparison = (*condition == Condition::Existing).then(|| {
             let digests = ChainDigests::new(
@@ -308,8 +338,10 @@ impl Restore {
                 Ok(())
             },
         )?;
-        let read_bytes = comparison.map_or(0, |comparison| comparison.read_bytes());
-        Ok((files, frames.into_inner(), read_bytes))
+        self.done.files = files;
+        self.done.frames = frames.into_inner();
+        self.done.read_bytes = comparison.map_or(0, |comparison| comparison.read_bytes());
+        Ok(())
     }
 
     /// The WAL that makes the layer consistent. Recovery could fetch it itself; with it in place the directory passes

@@ -20,6 +20,7 @@ mod queue;
 pub(crate) mod reads;
 mod select;
 mod settings;
+mod shares;
 pub mod target;
 mod writes;
 
@@ -30,11 +31,13 @@ use pgstrata_layer::label::Label;
 use serde::Serialize;
 use tokio::runtime::Handle;
 
+use crate::backup::SharedOptions;
 use crate::repository::Repository;
 
 pub use destination::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};
 pub use execute::{RestoreReport, execute};
 pub use plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
+pub use shares::{HelpOptions, HelpReport, ShareMade, help};
 pub use target::{Target, TargetAction, TimelineChoice};
 pub(crate) use writes::pages_of;
 
@@ -63,6 +66,8 @@ pub struct RestoreOptions {
     pub jobs: usize,
     /// How what is there and what is in the layers come together.
     pub method: Method,
+    /// Whether other processes may restore some of the files; for [`Method::Overlay`] alone.
+    pub shares: Option<SharedOptions>,
 }
 
 /// Ways to get from layers to files.

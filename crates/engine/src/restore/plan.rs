@@ -20,6 +20,7 @@ use super::destination::{Condition, Layout};
 use super::in_place::{Inventory, follow_links, refuse_unarchived_wal};
 use super::inventory::archived_wal;
 use super::select::{Candidate, Request, Selection, select};
+use super::shares::SHARES;
 use super::{Method, RestoreOptions, Source};
 use crate::catalog::{Catalog, ChainEntries, Layer};
 use crate::error::{Error, Kind, Result};
@@ -123,6 +124,8 @@ pub(super) struct PlanInner {
     pub(super) wal_parts: Vec<(TimelineId, u64, u64)>,
     /// Bytes written below each directory, as [`Layout::directories`].
     pub(super) space: Vec<u64>,
+    /// Bytes of all files together, and how many files and directories there are.
+    pub(super) extent: (u64, u64),
 }
 
 /// Plans a restore. Reads the catalog, the archive's listing and the chain's indexes; looks at the destination.
@@ -135,6 +138,7 @@ pub async fn plan(
     cluster: &ClusterName,
     mut options: RestoreOptions,
 ) -> Result<RestorePlan> {
+    check_options(&options)?;
     let catalog = Catalog::load(repository, cluster).await?;
     let candidates = candidates(&catalog, cluster)?;
     let segment_size = segment_size(&catalog, options.label.as_ref())?;
@@ -181,11 +185,7 @@ pub async fn plan(
         cluster: cluster.clone(),
         runtime: Handle::current(),
     };
-    let prefixes = prefixes(&layout);
-    let (roots, surveyed) = (layout.directories().len(), chain.clone());
-    let survey = tokio::task::spawn_blocking(move || survey(&source, &surveyed, &prefixes, roots))
-        .await
-        .map_err(|e| Error::new(Kind::Interrupted, format!("planning was stopped: {e}")))??;
+    let survey = survey_of(source, chain.clone(), &layout).await?;
     let own = own_wal(&layer, &selection, &archive);
     let inner = PlanInner {
         cluster: cluster.clone(),
@@ -194,7 +194,8 @@ pub async fn plan(
         major,
         segment_size,
         wal_parts: own,
-        space: survey.space(segment_size, roots, &layer, &inventory.taken),
+        space: survey.space(segment_size, &layer, &inventory.taken),
+        extent: (survey.cluster_bytes, survey.files),
         chain,
     };
     let mut plan = describe(inner, &selection, &survey, &condition);
@@ -203,6 +204,14 @@ pub async fn plan(
         plan.inner.layout.check_space(&plan.inner.space)?;
     }
     Ok(plan)
+}
+
+fn check_options(options: &RestoreOptions) -> Result<()> {
+    if options.shares.is_none() || options.method == Method::Overlay {
+        return Ok(());
+    }
+    let what = "a restore in place or by layers cannot be shared";
+    Err(Error::new(Kind::Usage, what).hint("leave out --shares, or --delta and --unpack-order"))
 }
 
 /// What the user should know of the layer.
@@ -377,6 +386,14 @@ struct Survey {
     roots: Vec<u64>,
 }
 
+/// As [`survey`], on a thread of its own.
+async fn survey_of(source: Source, chain: Vec<Arc<Layer>>, layout: &Layout) -> Result<Survey> {
+    let (prefixes, roots) = (prefixes(layout), layout.directories().len());
+    tokio::task::spawn_blocking(move || survey(&source, &chain, &prefixes, roots))
+        .await
+        .map_err(|e| Error::new(Kind::Interrupted, format!("planning was stopped: {e}")))?
+}
+
 /// Lays the overlay once without reading pages: whatever is wrong with the indexes is found before anything is written.
 fn survey(
     source: &Source,
@@ -436,6 +453,7 @@ fn check_place(file: &FilePlan) -> Result<()> {
     ];
     let wrong = OURS.contains(&file.path.as_str())
         || file.path == super::MARKER
+        || file.path == SHARES
         || (file.kind != EntryKind::Directory
             && matches!(file.path.as_str(), "pg_wal" | "pg_tblspc" | "global"));
     match wrong {
@@ -452,13 +470,7 @@ fn check_place(file: &FilePlan) -> Result<()> {
 
 impl Survey {
     /// Bytes needed below each directory, the layer's own WAL included.
-    fn space(
-        &self,
-        segment_size: WalSegmentSize,
-        roots: usize,
-        layer: &Layer,
-        taken: &[u64],
-    ) -> Vec<u64> {
+    fn space(&self, segment_size: WalSegmentSize, layer: &Layer, taken: &[u64]) -> Vec<u64> {
         let manifest = &layer.manifest;
         let first = manifest.start_lsn.segment(segment_size);
         let last = manifest.stop_lsn.segment(segment_size);
@@ -470,6 +482,7 @@ impl Survey {
             .iter()
             .filter(|t| t.location.is_some())
             .count();
+        let roots = self.roots.len();
         let root = if roots > tablespaces + 1 {
             roots - 1
         } else {

@@ -10,10 +10,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, EntryKind, bytes_of_block};
 use pgstrata_layer::overlay::{FilePlan, Take};
+use pgstrata_layer::restore_share::RestoredFile;
 use pgstrata_pgdata::backup_manifest::{ManifestFile, WalRange};
 use pgstrata_pgdata::{BackupManifestWriter, FileChecksum, Major};
 use rustix::fs::{
@@ -80,13 +81,43 @@ impl Drop for OpenFile {
     }
 }
 
+/// Where files are listed that have been written.
+pub(super) enum Listing {
+    /// In `backup_manifest`.
+    Manifest(ManifestSink),
+    /// Here, for the process that writes `backup_manifest`; in no order.
+    Kept(Vec<RestoredFile>),
+}
+
+impl Listing {
+    fn wants(&self, path: &str) -> bool {
+        match self {
+            Self::Manifest(_) => is_listed(path),
+            Self::Kept(_) => true,
+        }
+    }
+
+    fn file(&mut self, path: &str, modified: i64, checksum: FileChecksum) -> Result<()> {
+        match self {
+            Self::Manifest(sink) => sink.file(path, modified, checksum)?,
+            Self::Kept(files) => files.push(RestoredFile {
+                path: path.to_owned(),
+                modified,
+                size_bytes: checksum.size_bytes(),
+                crc: checksum.crc(),
+            }),
+        }
+        Ok(())
+    }
+}
+
 /// Writes the files of one restore.
 pub(super) struct Writer<'a> {
     roots: &'a [Root],
     /// Prefix of paths that lie in another root than the data directory, with its index.
     prefixes: Vec<(String, usize)>,
     owner: Option<(Uid, Gid)>,
-    manifest: Option<Mutex<ManifestSink>>,
+    listing: Option<Mutex<Listing>>,
     /// Bytes written to files of the cluster.
     written: AtomicU64,
     progress: &'a Progress,
@@ -96,16 +127,16 @@ pub(super) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     pub(super) fn new(
-        claimed: &'a Claimed,
+        roots: &'a [Root],
         prefixes: Vec<(String, usize)>,
-        manifest: Option<ManifestSink>,
+        listing: Option<Listing>,
         progress: &'a Progress,
     ) -> Result<Self> {
         Ok(Self {
-            owner: owner(&claimed.roots[0])?,
-            roots: &claimed.roots,
+            owner: owner(&roots[0])?,
+            roots,
             prefixes,
-            manifest: manifest.map(Mutex::new),
+            listing: listing.map(Mutex::new),
             written: AtomicU64::new(0),
             progress,
             group_access: AtomicBool::new(false),
@@ -113,7 +144,7 @@ impl<'a> Writer<'a> {
     }
 
     /// The root that holds `path`, and the path below it; `None` for a path that is a root or the link to one.
-    fn locate<'p>(&self, path: &'p str) -> Option<(usize, &'p str)> {
+    pub(super) fn locate<'p>(&self, path: &'p str) -> Option<(usize, &'p str)> {
         for (prefix, root) in &self.prefixes {
             if let Some(rest) = path.strip_prefix(prefix.as_str()) {
                 if rest.is_empty() {
@@ -160,7 +191,7 @@ impl<'a> Writer<'a> {
             size_bytes: plan.size_bytes,
             modified: plan.modified,
             left: AtomicU32::new(u32::try_from(plan.pieces.len()).unwrap_or(u32::MAX)),
-            listed: self.manifest.is_some() && is_listed(&plan.path),
+            listed: self.wants(&plan.path),
             pieces: Mutex::new(kept),
             path: plan.path,
         });
@@ -351,15 +382,31 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Lists a file in `backup_manifest`.
+    fn listing(&self) -> Option<MutexGuard<'_, Listing>> {
+        let listing = self.listing.as_ref()?.lock();
+        Some(listing.expect("no thread panics while it holds the listing"))
+    }
+
+    /// Whether a file of the index is listed.
+    fn wants(&self, path: &str) -> bool {
+        self.listing().is_some_and(|listing| listing.wants(path))
+    }
+
+    /// Lists a file.
     pub(super) fn list(&self, path: &str, modified: i64, checksum: FileChecksum) -> Result<()> {
-        let Some(manifest) = &self.manifest else {
-            return Ok(());
-        };
-        let mut manifest = manifest
-            .lock()
-            .expect("no thread panics while it holds the manifest");
-        manifest.file(path, modified, checksum)
+        match self.listing() {
+            Some(mut listing) => listing.file(path, modified, checksum),
+            None => Ok(()),
+        }
+    }
+
+    /// Lists a file of the index that another process has written.
+    pub(super) fn list_restored(&self, file: &RestoredFile) -> Result<()> {
+        let checksum = FileChecksum::from_parts(file.crc, file.size_bytes);
+        match self.wants(&file.path) {
+            true => self.list(&file.path, file.modified, checksum),
+            false => Ok(()),
+        }
     }
 
     /// Writes what `part` takes from its frame, decoded to `raw`.
@@ -459,15 +506,28 @@ impl<'a> Writer<'a> {
         self.owner
     }
 
+    fn into_listing(self) -> Option<Listing> {
+        let listing = self.listing?.into_inner();
+        Some(listing.expect("no thread panics while it holds the listing"))
+    }
+
     /// Ends `backup_manifest`.
     pub(super) fn finish(self, wal: WalRange) -> Result<()> {
-        let Some(manifest) = self.manifest else {
-            return Ok(());
-        };
-        let manifest = manifest
-            .into_inner()
-            .expect("no thread panics while it holds the manifest");
-        manifest.finish(wal)
+        match self.into_listing() {
+            Some(Listing::Manifest(manifest)) => manifest.finish(wal),
+            Some(Listing::Kept(_)) | None => Ok(()),
+        }
+    }
+
+    /// The files that were listed, in order of path, when they were kept.
+    pub(super) fn into_kept(self) -> Vec<RestoredFile> {
+        match self.into_listing() {
+            Some(Listing::Kept(mut files)) => {
+                files.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+                files
+            }
+            Some(Listing::Manifest(_)) | None => Vec::new(),
+        }
     }
 }
 

@@ -172,6 +172,7 @@ pub(crate) fn options(directory: &Path) -> RestoreOptions {
         restore_command: vec!["/usr/bin/pgstrata".to_owned(), "archive-get".to_owned()],
         jobs: 3,
         method: Method::default(),
+        shares: None,
     }
 }
 

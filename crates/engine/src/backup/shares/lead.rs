@@ -26,12 +26,12 @@ use crate::error::{Error, Kind, Result};
 /// How often the leader looks for what others have made, when it has nothing else to do.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How a backup is shared.
+/// How a backup or a restore is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedOptions {
     /// Into how many shares it is cut.
     pub count: u32,
-    /// The leader makes a share itself when its helpers have stored nothing for so long.
+    /// The leader makes a share itself when nothing is seen of its helpers for so long.
     pub timeout: Duration,
 }
 
