@@ -8,21 +8,6 @@ mod support;
 use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
 use support::{Stage, Store, number, text};
 
-/// Makes the source quiet at a known LSN and says what it held there.
-fn moment(stage: &Stage) -> (String, String) {
-    let lsn = stage
-        .cluster
-        .sql("postgres", "SELECT pg_create_restore_point('moment')")
-        .unwrap();
-    let dump = stage.cluster.dump().unwrap();
-    stage
-        .cluster
-        .sql("postgres", "CREATE TABLE afterwards AS SELECT 1")
-        .unwrap();
-    stage.archive_all();
-    (lsn, dump)
-}
-
 fn a_chain_made_under_load_restores_to_an_exact_lsn(major: Major, store: Store) {
     let stage = Stage::archiving(Cluster::builder(major), store);
     stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
@@ -47,7 +32,7 @@ fn a_chain_made_under_load_restores_to_an_exact_lsn(major: Major, store: Store) 
         .cluster
         .pgbench(&["-n", "-c", "2", "-t", "100"])
         .unwrap();
-    let (lsn, before) = moment(&stage);
+    let (lsn, before) = stage.moment();
 
     let restored = stage.start_restored_at("restored", &lsn);
     require_same_dump(&before, &restored.dump().unwrap()).unwrap();

@@ -137,10 +137,7 @@ fn full_and_chain_give_equal_clusters(major: Major) {
     let chain = text(&chain, "/label").to_owned();
     scene.sql("INSERT INTO will_grow SELECT g, 'after' FROM generate_series(1, 100) g");
 
-    let moment = scene.sql("SELECT pg_create_restore_point('moment')");
-    let before = scene.stage.cluster.dump().unwrap();
-    scene.sql("CREATE TABLE afterwards AS SELECT 1");
-    scene.stage.archive_all();
+    let (moment, before) = scene.stage.moment();
     let recovery = [
         "--type",
         "lsn",

@@ -408,14 +408,7 @@ fn rule_4_11_a_standby_does_not_start_before_its_parent_ended(stage: &Stage, bac
 
 /// Its control file was read last: recovery goes at least as far as the newest page that was copied.
 fn rule_8_the_layer_of_a_standby_is_consistent(stage: &Stage, label: &str) {
-    let query = "SELECT pg_create_restore_point('moment')";
-    let moment = stage.cluster.sql("postgres", query).unwrap();
-    let before = stage.cluster.dump().unwrap();
-    stage
-        .cluster
-        .sql("postgres", "CREATE TABLE afterwards (id int)")
-        .unwrap();
-    stage.archive_all();
+    let (moment, before) = stage.moment();
     let recovery = [
         label,
         "--type",

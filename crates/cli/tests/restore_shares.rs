@@ -14,13 +14,14 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
 use serde_json::Value;
 use support::files::require_same_files;
+use support::process::{document, log_of, signal, spawn};
 use support::{PATIENCE, Stage, Store, number, text};
 
 const USAGE: i32 = 2;
@@ -30,33 +31,6 @@ const REFUSED: i32 = 13;
 
 /// Where files wait for their shares, in every directory of a restore.
 const SHARES: &str = "pgstrata.shares";
-
-fn spawn(stage: &Stage, arguments: &[&str]) -> Child {
-    let mut command = stage.command(arguments);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().unwrap()
-}
-
-fn log_of(child: Child) -> String {
-    String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr).into_owned()
-}
-
-fn document(child: Child) -> Value {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = child.wait_with_output().unwrap();
-    let log = String::from_utf8_lossy(&stderr);
-    assert!(status.success(), "{status}: {log}");
-    serde_json::from_slice(&stdout).unwrap()
-}
-
-fn signal(child: &Child, signal: &str) {
-    let id = child.id().to_string();
-    let sent = Command::new("kill").args([signal, &id]).status().unwrap();
-    assert!(sent.success(), "kill {signal} {id}: {sent}");
-}
 
 /// Where a chain was backed up, and what its last moment holds.
 struct Scene {
@@ -84,12 +58,7 @@ impl Scene {
             let change = "UPDATE elsewhere SET t = repeat('y', 100) WHERE n % 7 = 0";
             stage.cluster.sql("postgres", change).unwrap();
         }
-        let dump = stage.cluster.dump().unwrap();
-        let lsn = "SELECT pg_create_restore_point('moment')";
-        let lsn = stage.cluster.sql("postgres", lsn).unwrap();
-        let after = "CREATE TABLE afterwards AS SELECT 1";
-        stage.cluster.sql("postgres", after).unwrap();
-        stage.archive_all();
+        let (lsn, dump) = stage.moment();
         Self {
             stage,
             tablespace,

@@ -12,23 +12,18 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
 use serde_json::Value;
+use support::process::{document, log_of, signal, spawn};
 use support::{PATIENCE, Stage, Store, number, text};
 
 const WARNINGS: i32 = 3;
 const NOT_FOUND: i32 = 10;
 const REFUSED: i32 = 13;
-
-fn spawn(stage: &Stage, arguments: &[&str]) -> Child {
-    let mut command = stage.command(arguments);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().unwrap()
-}
 
 /// A leader, and its label as soon as it has claimed one.
 fn lead(stage: &Stage, arguments: &[&str]) -> (Child, String) {
@@ -46,21 +41,6 @@ fn lead(stage: &Stage, arguments: &[&str]) -> (Child, String) {
         }
         assert!(Instant::now() < end, "the leader claims nothing");
     }
-}
-
-fn log_of(child: Child) -> String {
-    String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr).into_owned()
-}
-
-fn document(child: Child) -> Value {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = child.wait_with_output().unwrap();
-    let log = String::from_utf8_lossy(&stderr);
-    assert!(status.success(), "{status}: {log}");
-    serde_json::from_slice(&stdout).unwrap()
 }
 
 fn processes(report: &Value) -> BTreeSet<u64> {
@@ -137,12 +117,7 @@ fn a_chain_made_by_several_processes_restores_to_an_exact_lsn() {
     stage.ok(&["verify", "--deep"]);
     assert_eq!(stage.layer_counts(), (4, 0));
 
-    let before = stage.cluster.dump().unwrap();
-    let lsn = "SELECT pg_create_restore_point('moment')";
-    let lsn = stage.cluster.sql("postgres", lsn).unwrap();
-    let after = "CREATE TABLE afterwards AS SELECT 1";
-    stage.cluster.sql("postgres", after).unwrap();
-    stage.archive_all();
+    let (lsn, before) = stage.moment();
     let map = format!(
         "{}={}",
         place.display(),
@@ -171,12 +146,6 @@ fn claimants(stage: &Stage, label: &str) -> BTreeSet<u64> {
         serde_json::from_str::<Value>(json).ok()
     });
     records.map(|claim| number(&claim, "/pid")).collect()
-}
-
-fn signal(child: &Child, signal: &str) {
-    let id = child.id().to_string();
-    let sent = Command::new("kill").args([signal, &id]).status().unwrap();
-    assert!(sent.success(), "kill {signal} {id}: {sent}");
 }
 
 /// A helper that has claimed a share and will not have made it soon.
@@ -220,12 +189,7 @@ fn shares_of_helpers_that_are_killed_or_too_slow_are_made_again() {
     stage.ok(&["verify", "--deep"]);
     assert_eq!(stage.layer_counts(), (1, 0));
 
-    let before = stage.cluster.dump().unwrap();
-    let lsn = "SELECT pg_create_restore_point('moment')";
-    let lsn = stage.cluster.sql("postgres", lsn).unwrap();
-    let after = "CREATE TABLE afterwards AS SELECT 1";
-    stage.cluster.sql("postgres", after).unwrap();
-    stage.archive_all();
+    let (lsn, before) = stage.moment();
     let restored = stage.start_restored_at("restored", &lsn);
     require_same_dump(&before, &restored.dump().unwrap()).unwrap();
     restored.amcheck().unwrap();

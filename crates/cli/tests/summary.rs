@@ -91,11 +91,7 @@ fn a_chain_by_summaries_restores_and_a_gap_falls_back_aloud(major: Major) {
     let layer = stage.backup(&[]);
     assert_eq!(text(&layer, "/change_source/used"), "summary");
 
-    let lsn = cluster
-        .sql("postgres", "SELECT pg_create_restore_point('moment')")
-        .unwrap();
-    let dump = cluster.dump().unwrap();
-    stage.archive_all();
+    let (lsn, dump) = stage.moment();
     let restored = stage.start_restored_at("restored", &lsn);
     require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
     restored.amcheck().unwrap();

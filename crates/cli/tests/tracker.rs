@@ -144,12 +144,7 @@ fn chains_by_tracker_and_by_digest_restore_the_same(major: Major, checksums: boo
     let by_digest = stage.backup(&["--type", "diff", "--change-source", "digest"]);
     assert_eq!(text(&by_digest, "/change_source/used"), "digest");
     stage.cluster.pgbench(&["-n", "-t", "200"]).unwrap();
-    let lsn = stage
-        .cluster
-        .sql("postgres", "SELECT pg_create_restore_point('moment')")
-        .unwrap();
-    let dump = stage.cluster.dump().unwrap();
-    stage.archive_all();
+    let (lsn, dump) = stage.moment();
     let target = ["--type", "lsn", "--target", &lsn];
     for (name, layer) in [("by-tracker", &by_tracker), ("by-digest", &by_digest)] {
         let label = text(layer, "/label");

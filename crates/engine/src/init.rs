@@ -9,7 +9,7 @@ use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::control::ControlFile;
 
 use crate::backup::control_of;
-use crate::catalog::cluster_record;
+use crate::catalog::{WRITTEN_BY, cluster_record};
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
 
@@ -64,7 +64,7 @@ fn record_of(name: &ClusterName, control: &ControlFile) -> ClusterRecord {
         block_size: control.block_size,
         wal_segment_size: narrow(control.wal_segment_size.get()),
         created_at: Timestamp::now(),
-        written_by: concat!("pgstrata ", env!("CARGO_PKG_VERSION")).to_owned(),
+        written_by: WRITTEN_BY.to_owned(),
     }
 }
 

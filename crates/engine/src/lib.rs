@@ -18,5 +18,6 @@ pub mod merge;
 pub mod progress;
 pub mod repository;
 pub mod restore;
+pub mod shares;
 pub mod tracker;
 pub mod verify;

@@ -15,7 +15,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgstrata_engine::backup::SharedOptions;
 use pgstrata_engine::error::{Kind, Result};
 use pgstrata_engine::progress::Progress;
 use pgstrata_engine::repository::Repository;
@@ -23,6 +22,7 @@ use pgstrata_engine::repository::fault::{Fault, FaultStore};
 use pgstrata_engine::restore::{
     self, HelpOptions, MARKER, Method, RestoreOptions, RestoreReport, ShareMade,
 };
+use pgstrata_engine::shares::SharedOptions;
 use pgstrata_layer::keys::ClusterName;
 use restore_common::{chain_of_three, options};
 use serde_json::Value;

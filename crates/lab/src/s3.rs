@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use object_store::aws::{AmazonS3, AmazonS3Builder};
 use rand::Rng as _;
 
 use crate::cluster::free_port;
@@ -106,6 +107,34 @@ impl S3Server {
             ("AWS_REGION", REGION.to_owned()),
             ("AWS_ALLOW_HTTP", "true".to_owned()),
         ]
+    }
+
+    /// The environment by which `pgstrata` finds it behind `endpoint`: its own, or that of a link to it.
+    #[must_use]
+    pub fn pgstrata_env(&self, endpoint: &str) -> Vec<(&'static str, String)> {
+        vec![
+            ("PGSTRATA_S3_ENDPOINT", endpoint.to_owned()),
+            ("PGSTRATA_S3_REGION", REGION.to_owned()),
+            ("PGSTRATA_S3_PATH_STYLE", "true".to_owned()),
+            ("AWS_ACCESS_KEY_ID", self.access_key.clone()),
+            ("AWS_SECRET_ACCESS_KEY", self.secret.clone()),
+        ]
+    }
+
+    /// A client of the bucket behind `endpoint`.
+    ///
+    /// # Errors
+    /// When the client cannot be set up.
+    pub fn client(&self, endpoint: &str) -> Result<AmazonS3> {
+        AmazonS3Builder::new()
+            .with_endpoint(endpoint)
+            .with_access_key_id(self.access_key())
+            .with_secret_access_key(self.secret())
+            .with_bucket_name(self.bucket())
+            .with_region(self.region())
+            .with_allow_http(true)
+            .build()
+            .context("could not set up an S3 client")
     }
 
     fn start_program(program: &str, command: impl Fn(&Start) -> Command) -> Result<Self> {

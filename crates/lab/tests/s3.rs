@@ -9,15 +9,7 @@ use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutResult};
 use pgstrata_lab::s3::S3Server;
 
 fn client(server: &S3Server) -> AmazonS3 {
-    AmazonS3Builder::new()
-        .with_endpoint(server.endpoint())
-        .with_access_key_id(server.access_key())
-        .with_secret_access_key(server.secret())
-        .with_bucket_name(server.bucket())
-        .with_region(server.region())
-        .with_allow_http(true)
-        .build()
-        .unwrap()
+    server.client(server.endpoint()).unwrap()
 }
 
 async fn create(store: &AmazonS3, body: &'static str) -> Result<PutResult, Error> {

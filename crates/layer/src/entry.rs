@@ -264,3 +264,22 @@ pub fn check_path(path: &str) -> Result<()> {
         "path {path:?} is not a plain relative path"
     )))
 }
+
+/// Refuses paths that are not plainly relative, not in order, or not there.
+///
+/// # Errors
+/// See [`check_path`].
+pub(crate) fn check_paths<'a>(paths: impl Iterator<Item = &'a String>) -> Result<()> {
+    let mut last = "";
+    for path in paths {
+        check_path(path)?;
+        if path.as_str() <= last {
+            return Err(Error::damaged(format!("{path:?} follows {last:?}")));
+        }
+        last = path;
+    }
+    match last.is_empty() {
+        true => Err(Error::damaged("names no file")),
+        false => Ok(()),
+    }
+}

@@ -34,6 +34,17 @@ pub(crate) fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8]) -> Result<T>
     decode_versions(kind, VERSION, bytes).map(|(_, value)| value)
 }
 
+/// Reads an object of this kind, whose contents must pass `check`.
+pub(crate) fn decode_checked<T: DeserializeOwned>(
+    kind: &str,
+    bytes: &[u8],
+    check: impl FnOnce(&T) -> Result<()>,
+) -> Result<T> {
+    let value = decode(kind, bytes)?;
+    check(&value).map_err(|error| error.into_damage().within(kind))?;
+    Ok(value)
+}
+
 /// Reads an object of this kind in any version up to `newest`, and says which it is.
 pub(crate) fn decode_versions<T: DeserializeOwned>(
     kind: &str,
@@ -82,4 +93,23 @@ fn first_line(kind: &str, version: u32, body: &[u8]) -> String {
         body.len(),
         contents_hex(body)
     )
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use crate::error::Result;
+
+    /// Every byte cut off, one bit and all bits of each byte flipped, and a byte too many are found.
+    pub(crate) fn require_damage_found<T>(bytes: &[u8], decode: impl Fn(&[u8]) -> Result<T>) {
+        assert!(decode(bytes).is_ok());
+        for at in 0..bytes.len() {
+            assert!(decode(&bytes[..at]).is_err(), "cut to {at} bytes");
+            for flip in [1 << (at % 8), 0xFF] {
+                let mut flipped = bytes.to_vec();
+                flipped[at] ^= flip;
+                assert!(decode(&flipped).is_err(), "byte {at} flipped by {flip:#x}");
+            }
+        }
+        assert!(decode(&[bytes, b"\n"].concat()).is_err());
+    }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::from_hex_exact;
-use crate::entry::check_path;
+use crate::entry::check_paths;
 use crate::error::{Error, Result};
 use crate::keys::ClusterName;
 use crate::label::Label;
@@ -91,10 +91,7 @@ pub fn encode(work: &RestoreWork) -> Vec<u8> {
 /// # Errors
 /// When it is damaged, of another version, or contradicts itself.
 pub fn decode(bytes: &[u8]) -> Result<RestoreWork> {
-    let work: RestoreWork = record::decode(KIND, bytes)?;
-    work.check()
-        .map_err(|error| error.into_damage().within(KIND))?;
-    Ok(work)
+    record::decode_checked(KIND, bytes, RestoreWork::check)
 }
 
 /// The bytes of the record that says what came of a share.
@@ -108,12 +105,10 @@ pub fn encode_done(done: &RestoreShareDone) -> Vec<u8> {
 /// # Errors
 /// When it is damaged, of another version, or contradicts itself.
 pub fn decode_done(bytes: &[u8]) -> Result<RestoreShareDone> {
-    let done: RestoreShareDone = record::decode(DONE_KIND, bytes)?;
-    let paths = done.files.iter().map(|file| &file.path);
-    check_id(&done.restore_id)
-        .and_then(|()| check_order(paths))
-        .map_err(|error| error.into_damage().within(DONE_KIND))?;
-    Ok(done)
+    record::decode_checked(DONE_KIND, bytes, |done: &RestoreShareDone| {
+        check_id(&done.restore_id)?;
+        check_paths(done.files.iter().map(|file| &file.path))
+    })
 }
 
 impl RestoreWork {
@@ -142,7 +137,7 @@ impl RestoreWork {
                 self.label, self.cluster
             )));
         }
-        check_order(self.first_paths.iter())
+        check_paths(self.first_paths.iter())
     }
 }
 
@@ -153,25 +148,11 @@ fn check_id(id: &str) -> Result<()> {
     }
 }
 
-fn check_order<'a>(paths: impl Iterator<Item = &'a String>) -> Result<()> {
-    let mut last = "";
-    for path in paths {
-        check_path(path)?;
-        if path.as_str() <= last {
-            return Err(Error::damaged(format!("{path:?} follows {last:?}")));
-        }
-        last = path;
-    }
-    match last.is_empty() {
-        true => Err(Error::damaged("names no file")),
-        false => Ok(()),
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 mod tests {
     use super::*;
+    use crate::record::testing::require_damage_found;
 
     fn work() -> RestoreWork {
         RestoreWork {
@@ -207,25 +188,12 @@ mod tests {
         }
     }
 
-    fn survives_nothing<T>(bytes: &[u8], decode: impl Fn(&[u8]) -> Result<T>) {
-        assert!(decode(bytes).is_ok());
-        for at in 0..bytes.len() {
-            assert!(decode(&bytes[..at]).is_err(), "cut to {at} bytes");
-            for flip in [1 << (at % 8), 0xFF] {
-                let mut flipped = bytes.to_vec();
-                flipped[at] ^= flip;
-                assert!(decode(&flipped).is_err(), "byte {at} flipped by {flip:#x}");
-            }
-        }
-        assert!(decode(&[bytes, b"\n"].concat()).is_err());
-    }
-
     #[test]
     fn records_read_back_and_survive_no_flip_or_cut() {
         assert_eq!(decode(&encode(&work())).unwrap(), work());
-        survives_nothing(&encode(&work()), decode);
+        require_damage_found(&encode(&work()), decode);
         assert_eq!(decode_done(&encode_done(&done())).unwrap(), done());
-        survives_nothing(&encode_done(&done()), decode_done);
+        require_damage_found(&encode_done(&done()), decode_done);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::audit::Sample;
 use crate::bytes::from_hex_exact;
 use crate::changeset::Changes;
-use crate::entry::{EntryKind, check_path};
+use crate::entry::{EntryKind, check_path, check_paths};
 use crate::error::{Error, Result};
 use crate::frame::Codec;
 use crate::label::Label;
@@ -183,11 +183,7 @@ pub fn encode(share: &Share) -> Vec<u8> {
 /// # Errors
 /// When it is damaged, of another version, or contradicts itself.
 pub fn decode(bytes: &[u8]) -> Result<Share> {
-    let share: Share = record::decode(KIND, bytes)?;
-    share
-        .check()
-        .map_err(|error| error.into_damage().within(KIND))?;
-    Ok(share)
+    record::decode_checked(KIND, bytes, Share::check)
 }
 
 /// The bytes of the object that says what came of a share.
@@ -201,10 +197,7 @@ pub fn encode_done(done: &ShareDone) -> Vec<u8> {
 /// # Errors
 /// When it is damaged, of another version, or contradicts itself.
 pub fn decode_done(bytes: &[u8]) -> Result<ShareDone> {
-    let done: ShareDone = record::decode(DONE_KIND, bytes)?;
-    done.check()
-        .map_err(|error| error.into_damage().within(DONE_KIND))?;
-    Ok(done)
+    record::decode_checked(DONE_KIND, bytes, ShareDone::check)
 }
 
 impl Share {
@@ -240,18 +233,7 @@ impl Share {
             )));
         }
         self.parsed_codec()?;
-        let mut last = "";
-        for file in &self.files {
-            check_path(&file.path)?;
-            if file.path.as_str() <= last {
-                return Err(Error::damaged(format!("{:?} follows {last:?}", file.path)));
-            }
-            last = &file.path;
-        }
-        match self.files.is_empty() {
-            true => Err(Error::damaged("names no file")),
-            false => Ok(()),
-        }
+        check_paths(self.files.iter().map(|file| &file.path))
     }
 }
 
@@ -322,6 +304,7 @@ pub fn cut(sizes: &[u64], count: u32) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::changeset::{ChangedBlocks, FileChanges};
+    use crate::record::testing::require_damage_found;
 
     fn file(path: &str) -> ShareFile {
         ShareFile {
@@ -404,19 +387,6 @@ mod tests {
         }
     }
 
-    fn survives_nothing<T>(bytes: &[u8], decode: impl Fn(&[u8]) -> Result<T>) {
-        assert!(decode(bytes).is_ok());
-        for at in 0..bytes.len() {
-            assert!(decode(&bytes[..at]).is_err(), "cut to {at} bytes");
-            for flip in [1 << (at % 8), 0xFF] {
-                let mut flipped = bytes.to_vec();
-                flipped[at] ^= flip;
-                assert!(decode(&flipped).is_err(), "byte {at} flipped by {flip:#x}");
-            }
-        }
-        assert!(decode(&[bytes, b"\n"].concat()).is_err());
-    }
-
     #[test]
     fn a_share_reads_back_and_survives_no_flip_or_cut() {
         for changes in [
@@ -430,7 +400,7 @@ mod tests {
         ] {
             let share = Share { changes, ..share() };
             assert_eq!(decode(&encode(&share)).unwrap(), share);
-            survives_nothing(&encode(&share), decode);
+            require_damage_found(&encode(&share), decode);
         }
     }
 
@@ -439,7 +409,7 @@ mod tests {
         assert_eq!(decode_done(&encode_done(&done())).unwrap(), done());
         let mut short = done();
         short.suspects.clear();
-        survives_nothing(&encode_done(&short), decode_done);
+        require_damage_found(&encode_done(&short), decode_done);
     }
 
     /// The first line names length and digest of all the rest, so it stands for the object's bytes.

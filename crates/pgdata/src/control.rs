@@ -40,6 +40,17 @@ pub enum ClusterState {
     InProduction,
 }
 
+impl ClusterState {
+    /// What the control file of a running server says.
+    #[must_use]
+    pub fn of_running(in_recovery: bool) -> Self {
+        match in_recovery {
+            true => Self::InArchiveRecovery,
+            false => Self::InProduction,
+        }
+    }
+}
+
 impl fmt::Display for ClusterState {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The words of pg_controldata.

@@ -1,18 +1,17 @@
 //! `backup`.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::backup::{
     self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
-    ChangeSourceChoice, CorruptPagePolicy, SharedOptions, WalMode as Wal,
+    ChangeSourceChoice, CorruptPagePolicy, WalMode as Wal,
 };
 use pgstrata_engine::error::{Error, Kind as ErrorKind, Result};
 use pgstrata_engine::progress::Progress;
 use serde_json::{Value, json};
 
-use super::Context;
+use super::{Context, shares};
 use crate::args::{BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode};
 use crate::config::choose;
 use crate::exit;
@@ -76,13 +75,7 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         on_corrupt_page: policy.map_or(default.on_corrupt_page, Into::into),
         check_page_headers: !(args.no_page_header_check || file.no_page_header_check == Some(true)),
         max_rate: max_rate(args.max_rate, file.max_rate.as_deref())?,
-        shares: args
-            .shares
-            .filter(|&count| count > 1)
-            .map(|count| SharedOptions {
-                count,
-                timeout: share_timeout(args.share_timeout),
-            }),
+        shares: shares::shared(args.shares, args.share_timeout),
         ..default
     })
 }
@@ -101,12 +94,6 @@ fn audit(args: &BackupArgs, file: Option<&str>) -> Result<Option<AuditOptions>> 
         per_million,
         seed: args.audit_seed,
     }))
-}
-
-/// How long processes that share a backup wait for each other.
-pub(super) fn share_timeout(seconds: Option<u64>) -> Duration {
-    // A pack of 16 MiB comes every few seconds from whoever is alive, unless it finds nothing to store.
-    Duration::from_secs(seconds.unwrap_or(300))
 }
 
 pub(super) fn max_rate(flag: Option<u64>, file: Option<&str>) -> Result<Option<u64>> {
@@ -261,16 +248,10 @@ fn report_text(report: &BackupReport) -> String {
         .map(|phase| format!("{} {:.0}", phase.name, phase.took.as_secs_f64() * 1000.0))
         .collect();
     text.push_str(&format!("  time     {} ms\n", phases.join(", ")));
-    if !report.shares.is_empty() {
-        let makers: BTreeSet<_> = report
-            .shares
-            .iter()
-            .map(|one| (&one.host, one.pid))
-            .collect();
+    let makers = report.shares.iter().map(|one| (&one.host, one.pid));
+    if let Some((shares, processes)) = shares::makers(makers) {
         text.push_str(&format!(
-            "  shares   {}, made by {} processes\n",
-            report.shares.len(),
-            makers.len()
+            "  shares   {shares}, made by {processes} processes\n"
         ));
     }
     if let Some(audit) = &report.audit {

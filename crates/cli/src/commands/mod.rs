@@ -2,7 +2,6 @@
 
 mod archive;
 mod backup;
-mod backup_share;
 mod check;
 mod expire;
 mod info;
@@ -10,7 +9,7 @@ mod init;
 mod lab;
 mod merge;
 mod restore;
-mod restore_share;
+mod shares;
 mod tracker;
 mod verify;
 
@@ -159,8 +158,8 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
     match command {
         Command::Init(args) => init::run(context, &args).await,
         Command::Backup(args) => backup::run(context, &args).await,
-        Command::BackupShare(args) => backup_share::run(context, &args).await,
-        Command::RestoreShare(args) => restore_share::run(context, &args).await,
+        Command::BackupShare(args) => shares::help_backup(context, &args).await,
+        Command::RestoreShare(args) => shares::help_restore(context, &args).await,
         Command::ArchivePush(args) => archive::push(context, &args).await,
         Command::ArchiveGet(args) => archive::get(context, &args).await,
         Command::ArchivePrefetch(args) => archive::prefetch(context, &args).await,

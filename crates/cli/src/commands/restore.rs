@@ -1,12 +1,10 @@
 //! `restore`.
 
-use std::collections::BTreeSet;
 use std::env;
 
 use clap::ValueEnum;
 use comfy_table::{Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
-use pgstrata_engine::backup::SharedOptions;
 use pgstrata_engine::error::{Error, FileContext, Kind, Result};
 use pgstrata_engine::progress::Progress;
 use pgstrata_engine::restore::{
@@ -14,7 +12,7 @@ use pgstrata_engine::restore::{
 };
 use pgstrata_layer::label::Label;
 
-use super::Context;
+use super::{Context, shares};
 use crate::args::{RestoreArgs, UnpackOrder};
 use crate::config::absolute;
 use crate::progress::Display;
@@ -76,13 +74,7 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
             (false, UnpackOrder::Overlay) => Method::Overlay,
             (false, UnpackOrder::OldestFirst) => Method::OldestFirst,
         },
-        shares: args
-            .shares
-            .filter(|&count| count > 1)
-            .map(|count| SharedOptions {
-                count,
-                timeout: super::backup::share_timeout(args.share_timeout),
-            }),
+        shares: shares::shared(args.shares, args.share_timeout),
     })
 }
 
@@ -186,12 +178,10 @@ fn report_text(report: &RestoreReport, plan: &RestorePlan) -> String {
             HumanCount(report.removed),
         ));
     }
-    if !report.shares.is_empty() {
-        let makers = report.shares.iter().map(|share| (&share.host, share.pid));
+    let makers = report.shares.iter().map(|one| (&one.host, one.pid));
+    if let Some((shares, processes)) = shares::makers(makers) {
         text.push_str(&format!(
-            "  {} shares, made by {} processes\n",
-            report.shares.len(),
-            makers.collect::<BTreeSet<_>>().len()
+            "  {shares} shares, made by {processes} processes\n"
         ));
     }
     for note in &report.notes {

@@ -11,12 +11,13 @@
 )]
 
 pub mod files;
+pub mod process;
 pub mod proxy;
 pub mod standby;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -168,6 +169,16 @@ impl Stage {
         self.wait_archived(&end);
     }
 
+    /// A quiet moment: its LSN and what the source holds then. More follows it in the archive.
+    pub fn moment(&self) -> (String, String) {
+        let sql = |query| self.cluster.sql("postgres", query).unwrap();
+        let lsn = sql("SELECT pg_create_restore_point('moment')");
+        let dump = self.cluster.dump().unwrap();
+        sql("CREATE TABLE afterwards AS SELECT 1");
+        self.archive_all();
+        (lsn, dump)
+    }
+
     /// Waits until the server has archived the segment that holds the record ending at `lsn`.
     pub fn wait_archived(&self, lsn: &str) {
         // The names of segments sort in their order, and the archiver takes the oldest first.
@@ -211,18 +222,11 @@ impl Stage {
             "--jobs",
             "1",
         ];
-        let mut command = self.command(&slowly);
-        command.args(arguments);
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = process::spawn(self, &[&slowly, arguments].concat());
         let end = Instant::now() + PATIENCE;
         while self.unfinished_packs() == before {
             if let Some(status) = child.try_wait().unwrap() {
-                let output = child.wait_with_output().unwrap();
-                let log = String::from_utf8_lossy(&output.stderr);
+                let log = process::log_of(child);
                 panic!("the backup ended too early, with {status}: {log}");
             }
             assert!(Instant::now() < end, "the backup stores nothing");

@@ -24,7 +24,7 @@ use super::choose::SourceChoice;
 use super::packer::Destination;
 use super::parent::Parent;
 use super::prepare::Ready;
-use crate::catalog::{Layer, last_distrusted};
+use crate::catalog::{Layer, WRITTEN_BY, last_distrusted};
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
 
@@ -205,7 +205,7 @@ impl Audit<'_> {
             pages_missed,
             pages_audited,
             seed: self.sample.seed(),
-            written_by: super::run::WRITTEN_BY.to_owned(),
+            written_by: WRITTEN_BY.to_owned(),
         };
         let body = Bytes::from(distrust::encode(&record));
         repository.create(&cluster.distrust_key(label), body).await

@@ -36,7 +36,7 @@ pub use options::{
 pub use phases::Phase;
 pub use report::{BackupPlan, BackupReport};
 pub use run::{plan, run};
-pub use shares::{HelpOptions, HelpReport, ShareMade, SharedOptions, help};
+pub use shares::{HelpOptions, ShareMade, help};
 pub use wal::WalChoice;
 
 pub(crate) use prepare::{check_record, control_of, files_of};

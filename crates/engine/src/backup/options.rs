@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use pgstrata_layer::label::Label;
 
-use super::shares::SharedOptions;
 use crate::cluster::ConnectionOptions;
 use crate::error::{Error, Kind};
+use crate::shares::SharedOptions;
 
 /// Which layer to make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

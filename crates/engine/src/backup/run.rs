@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jiff::Timestamp;
 use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::Changes;
-use pgstrata_layer::claim::ClaimRecord;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::{self, CorruptPage, Manifest, ParentRef, Tablespace};
 use pgstrata_layer::share::Share;
@@ -19,8 +18,7 @@ use super::audit::{self, Audit, AuditReport};
 use super::choose::{SourceChoice, choose_type};
 use super::index_store::Place;
 use super::options::{BackupOptions, CorruptPagePolicy};
-use super::packer::Destination;
-use super::packer::Packs;
+use super::packer::{Destination, Packs};
 use super::pages::PageCheck;
 use super::parent::Parent;
 use super::phases::Stopwatch;
@@ -31,18 +29,14 @@ use super::shares::{Desk, Lead, Maker};
 use super::source::{self, Question, Search};
 use super::wal::{self, Archive, Following, Stream, WalChoice};
 use super::worker::corrupt_page_error;
-use crate::catalog::{self, Catalog, Layer, hex, host_name};
+use crate::catalog::{self, Catalog, Layer, WRITTEN_BY, hex, our_claim};
 use crate::cluster::ScannedFile;
 use crate::cluster::control::{ControlReading, check_start_is_visible};
-use crate::cluster::scan::Scan;
-use crate::cluster::scan::identity;
+use crate::cluster::scan::{Scan, identity};
 use crate::cluster::session::Stopped;
 use crate::error::{Error, Kind, Result};
 use crate::progress::Progress;
 use crate::repository::Repository;
-
-/// Program and version, as objects record them.
-pub(super) const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
 
 /// Says what a backup would do now; changes nothing.
 ///
@@ -107,14 +101,7 @@ pub async fn run(
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let wal = choose_wal(options, &ready, (repository, cluster)).await?;
     let layer_id: [u8; 16] = rand::random();
-    let claim = ClaimRecord {
-        label: String::new(),
-        layer_id: hex(&layer_id),
-        host: host_name(),
-        pid: std::process::id(),
-        started_at,
-        written_by: WRITTEN_BY.to_owned(),
-    };
+    let claim = our_claim("", &hex(&layer_id), started_at);
     let parent_label = choice.chain.first().map(|layer| layer.label.clone());
     let label = catalog::claim(
         repository,

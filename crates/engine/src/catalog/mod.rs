@@ -28,7 +28,7 @@ pub(crate) use digests::ChainDigests;
 pub use label::claim;
 pub(crate) use label::last_distrusted;
 pub use presence::commit_layer;
-pub(crate) use presence::{at_work, check_stays, hex, host_name};
+pub(crate) use presence::{WRITTEN_BY, at_work, check_stays, hex, our_claim};
 pub(crate) use removal::remove_layers;
 pub(crate) use remove::remove_layer;
 pub use remove::remove_leftover;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use jiff::{SignedDuration, Timestamp};
+use pgstrata_layer::claim::ClaimRecord;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest;
@@ -23,6 +24,21 @@ pub(super) const ABANDONED_AFTER: SignedDuration = SignedDuration::from_hours(24
 pub(crate) fn host_name() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
+/// Program and version, as objects record them.
+pub(crate) const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
+
+/// A claim of this process.
+pub(crate) fn our_claim(label: &str, layer_id: &str, started_at: Timestamp) -> ClaimRecord {
+    ClaimRecord {
+        label: label.to_owned(),
+        layer_id: layer_id.to_owned(),
+        host: host_name(),
+        pid: std::process::id(),
+        started_at,
+        written_by: WRITTEN_BY.to_owned(),
+    }
 }
 
 /// Lower-case hexadecimal, as manifests and claims have layer ids.
@@ -136,7 +152,6 @@ pub(crate) async fn check_stays(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pgstrata_layer::claim::ClaimRecord;
 
     fn unfinished(host: &str, pid: u32, hours: i64) -> Unfinished {
         let modified = Timestamp::now() - SignedDuration::from_hours(hours);

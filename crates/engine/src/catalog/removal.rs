@@ -14,13 +14,11 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::removal::{self, RemovalRecord};
 
-use super::presence::{ABANDONED_AFTER, at_work, host_name};
+use super::presence::{ABANDONED_AFTER, WRITTEN_BY, at_work, host_name};
 use super::{Catalog, Layer, remove_layer};
 use crate::error::{Error, Kind, Result};
 use crate::info::is_running;
 use crate::repository::Repository;
-
-const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
 
 /// What became of a removal.
 #[derive(Debug, Default)]

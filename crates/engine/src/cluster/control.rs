@@ -131,11 +131,7 @@ pub fn check_same_cluster(
             control.major, facts.major
         ));
     }
-    let expected = if facts.in_recovery {
-        ClusterState::InArchiveRecovery
-    } else {
-        ClusterState::InProduction
-    };
+    let expected = ClusterState::of_running(facts.in_recovery);
     if control.state != expected {
         return refuse(format!(
             "its state is \"{}\", the server is \"{expected}\"",

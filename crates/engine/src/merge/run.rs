@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use jiff::Timestamp;
-use pgstrata_layer::claim::ClaimRecord;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::{Label, LayerKind};
 use pgstrata_layer::manifest::{self, ChangeSource, ChangeSourceRecord, Manifest, ParentRef};
@@ -24,8 +23,6 @@ use crate::restore::Source;
 
 /// Version of the plan's JSON.
 const SCHEMA: u32 = 1;
-
-const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
 
 /// Says what a merge would do now; changes nothing.
 ///
@@ -267,14 +264,7 @@ async fn make(
         Some(_) => LayerKind::Incremental,
         None => LayerKind::Full,
     };
-    let claim = ClaimRecord {
-        label: String::new(),
-        layer_id: catalog::hex(&layer_id),
-        host: catalog::host_name(),
-        pid: std::process::id(),
-        started_at: Timestamp::now(),
-        written_by: WRITTEN_BY.to_owned(),
-    };
+    let claim = catalog::our_claim("", &catalog::hex(&layer_id), Timestamp::now());
     let below = choice.below.as_ref().map(|layer| &layer.label);
     let label = catalog::claim(
         &source.repository,
@@ -378,7 +368,7 @@ fn merged_manifest(
         parent: choice.below.as_ref().map(|below| below.reference()),
         replaces,
         inputs,
-        written_by: WRITTEN_BY.to_owned(),
+        written_by: catalog::WRITTEN_BY.to_owned(),
         change_source: ChangeSourceRecord {
             used: match choice.below {
                 None => ChangeSource::Everything,

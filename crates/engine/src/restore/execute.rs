@@ -34,11 +34,11 @@ use super::settings::RecoverySettings;
 use super::shares::{Lead, ShareMade};
 use super::writes::{Listing, ManifestSink, OpenFile, Writer};
 use super::{Method, Source};
-use crate::backup::SharedOptions;
 use crate::catalog::{ChainDigests, ChainEntries};
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::progress::Progress;
 use crate::repository::Repository;
+use crate::shares::SharedOptions;
 
 /// Name under which `pg_control` is written before it is renamed.
 const CONTROL_TEMPORARY: &str = "pg_control.pgstrata";

@@ -31,13 +31,13 @@ use pgstrata_layer::label::Label;
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use crate::backup::SharedOptions;
 use crate::repository::Repository;
+use crate::shares::SharedOptions;
 
 pub use destination::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};
 pub use execute::{RestoreReport, execute};
 pub use plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
-pub use shares::{HelpOptions, HelpReport, ShareMade, help};
+pub use shares::{HelpOptions, ShareMade, help};
 pub use target::{Target, TargetAction, TimelineChoice};
 pub(crate) use writes::pages_of;
 

@@ -139,11 +139,7 @@ impl Bench<'_> {
                 format!("s3://{}/bench", self.server.bucket()),
             )
             .env("PGSTRATA_CLUSTER", name)
-            .env("PGSTRATA_S3_ENDPOINT", self.link.endpoint())
-            .env("PGSTRATA_S3_REGION", self.server.region())
-            .env("PGSTRATA_S3_PATH_STYLE", "true")
-            .env("AWS_ACCESS_KEY_ID", self.server.access_key())
-            .env("AWS_SECRET_ACCESS_KEY", self.server.secret())
+            .envs(self.server.pgstrata_env(self.link.endpoint()))
             .args(arguments)
             .stdout(Stdio::null());
         command

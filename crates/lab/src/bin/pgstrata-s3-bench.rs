@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use futures::{StreamExt, TryStreamExt};
-use object_store::aws::AmazonS3Builder;
 use object_store::{ObjectStore, ObjectStoreExt};
 use pgstrata_lab::cluster::{Cluster, Major};
 use pgstrata_lab::s3::S3Server;
 use pgstrata_lab::slow_link::SlowLink;
+use pgstrata_lab::stat::median;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
@@ -106,11 +106,12 @@ fn main() -> Result<()> {
         fetched.written / 1_000_000,
         arguments.rounds
     );
-    let slow = median(&mut times[Act::Slow.place()]);
+    let slow = median(&times[Act::Slow.place()]);
     for act in Act::ALL {
-        let times = &mut times[act.place()];
+        let times = &times[act.place()];
         let middle = median(times);
-        let (least, most) = (times[0], times[times.len() - 1]);
+        let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = times.iter().copied().fold(0.0, f64::max);
         println!(
             "{:<36}{middle:>7.2} s ({least:.2} to {most:.2})   restore/this {:.2}",
             act.name(),
@@ -118,11 +119,6 @@ fn main() -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// What is measured.
@@ -177,11 +173,7 @@ impl Bench<'_> {
             )
             .env("PGSTRATA_CLUSTER", "bench")
             .env("PGSTRATA_JOBS", self.jobs.to_string())
-            .env("PGSTRATA_S3_ENDPOINT", endpoint)
-            .env("PGSTRATA_S3_REGION", self.server.region())
-            .env("PGSTRATA_S3_PATH_STYLE", "true")
-            .env("AWS_ACCESS_KEY_ID", self.server.access_key())
-            .env("AWS_SECRET_ACCESS_KEY", self.server.secret())
+            .envs(self.server.pgstrata_env(endpoint))
             .args(["--output", "json"])
             .args(arguments)
             .stderr(Stdio::piped());
@@ -250,14 +242,7 @@ impl Bench<'_> {
 
     /// Fetches `wanted` bytes of packs over the slow link.
     fn transferred(&self, wanted: u64) -> Result<f64> {
-        let store = AmazonS3Builder::new()
-            .with_endpoint(self.link.endpoint())
-            .with_region(self.server.region())
-            .with_bucket_name(self.server.bucket())
-            .with_access_key_id(self.server.access_key())
-            .with_secret_access_key(self.server.secret())
-            .with_allow_http(true)
-            .build()?;
+        let store = self.server.client(self.link.endpoint())?;
         let store: Arc<dyn ObjectStore> = Arc::new(store);
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(async {

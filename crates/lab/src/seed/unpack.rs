@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::aws::AmazonS3;
 use object_store::{ObjectStore, ObjectStoreExt};
 use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, EntryKind, FileEntry, FrameRef};
 use pgstrata_layer::frame::FrameDecoder;
@@ -39,15 +39,7 @@ pub(super) enum Objects {
 impl Objects {
     /// The objects of a repository on an S3 server.
     pub(super) fn bucket(server: &S3Server, prefix: &str) -> Result<Self> {
-        let store = AmazonS3Builder::new()
-            .with_endpoint(server.endpoint())
-            .with_access_key_id(server.access_key())
-            .with_secret_access_key(server.secret())
-            .with_bucket_name(server.bucket())
-            .with_region(server.region())
-            .with_allow_http(true)
-            .build()
-            .context("could not set up an S3 client")?;
+        let store = server.client(server.endpoint())?;
         let runtime = tokio::runtime::Runtime::new().context("could not start a runtime")?;
         Ok(Self::Bucket(runtime, Box::new(store), prefix.to_owned()))
     }

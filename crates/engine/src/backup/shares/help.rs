@@ -25,6 +25,7 @@ use crate::cluster::scan::identity;
 use crate::error::{Error, Kind, Result};
 use crate::progress::Progress;
 use crate::repository::Repository;
+use crate::shares::HelpReport;
 
 /// How often a helper looks whether the leader has cut its work.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -45,19 +46,6 @@ pub struct HelpOptions {
     pub max_rate: Option<u64>,
     /// How long to wait until the leader has cut its work.
     pub timeout: Duration,
-}
-
-/// What a helper did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HelpReport {
-    /// The backup.
-    pub label: Label,
-    /// How many shares it has.
-    pub share_count: u32,
-    /// Shares that this process made.
-    pub made: Vec<u32>,
-    /// Shares that it made, too late to count.
-    pub too_late: Vec<u32>,
 }
 
 /// Makes shares of a backup until none is free.
@@ -172,10 +160,7 @@ fn check_directory(directory: &Path, control: &ControlFile, share: &Share) -> Re
             control.timeline, share.timeline
         ));
     }
-    let state = match share.from_standby {
-        true => ClusterState::InArchiveRecovery,
-        false => ClusterState::InProduction,
-    };
+    let state = ClusterState::of_running(share.from_standby);
     if control.state != state {
         return refuse(format!(
             "its state is \"{}\", expected \"{state}\"",

@@ -22,18 +22,10 @@ use crate::catalog::missing_is_damage;
 use crate::cluster::ScannedFile;
 use crate::cluster::scan::identity;
 use crate::error::{Error, Kind, Result};
+use crate::shares::SharedOptions;
 
 /// How often the leader looks for what others have made, when it has nothing else to do.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-
-/// How a backup or a restore is shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SharedOptions {
-    /// Into how many shares it is cut.
-    pub count: u32,
-    /// The leader makes a share itself when nothing is seen of its helpers for so long.
-    pub timeout: Duration,
-}
 
 /// Who made a share.
 #[derive(Clone, Debug, PartialEq, Eq)]

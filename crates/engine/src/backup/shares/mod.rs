@@ -25,14 +25,13 @@ use jiff::Timestamp;
 use pgstrata_layer::claim::{self, ClaimRecord};
 use pgstrata_layer::share::{self, PACKS_AT_ONCE, Share};
 
-pub use help::{HelpOptions, HelpReport, help};
+pub use help::{HelpOptions, help};
 pub(super) use lead::Lead;
-pub use lead::{ShareMade, SharedOptions};
+pub use lead::ShareMade;
 pub(super) use make::Maker;
 
 use super::packer::Destination;
-use super::run::WRITTEN_BY;
-use crate::catalog::{hex, host_name};
+use crate::catalog::{hex, our_claim};
 use crate::error::{Error, Kind, Result};
 
 /// One process among those that make a layer. For threads outside of the runtime.
@@ -46,14 +45,11 @@ pub(super) struct Desk {
 impl Desk {
     /// That of the process that has claimed the layer.
     pub(super) fn new(destination: Destination) -> Self {
-        let us = ClaimRecord {
-            label: destination.label.to_string(),
-            layer_id: hex(&destination.layer_id),
-            host: host_name(),
-            pid: std::process::id(),
-            started_at: Timestamp::now(),
-            written_by: WRITTEN_BY.to_owned(),
-        };
+        let us = our_claim(
+            destination.label.as_str(),
+            &hex(&destination.layer_id),
+            Timestamp::now(),
+        );
         Self { destination, us }
     }
 

@@ -23,6 +23,7 @@ use crate::cluster::scan::scan;
 use crate::progress::Progress;
 use crate::repository::Repository;
 use crate::repository::fault::{Fault, FaultStore};
+use crate::shares::SharedOptions;
 
 const LAYER_ID: [u8; 16] = [7; 16];
 const BLOCK: usize = 8192;

@@ -24,6 +24,7 @@ use crate::catalog::{Catalog, Layer};
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::progress::Progress;
 use crate::repository::Repository;
+use crate::shares::HelpReport;
 
 /// Everything a helper can be told.
 #[derive(Clone, Debug)]
@@ -34,19 +35,6 @@ pub struct HelpOptions {
     pub jobs: usize,
     /// How long to wait until the leader has cut its work.
     pub timeout: Duration,
-}
-
-/// What a helper did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HelpReport {
-    /// The layer that is restored.
-    pub label: Label,
-    /// How many shares the restore has.
-    pub share_count: u32,
-    /// Shares that this process made.
-    pub made: Vec<u32>,
-    /// Shares that it made, too late to count.
-    pub too_late: Vec<u32>,
 }
 
 /// Makes shares of a restore until none is free.

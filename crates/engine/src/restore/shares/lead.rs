@@ -18,10 +18,10 @@ use super::super::plan::{PlanInner, prefixes};
 use super::super::writes::Writer;
 use super::make::Maker;
 use super::{Desk, LOOK_EVERY, SHARES, is_gone, make_directory, remove};
-use crate::backup::SharedOptions;
 use crate::catalog::{ChainEntries, hex};
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::progress::Progress;
+use crate::shares::SharedOptions;
 
 /// Who made a share of a restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -36,13 +36,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-pub use help::{HelpOptions, HelpReport, help};
+pub use help::{HelpOptions, help};
 pub(super) use lead::Lead;
 pub use lead::ShareMade;
 
 use super::destination::Root;
 use super::writes::give_to_owner;
-use crate::catalog::{Layer, host_name};
+use crate::catalog::{Layer, our_claim};
 use crate::error::{Error, FileContext, Kind, Result};
 
 /// The directory, in each directory of the restore, that holds what is not in place yet.
@@ -50,8 +50,6 @@ pub(super) const SHARES: &str = "pgstrata.shares";
 
 /// What the shares are. Who finds it gone stops.
 const WORK: &str = "work";
-
-const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
 
 /// How often a process looks for what others have made.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -74,14 +72,11 @@ struct Desk {
 
 impl Desk {
     fn new(places: Vec<Root>, restore_id: &str, layer: &Layer) -> Self {
-        let us = ClaimRecord {
-            label: layer.label.to_string(),
-            layer_id: layer.manifest.layer_id.clone(),
-            host: host_name(),
-            pid: std::process::id(),
-            started_at: Timestamp::now(),
-            written_by: WRITTEN_BY.to_owned(),
-        };
+        let us = our_claim(
+            layer.label.as_str(),
+            &layer.manifest.layer_id,
+            Timestamp::now(),
+        );
         Self {
             places,
             restore_id: restore_id.to_owned(),

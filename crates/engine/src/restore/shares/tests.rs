@@ -24,12 +24,9 @@ fn desk(places: Vec<Root>, work: &RestoreWork, pid: u32) -> Desk {
         places,
         restore_id: work.restore_id.clone(),
         us: ClaimRecord {
-            label: work.label.clone(),
-            layer_id: "0f".repeat(16),
             host: "db1".to_owned(),
             pid,
-            started_at: Timestamp::UNIX_EPOCH,
-            written_by: WRITTEN_BY.to_owned(),
+            ..our_claim(&work.label, &"0f".repeat(16), Timestamp::UNIX_EPOCH)
         },
     }
 }

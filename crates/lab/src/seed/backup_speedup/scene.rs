@@ -262,7 +262,7 @@ impl<'a> Scene<'a> {
         self.copy(&self.parent(contender), &repository)?;
         let mut command = if full {
             // pg_basebackup wants an empty place; the others keep both.
-            if contender.name() == "native" {
+            if !contender.takes_another_full() {
                 contender.reset(&self.arena)?;
             }
             contender.full(&self.arena)

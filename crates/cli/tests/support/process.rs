@@ -1,0 +1,38 @@
+//! Processes that run while a test looks on.
+
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+use super::Stage;
+
+/// Starts the program; what it says is kept.
+pub fn spawn(stage: &Stage, arguments: &[&str]) -> Child {
+    let mut command = stage.command(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// What a process that has ended, or is about to, wrote to standard error.
+pub fn log_of(child: Child) -> String {
+    String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr).into_owned()
+}
+
+/// Waits for a process, which must succeed; returns its JSON document.
+pub fn document(child: Child) -> Value {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "{status}: {log}");
+    serde_json::from_slice(&stdout).unwrap()
+}
+
+/// Sends a signal by its name with a dash.
+pub fn signal(child: &Child, signal: &str) {
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args([signal, &id]).status().unwrap();
+    assert!(sent.success(), "kill {signal} {id}: {sent}");
+}
