@@ -125,6 +125,12 @@ impl FrameRef {
     pub fn page_count(&self) -> u64 {
         self.runs.iter().map(|run| u64::from(run.count)).sum()
     }
+
+    /// The lowest block in the frame; 0 when it has no pages.
+    #[must_use]
+    pub fn first_block(&self) -> u32 {
+        self.runs.first().map_or(0, |run| run.start)
+    }
 }
 
 impl FileEntry {

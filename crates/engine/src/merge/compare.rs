@@ -49,6 +49,7 @@ pub(super) fn check_frames(
         &reading,
         || (),
         |(), wanted, raw| check_pages(&wanted.purpose, raw),
+        Ok,
         |window| {
             for entry in new().into_iter().flatten() {
                 let entry = [Some(entry?)];

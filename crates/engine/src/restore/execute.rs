@@ -320,8 +320,9 @@ impl Restore {
         let mut files = 0;
         read_frames(
             &reading,
-            OpenFile::default,
-            |open, wanted, raw| writer.write(open, wanted.purpose, raw),
+            || OpenFile::new(reading.region_blocks()),
+            |open, wanted, raw| writer.write(open, wanted, raw),
+            |open| writer.end(open),
             |window| {
                 let streams =
                     ChainEntries::new(&source.repository, &source.cluster, chain, &source.runtime);
@@ -334,6 +335,7 @@ impl Restore {
                             comparison.begin(file, &entries, |frame| window.push(frame))?;
                         }
                     }
+                    window.end_file()?;
                 }
                 Ok(())
             },

@@ -4,7 +4,8 @@
 //! refuses whatever would fail later; it writes nothing. [`execute`] obeys the plan. Every page is fetched once and
 //! written once; everything is durable before `pg_control`, without which no server starts, is renamed into place.
 //!
-//! Memory: `jobs * (8 MiB + 1 MiB)` for ranges and decoded frames, two windows of 8192 planned frames (about 2 MB
+//! Memory: `jobs * (3 * 8 MiB + 1 MiB)` for ranges and decoded frames, `jobs * 16 MiB` and at most 64 MiB for regions of
+//! files (less only with more than 32 jobs: 2 MiB each), two windows of 32 768 planned frames (about 8 MB
 //! each), an index part for each layer of the chain, and 48 bytes for every 50 archived WAL segments or so.
 
 mod archived;
@@ -18,6 +19,7 @@ mod oldest_first;
 mod plan;
 mod queue;
 pub(crate) mod reads;
+mod region;
 mod select;
 mod settings;
 mod shares;

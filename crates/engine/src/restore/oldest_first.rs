@@ -21,8 +21,9 @@ pub(super) fn write(reading: &Reading<'_>, writer: &Writer<'_>) -> Result<u64> {
         files = 0;
         read_frames(
             reading,
-            OpenFile::default,
-            |open, wanted, raw| writer.write(open, wanted.purpose, raw),
+            || OpenFile::new(reading.region_blocks()),
+            |open, wanted, raw| writer.write(open, wanted, raw),
+            |open| writer.end(open),
             |window| {
                 let layers: Vec<_> = match depth {
                     0 => vec![Arc::clone(&reading.chain[0])],
@@ -45,6 +46,7 @@ pub(super) fn write(reading: &Reading<'_>, writer: &Writer<'_>) -> Result<u64> {
                         && own.kind == newest.kind
                     {
                         write_entry(writer, depth, own, |frame| window.push(frame))?;
+                        window.end_file()?;
                     }
                 }
                 Ok(())

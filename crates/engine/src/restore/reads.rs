@@ -1,7 +1,8 @@
-//! Reading frames: in order of where they lie, adjacent ones in one request, by many threads.
+//! Reading frames: region by region, in order of where they lie, adjacent ones in one request, by many threads.
 //!
-//! The frames of many files are gathered into a window and sorted by layer, pack and offset, and each worker gets a
-//! stretch of it. Workers fetch a range, check and decode its frames and hand each to the caller; the next ranges are
+//! The frames of a large file, or of many small ones, make a group and are sorted by region of the file, layer, pack
+//! and offset, so that a region is whole soon after it was begun, whatever the number of layers. Many groups make a
+//! window, and each worker gets a stretch of it. Workers fetch a range, check and decode its frames and hand each to the caller; the next ranges are
 //! already on their way meanwhile. Memory is bounded by `workers * (3 * MAX_RANGE_BYTES + frame) + 2 * window`.
 
 use std::collections::VecDeque;
@@ -29,12 +30,21 @@ const MAX_RANGE_FRAMES: usize = 256;
 
 /// Ranges that a worker has on their way while it decodes one, as long as they are less than [`MAX_RANGE_BYTES`]
 /// together: small ranges are decoded faster than an object store answers.
-const MAX_AHEAD: usize = 4;
+const MAX_AHEAD: usize = 8;
 
 /// Bytes between two wanted frames that are cheaper read than asked for again.
 const MAX_GAP_BYTES: u64 = 64 << 10;
 
-/// Frames in a window: at 128 KiB each 4 GiB of pages, the files of four workers; about 8 MB of plan.
+/// Blocks of the regions of all workers: 64 MiB; of one worker's at least 2 MiB and at most 16.
+const ALL_REGION_BLOCKS: usize = 8_192;
+const MIN_REGION_BLOCKS: usize = 256;
+const MAX_REGION_BLOCKS: usize = 2_048;
+
+/// Frames from which a group is worth requests of its own: at 128 KiB each 16 MiB of pages.
+const GROUP_FRAMES: usize = 128;
+
+/// Most frames in a window: at 128 KiB each 4 GiB of pages, the files of four workers; about 8 MB of plan. From half of
+/// it on a window ends with a file.
 const WINDOW_FRAMES: usize = 32_768;
 
 /// One frame to be read, with what the caller wants to know when it is there.
@@ -64,28 +74,70 @@ pub(crate) struct Reading<'a> {
     pub(crate) frames: &'a AtomicU64,
 }
 
+impl Reading<'_> {
+    /// Blocks of a region: frames that begin in the same one come one after the other.
+    pub(crate) fn region_blocks(&self) -> usize {
+        (ALL_REGION_BLOCKS / self.workers.max(1)).clamp(MIN_REGION_BLOCKS, MAX_REGION_BLOCKS)
+    }
+}
+
 /// Gathers wanted frames and passes them to the workers, window by window.
 pub(crate) struct Window<'q, T> {
-    frames: Vec<WantedFrame<T>>,
+    group: Vec<WantedFrame<T>>,
+    /// The groups before, and how many frames they have.
+    tasks: Vec<ReadTask<T>>,
+    frames: usize,
+    region_blocks: u32,
     queue: &'q Queue<ReadTask<T>>,
 }
 
-impl<T> Window<'_, T> {
+impl<'q, T> Window<'q, T> {
+    fn new(queue: &'q Queue<ReadTask<T>>, region_blocks: usize) -> Self {
+        Self {
+            region_blocks: u32::try_from(region_blocks).unwrap_or(u32::MAX),
+            group: Vec::new(),
+            tasks: Vec::new(),
+            frames: 0,
+            queue,
+        }
+    }
+
     /// Adds a frame.
     ///
     /// # Errors
     /// When the workers have stopped; the reason is theirs.
     pub(crate) fn push(&mut self, frame: WantedFrame<T>) -> Result<()> {
-        self.frames.push(frame);
-        match self.frames.len() >= WINDOW_FRAMES {
+        self.group.push(frame);
+        match self.frames + self.group.len() >= WINDOW_FRAMES {
             true => self.flush(),
             false => Ok(()),
         }
     }
 
+    /// Says that what comes next belongs to another file.
+    ///
+    /// # Errors
+    /// When the workers have stopped; the reason is theirs.
+    pub(crate) fn end_file(&mut self) -> Result<()> {
+        if self.group.len() >= GROUP_FRAMES {
+            self.end_group();
+        }
+        match self.frames >= WINDOW_FRAMES / 2 {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    fn end_group(&mut self) {
+        self.frames += self.group.len();
+        let group = std::mem::take(&mut self.group);
+        self.tasks.extend(coalesce(group, self.region_blocks));
+    }
+
     fn flush(&mut self) -> Result<()> {
-        let tasks = coalesce(std::mem::take(&mut self.frames));
-        match self.queue.push(tasks) {
+        self.end_group();
+        self.frames = 0;
+        match self.queue.push(std::mem::take(&mut self.tasks)) {
             true => Ok(()),
             false => Err(stopped()),
         }
@@ -104,7 +156,7 @@ fn stopped() -> Error {
 }
 
 /// Runs `plan`, which says which frames are wanted, and `on_frame` for each frame, on `workers` threads with a state
-/// each. Stops at the first error.
+/// each, which goes to `on_end` when all is well. Stops at the first error.
 ///
 /// # Errors
 /// The first error of any of them.
@@ -112,6 +164,7 @@ pub(crate) fn read_frames<T: Send, S>(
     reading: &Reading<'_>,
     state: impl Fn() -> S + Sync,
     on_frame: impl Fn(&mut S, WantedFrame<T>, &[u8]) -> Result<()> + Sync,
+    on_end: impl Fn(S) -> Result<()> + Sync,
     plan: impl FnOnce(&mut Window<'_, T>) -> Result<()>,
 ) -> Result<()> {
     let workers = reading.workers.max(1);
@@ -119,22 +172,23 @@ pub(crate) fn read_frames<T: Send, S>(
     let failure = Failure::default();
     std::thread::scope(|scope| {
         for number in 0..workers {
-            let (taker, state, failure, on_frame) =
-                (queue.taker(number), &state, &failure, &on_frame);
+            let (taker, failure) = (queue.taker(number), &failure);
+            let (state, on_frame, on_end) = (&state, &on_frame, &on_end);
             scope.spawn(move || {
                 let mut state = state();
-                let outcome = work(reading, &taker, failure, |frame, raw| {
+                let worked = work(reading, &taker, failure, |frame, raw| {
                     on_frame(&mut state, frame, raw)
+                });
+                let outcome = worked.and_then(|()| match failure.is_set() {
+                    true => Ok(()),
+                    false => on_end(state),
                 });
                 if let Err(error) = outcome {
                     failure.set(error);
                 }
             });
         }
-        let mut window = Window {
-            frames: Vec::new(),
-            queue: &queue,
-        };
+        let mut window = Window::new(&queue, reading.region_blocks());
         let planned = plan(&mut window).and_then(|()| window.flush());
         drop(window);
         if let Err(error) = planned {
@@ -292,9 +346,12 @@ pub(crate) fn missing_is_damage(error: Error, key: &str) -> Error {
     }
 }
 
-/// Sorts frames by where they lie and joins neighbours into requests.
-fn coalesce<T>(mut frames: Vec<WantedFrame<T>>) -> Vec<ReadTask<T>> {
-    frames.sort_unstable_by_key(|wanted| (wanted.layer, wanted.frame.pack, wanted.frame.offset));
+/// Sorts frames by where they go and lie, and joins neighbours into requests.
+fn coalesce<T>(mut frames: Vec<WantedFrame<T>>, region_blocks: u32) -> Vec<ReadTask<T>> {
+    frames.sort_unstable_by_key(|WantedFrame { layer, frame, .. }| {
+        let region = frame.first_block() / region_blocks;
+        (region, *layer, frame.pack, frame.offset)
+    });
     let mut tasks: Vec<ReadTask<T>> = Vec::new();
     for wanted in frames {
         let start = wanted.frame.offset;
@@ -325,6 +382,8 @@ fn coalesce<T>(mut frames: Vec<WantedFrame<T>>) -> Vec<ReadTask<T>> {
 
 #[cfg(test)]
 mod tests {
+    use pgstrata_layer::entry::BlockRun;
+
     use super::*;
 
     fn wanted(layer: usize, pack: u32, offset: u64, length: u32) -> WantedFrame<()> {
@@ -344,14 +403,15 @@ mod tests {
 
     #[test]
     fn adjacent_frames_are_read_in_one_request() {
-        let tasks = coalesce(vec![
+        let frames = vec![
             wanted(0, 0, 132, 100),
             wanted(0, 0, 32, 100),
             wanted(0, 1, 32, 50),
             wanted(1, 0, 232, 10),
             wanted(0, 0, 232 + MAX_GAP_BYTES, 8),
             wanted(0, 0, 240 + 2 * MAX_GAP_BYTES + 1, 8),
-        ]);
+        ];
+        let tasks = coalesce(frames, 2048);
         let found: Vec<_> = tasks
             .iter()
             .map(|t| (t.layer, t.pack, t.range.clone(), t.frames.len()))
@@ -369,11 +429,64 @@ mod tests {
     }
 
     #[test]
+    fn a_region_is_whole_before_the_next_begins() {
+        let at = |layer, offset, start| {
+            let mut found = wanted(layer, 0, offset, 100);
+            found.frame.runs.push(BlockRun { start, count: 1 });
+            found
+        };
+        let frames = vec![
+            at(0, 0, 5),
+            at(0, 100, 2048),
+            at(1, 0, 0),
+            at(1, 100, 2047),
+            at(1, 200, 2049),
+        ];
+        let tasks = coalesce(frames, 2048);
+        let found = tasks.iter().map(|task| (task.layer, task.range.clone()));
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            [(0, 0..100), (1, 0..200), (0, 100..200), (1, 200..300)]
+        );
+    }
+
+    #[test]
+    fn a_large_file_is_whole_before_the_next_begins() {
+        let queue = Queue::new(1);
+        let mut window = Window::new(&queue, 2048);
+        let large = u64::try_from(GROUP_FRAMES).unwrap();
+        // Two layers of a large file, then two small files.
+        for layer in [0, 1] {
+            for frame in 0..large / 2 {
+                window.push(wanted(layer, 0, frame * 100, 100)).unwrap();
+            }
+        }
+        window.end_file().unwrap();
+        for file in [1000, 1001] {
+            for layer in [0, 1] {
+                let offset = file * large * 100;
+                window.push(wanted(layer, 0, offset, 100)).unwrap();
+            }
+            window.end_file().unwrap();
+        }
+        window.flush().unwrap();
+        drop(window);
+        let taker = queue.taker(0);
+        let mut tasks = Vec::new();
+        while let Some(task) = taker.next() {
+            tasks.push((task.layer, task.range.start / (large * 100)));
+        }
+        tasks.dedup();
+        // Small files share requests.
+        assert_eq!(tasks, [(0, 0), (1, 0), (0, 1000), (1, 1000)]);
+    }
+
+    #[test]
     fn no_request_is_larger_than_its_bound() {
         let frames = (0..100u64)
             .map(|n| wanted(0, 0, n << 20, 1 << 20))
             .collect();
-        let tasks = coalesce(frames);
+        let tasks = coalesce(frames, 2048);
         assert_eq!(tasks.len(), 13);
         assert!(
             tasks
@@ -382,7 +495,7 @@ mod tests {
         );
         let small = (0..1000u64).map(|n| wanted(0, 0, n * 30, 30)).collect();
         assert!(
-            coalesce(small)
+            coalesce(small, 2048)
                 .iter()
                 .all(|task| task.frames.len() <= MAX_RANGE_FRAMES)
         );

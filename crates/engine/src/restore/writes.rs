@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, EntryKind, bytes_of_block};
@@ -24,11 +24,15 @@ use rustix::fs::{
 
 use super::destination::{Claimed, Root};
 use super::reads::WantedFrame;
+use super::region::Region;
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::progress::Progress;
 
-/// From here on it is worth a system call to ask that written pages go to disk now rather than at the end.
+/// A file from this size on is worth a system call to ask that its pages go to disk now rather than at the end.
 const WRITEBACK_BYTES: u64 = 1 << 20;
+
+/// A run of this length is written at once: gathering it first would cost more than the call.
+const LONG_BYTES: usize = 64 << 10;
 
 /// Zeros are written in pieces of this size.
 const ZEROS_BYTES: u64 = 64 << 10;
@@ -40,8 +44,8 @@ pub(super) struct FileTask {
     root: usize,
     size_bytes: u64,
     modified: i64,
-    /// Frames that have not been written.
-    left: AtomicU32,
+    /// Bytes from frames that have not been written.
+    left: AtomicU64,
     /// Whether `backup_manifest` names it when all of them are.
     listed: bool,
     /// Offset and checksum of what has been written.
@@ -55,23 +59,32 @@ pub(super) struct Part {
     take: Vec<Take>,
 }
 
-/// A worker's open file.
-#[derive(Default)]
+/// A worker's open file, and what of it has yet to be written.
 pub(super) struct OpenFile {
     current: Option<(Arc<FileTask>, File)>,
-    written: u64,
+    region: Region,
 }
 
 impl OpenFile {
-    /// Closes the file; asks the system to begin writing it back.
+    /// None yet.
+    pub(super) fn new(region_blocks: usize) -> Self {
+        let block = usize::try_from(BLOCK_BYTES).expect("8192");
+        Self {
+            current: None,
+            region: Region::new(region_blocks * block),
+        }
+    }
+
+    /// Closes the file; when it is whole, asks the system to begin writing it back. One with holes that are still to be
+    /// filled would be given many small extents.
     fn close(&mut self) {
-        if let Some((_, file)) = self.current.take()
-            && self.written >= WRITEBACK_BYTES
+        if let Some((task, file)) = self.current.take()
+            && task.size_bytes >= WRITEBACK_BYTES
+            && task.left.load(Ordering::Acquire) == 0
         {
             // On Linux this starts writeback and drops what is already clean. Advice is free to fail.
             let _ = fadvise(&file, 0, None, Advice::DontNeed);
         }
-        self.written = 0;
     }
 }
 
@@ -185,17 +198,19 @@ impl<'a> Writer<'a> {
         mut push: impl FnMut(WantedFrame<Part>) -> Result<()>,
     ) -> Result<()> {
         let (root, _) = self.locate_file(&plan.path)?;
+        let takes = plan.pieces.iter().flat_map(|piece| &piece.take);
+        let left = takes.map(|take| bytes_of(take, plan.size_bytes)).sum();
         kept.reserve(plan.pieces.len());
         let task = Arc::new(FileTask {
             root,
             size_bytes: plan.size_bytes,
             modified: plan.modified,
-            left: AtomicU32::new(u32::try_from(plan.pieces.len()).unwrap_or(u32::MAX)),
+            left: AtomicU64::new(left),
             listed: self.wants(&plan.path),
             pieces: Mutex::new(kept),
             path: plan.path,
         });
-        if plan.pieces.is_empty() {
+        if left == 0 {
             return self.complete(&task);
         }
         for piece in plan.pieces {
@@ -409,26 +424,24 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes what `part` takes from its frame, decoded to `raw`.
-    pub(super) fn write(&self, open: &mut OpenFile, part: Part, raw: &[u8]) -> Result<()> {
-        let Part { file, take } = part;
-        let about = || {
-            format!(
-                "could not write \"{}\"",
-                self.roots[file.root].path.join(&file.path).display()
-            )
-        };
-        if !open
-            .current
-            .as_ref()
-            .is_some_and(|(current, _)| Arc::ptr_eq(current, &file))
-        {
-            open.close();
+    /// Takes what is wanted from a frame, decoded to `raw`; writes what is complete with it.
+    pub(super) fn write(
+        &self,
+        open: &mut OpenFile,
+        wanted: WantedFrame<Part>,
+        raw: &[u8],
+    ) -> Result<()> {
+        let Part { file, take } = wanted.purpose;
+        let same = |(current, _): &(Arc<FileTask>, File)| Arc::ptr_eq(current, &file);
+        if !open.current.as_ref().is_some_and(same) {
+            self.leave(open)?;
             open.current = Some((Arc::clone(&file), self.reopen(&file)?));
         }
         let (_, target) = open.current.as_ref().expect("opened just now");
-        let mut pieces = Vec::with_capacity(take.len());
-        let mut pages = 0;
+        let start = u64::from(wanted.frame.first_block()) * u64::from(BLOCK_BYTES);
+        open.region.move_to(start, |offset, bytes| {
+            self.put(&file, target, offset, bytes)
+        })?;
         for take in &take {
             let (offset, bytes) = pages_of(take, raw, file.size_bytes).ok_or_else(|| {
                 Error::new(
@@ -439,20 +452,46 @@ impl<'a> Writer<'a> {
                     ),
                 )
             })?;
-            target.write_all_at(bytes, offset).context(about)?;
-            pieces.push((offset, FileChecksum::of(bytes)));
-            let written = u64::try_from(bytes.len()).expect("usize has 64 bits");
-            open.written += written;
-            self.count(written);
-            pages += u64::from(take.run.count);
+            match bytes.len() >= LONG_BYTES {
+                true => self.put(&file, target, offset, bytes)?,
+                false => open.region.place(offset, bytes),
+            }
         }
-        self.progress.add_pages(pages);
+        Ok(())
+    }
+
+    /// Writes what a worker still has, when there are no more frames.
+    pub(super) fn end(&self, mut open: OpenFile) -> Result<()> {
+        self.leave(&mut open)
+    }
+
+    fn leave(&self, open: &mut OpenFile) -> Result<()> {
+        if let Some((file, target)) = &open.current {
+            open.region
+                .finish(|offset, bytes| self.put(file, target, offset, bytes))?;
+        }
+        open.close();
+        Ok(())
+    }
+
+    /// Writes a run of pages, and lists the file when it was the last.
+    fn put(&self, file: &FileTask, target: &File, offset: u64, bytes: &[u8]) -> Result<()> {
+        target.write_all_at(bytes, offset).context(|| {
+            format!(
+                "could not write \"{}\"",
+                self.roots[file.root].path.join(&file.path).display()
+            )
+        })?;
+        let written = u64::try_from(bytes.len()).expect("usize has 64 bits");
+        self.count(written);
+        self.progress
+            .add_pages(written.div_ceil(u64::from(BLOCK_BYTES)));
         file.pieces
             .lock()
             .expect("no thread panics while it holds the pieces")
-            .extend(pieces);
-        if file.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.complete(&file)?;
+            .push((offset, FileChecksum::of(bytes)));
+        if file.left.fetch_sub(written, Ordering::AcqRel) == written {
+            self.complete(file)?;
         }
         Ok(())
     }
@@ -535,11 +574,19 @@ impl<'a> Writer<'a> {
 pub(crate) fn pages_of<'r>(take: &Take, raw: &'r [u8], size_bytes: u64) -> Option<(u64, &'r [u8])> {
     let block = u64::from(BLOCK_BYTES);
     let offset = u64::from(take.run.start) * block;
-    let last = take.run.start.checked_add(take.run.count.checked_sub(1)?)?;
-    let length = u64::from(take.run.count - 1) * block + bytes_of_block(size_bytes, last);
     let start = usize::try_from(u64::from(take.frame_page) * block).ok()?;
-    let bytes = raw.get(start..)?.get(..usize::try_from(length).ok()?)?;
+    let length = usize::try_from(bytes_of(take, size_bytes)).ok()?;
+    let bytes = raw.get(start..)?.get(..length).filter(|b| !b.is_empty())?;
     Some((offset, bytes))
+}
+
+/// Bytes of a file of `size_bytes` that a take has; none of one without blocks.
+fn bytes_of(take: &Take, size_bytes: u64) -> u64 {
+    let last = take.run.count.checked_sub(1).map(|more| {
+        let last = take.run.start.saturating_add(more);
+        u64::from(more) * u64::from(BLOCK_BYTES) + bytes_of_block(size_bytes, last)
+    });
+    last.unwrap_or(0)
 }
 
 /// Whether `backup_manifest` lists a file of the index. `postgresql.auto.conf` is rewritten and listed then;

@@ -61,8 +61,9 @@ impl Maker {
         };
         read_frames(
             &reading,
-            OpenFile::default,
-            |open, wanted, raw| writer.write(open, wanted.purpose, raw),
+            || OpenFile::new(reading.region_blocks()),
+            |open, wanted, raw| writer.write(open, wanted, raw),
+            |open| writer.end(open),
             |window| {
                 let mut directory = String::new();
                 for planned in Overlay::new(self.entries(first)) {
@@ -75,6 +76,7 @@ impl Maker {
                     }
                     create_parents(&writer, &file.path, &mut directory)?;
                     writer.begin(file, |frame| window.push(frame))?;
+                    window.end_file()?;
                 }
                 Ok(())
             },
