@@ -1,6 +1,8 @@
 //! Honest comparisons: arms in randomised interleaved blocks, the same state
 //! before every run, the same program under every run of an arm.
 
+mod pace;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -367,6 +369,7 @@ impl<'a> Engine<'a> {
             self.places.push(place);
             keys.push(key);
         }
+        self.pace()?;
         self.warm_machine()
     }
 
@@ -641,11 +644,14 @@ impl<'a> Engine<'a> {
     }
 }
 
+/// The load in one line; of the plan where every arm has its own.
+fn workload_words(planned: &Options, loads: &[Options]) -> String {
+    let first = loads.first().map(Options::describe);
+    let words = first.filter(|first| loads.iter().all(|load| load.describe() == *first));
+    words.unwrap_or_else(|| format!("{}; each arm as it says", planned.describe()))
+}
+
 fn blank(plan: &Comparison, arms: Vec<Arm>, loads: &[Options]) -> Experiment {
-    let mut workload = plan.options.describe();
-    if loads.iter().any(|load| load.describe() != workload) {
-        workload.push_str("; each arm as it says");
-    }
     Experiment {
         schema: SCHEMA.to_owned(),
         lab_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -658,7 +664,7 @@ fn blank(plan: &Comparison, arms: Vec<Arm>, loads: &[Options]) -> Experiment {
             .map(|w| environment::mask::mask(w))
             .collect(),
         hypothesis: plan.hypothesis.clone(),
-        workload,
+        workload: workload_words(&plan.options, loads),
         plan: Plan {
             blocks: plan.blocks,
             seconds: plan

@@ -230,7 +230,8 @@ pub fn sweep(base: &ArmSpec, text: &str) -> Result<(Vec<ArmSpec>, Option<Vec<f64
         Ok(arm)
     };
     let arms = values.iter().map(arm).collect::<Result<_>>()?;
-    let numbers: Option<Vec<f64>> = values.iter().map(|v| v.parse().ok()).collect();
+    let number = |value: &&str| value.trim_end_matches('%').parse().ok();
+    let numbers: Option<Vec<f64>> = values.iter().map(number).collect();
     Ok((arms, numbers))
 }
 

@@ -1,4 +1,4 @@
-//! Where the programs are that `scripts/setup` installed.
+//! Where programs are: those that `scripts/setup` installed, and those on `PATH`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -20,4 +20,12 @@ pub(crate) fn installed(name: &str) -> Result<PathBuf> {
     let path = deps().join(name);
     path.canonicalize()
         .with_context(|| format!("could not find \"{}\": run scripts/setup", path.display()))
+}
+
+/// The first file of this name in the directories of `PATH`.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
 }

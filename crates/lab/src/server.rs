@@ -14,8 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::arm::ArmSpec;
 use crate::cluster::{Cluster, Major, StopMode};
-use crate::interrupt;
-use crate::session;
+use crate::{interrupt, programs, session};
 
 /// Settings every server of the lab starts with unless the arm says otherwise:
 /// no checkpoint falls into a short run by chance, and the log can be dated.
@@ -97,15 +96,12 @@ pub fn find_pgbench(given: Option<&Path>) -> Result<PathBuf> {
             return Ok(debian);
         }
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|d| d.join("pgbench"));
     let installed = Major::ALL
         .into_iter()
         .rev()
         .filter_map(|major| Some(major.bindir().ok()?.join("pgbench")));
-    on_path
-        .chain(installed)
-        .find(|candidate| candidate.is_file())
+    programs::on_path("pgbench")
+        .or_else(|| installed.into_iter().find(|candidate| candidate.is_file()))
         .context("could not find pgbench: install PostgreSQL's client programs, or give --pgbench")
 }
 

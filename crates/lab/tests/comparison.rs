@@ -122,6 +122,30 @@ fn a_sweep_is_one_server_under_several_loads_with_plan_and_environment_on_record
 }
 
 #[test]
+fn a_rate_may_be_a_share_of_what_a_closed_loop_does() {
+    let lab = Lab::new();
+    let arm = arm("server", Major::V15, "");
+    let mut words = vec!["run", "--arm", &arm, "--repeat", "1", "-R", "25%"];
+    words.extend(QUICK);
+    let (experiment, _) = lab.experiment(&words);
+    let note = &experiment.notes[0];
+    let capacity = note.split(' ').find_map(|word| word.parse::<f64>().ok());
+    let load = experiment.workload.rsplit_once("open loop at ").unwrap().1;
+    let rate: f64 = load.strip_suffix("/s").unwrap().parse().unwrap();
+    // The note is rounded.
+    assert!(
+        (capacity.unwrap() / 4.0 - rate).abs() <= 1.25,
+        "{note} {load}"
+    );
+    let said = lab.out().join("runs/000-server/pgbench.out");
+    let said = std::fs::read_to_string(said).unwrap();
+    assert!(
+        rate > 0.0 && said.contains("rate limit schedule lag"),
+        "{said}"
+    );
+}
+
+#[test]
 fn no_password_is_written_anywhere() {
     let cluster = Cluster::builder(Major::V15).start().unwrap();
     cluster.pgbench(&["-i", "-q", "-s", "1"]).unwrap();

@@ -153,6 +153,14 @@ fn exports_hold_every_run_and_every_arm() {
         assert!(measure["lower_value"].as_f64().unwrap() <= value);
         assert!(measure["upper_value"].as_f64().unwrap() >= value);
     }
+    let otava = text(&ask(&lab, &["report", "--otava"]).stdout);
+    let (head, line) = otava.trim_end().split_once('\n').unwrap();
+    let value = bencher["ab new"]["tps"]["value"].to_string();
+    let named = head.split(',').zip(line.split(','));
+    let found: std::collections::BTreeMap<_, _> = named.collect();
+    assert_eq!(found["tps new"], value, "{otava}");
+    assert!(found["time"].starts_with("20"), "{otava}");
+    assert_eq!(head.matches(',').count(), line.matches(',').count());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
@@ -126,6 +126,32 @@ pub struct Sample {
     pub cost: Cost,
     /// Bytes the act added to the repository; for a restore the size of the restored cluster.
     pub stored_bytes: u64,
+    /// Phases of a backup, where the tool reports them, in their order, with their seconds.
+    pub phases: Vec<(String, f64)>,
+}
+
+/// Touches half of the free memory and gives it back.
+fn claim_memory() -> Result<()> {
+    let info = fs::read_to_string("/proc/meminfo").context("could not read \"/proc/meminfo\"")?;
+    let free = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemFree:")?.split_whitespace().next())
+        .and_then(|kilobytes| kilobytes.parse::<usize>().ok())
+        .context("could not read MemFree in \"/proc/meminfo\"")?;
+    let mut memory = vec![0_u8; free / 2 * 1024];
+    for page in memory.chunks_mut(4096) {
+        page[0] = 1;
+    }
+    drop(std::hint::black_box(memory));
+    Ok(())
+}
+
+/// What an act cost and left.
+#[derive(Default)]
+struct Done {
+    cost: Cost,
+    stored_bytes: u64,
+    phases: Vec<(String, f64)>,
 }
 
 /// One experiment.
@@ -141,6 +167,9 @@ pub struct Chain<'a> {
     pub seed: u64,
     /// Empties the page cache before each act (root only).
     pub cold: bool,
+    /// Makes sure before each act that free memory is there: a virtual machine may have returned it to its host, and
+    /// whoever writes first then waits for it, page by page (3 s for 1.6 GB where this was found, instead of 0.8 s).
+    pub claim_memory: bool,
 }
 
 impl Chain<'_> {
@@ -152,15 +181,16 @@ impl Chain<'_> {
         let mut random = Pcg64::seed_from_u64(self.seed);
         let mut samples = Vec::new();
         for round in 1..=rounds {
-            let mut note = |name: String, act: &str, cost: Cost, stored_bytes: u64| {
+            let mut note = |name: String, act: &str, done: Done| {
                 let workload = self.workload.name().to_owned();
                 let sample = Sample {
                     workload,
                     name,
                     act: act.to_owned(),
                     round,
-                    cost,
-                    stored_bytes,
+                    cost: done.cost,
+                    stored_bytes: done.stored_bytes,
+                    phases: done.phases,
                 };
                 seen(&sample);
                 samples.push(sample);
@@ -175,27 +205,34 @@ impl Chain<'_> {
                 }
                 self.arena.cluster.sql("postgres", "CHECKPOINT")?;
                 for contender in self.shuffled(&mut random) {
-                    let (act, cost, stored) = self.backup(contender, nth)?;
-                    note(contender.name(), act, cost, stored);
+                    let (act, done) = self.backup(contender, nth)?;
+                    note(contender.name(), act, done);
                 }
             }
             self.arena.select(None)?;
             let expected = self.workload.answer(&self.arena.cluster)?;
             for contender in self.shuffled(&mut random) {
-                let (cost, stored) = self.restore(contender, &expected)?;
-                note(contender.name(), "restore", cost, stored);
+                let done = self.restore(contender, &expected)?;
+                note(contender.name(), "restore", done);
             }
             if self.workload.increments() > 1 {
                 for contender in self.shuffled(&mut random) {
-                    if let Some((cost, stored)) = self.restore_of_one(contender, &expected)? {
-                        note(contender.name(), "restore of one", cost, stored);
+                    if let Some(done) = self.restore_of_one(contender, &expected)? {
+                        note(contender.name(), "restore of one", done);
                     }
                 }
             }
             for mut limit in limits(self.arena) {
-                self.cool()?;
-                let cost = self.arena.measured(&mut limit.command)?;
-                note(limit.name, limit.act, cost, 0);
+                self.settle()?;
+                let (cost, _) = self.arena.measured(&mut limit.command)?;
+                note(
+                    limit.name,
+                    limit.act,
+                    Done {
+                        cost,
+                        ..Done::default()
+                    },
+                );
             }
             self.arena
                 .cluster
@@ -211,7 +248,7 @@ impl Chain<'_> {
     pub fn profiled(&self, contender: &dyn Contender, directory: &Path) -> Result<Vec<Profile>> {
         let mut profiles = Vec::new();
         let mut note = |act: &str, command: &mut Command| -> Result<()> {
-            self.cool()?;
+            self.settle()?;
             let name = format!("{}-{act}", self.workload.name());
             profiles.push(profile(command, directory, &name)?);
             Ok(())
@@ -242,28 +279,25 @@ impl Chain<'_> {
         order
     }
 
-    fn backup(&self, contender: &dyn Contender, nth: usize) -> Result<(&'static str, Cost, u64)> {
+    fn backup(&self, contender: &dyn Contender, nth: usize) -> Result<(&'static str, Done)> {
         self.arena.select(Some(contender))?;
         let before = tree_bytes(&contender.repository(self.arena))?;
-        self.cool()?;
+        self.settle()?;
         let (act, mut command) = match nth {
             0 => ("full", contender.full(self.arena)),
             _ => ("incremental", contender.incremental(self.arena, nth)),
         };
-        let cost = self.arena.measured(&mut command)?;
-        Ok((
-            act,
+        let (cost, printed) = self.arena.measured(&mut command)?;
+        let done = Done {
             cost,
-            tree_bytes(&contender.repository(self.arena))? - before,
-        ))
+            stored_bytes: tree_bytes(&contender.repository(self.arena))? - before,
+            phases: contender.phases(&printed),
+        };
+        Ok((act, done))
     }
 
     /// Restores a full backup of the state that the chain ends in, for comparison with the chain.
-    fn restore_of_one(
-        &self,
-        contender: &dyn Contender,
-        expected: &str,
-    ) -> Result<Option<(Cost, u64)>> {
+    fn restore_of_one(&self, contender: &dyn Contender, expected: &str) -> Result<Option<Done>> {
         if !contender.takes_another_full() {
             return Ok(None);
         }
@@ -273,10 +307,10 @@ impl Chain<'_> {
         self.restore(contender, expected).map(Some)
     }
 
-    fn restore(&self, contender: &dyn Contender, expected: &str) -> Result<(Cost, u64)> {
+    fn restore(&self, contender: &dyn Contender, expected: &str) -> Result<Done> {
         let target = self.arena.restore_target()?;
-        self.cool()?;
-        let cost = self.arena.measured(&mut contender.restore(
+        self.settle()?;
+        let (cost, _) = self.arena.measured(&mut contender.restore(
             self.arena,
             self.workload.increments(),
             &target,
@@ -289,15 +323,24 @@ impl Chain<'_> {
             contender.name()
         );
         fs::remove_dir_all(&target)?;
-        Ok((cost, size))
+        Ok(Done {
+            cost,
+            stored_bytes: size,
+            phases: Vec::new(),
+        })
     }
 
-    fn cool(&self) -> Result<()> {
-        if self.cold {
-            measure::run(
-                Command::new("bash").args(["-c", "sync; echo 3 >/proc/sys/vm/drop_caches"]),
-            )?;
+    /// Leaves nothing for an act to write that others have made dirty; empties the page cache and claims memory if asked
+    /// for.
+    fn settle(&self) -> Result<()> {
+        let drop_caches = match self.cold {
+            true => "; echo 3 >/proc/sys/vm/drop_caches",
+            false => "",
+        };
+        measure::run(Command::new("bash").args(["-c", &format!("sync{drop_caches}")]))?;
+        match self.claim_memory {
+            true => claim_memory(),
+            false => Ok(()),
         }
-        Ok(())
     }
 }

@@ -63,16 +63,16 @@ impl Arena {
         interrupt::sleep(Duration::from_millis(300))
     }
 
-    /// Runs a command and says what it cost, the server's part included.
+    /// Runs a command and says what it cost, the server's part included, and what it printed.
     ///
     /// # Errors
     /// When it fails, or the server is gone.
-    pub fn measured(&self, command: &mut Command) -> Result<Cost> {
+    pub fn measured(&self, command: &mut Command) -> Result<(Cost, String)> {
         let postmaster = self.cluster.postmaster()?;
         let before = measure::server_cpu_seconds(postmaster)?;
-        let mut cost = measure::run(command)?;
+        let (mut cost, printed) = measure::run_and_read(command)?;
         cost.server_cpu_seconds = (measure::server_cpu_seconds(postmaster)? - before).max(0.0);
-        Ok(cost)
+        Ok((cost, printed))
     }
 
     /// An empty directory for a restored cluster, as closed as PostgreSQL wants it.
@@ -137,6 +137,12 @@ pub trait Contender: std::fmt::Debug {
     /// Short and unique: `pgstrata zstd lsn`.
     fn name(&self) -> String;
 
+    /// The tool alone: the first word of the name.
+    fn tool(&self) -> String {
+        let name = self.name();
+        name.split(' ').next().unwrap_or_default().to_owned()
+    }
+
     /// `archive_command` while this contender works; `None`: archiving to nowhere.
     fn archive_command(&self, arena: &Arena) -> Option<String>;
 
@@ -156,6 +162,11 @@ pub trait Contender: std::fmt::Debug {
 
     /// The command that takes the incremental backup number `nth`, from 1.
     fn incremental(&self, arena: &Arena, nth: usize) -> Command;
+
+    /// The phases of a backup that printed this, in their order, with their seconds; of most tools nobody knows.
+    fn phases(&self, _printed: &str) -> Vec<(String, f64)> {
+        Vec::new()
+    }
 
     /// The command that restores the newest of `increments` backups on a full one into the empty `target`.
     fn restore(&self, arena: &Arena, increments: usize, target: &Path) -> Command;

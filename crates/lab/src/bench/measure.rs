@@ -45,11 +45,19 @@ pub struct Cost {
 /// # Errors
 /// When the command cannot be started, fails, or `/proc` cannot be read.
 pub fn run(command: &mut Command) -> Result<Cost> {
+    run_and_read(command).map(|(cost, _)| cost)
+}
+
+/// Like [`run`], with what the command printed to standard output.
+///
+/// # Errors
+/// See [`run`].
+pub fn run_and_read(command: &mut Command) -> Result<(Cost, String)> {
     let name = format!("{command:?}");
-    let output = tempfile::tempfile()?;
+    let (output, complaints) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
         .stdout(output.try_clone()?)
-        .stderr(output.try_clone()?)
+        .stderr(complaints.try_clone()?)
         .stdin(Stdio::null());
     let started = Instant::now();
     let child = command
@@ -58,10 +66,11 @@ pub fn run(command: &mut Command) -> Result<Cost> {
         .with_context(|| format!("could not start {name}"))?;
     let (mut cost, status) = watch(child, started)?;
     cost.wall_seconds = cost.wall_seconds.max(1e-6);
+    let output = text_of(output)?;
     if !status {
-        bail!("{name} failed:\n{}", text_of(output)?);
+        bail!("{name} failed:\n{output}{}", text_of(complaints)?);
     }
-    Ok(cost)
+    Ok((cost, output))
 }
 
 fn text_of(mut file: fs::File) -> Result<String> {

@@ -47,7 +47,14 @@ impl Pgstrata {
     fn backup(&self, arena: &Arena, kind: &str) -> Command {
         let mut command = self.command(arena, "backup");
         command.arg("--pgdata").arg(arena.cluster.pgdata());
-        command.args(["--type", kind, "--compress", self.compress]);
+        command.args([
+            "--output",
+            "json",
+            "--type",
+            kind,
+            "--compress",
+            self.compress,
+        ]);
         command
     }
 }
@@ -84,6 +91,19 @@ impl Contender for Pgstrata {
             command.arg("--require-tracker");
         }
         command
+    }
+
+    fn phases(&self, printed: &str) -> Vec<(String, f64)> {
+        let report: serde_json::Value = serde_json::from_str(printed).unwrap_or_default();
+        let phases = report["phases"].as_array().into_iter().flatten();
+        phases
+            .filter_map(|phase| {
+                Some((
+                    phase["name"].as_str()?.to_owned(),
+                    phase["seconds"].as_f64()?,
+                ))
+            })
+            .collect()
     }
 
     fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {

@@ -129,6 +129,27 @@ pub fn render(rows: &[Row]) -> String {
     text
 }
 
+/// Where the time of each tool's backups goes that says so: medians of its phases, milliseconds.
+#[must_use]
+pub fn phases(samples: &[Sample]) -> String {
+    let mut text = String::new();
+    for row in rows(samples) {
+        let of = |s: &&Sample| s.name == row.name && s.act == row.act;
+        let mine: Vec<&Sample> = samples.iter().filter(of).collect();
+        let Some(first) = mine.first().filter(|first| !first.phases.is_empty()) else {
+            continue;
+        };
+        let medians = first.phases.iter().map(|(name, _)| {
+            let named = |s: &&Sample| s.phases.iter().find(|phase| phase.0 == *name).map(|p| p.1);
+            let seconds: Vec<f64> = mine.iter().filter_map(named).collect();
+            format!("{name} {:.0}", stat::median(&seconds) * 1000.0)
+        });
+        let medians = medians.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "  {:<24} {:<11} {medians}", row.name, row.act);
+    }
+    text
+}
+
 /// Profiles for people: where the time on cores went, and how much of the wall-clock time that was.
 #[must_use]
 pub fn profiles(profiles: &[Profile]) -> String {
@@ -187,7 +208,25 @@ mod tests {
             round,
             cost,
             stored_bytes: 5_000_000,
+            phases: Vec::new(),
         }
+    }
+
+    #[test]
+    fn phases_are_medians_in_the_order_of_the_tool() {
+        let phased = |round, checkpoint| Sample {
+            phases: vec![("checkpoint".into(), checkpoint), ("copy".into(), 0.1)],
+            ..sample("tool", "incremental", round, 1.0)
+        };
+        let samples = [
+            phased(1, 0.25),
+            phased(2, 0.02),
+            phased(3, 0.03),
+            sample("silent", "full", 1, 1.0),
+        ];
+        let text = phases(&samples);
+        assert!(text.ends_with("checkpoint 30, copy 100\n"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
     }
 
     #[test]

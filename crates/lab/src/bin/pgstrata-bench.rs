@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use pgstrata_lab::bench;
 use pgstrata_lab::bench::chain::{Chain, Sample, Workload};
 use pgstrata_lab::bench::contender::{Arena, Contender, jobs};
-use pgstrata_lab::bench::native::Native;
 use pgstrata_lab::bench::pgbackrest::PgBackRest;
 use pgstrata_lab::bench::pgstrata::Pgstrata;
 use pgstrata_lab::bench::table;
@@ -58,6 +58,10 @@ struct Arguments {
     /// Empty the page cache before each act (root only)
     #[arg(long)]
     cold: bool,
+    /// Touch half of the free memory before each act: slow, but steady where a virtual machine returns free memory to
+    /// its host and gets it back page by page
+    #[arg(long)]
+    claim_memory: bool,
     /// Seed of the order of contenders
     #[arg(long)]
     seed: Option<u64>,
@@ -91,6 +95,7 @@ fn main() -> Result<()> {
             contenders: &contenders,
             seed,
             cold: arguments.cold,
+            claim_memory: arguments.claim_memory,
         };
         let found = chain.run(arguments.rounds, progress)?;
         println!(
@@ -100,6 +105,10 @@ fn main() -> Result<()> {
             arguments.rounds
         );
         println!("{}", table::render(&table::rows(&found)));
+        println!(
+            "Where the time of a backup goes, ms\n{}",
+            table::phases(&found)
+        );
         samples.extend(found);
         if let (Some(directory), Some(contender)) = (&arguments.profile, contenders.first()) {
             fs::create_dir_all(directory)
@@ -170,13 +179,9 @@ fn contenders(arguments: &Arguments) -> Result<Vec<Box<dyn Contender>>> {
             compress: "none",
             change_source: "auto",
         }));
-        if arguments.major >= 17 {
-            contenders.push(Box::new(Native));
-        }
-        if PgBackRest::knows(Major::from_number(arguments.major)?) {
-            contenders.push(Box::new(PgBackRest { compress: "lz4" }));
-            contenders.push(Box::new(PgBackRest { compress: "zst" }));
-        } else if PgBackRest::is_installed() {
+        let major = Major::from_number(arguments.major)?;
+        contenders.extend(bench::peers(major));
+        if PgBackRest::is_installed() && !PgBackRest::knows(major) {
             eprintln!(
                 "pgBackRest is left out: the installed release does not know PostgreSQL {}",
                 arguments.major

@@ -42,17 +42,21 @@ pub struct ReportArguments {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// print the analysis as JSON
-    #[arg(long, conflicts_with_all = ["csv", "bencher", "md"])]
+    #[arg(long, conflicts_with_all = ["csv", "bencher", "md", "otava"])]
     json: bool,
     /// print every value of every run as CSV
-    #[arg(long, conflicts_with_all = ["bencher", "md"])]
+    #[arg(long, conflicts_with_all = ["bencher", "md", "otava"])]
     csv: bool,
     /// print Markdown
-    #[arg(long, conflicts_with = "bencher")]
+    #[arg(long, conflicts_with_all = ["bencher", "otava"])]
     md: bool,
     /// print Bencher Metric Format
-    #[arg(long)]
+    #[arg(long, conflicts_with = "otava")]
     bencher: bool,
+    /// print one line for a history that Apache Otava looks for change points in: CSV, time first, then a column of
+    /// medians for each metric and arm
+    #[arg(long)]
+    otava: bool,
     /// print ASCII only
     #[arg(long)]
     ascii: bool,
@@ -209,6 +213,8 @@ pub fn report(arguments: &ReportArguments) -> Result<u8> {
         print(&csv::render(&experiment))?;
     } else if arguments.md {
         print(&markdown::render(&experiment, &analysis))?;
+    } else if arguments.otava {
+        print(&csv::history(&experiment, &analysis))?;
     } else if arguments.bencher {
         let value = junit::bencher(&experiment, &analysis);
         print(&serde_json::to_string_pretty(&value).context("could not encode the metrics")?)?;

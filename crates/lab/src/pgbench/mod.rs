@@ -2,5 +2,6 @@
 
 pub mod log;
 pub mod options;
+pub mod rate;
 pub mod run;
 pub mod summary;

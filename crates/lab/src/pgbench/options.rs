@@ -7,6 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use super::rate::Rate;
+
 /// How statements reach the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -32,7 +34,7 @@ impl Protocol {
 }
 
 /// The options of pgbench that the lab knows; others go after `--`.
-#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Args)]
 pub struct Options {
     /// built-in (tpcb-like, simple-update, select-only), a workload of `workloads list`, or a
     /// script file; NAME@WEIGHT mixes several
@@ -61,9 +63,10 @@ pub struct Options {
     /// pgbench scale: 15 MB each; always passed on, since pgbench does not detect it with scripts
     #[arg(long, short = 's', default_value_t = 10)]
     pub scale: u32,
-    /// transactions per second of an open loop: latency then counts from the scheduled start
+    /// transactions per second of an open loop: latency then counts from the scheduled start; or a share such as 60% of
+    /// what the slowest arm does in a closed loop, measured first
     #[arg(long, short = 'R')]
-    pub rate: Option<f64>,
+    pub rate: Option<Rate>,
     /// milliseconds after which a transaction counts as late; with --rate it is then not started
     #[arg(long, short = 'L')]
     pub latency_limit: Option<f64>,
@@ -134,11 +137,7 @@ impl Options {
                     let count = value.parse().ok().filter(|count| *count > 0);
                     options.client = count.with_context(wrong)?;
                 }
-                "rate" => {
-                    let rate = value.parse().ok();
-                    let rate = rate.filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
-                    options.rate = Some(rate.with_context(wrong)?);
-                }
+                "rate" => options.rate = Some(value.parse().with_context(wrong)?),
                 "protocol" => {
                     options.protocol = Protocol::from_str(value, true).ok().with_context(wrong)?;
                 }
@@ -146,6 +145,15 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// The same load as a closed loop.
+    #[must_use]
+    pub fn closed(&self) -> Self {
+        Self {
+            rate: None,
+            ..self.clone()
+        }
     }
 
     /// Threads to use.
@@ -213,7 +221,10 @@ impl Options {
             self.scale
         );
         match self.rate {
-            Some(rate) => words.push_str(&format!(", open loop at {rate}/s")),
+            Some(Rate::PerSecond(rate)) => {
+                words.push_str(&format!(", open loop at {rate}/s"));
+            }
+            Some(share) => words.push_str(&format!(", open loop at {share} of the capacity")),
             None => words.push_str(", closed loop"),
         }
         words

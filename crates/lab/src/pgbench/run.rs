@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use super::log::{Columns, Merged};
 use super::options::{Options, Script};
+use super::rate::Rate;
 use super::summary::{self, Summary};
 use crate::number::{real, real_u64, whole_u64};
 use crate::result::{Mark, Run, epoch};
@@ -84,6 +85,17 @@ impl Bench<'_> {
         crate::server::output(Command::new(self.pgbench).args(words).arg(self.dsn))
             .context("could not warm up")?;
         Ok(())
+    }
+
+    /// Transactions per second of one run.
+    ///
+    /// # Errors
+    /// Fails when pgbench cannot be started or understood.
+    pub fn throughput(&self) -> Result<f64> {
+        let run = self
+            .measure()
+            .context("could not find out what the server can do")?;
+        Ok(run.values["tps"])
     }
 
     /// Runs the load and measures.
@@ -324,7 +336,7 @@ fn judge(run: &mut Run, summary: &Summary, log: &Merged, options: &Options) -> R
     } else if summary.failed > 0 {
         run.dropped = Some(format!("{} transactions failed", summary.failed));
     }
-    if let Some(rate) = options.rate {
+    if let Some(Rate::PerSecond(rate)) = options.rate {
         let (first, last) = log.lag_of_thirds();
         let offered = summary.tps + real_u64(summary.skipped) / run.seconds.max(1e-3);
         let sustained = offered >= rate * 0.97 && last <= (first * 3.0).max(0.01);

@@ -1,5 +1,6 @@
-//! Every value of every run, for a spreadsheet.
+//! Every value of every run, for a spreadsheet; and medians, for a history.
 
+use crate::analysis::Analysis;
 use crate::result::Experiment;
 
 /// One line per run and value.
@@ -21,6 +22,29 @@ pub fn render(experiment: &Experiment) -> String {
         }
     }
     out
+}
+
+/// A header and one line: when, and the median of each metric in each arm. Lines
+/// of later results go below it; change point detection such as Apache Otava's
+/// reads such files, with `time` as its time column.
+#[must_use]
+pub fn history(experiment: &Experiment, analysis: &Analysis) -> String {
+    let mut header = String::from("time");
+    let mut line = cell(&experiment.created);
+    for row in &analysis.rows {
+        for (arm, summary) in experiment.arms.iter().zip(&row.arms) {
+            header.push_str(&format!(
+                ",{}",
+                cell(&format!("{} {}", row.metric, arm.name))
+            ));
+            line.push(',');
+            // Too few runs for a metric leave an empty cell, so that columns stay where they are.
+            if let Some(summary) = summary {
+                line.push_str(&summary.median.to_string());
+            }
+        }
+    }
+    format!("{header}\n{line}\n")
 }
 
 fn cell(text: &str) -> String {

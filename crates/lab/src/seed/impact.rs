@@ -27,7 +27,7 @@ use crate::commands::output::{print, tell};
 use crate::commands::{Shared, Usage};
 use crate::format::Unit;
 use crate::pgbench::options::{Options, Protocol};
-use crate::quantity;
+use crate::pgbench::rate::Rate;
 use crate::result::{Arm, Metric};
 use crate::server;
 use crate::stat::verdict::Better;
@@ -41,12 +41,9 @@ pub struct Arguments {
     /// pgbench scale
     #[arg(long, short = 's')]
     scale: Option<u32>,
-    /// transactions per second; by default a share of what the server can do
-    #[arg(long, short = 'R')]
-    rate: Option<f64>,
-    /// that share
-    #[arg(long, default_value = "30%", value_parser = quantity::share)]
-    load: f64,
+    /// transactions per second, or a share of what the server does in a closed loop
+    #[arg(long, short = 'R', default_value = "30%")]
+    rate: Rate,
     /// clients
     #[arg(long, short = 'c', default_value_t = 8)]
     client: u32,
@@ -125,7 +122,6 @@ impl Arguments {
             client: self.client,
             protocol: Protocol::Prepared,
             scale: self.size().scale,
-            rate: self.rate,
             ..Options::default()
         }
     }
@@ -188,7 +184,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let size = arguments.size();
     if arguments.shared.dry_run {
         print(&scene::describe(
-            (&size, &arguments.load(), arguments.load),
+            (&size, &arguments.load(), arguments.rate),
             &arms(&acts, &contenders),
             &pgbench,
         ))?;
@@ -228,7 +224,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             &contenders,
         )?;
         let watch = !arguments.shared.no_samplers;
-        scene.measure(&mut stage, &acts, (size, arguments.load, watch))
+        scene.measure(&mut stage, &acts, (size, arguments.rate, watch))
     })();
     stage.close(outcome, table::describe)
 }

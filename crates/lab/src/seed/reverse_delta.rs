@@ -152,7 +152,7 @@ fn arms(contenders: &[Box<dyn Contender + '_>]) -> Vec<Arm> {
         ),
     ];
     for contender in contenders {
-        let what = if contender.name().starts_with("pgstrata") {
+        let what = if contender.tool() == "pgstrata" {
             "one overlay of all layers: every page fetched and written once"
         } else {
             "as that tool restores"

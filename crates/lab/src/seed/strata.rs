@@ -7,10 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::bench::contender::{Arena, Contender, tree_bytes};
-use crate::bench::measure;
-use crate::bench::native::Native;
-use crate::bench::pgbackrest::PgBackRest;
 use crate::bench::pgstrata::RESTORE_NEWEST;
+use crate::bench::{self, measure};
 use crate::cluster::Major;
 use crate::environment::{self, Environment};
 use crate::number::real_u64;
@@ -153,11 +151,10 @@ pub(super) fn contenders<'a>(
     }
     // The others' repositories are directories.
     if let (Storage::Directory, Some(major)) = (storage, others) {
-        if major >= Major::V17 {
-            all.push(Box::new(Native));
-        }
-        if PgBackRest::knows(major) {
-            all.push(Box::new(PgBackRest { compress: "zst" }));
+        for peer in bench::peers(major) {
+            if all.iter().all(|other| other.tool() != peer.tool()) {
+                all.push(peer);
+            }
         }
     }
     all
@@ -168,13 +165,15 @@ pub(super) fn arms(contenders: &[Box<dyn Contender + '_>]) -> Vec<(String, Strin
     acts(contenders)
         .iter()
         .map(|(index, full)| {
-            let name = contenders[*index].name();
+            let contender = &contenders[*index];
             if *full {
-                let tool = name.split(' ').next().unwrap_or_default();
-                (format!("{tool} full"), "a full backup".to_owned())
+                (
+                    format!("{} full", contender.tool()),
+                    "a full backup".to_owned(),
+                )
             } else {
                 (
-                    format!("{name} incr"),
+                    format!("{} incr", contender.name()),
                     "an incremental backup on the full one".to_owned(),
                 )
             }
@@ -186,14 +185,14 @@ pub(super) fn arms(contenders: &[Box<dyn Contender + '_>]) -> Vec<(String, Strin
 pub(super) fn acts(contenders: &[Box<dyn Contender + '_>]) -> Vec<(usize, bool)> {
     let mut acts = Vec::new();
     for (index, contender) in contenders.iter().enumerate() {
-        if index == 0 || !contender.name().starts_with("pgstrata") {
+        if index == 0 || contender.tool() != "pgstrata" {
             acts.push((index, true));
         }
     }
     acts.extend((0..contenders.len()).map(|index| (index, false)));
     // Ours first, each tool's full before its increments.
     acts.sort_by_key(|(index, full)| {
-        let ours = contenders[*index].name().starts_with("pgstrata");
+        let ours = contenders[*index].tool() == "pgstrata";
         (!ours, if ours { 0 } else { *index }, !*full, *index)
     });
     acts
@@ -227,7 +226,7 @@ pub(super) fn measured(
     command: &mut Command,
 ) -> Result<BTreeMap<String, f64>> {
     let before = tree_bytes(&contender.repository(arena)).unwrap_or(0);
-    let cost = arena.measured(command)?;
+    let (cost, _) = arena.measured(command)?;
     let after = tree_bytes(&contender.repository(arena)).unwrap_or(0);
     Ok(BTreeMap::from([
         ("time".to_owned(), cost.wall_seconds),

@@ -9,6 +9,7 @@ use super::Preset;
 use super::extension::Extension;
 use crate::bench::contender::{Arena, jobs};
 use crate::cluster::{Builder, Cluster, Major};
+use crate::programs;
 use crate::server::Programs;
 
 /// Size of the tracker's map, MB.
@@ -89,13 +90,8 @@ fn program(given: Option<&Path>) -> Result<PathBuf> {
     let beside = std::env::current_exe()
         .ok()
         .and_then(|lab| Some(lab.parent()?.join("pgstrata")));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path: Vec<PathBuf> = std::env::split_paths(&path)
-        .map(|d| d.join("pgstrata"))
-        .collect();
     beside
-        .into_iter()
-        .chain(on_path)
-        .find(|candidate| candidate.is_file())
+        .filter(|candidate| candidate.is_file())
+        .or_else(|| programs::on_path("pgstrata"))
         .context("could not find the program pgstrata: build it beside pgstrata-lab, put it on PATH, or name it with --pgstrata")
 }

@@ -136,7 +136,7 @@ pub(super) fn describe(
             text.push_str(&format!("{repo} restore latest --type immediate --target-action promote --target-dir WORK/restored\npg_amcheck; pg_dumpall\n"));
         }
     }
-    text.push_str("# pgBackRest, and from PostgreSQL 17 on pg_basebackup, the same way where they are installed\n");
+    text.push_str("# pg_basebackup from PostgreSQL 17 on, and pgBackRest, WAL-G, pg_probackup where they are installed, the same way\n");
     text
 }
 
@@ -271,7 +271,7 @@ impl<'a> Scene<'a> {
         };
         self.warm()?;
         let mut values = strata::measured(&self.arena, contender, &mut command)?;
-        if contender.name().starts_with("pgstrata") {
+        if contender.tool() == "pgstrata" {
             let pages = strata::pages_of_newest(&repository)?;
             values.insert("backed_up".to_owned(), real_u64(pages));
         }

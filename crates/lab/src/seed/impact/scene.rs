@@ -10,9 +10,9 @@ use super::{Act, Size};
 use crate::bench::contender::{Arena, Contender};
 use crate::bench::measure;
 use crate::commands::output::tell;
-use crate::format;
 use crate::number::{real, real_u64};
 use crate::pgbench::options::{Options, Script};
+use crate::pgbench::rate::Rate;
 use crate::pgbench::run::Bench;
 use crate::result::{Arm, Phase, Run, epoch};
 use crate::sample::{Sampler, Watch};
@@ -32,7 +32,7 @@ const ANSWER: &str = "SELECT count(*), sum(abalance) FROM pgbench_accounts UNION
 
 /// Every command, none executed.
 pub(super) fn describe(
-    (size, load, share): (&Size, &Options, f64),
+    (size, load, rate): (&Size, &Options, Rate),
     arms: &[Arm],
     pgbench: &Path,
 ) -> String {
@@ -44,15 +44,15 @@ pub(super) fn describe(
         size.scale
     );
     let mut paced = load.clone();
-    if paced.rate.is_none() {
-        let mut closed = load.clone();
-        closed.rate = None;
-        text.push_str(&format!(
-            "{pgbench} {}\n# rate: {} of those transactions per second\n",
-            closed.arguments(&scripts, Some(PILOT)).join(" "),
-            format::percent(share)
-        ));
-        paced.extra.push("--rate=RATE".to_owned());
+    match rate {
+        Rate::PerSecond(_) => paced.rate = Some(rate),
+        Rate::OfCapacity(_) => {
+            text.push_str(&format!(
+                "{pgbench} {}\n# rate: {rate} of those transactions per second\n",
+                load.arguments(&scripts, Some(PILOT)).join(" "),
+            ));
+            paced.extra.push("--rate=RATE".to_owned());
+        }
     }
     text.push_str(&format!(
         "{pgbench} {} --log   # in the background, to the end\n# {} blocks; in each, first a full backup by every tool, then slices of at least {} s in random order:\n",
@@ -118,15 +118,15 @@ impl<'a> Scene<'a> {
         &self,
         stage: &mut Stage,
         acts: &[Act],
-        (size, share, watch): (Size, f64, bool),
+        (size, rate, watch): (Size, Rate, bool),
     ) -> Result<()> {
         stage.experiment.arms[0].environment = Some(strata::environment(&self.arena)?);
-        let rate = match self.load.rate {
-            Some(rate) => rate,
-            None => (self.capacity()? * share).floor().max(1.0),
+        let rate = match rate {
+            Rate::PerSecond(rate) => rate,
+            Rate::OfCapacity(_) => rate.at(self.capacity()?),
         };
         let load = Options {
-            rate: Some(rate),
+            rate: Some(Rate::PerSecond(rate)),
             ..self.load.clone()
         };
         let size = Size {
@@ -160,7 +160,6 @@ impl<'a> Scene<'a> {
         let scratch = tempfile::tempdir().context("could not create a temporary directory")?;
         let options = Options {
             time: PILOT,
-            rate: None,
             ..self.load.clone()
         };
         let scripts = options
@@ -181,10 +180,7 @@ impl<'a> Scene<'a> {
             server_log: None,
             samplers: false,
         };
-        let run = bench
-            .measure()
-            .context("could not find out what the server can do")?;
-        Ok(run.values["tps"])
+        bench.throughput()
     }
 
     fn slices(

@@ -53,7 +53,7 @@ pub(super) fn describe(scale: u32, blocks: usize, pgbench: &Path) -> String {
         "# {blocks} times, in random order, each into an empty directory:\n\
          # unpack the six layers oldest first; unpack them newest first\n\
          {repo} restore latest --type immediate --target-action promote --target-dir WORK/restored\n\
-         # pgBackRest, and from PostgreSQL 17 on pg_combinebackup, the same way where they are installed\n\
+         # pg_combinebackup from PostgreSQL 17 on, and pgBackRest, WAL-G, pg_probackup where they are installed, the same way\n\
          # once: open every restored cluster, pg_amcheck, pg_dumpall against the source; relation files equal in all orders\n"
     ));
     text
