@@ -7,6 +7,8 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pgstrata_lab::cluster::{Cluster, Major, StopMode, require_same_dump};
 use support::standby::{restartpoint, switch_wal_all_the_time};
@@ -132,7 +134,11 @@ fn the_server_does_at_the_target_what_it_is_told(stage: &Stage, life: &Life) {
         .unwrap();
     // Whether that is a failure to start is a matter of opinion among versions.
     let _ = stopped.start();
-    assert!(stopped.log_tail(5).contains("database system is shut down"));
+    let deadline = Instant::now() + PATIENCE;
+    while !stopped.log_tail(5).contains("database system is shut down") {
+        assert!(Instant::now() < deadline, "{}", stopped.log_tail(5));
+        thread::sleep(Duration::from_millis(50));
+    }
     let log = fs::read_to_string(stopped.log()).unwrap();
     assert!(log.contains("shutdown at recovery target"), "{log}");
 }
