@@ -12,6 +12,7 @@ mod restore_common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use pgstrata_engine::catalog::Catalog;
 use pgstrata_engine::error::{Kind, Result};
@@ -241,6 +242,34 @@ async fn a_merge_that_fails_anywhere_loses_nothing_and_can_be_repeated() {
             assert_eq!(catalog.layers.len(), 1, "{fault:?} {nth}");
         }
         assert!(failures > 20, "{failures}");
+    }
+}
+
+/// What is on its way when another operation fails must not arrive after the clean-up: it would look like somebody at
+/// work, and keep everything from being removed for a day.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_a_failed_merge_arrives_late() {
+    let original = Repository::memory();
+    let made = chain(&original, &five()[..3], &[], None).await;
+    let late = Duration::from_millis(20);
+    for nth in 0.. {
+        let memory = copy_of(&original, &made).await;
+        let store = FaultStore::failing_at(nth, Fault::Before, memory.clone());
+        store.fail(nth + 1..nth + 2, Fault::Delayed(late));
+        let faulty = Repository::with_store(store);
+        if execute(&faulty, &made, &merging(&made.labels[2], None))
+            .await
+            .is_ok()
+        {
+            assert!(nth > 20, "{nth}");
+            break;
+        }
+        tokio::time::sleep(late * 2).await;
+        let sound = Repository::with_store(memory);
+        let catalog = Catalog::load(&sound, &made.cluster).await.unwrap();
+        // When the manifest could not be written everything is kept, with its claim.
+        let mut left = catalog.unfinished.iter();
+        assert!(left.all(|left| left.claim.is_some()), "{nth}: {catalog:?}");
     }
 }
 

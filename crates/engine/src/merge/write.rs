@@ -91,8 +91,15 @@ impl<'a> LayerWriter<'a> {
         })
     }
 
-    /// Writes packs, index and digests. Everything is durable when it returns.
+    /// Writes packs, index and digests. Everything is durable when it returns; when it fails, nothing is on its way any
+    /// more that would appear in the repository after the clean-up.
     pub(super) fn run(mut self) -> Result<Written> {
+        let outcome = self.write();
+        let stored = self.wait();
+        outcome.and(stored).map(|()| self.written)
+    }
+
+    fn write(&mut self) -> Result<()> {
         let (source, layers) = (self.workshop.source, self.workshop.layers);
         let streams =
             ChainEntries::new(&source.repository, &source.cluster, layers, &source.runtime);
@@ -125,8 +132,7 @@ impl<'a> LayerWriter<'a> {
         if let Some(part) = index.finish()? {
             self.store_part(part)?;
         }
-        self.wait()?;
-        Ok(std::mem::take(&mut self.written))
+        Ok(())
     }
 
     fn count(&mut self, file: &MergedFile) {
@@ -304,27 +310,18 @@ impl<'a> LayerWriter<'a> {
             .push(self.workshop.source.runtime.spawn(storing));
     }
 
-    /// Waits until all objects that were begun are stored.
+    /// Waits until all objects that were begun are stored, or are known not to be.
     fn wait(&mut self) -> Result<()> {
-        for storing in self.storing.drain(..) {
-            let stored = self.workshop.source.runtime.block_on(storing);
-            stored.unwrap_or_else(|error| {
+        let runtime = &self.workshop.source.runtime;
+        let stored = self.storing.drain(..).map(|storing| {
+            runtime.block_on(storing).unwrap_or_else(|error| {
                 Err(Error::new(
                     Kind::Repository,
                     format!("could not store an object: {error}"),
                 ))
-            })?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for LayerWriter<'_> {
-    fn drop(&mut self) {
-        for storing in &self.storing {
-            // The merge has failed: nothing more is to appear in the repository.
-            storing.abort();
-        }
+            })
+        });
+        stored.fold(Ok(()), Result::and)
     }
 }
 
