@@ -195,6 +195,23 @@ pub fn describe(plan: &Comparison) -> Result<String> {
             line("CHECKPOINT".to_owned());
         }
     }
+    let loads = specs.iter().map(|spec| plan.options.with(&spec.load));
+    let loads = loads.collect::<Result<Vec<Options>>>()?;
+    let command = |load: &Options, block: usize| {
+        let mut words = load.arguments(&scripts, None);
+        words.push(format!("--random-seed={}", keys_seed(plan, block)));
+        format!("{} {}", plan.pgbench.display(), words.join(" "))
+    };
+    if pace::is_needed(&loads) {
+        for (spec, load) in specs.iter().zip(&loads) {
+            line(format!(
+                "# arm {}, {} times: a rate in per cent below is one of the slowest arm's median",
+                spec.name,
+                pace::PILOTS
+            ));
+            line(command(&load.closed(), 0));
+        }
+    }
     for (block, order) in orders(plan, specs.len()).iter().enumerate() {
         for arm in order {
             line(format!(
@@ -206,12 +223,7 @@ pub fn describe(plan: &Comparison) -> Result<String> {
             if let Some(proof) = &plan.proof {
                 line(proof.clone());
             }
-            let mut words = plan
-                .options
-                .with(&specs[*arm].load)?
-                .arguments(&scripts, None);
-            words.push(format!("--random-seed={}", keys_seed(plan, block)));
-            line(format!("{} {}", plan.pgbench.display(), words.join(" ")));
+            line(command(&loads[*arm], block));
         }
     }
     Ok(text)

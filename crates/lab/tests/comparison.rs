@@ -127,6 +127,10 @@ fn a_rate_may_be_a_share_of_what_a_closed_loop_does() {
     let arm = arm("server", Major::V15, "");
     let mut words = vec!["run", "--arm", &arm, "--repeat", "1", "-R", "25%"];
     words.extend(QUICK);
+    let planned = lab.run(&[&words[..], &["--dry-run"]].concat());
+    let planned = text(&planned.stdout);
+    let closed = |line: &&str| line.contains("--time=") && !line.contains("--rate=");
+    assert_eq!(planned.lines().filter(closed).count(), 1, "{planned}");
     let (experiment, _) = lab.experiment(&words);
     let note = &experiment.notes[0];
     let capacity = note.split(' ').find_map(|word| word.parse::<f64>().ok());

@@ -8,14 +8,12 @@ use pgstrata_engine::backup::{
     ChangeSourceChoice, CorruptPagePolicy, WalMode as Wal,
 };
 use pgstrata_engine::error::{Error, Kind as ErrorKind, Result};
-use pgstrata_engine::progress::Progress;
 use serde_json::{Value, json};
 
 use super::{Context, shares};
 use crate::args::{BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode};
 use crate::config::choose;
 use crate::exit;
-use crate::progress::Display;
 use crate::value::{parse_percent, parse_size};
 
 pub(super) async fn run(context: &Context, args: &BackupArgs) -> Result<u8> {
@@ -27,12 +25,11 @@ pub(super) async fn run(context: &Context, args: &BackupArgs) -> Result<u8> {
         context.report("backup-plan/1", &plan_document(&plan), || plan_text(&plan));
         return Ok(0);
     }
-    let progress = Progress::default();
-    super::stop_on_signal(&progress);
-    let display = Display::start("backup", &progress, context.wants_progress);
-    let outcome = backup::run(&repository, &name, &options, progress).await;
-    drop(display);
-    let report = outcome?;
+    let report = context
+        .watched("backup", |progress| {
+            backup::run(&repository, &name, &options, progress)
+        })
+        .await?;
     context.report("backup/1", &report_document(&report), || {
         report_text(&report)
     });

@@ -3,13 +3,11 @@
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::error::Result;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
-use pgstrata_engine::progress::Progress;
 use pgstrata_layer::retention::Policy;
 
 use super::Context;
 use crate::args::ExpireArgs;
 use crate::exit;
-use crate::progress::Display;
 
 pub(super) async fn run(context: &Context, args: &ExpireArgs) -> Result<u8> {
     let repository = context.repository()?;
@@ -24,12 +22,11 @@ pub(super) async fn run(context: &Context, args: &ExpireArgs) -> Result<u8> {
         jobs: context.config.jobs()?,
     };
     let report = if args.confirm && !args.dry_run {
-        let progress = Progress::default();
-        super::stop_on_signal(&progress);
-        let display = Display::start("expire", &progress, context.wants_progress);
-        let outcome = expire::execute(&repository, &name, &options, &progress).await;
-        drop(display);
-        outcome?
+        context
+            .watched("expire", async |progress| {
+                expire::execute(&repository, &name, &options, &progress).await
+            })
+            .await?
     } else {
         expire::plan(&repository, &name, &options).await?
     };

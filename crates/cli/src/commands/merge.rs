@@ -4,12 +4,10 @@ use comfy_table::{Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::error::Result;
 use pgstrata_engine::merge::{self, MergeOptions, MergePlan, MergeReport};
-use pgstrata_engine::progress::Progress;
 
 use super::{Context, label};
 use crate::args::MergeArgs;
 use crate::exit;
-use crate::progress::Display;
 
 pub(super) async fn run(context: &Context, args: &MergeArgs) -> Result<u8> {
     let repository = context.repository()?;
@@ -29,12 +27,11 @@ pub(super) async fn run(context: &Context, args: &MergeArgs) -> Result<u8> {
         context.report("merge-plan/1", &plan, || plan_text(&plan));
         return Ok(0);
     }
-    let progress = Progress::default();
-    super::stop_on_signal(&progress);
-    let display = Display::start("merge", &progress, context.wants_progress);
-    let outcome = merge::execute(&repository, &name, &options, &progress).await;
-    drop(display);
-    let report = outcome?;
+    let report = context
+        .watched("merge", async |progress| {
+            merge::execute(&repository, &name, &options, &progress).await
+        })
+        .await?;
     let told = args.keep || args.confirm;
     context.report("merge/1", &report, || report_text(&report, &plan, told));
     Ok(match report.notes.is_empty() {

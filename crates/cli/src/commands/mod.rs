@@ -30,6 +30,7 @@ use serde::Serialize;
 use crate::args::{Cli, Command, Output, ServerArgs};
 use crate::config::Config;
 use crate::output;
+use crate::progress::Display;
 
 /// What every command needs.
 #[derive(Debug)]
@@ -86,6 +87,18 @@ impl Context {
         directory
             .and_then(|directory| ConnectionOptions::of_directory(&directory))
             .unwrap_or_default()
+    }
+
+    /// Runs `act`: its progress is shown under `name`, and signals stop it.
+    async fn watched<T>(
+        &self,
+        name: &'static str,
+        act: impl AsyncFnOnce(Progress) -> Result<T>,
+    ) -> Result<T> {
+        let progress = Progress::default();
+        stop_on_signal(&progress);
+        let _display = Display::start(name, &progress, self.wants_progress);
+        act(progress).await
     }
 
     /// Prints `document` in the format that was asked for.

@@ -6,7 +6,6 @@ use clap::ValueEnum;
 use comfy_table::{Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::error::{Error, FileContext, Kind, Result};
-use pgstrata_engine::progress::Progress;
 use pgstrata_engine::restore::{
     self, Method, RestoreOptions, RestorePlan, RestoreReport, TablespaceMapping, Target,
 };
@@ -15,7 +14,6 @@ use pgstrata_layer::label::Label;
 use super::{Context, shares};
 use crate::args::{RestoreArgs, UnpackOrder};
 use crate::config::absolute;
-use crate::progress::Display;
 
 pub(super) async fn run(context: &Context, args: &RestoreArgs) -> Result<u8> {
     let repository = context.repository()?;
@@ -25,12 +23,11 @@ pub(super) async fn run(context: &Context, args: &RestoreArgs) -> Result<u8> {
         context.report("restore-plan/1", &plan, || plan_text(&plan));
         return Ok(0);
     }
-    let progress = Progress::default();
-    super::stop_on_signal(&progress);
-    let display = Display::start("restore", &progress, context.wants_progress);
-    let outcome = restore::execute(&repository, &plan, &progress).await;
-    drop(display);
-    let report = outcome?;
+    let report = context
+        .watched("restore", async |progress| {
+            restore::execute(&repository, &plan, &progress).await
+        })
+        .await?;
     context.report("restore/1", &report, || report_text(&report, &plan));
     Ok(0)
 }

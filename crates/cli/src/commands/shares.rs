@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pgstrata_engine::error::{Error, Kind, Result};
-use pgstrata_engine::progress::Progress;
 use pgstrata_engine::shares::{HelpReport, SharedOptions};
 use pgstrata_engine::{backup, restore};
 use pgstrata_layer::label::Label;
@@ -14,7 +13,6 @@ use super::Context;
 use crate::args::{BackupShareArgs, RestoreShareArgs};
 use crate::config::absolute;
 use crate::exit;
-use crate::progress::Display;
 
 pub(super) async fn help_backup(context: &Context, args: &BackupShareArgs) -> Result<u8> {
     let repository = context.repository()?;
@@ -27,12 +25,11 @@ pub(super) async fn help_backup(context: &Context, args: &BackupShareArgs) -> Re
         max_rate: super::backup::max_rate(args.max_rate, file.max_rate.as_deref())?,
         timeout: timeout(args.share_timeout),
     };
-    let progress = Progress::default();
-    super::stop_on_signal(&progress);
-    let display = Display::start("backup-share", &progress, context.wants_progress);
-    let outcome = backup::help(&repository, &name, &options, progress).await;
-    drop(display);
-    let report = outcome?;
+    let report = context
+        .watched("backup-share", |progress| {
+            backup::help(&repository, &name, &options, progress)
+        })
+        .await?;
     let work = format!("backup {}", report.label);
     Ok(tell(context, "backup-share/1", (&work, "backup"), &report))
 }
@@ -45,12 +42,11 @@ pub(super) async fn help_restore(context: &Context, args: &RestoreShareArgs) -> 
         jobs: context.config.jobs()?,
         timeout: timeout(args.share_timeout),
     };
-    let progress = Progress::default();
-    super::stop_on_signal(&progress);
-    let display = Display::start("restore-share", &progress, context.wants_progress);
-    let outcome = restore::help(&repository, &name, &options, progress).await;
-    drop(display);
-    let report = outcome?;
+    let report = context
+        .watched("restore-share", |progress| {
+            restore::help(&repository, &name, &options, progress)
+        })
+        .await?;
     let work = format!("the restore of {}", report.label);
     Ok(tell(
         context,

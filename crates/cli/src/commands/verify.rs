@@ -2,16 +2,14 @@
 
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::error::Result;
-use pgstrata_engine::progress::Progress;
 use pgstrata_engine::verify::{
     self, Finding, Scope, Severity, VerifiedLayer, VerifyOptions, VerifyReport,
 };
 use serde_json::{Value, json};
 
-use super::{Context, label, stop_on_signal};
+use super::{Context, label};
 use crate::args::VerifyArgs;
 use crate::exit;
-use crate::progress::Display;
 
 pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     let repository = context.repository()?;
@@ -25,11 +23,11 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
         deep: args.deep,
         jobs: context.config.jobs()?,
     };
-    let progress = Progress::default();
-    stop_on_signal(&progress);
-    let display = Display::start("verify", &progress, context.wants_progress);
-    let report = verify::run(&repository, &name, &options, progress).await?;
-    drop(display);
+    let report = context
+        .watched("verify", |progress| {
+            verify::run(&repository, &name, &options, progress)
+        })
+        .await?;
     context.report("verify/1", &document(&report), || text(&report));
     let code = match (report.failure(), report.worst()) {
         (Some(kind), _) => exit::code(kind),

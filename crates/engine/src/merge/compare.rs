@@ -77,6 +77,7 @@ pub(super) fn check_frames(
                     })?;
                     first += pages;
                 }
+                window.end_file()?;
             }
             Ok(())
         },

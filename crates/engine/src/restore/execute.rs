@@ -29,10 +29,10 @@ use super::in_place::{Inventory, needs_link, remember};
 use super::inventory::archived_file;
 use super::oldest_first;
 use super::plan::{PlanInner, RestorePlan, inspect, prefixes};
-use super::reads::{Reading, read_frames};
+use super::reads::Reading;
 use super::settings::RecoverySettings;
 use super::shares::{Lead, ShareMade};
-use super::writes::{Listing, ManifestSink, OpenFile, Writer};
+use super::writes::{Listing, ManifestSink, Writer};
 use super::{Method, Source};
 use crate::catalog::{ChainDigests, ChainEntries};
 use crate::error::{Error, FileContext, Kind, Result};
@@ -318,28 +318,22 @@ impl Restore {
             Comparison::new(writer, digests, self.plan.options.jobs, &self.progress)
         });
         let mut files = 0;
-        read_frames(
-            &reading,
-            || OpenFile::new(reading.region_blocks()),
-            |open, wanted, raw| writer.write(open, wanted, raw),
-            |open| writer.end(open),
-            |window| {
-                let streams =
-                    ChainEntries::new(&source.repository, &source.cluster, chain, &source.runtime);
-                for planned in Overlay::new(streams) {
-                    let (file, entries) = planned?;
-                    files += 1;
-                    match &mut comparison {
-                        None => writer.begin(file, |frame| window.push(frame))?,
-                        Some(comparison) => {
-                            comparison.begin(file, &entries, |frame| window.push(frame))?;
-                        }
+        writer.write_frames(&reading, |window| {
+            let streams =
+                ChainEntries::new(&source.repository, &source.cluster, chain, &source.runtime);
+            for planned in Overlay::new(streams) {
+                let (file, entries) = planned?;
+                files += 1;
+                match &mut comparison {
+                    None => writer.begin(file, |frame| window.push(frame))?,
+                    Some(comparison) => {
+                        comparison.begin(file, &entries, |frame| window.push(frame))?;
                     }
-                    window.end_file()?;
                 }
-                Ok(())
-            },
-        )?;
+                window.end_file()?;
+            }
+            Ok(())
+        })?;
         self.done.files = files;
         self.done.frames = frames.into_inner();
         self.done.read_bytes = comparison.map_or(0, |comparison| comparison.read_bytes());

@@ -4,9 +4,9 @@
 //! refuses whatever would fail later; it writes nothing. [`execute`] obeys the plan. Every page is fetched once and
 //! written once; everything is durable before `pg_control`, without which no server starts, is renamed into place.
 //!
-//! Memory: `jobs * (3 * 8 MiB + 1 MiB)` for ranges and decoded frames, `jobs * 16 MiB` and at most 64 MiB for regions of
-//! files (less only with more than 32 jobs: 2 MiB each), two windows of 32 768 planned frames (about 8 MB
-//! each), an index part for each layer of the chain, and 48 bytes for every 50 archived WAL segments or so.
+//! Memory: `jobs * (3 * 8 MiB + 1 MiB)` for ranges and decoded frames, `jobs * 16 MiB` for regions of files (64 MiB in all
+//! from 4 to 32 jobs, 2 MiB each from there on), two windows of 32 768 planned frames (about 8 MB each), an index part for
+//! each layer of the chain, and 48 bytes for every 50 archived WAL segments or so.
 
 mod archived;
 mod compare;

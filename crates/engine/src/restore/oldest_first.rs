@@ -9,8 +9,8 @@ use std::sync::Arc;
 use pgstrata_layer::entry::{BlockRun, EntryKind, FileEntry};
 use pgstrata_layer::overlay::{FilePlan, Merge, Piece, Take};
 
-use super::reads::{Reading, WantedFrame, read_frames};
-use super::writes::{OpenFile, Part, Writer};
+use super::reads::{Reading, WantedFrame};
+use super::writes::{Part, Writer};
 use crate::catalog::ChainEntries;
 use crate::error::Result;
 
@@ -19,39 +19,33 @@ pub(super) fn write(reading: &Reading<'_>, writer: &Writer<'_>) -> Result<u64> {
     let mut files = 0;
     for depth in (0..reading.chain.len()).rev() {
         files = 0;
-        read_frames(
-            reading,
-            || OpenFile::new(reading.region_blocks()),
-            |open, wanted, raw| writer.write(open, wanted, raw),
-            |open| writer.end(open),
-            |window| {
-                let layers: Vec<_> = match depth {
-                    0 => vec![Arc::clone(&reading.chain[0])],
-                    depth => [0, depth].map(|at| Arc::clone(&reading.chain[at])).to_vec(),
-                };
-                let source = reading.source;
-                let streams = ChainEntries::new(
-                    &source.repository,
-                    &source.cluster,
-                    &layers,
-                    &source.runtime,
-                );
-                for entries in Merge::new(streams) {
-                    let mut entries = entries?;
-                    files += 1;
-                    let own = entries.pop().flatten();
-                    // Of files that were dropped since, nothing is restored.
-                    let newest = entries.pop().unwrap_or_else(|| own.clone());
-                    if let (Some(own), Some(newest)) = (own, newest)
-                        && own.kind == newest.kind
-                    {
-                        write_entry(writer, depth, own, |frame| window.push(frame))?;
-                        window.end_file()?;
-                    }
+        writer.write_frames(reading, |window| {
+            let layers: Vec<_> = match depth {
+                0 => vec![Arc::clone(&reading.chain[0])],
+                depth => [0, depth].map(|at| Arc::clone(&reading.chain[at])).to_vec(),
+            };
+            let source = reading.source;
+            let streams = ChainEntries::new(
+                &source.repository,
+                &source.cluster,
+                &layers,
+                &source.runtime,
+            );
+            for entries in Merge::new(streams) {
+                let mut entries = entries?;
+                files += 1;
+                let own = entries.pop().flatten();
+                // Of files that were dropped since, nothing is restored.
+                let newest = entries.pop().unwrap_or_else(|| own.clone());
+                if let (Some(own), Some(newest)) = (own, newest)
+                    && own.kind == newest.kind
+                {
+                    write_entry(writer, depth, own, |frame| window.push(frame))?;
+                    window.end_file()?;
                 }
-                Ok(())
-            },
-        )?;
+            }
+            Ok(())
+        })?;
     }
     Ok(files)
 }

@@ -2,8 +2,9 @@
 //!
 //! The frames of a large file, or of many small ones, make a group and are sorted by region of the file, layer, pack
 //! and offset, so that a region is whole soon after it was begun, whatever the number of layers. Many groups make a
-//! window, and each worker gets a stretch of it. Workers fetch a range, check and decode its frames and hand each to the caller; the next ranges are
-//! already on their way meanwhile. Memory is bounded by `workers * (3 * MAX_RANGE_BYTES + frame) + 2 * window`.
+//! window, and each worker gets a stretch of it. Workers fetch a range, check and decode its frames and hand each to the
+//! caller; the next ranges are already on their way meanwhile. Memory is bounded by
+//! `workers * (3 * MAX_RANGE_BYTES + frame) + 2 * window`.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -36,9 +37,9 @@ const MAX_AHEAD: usize = 8;
 const MAX_GAP_BYTES: u64 = 64 << 10;
 
 /// Blocks of the regions of all workers: 64 MiB; of one worker's at least 2 MiB and at most 16.
-const ALL_REGION_BLOCKS: usize = 8_192;
-const MIN_REGION_BLOCKS: usize = 256;
-const MAX_REGION_BLOCKS: usize = 2_048;
+const ALL_REGION_BLOCKS: u32 = 8_192;
+const MIN_REGION_BLOCKS: u32 = 256;
+const MAX_REGION_BLOCKS: u32 = 2_048;
 
 /// Frames from which a group is worth requests of its own: at 128 KiB each 16 MiB of pages.
 const GROUP_FRAMES: usize = 128;
@@ -76,8 +77,9 @@ pub(crate) struct Reading<'a> {
 
 impl Reading<'_> {
     /// Blocks of a region: frames that begin in the same one come one after the other.
-    pub(crate) fn region_blocks(&self) -> usize {
-        (ALL_REGION_BLOCKS / self.workers.max(1)).clamp(MIN_REGION_BLOCKS, MAX_REGION_BLOCKS)
+    pub(crate) fn region_blocks(&self) -> u32 {
+        let workers = u32::try_from(self.workers.max(1)).unwrap_or(u32::MAX);
+        (ALL_REGION_BLOCKS / workers).clamp(MIN_REGION_BLOCKS, MAX_REGION_BLOCKS)
     }
 }
 
@@ -92,9 +94,9 @@ pub(crate) struct Window<'q, T> {
 }
 
 impl<'q, T> Window<'q, T> {
-    fn new(queue: &'q Queue<ReadTask<T>>, region_blocks: usize) -> Self {
+    fn new(queue: &'q Queue<ReadTask<T>>, region_blocks: u32) -> Self {
         Self {
-            region_blocks: u32::try_from(region_blocks).unwrap_or(u32::MAX),
+            region_blocks,
             group: Vec::new(),
             tasks: Vec::new(),
             frames: 0,

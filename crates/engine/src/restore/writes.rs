@@ -23,7 +23,7 @@ use rustix::fs::{
 };
 
 use super::destination::{Claimed, Root};
-use super::reads::WantedFrame;
+use super::reads::{Reading, WantedFrame, Window, read_frames};
 use super::region::Region;
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::progress::Progress;
@@ -60,18 +60,18 @@ pub(super) struct Part {
 }
 
 /// A worker's open file, and what of it has yet to be written.
-pub(super) struct OpenFile {
+struct OpenFile {
     current: Option<(Arc<FileTask>, File)>,
     region: Region,
 }
 
 impl OpenFile {
     /// None yet.
-    pub(super) fn new(region_blocks: usize) -> Self {
-        let block = usize::try_from(BLOCK_BYTES).expect("8192");
+    fn new(region_blocks: u32) -> Self {
+        let bytes = usize::try_from(region_blocks * BLOCK_BYTES);
         Self {
             current: None,
-            region: Region::new(region_blocks * block),
+            region: Region::new(bytes.expect("usize has 64 bits")),
         }
     }
 
@@ -424,13 +424,26 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Takes what is wanted from a frame, decoded to `raw`; writes what is complete with it.
-    pub(super) fn write(
+    /// Reads the frames that `plan` asks for and writes what is wanted from them.
+    ///
+    /// # Errors
+    /// The first error of planning, reading or writing.
+    pub(super) fn write_frames(
         &self,
-        open: &mut OpenFile,
-        wanted: WantedFrame<Part>,
-        raw: &[u8],
+        reading: &Reading<'_>,
+        plan: impl FnOnce(&mut Window<'_, Part>) -> Result<()>,
     ) -> Result<()> {
+        read_frames(
+            reading,
+            || OpenFile::new(reading.region_blocks()),
+            |open, wanted, raw| self.write(open, wanted, raw),
+            |mut open| self.leave(&mut open),
+            plan,
+        )
+    }
+
+    /// Takes what is wanted from a frame, decoded to `raw`; writes what is complete with it.
+    fn write(&self, open: &mut OpenFile, wanted: WantedFrame<Part>, raw: &[u8]) -> Result<()> {
         let Part { file, take } = wanted.purpose;
         let same = |(current, _): &(Arc<FileTask>, File)| Arc::ptr_eq(current, &file);
         if !open.current.as_ref().is_some_and(same) {
@@ -460,11 +473,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes what a worker still has, when there are no more frames.
-    pub(super) fn end(&self, mut open: OpenFile) -> Result<()> {
-        self.leave(&mut open)
-    }
-
+    /// Writes what a worker still has of the file that it leaves.
     fn leave(&self, open: &mut OpenFile) -> Result<()> {
         if let Some((file, target)) = &open.current {
             open.region

@@ -8,14 +8,19 @@ use crate::pgbench::rate::Rate;
 use crate::stat::median;
 
 /// Runs that say what an arm can do.
-const PILOTS: usize = 3;
+pub(super) const PILOTS: usize = 3;
+
+/// Whether pilots come first: an arm's rate is a share.
+pub(super) fn is_needed(loads: &[Options]) -> bool {
+    let share = |load: &Options| matches!(load.rate, Some(Rate::OfCapacity(_)));
+    loads.iter().any(share)
+}
 
 impl Engine<'_> {
     /// Rates given as shares become transactions per second: of what the slowest
     /// arm does in a closed loop, the median of some runs.
     pub(super) fn pace(&mut self) -> Result<()> {
-        let shares = |load: &Options| matches!(load.rate, Some(Rate::OfCapacity(_)));
-        if !self.loads.iter().any(shares) {
+        if !is_needed(&self.loads) {
             return Ok(());
         }
         let open = self.loads.clone();

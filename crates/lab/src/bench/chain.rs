@@ -19,6 +19,7 @@ use super::limits::limits;
 use super::measure::{self, Cost};
 use super::profile::{Profile, profile};
 use crate::cluster::Cluster;
+use crate::sample;
 
 /// Data, and how it changes.
 #[derive(Clone, Copy, Debug)]
@@ -132,13 +133,14 @@ pub struct Sample {
 
 /// Touches half of the free memory and gives it back.
 fn claim_memory() -> Result<()> {
-    let info = fs::read_to_string("/proc/meminfo").context("could not read \"/proc/meminfo\"")?;
-    let free = info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemFree:")?.split_whitespace().next())
-        .and_then(|kilobytes| kilobytes.parse::<usize>().ok())
-        .context("could not read MemFree in \"/proc/meminfo\"")?;
-    let mut memory = vec![0_u8; free / 2 * 1024];
+    let memory = sample::memory(Path::new("/"));
+    let free = memory.get("MemFree").copied();
+    let free = free.context("could not read MemFree in \"/proc/meminfo\"")?;
+    #[expect(
+        clippy::as_conversions,
+        reason = "kilobytes of memory are whole and few"
+    )]
+    let mut memory = vec![0_u8; free as usize / 2 * 1024];
     for page in memory.chunks_mut(4096) {
         page[0] = 1;
     }

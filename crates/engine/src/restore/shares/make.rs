@@ -8,8 +8,8 @@ use pgstrata_layer::overlay::Overlay;
 use pgstrata_layer::restore_share::{RestoreShareDone, RestoreWork};
 
 use super::super::destination::Root;
-use super::super::reads::{Reading, read_frames};
-use super::super::writes::{Listing, OpenFile, Writer};
+use super::super::reads::Reading;
+use super::super::writes::{Listing, Writer};
 use super::super::{Source, durable};
 use super::Desk;
 use crate::catalog::{ChainEntries, Layer};
@@ -59,28 +59,22 @@ impl Maker {
             workers: self.jobs,
             frames: &frames,
         };
-        read_frames(
-            &reading,
-            || OpenFile::new(reading.region_blocks()),
-            |open, wanted, raw| writer.write(open, wanted, raw),
-            |open| writer.end(open),
-            |window| {
-                let mut directory = String::new();
-                for planned in Overlay::new(self.entries(first)) {
-                    let (file, _) = planned?;
-                    if end.is_some_and(|end| file.path.as_str() >= end) {
-                        break;
-                    }
-                    if file.kind == EntryKind::Directory {
-                        continue;
-                    }
-                    create_parents(&writer, &file.path, &mut directory)?;
-                    writer.begin(file, |frame| window.push(frame))?;
-                    window.end_file()?;
+        writer.write_frames(&reading, |window| {
+            let mut directory = String::new();
+            for planned in Overlay::new(self.entries(first)) {
+                let (file, _) = planned?;
+                if end.is_some_and(|end| file.path.as_str() >= end) {
+                    break;
                 }
-                Ok(())
-            },
-        )?;
+                if file.kind == EntryKind::Directory {
+                    continue;
+                }
+                create_parents(&writer, &file.path, &mut directory)?;
+                writer.begin(file, |frame| window.push(frame))?;
+                window.end_file()?;
+            }
+            Ok(())
+        })?;
         let written_bytes = writer.written_bytes();
         let files = writer.into_kept();
         durable::sync(staging)?;
