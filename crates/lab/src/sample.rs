@@ -257,9 +257,7 @@ fn counters(root: &Path, disk: Option<&str>, at: f64) -> Counters {
     counters
 }
 
-/// What `/proc/meminfo` below `root` says, by name, in kilobytes; nothing when it cannot be read.
-#[must_use]
-pub fn memory(root: &Path) -> BTreeMap<String, f64> {
+fn memory(root: &Path) -> BTreeMap<String, f64> {
     let text = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     text.lines()
         .filter_map(|line| {

@@ -8,18 +8,17 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
 
 use super::contender::{Arena, Contender, tree_bytes};
-use super::limits::limits;
+use super::limits::{limit_directory, limits};
 use super::measure::{self, Cost};
 use super::profile::{Profile, profile};
 use crate::cluster::Cluster;
-use crate::sample;
 
 /// Data, and how it changes.
 #[derive(Clone, Copy, Debug)]
@@ -131,21 +130,16 @@ pub struct Sample {
     pub phases: Vec<(String, f64)>,
 }
 
-/// Touches half of the free memory and gives it back.
-fn claim_memory() -> Result<()> {
-    let memory = sample::memory(Path::new("/"));
-    let free = memory.get("MemFree").copied();
-    let free = free.context("could not read MemFree in \"/proc/meminfo\"")?;
-    #[expect(
-        clippy::as_conversions,
-        reason = "kilobytes of memory are whole and few"
-    )]
-    let mut memory = vec![0_u8; free as usize / 2 * 1024];
+/// Touches four times the memory that a copy of the cluster takes, and gives it back: a virtual machine may have returned free
+/// memory to its host, and whoever writes first then waits for it, page by page (3 s for 1.6 GB where this was found,
+/// instead of 0.8 s).
+fn claim_memory(cluster_bytes: u64) {
+    let wanted = usize::try_from(cluster_bytes * 4).expect("usize has 64 bits");
+    let mut memory = vec![0_u8; wanted];
     for page in memory.chunks_mut(4096) {
         page[0] = 1;
     }
     drop(std::hint::black_box(memory));
-    Ok(())
 }
 
 /// What an act cost and left.
@@ -169,9 +163,6 @@ pub struct Chain<'a> {
     pub seed: u64,
     /// Empties the page cache before each act (root only).
     pub cold: bool,
-    /// Makes sure before each act that free memory is there: a virtual machine may have returned it to its host, and
-    /// whoever writes first then waits for it, page by page (3 s for 1.6 GB where this was found, instead of 0.8 s).
-    pub claim_memory: bool,
 }
 
 impl Chain<'_> {
@@ -225,7 +216,7 @@ impl Chain<'_> {
                 }
             }
             for mut limit in limits(self.arena) {
-                self.settle()?;
+                self.settle(limit.act == "restore")?;
                 let (cost, _) = self.arena.measured(&mut limit.command)?;
                 note(
                     limit.name,
@@ -235,6 +226,7 @@ impl Chain<'_> {
                         ..Done::default()
                     },
                 );
+                fs::remove_dir_all(limit_directory(self.arena))?;
             }
             self.arena
                 .cluster
@@ -250,7 +242,7 @@ impl Chain<'_> {
     pub fn profiled(&self, contender: &dyn Contender, directory: &Path) -> Result<Vec<Profile>> {
         let mut profiles = Vec::new();
         let mut note = |act: &str, command: &mut Command| -> Result<()> {
-            self.settle()?;
+            self.settle(act == "restore")?;
             let name = format!("{}-{act}", self.workload.name());
             profiles.push(profile(command, directory, &name)?);
             Ok(())
@@ -284,7 +276,7 @@ impl Chain<'_> {
     fn backup(&self, contender: &dyn Contender, nth: usize) -> Result<(&'static str, Done)> {
         self.arena.select(Some(contender))?;
         let before = tree_bytes(&contender.repository(self.arena))?;
-        self.settle()?;
+        self.settle(false)?;
         let (act, mut command) = match nth {
             0 => ("full", contender.full(self.arena)),
             _ => ("incremental", contender.incremental(self.arena, nth)),
@@ -311,7 +303,7 @@ impl Chain<'_> {
 
     fn restore(&self, contender: &dyn Contender, expected: &str) -> Result<Done> {
         let target = self.arena.restore_target()?;
-        self.settle()?;
+        self.settle(true)?;
         let (cost, _) = self.arena.measured(&mut contender.restore(
             self.arena,
             self.workload.increments(),
@@ -332,17 +324,18 @@ impl Chain<'_> {
         })
     }
 
-    /// Leaves nothing for an act to write that others have made dirty; empties the page cache and claims memory if asked
-    /// for.
-    fn settle(&self) -> Result<()> {
+    /// Leaves nothing for an act to write that others have made dirty; empties the page cache if asked for. When the act
+    /// writes a copy of the cluster, there is memory for it.
+    fn settle(&self, copies: bool) -> Result<()> {
         let drop_caches = match self.cold {
             true => "; echo 3 >/proc/sys/vm/drop_caches",
             false => "",
         };
         measure::run(Command::new("bash").args(["-c", &format!("sync{drop_caches}")]))?;
-        match self.claim_memory {
-            true => claim_memory(),
-            false => Ok(()),
+        if copies {
+            let size = "SELECT sum(pg_database_size(oid))::bigint FROM pg_database";
+            claim_memory(self.arena.cluster.sql("postgres", size)?.trim().parse()?);
         }
+        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! What the machine can do at all with the same files: the measure of every tool.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::contender::Arena;
@@ -15,16 +16,22 @@ pub struct Limit {
     pub command: Command,
 }
 
+/// Where a limit writes; to be removed after each.
+#[must_use]
+pub fn limit_directory(arena: &Arena) -> PathBuf {
+    arena.work().join("limit")
+}
+
 /// The limits for the data directory of the arena's server as it is now.
 #[must_use]
 pub fn limits(arena: &Arena) -> Vec<Limit> {
     let source = arena.cluster.pgdata().display().to_string();
-    let scratch = arena.work().join("limit").display().to_string();
+    let scratch = limit_directory(arena).display().to_string();
     let jobs = arena.jobs;
     let limit = |name: &str, act, script: String| Limit {
         name: name.to_owned(),
         act,
-        command: arena.shell(&format!("rm -rf {scratch}; mkdir {scratch}; {script}")),
+        command: arena.shell(&format!("mkdir {scratch}; {script}")),
     };
     // The server is running: files may vanish, and tar says so with exit code 1.
     let tar = format!("{{ tar -C {source} --exclude=pg_wal -cf - . 2>/dev/null || [ $? = 1 ]; }}");

@@ -58,10 +58,6 @@ struct Arguments {
     /// Empty the page cache before each act (root only)
     #[arg(long)]
     cold: bool,
-    /// Touch half of the free memory before each act: slow, but steady where a virtual machine returns free memory to
-    /// its host and gets it back page by page
-    #[arg(long)]
-    claim_memory: bool,
     /// Seed of the order of contenders
     #[arg(long)]
     seed: Option<u64>,
@@ -95,7 +91,6 @@ fn main() -> Result<()> {
             contenders: &contenders,
             seed,
             cold: arguments.cold,
-            claim_memory: arguments.claim_memory,
         };
         let found = chain.run(arguments.rounds, progress)?;
         println!(
