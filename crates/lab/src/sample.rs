@@ -268,12 +268,16 @@ fn memory(root: &Path) -> BTreeMap<String, f64> {
         .collect()
 }
 
+/// What `/proc/meminfo` below `root` has under `key`, in kilobytes; 0 when it has nothing.
+#[must_use]
+pub fn kilobytes(root: &Path, key: &str) -> f64 {
+    memory(root).get(key).copied().unwrap_or(0.0)
+}
+
 /// Kilobytes waiting to be written or being written.
 #[must_use]
 pub fn dirty_kilobytes(root: &Path) -> f64 {
-    let memory = memory(root);
-    let at = |key: &str| memory.get(key).copied().unwrap_or(0.0);
-    at("Dirty") + at("Writeback")
+    kilobytes(root, "Dirty") + kilobytes(root, "Writeback")
 }
 
 impl Samples {

@@ -29,9 +29,12 @@ const MAX_RANGE_BYTES: u64 = 8 << 20;
 /// Frames in one request; pages that compress well would make one worker decode for seconds while others wait.
 const MAX_RANGE_FRAMES: usize = 256;
 
-/// Ranges that a worker has on their way while it decodes one, as long as they are less than [`MAX_RANGE_BYTES`]
-/// together: small ranges are decoded faster than an object store answers.
-const MAX_AHEAD: usize = 8;
+/// Ranges that all workers have on their way while they decode, and those of one at least and at most; as long as they are
+/// less than [`MAX_RANGE_BYTES`] together: small ranges are decoded faster than an object store answers. Behind 20 ms of
+/// latency a chain of six took 2.25 s with 32 for each of two workers, 2.69 s with 8.
+const ALL_AHEAD: usize = 64;
+const MIN_AHEAD: usize = 4;
+const MAX_AHEAD: usize = 32;
 
 /// Bytes between two wanted frames that are cheaper read than asked for again.
 const MAX_GAP_BYTES: u64 = 64 << 10;
@@ -80,6 +83,11 @@ impl Reading<'_> {
     pub(crate) fn region_blocks(&self) -> u32 {
         let workers = u32::try_from(self.workers.max(1)).unwrap_or(u32::MAX);
         (ALL_REGION_BLOCKS / workers).clamp(MIN_REGION_BLOCKS, MAX_REGION_BLOCKS)
+    }
+
+    /// Ranges that one worker has on their way.
+    fn ahead(&self) -> usize {
+        (ALL_AHEAD / self.workers.max(1)).clamp(MIN_AHEAD, MAX_AHEAD)
     }
 }
 
@@ -247,7 +255,8 @@ fn work<T>(
         if failure.is_set() {
             continue;
         }
-        while ahead.len() < MAX_AHEAD && ahead.iter().map(Fetch::len).sum::<u64>() < MAX_RANGE_BYTES
+        while ahead.len() < reading.ahead()
+            && ahead.iter().map(Fetch::len).sum::<u64>() < MAX_RANGE_BYTES
         {
             let Some(task) = tasks.ready() else { break };
             ahead.push_back(Fetch::start(reading, task));

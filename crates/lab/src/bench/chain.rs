@@ -130,18 +130,6 @@ pub struct Sample {
     pub phases: Vec<(String, f64)>,
 }
 
-/// Touches four times the memory that a copy of the cluster takes, and gives it back: a virtual machine may have returned free
-/// memory to its host, and whoever writes first then waits for it, page by page (3 s for 1.6 GB where this was found,
-/// instead of 0.8 s).
-fn claim_memory(cluster_bytes: u64) {
-    let wanted = usize::try_from(cluster_bytes * 4).expect("usize has 64 bits");
-    let mut memory = vec![0_u8; wanted];
-    for page in memory.chunks_mut(4096) {
-        page[0] = 1;
-    }
-    drop(std::hint::black_box(memory));
-}
-
 /// What an act cost and left.
 #[derive(Default)]
 struct Done {
@@ -334,7 +322,7 @@ impl Chain<'_> {
         measure::run(Command::new("bash").args(["-c", &format!("sync{drop_caches}")]))?;
         if copies {
             let size = "SELECT sum(pg_database_size(oid))::bigint FROM pg_database";
-            claim_memory(self.arena.cluster.sql("postgres", size)?.trim().parse()?);
+            measure::claim_memory(self.arena.cluster.sql("postgres", size)?.trim().parse()?);
         }
         Ok(())
     }

@@ -13,8 +13,10 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectStore, ObjectStoreExt};
+use pgstrata_lab::bench::measure;
 use pgstrata_lab::cluster::{Cluster, Major};
 use pgstrata_lab::s3::S3Server;
+use pgstrata_lab::sample::Processor;
 use pgstrata_lab::slow_link::SlowLink;
 use pgstrata_lab::stat::median;
 use rand::SeedableRng;
@@ -29,8 +31,8 @@ const RANGE_BYTES: u64 = 8 << 20;
 ///
 /// A full backup and five increments of a pgbench database go to an S3 server. Then, in shuffled order and several
 /// times: the chain is restored with and without latency; as many bytes of its packs as the restore fetched are fetched
-/// and thrown away, with as many requests at once as the restore has (the limit of the link); and the cluster's
-/// files are copied and synced (the limit of the disk).
+/// and thrown away, 8 MiB at a time (the limit of the link); and the cluster's files are copied and synced (the limit of the
+/// disk).
 #[derive(Debug, Parser)]
 #[command(name = "pgstrata-s3-bench")]
 struct Arguments {
@@ -84,20 +86,21 @@ fn main() -> Result<()> {
     );
     bench.make_chain(arguments.scale)?;
     let mut random = Pcg64::seed_from_u64(seed);
-    let mut times: Vec<Vec<f64>> = vec![Vec::new(); Act::ALL.len()];
+    let mut times: Vec<Vec<Took>> = vec![Vec::new(); Act::ALL.len()];
     let mut fetched = bench.restored(server.endpoint())?.1;
     for round in 1..=arguments.rounds {
         let mut order = Act::ALL;
         order.shuffle(&mut random);
         for act in order {
             let begun = link.requests();
-            let seconds = bench.measured(act, &mut fetched)?;
+            let took = bench.measured(act, &mut fetched)?;
             println!(
-                "  round {round} {:<34}{seconds:>7.2} s{:>6} requests",
+                "  round {round} {:<34}{:>7.2} s{:>6} requests",
                 act.name(),
+                took.seconds,
                 link.requests() - begun
             );
-            times[act.place()].push(seconds);
+            times[act.place()].push(took);
         }
     }
     println!(
@@ -106,16 +109,20 @@ fn main() -> Result<()> {
         fetched.written / 1_000_000,
         arguments.rounds
     );
-    let slow = median(&times[Act::Slow.place()]);
+    let of = |act: Act, figure: fn(&Took) -> f64| -> Vec<f64> {
+        times[act.place()].iter().map(figure).collect()
+    };
+    let slow = median(&of(Act::Slow, |took| took.seconds));
     for act in Act::ALL {
-        let times = &times[act.place()];
-        let middle = median(times);
+        let times = of(act, |took| took.seconds);
+        let middle = median(&times);
         let least = times.iter().copied().fold(f64::INFINITY, f64::min);
         let most = times.iter().copied().fold(0.0, f64::max);
         println!(
-            "{:<36}{middle:>7.2} s ({least:.2} to {most:.2})   restore/this {:.2}",
+            "{:<36}{middle:>7.2} s ({least:.2} to {most:.2})   restore/this {:>5.2}   processors busy {:>3.0} %",
             act.name(),
-            slow / middle
+            slow / middle,
+            100.0 * median(&of(act, |took| took.busy))
         );
     }
     Ok(())
@@ -144,6 +151,26 @@ impl Act {
             Self::Transfer => "plain transfer, with latency",
             Self::Copy => "cp -r + sync",
         }
+    }
+}
+
+/// How long an act took, and how busy the machine's processors were: server, link and tool share them.
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    seconds: f64,
+    /// 1: all of them, all the time.
+    busy: f64,
+}
+
+impl Took {
+    /// Measures `act`.
+    fn by<T>(act: impl FnOnce() -> Result<T>) -> Result<(Self, T)> {
+        let ticks = || Processor::read(Path::new("/")).context("could not read \"/proc/stat\"");
+        let (begun, before) = (Instant::now(), ticks()?);
+        let done = act()?;
+        let (seconds, after) = (begun.elapsed().as_secs_f64(), ticks()?);
+        let busy = (after.busy() - before.busy()) / (after.total() - before.total()).max(1.0);
+        Ok((Self { seconds, busy }, done))
     }
 }
 
@@ -207,12 +234,12 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn measured(&self, act: Act, bytes: &mut Bytes) -> Result<f64> {
+    fn measured(&self, act: Act, bytes: &mut Bytes) -> Result<Took> {
         match act {
             Act::Slow => {
-                let (seconds, found) = self.restored(self.link.endpoint())?;
+                let (took, found) = self.restored(self.link.endpoint())?;
                 *bytes = found;
-                Ok(seconds)
+                Ok(took)
             }
             Act::Near => Ok(self.restored(self.server.endpoint())?.0),
             Act::Transfer => self.transferred(bytes.packs),
@@ -221,13 +248,19 @@ impl Bench<'_> {
     }
 
     /// Restores the newest; says how long it took and what it moved.
-    fn restored(&self, endpoint: &str) -> Result<(f64, Bytes)> {
+    fn restored(&self, endpoint: &str) -> Result<(Took, Bytes)> {
         let target = self.cluster.create_dir("restored")?;
         let path = target.display().to_string();
-        let begun = Instant::now();
-        let options = ["latest", "--type", "immediate", "--target-dir", &path];
-        let report = self.run(endpoint, &[&["restore"], &options[..]].concat())?;
-        let seconds = begun.elapsed().as_secs_f64();
+        self.settle()?;
+        let restore = [
+            "restore",
+            "latest",
+            "--type",
+            "immediate",
+            "--target-dir",
+            &path,
+        ];
+        let (took, report) = Took::by(|| self.run(endpoint, &restore))?;
         fs::remove_dir_all(&target)?;
         let number = |name: &str| {
             let value = report.pointer(name).and_then(Value::as_u64);
@@ -237,15 +270,15 @@ impl Bench<'_> {
             packs: number("/fetched_bytes")?,
             written: number("/written_bytes")?,
         };
-        Ok((seconds, bytes))
+        Ok((took, bytes))
     }
 
     /// Fetches `wanted` bytes of packs over the slow link.
-    fn transferred(&self, wanted: u64) -> Result<f64> {
+    fn transferred(&self, wanted: u64) -> Result<Took> {
         let store = self.server.client(self.link.endpoint())?;
         let store: Arc<dyn ObjectStore> = Arc::new(store);
         let runtime = tokio::runtime::Runtime::new()?;
-        runtime.block_on(async {
+        let ranges = runtime.block_on(async {
             let prefix = object_store::path::Path::from("bench");
             let objects: Vec<_> = store.list(Some(&prefix)).try_collect().await?;
             let mut ranges = Vec::new();
@@ -263,27 +296,35 @@ impl Bench<'_> {
                 }
             }
             ensure!(left == 0, "the packs hold {left} bytes less than {wanted}");
-            let begun = Instant::now();
-            // Two for each worker, as the restore has them.
-            let mut fetches = futures::stream::iter(ranges)
-                .map(|(path, range)| {
-                    let store = Arc::clone(&store);
-                    async move { store.get_range(&path, range).await }
-                })
-                .buffer_unordered(2 * self.jobs);
-            while fetches.try_next().await?.is_some() {}
-            Ok(begun.elapsed().as_secs_f64())
-        })
+            Ok(ranges)
+        })?;
+        // Two for each worker.
+        let fetching = || {
+            let fetches = futures::stream::iter(ranges).map(|(path, range)| {
+                let store = Arc::clone(&store);
+                async move { store.get_range(&path, range).await.map(drop) }
+            });
+            let fetched = fetches.buffer_unordered(2 * self.jobs).try_collect::<()>();
+            runtime.block_on(fetched).map_err(Into::into)
+        };
+        Ok(Took::by(fetching)?.0)
     }
 
-    fn copied(&self) -> Result<f64> {
+    /// Before the cluster is written once more: nothing else is to be written, and there is memory.
+    fn settle(&self) -> Result<()> {
+        measure::run(&mut Command::new("sync"))?;
+        let size = "SELECT sum(pg_database_size(oid))::bigint FROM pg_database";
+        measure::claim_memory(self.cluster.sql("postgres", size)?.trim().parse()?);
+        Ok(())
+    }
+
+    fn copied(&self) -> Result<Took> {
         let target = self.cluster.create_dir("copied")?;
         let source = self.cluster.pgdata();
-        let begun = Instant::now();
-        copy_and_sync(source, &target)?;
-        let seconds = begun.elapsed().as_secs_f64();
+        self.settle()?;
+        let (took, ()) = Took::by(|| copy_and_sync(source, &target))?;
         fs::remove_dir_all(&target)?;
-        Ok(seconds)
+        Ok(took)
     }
 }
 
