@@ -104,12 +104,25 @@ impl Workload {
     }
 
     fn answer(self, cluster: &Cluster) -> Result<String> {
-        cluster.sql("postgres", match self {
-            Self::TwoTables { .. } => "SELECT count(*), sum(num3::numeric) FROM large_test2 UNION ALL SELECT count(*), sum(num3::numeric) FROM large_test",
-            Self::Pgbench { .. } => "SELECT count(*), sum(abalance) FROM pgbench_accounts UNION ALL SELECT count(*), sum(delta) FROM pgbench_history",
-        })
+        cluster.sql(
+            "postgres",
+            match self {
+                Self::TwoTables { .. } => ANSWER_OF_TWO_TABLES,
+                Self::Pgbench { .. } => ANSWER_OF_PGBENCH,
+            },
+        )
     }
 }
+
+/// What the two tables of W1 hold. In an order of its own: a parallel append returns first what is done first.
+pub const ANSWER_OF_TWO_TABLES: &str =
+    "SELECT 'large_test', count(*), sum(num3::numeric) FROM large_test
+    UNION ALL SELECT 'large_test2', count(*), sum(num3::numeric) FROM large_test2 ORDER BY 1";
+
+/// What pgbench has changed, likewise.
+pub const ANSWER_OF_PGBENCH: &str =
+    "SELECT 'accounts', count(*), sum(abalance) FROM pgbench_accounts
+    UNION ALL SELECT 'history', count(*), sum(delta) FROM pgbench_history ORDER BY 1";
 
 /// One measured act.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::bench::chain::ANSWER_OF_TWO_TABLES;
 use crate::bench::contender::{Arena, Contender};
 use crate::bench::measure;
 use crate::cluster::{Cluster, require_same_dump};
@@ -332,9 +333,7 @@ impl<'a> Scene<'a> {
         let opened = began.elapsed().as_secs_f64();
         restored.amcheck()?;
         let verified = began.elapsed().as_secs_f64();
-        let sums = |cluster: &Cluster| {
-            cluster.sql("postgres", "SELECT count(*), sum(num3::numeric) FROM large_test2 UNION ALL SELECT count(*), sum(num3::numeric) FROM large_test")
-        };
+        let sums = |cluster: &Cluster| cluster.sql("postgres", ANSWER_OF_TWO_TABLES);
         ensure!(
             sums(&restored)? == sums(&self.arena.cluster)?,
             "{}: the restored tables are not those of the source",

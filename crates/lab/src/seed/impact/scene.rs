@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::trace::{Felt, Load, Spell};
 use super::{Act, Size};
+use crate::bench::chain::ANSWER_OF_PGBENCH;
 use crate::bench::contender::{Arena, Contender};
 use crate::bench::measure;
 use crate::commands::output::tell;
@@ -28,7 +29,6 @@ const PILOT: u32 = 4;
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
 /// Transactions due in a slice that give it a p99, and some more: they come by chance.
 const ENOUGH: f64 = 1_200.0;
-const ANSWER: &str = "SELECT count(*), sum(abalance) FROM pgbench_accounts UNION ALL SELECT count(*), sum(delta) FROM pgbench_history";
 
 /// Every command, none executed.
 pub(super) fn describe(
@@ -314,7 +314,8 @@ impl<'a> Scene<'a> {
         measure::run(&mut contender.restore(&self.arena, 1, &target))?;
         let restored = self.arena.open(&target, &[])?;
         ensure!(
-            restored.sql("postgres", ANSWER)? == self.arena.cluster.sql("postgres", ANSWER)?,
+            restored.sql("postgres", ANSWER_OF_PGBENCH)?
+                == self.arena.cluster.sql("postgres", ANSWER_OF_PGBENCH)?,
             "{}: the restored cluster answers otherwise than the source",
             contender.name()
         );
