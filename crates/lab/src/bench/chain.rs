@@ -333,10 +333,9 @@ impl Chain<'_> {
             false => "",
         };
         measure::run(Command::new("bash").args(["-c", &format!("sync{drop_caches}")]))?;
-        if copies {
-            let size = "SELECT sum(pg_database_size(oid))::bigint FROM pg_database";
-            measure::claim_memory(self.arena.cluster.sql("postgres", size)?.trim().parse()?);
+        match copies {
+            true => measure::claim_memory(&self.arena.cluster),
+            false => Ok(()),
         }
-        Ok(())
     }
 }

@@ -19,6 +19,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::Cluster;
 use crate::{interrupt, sample};
 
 /// Short against the shortest command worth measuring, long against its own cost.
@@ -74,10 +75,15 @@ pub fn run_and_read(command: &mut Command) -> Result<(Cost, String)> {
     Ok((cost, output))
 }
 
-/// Touches four times the memory that a copy of the cluster takes, at most half of what is free, and gives it back: a
+/// Touches four times the memory that a copy of `cluster` takes, at most half of what is free, and gives it back: a
 /// virtual machine may have returned free memory to its host, and whoever writes first then waits for it, page by page
 /// (3 s for 1.6 GB where this was found, instead of 0.8 s).
-pub fn claim_memory(cluster_bytes: u64) {
+///
+/// # Errors
+/// When the server does not say how large its databases are.
+pub fn claim_memory(cluster: &Cluster) -> Result<()> {
+    let size = "SELECT sum(pg_database_size(oid))::bigint FROM pg_database";
+    let cluster_bytes: u64 = cluster.sql("postgres", size)?.trim().parse()?;
     let free = sample::kilobytes(Path::new("/"), "MemFree");
     #[expect(clippy::as_conversions, reason = "kilobytes are whole and few")]
     let most = free as u64 * 1024 / 2;
@@ -87,6 +93,7 @@ pub fn claim_memory(cluster_bytes: u64) {
         page[0] = 1;
     }
     drop(std::hint::black_box(memory));
+    Ok(())
 }
 
 fn text_of(mut file: fs::File) -> Result<String> {

@@ -137,7 +137,7 @@ impl Growth {
         let directory = target.display().to_string();
         let restore = ["restore", "--target-dir", &directory, "--type", "immediate"];
         let plan = measure::run(&mut self.command(&[&restore[..], &["--plan"]].concat()))?;
-        measure::claim_memory(mb << 20);
+        measure::claim_memory(&self.cluster)?;
         let restored = measure::run(&mut self.command(&restore))?;
         let costs = [full, tracker, summary, lsn, plan, restored];
         let peak = costs.iter().map(|cost| cost.peak_bytes).max().unwrap_or(0);

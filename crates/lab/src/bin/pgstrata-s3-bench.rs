@@ -16,7 +16,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use pgstrata_lab::bench::measure;
 use pgstrata_lab::cluster::{Cluster, Major};
 use pgstrata_lab::s3::S3Server;
-use pgstrata_lab::sample::Processor;
+use pgstrata_lab::sample::Window;
 use pgstrata_lab::slow_link::SlowLink;
 use pgstrata_lab::stat::median;
 use rand::SeedableRng;
@@ -165,11 +165,10 @@ struct Took {
 impl Took {
     /// Measures `act`.
     fn by<T>(act: impl FnOnce() -> Result<T>) -> Result<(Self, T)> {
-        let ticks = || Processor::read(Path::new("/")).context("could not read \"/proc/stat\"");
-        let (begun, before) = (Instant::now(), ticks()?);
+        let (begun, window) = (Instant::now(), Window::open(None));
         let done = act()?;
-        let (seconds, after) = (begun.elapsed().as_secs_f64(), ticks()?);
-        let busy = (after.busy() - before.busy()) / (after.total() - before.total()).max(1.0);
+        let seconds = begun.elapsed().as_secs_f64();
+        let busy = window.close().busy;
         Ok((Self { seconds, busy }, done))
     }
 }
@@ -313,9 +312,7 @@ impl Bench<'_> {
     /// Before the cluster is written once more: nothing else is to be written, and there is memory.
     fn settle(&self) -> Result<()> {
         measure::run(&mut Command::new("sync"))?;
-        let size = "SELECT sum(pg_database_size(oid))::bigint FROM pg_database";
-        measure::claim_memory(self.cluster.sql("postgres", size)?.trim().parse()?);
-        Ok(())
+        measure::claim_memory(self.cluster)
     }
 
     fn copied(&self) -> Result<Took> {
