@@ -117,7 +117,12 @@ impl Contender for PgBackRest {
     }
 
     fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {
+        // As on another host: a restore empties the spool, into which the source still archives.
+        let spool = arena
+            .work()
+            .join(format!("{}-spool", self.repository_name()));
         let mut command = self.command(arena, &["--type=immediate", "--target-action=promote"]);
+        command.arg("--spool-path").arg(spool);
         command.arg("--pg1-path").arg(target).arg("restore");
         command
     }
