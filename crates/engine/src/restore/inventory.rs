@@ -1,5 +1,6 @@
 //! Reads what the archive holds: every history, and the names of all segments.
 
+use futures::stream::{self, StreamExt, TryStreamExt};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::wal;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
@@ -9,26 +10,35 @@ use super::archived::ArchivedWal;
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
 
-/// Lists the archive of `cluster`.
+/// Histories are small and far away: this many are fetched at once.
+const FETCH_AT_ONCE: usize = 16;
+
+/// Lists the archive of `cluster`. A layer that was seen before has its WAL there.
 pub(crate) async fn archived_wal(
     repository: &Repository,
     cluster: &ClusterName,
     size: WalSegmentSize,
 ) -> Result<ArchivedWal> {
     let mut archive = ArchivedWal::new(size);
-    let prefix = cluster.wal_prefix();
-    for directory in repository.list_names(&prefix).await? {
-        for object in repository.list(&format!("{prefix}/{directory}")).await? {
-            let name = object.key.rsplit('/').next().unwrap_or_default();
-            match ArchiveFile::parse(name, size) {
-                Ok(ArchiveFile::Segment(segment)) => archive.add_segment(segment, object.modified),
-                Ok(ArchiveFile::History(timeline)) => {
-                    archive.add_history(history(repository, cluster, timeline).await?);
-                }
-                // Partial segments and backup labels do not take part in recovery; other names are not ours.
-                _ => {}
-            }
+    let mut timelines = Vec::new();
+    for object in repository.list(&cluster.wal_prefix()).await? {
+        let name = object.key.rsplit('/').next().unwrap_or_default();
+        match ArchiveFile::parse(name, size) {
+            Ok(ArchiveFile::Segment(segment)) => archive.add_segment(segment, object.modified),
+            Ok(ArchiveFile::History(timeline)) => timelines.push(timeline),
+            // Partial segments and backup labels do not take part in recovery; other names are not ours.
+            _ => {}
         }
+    }
+    let reading = timelines
+        .into_iter()
+        .map(|timeline| history(repository, cluster, timeline));
+    let histories: Vec<TimelineHistory> = stream::iter(reading)
+        .buffer_unordered(FETCH_AT_ONCE)
+        .try_collect()
+        .await?;
+    for history in histories {
+        archive.add_history(history);
     }
     Ok(archive)
 }

@@ -1,9 +1,10 @@
 //! Reading frames: region by region, in order of where they lie, adjacent ones in one request, by many threads.
 //!
 //! The frames of a large file, or of many small ones, make a group and are sorted by region of the file, layer, pack
-//! and offset, so that a region is whole soon after it was begun, whatever the number of layers. Many groups make a
-//! window, and each worker gets a stretch of it. Workers fetch a range, check and decode its frames and hand each to the
-//! caller; the next ranges are already on their way meanwhile. Memory is bounded by
+//! and offset, so that a region is whole soon after it was begun, whatever the number of layers. What a layer has of
+//! several regions side by side is fetched by one request and kept until the last of them has used it. Many groups make
+//! a window, and each worker gets a part of it. Workers check and decode frames and hand each to the caller; what they
+//! need next is already on its way meanwhile. Memory is bounded by
 //! `workers * (3 * MAX_RANGE_BYTES + frame) + 2 * window`.
 
 use std::collections::VecDeque;
@@ -15,6 +16,7 @@ use bytes::Bytes;
 use pgstrata_layer::entry::FrameRef;
 use pgstrata_layer::frame::FrameDecoder;
 use tokio::runtime::Handle;
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use super::Source;
@@ -22,16 +24,20 @@ use super::queue::{Queue, Taker};
 use crate::catalog::Layer;
 use crate::error::{Error, Kind, Result};
 use crate::progress::Progress;
+use crate::repository::Repository;
 
 /// 8 MiB: one S3 range request at 2 Gbit/s costs less than its latency, and a few workers keep any disk busy.
 const MAX_RANGE_BYTES: u64 = 8 << 20;
 
-/// Frames in one request; pages that compress well would make one worker decode for seconds while others wait.
-const MAX_RANGE_FRAMES: usize = 256;
+/// Regions of which one request fetches something: what it fetched is kept until the last has come.
+const MAX_RANGE_REGIONS: usize = 16;
 
-/// Ranges that all workers have on their way while they decode, and those of one at least and at most; as long as they are
-/// less than [`MAX_RANGE_BYTES`] together: small ranges are decoded faster than an object store answers. Behind 20 ms of
-/// latency a chain of six took 2.25 s with 32 for each of two workers, 2.69 s with 8.
+/// Frames in one task; pages that compress well would make one worker decode for seconds while others wait.
+const MAX_TASK_FRAMES: usize = 256;
+
+/// Tasks whose frames all workers have on their way while they decode, and those of one at least and at most; as long as
+/// these are less than [`MAX_RANGE_BYTES`] together: small ones are decoded faster than an object store answers. Behind
+/// 20 ms of latency a chain of six took 2.25 s with 32 for each of two workers, 2.69 s with 8.
 const ALL_AHEAD: usize = 64;
 const MIN_AHEAD: usize = 4;
 const MAX_AHEAD: usize = 32;
@@ -60,12 +66,78 @@ pub(crate) struct WantedFrame<T> {
     pub(crate) purpose: T,
 }
 
-/// Frames that one request fetches.
-struct ReadTask<T> {
+/// What one request fetches of a pack: frames of one task, or of several that follow each other at a distance.
+struct PackRange {
     layer: usize,
     pack: u32,
-    range: Range<u64>,
+    bytes: Range<u64>,
+    /// Regions whose frames begin in it.
+    regions: Range<u32>,
+    contents: OnceCell<Bytes>,
+}
+
+impl PackRange {
+    fn of<T>(wanted: &WantedFrame<T>, region: u32) -> Self {
+        let frame = &wanted.frame;
+        Self {
+            layer: wanted.layer,
+            pack: frame.pack,
+            bytes: frame.offset..frame.offset.saturating_add(frame.length.into()),
+            regions: region..region + 1,
+            contents: OnceCell::new(),
+        }
+    }
+
+    /// Takes in `next`, which does not begin before it, if one request is better than two.
+    fn join(&mut self, next: &Self, across_bytes: u64) -> bool {
+        let bytes = self.bytes.start..self.bytes.end.max(next.bytes.end);
+        let first = self.regions.start.min(next.regions.start);
+        let regions = first..self.regions.end.max(next.regions.end);
+        let limit = match regions.len() {
+            1 => MAX_RANGE_BYTES,
+            _ => across_bytes,
+        };
+        let joins = (self.layer, self.pack) == (next.layer, next.pack)
+            && next.bytes.start.saturating_sub(self.bytes.end) <= MAX_GAP_BYTES
+            && bytes.end - bytes.start <= limit
+            && regions.len() <= MAX_RANGE_REGIONS;
+        if joins {
+            (self.bytes, self.regions) = (bytes, regions);
+        }
+        joins
+    }
+
+    /// What is there; whoever comes first fetches it.
+    async fn fetched(
+        &self,
+        repository: &Repository,
+        key: &str,
+        progress: &Progress,
+    ) -> Result<Bytes> {
+        let fetch = || async {
+            let contents = repository.get_range(key, self.bytes.clone()).await?;
+            progress.add_stored(self.bytes.end - self.bytes.start);
+            Ok(contents)
+        };
+        self.contents.get_or_try_init(fetch).await.cloned()
+    }
+}
+
+/// Frames of one region, or of a few small ones, that lie in one range.
+struct ReadTask<T> {
+    range: Arc<PackRange>,
     frames: Vec<WantedFrame<T>>,
+    /// Bytes of the frames.
+    length: u64,
+}
+
+/// How frames are joined to requests.
+#[derive(Clone, Copy, Debug)]
+struct Joining {
+    /// Blocks of a region.
+    region_blocks: u32,
+    /// Length up to which one request goes beyond a region.
+    across_bytes: u64,
 }
 
 /// What all workers need.
@@ -85,7 +157,16 @@ impl Reading<'_> {
         (ALL_REGION_BLOCKS / workers).clamp(MIN_REGION_BLOCKS, MAX_REGION_BLOCKS)
     }
 
-    /// Ranges that one worker has on their way.
+    /// One range of each layer may be waiting for the next region: together they are as long as the longest.
+    fn joining(&self) -> Joining {
+        let layers = u64::try_from(self.chain.len().max(1)).unwrap_or(u64::MAX);
+        Joining {
+            region_blocks: self.region_blocks(),
+            across_bytes: MAX_RANGE_BYTES / layers,
+        }
+    }
+
+    /// Tasks whose frames one worker has on their way.
     fn ahead(&self) -> usize {
         (ALL_AHEAD / self.workers.max(1)).clamp(MIN_AHEAD, MAX_AHEAD)
     }
@@ -97,14 +178,14 @@ pub(crate) struct Window<'q, T> {
     /// The groups before, and how many frames they have.
     tasks: Vec<ReadTask<T>>,
     frames: usize,
-    region_blocks: u32,
+    joining: Joining,
     queue: &'q Queue<ReadTask<T>>,
 }
 
 impl<'q, T> Window<'q, T> {
-    fn new(queue: &'q Queue<ReadTask<T>>, region_blocks: u32) -> Self {
+    fn new(queue: &'q Queue<ReadTask<T>>, joining: Joining) -> Self {
         Self {
-            region_blocks,
+            joining,
             group: Vec::new(),
             tasks: Vec::new(),
             frames: 0,
@@ -141,7 +222,7 @@ impl<'q, T> Window<'q, T> {
     fn end_group(&mut self) {
         self.frames += self.group.len();
         let group = std::mem::take(&mut self.group);
-        self.tasks.extend(coalesce(group, self.region_blocks));
+        self.tasks.extend(coalesce(group, self.joining));
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -198,7 +279,7 @@ pub(crate) fn read_frames<T: Send, S>(
                 }
             });
         }
-        let mut window = Window::new(&queue, reading.region_blocks());
+        let mut window = Window::new(&queue, reading.joining());
         let planned = plan(&mut window).and_then(|()| window.flush());
         drop(window);
         if let Err(error) = planned {
@@ -256,7 +337,7 @@ fn work<T>(
             continue;
         }
         while ahead.len() < reading.ahead()
-            && ahead.iter().map(Fetch::len).sum::<u64>() < MAX_RANGE_BYTES
+            && ahead.iter().map(|fetch| fetch.task.length).sum::<u64>() < MAX_RANGE_BYTES
         {
             let Some(task) = tasks.ready() else { break };
             ahead.push_back(Fetch::start(reading, task));
@@ -269,7 +350,7 @@ fn work<T>(
     Ok(())
 }
 
-/// A range on its way; given up when it is dropped.
+/// A task whose bytes are on their way; given up when it is dropped.
 struct Fetch<T> {
     task: ReadTask<T>,
     key: String,
@@ -279,20 +360,16 @@ struct Fetch<T> {
 impl<T> Fetch<T> {
     fn start(reading: &Reading<'_>, task: ReadTask<T>) -> Self {
         let source = reading.source;
-        let label = &reading.chain[task.layer].label;
-        let key = source.cluster.pack_key(label, task.pack);
-        let (repository, wanted, range) =
-            (source.repository.clone(), key.clone(), task.range.clone());
+        let label = &reading.chain[task.range.layer].label;
+        let key = source.cluster.pack_key(label, task.range.pack);
+        let (range, wanted) = (Arc::clone(&task.range), key.clone());
+        let (repository, progress) = (source.repository.clone(), reading.progress.clone());
         let mut bytes = JoinSet::new();
         bytes.spawn_on(
-            async move { repository.get_range(&wanted, range).await },
+            async move { range.fetched(&repository, &wanted, &progress).await },
             &source.runtime,
         );
         Self { task, key, bytes }
-    }
-
-    fn len(&self) -> u64 {
-        self.task.range.end - self.task.range.start
     }
 
     fn wait(&mut self, runtime: &Handle) -> Result<Bytes> {
@@ -311,12 +388,9 @@ fn read_task<T>(
     on_frame: &mut impl FnMut(WantedFrame<T>, &[u8]) -> Result<()>,
 ) -> Result<()> {
     let bytes = fetch.wait(&reading.source.runtime)?;
-    let task = fetch.task;
-    let label = &reading.chain[task.layer].label;
-    reading
-        .progress
-        .add_stored(task.range.end - task.range.start);
-    for wanted in task.frames {
+    let ReadTask { range, frames, .. } = fetch.task;
+    let label = &reading.chain[range.layer].label;
+    for wanted in frames {
         if reading.progress.is_cancelled() {
             return Err(Error::new(Kind::Interrupted, "interrupted"));
         }
@@ -325,11 +399,11 @@ fn read_task<T>(
                 Kind::Damaged,
                 format!(
                     "could not read pack {} of layer {label}: frame at {}: {what}",
-                    task.pack, wanted.frame.offset
+                    range.pack, wanted.frame.offset
                 ),
             )
         };
-        let stored = usize::try_from(wanted.frame.offset - task.range.start)
+        let stored = usize::try_from(wanted.frame.offset - range.bytes.start)
             .ok()
             .and_then(|start| {
                 bytes
@@ -357,34 +431,38 @@ pub(crate) fn missing_is_damage(error: Error, key: &str) -> Error {
     }
 }
 
-/// Sorts frames by where they go and lie, and joins neighbours into requests.
-fn coalesce<T>(mut frames: Vec<WantedFrame<T>>, region_blocks: u32) -> Vec<ReadTask<T>> {
-    frames.sort_unstable_by_key(|WantedFrame { layer, frame, .. }| {
-        let region = frame.first_block() / region_blocks;
-        (region, *layer, frame.pack, frame.offset)
-    });
-    let mut tasks: Vec<ReadTask<T>> = Vec::new();
+/// Joins frames that lie side by side to ranges, and sorts them by where they go and lie.
+fn coalesce<T>(mut frames: Vec<WantedFrame<T>>, joining: Joining) -> Vec<ReadTask<T>> {
+    frames.sort_unstable_by_key(|wanted| (wanted.layer, wanted.frame.pack, wanted.frame.offset));
+    let mut ranges: Vec<PackRange> = Vec::new();
+    let mut placed = Vec::with_capacity(frames.len());
     for wanted in frames {
-        let start = wanted.frame.offset;
-        let end = start.saturating_add(u64::from(wanted.frame.length));
-        let joined = tasks.last_mut().filter(|task| {
-            let same_pack = task.layer == wanted.layer && task.pack == wanted.frame.pack;
-            let gap = start.checked_sub(task.range.end);
-            same_pack
-                && gap.is_some_and(|gap| gap <= MAX_GAP_BYTES)
-                && end - task.range.start <= MAX_RANGE_BYTES
-                && task.frames.len() < MAX_RANGE_FRAMES
-        });
-        match joined {
+        let region = wanted.frame.first_block() / joining.region_blocks;
+        let own = PackRange::of(&wanted, region);
+        let last = ranges.last_mut();
+        if !last.is_some_and(|last| last.join(&own, joining.across_bytes)) {
+            ranges.push(own);
+        }
+        placed.push((region, ranges.len() - 1, wanted));
+    }
+    placed.sort_by_key(|(region, range, _)| (*region, *range));
+    let ranges: Vec<Arc<PackRange>> = ranges.into_iter().map(Arc::new).collect();
+    let mut tasks: Vec<ReadTask<T>> = Vec::new();
+    for (_, range, wanted) in placed {
+        let range = &ranges[range];
+        let length = u64::from(wanted.frame.length);
+        let begun = tasks
+            .last_mut()
+            .filter(|task| Arc::ptr_eq(&task.range, range) && task.frames.len() < MAX_TASK_FRAMES);
+        match begun {
             Some(task) => {
-                task.range.end = end;
+                task.length += length;
                 task.frames.push(wanted);
             }
             None => tasks.push(ReadTask {
-                layer: wanted.layer,
-                pack: wanted.frame.pack,
-                range: start..end,
+                range: Arc::clone(range),
                 frames: vec![wanted],
+                length,
             }),
         }
     }
@@ -396,6 +474,11 @@ mod tests {
     use pgstrata_layer::entry::BlockRun;
 
     use super::*;
+
+    const JOINING: Joining = Joining {
+        region_blocks: 2048,
+        across_bytes: MAX_RANGE_BYTES,
+    };
 
     fn wanted(layer: usize, pack: u32, offset: u64, length: u32) -> WantedFrame<()> {
         let frame = FrameRef {
@@ -422,10 +505,17 @@ mod tests {
             wanted(0, 0, 232 + MAX_GAP_BYTES, 8),
             wanted(0, 0, 240 + 2 * MAX_GAP_BYTES + 1, 8),
         ];
-        let tasks = coalesce(frames, 2048);
+        let tasks = coalesce(frames, JOINING);
         let found: Vec<_> = tasks
             .iter()
-            .map(|t| (t.layer, t.pack, t.range.clone(), t.frames.len()))
+            .map(|t| {
+                (
+                    t.range.layer,
+                    t.range.pack,
+                    t.range.bytes.clone(),
+                    t.frames.len(),
+                )
+            })
             .collect();
         let gap = MAX_GAP_BYTES;
         assert_eq!(
@@ -453,18 +543,61 @@ mod tests {
             at(1, 100, 2047),
             at(1, 200, 2049),
         ];
-        let tasks = coalesce(frames, 2048);
-        let found = tasks.iter().map(|task| (task.layer, task.range.clone()));
+        let tasks = coalesce(frames, JOINING);
+        let found = tasks.iter().map(|task| {
+            let offsets = task.frames.iter().map(|wanted| wanted.frame.offset);
+            (task.range.layer, offsets.collect::<Vec<_>>())
+        });
         assert_eq!(
             found.collect::<Vec<_>>(),
-            [(0, 0..100), (1, 0..200), (0, 100..200), (1, 200..300)]
+            [
+                (0, vec![0]),
+                (1, vec![0, 100]),
+                (0, vec![100]),
+                (1, vec![200])
+            ]
         );
+        // One request for each layer.
+        assert!(Arc::ptr_eq(&tasks[0].range, &tasks[2].range));
+        assert!(Arc::ptr_eq(&tasks[1].range, &tasks[3].range));
+    }
+
+    #[test]
+    fn little_is_kept_for_later_regions() {
+        let mut frames = Vec::new();
+        for region in 0..64 {
+            let mut found = wanted(0, 0, u64::from(region) << 10, 1 << 10);
+            let start = region * JOINING.region_blocks;
+            found.frame.runs.push(BlockRun { start, count: 1 });
+            frames.push(found);
+        }
+        let across_bytes = 4 << 10;
+        let tasks = coalesce(
+            frames,
+            Joining {
+                across_bytes,
+                ..JOINING
+            },
+        );
+        assert_eq!(tasks.len(), 16);
+        for task in &tasks {
+            assert_eq!(task.range.bytes.end - task.range.bytes.start, across_bytes);
+        }
+        // Far away regions have their own, or packs without order would be kept whole.
+        let mut frames = vec![wanted(0, 0, 0, 100), wanted(0, 0, 100, 100)];
+        let far = u32::try_from(MAX_RANGE_REGIONS).unwrap() * JOINING.region_blocks;
+        frames[0].frame.runs.push(BlockRun {
+            start: far,
+            count: 1,
+        });
+        let tasks = coalesce(frames, JOINING);
+        assert!(!Arc::ptr_eq(&tasks[0].range, &tasks[1].range));
     }
 
     #[test]
     fn a_large_file_is_whole_before_the_next_begins() {
         let queue = Queue::new(1);
-        let mut window = Window::new(&queue, 2048);
+        let mut window = Window::new(&queue, JOINING);
         let large = u64::try_from(GROUP_FRAMES).unwrap();
         // Two layers of a large file, then two small files.
         for layer in [0, 1] {
@@ -485,7 +618,7 @@ mod tests {
         let taker = queue.taker(0);
         let mut tasks = Vec::new();
         while let Some(task) = taker.next() {
-            tasks.push((task.layer, task.range.start / (large * 100)));
+            tasks.push((task.range.layer, task.range.bytes.start / (large * 100)));
         }
         tasks.dedup();
         // Small files share requests.
@@ -497,18 +630,18 @@ mod tests {
         let frames = (0..100u64)
             .map(|n| wanted(0, 0, n << 20, 1 << 20))
             .collect();
-        let tasks = coalesce(frames, 2048);
+        let tasks = coalesce(frames, JOINING);
         assert_eq!(tasks.len(), 13);
         assert!(
             tasks
                 .iter()
-                .all(|task| task.range.end - task.range.start <= MAX_RANGE_BYTES)
+                .all(|task| task.range.bytes.end - task.range.bytes.start <= MAX_RANGE_BYTES)
         );
         let small = (0..1000u64).map(|n| wanted(0, 0, n * 30, 30)).collect();
         assert!(
-            coalesce(small, 2048)
+            coalesce(small, JOINING)
                 .iter()
-                .all(|task| task.frames.len() <= MAX_RANGE_FRAMES)
+                .all(|task| task.frames.len() <= MAX_TASK_FRAMES)
         );
     }
 }
