@@ -138,6 +138,18 @@ fn machines_are_warned_of_by_what_their_files_say() {
     }
 }
 
+#[test]
+fn servers_are_counted_while_they_run() {
+    let files = [
+        ("proc/10/stat", "10 (postgres) S 1 10 10 0"),
+        ("proc/11/stat", "11 (postgres) S 10 11 11 0"),
+        ("proc/12/stat", "12 (postgres) Z 1 12 12 0"),
+        ("proc/13/stat", "13 (bash) S 1 13 13 0"),
+    ];
+    let env = host::capture(machine(&files, None).path(), None);
+    assert_eq!(env.get("noise.postmasters"), Some("1"));
+}
+
 /// (id, facts, settings with units that trigger it, the one whose change silences it).
 type Trigger = (
     &'static str,

@@ -252,9 +252,13 @@ fn other_servers(env: &mut Environment, root: &Path) {
         if !(stat.contains("(postgres)") || stat.contains("(postmaster)")) {
             continue;
         }
-        let parent: Option<i32> = stat
-            .rsplit_once(')')
-            .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(1)?.parse().ok());
+        let (_, rest) = stat.rsplit_once(')').unwrap_or_default();
+        let mut fields = rest.split_ascii_whitespace();
+        // A zombie has stopped; whoever adopted it takes its time.
+        if fields.next() == Some("Z") {
+            continue;
+        }
+        let parent: Option<i32> = fields.next().and_then(|field| field.parse().ok());
         parents.push((pid, parent.unwrap_or(0)));
     }
     let count = parents
