@@ -53,6 +53,16 @@ impl PgBackRest {
             .join(format!("{}.conf", self.repository_name()))
     }
 
+    /// Locks, and what was archived: `archive-push` waits a minute for news in a spool that was replaced with the
+    /// repository.
+    fn state(&self, arena: &Arena) -> PathBuf {
+        arena.work().join(self.state_name())
+    }
+
+    fn state_name(&self) -> String {
+        format!("{}.state", self.repository_name())
+    }
+
     fn command(&self, arena: &Arena, act: &[&str]) -> Command {
         let mut command = arena.cluster.command_as_server_user(Path::new(PROGRAM));
         command
@@ -64,8 +74,7 @@ impl PgBackRest {
     }
 
     fn write_configuration(&self, arena: &Arena) -> Result<()> {
-        let repository = self.repository(arena);
-        let repository = repository.display();
+        let (repository, state) = (self.repository(arena), self.state(arena));
         // Up to 2.45 block-incremental backup had to be asked for twice.
         let beta = if Self::release().is_some_and(|release| release <= 45) {
             "beta=y\n"
@@ -75,9 +84,11 @@ impl PgBackRest {
         let text = format!(
             "[global]\n{beta}repo1-path={repository}\nrepo1-bundle=y\nrepo1-block=y\ncompress-type={compress}\n\
              process-max={jobs}\nstart-fast=y\nlog-level-file=off\nlog-level-console=warn\n\
-             lock-path={repository}/lock\nspool-path={repository}/spool\narchive-async=y\n\
+             lock-path={state}/lock\nspool-path={state}/spool\narchive-async=y\n\
              repo1-retention-full=9\n\
              [bench]\npg1-path={pgdata}\npg1-port={port}\npg1-socket-path={socket}\npg1-user=postgres\n",
+            repository = repository.display(),
+            state = state.display(),
             compress = self.compress,
             jobs = arena.jobs,
             pgdata = arena.cluster.pgdata().display(),
@@ -104,6 +115,9 @@ impl Contender for PgBackRest {
 
     fn reset(&self, arena: &Arena) -> Result<()> {
         arena.fresh_dir(&self.repository_name())?;
+        if !self.state(arena).exists() {
+            arena.fresh_dir(&self.state_name())?;
+        }
         self.write_configuration(arena)?;
         measure::run(&mut self.command(arena, &["stanza-create"])).map(drop)
     }
@@ -118,9 +132,7 @@ impl Contender for PgBackRest {
 
     fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {
         // As on another host: a restore empties the spool, into which the source still archives.
-        let spool = arena
-            .work()
-            .join(format!("{}-spool", self.repository_name()));
+        let spool = self.state(arena).join("spool-of-restore");
         let mut command = self.command(arena, &["--type=immediate", "--target-action=promote"]);
         command.arg("--spool-path").arg(spool);
         command.arg("--pg1-path").arg(target).arg("restore");
