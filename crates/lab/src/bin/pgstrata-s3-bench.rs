@@ -27,12 +27,15 @@ use serde_json::Value;
 /// What one GET of the plain transfer asks for.
 const RANGE_BYTES: u64 = 8 << 20;
 
+/// Where the repository lies in the bucket.
+const PREFIX: &str = "bench";
+
 /// Measures the restore of a chain from S3 with latency.
 ///
 /// A full backup and five increments of a pgbench database go to an S3 server. Then, in shuffled order and several
-/// times: the chain is restored with and without latency; as many bytes of its packs as the restore fetched are fetched
-/// and thrown away, 8 MiB at a time (the limit of the link); and the cluster's files are copied and synced (the limit of the
-/// disk).
+/// times: the chain is restored with and without latency, and from a directory with the same objects; as many bytes of its
+/// packs as the restore fetched are fetched and thrown away, 8 MiB at a time (the limit of the link); and the cluster's
+/// files are copied and synced (the limit of the disk).
 #[derive(Debug, Parser)]
 #[command(name = "pgstrata-s3-bench")]
 struct Arguments {
@@ -85,9 +88,10 @@ fn main() -> Result<()> {
         arguments.rounds, arguments.latency
     );
     bench.make_chain(arguments.scale)?;
+    bench.copy_objects()?;
     let mut random = Pcg64::seed_from_u64(seed);
     let mut times: Vec<Vec<Took>> = vec![Vec::new(); Act::ALL.len()];
-    let mut fetched = bench.restored(server.endpoint())?.1;
+    let mut fetched = bench.restored(Way::Near)?.1;
     for round in 1..=arguments.rounds {
         let mut order = Act::ALL;
         order.shuffle(&mut random);
@@ -112,17 +116,18 @@ fn main() -> Result<()> {
     let of = |act: Act, figure: fn(&Took) -> f64| -> Vec<f64> {
         times[act.place()].iter().map(figure).collect()
     };
-    let slow = median(&of(Act::Slow, |took| took.seconds));
+    let slow = median(&of(Act::Restore(Way::Slow), |took| took.seconds));
     for act in Act::ALL {
         let times = of(act, |took| took.seconds);
         let middle = median(&times);
         let least = times.iter().copied().fold(f64::INFINITY, f64::min);
         let most = times.iter().copied().fold(0.0, f64::max);
         println!(
-            "{:<36}{middle:>7.2} s ({least:.2} to {most:.2})   restore/this {:>5.2}   processors busy {:>3.0} %",
+            "{:<36}{middle:>7.2} s ({least:.2} to {most:.2})   restore/this {:>5.2}   processors busy {:>3.0} %, by itself {:>3.0} %",
             act.name(),
             slow / middle,
-            100.0 * median(&of(act, |took| took.busy))
+            100.0 * median(&of(act, |took| took.busy)),
+            100.0 * median(&of(act, |took| took.own)),
         );
     }
     Ok(())
@@ -131,14 +136,30 @@ fn main() -> Result<()> {
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
-    Slow,
-    Near,
+    Restore(Way),
     Transfer,
     Copy,
 }
 
+/// How a restore gets to the objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// From the S3 server, over the slow link.
+    Slow,
+    /// From the S3 server.
+    Near,
+    /// From files.
+    Directory,
+}
+
 impl Act {
-    const ALL: [Self; 4] = [Self::Slow, Self::Near, Self::Transfer, Self::Copy];
+    const ALL: [Self; 5] = [
+        Self::Restore(Way::Slow),
+        Self::Restore(Way::Near),
+        Self::Restore(Way::Directory),
+        Self::Transfer,
+        Self::Copy,
+    ];
 
     fn place(self) -> usize {
         Self::ALL.iter().position(|&act| act == self).unwrap_or(0)
@@ -146,20 +167,23 @@ impl Act {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Slow => "restore from S3, with latency",
-            Self::Near => "restore from S3, without",
+            Self::Restore(Way::Slow) => "restore from S3, with latency",
+            Self::Restore(Way::Near) => "restore from S3, without",
+            Self::Restore(Way::Directory) => "restore from a directory",
             Self::Transfer => "plain transfer, with latency",
             Self::Copy => "cp -r + sync",
         }
     }
 }
 
-/// How long an act took, and how busy the machine's processors were: server, link and tool share them.
+/// How long an act took, and how busy the machine's processors were, which server, link and tool share: 1 is all of them,
+/// all the time.
 #[derive(Clone, Copy, Debug)]
 struct Took {
     seconds: f64,
-    /// 1: all of them, all the time.
     busy: f64,
+    /// By the process that did it.
+    own: f64,
 }
 
 impl Took {
@@ -168,8 +192,13 @@ impl Took {
         let (begun, window) = (Instant::now(), Window::open(None));
         let done = act()?;
         let seconds = begun.elapsed().as_secs_f64();
-        let busy = window.close().busy;
-        Ok((Self { seconds, busy }, done))
+        let shares = window.close();
+        let took = Self {
+            seconds,
+            busy: shares.busy,
+            own: shares.client,
+        };
+        Ok((took, done))
     }
 }
 
@@ -189,25 +218,38 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The program, with the server behind `endpoint`.
-    fn command(&self, endpoint: &str, arguments: &[&str]) -> Command {
+    /// The program, with the repository where `way` leads.
+    fn command(&self, way: Way, arguments: &[&str]) -> Command {
         let mut command = self.cluster.command_as_server_user(&self.program);
+        let endpoint = match way {
+            Way::Slow => Some(self.link.endpoint()),
+            Way::Near => Some(self.server.endpoint()),
+            Way::Directory => None,
+        };
+        let repository = match endpoint {
+            Some(endpoint) => {
+                command.envs(self.server.pgstrata_env(endpoint));
+                format!("s3://{}/{PREFIX}", self.server.bucket())
+            }
+            None => format!("file://{}", self.directory().display()),
+        };
         command
-            .env(
-                "PGSTRATA_REPO",
-                format!("s3://{}/bench", self.server.bucket()),
-            )
+            .env("PGSTRATA_REPO", repository)
             .env("PGSTRATA_CLUSTER", "bench")
             .env("PGSTRATA_JOBS", self.jobs.to_string())
-            .envs(self.server.pgstrata_env(endpoint))
             .args(["--output", "json"])
             .args(arguments)
             .stderr(Stdio::piped());
         command
     }
 
-    fn run(&self, endpoint: &str, arguments: &[&str]) -> Result<Value> {
-        let output = self.command(endpoint, arguments).output()?;
+    /// Where the objects lie as files.
+    fn directory(&self) -> PathBuf {
+        self.cluster.socket_dir().join("objects")
+    }
+
+    fn run(&self, way: Way, arguments: &[&str]) -> Result<Value> {
+        let output = self.command(way, arguments).output()?;
         if !output.status.success() {
             let log = String::from_utf8_lossy(&output.stderr);
             bail!("pgstrata {arguments:?} ended with {}: {log}", output.status);
@@ -217,7 +259,7 @@ impl Bench<'_> {
 
     /// A full backup and five increments.
     fn make_chain(&self, scale: u32) -> Result<()> {
-        let near = self.server.endpoint();
+        let near = Way::Near;
         let pgdata = self.cluster.pgdata().display().to_string();
         self.cluster
             .pgbench(&["-i", "-q", "-s", &scale.to_string()])?;
@@ -233,21 +275,29 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Has the server's objects, which it keeps as files of their names, in a directory too.
+    fn copy_objects(&self) -> Result<()> {
+        let objects = self.cluster.create_dir("objects")?;
+        let from = self.server.bucket_dir().join(PREFIX).join(".");
+        measure::run(Command::new("cp").arg("-r").args([&from, &objects]))?;
+        let owner = format!("--reference={}", objects.display());
+        measure::run(Command::new("chown").args(["-R", &owner]).arg(&objects)).map(drop)
+    }
+
     fn measured(&self, act: Act, bytes: &mut Bytes) -> Result<Took> {
         match act {
-            Act::Slow => {
-                let (took, found) = self.restored(self.link.endpoint())?;
+            Act::Restore(way) => {
+                let (took, found) = self.restored(way)?;
                 *bytes = found;
                 Ok(took)
             }
-            Act::Near => Ok(self.restored(self.server.endpoint())?.0),
             Act::Transfer => self.transferred(bytes.packs),
             Act::Copy => self.copied(),
         }
     }
 
     /// Restores the newest; says how long it took and what it moved.
-    fn restored(&self, endpoint: &str) -> Result<(Took, Bytes)> {
+    fn restored(&self, way: Way) -> Result<(Took, Bytes)> {
         let target = self.cluster.create_dir("restored")?;
         let path = target.display().to_string();
         self.settle()?;
@@ -259,7 +309,7 @@ impl Bench<'_> {
             "--target-dir",
             &path,
         ];
-        let (took, report) = Took::by(|| self.run(endpoint, &restore))?;
+        let (took, report) = Took::by(|| self.run(way, &restore))?;
         fs::remove_dir_all(&target)?;
         let number = |name: &str| {
             let value = report.pointer(name).and_then(Value::as_u64);
@@ -278,7 +328,7 @@ impl Bench<'_> {
         let store: Arc<dyn ObjectStore> = Arc::new(store);
         let runtime = tokio::runtime::Runtime::new()?;
         let ranges = runtime.block_on(async {
-            let prefix = object_store::path::Path::from("bench");
+            let prefix = object_store::path::Path::from(PREFIX);
             let objects: Vec<_> = store.list(Some(&prefix)).try_collect().await?;
             let mut ranges = Vec::new();
             let mut left = wanted;
