@@ -25,7 +25,7 @@ test: setup ## all tests, against real PostgreSQL and a real S3 server
 	ext/model/check
 	ext/test/run 15 18
 
-lab-acceptance: setup ## every experiment of the lab at its smallest, on a quiet machine: half an hour
+lab-acceptance: setup ## every experiment of the lab at its smallest, on a quiet machine: a quarter of an hour
 	cargo build --locked --workspace --bins
 	cargo nextest run --locked --workspace --test acceptance --run-ignored only --test-threads 1 --no-capture
 

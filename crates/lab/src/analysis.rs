@@ -9,6 +9,7 @@ use crate::format;
 use crate::number::real;
 use crate::result::{Experiment, Run};
 use crate::stat::paired::{self, Comparison};
+use crate::stat::plan::blocks_to_prove;
 use crate::stat::verdict::{Better, Verdict};
 use crate::stat::{holm, mean, median, sorted, standard_deviation, trend};
 
@@ -175,8 +176,10 @@ fn correct(comparisons: &mut [Option<Comparison>], same_again: bool) {
             Verdict::Better | Verdict::Worse | Verdict::Different
         );
         if claim && adjusted > 1.0 - paired::CONFIDENCE {
+            let level = (1.0 - paired::CONFIDENCE) * comparison.p / adjusted;
+            let needed = blocks_to_prove(comparison.blocks, comparison.p, level).max(fewest(count));
             comparison.verdict = Verdict::Unclear {
-                more_blocks: fewest(count).saturating_sub(comparison.blocks).max(1),
+                more_blocks: needed.saturating_sub(comparison.blocks).max(1),
             };
         }
     }

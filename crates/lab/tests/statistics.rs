@@ -369,3 +369,10 @@ fn the_planner_says_what_the_specification_derives() {
     let blocks = plan::blocks_needed(0.05, 0.01);
     assert!((190..220).contains(&blocks), "{blocks}");
 }
+
+#[test]
+fn what_a_correction_undoes_takes_as_many_more_blocks_as_the_quantiles_say() {
+    assert_eq!(plan::blocks_to_prove(10, 0.05, 0.05), 10);
+    // (2.576 / 1.960)² = 1.727
+    assert_eq!(plan::blocks_to_prove(10, 0.05, 0.01), 18);
+}

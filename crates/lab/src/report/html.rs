@@ -187,6 +187,24 @@ const FIGURE: usize = 22;
 /// Columns of which each has room for such a figure.
 const NARROW: usize = 7;
 
+/// Keeps a number and its unit, and the ends of an interval, on one line.
+fn together(cell: &str) -> String {
+    let mut text = String::with_capacity(cell.len());
+    let mut characters = cell.chars().peekable();
+    let mut before = ' ';
+    while let Some(character) = characters.next() {
+        let after = characters.peek().copied().unwrap_or(' ');
+        let belongs = before.is_ascii_digit() && !matches!(after, '(' | '±' | '0'..='9')
+            || matches!(before, '…' | '±' | '≈');
+        text.push(match character {
+            ' ' if belongs => '\u{a0}',
+            other => other,
+        });
+        before = character;
+    }
+    text
+}
+
 fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = head
         .iter()
@@ -209,7 +227,7 @@ fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
                             ""
                         },
                         escape(head.get(index).unwrap_or(&"")),
-                        escape(cell)
+                        escape(&together(cell))
                     ),
                 })
                 .collect();
@@ -647,4 +665,17 @@ fn raw(experiment: &Experiment) -> String {
         "<details><summary>Every run</summary>{}</details>",
         table("All runs in order of time", &head, &rows)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_ends_between_figures_and_not_within() {
+        let shown = |cell| together(cell).replace('\u{a0}', "_");
+        assert_eq!(shown("1.03 (1.00 … 1.07)"), "1.03 (1.00_…_1.07)");
+        assert_eq!(shown("50 ms ± 29 %"), "50_ms ±_29_%");
+        assert_eq!(shown("delta 1 247 ms"), "delta 1 247_ms");
+    }
 }

@@ -19,6 +19,17 @@ pub fn blocks_needed(deviation: f64, effect: f64) -> usize {
     whole(blocks.ceil().min(1e9)).max(super::verdict::FEWEST_BLOCKS)
 }
 
+/// Blocks after which what gave `p` in `blocks` of them would be proven at `level`, if it goes on like that.
+#[must_use]
+pub fn blocks_to_prove(blocks: usize, p: f64, level: f64) -> usize {
+    let reach = |p: f64| normal_quantile(1.0 - p / 2.0);
+    whole(
+        (real(blocks) * (reach(level) / reach(p)).powi(2))
+            .ceil()
+            .min(1e9),
+    )
+}
+
 /// The smallest effect (as ratio − 1) that so many blocks find four times in five.
 #[must_use]
 pub fn detectable_effect(deviation: f64, blocks: usize) -> f64 {
