@@ -2,17 +2,25 @@
 
 PREFIX ?= /usr/local
 
+# Files that the user of the servers must read are made on the way.
+SHELL := /bin/bash
+.SHELLFLAGS := -c 'umask 022; eval "$$0"'
+
 # Programs that scripts/setup installed for this checkout.
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab-acceptance experiments torture check bench bench-full bench-tracker install clean
+.PHONY: help setup build demo test lab-acceptance experiments torture check bench bench-full bench-tracker install clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: ## install what building, testing and trying needs
 	@scripts/setup
+
+build: ## the programs, into target/release
+	@scripts/setup --build
+	cargo build --locked --release --package pgstrata --package pgstrata-lab --bins
 
 demo: ## full backup, load, incrementals, point-in-time restore, proof
 	@scripts/setup --demo
@@ -48,8 +56,10 @@ bench-tracker: setup ## what the page tracker costs, on and off in one server
 	ext/test/run --only ../bench/tracker MEASURE=1 18
 	ext/test/run --only ../bench/tracker MEASURE=1 15
 
+# Through sudo it installs what "make build" made: sudo has another PATH, and what root builds is root's.
 install: ## build pgstrata and its lab; install them, manual page and completions below PREFIX
-	cargo build --locked --release --package pgstrata --package pgstrata-lab --bins
+	@[ -n "$$SUDO_USER" ] || $(MAKE) --no-print-directory build
+	@[ -x target/release/pgstrata-lab ] || { echo 'nothing is built: type "make build" first, without sudo' >&2; exit 1; }
 	install -D target/release/pgstrata $(DESTDIR)$(PREFIX)/bin/pgstrata
 	install -D target/release/pgstrata-lab $(DESTDIR)$(PREFIX)/bin/pgstrata-lab
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions

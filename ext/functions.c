@@ -12,8 +12,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/xlog.h"
-#include "access/xlogrecovery.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -36,12 +34,6 @@ PG_FUNCTION_INFO_V1(pgstrata_change_stat);
 PG_FUNCTION_INFO_V1(pgstrata_ptrack_init_lsn);
 PG_FUNCTION_INFO_V1(pgstrata_ptrack_get_pagemapset);
 PG_FUNCTION_INFO_V1(pgstrata_ptrack_get_change_stat);
-
-static XLogRecPtr
-current_lsn(void)
-{
-	return RecoveryInProgress() ? GetXLogReplayRecPtr(NULL) : GetXLogInsertRecPtr();
-}
 
 /* Raise an error unless the tracker can be trusted. */
 static void
@@ -127,14 +119,27 @@ require_same(uint32 before, uint32 now)
 				 errhint("Ask again.")));
 }
 
-static HeapTuple
-form_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+/* The row type that the function was declared with, by whatever version. */
+static TupleDesc
+row_type(FunctionCallInfo fcinfo, int columns)
 {
 	TupleDesc	desc;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	return heap_form_tuple(BlessTupleDesc(desc), values, nulls);
+	if (desc->natts != columns)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this function of pgstrata was made for another version of the library, which is %s",
+						PGSTRATA_VERSION),
+				 errhint("Restart the server if the library was replaced, then drop and create the extension.")));
+	return BlessTupleDesc(desc);
+}
+
+static HeapTuple
+form_row(FunctionCallInfo fcinfo, int columns, Datum *values, bool *nulls)
+{
+	return heap_form_tuple(row_type(fcinfo, columns), values, nulls);
 }
 
 Datum
@@ -183,7 +188,7 @@ pgstrata_state(PG_FUNCTION_ARGS)
 		LWLockRelease(map.lock);
 	}
 #undef PUT
-	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, lengthof(values), values, nulls)));
 }
 
 Datum
@@ -192,7 +197,7 @@ pgstrata_bump(PG_FUNCTION_ARGS)
 	MapToken	token;
 
 	require_tracking();
-	token = history_bump(current_lsn());
+	token = history_bump(TOKEN_BACKUP);
 
 	/* or a crash would make it unknown before the next checkpoint */
 	(void) mapfile_flush(InvalidXLogRecPtr);
@@ -216,7 +221,7 @@ pgstrata_token_status(PG_FUNCTION_ARGS)
 	values[0] = BoolGetDatum(why == NULL);
 	nulls[1] = why == NULL;
 	values[1] = nulls[1] ? (Datum) 0 : CStringGetTextDatum(why);
-	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, lengthof(values), values, nulls)));
 }
 
 static bytea *
@@ -267,13 +272,10 @@ pgstrata_changes(PG_FUNCTION_ARGS)
 	if (SRF_IS_FIRSTCALL())
 	{
 		MemoryContext old;
-		TupleDesc	desc;
 
 		call = SRF_FIRSTCALL_INIT();
 		old = MemoryContextSwitchTo(call->multi_call_memory_ctx);
-		if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-			elog(ERROR, "return type must be a row type");
-		call->tuple_desc = BlessTupleDesc(desc);
+		call->tuple_desc = row_type(fcinfo, 5);
 		state = palloc0(sizeof(ChangesState));
 		state->token = token_argument(fcinfo);
 		state->since = require_token(state->token);
@@ -326,7 +328,7 @@ pgstrata_change_stat(PG_FUNCTION_ARGS)
 	values[0] = Int64GetDatum(count.files);
 	values[1] = Int64GetDatum(count.blocks);
 	values[2] = Int64GetDatum(count.blocks * BLCKSZ);
-	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, lengthof(values), values, nulls)));
 }
 
 /* ------------------------------------------------------------------------
@@ -346,7 +348,7 @@ pgstrata_ptrack_init_lsn(PG_FUNCTION_ARGS)
 	if (lifecycle_refusal() != NULL && !lifecycle_is_starting())
 		PG_RETURN_LSN(InvalidXLogRecPtr);
 	require_tracking();
-	(void) history_bump(current_lsn());
+	(void) history_bump(TOKEN_QUESTION);
 	LWLockAcquire(map.lock, LW_SHARED);
 	lsn = map.header->since_lsn;
 	LWLockRelease(map.lock);
@@ -386,12 +388,13 @@ pgstrata_ptrack_get_pagemapset(PG_FUNCTION_ARGS)
 	PageMapSet	set = {require_lsn(lsn)};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
+	(void) row_type(fcinfo, 3);
 	InitMaterializedSRF(fcinfo, 0);
 	set.desc = result->setDesc;
 	set.store = result->setResult;
 	report_visit_files(put_page_map, &set);
 	require_same(set.since, require_lsn(lsn));
-	(void) history_bump(current_lsn());
+	(void) history_bump(TOKEN_QUESTION);
 	return (Datum) 0;
 }
 
@@ -408,5 +411,5 @@ pgstrata_ptrack_get_change_stat(PG_FUNCTION_ARGS)
 	require_same(count.since, require_lsn(lsn));
 	values[0] = Int64GetDatum(count.files);
 	values[1] = Int64GetDatum(count.blocks);
-	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, lengthof(values), values, nulls)));
 }

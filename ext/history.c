@@ -21,6 +21,8 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
+#include "access/xlogrecovery.h"
 #include "map.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
@@ -37,12 +39,18 @@ history_begin(const char *why, XLogRecPtr lsn)
 	strlcpy(header->since_why, why, sizeof(header->since_why));
 }
 
+static XLogRecPtr
+current_lsn(void)
+{
+	return RecoveryInProgress() ? GetXLogReplayRecPtr(NULL) : GetXLogInsertRecPtr();
+}
+
 /* The running server loses its history: forget all tokens. */
 void
-history_drop(const char *why, XLogRecPtr lsn)
+history_drop(const char *why)
 {
 	LWLockAcquire(map.lock, LW_EXCLUSIVE);
-	history_begin(why, lsn);
+	history_begin(why, current_lsn());
 	LWLockRelease(map.lock);
 	ereport(LOG, (errmsg("pgstrata: history of changes starts anew: %s", why)));
 }
@@ -66,7 +74,8 @@ history_side_forks_changed(void)
  * current generation: those are marks of a bump that was lost in a crash.
  *
  * It never makes a higher generation the lower one, whatever the tokens may
- * be, so no answer can lose a block.
+ * be, so no answer can lose a block. NULL, and nothing has changed, if there
+ * is no memory.
  */
 uint16 *
 history_compaction(uint32 *generation)
@@ -78,7 +87,7 @@ history_compaction(uint32 *generation)
 	uint32		last = *generation;
 
 	if (renumber == NULL)
-		ereport(FATAL, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+		return NULL;
 	renumber[0] = 0;
 	for (uint32 g = 1; g <= PG_UINT16_MAX; g++)
 	{
@@ -140,8 +149,10 @@ compact_running(void)
 	uint32		generation = map_generation();
 	uint16	   *renumber;
 
-	map.shared->compacting = true;
 	renumber = history_compaction(&generation);
+	if (renumber == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	map.shared->compacting = true;
 	renumber_all(renumber);
 	map.shared->side_generation = renumber[map.shared->side_generation];
 	pg_atomic_write_u32(&map.shared->generation, generation);
@@ -157,21 +168,66 @@ compact_running(void)
 					  InvalidXLogRecPtr);
 }
 
+/* Forget the oldest tokens of a kind. */
 static void
-drop_old_tokens(void)
+drop_tokens(uint16 kind, uint32 count)
 {
-	map.header->token_count -= TOKENS_DROPPED;
-	memmove(map.tokens, map.tokens + TOKENS_DROPPED,
-			map.header->token_count * sizeof(MapToken));
+	uint32		kept = 0;
+
+	for (uint32 i = 0; i < map.header->token_count; i++)
+		if (map.tokens[i].kind == kind && count > 0)
+			count--;
+		else
+			map.tokens[kept++] = map.tokens[i];
+	map.header->token_count = kept;
 	for (uint32 page = 0; page < TOKEN_PAGES; page++)
 		map_dirty((char *) map.tokens + page * MAP_PAGE);
 }
 
-/* Make a token, and let all marks from here on be newer than it. */
+static uint32
+count_tokens(uint16 kind)
+{
+	uint32		count = 0;
+
+	for (uint32 i = 0; i < map.header->token_count; i++)
+		if (map.tokens[i].kind == kind)
+			count++;
+	return count;
+}
+
+static void
+make_room_for_token(uint16 kind)
+{
+	if (kind == TOKEN_QUESTION && count_tokens(kind) >= MAX_QUESTIONS)
+		drop_tokens(kind, QUESTIONS_DROPPED);
+	if (map.header->token_count == MAX_TOKENS)
+		drop_tokens(TOKEN_BACKUP, TOKENS_DROPPED);
+}
+
+/* The token of the last question, if no WAL was written since. */
+static const MapToken *
+same_question(uint16 kind)
+{
+	uint32		count = map.header->token_count;
+	const MapToken *last = count > 0 ? &map.tokens[count - 1] : NULL;
+
+	return kind == TOKEN_QUESTION && last != NULL && last->kind == kind &&
+		last->lsn == current_lsn() ? last : NULL;
+}
+
+/*
+ * Make a token, and let all marks from here on be newer than it.
+ *
+ * Its LSN is read when the new generation is there, and under the lock: who
+ * began at or after that LSN began after the generation, whatever came
+ * between, and a later token has no lower one. One read before would be older
+ * than changes that have the generation before.
+ */
 MapToken
-history_bump(XLogRecPtr lsn)
+history_bump(uint16 kind)
 {
 	MapHeader  *header = map.header;
+	const MapToken *same;
 	MapToken	token;
 
 	memset(&token, 0, sizeof(token));
@@ -179,19 +235,25 @@ history_bump(XLogRecPtr lsn)
 		ereport(ERROR, (errmsg("could not make a random token")));
 
 	LWLockAcquire(map.lock, LW_EXCLUSIVE);
-	if (header->token_count == MAX_TOKENS)
-		drop_old_tokens();
+	if ((same = same_question(kind)) != NULL)
+	{
+		token = *same;
+		LWLockRelease(map.lock);
+		return token;
+	}
+	make_room_for_token(kind);
 	if (map_generation() >= MAX_GENERATION)
 		compact_running();
 
-	token.lsn = lsn;
+	token.kind = kind;
 	token.at = GetCurrentTimestamp();
 	token.serial = ++header->serial;
 	token.generation = map_generation() + 1;
-	map.tokens[header->token_count] = token;
-	map_dirty(&map.tokens[header->token_count++]);
 	pg_atomic_write_u32(&map.shared->generation, token.generation);
 	pg_memory_barrier();
+	token.lsn = current_lsn();
+	map.tokens[header->token_count] = token;
+	map_dirty(&map.tokens[header->token_count++]);
 	LWLockRelease(map.lock);
 	return token;
 }
@@ -207,9 +269,12 @@ static char *
 unknown_token(uint32 serial)
 {
 	MapHeader  *header = map.header;
+	uint32		oldest = 0;
 
-	if (header->token_count > 0 && serial < map.tokens[0].serial &&
-		map.tokens[0].serial > 1)
+	while (oldest < header->token_count && map.tokens[oldest].kind != TOKEN_BACKUP)
+		oldest++;
+	if (oldest < header->token_count && serial < map.tokens[oldest].serial &&
+		map.tokens[oldest].serial > 1)
 		return psprintf("the token is older than the oldest that is kept; the history began at %s because %s",
 						timestamptz_to_str(header->since), header->since_why);
 	return psprintf("the token is not of this history, which began at %s because %s",
@@ -257,9 +322,8 @@ history_find_lsn(XLogRecPtr lsn, uint32 *generation)
 	found = map.header->since_lsn != InvalidXLogRecPtr &&
 		map.header->since_lsn <= lsn;
 	*generation = 1;
-	for (uint32 i = 0; i < map.header->token_count; i++)
-		if (map.tokens[i].lsn <= lsn)
-			*generation = map.tokens[i].generation;
+	for (uint32 i = 0; i < map.header->token_count && map.tokens[i].lsn <= lsn; i++)
+		*generation = map.tokens[i].generation;
 	LWLockRelease(map.lock);
 	return found;
 }

@@ -7,15 +7,16 @@
  * if nobody has written to the data directory since without us:
  *
  *	- It is whole, ours, of this cluster (system identifier), and complete.
- *	- postmaster.opts has the inode and the change time on record. The server
- *	  rewrites it at every start, so a start without the library shows, and so
- *	  does a copied or restored data directory.
- *	- The server stopped cleanly: pg_control has the inode, change time and
- *	  checksum on record. Whatever writes it afterwards (pg_resetwal,
- *	  pg_rewind, pg_checksums, a single-user session) shows. And the map's own
- *	  checksum is right.
- *	- The server did not stop cleanly: the control file's redo pointer is one
- *	  of the two on record (mapfile.c): recovery marks what was lost.
+ *	- postmaster.opts has the inode and the modification time on record. The
+ *	  server rewrites it at every start, so a start without the library shows,
+ *	  and so does a copied or restored data directory.
+ *	- The map is clean: pg_control has the inode, modification time and checksum
+ *	  on record. Whatever writes it afterwards (pg_resetwal, pg_rewind,
+ *	  pg_checksums, a single-user session) shows.
+ *	- The map is not clean: pg_control's redo pointer is one of the two on
+ *	  record (mapfile.c), and recovery marks what was lost. The last checkpoint
+ *	  of a server that stops is never on record, and pg_control must not say
+ *	  that the cluster was shut down: anybody may have written to it.
  *
  * In doubt the history is void: it begins anew, and says why. Nothing here
  * stops the server from starting.
@@ -58,6 +59,12 @@
 
 /* A checkpoint unseen by P2 goes on record within this time. */
 #define WORKER_NAP_MS		1000
+
+/* What failed is repeated after as many naps as it failed times, up to this. */
+#define MAX_NAPS			30
+
+/* The log says so when so much of the map is in use. */
+#define NEARLY_FULL_PERCENT	90
 
 /* Why there is no map at all; set in the postmaster, inherited. */
 static char early_refusal[200];
@@ -102,9 +109,11 @@ lifecycle_refusal(void)
 		return "the page map is full: raise pgstrata.map_size and restart";
 	if (!enableFsync)
 		return "fsync is off";
-	if (!map.shared->verified)
-		return "the tracker's worker has not proved the storage tables yet";
-	return NULL;
+	if (map.shared->verified)
+		return NULL;
+	return map.shared->probes_failed > 0 ?
+		"the probe of the storage tables failed and will be repeated, see the server log" :
+		"the tracker's worker has not proved the storage tables yet";
 }
 
 /* Is it only that the worker has not got so far? */
@@ -112,7 +121,7 @@ bool
 lifecycle_is_starting(void)
 {
 	return preloaded && early_refusal[0] == '\0' && map.shared->refusal[0] == '\0' &&
-		!map.shared->verified;
+		!map.shared->verified && map.shared->probes_failed == 0;
 }
 
 /* ------------------------------------------------------------------------
@@ -120,18 +129,25 @@ lifecycle_is_starting(void)
  * ------------------------------------------------------------------------
  */
 
-/* A file's inode and change time in ns; zeros if it is not there. */
-static void
-file_identity(const char *path, uint64 *inode, uint64 *ctime)
+/* Zeros if the file is not there. */
+static FileIdentity
+file_identity(const char *path)
 {
+	FileIdentity identity = {0, 0};
 	struct stat st;
 
-	*inode = *ctime = 0;
 	if (stat(path, &st) == 0)
 	{
-		*inode = st.st_ino;
-		*ctime = (uint64) st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
+		identity.inode = st.st_ino;
+		identity.modified = (uint64) st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
 	}
+	return identity;
+}
+
+static bool
+is_same_file(FileIdentity a, FileIdentity b)
+{
+	return a.inode == b.inode && a.modified == b.modified && a.inode != 0;
 }
 
 static bool
@@ -144,31 +160,37 @@ is_shut_down(const ControlFileData *control)
 static const char *
 doubt(const MapHeader *header, const ControlFileData *control)
 {
-	uint64		inode;
-	uint64		ctime;
-
 	if (header->system_identifier != control->system_identifier)
 		return "the page map is of another cluster";
 	if (header->overflow)
 		return "the page map was full";
-	file_identity(POSTMASTER_OPTS, &inode, &ctime);
-	if (header->opts_inode != inode || header->opts_ctime != ctime || inode == 0)
+	if (!is_same_file(header->opts, file_identity(POSTMASTER_OPTS)))
 		return "the server ran without pgstrata, or the data directory was copied";
-	if (!header->clean)
-		return control->checkPointCopy.redo == header->redo[0] ||
-			control->checkPointCopy.redo == header->redo[1] ? NULL :
-			"the last checkpoint is not on the page map's record";
-	file_identity(XLOG_CONTROL_FILE, &inode, &ctime);
-	if (!is_shut_down(control) || header->control_crc != control->crc ||
-		header->control_inode != inode || header->control_ctime != ctime)
-		return "pg_control was written after the last stop";
+	if (header->clean)
+		return is_shut_down(control) && header->control_crc == control->crc &&
+			is_same_file(header->control, file_identity(XLOG_CONTROL_FILE)) ? NULL :
+			"pg_control was written after the last stop";
+	if (control->checkPointCopy.redo != header->redo[0] &&
+		control->checkPointCopy.redo != header->redo[1])
+		return "the last checkpoint is not on the page map's record";
+	if (is_shut_down(control))
+		return "the server was shut down, but the page map was not saved then";
 	return NULL;
 }
+
+/* What was loaded, for a start that gets nowhere. */
+static struct
+{
+	bool		clean;
+	FileIdentity control;
+	pg_crc32c	control_crc;
+}			loaded;
 
 /* Load the map, or begin a history. */
 static void
 load_map(void)
 {
+	FileIdentity identity = file_identity(XLOG_CONTROL_FILE);
 	bool		control_ok;
 	ControlFileData *control = get_controlfile(DataDir, &control_ok);
 	MapHeader	header;
@@ -198,6 +220,9 @@ load_map(void)
 	else if (!header.clean)
 		history_side_forks_changed();
 
+	loaded.clean = is_shut_down(control);
+	loaded.control = identity;
+	loaded.control_crc = control->crc;
 	map.header->system_identifier = control->system_identifier;
 	map.header->clean = false;
 	map.header->redo[0] = map.header->redo[1] = control->checkPointCopy.redo;
@@ -225,6 +250,7 @@ static void
 start_memory(void)
 {
 	static bool started = false;
+	bool		right;
 
 	if (previous_shmem_startup)
 		previous_shmem_startup();
@@ -236,12 +262,14 @@ start_memory(void)
 			lifecycle_refuse("the page map could not be written");
 		return;
 	}
-	map_after_crash();
+	right = map_after_crash();
 	history_side_forks_changed();
 	map.shared->verified = false;
-	if (map.shared->compacting)
+	map.shared->rewrite = true;
+	if (map.shared->compacting || !right)
 	{
-		history_begin("the server crashed while generations were renumbered",
+		history_begin(right ? "the server crashed while generations were renumbered" :
+					  "a crash damaged the page map in memory",
 					  InvalidXLogRecPtr);
 		map.shared->compacting = false;
 		if (!mapfile_save())
@@ -329,25 +357,30 @@ lifecycle_start(void)
  * ------------------------------------------------------------------------
  */
 
-/* Record a completed checkpoint that is not on record. */
+/*
+ * Record a completed checkpoint that is not on record. If it fails time and
+ * again, as on a full disk, try more and more seldom.
+ */
 static void
 record_checkpoint(void)
 {
+	static uint32 failures = 0;
+	static uint32 naps = 0;
 	ControlFileData *control;
 	bool		control_ok;
 
-	if (GetRedoRecPtr() == map.header->redo[0])
+	if (GetRedoRecPtr() == map.header->redo[0] || naps > 0)
+	{
+		naps -= naps > 0;
 		return;
+	}
 	control = get_controlfile(DataDir, &control_ok);
 	if (control_ok && control->checkPointCopy.redo != map.header->redo[0])
-		(void) mapfile_flush(control->checkPointCopy.redo);
+	{
+		failures = mapfile_flush_seen() ? 0 : failures + 1;
+		naps = failures > 0 ? Min(failures - 1, MAX_NAPS) : 0;
+	}
 	pfree(control);
-}
-
-static XLogRecPtr
-current_lsn(void)
-{
-	return RecoveryInProgress() ? GetXLogReplayRecPtr(NULL) : GetXLogInsertRecPtr();
 }
 
 /* Settings changed under us: while fsync is off, crashes lose what we think is kept. */
@@ -358,26 +391,77 @@ check_settings(void)
 
 	if (had_fsync && !enableFsync)
 	{
-		history_drop("fsync was turned off", current_lsn());
+		history_drop("fsync was turned off");
 		(void) mapfile_flush(InvalidXLogRecPtr);
 	}
 	had_fsync = enableFsync;
 }
 
+/*
+ * The probe could not be made, which is no answer. Leave, to come back: the
+ * postmaster starts the next worker, and nothing of this one is left.
+ */
+static void
+probe_failed(void)
+{
+	uint32		naps = Min(++map.shared->probes_failed, MAX_NAPS);
+
+	EmitErrorReport();
+	FlushErrorState();
+	while (naps-- > 0 && !ShutdownRequestPending)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 WORKER_NAP_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+	proc_exit(1);
+}
+
 static void
 take_up_work(void)
 {
-	uint64		inode;
-	uint64		ctime;
-	bool		proved = probe_tables();
+	volatile bool proved = false;
 
-	file_identity(POSTMASTER_OPTS, &inode, &ctime);
+	PG_TRY();
+	{
+		proved = probe_tables();
+	}
+	PG_CATCH();
+	{
+		probe_failed();
+	}
+	PG_END_TRY();
+
 	LWLockAcquire(map.lock, LW_EXCLUSIVE);
-	map.header->opts_inode = inode;
-	map.header->opts_ctime = ctime;
+	map.header->opts = file_identity(POSTMASTER_OPTS);
 	map.shared->verified = proved;
+	map.shared->probes_failed = 0;
 	LWLockRelease(map.lock);
 	(void) mapfile_flush(InvalidXLogRecPtr);
+}
+
+/* A map that is full, or soon will be, is something to tell once. */
+static void
+watch_room(void)
+{
+	static bool told_full = false;
+	static bool told_nearly = false;
+	MapShared  *shared = map.shared;
+	uint64		used = shared->pages_used - shared->free_count;
+
+	if (shared->overflow && !told_full)
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("pgstrata does not track changes any more: the page map is full"),
+				 errhint("Raise pgstrata.map_size and restart the server. Incremental backups will compare pages until then.")));
+	else if (!told_nearly && !shared->overflow &&
+			 used * 100 >= (uint64) map.arena_pages * NEARLY_FULL_PERCENT)
+		ereport(LOG,
+				(errmsg("pgstrata: %d %% of the page map are in use", (int) (used * 100 / map.arena_pages)),
+				 errhint("Raise pgstrata.map_size before it is full.")));
+	told_full = shared->overflow;
+	told_nearly = used * 100 >= (uint64) map.arena_pages *
+		(told_nearly ? NEARLY_FULL_PERCENT - 5 : NEARLY_FULL_PERCENT);
 }
 
 void
@@ -398,12 +482,15 @@ pgstrata_worker_main(Datum arg)
 		}
 		if (enableFsync)
 			record_checkpoint();
+		watch_room();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 WORKER_NAP_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-	proc_exit(0);
+
+	/* 0 would mean that it is never started again, whoever asked it to go */
+	proc_exit(1);
 }
 
 /* ------------------------------------------------------------------------
@@ -412,26 +499,84 @@ pgstrata_worker_main(Datum arg)
  */
 
 /*
- * The postmaster exits, all children are gone. If the control file says that
- * the cluster was shut down, and the tracker was sound, the map is clean.
+ * All buffers are written, and nobody writes any more. If the control file says
+ * that the cluster was shut down, and the tracker was sound, the map is clean.
  */
 static void
-postmaster_exits(int code, Datum arg)
+save_if_shut_down(void)
 {
 	ControlFileData *control;
 	bool		control_ok;
 
-	if (MyProcPid != PostmasterPid || map.shared == NULL || lifecycle_refusal() != NULL)
+	if (lifecycle_refusal() != NULL || map.shared->compacting)
 		return;
 	control = get_controlfile(DataDir, &control_ok);
-	if (!control_ok || !is_shut_down(control))
+	if (control_ok && is_shut_down(control))
+	{
+		map.header->redo[0] = control->checkPointCopy.redo;
+		map.header->control_crc = control->crc;
+		map.header->control = file_identity(XLOG_CONTROL_FILE);
+		(void) mapfile_save_at_exit(true);
+	}
+	pfree(control);
+}
+
+/*
+ * The start got nowhere: pg_control is as it was when the map was loaded, so
+ * nobody wrote any page. The map is what it was, of a postmaster.opts that may
+ * be new.
+ */
+static void
+save_as_loaded(void)
+{
+	bool		control_ok;
+	ControlFileData *control = get_controlfile(DataDir, &control_ok);
+
+	if (control_ok && control->crc == loaded.control_crc &&
+		is_same_file(loaded.control, file_identity(XLOG_CONTROL_FILE)))
+	{
+		map.header->opts = file_identity(POSTMASTER_OPTS);
+		map.header->control = loaded.control;
+		map.header->control_crc = loaded.control_crc;
+		(void) mapfile_save_at_exit(loaded.clean);
+	}
+	pfree(control);
+}
+
+/* All children are gone. */
+static void
+postmaster_exits(int code, Datum arg)
+{
+	if (MyProcPid != PostmasterPid || map.shared == NULL || map.lock == NULL)
 		return;
-	map.header->redo[0] = control->checkPointCopy.redo;
-	map.header->control_crc = control->crc;
-	file_identity(XLOG_CONTROL_FILE, &map.header->control_inode,
-				  &map.header->control_ctime);
-	if (!mapfile_save_clean())
-		ereport(LOG,
-				(errcode_for_file_access(),
-				 errmsg("pgstrata: could not save page map \"%s\": %m", PAGE_MAP_FILE)));
+	if (lifecycle_is_starting())
+		save_as_loaded();
+	else
+		save_if_shut_down();
+}
+
+/*
+ * The checkpointer exits, after the last checkpoint. The postmaster may have
+ * to wait long for the archiver and for standbys, and be killed meanwhile.
+ */
+static void
+checkpointer_exits(int code, Datum arg)
+{
+	if (code != 0)
+		return;
+	LWLockAcquire(map.lock, LW_EXCLUSIVE);
+	save_if_shut_down();
+	LWLockRelease(map.lock);
+}
+
+/* A process makes a checkpoint. */
+void
+lifecycle_in_checkpoint(void)
+{
+	static bool registered = false;
+
+	if (registered || !AmCheckpointerProcess())
+		return;
+	registered = true;
+	before_shmem_exit(checkpointer_exits, 0);
 }

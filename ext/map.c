@@ -23,6 +23,8 @@
  *	  after its relation's file was unlinked, when no write to it can be in
  *	  flight; the version in its state tells a reader, or a cache, of it.
  *	- Marks are lost only for want of room, and then "overflow" is set.
+ *	- Whatever is not in use by a ready entry is free. The list of free pages
+ *	  says so for speed, and is not believed after a crash of a child.
  *
  * Nothing here raises an error: marks are made inside critical sections.
  *
@@ -155,24 +157,59 @@ map_all_dirty(void)
 	pg_memory_barrier();
 }
 
+/* Can a ready entry be what an insertion left? "taken" are others' pages. */
+static bool
+entry_is_right(const MapEntry *entry, uint8 *taken)
+{
+	if (!map_entry_is_sound(entry))
+		return false;
+	if (entry->chunk == DATABASE_CHUNK)
+		return entry->page == NO_PAGE;
+	if (entry->page >= map.shared->pages_used || taken[entry->page])
+		return false;
+	taken[entry->page] = 1;
+	return true;
+}
+
 /*
- * The children are gone, perhaps in the middle of something. An insertion
- * cut short leaves a busy entry and costs a page; a mark cut short between
- * cell and dirty byte is why all becomes dirty.
+ * The children are gone, perhaps in the middle of something. An insertion cut
+ * short leaves a busy entry; the count and the list of free pages, and the
+ * count of entries, may be anything, and are made anew out of the directory. A
+ * mark cut short between cell and dirty byte is why all becomes dirty.
+ *
+ * False if an entry cannot be right: memory was overwritten. Such are dropped,
+ * and with them what they knew.
  */
-void
+bool
 map_after_crash(void)
 {
-	SpinLockInit(&map.shared->directory_lock);
+	MapShared  *shared = map.shared;
+	uint8	   *taken = calloc(map.arena_pages, 1);
+	bool		right = taken != NULL && shared->pages_used <= map.arena_pages;
+
+	SpinLockInit(&shared->directory_lock);
+	shared->entries = 0;
+	shared->free_count = 0;
+	shared->pages_used = Min(shared->pages_used, map.arena_pages);
 	for (uint32 i = 0; i < map.slots; i++)
 	{
 		MapEntry   *entry = &map.directory[i];
 		uint32		state = pg_atomic_read_u32(&entry->state);
 
-		if (ENTRY_KIND(state) == ENTRY_BUSY)
+		if (ENTRY_KIND(state) == ENTRY_READY && taken != NULL && entry_is_right(entry, taken))
+			shared->entries++;
+		else if (ENTRY_KIND(state) == ENTRY_READY || ENTRY_KIND(state) == ENTRY_BUSY)
+		{
+			right = right && ENTRY_KIND(state) == ENTRY_BUSY;
 			pg_atomic_write_u32(&entry->state, ENTRY_VERSION(state) | ENTRY_DEAD);
+		}
 	}
+	for (uint32 page = 0; taken != NULL && page < shared->pages_used; page++)
+		if (!taken[page])
+			map.free_pages[shared->free_count++] = page;
+	free(taken);
 	map_all_dirty();
+	return right;
 }
 
 /*
@@ -412,11 +449,11 @@ forget_locked(MapEntry *entry)
 	uint32		slot = entry - map.directory;
 	uint32		state = pg_atomic_read_u32(&entry->state);
 
-	if (entry->page != NO_PAGE)
-		map.free_pages[map.shared->free_count++] = entry->page;
-	map.shared->entries--;
 	pg_atomic_write_u32(&entry->state, ENTRY_VERSION(state) | ENTRY_DEAD);
 	map_dirty(entry);
+	map.shared->entries--;
+	if (entry->page != NO_PAGE)
+		map.free_pages[map.shared->free_count++] = entry->page;
 
 	state = pg_atomic_read_u32(&map.directory[(slot + 1) & mask].state);
 	while (ENTRY_KIND(state) == ENTRY_FREE)
@@ -460,7 +497,8 @@ map_forget_fork(RelBackend rel, ForkNumber fork)
 
 /*
  * The database's files, in one tablespace or (InvalidOid) in all, were
- * removed as a directory. Its stamp stays.
+ * removed as a directory. With the last of them its stamp goes: if a database
+ * of that number comes to be again, it is stamped, or its files are.
  */
 void
 map_forget_database(Oid spc, Oid db)
@@ -470,12 +508,11 @@ map_forget_database(Oid spc, Oid db)
 		MapEntry   *entry = &map.directory[i];
 
 		if (ENTRY_KIND(pg_atomic_read_u32(&entry->state)) != ENTRY_READY ||
-			entry->db != db || entry->chunk == DATABASE_CHUNK)
+			entry->db != db)
 			continue;
 		SpinLockAcquire(&map.shared->directory_lock);
 		if (ENTRY_KIND(pg_atomic_read_u32(&entry->state)) == ENTRY_READY &&
-			entry->db == db && entry->chunk != DATABASE_CHUNK &&
-			(spc == InvalidOid || entry->spc == spc))
+			entry->db == db && (spc == InvalidOid || entry->spc == spc))
 			forget_locked(entry);
 		SpinLockRelease(&map.shared->directory_lock);
 	}

@@ -3,13 +3,16 @@
  * map.h
  *	  The map of changed blocks: layout, in memory and on disk.
  *
- * The map is one run of 4 KiB pages, the same in memory and in the file
- * "pgstrata.map" in the data directory:
+ * The map is one run of 4 KiB pages in memory:
  *
  *	page 0			MapHeader
  *	pages 1..32		MapToken[]: the generations that a backup can name
  *	directory		MapEntry[]: an open-addressed hash table
- *	arena			pages of 2048 cells; only those in use are in the file
+ *	arena			pages of 2048 cells
+ *
+ * The file "pgstrata.map" in the data directory begins with the header; then
+ * come groups of pages, in the order in which they were written: a MapGroup,
+ * and the pages that it names. What comes later in the file holds.
  *
  * A cell belongs to one block and holds the generation in which the block
  * was last written; 0 is never. A page of cells covers 2048 blocks, that is
@@ -29,17 +32,20 @@
 
 #define PAGE_MAP_FILE		"pgstrata.map"
 #define MAP_MAGIC			UINT64CONST(0x50414D5254534750)	/* "PGSTRMAP" */
-#define MAP_FORMAT			1
+#define MAP_FORMAT			2
 #define MAP_PAGE			4096
 #define CELLS_PER_PAGE		(MAP_PAGE / sizeof(uint16))
 
 /*
  * 4096 tokens are half a year of hourly backups; older ones are forgotten.
  * Generations are compacted to those with a token when they near 65535, so
- * the limit must be well above MAX_TOKENS.
+ * the limit must be well above MAX_TOKENS. Tokens of questions by LSN, which
+ * may come often, have their own share of it.
  */
 #define MAX_TOKENS			4096
-#define TOKENS_DROPPED		1024
+#define TOKENS_DROPPED		512
+#define MAX_QUESTIONS		512
+#define QUESTIONS_DROPPED	128
 #define MAX_GENERATION		65000
 #define TOKEN_PAGES			(MAX_TOKENS * sizeof(MapToken) / MAP_PAGE)
 
@@ -47,17 +53,21 @@
 typedef struct MapToken
 {
 	uint64		nonce;			/* random: names this history, and no copy */
-	XLogRecPtr	lsn;			/* insert or replay position at the bump */
+	XLogRecPtr	lsn;			/* insert or replay position after the bump */
 	TimestampTz at;
 	uint32		serial;			/* counts bumps, never renumbered */
-	uint32		generation;		/* cells from here on changed since */
+	uint16		generation;		/* cells from here on changed since */
+	uint16		kind;			/* TOKEN_... */
 } MapToken;
 
-StaticAssertDecl(sizeof(MapToken) == 32, "a token must not cross a sector");
+#define TOKEN_BACKUP		0	/* somebody has it, and will ask for it */
+#define TOKEN_QUESTION		1	/* made by a question by LSN, for the next */
+
+StaticAssertDecl(sizeof(MapToken) == 32, "tokens must fill their pages");
 
 /*
  * A directory entry. The key and the page never change while the entry is
- * ready. 32 bytes: it never crosses a sector, so a torn write keeps it whole.
+ * ready.
  */
 typedef struct MapEntry
 {
@@ -73,7 +83,7 @@ typedef struct MapEntry
 	uint16		check;			/* of key and page */
 } MapEntry;
 
-StaticAssertDecl(sizeof(MapEntry) == 32, "an entry must not cross a sector");
+StaticAssertDecl(sizeof(MapEntry) == 32, "entries must fill their pages");
 
 #define ENTRY_FREE			0	/* never used, or nothing after it: probing ends */
 #define ENTRY_DEAD			1	/* forgotten: probing goes on */
@@ -96,9 +106,17 @@ typedef struct MapKey
 	uint32		chunk;
 } MapKey;
 
+/* Tells whether somebody wrote a file, or put another in its place. */
+typedef struct FileIdentity
+{
+	uint64		inode;
+	uint64		modified;		/* in ns; the change time would tell of chown, too */
+} FileIdentity;
+
 /*
- * The first sector of the file, written last in every flush. What changes
- * while the server runs is kept in MapShared and copied in here.
+ * The first sector of the file, and the only one that is ever overwritten:
+ * last in every flush. What changes while the server runs is kept in
+ * MapShared and copied in here.
  */
 typedef struct MapHeader
 {
@@ -106,6 +124,10 @@ typedef struct MapHeader
 	uint32		format;
 	uint32		block_size;
 	uint64		system_identifier;
+
+	/* the file: what lies beyond file_pages is a flush cut short, or nothing */
+	uint64		file_id;		/* random, the same in every group */
+	uint32		file_pages;		/* this one and the groups */
 
 	/* geometry */
 	uint32		slots;			/* of the directory, a power of two */
@@ -124,17 +146,35 @@ typedef struct MapHeader
 
 	/* P6: by what to know that nobody wrote without us */
 	XLogRecPtr	redo[2];		/* of the last flush, and the control file's then */
-	uint64		opts_inode;		/* postmaster.opts, rewritten at every start */
-	uint64		opts_ctime;
-	uint64		control_inode;	/* pg_control, of a clean map */
-	uint64		control_ctime;
+	FileIdentity opts;			/* postmaster.opts, rewritten at every start */
+	FileIdentity control;		/* pg_control, of a clean map */
 	pg_crc32c	control_crc;
-	pg_crc32c	body_crc;		/* tokens, directory, arena of a clean map */
 
 	pg_crc32c	crc;			/* of all before */
 } MapHeader;
 
 StaticAssertDecl(sizeof(MapHeader) <= 512, "the header must fit a sector");
+
+/* 512 KiB: long enough for the disk, short enough to share it. */
+#define GROUP_PAGES			128
+#define GROUP_MAGIC			UINT64CONST(0x50554F5247534750)	/* "PGSGROUP" */
+
+/* One page of the file: which pages of the map follow it there. */
+typedef struct MapGroup
+{
+	uint64		magic;
+	uint64		file_id;
+	uint32		place;			/* of this page in the file */
+	uint32		count;
+	struct
+	{
+		uint32		page;
+		pg_crc32c	crc;
+	}			pages[GROUP_PAGES];
+	pg_crc32c	crc;			/* of all before */
+} MapGroup;
+
+StaticAssertDecl(sizeof(MapGroup) <= MAP_PAGE, "a group's head must fit a page");
 
 /* What is shared by the processes but not kept in the file. */
 typedef struct MapShared
@@ -154,9 +194,15 @@ typedef struct MapShared
 
 	/* written under the map lock */
 	bool		verified;		/* the worker saw the tables used */
+	uint32		probes_failed;	/* without an answer, since the last with one */
 	bool		compacting;		/* cells are being renumbered */
 	uint32		side_generation;
 	char		refusal[200];	/* not empty: cannot be trusted, and why */
+
+	/* the file, under the map lock */
+	bool		rewrite;		/* the file may end in what is half written */
+	uint64		file_inode;
+	uint32		saved_pages;	/* file_pages when the whole map was written */
 
 	/* statistics, under the map lock */
 	uint64		flushes;
@@ -197,7 +243,7 @@ extern Map	map;
 /* map.c */
 extern bool map_create(int megabytes);
 extern bool map_recreate(int megabytes);
-extern void map_after_crash(void);
+extern bool map_after_crash(void);
 extern uint32 map_mark(RelBackend rel, ForkNumber fork, BlockNumber block,
 					   BlockNumber count);
 extern void map_stamp_fork(RelBackend rel, ForkNumber fork);
@@ -235,18 +281,19 @@ map_cells(uint32 page)
 
 /* mapfile.c */
 extern bool mapfile_flush(XLogRecPtr redo);
+extern bool mapfile_flush_seen(void);
 extern void mapfile_flush_or_error(void);
 extern bool mapfile_save(void);
-extern bool mapfile_save_clean(void);
+extern bool mapfile_save_at_exit(bool clean);
 extern bool mapfile_read_header(MapHeader *header, const char **why);
 extern bool mapfile_load(const MapHeader *header, const char **why);
 extern bool mapfile_discard(void);
 
 /* history.c */
 extern void history_begin(const char *why, XLogRecPtr lsn);
-extern void history_drop(const char *why, XLogRecPtr lsn);
+extern void history_drop(const char *why);
 extern void history_side_forks_changed(void);
-extern MapToken history_bump(XLogRecPtr lsn);
+extern MapToken history_bump(uint16 kind);
 extern bool history_find(const char *text, uint32 *generation, char **why);
 extern bool history_find_lsn(XLogRecPtr lsn, uint32 *generation);
 extern char *history_token_text(const MapToken *token);

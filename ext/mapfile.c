@@ -4,25 +4,29 @@
  *	  The map on disk: flush, save, load.
  *
  * The file "pgstrata.map" lies in the top of the data directory (pg_checksums
- * would stumble over it in global/) and mirrors the mapping up to the last
- * arena page in use.
+ * would stumble over it in global/).
  *
- * A flush writes the dirty pages in place and syncs them, then writes the
- * header and syncs again. Only that second step records a redo pointer, so
+ * Nothing in it is overwritten but the header's sector. A flush appends the
+ * dirty pages, in groups that have a checksum for each page, and syncs; then
+ * the header says how long the file is now, and it syncs again. So whatever is
+ * cut short and whatever of it reaches the disk,
+ *
+ *		the file is, as far as its header says, exactly what one flush left,
+ *
+ * every page of that is checked when it is read, and a file that is shorter,
+ * or has a page that fails, is damaged: no crash leaves one. Only with the
+ * header goes a redo pointer on record, so
  *
  *		a redo pointer in the header says that every mark that recovery from
  *		there will not make again is in the file.
  *
- * If power fails in the middle, the file holds some mix of old and new pages
- * under the old or the new header. Cells only grow, and an entry or a token
- * is never split, so a mix has every mark of the older flush; and the control
- * file still names the older checkpoint, whose recovery marks the rest again.
+ * When the file has grown to more than twice what the map needs, and when it
+ * may end in what is half written, mapfile_save() makes a new one and renames
+ * it. So it does with what is not a growth: another size, compacted
+ * generations, a new history.
  *
- * What is not a growth (another size, compacted generations, a new history)
- * is never written in place: mapfile_save() makes a new file and renames it.
- *
- * A flush that fails leaves the header as it was and everything dirty. The
- * next may succeed; if the server crashes before, the control file's redo is
+ * A flush that fails leaves the header and the file's length as they were, and
+ * dirty what was. The next may succeed; if the server crashes before, the control file's redo is
  * not in the header, and the history is void.
  *
  *-------------------------------------------------------------------------
@@ -34,6 +38,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "access/xlog.h"
 #include "catalog/pg_control.h"
 #include "common/controldata_utils.h"
 #include "map.h"
@@ -44,10 +49,21 @@
 
 #define MAP_TEMPORARY	PAGE_MAP_FILE ".tmp"
 
-/* 1 MiB: long enough for the disk, short enough to share it. */
-#define WRITE_PAGES		256
+/* The file may grow to twice what was saved and this many pages: 16 MiB. */
+#define GROWTH_PAGES	4096
 
 #define HEADER_CRC_LENGTH	offsetof(MapHeader, crc)
+#define GROUP_CRC_LENGTH	offsetof(MapGroup, crc)
+
+/* Pages that were dirty until this flush took them, if there is memory for it. */
+static uint8 *taken = NULL;
+
+/* A group on its way. */
+static union
+{
+	MapGroup	head;
+	char		pages[1 + GROUP_PAGES][MAP_PAGE];
+}			group;
 
 static pg_crc32c
 crc_of(const void *data, Size length)
@@ -82,49 +98,110 @@ write_all(int fd, const char *data, Size length, off_t offset)
 	return true;
 }
 
+static bool
+read_all(int fd, char *data, Size length, off_t offset)
+{
+	while (length > 0)
+	{
+		ssize_t		n = pread(fd, data, length, offset);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return false;
+		data += n;
+		offset += n;
+		length -= n;
+	}
+	return true;
+}
+
 static Size
-pages_in_file(void)
+pages_in_use(void)
 {
 	return (map.arena - map.base) / MAP_PAGE + map.shared->pages_used;
 }
 
-/* Write runs of dirty pages; the header is not among them. */
 static bool
-write_dirty_pages(int fd, uint64 *written)
+is_zero(const char *page)
 {
-	Size		end = pages_in_file();
-	Size		page = 1;
+	return page[0] == 0 && memcmp(page, page + 1, MAP_PAGE - 1) == 0;
+}
 
-	while (page < end)
+/*
+ * Copy the next pages that are dirty, or all that are not zero, into the
+ * group. The header is not among them. What is written, and checksummed, is
+ * the copy: others go on marking.
+ */
+static void
+fill_group(Size *page, Size end, bool all)
+{
+	MapGroup   *head = &group.head;
+
+	head->count = 0;
+	while (*page < end && head->count < GROUP_PAGES)
 	{
-		Size		first;
-		uint8	   *next = memchr(&map.dirty[page], 1, end - page);
+		uint8	   *next = all ? &map.dirty[*page] : memchr(&map.dirty[*page], 1, end - *page);
+		char	   *copy = group.pages[1 + head->count];
 
 		if (next == NULL)
+		{
+			*page = end;
 			break;
-		first = page = next - map.dirty;
-		while (page < end && page - first < WRITE_PAGES && map.dirty[page])
-			map.dirty[page++] = 0;
+		}
+		*page = next - map.dirty;
+		*next = 0;
+		if (taken != NULL)
+			taken[*page] = 1;
 
 		/* a mark made from here on makes its page dirty again */
 		pg_memory_barrier();
-		if (!write_all(fd, map.base + first * MAP_PAGE,
-					   (page - first) * MAP_PAGE, first * MAP_PAGE))
+		memcpy(copy, map.base + *page * MAP_PAGE, MAP_PAGE);
+		if (!all || !is_zero(copy))
+		{
+			head->pages[head->count].page = *page;
+			head->pages[head->count].crc = crc_of(copy, MAP_PAGE);
+			head->count++;
+		}
+		(*page)++;
+	}
+}
+
+/* Append groups of the dirty pages, or of all, at the given page of the file. */
+static bool
+append_pages(int fd, uint32 *place, bool all)
+{
+	Size		end = pages_in_use();
+	MapGroup   *head = &group.head;
+
+	for (Size page = 1; page < end;)
+	{
+		memset(group.pages[0], 0, MAP_PAGE);
+		fill_group(&page, end, all);
+		if (head->count == 0)
+			break;
+		head->magic = GROUP_MAGIC;
+		head->file_id = map.header->file_id;
+		head->place = *place;
+		head->crc = crc_of(head, GROUP_CRC_LENGTH);
+		if (!write_all(fd, group.pages[0], (1 + head->count) * MAP_PAGE,
+					   (off_t) *place * MAP_PAGE))
 			return false;
-		*written += page - first;
+		*place += 1 + head->count;
 	}
 	return true;
 }
 
 /* Bring the header up to date, and write it. */
 static bool
-write_header(int fd)
+write_header(int fd, uint32 file_pages)
 {
 	MapHeader  *header = map.header;
 
 	header->magic = MAP_MAGIC;
 	header->format = MAP_FORMAT;
 	header->block_size = BLCKSZ;
+	header->file_pages = file_pages;
 	header->slots = map.slots;
 	header->pages_used = map.shared->pages_used;
 	header->generation = map_generation();
@@ -134,20 +211,30 @@ write_header(int fd)
 	return write_all(fd, (char *) header, MAP_PAGE, 0);
 }
 
-/* The redo pointer that recovery would start from now, or 0. */
-static XLogRecPtr
-control_redo(void)
+/* What the control file says now. */
+typedef struct ControlState
 {
+	XLogRecPtr	redo;			/* recovery would start there; 0: not known */
+	bool		shutting_down;	/* this is the server's last checkpoint */
+} ControlState;
+
+static ControlState
+read_control(void)
+{
+	ControlState state;
 	ControlFileData *control;
 	bool		control_ok;
-	XLogRecPtr	redo;
 
 	LWLockAcquire(ControlFileLock, LW_SHARED);
 	control = get_controlfile(DataDir, &control_ok);
 	LWLockRelease(ControlFileLock);
-	redo = control_ok ? control->checkPointCopy.redo : InvalidXLogRecPtr;
+	state.redo = control_ok ? control->checkPointCopy.redo : InvalidXLogRecPtr;
+
+	/* the checkpoint at the end of recovery says so, too */
+	state.shutting_down = control_ok && control->state == DB_SHUTDOWNING &&
+		!RecoveryInProgress();
 	pfree(control);
-	return redo;
+	return state;
 }
 
 /*
@@ -181,12 +268,94 @@ count_flush(instr_time began, uint64 pages)
 	shared->flushed_at = GetCurrentTimestamp();
 }
 
+/*
+ * Open the file for appending; -1 if a new one must be written. Who knows what
+ * somebody did to the file while the server runs.
+ */
+static int
+open_to_append(void)
+{
+	uint32		length = map.header->file_pages;
+	int			fd = BasicOpenFile(PAGE_MAP_FILE, O_RDWR | PG_BINARY);
+	struct stat st;
+
+	if (fd >= 0 && !map.shared->rewrite && fstat(fd, &st) == 0 &&
+		st.st_ino == map.shared->file_inode && st.st_size >= (off_t) length * MAP_PAGE &&
+		length <= 2 * map.shared->saved_pages + GROWTH_PAGES)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+/* What a flush took that failed is dirty as before. */
+static void
+give_back(void)
+{
+	if (taken == NULL)
+		map_all_dirty();
+	else
+		for (Size page = 1; page < map.bytes / MAP_PAGE; page++)
+			if (taken[page])
+				map.dirty[page] = 1;
+	pg_memory_barrier();
+}
+
+/*
+ * Append what is dirty. If that fails, as on a full disk, the file is as long
+ * as before, and may be appended to.
+ */
 static bool
-flush_locked(XLogRecPtr redo)
+append_and_sync(int fd, uint32 *length)
+{
+	int			save_errno;
+
+	if (taken == NULL)
+		taken = malloc(map.bytes / MAP_PAGE);
+	if (taken != NULL)
+		memset(taken, 0, map.bytes / MAP_PAGE);
+	if (append_pages(fd, length, false) && pg_fdatasync(fd) == 0)
+		return true;
+	save_errno = errno;
+	if (ftruncate(fd, (off_t) map.header->file_pages * MAP_PAGE) == 0)
+		map.shared->rewrite = false;
+	errno = save_errno;
+	return false;
+}
+
+/* Write what is not in the file, then the header with this redo pointer. */
+static bool
+append_dirty(int fd, XLogRecPtr redo, XLogRecPtr at_begin)
+{
+	uint32		length = map.header->file_pages;
+
+	/* until we have done: should we be killed, nobody appends to this */
+	map.shared->rewrite = true;
+	if (append_and_sync(fd, &length))
+	{
+		record_redo(redo, at_begin);
+		if (write_header(fd, length) && pg_fdatasync(fd) == 0)
+		{
+			map.shared->rewrite = false;
+			return true;
+		}
+	}
+	give_back();
+	return false;
+}
+
+/*
+ * The last checkpoint of a server that stops does not go on record: after it
+ * the cluster counts as shut down, so whoever likes may write to it, and the
+ * control file ends with the same redo pointer. That the cluster is as we
+ * left it, only a clean map can say.
+ */
+static bool
+flush_locked(XLogRecPtr redo, bool seen)
 {
 	instr_time	began;
-	uint64		pages = 0;
-	XLogRecPtr	at_begin;
+	ControlState control;
+	uint32		length = map.header->file_pages;
 	int			fd;
 	bool		ok;
 
@@ -195,41 +364,37 @@ flush_locked(XLogRecPtr redo)
 		return false;
 
 	INSTR_TIME_SET_CURRENT(began);
-	at_begin = control_redo();
-	fd = BasicOpenFile(PAGE_MAP_FILE, O_RDWR | PG_BINARY);
-	if (fd < 0 && errno == ENOENT)
+	control = read_control();
+	if (seen)
+		redo = control.redo;
+	if (control.shutting_down)
+		redo = InvalidXLogRecPtr;
+	fd = open_to_append();
+	if (fd < 0)
 	{
-		record_redo(redo, at_begin);
-		return mapfile_save();
+		record_redo(redo, control.redo);
+		length = 0;
+		ok = mapfile_save();
 	}
-	ok = fd >= 0 && write_dirty_pages(fd, &pages) && pg_fdatasync(fd) == 0;
-	if (ok)
+	else if (!(ok = append_dirty(fd, redo, control.redo)))
 	{
-		record_redo(redo, at_begin);
-		ok = write_header(fd) && pg_fdatasync(fd) == 0;
-	}
-	if (!ok)
-	{
-		int			save_errno = errno;
-
-		map_all_dirty();
 		map.shared->flush_failures++;
-		map.header->redo[0] = InvalidXLogRecPtr;
-		errno = save_errno;
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("pgstrata: could not flush page map \"%s\": %m", PAGE_MAP_FILE)));
 	}
-	else
-		count_flush(began, pages);
 	if (fd >= 0)
 		close(fd);
+	if (ok)
+		count_flush(began, map.header->file_pages - length);
+	else
+		map.header->redo[0] = InvalidXLogRecPtr;
 	return ok;
 }
 
 /*
- * Flush. "redo" is recorded if it is valid: only its checkpoint, or one who
- * saw it in the control file, may say it.
+ * Flush. "redo" is recorded if it is valid: only its checkpoint, before it
+ * puts it into the control file, may say it.
  */
 bool
 mapfile_flush(XLogRecPtr redo)
@@ -237,7 +402,22 @@ mapfile_flush(XLogRecPtr redo)
 	bool		ok;
 
 	LWLockAcquire(map.lock, LW_EXCLUSIVE);
-	ok = flush_locked(redo);
+	ok = flush_locked(redo, false);
+	LWLockRelease(map.lock);
+	return ok;
+}
+
+/*
+ * Flush, and record the redo pointer that the control file has when the flush
+ * begins. One that was read before the lock could replace a younger one.
+ */
+bool
+mapfile_flush_seen(void)
+{
+	bool		ok;
+
+	LWLockAcquire(map.lock, LW_EXCLUSIVE);
+	ok = flush_locked(InvalidXLogRecPtr, true);
 	LWLockRelease(map.lock);
 	return ok;
 }
@@ -256,6 +436,20 @@ mapfile_flush_or_error(void)
 				 errhint("Make the data directory writable, or remove pgstrata from shared_preload_libraries.")));
 }
 
+/* A new file's contents; "inode" is the file's. */
+static bool
+write_whole(int fd, uint64 *inode)
+{
+	uint32		length = 1;
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) != 0 ||
+		!pg_strong_random(&map.header->file_id, sizeof(map.header->file_id)))
+		return false;
+	*inode = st.st_ino;
+	return append_pages(fd, &length, true) && write_header(fd, length) && pg_fsync(fd) == 0;
+}
+
 /*
  * Write the whole map to a new file and put it in the old one's place. The
  * caller holds the lock, or is alone.
@@ -263,24 +457,27 @@ mapfile_flush_or_error(void)
 bool
 mapfile_save(void)
 {
-	Size		end = pages_in_file();
 	int			fd = BasicOpenFile(MAP_TEMPORARY, O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
-	bool		ok = fd >= 0;
+	uint64		inode = 0;
+	bool		ok = write_whole(fd, &inode);
 
-	for (Size page = 1; ok && page < end; page += WRITE_PAGES)
-	{
-		Size		n = Min(WRITE_PAGES, end - page);
-
-		memset(&map.dirty[page], 0, n);
-		pg_memory_barrier();
-		ok = write_all(fd, map.base + page * MAP_PAGE, n * MAP_PAGE, page * MAP_PAGE);
-	}
-	ok = ok && write_header(fd) && pg_fsync(fd) == 0;
 	if (fd >= 0)
 		close(fd);
+	map.shared->rewrite = true;
 	ok = ok && durable_rename(MAP_TEMPORARY, PAGE_MAP_FILE, LOG) == 0;
-	if (!ok)
+	if (ok)
 	{
+		map.shared->rewrite = false;
+		map.shared->file_inode = inode;
+		map.shared->saved_pages = map.header->file_pages;
+	}
+	else
+	{
+		int			save_errno = errno;
+
+		/* what a disk is full with should not be ours */
+		(void) unlink(MAP_TEMPORARY);
+		errno = save_errno;
 		map_all_dirty();
 		map.shared->flush_failures++;
 		ereport(LOG,
@@ -291,26 +488,25 @@ mapfile_save(void)
 }
 
 /*
- * At the very end of the postmaster, with all children gone and the control
- * file saying "shut down": the one state in which all of the file is what the
- * memory was, so it gets a checksum. The caller filled the control_ fields.
+ * Nobody writes any more: all of the memory goes to the file. If the map is
+ * clean, the control file says "shut down"; the caller filled the control
+ * fields, and holds the lock or is alone.
  */
 bool
-mapfile_save_clean(void)
+mapfile_save_at_exit(bool clean)
 {
-	uint64		pages = 0;
-	int			fd = BasicOpenFile(PAGE_MAP_FILE, O_RDWR | PG_BINARY);
-	bool		ok = fd >= 0 && write_dirty_pages(fd, &pages) && pg_fdatasync(fd) == 0;
+	int			fd = open_to_append();
+	bool		ok;
 
-	if (ok)
-	{
-		map.header->clean = true;
-		map.header->body_crc = crc_of(map.base + MAP_PAGE,
-									  (pages_in_file() - 1) * MAP_PAGE);
-		ok = write_header(fd) && pg_fdatasync(fd) == 0;
-	}
+	map.header->clean = clean;
+	ok = fd < 0 ? mapfile_save() : append_dirty(fd, InvalidXLogRecPtr, InvalidXLogRecPtr);
+	map.header->clean = false;
 	if (fd >= 0)
 		close(fd);
+	if (!ok)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("pgstrata: could not save page map \"%s\": %m", PAGE_MAP_FILE)));
 	return ok;
 }
 
@@ -319,7 +515,7 @@ bool
 mapfile_read_header(MapHeader *header, const char **why)
 {
 	int			fd = BasicOpenFile(PAGE_MAP_FILE, O_RDONLY | PG_BINARY);
-	ssize_t		n;
+	bool		complete;
 
 	if (fd < 0)
 	{
@@ -327,10 +523,10 @@ mapfile_read_header(MapHeader *header, const char **why)
 			"the page map could not be opened";
 		return false;
 	}
-	n = pread(fd, header, sizeof(MapHeader), 0);
+	complete = read_all(fd, (char *) header, sizeof(MapHeader), 0);
 	close(fd);
 	*why = "the page map is damaged";
-	if (n != sizeof(MapHeader))
+	if (!complete)
 		return false;
 	if (header->magic != MAP_MAGIC)
 		return false;
@@ -341,7 +537,7 @@ mapfile_read_header(MapHeader *header, const char **why)
 	}
 	return header->crc == crc_of(header, HEADER_CRC_LENGTH) &&
 		header->slots > 0 && (header->slots & (header->slots - 1)) == 0 &&
-		header->pages_used <= header->slots &&
+		header->pages_used <= header->slots && header->file_pages > 0 &&
 		header->token_count <= MAX_TOKENS &&
 		header->generation <= PG_UINT16_MAX;
 }
@@ -385,41 +581,70 @@ load_directory(char *image, const MapHeader *header, const uint16 *renumber,
 			return false;
 		}
 
-		/*
-		 * A page beyond the header's count was given out after that header
-		 * was written: its marks are newer than the redo recorded there.
-		 */
-		if (cells != NULL && entry->page < header->pages_used)
+		/* the header's count is younger than the directory */
+		if (cells != NULL && entry->page >= header->pages_used)
+		{
+			*why = "the page map's directory is damaged";
+			return false;
+		}
+		if (cells != NULL)
 			load_cells(cells, (uint16 *) (arena + (Size) entry->page * MAP_PAGE),
 					   renumber);
 	}
 	return true;
 }
 
+/* Read a group, and put its pages in their places. */
+static bool
+read_group(int fd, const MapHeader *header, uint32 *place, char *image, Size image_pages)
+{
+	MapGroup   *head = &group.head;
+	off_t		at = (off_t) *place * MAP_PAGE;
+
+	if (!read_all(fd, group.pages[0], MAP_PAGE, at) ||
+		head->magic != GROUP_MAGIC || head->crc != crc_of(head, GROUP_CRC_LENGTH) ||
+		head->file_id != header->file_id || head->place != *place ||
+		head->count == 0 || head->count > GROUP_PAGES ||
+		head->count >= header->file_pages - *place ||
+		!read_all(fd, group.pages[1], head->count * MAP_PAGE, at + MAP_PAGE))
+		return false;
+	for (uint32 i = 0; i < head->count; i++)
+	{
+		uint32		page = head->pages[i].page;
+
+		if (page == 0 || page >= image_pages ||
+			head->pages[i].crc != crc_of(group.pages[1 + i], MAP_PAGE))
+			return false;
+		memcpy(image + (Size) page * MAP_PAGE, group.pages[1 + i], MAP_PAGE);
+	}
+	*place += 1 + head->count;
+	return true;
+}
+
 /*
- * The file's image in memory of its own. Pages missing at its end are zero:
- * they were given out but never marked, or a clean map's checksum will tell.
+ * The map that the file holds, in memory of its own. Pages that are not in the
+ * file are zero. NULL if anything that the header counts is not as written.
  */
 static char *
-read_image(Size length)
+read_image(const MapHeader *header, Size pages)
 {
-	char	   *image = mmap(NULL, length, PROT_READ | PROT_WRITE,
+	char	   *image = mmap(NULL, pages * MAP_PAGE, PROT_READ | PROT_WRITE,
 							 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	int			fd;
-	Size		done = 0;
-	ssize_t		n = 0;
+	uint32		place = 1;
+	bool		ok;
 
 	if (image == MAP_FAILED)
 		return NULL;
 	fd = BasicOpenFile(PAGE_MAP_FILE, O_RDONLY | PG_BINARY);
-	while (fd >= 0 && done < length &&
-		   (n = pread(fd, image + done, length - done, done)) > 0)
-		done += n;
+	ok = fd >= 0;
+	while (ok && place < header->file_pages)
+		ok = read_group(fd, header, &place, image, pages);
 	if (fd >= 0)
 		close(fd);
-	if (fd < 0 || n < 0)
+	if (!ok)
 	{
-		munmap(image, length);
+		munmap(image, pages * MAP_PAGE);
 		return NULL;
 	}
 	return image;
@@ -433,30 +658,30 @@ read_image(Size length)
 bool
 mapfile_load(const MapHeader *header, const char **why)
 {
-	Size		length = (1 + TOKEN_PAGES + (Size) header->pages_used) * MAP_PAGE +
-		(Size) header->slots * sizeof(MapEntry);
-	char	   *image = read_image(length);
+	Size		pages = 1 + TOKEN_PAGES + header->pages_used +
+		(Size) header->slots * sizeof(MapEntry) / MAP_PAGE;
+	char	   *image = read_image(header, pages);
 	uint16	   *renumber;
 	uint32		generation = header->generation;
-	bool		ok = false;
+	bool		ok;
 
-	*why = "the page map could not be read";
+	*why = "the page map is damaged";
 	if (image == NULL)
 		return false;
-	if (header->clean &&
-		header->body_crc != crc_of(image + MAP_PAGE, length - MAP_PAGE))
-		*why = "the page map's contents fail their checksum";
-	else
+	memcpy(map.header, header, sizeof(MapHeader));
+	memcpy(map.tokens, image + MAP_PAGE, MAX_TOKENS * sizeof(MapToken));
+	renumber = history_compaction(&generation);
+	if (renumber == NULL)
 	{
-		memcpy(map.header, header, sizeof(MapHeader));
-		memcpy(map.tokens, image + MAP_PAGE, MAX_TOKENS * sizeof(MapToken));
-		renumber = history_compaction(&generation);
-		ok = load_directory(image, header, renumber, why);
-		map.shared->side_generation = renumber[header->side_generation & PG_UINT16_MAX];
-		pg_atomic_write_u32(&map.shared->generation, generation);
-		free(renumber);
+		*why = "there was no memory to read the page map";
+		munmap(image, pages * MAP_PAGE);
+		return false;
 	}
-	munmap(image, length);
+	ok = load_directory(image, header, renumber, why);
+	map.shared->side_generation = renumber[header->side_generation & PG_UINT16_MAX];
+	pg_atomic_write_u32(&map.shared->generation, generation);
+	free(renumber);
+	munmap(image, pages * MAP_PAGE);
 	return ok;
 }
 

@@ -52,7 +52,7 @@ pgstrata_measure_off(PG_FUNCTION_ARGS)
 {
 	map.shared->bypass = PG_GETARG_BOOL(0);
 	if (map.shared->bypass)
-		history_drop("the tracker was turned off for a measurement", InvalidXLogRecPtr);
+		history_drop("the tracker was turned off for a measurement");
 	PG_RETURN_VOID();
 }
 

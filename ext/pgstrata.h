@@ -65,6 +65,7 @@ extern void lifecycle_start(void);
 extern void lifecycle_refuse(const char *fmt,...) pg_attribute_printf(1, 2);
 extern const char *lifecycle_refusal(void);
 extern bool lifecycle_is_starting(void);
+extern void lifecycle_in_checkpoint(void);
 extern PGDLLEXPORT void pgstrata_worker_main(Datum arg);
 
 /* protocol.c */

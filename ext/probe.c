@@ -10,7 +10,8 @@
  * mdtruncate() whose arguments are not as its version says.
  *
  * The scratch file has the name of a temporary relation: nobody backs it up,
- * and the server removes it at start if we were killed.
+ * and the server removes it at start if we were killed. A disk that is full, or
+ * no more descriptors, prove nothing: then the probe has to be repeated.
  *
  *-------------------------------------------------------------------------
  */
@@ -182,30 +183,18 @@ probe_unlink(SMgrRelation reln)
 	return step_seen(CALL_UNLINK);
 }
 
-/* Run in the worker. If it says no, it has refused. */
+/*
+ * Run in the worker. If it says no, it has refused; an error says that it
+ * could not find out.
+ */
 bool
 probe_tables(void)
 {
-	MemoryContext context = CurrentMemoryContext;
-	volatile bool proved = false;
+	SMgrRelation reln = open_scratch();
+	bool		proved;
 
-	PG_TRY();
-	{
-		SMgrRelation reln = open_scratch();
-
-		/* a file left by one that was killed goes first */
-		proved = probe_unlink(reln) && probe_growth(reln) &&
-			probe_access(reln) && probe_truncate(reln);
-		proved = probe_unlink(reln) && proved;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		EmitErrorReport();
-		FlushErrorState();
-		lifecycle_refuse("the probe of the storage tables failed, see the server log");
-		proved = false;
-	}
-	PG_END_TRY();
-	return proved;
+	/* a file left by one that was killed goes first */
+	proved = probe_unlink(reln) && probe_growth(reln) &&
+		probe_access(reln) && probe_truncate(reln);
+	return probe_unlink(reln) && proved;
 }

@@ -30,9 +30,13 @@
  *		with a mark that never reached the file.
  *
  * P5	CREATE DATABASE and ALTER DATABASE ... SET TABLESPACE copy files past
- *		the storage layer, and DROP DATABASE removes them: the database is
- *		stamped when its old files are about to go and when its new files are
- *		there, before the transaction commits, or in recovery at the record.
+ *		the storage layer: the database is stamped before its transaction
+ *		commits, or in recovery at the record. DROP DATABASE removes files: what
+ *		the map has of a database is forgotten when its directories are gone,
+ *		by a transaction that has not committed, so nobody can use its number.
+ *		Which database it is, the server says when it has locked it and looked
+ *		at permissions: a name may mean another by then than at the statement's
+ *		beginning, and a statement that is refused must change nothing.
  *
  * P7	A write that does not register with the checkpoint (skipFsync) is made
  *		durable by its transaction, perhaps after a checkpoint that began
@@ -44,6 +48,9 @@
  */
 #include "postgres.h"
 
+#include <dirent.h>
+#include <sys/stat.h>
+
 #include "access/clog.h"
 #include "access/commit_ts.h"
 #include "access/multixact.h"
@@ -51,8 +58,9 @@
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "access/xlogutils.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_database.h"
 #include "catalog/storage_xlog.h"
-#include "commands/dbcommands.h"
 #include "commands/dbcommands_xlog.h"
 #include "interpose.h"
 #include "map.h"
@@ -79,6 +87,7 @@ static uint64 calls[CALL_COUNT];
 static XLogRecPtr unsynced_lsn = NO_UNSYNCED_WRITES;
 
 static ProcessUtility_hook_type previous_utility = NULL;
+static object_access_hook_type previous_access = NULL;
 static void (*previous_dbase_redo) (XLogReaderState *record);
 static void (*previous_smgr_redo) (XLogReaderState *record);
 
@@ -307,6 +316,7 @@ flush_at_first_sync(void)
 		return;
 	last_sync = CheckpointStats.ckpt_sync_t;
 	last_redo = redo;
+	lifecycle_in_checkpoint();
 	(void) mapfile_flush(redo);
 }
 
@@ -351,39 +361,97 @@ tracked_members_sync(const FileTag *tag, char *path)
  */
 
 /*
- * The database whose files the current transaction copies. It is stamped,
- * and the map flushed, before each commit until then: SET TABLESPACE commits
- * in its middle.
+ * The database whose files the current transaction copies. It is stamped, and
+ * the map flushed, before each commit until then: SET TABLESPACE commits in
+ * its middle.
  */
-static char copied_database[NAMEDATALEN];
+static Oid	copied_database = InvalidOid;
 
+/* What the current statement has made or dropped, if it gets that far. */
+static Oid	made_database = InvalidOid;
+static Oid	dropped_database = InvalidOid;
+
+/* It moves a database to another tablespace. */
+static bool moves_database = false;
+
+/* Called by the server while it holds the lock on the object. */
 static void
-stamp_copied_database(void)
+tracked_access(ObjectAccessType access, Oid class, Oid object, int sub, void *arg)
 {
-	Oid			db = get_database_oid(copied_database, true);
-
-	if (OidIsValid(db))
-	{
-		map_stamp_database(db);
-		mapfile_flush_or_error();
-	}
+	if (previous_access)
+		previous_access(access, class, object, sub, arg);
+	if (class != DatabaseRelationId || sub != 0)
+		return;
+	if (access == OAT_POST_CREATE)
+		made_database = copied_database = object;
+	else if (access == OAT_POST_ALTER && moves_database)
+		copied_database = object;
+	else if (access == OAT_DROP)
+		dropped_database = object;
 }
 
-/* The database that a statement copies or removes, or NULL. */
-static const char *
-database_of(Node *stmt)
+static void
+forget_statement(void)
+{
+	made_database = dropped_database = InvalidOid;
+	moves_database = false;
+}
+
+static bool
+is_there(const char *path)
+{
+	struct stat st;
+
+	/* in doubt it is */
+	return stat(path, &st) == 0 || errno != ENOENT;
+}
+
+/* Has the database a directory in any tablespace? */
+static bool
+database_is_there(Oid db)
+{
+	char		path[MAXPGPATH];
+	DIR		   *dir;
+	struct dirent *entry;
+	bool		found;
+
+	snprintf(path, sizeof(path), "base/%u", db);
+	if (is_there(path))
+		return true;
+	if ((dir = opendir("pg_tblspc")) == NULL)
+		return true;
+	found = false;
+	errno = 0;
+	while (!found && (entry = readdir(dir)) != NULL)
+	{
+		snprintf(path, sizeof(path), "pg_tblspc/%s/%s/%u", entry->d_name,
+				 TABLESPACE_VERSION_DIRECTORY, db);
+		found = entry->d_name[0] != '.' && is_there(path);
+		errno = 0;
+	}
+	found = found || errno != 0;
+	closedir(dir);
+	return found;
+}
+
+/* Nothing is left of a database, and nobody can make one of its number now. */
+static void
+forget_if_gone(Oid db)
+{
+	if (OidIsValid(db) && !database_is_there(db))
+		map_forget_database(InvalidOid, db);
+}
+
+static bool
+sets_tablespace(Node *stmt)
 {
 	ListCell   *cell;
 
-	if (IsA(stmt, CreatedbStmt))
-		return ((CreatedbStmt *) stmt)->dbname;
-	if (IsA(stmt, DropdbStmt))
-		return ((DropdbStmt *) stmt)->dbname;
 	if (IsA(stmt, AlterDatabaseStmt))
 		foreach(cell, ((AlterDatabaseStmt *) stmt)->options)
 			if (strcmp(lfirst_node(DefElem, cell)->defname, "tablespace") == 0)
-				return ((AlterDatabaseStmt *) stmt)->dbname;
-	return NULL;
+				return true;
+	return false;
 }
 
 static void
@@ -391,25 +459,42 @@ tracked_utility(PlannedStmt *pstmt, const char *query, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
 				QueryEnvironment *env, DestReceiver *dest, QueryCompletion *qc)
 {
-	const char *name = database_of(pstmt->utilityStmt);
-	bool		drops = IsA(pstmt->utilityStmt, DropdbStmt);
-	Oid			db = InvalidOid;
+	Node	   *stmt = pstmt->utilityStmt;
+	ProcessUtility_hook_type next = previous_utility ? previous_utility :
+		standard_ProcessUtility;
 
-	if (name != NULL)
+	if (!IsA(stmt, CreatedbStmt) && !IsA(stmt, DropdbStmt) && !sets_tablespace(stmt))
 	{
-		/* the files of the old place, or of the database to drop, will go */
-		db = get_database_oid(name, true);
-		if (OidIsValid(db))
-			map_stamp_database(db);
-		if (!drops)
-			strlcpy(copied_database, name, sizeof(copied_database));
+		next(pstmt, query, readOnlyTree, context, params, env, dest, qc);
+		return;
 	}
-	if (previous_utility)
-		previous_utility(pstmt, query, readOnlyTree, context, params, env, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, query, readOnlyTree, context, params, env, dest, qc);
-	if (drops && OidIsValid(db))
-		map_forget_database(InvalidOid, db);
+	forget_statement();
+	moves_database = IsA(stmt, AlterDatabaseStmt);
+	PG_TRY();
+	{
+		next(pstmt, query, readOnlyTree, context, params, env, dest, qc);
+	}
+	PG_CATCH();
+	{
+		/* the files of one that could not be made were removed */
+		forget_if_gone(made_database);
+		forget_statement();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	forget_if_gone(dropped_database);
+	forget_statement();
+}
+
+/* A record of SET TABLESPACE removes one directory of several. */
+static void
+forget_place_if_gone(Oid spc, Oid db)
+{
+	char	   *path = GetDatabasePath(db, spc);
+
+	if (!is_there(path))
+		map_forget_database(spc, db);
+	pfree(path);
 }
 
 static void
@@ -421,10 +506,10 @@ tracked_dbase_redo(XLogReaderState *record)
 	{
 		xl_dbase_drop_rec *drop = (xl_dbase_drop_rec *) XLogRecGetData(record);
 
-		map_stamp_database(drop->db_id);
 		previous_dbase_redo(record);
 		for (int i = 0; i < drop->ntablespaces; i++)
-			map_forget_database(drop->tablespace_ids[i], drop->db_id);
+			forget_place_if_gone(drop->tablespace_ids[i], drop->db_id);
+		forget_if_gone(drop->db_id);
 		return;
 	}
 	previous_dbase_redo(record);
@@ -467,8 +552,11 @@ tracked_transaction(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-			if (copied_database[0] != '\0')
-				stamp_copied_database();
+			if (OidIsValid(copied_database))
+			{
+				map_stamp_database(copied_database);
+				mapfile_flush_or_error();
+			}
 			else if (unsynced_lsn != NO_UNSYNCED_WRITES && unsynced_lsn <= GetRedoRecPtr())
 				mapfile_flush_or_error();
 			break;
@@ -477,7 +565,7 @@ tracked_transaction(XactEvent event, void *arg)
 		case XACT_EVENT_PARALLEL_COMMIT:
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PARALLEL_ABORT:
-			copied_database[0] = '\0';
+			copied_database = InvalidOid;
 			unsynced_lsn = NO_UNSYNCED_WRITES;
 			break;
 		default:
@@ -491,6 +579,8 @@ protocol_install_hooks(void)
 {
 	previous_utility = ProcessUtility_hook;
 	ProcessUtility_hook = tracked_utility;
+	previous_access = object_access_hook;
+	object_access_hook = tracked_access;
 	previous_dbase_redo = RmgrTable[RM_DBASE_ID].rm_redo;
 	RmgrTable[RM_DBASE_ID].rm_redo = tracked_dbase_redo;
 	previous_smgr_redo = RmgrTable[RM_SMGR_ID].rm_redo;

@@ -11,6 +11,7 @@ import pwd
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -39,6 +40,7 @@ logging_collector = off
 log_checkpoints = on
 allow_in_place_tablespaces = on
 restart_after_crash = on
+jit = off
 """
 
 
@@ -146,6 +148,10 @@ pgstrata.map_size = 32
         with open(self.data / "postgresql.conf", "a", encoding="utf-8") as conf:
             conf.write(text + "\n")
 
+    def control_state(self):
+        """DBState of pg_control, the number after system identifier and two versions."""
+        return struct.unpack_from("=I", (self.data / "global" / "pg_control").read_bytes(), 16)[0]
+
     def start(self, patience=60, environment=None):
         """Start; after a kill the old server's children may need a while to go."""
         until = time.monotonic() + patience
@@ -192,6 +198,17 @@ pgstrata.map_size = 32
             if int(fields[1]) == pid:
                 children.append(int(stat.parent.name))
         return children
+
+    def children(self):
+        """Process number and title: not all of them are in pg_stat_activity."""
+        titles = {}
+        try:
+            for pid in self.child_pids():
+                command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+                titles[pid] = command.rstrip(b"\0 ").decode(errors="replace").removeprefix("postgres: ")
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+        return titles
 
     @staticmethod
     def kill(pid):

@@ -10,7 +10,11 @@
  *
  *	 fail		if it says "fail", with EIO, for as long as the file is there;
  *	 stop		if it says "stop": the file "stopped" appears, and the process
- *				waits to be killed.
+ *				waits to be killed;
+ *	 pause		if it says "pause", or "pause" and the process's number: the
+ *				file "stopped" appears, and the process waits until it is gone.
+ *
+ * The step "random" is the making of random bytes, which a token needs.
  *
  *-------------------------------------------------------------------------
  */
@@ -65,18 +69,30 @@ put(const char *directory, const char *name, const char *text)
 	}
 }
 
-/* Log the step; true if it is to fail. */
+/* Wait to be killed, or until the file "stopped" is gone. */
+static void
+wait_stopped(const char *directory, const char *step, int for_ever)
+{
+	char		path[4096];
+
+	put(directory, "stopped", step);
+	snprintf(path, sizeof(path), "%s/stopped", directory);
+	while (for_ever || access(path, F_OK) == 0)
+		usleep(10000);
+}
+
+/* Log the step, and do as ordered; true if it is to fail. */
 static int
-fault(int fd, const char *act)
+obey(const char *step)
 {
 	const char *directory = getenv("PGSTRATA_FAULTS");
-	char		step[64];
 	char		line[80];
 	char		path[4096];
-	char		order[16] = "";
+	char		order[32] = "";
+	int			pid = 0;
 	int			file;
 
-	if (directory == NULL || step_of(fd, act, step, sizeof(step)) == NULL)
+	if (directory == NULL)
 		return 0;
 	snprintf(line, sizeof(line), "%s\n", step);
 	put(directory, "log", line);
@@ -84,17 +100,25 @@ fault(int fd, const char *act)
 	file = open(path, O_RDONLY);
 	if (file < 0)
 		return 0;
-	if (read(file, order, sizeof(order) - 1) < 0)
+	/* not our read(), which would ask for orders */
+	if (pread(file, order, sizeof(order) - 1, 0) < 0)
 		abort();
 	close(file);
 	if (strncmp(order, "stop", 4) == 0)
-	{
-		put(directory, "stopped", line);
-		for (;;)
-			pause();
-	}
+		wait_stopped(directory, line, 1);
+	if (strncmp(order, "pause", 5) == 0 &&
+		(sscanf(order + 5, "%d", &pid) != 1 || pid == getpid()))
+		wait_stopped(directory, line, 0);
 	errno = EIO;
 	return strncmp(order, "fail", 4) == 0;
+}
+
+static int
+fault(int fd, const char *act)
+{
+	char		step[64];
+
+	return step_of(fd, act, step, sizeof(step)) != NULL && obey(step);
 }
 
 #define REAL(call) \
@@ -136,4 +160,33 @@ fdatasync(int fd)
 {
 	REAL(fdatasync);
 	return fault(fd, "sync") ? -1 : real(fd);
+}
+
+/* Servers built with OpenSSL make random bytes so ... */
+int			RAND_bytes(unsigned char *bytes, int count);
+
+int
+RAND_bytes(unsigned char *bytes, int count)
+{
+	REAL(RAND_bytes);
+	return obey("random") ? 0 : real(bytes, count);
+}
+
+/* ... and others so; larger reads are of no interest. */
+ssize_t
+read(int fd, void *data, size_t length)
+{
+	char		link[64];
+	char		path[16];
+	ssize_t		size = 0;
+
+	REAL(read);
+	if (length <= 64)
+	{
+		snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+		size = readlink(link, path, sizeof(path));
+	}
+	if (size == 12 && strncmp(path, "/dev/urandom", 12) == 0 && obey("random"))
+		return -1;
+	return real(fd, data, length);
 }

@@ -5,17 +5,23 @@
 //! environment (clap has merged the two already), the environment beats the file.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use pgstrata_engine::error::{Error, FileContext, Kind, Result};
-use pgstrata_engine::repository::RepositoryOptions;
 use pgstrata_layer::keys::ClusterName;
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::limits;
+use pgstrata_store::repository::{RepositoryOptions, is_secret_option};
 use serde::Deserialize;
 
 use crate::args::Global;
+use crate::value::parse_jobs;
 
 const DEFAULT_FILE: &str = "/etc/pgstrata/pgstrata.toml";
+
+/// Permissions of users who are neither the owner nor in the group of a file.
+const OTHERS: u32 = 0o007;
 
 /// Keys of the file, at the top or in `[clusters.NAME]`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -37,16 +43,21 @@ pub(crate) struct Settings {
     pub(crate) change_source: Option<String>,
     pub(crate) compress: Option<String>,
     pub(crate) wal: Option<String>,
-    pub(crate) archive_timeout: Option<u64>,
+    pub(crate) archive_timeout: Option<String>,
+    pub(crate) max_age: Option<String>,
     pub(crate) checkpoint: Option<String>,
     pub(crate) on_corrupt_page: Option<String>,
     pub(crate) no_page_header_check: Option<bool>,
     pub(crate) require_tracker: Option<bool>,
     pub(crate) audit: Option<String>,
     pub(crate) max_rate: Option<String>,
-    pub(crate) ahead: Option<usize>,
+    pub(crate) push_ahead: Option<usize>,
     pub(crate) spool: Option<PathBuf>,
-    pub(crate) prefetch: Option<usize>,
+    pub(crate) fetch_ahead: Option<usize>,
+    pub(crate) on_hole: Option<String>,
+    pub(crate) hole_timeout: Option<String>,
+    clusters: BTreeMap<String, Settings>,
+    storage: BTreeMap<String, String>,
 }
 
 /// Flags, environment and file together.
@@ -143,16 +154,23 @@ impl Config {
 
     /// Number of workers: as asked for, else one per core.
     pub(crate) fn jobs(&self) -> Result<usize> {
-        match self.global.jobs.or(self.settings.jobs) {
-            Some(0) => Err(Error::new(Kind::Usage, "--jobs must be at least 1")),
-            Some(jobs) if jobs > 256 => Err(Error::new(Kind::Usage, "--jobs must be at most 256")),
-            Some(jobs) => Ok(jobs),
-            None => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
+        let file = self.settings.jobs.map(|jobs| jobs.to_string());
+        match from_file(self.global.jobs, file.as_deref(), "jobs", parse_jobs)? {
+            Some(jobs) => {
+                let workers = limits::workers(jobs);
+                if workers < jobs {
+                    tracing::warn!(
+                        "{workers} workers instead of {jobs}: more would need too many open files"
+                    );
+                }
+                Ok(workers)
+            }
+            None => Ok(limits::workers(0)),
         }
     }
 
     /// The options of this call as flags, for a restore_command that must work without them.
-    /// Secrets stay in the environment and in files.
+    /// Secrets stay in the environment and in files; those on the command line are left out.
     pub(crate) fn as_flags(&self) -> Result<Vec<String>> {
         let mut flags = Vec::new();
         let mut flag = |name: &str, value: Option<String>| {
@@ -176,10 +194,43 @@ impl Config {
             self.global.credentials.as_ref().map(path).transpose()?,
         );
         for (key, value) in &self.global.storage {
-            flags.push(format!("--storage={key}={value}"));
+            if !is_secret_option(key) {
+                flags.push(format!("--storage={key}={value}"));
+            }
         }
         Ok(flags)
     }
+
+    /// What [`Self::as_flags`] leaves out, and where it belongs.
+    pub(crate) fn withheld(&self) -> Option<String> {
+        let keys = self.global.storage.iter().map(|(key, _)| key.as_str());
+        let secrets: Vec<&str> = keys.filter(|key| is_secret_option(key)).collect();
+        (!secrets.is_empty()).then(|| {
+            format!(
+                "{} of --storage {} not written into restore_command, which others can read: without it the restored server \
+                 cannot fetch WAL, so put it into a file of mode 0600 that --credentials or the configuration names, or \
+                 into the server's environment",
+                secrets.join(", "),
+                if secrets.len() == 1 { "is" } else { "are" },
+            )
+        })
+    }
+}
+
+/// The flag's value, else the file's value, which `parse` reads as it would read a flag's.
+pub(crate) fn from_file<T>(
+    flag: Option<T>,
+    file: Option<&str>,
+    key: &str,
+    parse: impl Fn(&str) -> std::result::Result<T, String>,
+) -> Result<Option<T>> {
+    let Some(text) = file.filter(|_| flag.is_none()) else {
+        return Ok(flag);
+    };
+    parse(text).map(Some).map_err(|why| {
+        let what = format!("\"{text}\" is not a value of {key} in the configuration file: {why}");
+        Error::new(Kind::Usage, what)
+    })
 }
 
 /// The flag's value, else the file's value read as a flag's would be.
@@ -214,46 +265,64 @@ fn missing(what: &str, flag: &str, variable: &str) -> Error {
 }
 
 fn read(file: &Path, cluster: Option<&str>) -> Result<(Settings, BTreeMap<String, String>)> {
-    let invalid = |e: &dyn std::fmt::Display| {
-        let text = e.to_string();
+    let text = std::fs::read_to_string(file)
+        .context(|| format!("could not read configuration file \"{}\"", file.display()))?;
+    let invalid = |error: &toml::de::Error| {
+        let line = error.span().map(|span| {
+            let before = text.get(..span.start).unwrap_or_default();
+            format!(", line {}", before.matches('\n').count() + 1)
+        });
         Error::new(
             Kind::Usage,
             format!(
-                "could not read configuration file \"{}\": {}",
+                "could not read configuration file \"{}\"{}: {}",
                 file.display(),
-                text.trim()
+                line.unwrap_or_default(),
+                error.message().replace('\n', " ")
             ),
         )
     };
-    let text = std::fs::read_to_string(file)
-        .context(|| format!("could not read configuration file \"{}\"", file.display()))?;
+    // Read as a whole first: only this knows the line of a mistake.
+    let mut whole: Settings = toml::from_str(&text).map_err(|e| invalid(&e))?;
+    let nested =
+        |(_, own): &(&String, &Settings)| !own.clusters.is_empty() || !own.storage.is_empty();
+    if let Some((name, _)) = whole.clusters.iter().find(nested) {
+        let what = format!(
+            "could not read configuration file \"{}\": [clusters.{name}] holds a table",
+            file.display()
+        );
+        let hint = "write [clusters.NAME] and [storage] at the top level";
+        return Err(Error::new(Kind::Usage, what).hint(hint));
+    }
+    // The top level names the cluster whose table then overrides the top level.
     let mut table: toml::Table = text.parse().map_err(|e| invalid(&e))?;
     let clusters = table.remove("clusters");
-    let storage = match table.remove("storage") {
-        Some(value) => value.try_into().map_err(|e| invalid(&e))?,
-        None => BTreeMap::new(),
-    };
-    // The top level names the cluster whose table then overrides the top level.
-    let top: Settings = toml::Value::Table(table.clone())
-        .try_into()
-        .map_err(|e| invalid(&e))?;
-    let name = cluster.map(str::to_owned).or(top.cluster);
-    if let Some(clusters) = clusters {
-        let mut clusters: BTreeMap<String, toml::Table> =
-            clusters.try_into().map_err(|e| invalid(&e))?;
-        if let Some(own) = name.and_then(|n| clusters.remove(&n)) {
-            table.extend(own);
-        }
+    table.remove("storage");
+    let name = cluster.or(whole.cluster.as_deref());
+    let own = clusters
+        .as_ref()
+        .zip(name)
+        .and_then(|(all, name)| all.get(name));
+    if let Some(own) = own.and_then(toml::Value::as_table) {
+        table.extend(own.clone());
     }
-    let settings = toml::Value::Table(table)
-        .try_into()
-        .map_err(|e| invalid(&e))?;
-    Ok((settings, storage))
+    let storage = std::mem::take(&mut whole.storage);
+    let settings = toml::Value::Table(table).try_into();
+    Ok((settings.map_err(|e| invalid(&e))?, storage))
 }
 
 fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
-    let text = std::fs::read_to_string(file)
-        .context(|| format!("could not read credentials file \"{}\"", file.display()))?;
+    let failed = || format!("could not read credentials file \"{}\"", file.display());
+    let metadata = std::fs::metadata(file).context(failed)?;
+    if metadata.is_file() && metadata.permissions().mode() & OTHERS != 0 {
+        let what = format!(
+            "credentials file \"{}\" can be read or written by every user of this machine",
+            file.display()
+        );
+        let hint = format!("run: chmod o-rwx \"{}\"", file.display());
+        return Err(Error::new(Kind::Refused, what).hint(hint));
+    }
+    let text = std::fs::read_to_string(file).context(failed)?;
     // The parser's message would show the line, and with it the secret.
     toml::from_str(&text).map_err(|_| {
         Error::new(
@@ -294,6 +363,32 @@ mod tests {
     fn an_unknown_key_is_an_error_that_names_it() {
         let error = read_text("repoo = 'x'\n", None).unwrap_err();
         assert!(error.to_string().contains("repoo"), "{error}");
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_line() {
+        for (text, line) in [
+            ("repo = 'x'\n\nrepoo = 'x'\n", "line 3"),
+            ("repo = 'x'\n[clusters.a]\njobs = 'many'\n", "line 3"),
+            ("repo = 'x'\njobs 3\n", "line 2"),
+        ] {
+            let error = read_text(text, None).unwrap_err().to_string();
+            assert!(error.contains(line) && !error.contains('\n'), "{error}");
+        }
+        let error = read_text("[clusters.a.storage]\nk = 'v'\n", None).unwrap_err();
+        assert!(error.to_string().contains("clusters.a"), "{error}");
+    }
+
+    #[test]
+    fn credentials_that_everybody_can_read_are_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret_access_key = 'hunter2'\n").unwrap();
+        for (mode, refused) in [(0o600, false), (0o640, false), (0o644, true), (0o602, true)] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(file.path(), permissions).unwrap();
+            let kind = read_credentials(file.path()).map_err(|error| error.kind());
+            assert_eq!(kind.err(), refused.then_some(Kind::Refused), "{mode:o}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ Continuous archiving (postgresql.conf):
   archive_mode = on
   archive_command = 'pgstrata --repo file:///var/lib/pgstrata --cluster main archive-push %p'
 
-Exit codes: 0 done; 1 archive-get: certainly not in the archive; 2 usage; 3 done with
+Exit codes: 0 done; 1 archive-get: the archive ends before it; 2 usage; 3 done with
 warnings; 10 and above: one code for each kind of error (docs/OPERATIONS.md).";
 
 pub(crate) const INIT: &str = "\
@@ -32,14 +32,8 @@ pub(crate) const BACKUP: &str = "\
 Examples:
   pgstrata backup -D /var/lib/postgresql/15/main      incremental when it can be, else full
   pgstrata backup --type full --jobs 8                a new chain, for example every week
-  pgstrata backup --dry-run                           what would be done, and why
-  pgstrata backup --max-rate 100M --checkpoint spread for a server that must not notice
-  pgstrata backup --shares 64                         other hosts help: pgstrata backup-share";
-
-pub(crate) const BACKUP_SHARE: &str = "\
-Examples:
-  pgstrata backup -D /srv/main --shares 64      on the server's host: leads, and makes shares
-  pgstrata backup-share -D /srv/main            on each other host that sees the directory";
+  pgstrata backup --dry-run                           what it would do, and why
+  pgstrata backup --max-rate 100M --checkpoint spread for a server that must not notice";
 
 pub(crate) const ARCHIVE_PUSH: &str = "\
 In postgresql.conf:
@@ -48,27 +42,22 @@ In postgresql.conf:
 
 pub(crate) const ARCHIVE_GET: &str = "\
 In postgresql.conf, where \"restore\" writes it:
-  restore_command = 'pgstrata --repo file:///var/lib/pgstrata --cluster main archive-get %f %p'";
+  restore_command = 'exec pgstrata --repo file:///var/lib/pgstrata --cluster main archive-get %f %p'
+For a standby that also streams: ... archive-get --on-hole=end %f %p";
 
 pub(crate) const RESTORE: &str = "\
 Examples:
   pgstrata restore --target-dir DIR                                     to the end of the archive
-  pgstrata restore --target-dir DIR --type time --target '2026-11-21 09:33:05+00' --plan
-  pgstrata restore --target-dir DIR --type lsn --target 0/5A3C1D8 --target-action promote
-  pgstrata restore 20261121-093305F --target-dir DIR --type immediate   to the end of that backup
-  pgstrata restore --target-dir DIR --type standby                      as a standby
-  pgstrata restore --target-dir DIR --tablespace-map /fast=/restore/fast
-  pgstrata restore --target-dir DIR --shares 64            others help: pgstrata restore-share";
-
-pub(crate) const RESTORE_SHARE: &str = "\
-Examples:
-  pgstrata restore --target-dir /srv/new --shares 64      on one host: leads, and makes shares
-  pgstrata restore-share --target-dir /srv/new            on each other host that sees the directory";
+  pgstrata restore --target-dir DIR --target-type time --target '2026-11-21 09:33:05+00' --dry-run
+  pgstrata restore --target-dir DIR --target-type lsn --target 0/5A3C1D8 --target-action promote
+  pgstrata restore 20261121-093305F --target-dir DIR --target-type immediate   to the end of that backup
+  pgstrata restore --target-dir DIR --target-type standby               as a standby
+  pgstrata restore --target-dir DIR --tablespace-map /fast=/restore/fast";
 
 pub(crate) const INFO: &str = "\
 Examples:
   pgstrata info                            every backup in one line
-  pgstrata info 20261121-093305F           all there is to tell of one
+  pgstrata info 20261121-093305F           everything about one backup
   pgstrata --output json info | jq '.layers[-1].finished_at'";
 
 pub(crate) const VERIFY: &str = "\
@@ -79,15 +68,16 @@ Examples:
 
 pub(crate) const MERGE: &str = "\
 Examples:
-  pgstrata merge LABEL --dry-run           which layers, and which of them can go
-  pgstrata merge LABEL --confirm           LABEL and all it stands on as one full layer
-  pgstrata merge LABEL --into OLDER        the layers from OLDER to LABEL as one increment";
+  pgstrata merge --dry-run                 which layers, and which of them can go
+  pgstrata merge LABEL                     LABEL and all it stands on as one more, full layer
+  pgstrata merge LABEL --remove-inputs     the same, and the merged layers go
+  pgstrata merge LABEL --from OLDER        the layers from OLDER to LABEL as one increment";
 
 pub(crate) const EXPIRE: &str = "\
 Examples:
-  pgstrata expire --keep-full 2            what would go
-  pgstrata expire --keep-full 2 --confirm
-  pgstrata expire --keep-days 14 --max-chain 30 --confirm    incremental for ever";
+  pgstrata expire --keep-full 2 --dry-run            what would go
+  pgstrata expire --keep-full 2                      remove it
+  pgstrata expire --keep-days 14 --max-chain 30      incremental for ever";
 
 pub(crate) const TRACKER: &str = "\
 Examples:

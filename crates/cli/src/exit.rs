@@ -1,17 +1,23 @@
 //! Exit codes, one for each kind of error. `docs/OPERATIONS.md` lists them.
 
-use pgstrata_engine::error::Kind;
+use pgstrata_store::error::Kind;
 
 /// Done, with warnings that need a look.
 pub(crate) const WARNINGS: u8 = 3;
 
-/// `archive-get`: the file is certainly not in the archive.
+/// `archive-get`: the archive ends before the file.
 pub(crate) const NOT_IN_ARCHIVE: u8 = 1;
 
 /// `archive-get`: anything else. PostgreSQL stops recovery for codes above 125;
 /// lower ones it takes for the end of the archive (`RestoreArchivedFile()` in
 /// `xlogarchive.c`).
 pub(crate) const STOP_RECOVERY: u8 = 255;
+
+/// The arguments make no sense.
+pub(crate) const USAGE: u8 = 2;
+
+/// A mistake of ours, as Rust has it.
+pub(crate) const PANIC: u8 = 101;
 
 /// The exit code for `kind`.
 pub(crate) fn code(kind: Kind) -> u8 {

@@ -1,57 +1,132 @@
 //! Standard output: text for people, JSON for programs. Logs go to standard error.
 
+use std::env;
+use std::ffi::OsString;
 use std::io::{self, Write};
 
-use pgstrata_engine::error::Error;
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::args::{LogLevel, Output};
 use crate::exit;
 use crate::progress::AboveBar;
+use crate::terminal;
 
-/// Writes to standard output; a closed pipe is the reader's wish and no error.
-pub(crate) fn print(text: &str) {
+/// Writes to standard output. A closed pipe is no error: its reader has read enough.
+///
+/// # Errors
+/// When standard output does not take the text; a full disk must not look like an empty answer.
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written
+            .context(|| "could not write to standard output".to_owned())
+            .map_err(|error| error.hint("the command did its work, and only this output is lost")),
+    }
 }
 
-/// Writes `document` as JSON, with `schema` (`name/version`) as its first key.
-pub(crate) fn print_json(schema: &str, document: &impl Serialize) {
-    let mut object = serde_json::Map::new();
-    object.insert(
-        "schema".to_owned(),
-        Value::from(format!("pgstrata.{schema}")),
-    );
-    match serde_json::to_value(document) {
-        Ok(Value::Object(fields)) => object.extend(fields),
-        Ok(other) => {
-            object.insert("value".to_owned(), other);
-        }
-        Err(error) => {
-            object.insert("error".to_owned(), Value::from(error.to_string()));
-        }
-    }
-    if let Ok(text) = serde_json::to_string_pretty(&object) {
-        print(&format!("{text}\n"));
-    }
+/// A document as programs read it: its schema first, then its fields in their own order.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    schema: String,
+    #[serde(flatten)]
+    fields: &'a T,
+}
+
+/// Writes `fields` as JSON, with `schema` (`name/version`) as its first key; `docs/schema/` describes each.
+///
+/// # Errors
+/// As [`print()`], and for a path that is not UTF-8.
+pub(crate) fn print_json(schema: &str, fields: &impl Serialize) -> Result<()> {
+    let schema = format!("pgstrata.{schema}");
+    let text = serde_json::to_string_pretty(&Document { schema, fields }).map_err(|error| {
+        let what = format!("could not write the report as JSON: {error}");
+        Error::new(Kind::Unsupported, what)
+    })?;
+    print(&format!("{text}\n"))
 }
 
 /// Shows a failure: for people on standard error, for programs on standard output too.
-pub(crate) fn print_error(error: &Error, output: Output) {
-    let mut err = io::stderr().lock();
-    let _ = writeln!(err, "pgstrata: error: {error}");
-    if let Some(hint) = error.hint_text() {
-        let _ = writeln!(err, "pgstrata: hint: {hint}");
+pub(crate) fn print_error(error: &Error, output: Output, exit_code: u8) {
+    if exit_code == exit::NOT_IN_ARCHIVE {
+        // How every recovery ends, and what a standby is told every five seconds: not a line in the server's log.
+        tracing::info!("the archive ends here: {error}");
+    } else {
+        let mut err = io::stderr().lock();
+        let _ = writeln!(err, "pgstrata: error: {error}");
+        if let Some(hint) = error.hint_text() {
+            let _ = writeln!(err, "pgstrata: hint: {hint}");
+        }
     }
     if output == Output::Json {
         let document = json!({
             "kind": exit::name(error.kind()),
-            "exit_code": exit::code(error.kind()),
+            "exit_code": exit_code,
             "message": error.to_string(),
             "hint": error.hint_text(),
         });
-        print_json("error/1", &document);
+        // There is no better place left to say that this failed too.
+        let _ = print_json("error/1", &document);
+    }
+}
+
+/// Shows arguments that are not understood, or the help that was asked for.
+///
+/// # Errors
+/// When standard output does not take the help.
+pub(crate) fn print_usage(told: &clap::Error, output: Output, exit_code: u8) -> Result<()> {
+    if told.use_stderr() && output == Output::Json {
+        print_error(&usage_error(told), output, exit_code);
+        return Ok(());
+    }
+    match told.print() {
+        Err(error) if !told.use_stderr() && error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context(|| "could not write to standard output".to_owned())
+        }
+        // A closed standard error takes nothing from the exit code.
+        _ => Ok(()),
+    }
+}
+
+/// What clap says in paragraphs, as one message and one hint.
+fn usage_error(told: &clap::Error) -> Error {
+    use clap::error::ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand, MissingSubcommand};
+    let missing = [DisplayHelpOnMissingArgumentOrSubcommand, MissingSubcommand];
+    if missing.contains(&told.kind()) {
+        return Error::new(Kind::Usage, "no command was given")
+            .hint("\"pgstrata --help\" lists the commands");
+    }
+    let text = told.to_string();
+    let mut paragraphs = text.split("\n\n").map(|paragraph| {
+        let lines = paragraph.lines().map(str::trim);
+        lines.collect::<Vec<_>>().join(" ")
+    });
+    let message = paragraphs.next().unwrap_or_default();
+    let message = message.trim_start_matches("error: ").to_owned();
+    let tip = paragraphs.find_map(|text| text.strip_prefix("tip: ").map(str::to_owned));
+    let hint =
+        tip.unwrap_or_else(|| "\"pgstrata COMMAND --help\" describes the options".to_owned());
+    Error::new(Kind::Usage, message).hint(hint)
+}
+
+/// Whether programs read what `arguments`, which were not understood, ask for.
+pub(crate) fn wanted_by(arguments: &[OsString]) -> Output {
+    let words = || arguments.iter().skip(1).take_while(|word| *word != "--");
+    let pairs = words().zip(words().skip(1));
+    let mut told = words()
+        .filter_map(|word| word.to_str()?.strip_prefix("--output=").map(str::to_owned))
+        .chain(
+            pairs
+                .filter(|(option, _)| *option == "--output")
+                .map(|(_, value)| value.to_string_lossy().into_owned()),
+        );
+    let of_environment = || env::var("PGSTRATA_OUTPUT").ok();
+    match told.next().or_else(of_environment).as_deref() {
+        Some("json") => Output::Json,
+        _ => Output::Text,
     }
 }
 
@@ -64,11 +139,14 @@ pub(crate) fn start_log(level: LogLevel) {
         LogLevel::Debug => tracing::Level::DEBUG,
     };
     let others = level.min(tracing::Level::WARN);
-    let filter = format!("{others},pgstrata={level},pgstrata_engine={level}");
+    let filter =
+        format!("{others},pgstrata={level},pgstrata_engine={level},pgstrata_store={level}");
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
         .with_writer(|| AboveBar)
         .with_target(false)
-        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        .with_ansi(terminal::has_colours())
+        // It would say so where it cannot: on standard error, and end the program there.
+        .log_internal_errors(false)
         .init();
 }

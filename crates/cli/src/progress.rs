@@ -1,12 +1,14 @@
 //! Shows how far a long act has come: a bar on a terminal, else a log line now and then.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanBytes, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
-use pgstrata_engine::progress::{Progress, Reading};
+use indicatif::{HumanBytes, HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
+use pgstrata_store::progress::{Progress, Reading};
 use tokio::task::JoinHandle;
+
+use crate::terminal;
 
 /// Often enough to see that it lives, seldom enough for a log file.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -30,20 +32,76 @@ impl io::Write for AboveBar {
     }
 }
 
+/// A command that takes a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Backup,
+    Restore,
+    Merge,
+    Expire,
+    Verify,
+}
+
+impl Act {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Backup => "backup",
+            Self::Restore => "restore",
+            Self::Merge => "merge",
+            Self::Expire => "expire",
+            Self::Verify => "verify",
+        }
+    }
+
+    /// What has happened to pages, and to bytes of the repository.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Backup => ("stored", "stored"),
+            Self::Restore => ("restored", "fetched"),
+            Self::Merge | Self::Expire => ("merged", "fetched"),
+            Self::Verify => ("verified", "read"),
+        }
+    }
+
+    /// What goes on when every byte is done.
+    const fn end(self) -> &'static str {
+        match self {
+            Self::Backup => "waiting for WAL",
+            Self::Restore => "making files durable",
+            Self::Merge | Self::Expire => "reading back, then removing",
+            Self::Verify => "looking at WAL",
+        }
+    }
+
+    fn counts(self, now: Reading) -> String {
+        let (pages, bytes) = self.words();
+        format!(
+            "{} pages {pages}, {} {bytes}",
+            HumanCount(now.pages),
+            HumanBytes(now.stored_bytes)
+        )
+    }
+}
+
+/// Whether there is nothing left whose time could be told.
+const fn is_over(now: Reading) -> bool {
+    now.total_bytes > 0 && now.done_bytes >= now.total_bytes
+}
+
 /// Draws until dropped.
 pub(crate) struct Display(JoinHandle<()>, Option<ProgressBar>);
 
 impl Display {
     /// Starts to show `progress` of `act` on standard error; nothing when not `wanted`.
-    pub(crate) fn start(act: &'static str, progress: &Progress, wanted: bool) -> Self {
+    pub(crate) fn start(act: Act, progress: &Progress, wanted: bool) -> Self {
         let progress = progress.clone();
         if !wanted {
             return Self(tokio::spawn(std::future::ready(())), None);
         }
-        if io::stderr().is_terminal() {
-            let bar = bar(act);
+        if terminal::can_redraw() {
+            let bar = TERMINAL.add(ProgressBar::no_length().with_prefix(act.name()));
             let shown = bar.clone();
-            return Self(tokio::spawn(draw(shown, progress)), Some(bar));
+            return Self(tokio::spawn(draw(act, shown, progress)), Some(bar));
         }
         Self(tokio::spawn(log_lines(act, progress)), None)
     }
@@ -58,40 +116,56 @@ impl Drop for Display {
     }
 }
 
-fn bar(act: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template(
-        "{prefix} {wide_bar} {percent:>3}% {bytes}/{total_bytes} {msg} {binary_bytes_per_sec} ETA {eta}",
-    );
-    let bar = TERMINAL.add(ProgressBar::no_length().with_prefix(act));
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
+fn style(is_over: bool) -> ProgressStyle {
+    let template = if is_over {
+        "{prefix} {wide_bar} {percent:>3}% {bytes}/{total_bytes}, {msg}"
+    } else {
+        "{prefix} {wide_bar} {percent:>3}% {bytes}/{total_bytes}, {msg}, {binary_bytes_per_sec}, ETA {eta}"
+    };
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-async fn draw(bar: ProgressBar, progress: Progress) {
+async fn draw(act: Act, bar: ProgressBar, progress: Progress) {
+    let mut was_over = false;
+    bar.set_style(style(was_over));
     loop {
         let now = progress.read();
+        if is_over(now) != was_over {
+            was_over = is_over(now);
+            bar.set_style(style(was_over));
+        }
         if now.total_bytes > 0 {
             bar.set_length(now.total_bytes);
         }
-        bar.set_message(format!(
-            "{} pages, {} stored",
-            now.pages,
-            HumanBytes(now.stored_bytes)
-        ));
+        let counts = act.counts(now);
+        bar.set_message(match was_over {
+            true => format!("{counts}, {}", act.end()),
+            false => counts,
+        });
         bar.set_position(now.done_bytes);
         tokio::time::sleep(DRAW_EVERY).await;
     }
 }
 
-async fn log_lines(act: &'static str, progress: Progress) {
+async fn log_lines(act: Act, progress: Progress) {
     let started = Instant::now();
     loop {
         tokio::time::sleep(LINE_EVERY).await;
-        tracing::info!("{act}: {}", line(progress.read(), started.elapsed()));
+        let line = line(act, progress.read(), started.elapsed());
+        tracing::info!("{}: {line}", act.name());
     }
 }
 
-fn line(now: Reading, elapsed: Duration) -> String {
+fn line(act: Act, now: Reading, elapsed: Duration) -> String {
+    let done = format!(
+        "{} of {}, {}",
+        HumanBytes(now.done_bytes),
+        HumanBytes(now.total_bytes),
+        act.counts(now)
+    );
+    if is_over(now) {
+        return format!("{done}, {}", act.end());
+    }
     let rate = u128::from(now.done_bytes) * 1000 / elapsed.as_millis().max(1);
     let rate = u64::try_from(rate).unwrap_or(u64::MAX);
     let left = now.total_bytes.saturating_sub(now.done_bytes);
@@ -101,14 +175,7 @@ fn line(now: Reading, elapsed: Duration) -> String {
         }
         _ => "unknown".to_owned(),
     };
-    format!(
-        "{} of {}, {} pages, {} stored, {}/s, ETA {eta}",
-        HumanBytes(now.done_bytes),
-        HumanBytes(now.total_bytes),
-        now.pages,
-        HumanBytes(now.stored_bytes),
-        HumanBytes(rate),
-    )
+    format!("{done}, {}/s, ETA {eta}", HumanBytes(rate))
 }
 
 #[cfg(test)]
@@ -123,11 +190,40 @@ mod tests {
             pages: 12_800,
             stored_bytes: 40 << 20,
         };
-        let text = line(now, Duration::from_secs(10));
+        let text = line(Act::Backup, now, Duration::from_secs(10));
         assert_eq!(
             text,
-            "100.00 MiB of 300.00 MiB, 12800 pages, 40.00 MiB stored, 10.00 MiB/s, ETA 20 seconds"
+            "100.00 MiB of 300.00 MiB, 12,800 pages stored, 40.00 MiB stored, 10.00 MiB/s, ETA 20 seconds"
         );
+    }
+
+    #[test]
+    fn a_restore_restores_and_fetches() {
+        let now = Reading {
+            total_bytes: 300 << 20,
+            done_bytes: 100 << 20,
+            pages: 12_800,
+            stored_bytes: 40 << 20,
+        };
+        let text = line(Act::Restore, now, Duration::from_secs(10));
+        assert!(
+            text.contains("12,800 pages restored, 40.00 MiB fetched"),
+            "{text}"
+        );
+        assert!(!text.contains(" stored"), "{text}");
+    }
+
+    #[test]
+    fn what_is_only_waited_for_has_no_eta() {
+        let now = Reading {
+            total_bytes: 300 << 20,
+            done_bytes: 300 << 20,
+            pages: 1,
+            stored_bytes: 1,
+        };
+        let text = line(Act::Backup, now, Duration::from_secs(10));
+        assert!(text.ends_with(", waiting for WAL"), "{text}");
+        assert!(!text.contains("ETA"), "{text}");
     }
 
     #[test]
@@ -138,6 +234,6 @@ mod tests {
             pages: 0,
             stored_bytes: 0,
         };
-        assert!(line(now, Duration::from_secs(1)).ends_with("ETA unknown"));
+        assert!(line(Act::Backup, now, Duration::from_secs(1)).ends_with("ETA unknown"));
     }
 }

@@ -1,16 +1,71 @@
 //! Values of options, as people write them.
 
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+/// More workers than this only wait for each other.
+const MOST_JOBS: usize = 256;
+
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err("expected a number from 1 on".to_owned()),
+        _ => Err("expected a number, 1 or more".to_owned()),
     }
+}
+
+pub(crate) fn at_least_one_day(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("expected a number of days, 1 or more".to_owned()),
+    }
+}
+
+pub(crate) fn parse_jobs(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(jobs) if (1..=MOST_JOBS).contains(&jobs) => Ok(jobs),
+        _ => Err(format!("expected a number from 1 to {MOST_JOBS}")),
+    }
+}
+
+/// `30s`, `10m`, `1h 30m`; a number alone could be of any unit.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "expected a duration with its unit, such as 30s, 10m or 2h".to_owned();
+    if text.is_empty() || !text.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let duration: SignedDuration = text.parse().map_err(|_| wrong())?;
+    Duration::try_from(duration).map_err(|_| wrong())
 }
 
 pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+/// `OLD=NEW` with one `=`, as pg_basebackup has it: one that belongs to a path is written `\=`.
+pub(crate) fn tablespace_mapping(text: &str) -> Result<(String, String), String> {
+    let mut parts = vec![String::new()];
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        let character = match character {
+            '=' => {
+                parts.push(String::new());
+                continue;
+            }
+            '\\' => characters.next_if_eq(&'=').unwrap_or('\\'),
+            other => other,
+        };
+        if let Some(part) = parts.last_mut() {
+            part.push(character);
+        }
+    }
+    match &parts[..] {
+        [from, to] if !from.is_empty() && !to.is_empty() => Ok((from.clone(), to.clone())),
+        [_, _, _, ..] => Err(r"expected one =; write \= for one that is part of a path".to_owned()),
+        _ => Err("expected OLD=NEW, OLD being an OID or a directory".to_owned()),
     }
 }
 
@@ -70,6 +125,47 @@ mod tests {
         assert!(parse_size("5X").is_err());
         assert!(parse_size("").is_err());
         assert!(parse_size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn directories_of_tablespaces_may_have_equals_signs() {
+        let pair = |from: &str, to: &str| Ok((from.to_owned(), to.to_owned()));
+        assert_eq!(tablespace_mapping("16390=/b"), pair("16390", "/b"));
+        assert_eq!(tablespace_mapping(r"/a\=1=/b\=2"), pair("/a=1", "/b=2"));
+        assert_eq!(tablespace_mapping(r"/a\b=/c\"), pair(r"/a\b", r"/c\"));
+        for wrong in ["", "/a", "=/b", "/a=", r"/a\=/b", "/a=/b=/c", "=="] {
+            assert!(tablespace_mapping(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(parse_duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(parse_duration("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(parse_duration("1h 30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("0s"), Ok(Duration::ZERO));
+        for wrong in [
+            "",
+            "30",
+            "s",
+            "-1s",
+            "1s ago",
+            "soon",
+            "5x",
+            "99999999999999999999s",
+        ] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn workers_are_counted_from_1_to_256() {
+        assert_eq!(parse_jobs("1"), Ok(1));
+        assert_eq!(parse_jobs("256"), Ok(256));
+        for wrong in ["0", "-1", "257", "", "x"] {
+            assert!(parse_jobs(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -5,11 +5,12 @@
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pgstrata_lab::cluster::{Cluster, Major, StopMode};
-use pgstrata_lab::s3::S3Server;
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use pgstrata_testbed::s3::S3Server;
+use support::files::copy_all;
 use support::{Stage, Store};
 
 const USAGE: i32 = 2;
@@ -82,6 +83,42 @@ fn what_is_not_known_is_asked_for() {
         stage.fails(&["backup", "-D", &stage.pgdata(), "-Z", "gzip"]),
         USAGE,
         &["gzip", "zstd"],
+    );
+}
+
+#[test]
+fn mistakes_in_settings_are_shown_with_their_place() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let directory = stage.cluster.create_dir("settings").unwrap();
+    let file = |name: &str, text: &str, mode: u32| {
+        let path = directory.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        give_back(&stage, &path.display().to_string());
+        path.display().to_string()
+    };
+    let settings = file("settings.toml", "jobs = 2\n\nrepoo = 'x'\n", 0o644);
+    require(
+        stage.fails(&["--config", &settings, "info"]),
+        USAGE,
+        &["settings.toml\", line 3", "repoo", "repo"],
+    );
+    let secrets = file("secrets.toml", "access_key_id = 'x'\n", 0o644);
+    let on_s3 = ["--repo", "s3://backups/p", "info"];
+    require(
+        stage.fails(&[&["--credentials", &secrets], &on_s3[..]].concat()),
+        REFUSED,
+        &["secrets.toml", "every user", "chmod"],
+    );
+    require(
+        stage.fails(&[&["--storage", "acess_key=x"], &on_s3[..]].concat()),
+        USAGE,
+        &["acess_key", "access_key_id", "region"],
+    );
+    require(
+        stage.fails(&["info", "-j", "-1"]),
+        USAGE,
+        &["--jobs", "from 1 to 256"],
     );
 }
 
@@ -192,12 +229,33 @@ fn a_repository_that_cannot_be_used_is_named() {
         &["s3://bucket/x"],
     );
     // Below a file nothing can be created, not even by root.
-    let file = format!("file://{pgdata}/PG_VERSION/repository");
+    let plain = stage.cluster.create_dir("plain").unwrap().join("file");
+    fs::write(&plain, "x").unwrap();
+    let file = format!("file://{}/repository", plain.display());
     require(
         stage.fails(&["--repo", &file, "init", "-D", &pgdata]),
         REPOSITORY,
-        &["PG_VERSION/repository"],
+        &["plain/file/repository"],
     );
+}
+
+#[test]
+fn a_repository_within_the_data_directory_is_refused() {
+    let stage = stage();
+    let pgdata = stage.pgdata();
+    let inside = format!("{pgdata}/backups");
+    let repository = format!("file://{inside}");
+    let init = ["--repo", &repository, "init", "-D", &pgdata];
+    require(stage.fails(&init), REFUSED, &["lies in", &pgdata]);
+    assert!(!fs::exists(&inside).unwrap());
+    // It was made by an earlier version.
+    copy_all(&stage.objects(), Path::new(&inside));
+    let backup = ["--repo", &repository, "backup", "-D", &pgdata];
+    require(stage.fails(&backup), REFUSED, &["lies in", &pgdata]);
+    let check = stage.run(&["--repo", &repository, "check", "-D", &pgdata]);
+    let told = String::from_utf8_lossy(&check.stdout);
+    assert_eq!(check.status.code(), Some(REFUSED), "{told}");
+    assert!(told.contains("lies in"), "{told}");
 }
 
 #[test]
@@ -251,34 +309,44 @@ fn unknown_labels_and_targets_out_of_reach_are_refused() {
     );
     require(restore(&["nonsense"]), USAGE, &["nonsense", "info"]);
     require(
-        restore(&["--type", "time", "--target", "2001-01-01 00:00:00+00"]),
+        restore(&[
+            "--target-type",
+            "time",
+            "--target",
+            "2001-01-01 00:00:00+00",
+        ]),
         TARGET,
         &["2001-01-01"],
     );
     require(
-        restore(&["--type", "time", "--target", "2999-01-01 00:00:00+00"]),
+        restore(&[
+            "--target-type",
+            "time",
+            "--target",
+            "2999-01-01 00:00:00+00",
+        ]),
         TARGET,
         &["2999-01-01"],
     );
     require(
-        restore(&["--type", "lsn", "--target", "0/1"]),
+        restore(&["--target-type", "lsn", "--target", "0/1"]),
         TARGET,
         &["0/1"],
     );
     require(
-        restore(&["--type", "lsn", "--target", "FFFF/0"]),
+        restore(&["--target-type", "lsn", "--target", "FFFF/0"]),
         TARGET,
         &["FFFF/0"],
     );
     require(
-        restore(&["--type", "lsn", "--target", "soon"]),
+        restore(&["--target-type", "lsn", "--target", "soon"]),
         USAGE,
         &["soon"],
     );
-    require(restore(&["--type", "lsn"]), USAGE, &["target"]);
+    require(restore(&["--target-type", "lsn"]), USAGE, &["target"]);
     require(
         restore(&[
-            "--type",
+            "--target-type",
             "lsn",
             "--target",
             support::text(&report, "/stop_lsn"),
@@ -388,7 +456,7 @@ fn a_repository_that_is_read_only_is_named_and_can_still_be_read() {
         &["could not", "ermission denied"],
     );
     assert_eq!(stage.layer_counts(), (1, 0));
-    stage.restore("restored", &["--type", "none"]);
+    stage.restore("restored", &["--target-type", "none", "--same-timeline"]);
     seal(0o755);
     stage.backup(&[]);
 }
@@ -403,7 +471,17 @@ fn rule_11_a_chain_stands_on_the_very_parent_it_was_made_on() {
     let layers = PathBuf::from(stage.repository.trim_start_matches("file://")).join("main/layer");
     let manifest = |label: &str| layers.join(label).join("manifest");
     let target = stage.target("restored").display().to_string();
-    let restore = || stage.fails(&["restore", &child, "--target-dir", &target, "--type", "none"]);
+    let restore = || {
+        stage.fails(&[
+            "restore",
+            &child,
+            "--target-dir",
+            &target,
+            "--target-type",
+            "none",
+            "--same-timeline",
+        ])
+    };
     let kept = fs::read(manifest(&first)).unwrap();
     fs::remove_file(manifest(&first)).unwrap();
     require(restore(), NOT_FOUND, &[&child, &first, "never finished"]);
@@ -426,7 +504,10 @@ fn rule_11_a_chain_stands_on_the_very_parent_it_was_made_on() {
     fs::remove_file(manifest(&first)).unwrap();
     fs::write(manifest(&first), kept).unwrap();
     give_back(&stage, &manifest(&first).display().to_string());
-    stage.restore("whole", &[&child, "--type", "none"]);
+    stage.restore(
+        "whole",
+        &[&child, "--target-type", "none", "--same-timeline"],
+    );
 }
 
 #[test]

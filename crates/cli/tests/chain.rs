@@ -5,7 +5,7 @@
 
 mod support;
 
-use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use support::{Stage, Store, number, text};
 
 fn a_chain_made_under_load_restores_to_an_exact_lsn(major: Major, store: Store) {

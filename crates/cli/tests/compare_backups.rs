@@ -10,7 +10,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use pgstrata_lab::cluster::{Cluster, Major, StopMode, require_same_dump};
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
 use support::files::require_same_files;
 use support::{Stage, Store, number, text};
 
@@ -139,7 +139,7 @@ fn full_and_chain_give_equal_clusters(major: Major) {
 
     let (moment, before) = scene.stage.moment();
     let recovery = [
-        "--type",
+        "--target-type",
         "lsn",
         "--target",
         &moment,
@@ -175,7 +175,7 @@ fn the_chain_gives_the_bytes_of_the_source(scene: &Comparison) {
     let restored = scene.restore(
         "to-the-byte",
         text(&layer, "/label"),
-        &["--type", "immediate", "--target-action", "promote"],
+        &["--target-type", "immediate", "--target-action", "promote"],
     );
     let compared = require_same_files(scene.stage.cluster.pgdata(), &restored);
     assert!(

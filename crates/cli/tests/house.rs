@@ -1,5 +1,6 @@
 //! The rules of the house that no compiler checks: which crate may use which,
 //! and how long a file may get. This crate is on top, so it sees all others.
+//! Rules for documents, and against circles, are in the modules of those names.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
@@ -7,22 +8,38 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "house/circles.rs"]
+mod circles;
+#[path = "house/documents.rs"]
+mod documents;
+
 /// Each crate of the workspace and the crates below it. Whatever is not listed
-/// is a wrong direction. A sixth crate needs a decision record first.
-const MAY_USE: [(&str, &[&str]); 5] = [
+/// is a wrong direction. A further crate needs a decision record first.
+const MAY_USE: [(&str, &[&str]); 7] = [
     ("pgstrata-pgdata", &[]),
     ("pgstrata-layer", &["pgstrata-pgdata"]),
-    ("pgstrata-engine", &["pgstrata-layer", "pgstrata-pgdata"]),
+    ("pgstrata-store", &["pgstrata-layer", "pgstrata-pgdata"]),
+    (
+        "pgstrata-engine",
+        &["pgstrata-layer", "pgstrata-pgdata", "pgstrata-store"],
+    ),
     (
         "pgstrata",
-        &["pgstrata-engine", "pgstrata-layer", "pgstrata-pgdata"],
+        &[
+            "pgstrata-engine",
+            "pgstrata-layer",
+            "pgstrata-pgdata",
+            "pgstrata-store",
+        ],
     ),
-    // docs/adr/0012: one experiment unpacks a chain as other tools would.
-    ("pgstrata-lab", &["pgstrata-layer"]),
+    // docs/adr/0024: below all tests, so it uses nothing of what they test.
+    ("pgstrata-testbed", &[]),
+    // docs/adr/0010: one experiment unpacks a chain as other tools would.
+    ("pgstrata-lab", &["pgstrata-layer", "pgstrata-testbed"]),
 ];
 
 /// Tests of any crate may start clusters.
-const TESTS_MAY_USE: &str = "pgstrata-lab";
+const TESTS_MAY_USE: &str = "pgstrata-testbed";
 
 /// Crates that decide, and what only crates that act may use.
 const PURE: [&str; 2] = ["pgstrata-pgdata", "pgstrata-layer"];
@@ -36,6 +53,10 @@ const ACTS: [&str; 8] = [
     "tokio",
     "tokio-postgres",
 ];
+
+/// Crates that reach a repository through `pgstrata-store` alone, and what only that may use.
+const ABOVE_THE_STORE: [&str; 2] = ["pgstrata-engine", "pgstrata"];
+const ACCESS: &str = "object_store";
 
 const LONGEST_FILE: usize = 800;
 
@@ -105,6 +126,9 @@ fn violations(manifests: &BTreeMap<String, Manifest>) -> Vec<String> {
                 found.push(format!("{name} decides and so may not use {used}"));
             }
         }
+        if manifest.uses.contains(ACCESS) && ABOVE_THE_STORE.contains(&&**name) {
+            found.push(format!("{name} uses {ACCESS} beside the store"));
+        }
     }
     found
 }
@@ -152,8 +176,21 @@ fn a_wrong_direction_is_noticed() {
         ("pgstrata-engine", "[dev-dependencies]\npgstrata = '1'"),
         (
             "pgstrata-engine",
-            "[dependencies]\npgstrata-lab.workspace = true",
+            "[dependencies]\npgstrata-testbed.workspace = true",
         ),
+        (
+            "pgstrata-engine",
+            "[dev-dependencies]\npgstrata-lab.workspace = true",
+        ),
+        (
+            "pgstrata-testbed",
+            "[dependencies]\npgstrata-layer.workspace = true",
+        ),
+        (
+            "pgstrata-store",
+            "[dependencies]\npgstrata-engine.workspace = true",
+        ),
+        ("pgstrata-engine", "[dependencies]\nobject_store = '1'"),
         (
             "pgstrata-lab",
             "[dependencies]\npgstrata-pgdata.workspace = true",
@@ -170,8 +207,8 @@ fn a_wrong_direction_is_noticed() {
 }
 
 #[test]
-fn tests_may_use_the_lab() {
-    let text = "[package]\nname = 'pgstrata-layer'\n[dev-dependencies]\npgstrata-lab = '1'";
+fn tests_may_use_the_testbed() {
+    let text = "[package]\nname = 'pgstrata-layer'\n[dev-dependencies]\npgstrata-testbed = '1'";
     let manifests = BTreeMap::from([Manifest::parse(text)]);
     assert!(violations(&manifests).is_empty());
 }
@@ -216,8 +253,8 @@ fn files_are_short_and_rust_files_say_what_they_are_for() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// The rules of physical backup: the sections, and of section 4 each rule, because these are what
-/// tools have got wrong most.
+/// The rules of physical backup by the numbers after which tests are named. Of the fourth, on finding what has
+/// changed, each part has a test: tools have got these wrong most.
 const RULES: [&str; 22] = [
     "1", "2", "3", "4_1", "4_2", "4_3", "4_4", "4_5", "4_6", "4_7", "4_8", "4_9", "4_10", "4_11",
     "4_12", "5", "6", "7", "8", "9", "10", "11",
@@ -237,4 +274,45 @@ fn every_rule_of_physical_backup_has_a_test_named_after_it() {
         .filter(|name| !texts.contains(*name))
         .collect();
     assert!(untested.is_empty(), "{untested:?}");
+}
+
+/// What stands between quotes in `text` and looks like the name of a document: `info/1`.
+fn document_names(text: &str) -> Vec<&str> {
+    let quoted = text
+        .lines()
+        .flat_map(|line| line.split('"').skip(1).step_by(2));
+    let names = quoted.filter(|word| {
+        word.split_once('/').is_some_and(|(name, version)| {
+            name.starts_with(|c: char| c.is_ascii_lowercase())
+                && name.chars().all(|c| c.is_ascii_lowercase() || c == '-')
+                && !version.is_empty()
+                && version.chars().all(|c| c.is_ascii_digit())
+        })
+    });
+    names.collect()
+}
+
+#[test]
+fn every_json_document_has_a_schema_file() {
+    let mut files = Vec::new();
+    sources(&root().join("crates/cli/src"), &mut files);
+    let mut printed = BTreeSet::new();
+    for path in files {
+        let text = fs::read_to_string(path).unwrap();
+        let names = document_names(&text).into_iter();
+        printed.extend(names.map(|name| format!("{}.json", name.replace('/', "-"))));
+    }
+    assert!(printed.len() > 10, "found only {printed:?}");
+    let files = fs::read_dir(root().join("docs/schema")).unwrap();
+    let described: BTreeSet<String> = files
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(
+        printed, described,
+        "documents that are printed, and docs/schema"
+    );
+    assert_eq!(
+        document_names("report(\"new/2\", \"Not/1\", \"a b/1\")"),
+        ["new/2"]
+    );
 }

@@ -9,14 +9,15 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use serde_json::Value;
 use support::{Stage, Store, number, text};
 
-/// Restored directories are the same, byte for byte; `backup_manifest` tells when it was written.
+/// Restored directories are the same, byte for byte; `backup_manifest` tells when it was written, the lineage where.
 fn assert_same_bytes(one: &Path, other: &Path) {
     let mut diff = Command::new("diff");
     diff.args(["-r", "--no-dereference", "-x", "backup_manifest"]);
+    diff.args(["-x", "pgstrata.lineage"]);
     let output = diff.args([one, other]).output().unwrap();
     let found = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && found.is_empty(), "{found}");
@@ -48,9 +49,9 @@ fn kill_merges(stage: &Stage, label: &str) {
             "restore",
             "--target-dir",
             &target,
-            "--type",
+            "--target-type",
             "immediate",
-            "--plan",
+            "--dry-run",
         ]);
     }
 }
@@ -76,12 +77,15 @@ fn a_merged_chain_restores_to_the_same_bytes(major: Major, store: Store) {
         stage.backup(&["--type", "incr"]);
     }
     let made = labels(&stage);
-    let immediate = |label: &str, name: &str| stage.restore(name, &[label, "--type", "immediate"]);
+    let immediate =
+        |label: &str, name: &str| stage.restore(name, &[label, "--target-type", "immediate"]);
     let before = immediate(&made[3], "before");
     let of_third = immediate(&made[2], "of-third");
 
     if store == Store::Directory {
         kill_merges(&stage, &made[2]);
+        // They count as being at work for a while.
+        stage.age();
     }
     let plan = stage.json(&["merge", &made[2], "--dry-run"]);
     assert_eq!(
@@ -103,7 +107,9 @@ fn a_merged_chain_restores_to_the_same_bytes(major: Major, store: Store) {
         let bytes = number(&report, "/copied_bytes") + number(&report, "/encoded_bytes");
         assert!(bytes > 0, "{report:#}");
     }
-    let again = stage.json(&["merge", &made[2], "--confirm"]);
+    // This test's own restores are over.
+    let over = "--ignore-restores";
+    let again = stage.json(&["merge", &made[2], "--remove-inputs", over]);
     assert_eq!(text(&again, "/label"), merged);
     assert_eq!(labels(&stage), [merged.clone(), made[3].clone()]);
     verify_but_for_leftovers(&stage);
@@ -125,16 +131,16 @@ fn a_merged_chain_restores_to_the_same_bytes(major: Major, store: Store) {
         .cluster
         .sql("postgres", "SELECT pg_switch_wal()")
         .unwrap();
-    let planned = stage.json(&["expire", "--max-chain", "1"]);
+    let planned = stage.json(&["expire", "--max-chain", "1", "--dry-run"]);
     assert_eq!(planned.pointer("/done"), Some(&Value::Bool(false)));
     assert_eq!(labels(&stage).len(), 3, "a plan changes nothing");
-    let done = stage.json(&["expire", "--max-chain", "1", "--confirm"]);
+    let done = stage.json(&["expire", "--max-chain", "1", over]);
     assert_eq!(number(&done, "/merge/new_length"), 1);
     assert!(number(&done, "/wal_files") > 0, "{done:#}");
     assert_eq!(labels(&stage).len(), 1);
     stage
         .cluster
-        .stop(pgstrata_lab::cluster::StopMode::Fast)
+        .stop(pgstrata_testbed::cluster::StopMode::Fast)
         .unwrap();
     let restored = stage.start_restored(&stage.restore("latest", &["--target-action", "promote"]));
     require_same_dump(&expected, &restored.dump().unwrap()).unwrap();

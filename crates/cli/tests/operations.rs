@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use support::{Stage, Store, number, text};
 
 /// The statements under "A role with the least privileges".
@@ -83,7 +83,7 @@ fn the_role_of_the_manual_is_enough(major: Major) {
         "{stored} pages for one small table"
     );
     let before = stage.cluster.dump().unwrap();
-    let arguments = ["--type", "immediate", "--target-action", "promote"];
+    let arguments = ["--target-type", "immediate", "--target-action", "promote"];
     let restored = stage.start_restored(&stage.restore("restored", &arguments));
     require_same_dump(&before, &restored.dump().unwrap()).unwrap();
 }
@@ -124,7 +124,7 @@ fn rule_1_a_backup_whose_wal_does_not_arrive_does_not_exist() {
         .conf("archive_command", "false # pgstrata archive-push");
     let stage = Stage::silent(builder, Store::Directory);
     let pgdata = stage.pgdata();
-    let relying = ["--wal", "archive", "--archive-timeout", "2"];
+    let relying = ["--wal", "archive", "--archive-timeout", "2s"];
     let (code, log) = stage.fails(&[&["backup", "-D", &pgdata], &relying[..]].concat());
     assert_eq!(code, 18, "{log}");
     assert!(
@@ -133,7 +133,7 @@ fn rule_1_a_backup_whose_wal_does_not_arrive_does_not_exist() {
     );
     assert_eq!(stage.layer_counts(), (0, 0));
     stage.wait_out_of_backup_mode();
-    let (code, log) = stage.fails(&["check", "-D", &pgdata, "--archive-timeout", "2"]);
+    let (code, log) = stage.fails(&["check", "-D", &pgdata, "--archive-timeout", "2s"]);
     assert_ne!(code, 0, "{log}");
     // A backup that takes its own WAL needs no archive, and stands on its own.
     let report = stage.backup(&["--wal", "stream"]);

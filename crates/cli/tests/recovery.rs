@@ -10,7 +10,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pgstrata_lab::cluster::{Cluster, Major, StopMode, require_same_dump};
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
 use support::standby::{restartpoint, switch_wal_all_the_time};
 use support::{PATIENCE, Stage, Store, text};
 
@@ -95,11 +95,11 @@ fn recovery_stops_where_it_is_told(major: Major) {
     for (nth, (kind, arguments, layer, expected)) in cases.into_iter().enumerate() {
         let name = format!("restored-{nth}");
         let directory = stage.target(&name).display().to_string();
-        let mut all = vec!["restore", "--target-dir", &directory, "--type", kind];
+        let mut all = vec!["restore", "--target-dir", &directory, "--target-type", kind];
         all.extend(["--target-action", "promote"]);
         all.extend(arguments);
         let mut planned = all.clone();
-        planned.push("--plan");
+        planned.push("--dry-run");
         let plan = stage.json(&planned);
         assert_eq!(text(&plan, "/label"), layer, "{kind} {arguments:?}");
         assert!(!stage.target(&name).exists(), "a plan wrote something");
@@ -113,7 +113,7 @@ fn recovery_stops_where_it_is_told(major: Major) {
 }
 
 fn the_server_does_at_the_target_what_it_is_told(stage: &Stage, life: &Life) {
-    let target = ["--type", "lsn", "--target", &life.commit_of_five];
+    let target = ["--target-type", "lsn", "--target", &life.commit_of_five];
     let paused = stage.restore("paused", &target);
     let paused = Cluster::adopt(stage.cluster.major(), &paused)
         .conf("archive_mode", "off")
@@ -150,7 +150,7 @@ fn a_layer_after_the_target_is_refused(stage: &Stage, life: &Life) {
         &life.incremental,
         "--target-dir",
         &directory,
-        "--type",
+        "--target-type",
         "lsn",
         "--target",
         &life.commit_of_five,
@@ -163,9 +163,9 @@ fn a_layer_after_the_target_is_refused(stage: &Stage, life: &Life) {
     assert!(!Path::new(&directory).exists());
 }
 
-/// `--type none`: the WAL of the backup lies in `pg_wal`, the timeline goes on, nothing is archived.
+/// `--target-type none`: the WAL of the backup lies in `pg_wal`, the timeline goes on, nothing is archived.
 fn without_recovery_the_backup_itself_is_opened(stage: &Stage) {
-    let target = stage.restore("alone", &["--type", "none"]);
+    let target = stage.restore("alone", &["--target-type", "none", "--same-timeline"]);
     assert!(!target.join("recovery.signal").exists());
     let alone = Cluster::adopt(stage.cluster.major(), &target)
         .start()
@@ -203,19 +203,13 @@ fn rule_3_recovery_follows_the_timeline_it_is_told() {
     let fork = stage.cluster.sql("postgres", query).unwrap();
     insert(&stage.cluster, 2);
     stage.archive_all();
-    let recovery = [
-        "--type",
-        "lsn",
-        "--target",
-        &fork,
-        "--target-action",
-        "promote",
-    ];
-    let copy = stage.restore("copy", &recovery);
+    let at_fork = ["--target-type", "lsn", "--target", &fork];
+    let then = ["--target-action", "promote", "--archive-mode", "keep"];
+    let copy = stage.restore("copy", &[&at_fork[..], &then].concat());
     let copy = Cluster::adopt(Major::V18, &copy).start().unwrap();
     copy.wait_promoted(PATIENCE).unwrap();
     insert(&copy, 100);
-    // The parent's start and stop lie on the history of the new timeline: page LSNs tell.
+    // The parent's start and stop lie on the history of the new timeline; that of a restored directory is not proved.
     let pgdata = copy.pgdata().display().to_string();
     let conninfo = copy.conninfo("postgres");
     let on_copy = |arguments: &[&str]| {
@@ -224,9 +218,12 @@ fn rule_3_recovery_follows_the_timeline_it_is_told() {
         stage.json(&all)
     };
     let layer = on_copy(&["--type", "incr", "--change-source", "lsn"]);
-    assert_eq!(text(&layer, "/change_source/used"), "lsn", "{layer:#}");
+    assert_eq!(text(&layer, "/change_source/used"), "digest", "{layer:#}");
     assert_eq!(text(&layer, "/parent"), full);
     assert_eq!(layer["timeline"], 2);
+    // From then on page LSNs tell.
+    let layer = on_copy(&["--type", "incr", "--change-source", "lsn"]);
+    assert_eq!(text(&layer, "/change_source/used"), "lsn", "{layer:#}");
     insert(&copy, 101);
     let switch = "SELECT pg_switch_wal()";
     copy.sql("postgres", switch).unwrap();
@@ -235,8 +232,11 @@ fn rule_3_recovery_follows_the_timeline_it_is_told() {
     insert(&stage.cluster, 3);
     stage.archive_all();
 
-    let cases: [(&[&str], &str); 5] = [
-        (&[], "1 100 101"),
+    // Both went on, and nobody has said which one counts.
+    let directory = stage.target("ambiguous").display().to_string();
+    let (code, log) = stage.fails(&["restore", "--target-dir", &directory]);
+    assert_eq!(code, 19, "{log}");
+    let cases: [(&[&str], &str); 4] = [
         (&["--target-timeline", "2"], "1 100 101"),
         (&[full, "--target-timeline", "latest"], "1 100 101"),
         (&[full, "--target-timeline", "current"], "1 2 3"),
@@ -252,7 +252,8 @@ fn rule_3_recovery_follows_the_timeline_it_is_told() {
     let reason = text(&layer, "/change_source/reason");
     assert!(reason.contains("history"), "{reason}");
     let label = text(&layer, "/label").to_owned();
-    let now = [&label, "--type", "immediate", "--target-action", "promote"];
+    let now = ["--target-type", "immediate"];
+    let now = [&[label.as_str()][..], &now, &["--target-action", "promote"]].concat();
     assert_eq!(rows(&stage, &stage.restore("diverged", &now)), "1 2 3");
 
     rule_4_10_another_timeline_of_the_same_number_is_refused(&stage, &fork, full);
@@ -262,7 +263,7 @@ fn rule_3_recovery_follows_the_timeline_it_is_told() {
 fn rule_4_10_another_timeline_of_the_same_number_is_refused(stage: &Stage, fork: &str, full: &str) {
     let recovery = [
         full,
-        "--type",
+        "--target-type",
         "lsn",
         "--target",
         fork,
@@ -339,7 +340,7 @@ fn rule_9_a_standby_follows_is_backed_up_and_promoted() {
         .sql("postgres", "CREATE TABLE numbers (id int)")
         .unwrap();
     stage.backup(&["--type", "full"]);
-    let standby = stage.restore("standby", &["--type", "standby"]);
+    let standby = stage.restore("standby", &["--target-type", "standby"]);
     assert!(standby.join("standby.signal").exists());
     let standby = Cluster::adopt(Major::V18, &standby)
         .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
@@ -417,7 +418,7 @@ fn rule_8_the_layer_of_a_standby_is_consistent(stage: &Stage, label: &str) {
     let (moment, before) = stage.moment();
     let recovery = [
         label,
-        "--type",
+        "--target-type",
         "lsn",
         "--target",
         &moment,

@@ -8,6 +8,8 @@ mod support;
 mod changes;
 #[path = "rules/contents.rs"]
 mod contents;
+#[path = "rules/files.rs"]
+mod files;
 #[path = "rules/pages.rs"]
 mod pages;
 #[path = "rules/start.rs"]

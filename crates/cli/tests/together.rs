@@ -12,7 +12,7 @@ use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use serde_json::Value;
 use support::{Stage, Store, number};
 
@@ -90,7 +90,7 @@ fn backups(of: Named<'_>, count: u32) -> Codes {
 fn expiries(of: Named<'_>, over: &AtomicBool) -> Codes {
     let mut codes = Codes::default();
     while !over.load(Ordering::Relaxed) {
-        codes.count(&of.run(&["expire", "--max-chain", "2", "--confirm"]));
+        codes.count(&of.run(&["expire", "--max-chain", "2"]));
     }
     codes
 }
@@ -126,7 +126,7 @@ fn assert_restores(of: Named<'_>) {
     let expected = of.server.dump().unwrap();
     let target = of.stage.target(&format!("restored-{}", of.name));
     let directory = target.display().to_string();
-    let until = ["--type", "immediate", "--target-action", "promote"];
+    let until = ["--target-type", "immediate", "--target-action", "promote"];
     of.ok(&[&["restore", "--target-dir", &directory], &until[..]].concat());
     let restored = Cluster::adopt(of.server.major(), &target)
         .conf("archive_mode", "off")
@@ -154,7 +154,7 @@ fn many_processes_share_a_repository() {
     }
     all_at_once(main, other);
 
-    main.ok(&["expire", "--max-chain", "2", "--confirm"]);
+    main.ok(&["expire", "--max-chain", "2"]);
     // Backups that chose their parent at the same time stand beside each other, and no rule is against either.
     let info = stage.json(&["info"]);
     let newest = info.pointer("/layers").and_then(Value::as_array).unwrap();

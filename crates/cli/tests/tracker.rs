@@ -9,14 +9,16 @@
 
 mod support;
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Child;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use pgstrata_lab::cluster::{Cluster, Major, StopMode, TrackedServer, require_same_dump};
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode, TrackedServer, require_same_dump};
 use serde_json::Value;
+use support::process::{document, spawn};
 use support::standby::{restartpoint, switch_wal_all_the_time};
 use support::{PATIENCE, Stage, Store, number, text};
 
@@ -145,7 +147,7 @@ fn chains_by_tracker_and_by_digest_restore_the_same(major: Major, checksums: boo
     assert_eq!(text(&by_digest, "/change_source/used"), "digest");
     stage.cluster.pgbench(&["-n", "-t", "200"]).unwrap();
     let (lsn, dump) = stage.moment();
-    let target = ["--type", "lsn", "--target", &lsn];
+    let target = ["--target-type", "lsn", "--target", &lsn];
     for (name, layer) in [("by-tracker", &by_tracker), ("by-digest", &by_digest)] {
         let label = text(layer, "/label");
         let mut all = vec![label, "--target-action", "promote"];
@@ -176,7 +178,7 @@ fn a_standby_is_backed_up_by_its_own_tracker() {
     let server = TrackedServer::copy(Major::V18).unwrap();
     let stage = tracked_stage(&server, true);
     stage.backup(&["--type", "full", "--require-tracker"]);
-    let standby = stage.restore("standby", &["--type", "standby"]);
+    let standby = stage.restore("standby", &["--target-type", "standby"]);
     let standby = Cluster::adopt(Major::V18, &standby)
         .bindir(server.bindir())
         .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
@@ -216,7 +218,9 @@ fn a_standby_is_backed_up_by_its_own_tracker() {
     let dump = standby.dump().unwrap();
     let last = backup(&["--type", "incr", "--require-tracker", "--audit", "100%"]);
     require_by_tracker(&last);
-    let restored = stage.start_restored(&stage.restore("of-standby", &["--type", "none"]));
+    let restored = stage.start_restored(
+        &stage.restore("of-standby", &["--target-type", "none", "--same-timeline"]),
+    );
     require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
     restored.amcheck().unwrap();
     restored.check_visibility_maps().unwrap();
@@ -285,7 +289,8 @@ fn rule_4_12_what_voids_the_history_falls_back_aloud() {
     require_layer(&stage, "tracker");
     let (code, status) = outcome(&stage, &["tracker", "status"]);
     assert_eq!((code, text(&status, "/database")), (0, "postgres"));
-    assert_eq!(number(&status, "/state/tokens"), 2);
+    // Of each backup, one from before it and one from after it.
+    assert_eq!(number(&status, "/state/tokens"), 4);
     let (code, check) = outcome(&stage, &["tracker", "install-check"]);
     assert_eq!((code, failed_items(&check).len()), (0, 0), "{check}");
     require_rights(&stage);
@@ -300,8 +305,8 @@ fn rule_4_12_what_voids_the_history_falls_back_aloud() {
         .unwrap();
     cluster.restart().unwrap();
     change();
-    // Made without the library, the parent has no token.
-    require_layer(&stage, "lsn");
+    // Made without the library, the parent has no token, and nothing proves that it lies in the past.
+    require_layer(&stage, "digest");
     change();
     require_layer(&stage, "tracker");
     // A control file that the server has not written.
@@ -336,6 +341,85 @@ fn failed_items(report: &Value) -> Vec<&str> {
     let items = report["items"].as_array().unwrap().iter();
     let failed = items.filter(|item| item["status"] == "failed");
     failed.map(|item| item["name"].as_str().unwrap()).collect()
+}
+
+/// PostgreSQL drops a session's temporary slots with any error: what the tracker cannot do must not cost the
+/// backup the slot that keeps its WAL.
+#[test]
+fn rule_13_9_an_error_of_the_tracker_costs_a_backup_nothing() {
+    let server = TrackedServer::copy(Major::V18).unwrap();
+    let builder = server.builder().conf("pgstrata.map_size", "1");
+    let stage = Stage::silent(builder, Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE EXTENSION pgstrata");
+    sql(
+        "CREATE ROLE backup LOGIN REPLICATION IN ROLE pg_read_all_settings;
+         GRANT EXECUTE ON FUNCTION pg_backup_start(text, boolean) TO backup;
+         GRANT EXECUTE ON FUNCTION pg_backup_stop(boolean) TO backup",
+    );
+    let may = |how: &str| {
+        let (act, whom) = match how {
+            "GRANT" => ("GRANT", "TO"),
+            _ => ("REVOKE", "FROM"),
+        };
+        sql(&format!(
+            "{act} USAGE ON SCHEMA pgstrata {whom} backup;
+             {act} EXECUTE ON ALL FUNCTIONS IN SCHEMA pgstrata {whom} backup"
+        ));
+    };
+    let backup = || streamed_as_backup(&stage);
+    let without = |why: &str| {
+        let (used, said) = backup();
+        assert!(["everything", "lsn"].contains(&used.as_str()), "{used}");
+        let [line] = said.as_slice() else {
+            panic!("{said:#?}")
+        };
+        assert!(line.contains(why), "{line}");
+    };
+    without("permission denied for schema pgstrata");
+    may("GRANT");
+    assert_eq!(backup(), ("lsn".to_owned(), Vec::new()));
+    assert_eq!(backup(), ("tracker".to_owned(), Vec::new()));
+    may("REVOKE");
+    without("permission denied for schema pgstrata");
+    may("GRANT");
+    assert_eq!(backup(), ("lsn".to_owned(), Vec::new()));
+    stage.cluster.append_conf("fsync", "off").unwrap();
+    stage.cluster.reload().unwrap();
+    let off = "SELECT NOT current_setting('fsync')::bool";
+    stage.cluster.wait_for("postgres", off, PATIENCE).unwrap();
+    without("fsync");
+    stage.cluster.append_conf("fsync", "on").unwrap();
+    stage.cluster.restart().unwrap();
+    assert_eq!(backup().0, "digest");
+    assert_eq!(backup(), ("tracker".to_owned(), Vec::new()));
+    let fill = "DO $$ BEGIN FOR n IN 1..400 LOOP EXECUTE format('CREATE TABLE many%s AS SELECT 1 AS i', n); END LOOP; END $$";
+    sql(fill);
+    sql("CHECKPOINT");
+    assert_eq!(sql("SELECT overflow FROM pgstrata.state()"), "t");
+    without("full");
+}
+
+/// A backup by a role with few rights that stores its WAL itself: the change source, and what it said of the tracker.
+fn streamed_as_backup(stage: &Stage) -> (String, Vec<String>) {
+    let (pgdata, conninfo) = (
+        stage.pgdata(),
+        stage.cluster.conninfo_as("backup", "postgres"),
+    );
+    let mut command = stage.command(&["--output", "json", "backup", "-D", &pgdata]);
+    let output = command.args(["-d", &conninfo, "--wal", "stream"]).output();
+    let output = output.unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{log}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // Backups within one second are dated apart, and say so: that is another subject.
+    let said = log.lines().filter(|line| {
+        line.contains("WARN") && !line.contains("the clock is behind the latest layer")
+    });
+    (
+        text(&report, "/change_source/used").to_owned(),
+        said.map(str::to_owned).collect(),
+    )
 }
 
 /// A page is changed past the server: a backup without audit cannot know, one with it
@@ -388,18 +472,184 @@ fn an_audit_finds_a_page_that_the_tracker_did_not_see() {
     assert_eq!(text(&after, "/change_source/used"), "tracker");
 }
 
+/// A relation changes while it is read, and is dropped before the audit judges: with its
+/// file its marks are gone, and replay drops it as well.
+#[test]
+fn what_is_dropped_while_it_is_audited_is_no_finding() {
+    let server = TrackedServer::copy(Major::V15).unwrap();
+    let stage = tracked_stage(&server, true);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    let tables = ["one", "two", "three"];
+    for table in tables {
+        sql(&format!(
+            "CREATE TABLE {table} WITH (autovacuum_enabled = off) AS TABLE quiet"
+        ));
+    }
+    for table in tables {
+        sql(&format!("VACUUM (FREEZE) {table}"));
+    }
+    // Or the backup's own checkpoint would write them, after its token.
+    sql("CHECKPOINT");
+    let files = tables.map(|table| sql(&format!("SELECT pg_relation_filepath('{table}')")));
+    stage.backup(&["--type", "full"]);
+
+    // One table after the other is read, each for some seconds.
+    let pgdata = stage.pgdata();
+    let mut arguments = vec!["--output", "json", "backup", "--pgdata", &pgdata];
+    arguments.extend(["--audit", "100%", "--require-tracker"]);
+    arguments.extend(["--max-rate", "8M", "--jobs", "1"]);
+    let mut child = spawn(&stage, &arguments);
+    let first = wait_until_open(&mut child, &files, None);
+    let table = tables[first];
+    sql(&format!("DELETE FROM {table} WHERE g = 100000"));
+    sql("CHECKPOINT");
+    wait_until_open(&mut child, &files, Some(first));
+    sql(&format!("DROP TABLE {table}"));
+    let report = document(child);
+    assert_eq!(text(&report, "/change_source/used"), "tracker");
+    assert!(number(&report, "/audit/pages") > 15_000, "{report}");
+    let target = stage.restore("dropped", &[]);
+    let restored = stage.start_restored(&target);
+    let left = format!("SELECT to_regclass('{table}') IS NULL");
+    assert_eq!(restored.sql("postgres", &left).unwrap(), "t");
+}
+
+/// Waits until the process has one of the files open, but `but`, and says which.
+fn wait_until_open(child: &mut Child, files: &[String], but: Option<usize>) -> usize {
+    let descriptors = format!("/proc/{}/fd", child.id());
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        assert!(child.try_wait().unwrap().is_none(), "the backup has ended");
+        let open = fs::read_dir(&descriptors).unwrap().flatten();
+        let paths: Vec<_> = open
+            .filter_map(|entry| fs::read_link(entry.path()).ok())
+            .collect();
+        let is_open = |file: &String| paths.iter().any(|path| path.ends_with(file));
+        let found = (0..files.len()).find(|&nth| Some(nth) != but && is_open(&files[nth]));
+        if let Some(nth) = found {
+            return nth;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("the backup opened none of {files:?}");
+}
+
 /// Changes one byte in the middle of a block, past the server.
 fn alter(file: &Path, block: u64) {
+    flip(file, block * 8192 + 6000, 1);
+}
+
+/// Flips bits of one byte of a file, past the server.
+fn flip(file: &Path, at: u64, bits: u8) {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .open(file)
         .unwrap();
-    let at = block * 8192 + 6000;
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).unwrap();
-    byte[0] ^= 1;
+    byte[0] ^= bits;
     file.write_all_at(&byte, at).unwrap();
+}
+
+/// What reaches a disk before a crash and that no WAL repeats is counted by kind, and
+/// passes; what only looks like it does not.
+#[test]
+fn an_audit_counts_what_needs_no_wal_and_finds_what_looks_like_it() {
+    let server = TrackedServer::copy(Major::V15).unwrap();
+    let stage = tracked_stage(&server, false);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql(
+        "CREATE TABLE fresh (g int, place point) WITH (autovacuum_enabled = false);
+         INSERT INTO fresh SELECT g, point(g, g % 7) FROM generate_series(1, 5000) g;
+         CREATE INDEX fresh_place ON fresh USING spgist (place);
+         CHECKPOINT",
+    );
+    stage.backup(&["--type", "full"]);
+    stage.cluster.restart().unwrap();
+    stage.backup(&["--require-tracker", "--audit", "100%"]);
+    let path = |relation: &str| {
+        let path = sql(&format!("SELECT pg_relation_filepath('{relation}')"));
+        stage.cluster.pgdata().join(path)
+    };
+    let (heap, index, quiet) = (path("fresh"), path("fresh_place"), path("quiet"));
+
+    // PD_ALL_VISIBLE of one page, HEAP_XMIN_COMMITTED of the first tuple of another (48 bytes
+    // from the end), and a byte of what the metapage remembers.
+    flip(&heap, 3 * 8192 + 10, 4);
+    flip(&heap, 5 * 8192 - 48 + 21, 1);
+    flip(&index, 40, 1);
+    let audited = stage.backup(&["--require-tracker", "--audit", "100%"]);
+    for kind in ["all_visible", "hint_bits", "last_used_pages"] {
+        let count = number(&audited, &format!("/audit/harmless/{kind}"));
+        assert_eq!(count, 1, "{kind}: {audited:#}");
+    }
+
+    let found = |what: &str| {
+        let (code, refusal) = outcome(&stage, &["backup", "--audit", "100%"]);
+        assert_eq!(code, 22, "{what}: {refusal:#}");
+    };
+    // The map has the bit of block 6, and the parent's page has not.
+    let mut map = vec![0_u8; 8192];
+    for (at, value) in [(12, 24_u16), (14, 8192), (16, 8192), (18, 8196)] {
+        map[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+    map[24 + 1] = 1 << 4;
+    std::fs::write(heap.with_file_name(format!("{}_vm", text_of(&heap))), map).unwrap();
+    flip(&heap, 6 * 8192 + 10, 4);
+    found("a page that the map calls all-visible");
+    flip(&heap, 6 * 8192 + 10, 4);
+    stage.backup(&[]);
+    // A page that ceased to be all-visible.
+    flip(&quiet, 9 * 8192 + 10, 4);
+    found("a page that is not all-visible any more");
+}
+
+fn text_of(path: &Path) -> &str {
+    path.file_name().unwrap().to_str().unwrap()
+}
+
+/// Without full pages a hint bit is logged by a record that recovery has nothing to do
+/// for: the page, written before the crash, is marked by nobody.
+#[test]
+fn hint_bits_logged_without_their_page_are_no_finding() {
+    let server = TrackedServer::copy(Major::V15).unwrap();
+    let builder = server.builder().checksums(true);
+    let builder = builder
+        .conf("full_page_writes", "off")
+        .conf("autovacuum", "off")
+        .conf("shared_buffers", "1MB");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE DATABASE elsewhere");
+    stage
+        .cluster
+        .sql("elsewhere", "CREATE EXTENSION pgstrata")
+        .unwrap();
+    sql(
+        "CREATE TABLE crowd AS SELECT g, repeat('x', 500) AS t FROM generate_series(1, 20000) g;
+         VACUUM FREEZE crowd;
+         CREATE TABLE fresh (g int);
+         INSERT INTO fresh SELECT generate_series(1, 20000);
+         CHECKPOINT",
+    );
+    stage.backup(&["--type", "full"]);
+    // The second reading writes what the first one left in memory.
+    sql("SELECT count(*) FROM fresh; SELECT count(*) FROM crowd");
+    sql("SELECT pg_switch_wal()");
+    stage.cluster.stop(StopMode::Immediate).unwrap();
+    stage.cluster.start().unwrap();
+    let audited = stage.backup(&["--require-tracker", "--audit", "100%"]);
+    let hints = number(&audited, "/audit/harmless/logged_hint_bits");
+    assert!(hints > 10, "{audited:#}");
+    let rows = sql("SELECT count(*) FROM fresh");
+    let restored = stage.restore(
+        "restored",
+        &["--target-type", "immediate", "--target-action", "promote"],
+    );
+    let restored = stage.start_restored(&restored);
+    let same = restored.sql("postgres", "SELECT count(*) FROM fresh");
+    assert_eq!(same.unwrap(), rows);
 }
 
 fn require_layer(stage: &Stage, source: &str) {

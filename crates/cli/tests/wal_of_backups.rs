@@ -8,10 +8,15 @@ mod support;
 use std::fs::{self, File};
 use std::time::{Duration, Instant, SystemTime};
 
-use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode, require_same_dump};
+use support::files::copy_all;
+use support::process;
 use support::{PATIENCE, Stage, Store, number, text};
 
+const EXISTS: i32 = 11;
+const INTERRUPTED: i32 = 130;
 const WAL_MISSING: i32 = 18;
+const WARNINGS: i32 = 3;
 const REFUSED: i32 = 13;
 
 /// Fills a segment, so that the archiver has something to do.
@@ -91,7 +96,7 @@ fn a_backup_without_an_archive_stands_alone(major: Major, store: Store) {
     assert!(number(&report, "/wal_segments_stored") >= 1);
     slots_are_gone(&stage);
     stage.ok(&["verify", "--deep"]);
-    let target = stage.restore("alone", &["--type", "none"]);
+    let target = stage.restore("alone", &["--target-type", "none", "--same-timeline"]);
     let restored = Cluster::adopt(major, &target).start().unwrap();
     restored.wait_promoted(PATIENCE).unwrap();
     restored.amcheck().unwrap();
@@ -102,7 +107,7 @@ fn a_backup_without_an_archive_stands_alone(major: Major, store: Store) {
     let dump = stage.cluster.dump().unwrap();
     let second = stage.backup(&["--type", "incr"]);
     assert!(number(&second, "/wal_segments_stored") >= 1);
-    let again = stage.restore("again", &["--type", "none"]);
+    let again = stage.restore("again", &["--target-type", "none", "--same-timeline"]);
     let again = Cluster::adopt(major, &again).start().unwrap();
     again.wait_promoted(PATIENCE).unwrap();
     require_same_dump(&dump, &again.dump().unwrap()).unwrap();
@@ -161,6 +166,104 @@ fn refuses_at_once_when_neither_way_is_open(stage: &Stage) {
     }
 }
 
+/// Storage was set back, and the archive holds WAL of the time that is gone, under names that the server uses again.
+fn wal_of_a_time_that_is_gone_is_refused_before_the_copy(major: Major) {
+    let stage = Stage::archiving(Cluster::builder(major), Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE TABLE lives (life int)");
+    switch_wal(&stage);
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let data = stage.cluster.pgdata();
+    let aside = stage.cluster.create_dir("aside").unwrap();
+    copy_all(&data.join("."), &aside);
+    stage.cluster.start().unwrap();
+    sql("INSERT INTO lives SELECT 1 FROM generate_series(1, 1000)");
+    stage.backup(&["--type", "full"]);
+    for _ in 0..3 {
+        switch_wal(&stage);
+    }
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    fs::remove_dir_all(data).unwrap();
+    copy_all(&aside, data);
+    stage.cluster.start().unwrap();
+    sql("INSERT INTO lives SELECT 2 FROM generate_series(1, 1000)");
+    let pgdata = stage.pgdata();
+    for more in [
+        &["--type", "full"][..],
+        &[],
+        &["--wal", "stream"],
+        &["--wal", "archive"],
+    ] {
+        let (code, log) = stage.fails(&[&["backup", "-D", &pgdata], more].concat());
+        assert_eq!(code, EXISTS, "{more:?}: {log}");
+        assert!(log.contains("it is of another history"), "{log}");
+    }
+    assert_eq!(stage.layer_counts().0, 1);
+    // Beyond what is there, a backup takes its own WAL.
+    for _ in 0..6 {
+        switch_wal(&stage);
+    }
+    stage.backup(&["--type", "full", "--wal", "stream"]);
+    let restored = stage.restore(
+        "own",
+        &["--target-type", "immediate", "--target-action", "promote"],
+    );
+    let restored = stage.start_restored(&restored);
+    let lives = "SELECT DISTINCT life FROM lives";
+    assert_eq!(restored.sql("postgres", lives).unwrap(), "2");
+}
+
+#[test]
+fn wal_of_a_time_that_is_gone_is_refused_before_the_copy_on_15() {
+    wal_of_a_time_that_is_gone_is_refused_before_the_copy(Major::V15);
+}
+
+#[test]
+fn wal_of_a_time_that_is_gone_is_refused_before_the_copy_on_18() {
+    wal_of_a_time_that_is_gone_is_refused_before_the_copy(Major::V18);
+}
+
+/// Another server pushes segments of the same names while the backup waits for its own.
+#[test]
+fn wal_of_another_server_is_not_taken_for_the_backups_own() {
+    let builder = Cluster::builder(Major::V15).conf("archive_mode", "on");
+    let stage = Stage::silent(builder.conf("archive_command", "false"), Store::Directory);
+    let pgdata = stage.pgdata();
+    let waits = [
+        "backup", "-D", &pgdata, "--type", "full", "--wal", "archive",
+    ];
+    let mut child = process::spawn(&stage, &waits);
+    let wal = stage.cluster.pgdata().join("pg_wal");
+    let scratch = stage.cluster.create_dir("other").unwrap();
+    let end = Instant::now() + PATIENCE;
+    let mut pushed = 0;
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "the backup waits");
+        for mark in fs::read_dir(wal.join("archive_status")).unwrap() {
+            let name = mark.unwrap().file_name().into_string().unwrap();
+            let name = name.strip_suffix(".ready").filter(|name| name.len() == 24);
+            let Some(name) = name.filter(|name| !scratch.join(name).exists()) else {
+                continue;
+            };
+            let mut bytes = fs::read(wal.join(name)).unwrap();
+            bytes[5000] ^= 1;
+            let other = scratch.join(name);
+            fs::write(&other, bytes).unwrap();
+            stage.ok(&["archive-push", &other.display().to_string()]);
+            pushed += 1;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(EXISTS), "{log}");
+    assert!(log.contains("with other contents"), "{log}");
+    assert!(pushed > 0);
+    assert_eq!(stage.layer_counts(), (0, 0));
+}
+
 #[test]
 fn wal_that_does_not_arrive_ends_the_backup_in_time() {
     let builder = Cluster::builder(Major::V15);
@@ -170,7 +273,7 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
     assert_eq!(refused.0, REFUSED, "{}", refused.1);
     assert!(refused.1.contains("archive_command"), "{}", refused.1);
 
-    // Archives, but elsewhere: auto takes the WAL itself, archive waits in vain.
+    // Archives, but elsewhere: auto takes the WAL itself.
     stage
         .cluster
         .append_conf("archive_command", "true")
@@ -189,8 +292,10 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
         "--wal",
         "archive",
         "--archive-timeout",
-        "2",
+        "2s",
     ];
+    // Archive waits in vain for what is nowhere.
+    set_archive_command(&stage, "rm %p");
     let started = Instant::now();
     let (code, log) = stage.fails(&waits);
     assert!(started.elapsed() < Duration::from_secs(60), "{log}");
@@ -218,8 +323,7 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
         "{how}"
     );
     let (code, log) = stage.fails(&waits);
-    assert_eq!(code, WAL_MISSING, "{log}");
-    assert!(log.contains("archive_command failed with"), "{log}");
+    assert_eq!(code, WARNINGS, "{log}");
 
     // It cannot even be started, which pg_stat_archiver never hears of.
     set_archive_command(&stage, "true pgstrata archive-push %p");
@@ -237,7 +341,7 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
 
     // The failed backups left neither a layer, nor objects, nor a slot.
     let info = stage.json(&["info"]);
-    assert_eq!(info["layers"].as_array().unwrap().len(), 3);
+    assert_eq!(info["layers"].as_array().unwrap().len(), 4);
     assert_eq!(info["unfinished"].as_array().unwrap().len(), 0);
     slots_are_gone(&stage);
 }
@@ -248,7 +352,7 @@ fn a_backup_on_a_later_timeline_stores_its_history() {
     stage.backup(&[]);
     let target = stage.restore(
         "second",
-        &["--type", "immediate", "--target-action", "promote"],
+        &["--target-type", "immediate", "--target-action", "promote"],
     );
     let second = stage.start_restored(&target);
     let pgdata = target.display().to_string();
@@ -260,4 +364,87 @@ fn a_backup_on_a_later_timeline_stores_its_history() {
     assert_eq!(timelines[1]["timeline"], 2);
     assert_eq!(timelines[1]["has_history"], true, "{timelines:#}");
     stage.ok(&["verify"]);
+}
+
+/// The archiver worked when the backup began to rely on it.
+#[test]
+fn a_backup_outlives_an_archiver_that_breaks_under_it() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    stage.archive_all();
+    let child = stage.begin_backup(&["--wal", "archive", "--output", "json"]);
+    set_archive_command(&stage, "false pgstrata archive-push %p");
+    let dump = stage.cluster.dump().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(WARNINGS), "{log}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(number(&report, "/wal_segments_stored") >= 1, "{report:#}");
+    let warning = text(&report, "/warnings/0");
+    assert!(warning.contains("archive_command failed with"), "{warning}");
+    let until = ["--target-type", "immediate", "--target-action", "promote"];
+    let restored = stage.start_restored(&stage.restore("restored", &until));
+    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+}
+
+/// Many pages that a checkpoint would have to write, which then takes nearly an hour.
+fn slow_checkpoints(builder: Builder) -> Builder {
+    builder
+        .conf("checkpoint_timeout", "1h")
+        .conf("autovacuum", "off")
+}
+
+/// The control file still has the old timeline.
+#[test]
+fn a_backup_right_after_a_promotion_is_of_the_new_timeline() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&[]);
+    let standby = stage.restore("standby", &["--target-type", "standby"]);
+    let standby = Cluster::adopt(Major::V15, &standby)
+        .conf("checkpoint_timeout", "1h")
+        .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
+        .start()
+        .unwrap();
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    let end = stage.cluster.sql("postgres", "SELECT pg_current_wal_lsn()");
+    let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{}'", end.unwrap());
+    standby.wait_for("postgres", &replayed, PATIENCE).unwrap();
+    standby.sql("postgres", "SELECT pg_promote()").unwrap();
+    standby.wait_promoted(PATIENCE).unwrap();
+    let timeline = "SELECT timeline_id FROM pg_control_checkpoint()";
+    assert_eq!(standby.sql("postgres", timeline).unwrap(), "1");
+    let (pgdata, conninfo) = (
+        standby.pgdata().display().to_string(),
+        standby.conninfo("postgres"),
+    );
+    let report = stage.json(&["backup", "-D", &pgdata, "-d", &conninfo, "--type", "full"]);
+    assert_eq!(number(&report, "/timeline"), 2);
+    stage.ok(&["verify", "--deep"]);
+}
+
+/// A server does not see that its client is gone while it waits for a checkpoint.
+#[test]
+fn a_backup_that_is_stopped_while_it_starts_leaves_nothing_in_the_server() {
+    let builder = slow_checkpoints(Cluster::builder(Major::V15));
+    let stage = Stage::silent(builder, Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    let pgdata = stage.pgdata();
+    let child = process::spawn(&stage, &["backup", "-D", &pgdata, "--checkpoint", "spread"]);
+    let starts = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE '%pg_backup_start(%'
+        AND state = 'active' AND wait_event LIKE 'Checkpoint%' AND pid <> pg_backend_pid())";
+    stage
+        .cluster
+        .wait_for("postgres", starts, PATIENCE)
+        .unwrap();
+    process::signal(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(INTERRUPTED), "{log}");
+    let gone =
+        "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'pgstrata%')
+        AND NOT EXISTS (SELECT FROM pg_replication_slots)
+        AND NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory')";
+    let soon = Duration::from_secs(30);
+    stage.cluster.wait_for("postgres", gone, soon).unwrap();
+    assert_eq!(stage.layer_counts(), (0, 0));
 }

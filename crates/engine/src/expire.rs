@@ -3,28 +3,23 @@
 //!
 //! Nothing is removed while a layer is being made: it may be about to stand on one that would go.
 
+use std::iter;
 use std::sync::Arc;
 
-use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use pgstrata_layer::frame::Codec;
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
-use pgstrata_layer::retention::{self, Held, MergeStep, Policy};
-use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
+use pgstrata_layer::retention::{self, Held, MergeStep, Policy, Why};
+use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_store::archive::{Archive, ArchivedWal};
+use pgstrata_store::catalog::{self, Catalog, InUse, Layer, StoreTime, Terms, remove_leftover};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::progress::Progress;
 use serde::Serialize;
 
-use crate::catalog::{self, Catalog, Layer, remove_leftover};
-use crate::error::{Error, Kind, Result};
+use crate::health;
 use crate::merge::{self, MergeOptions, MergeReport};
-use crate::progress::Progress;
-use crate::repository::Repository;
-
-/// Version of the report's JSON.
-const SCHEMA: u32 = 1;
-
-/// Deletions at once.
-const DELETE_AT_ONCE: usize = 16;
 
 /// What to keep, and how to merge.
 #[derive(Clone, Debug)]
@@ -35,6 +30,8 @@ pub struct ExpireOptions {
     pub codec: Codec,
     /// Threads that merge.
     pub jobs: usize,
+    /// Whether layers and WAL go that a restore may need.
+    pub ignore_restores: bool,
 }
 
 /// A layer that stays.
@@ -52,7 +49,7 @@ pub struct PlannedMerge {
     /// The newest layer to be merged.
     pub label: String,
     /// The oldest.
-    pub into: String,
+    pub from: String,
     /// Layers in the chain before.
     pub chain_length: usize,
     /// And after.
@@ -62,8 +59,6 @@ pub struct PlannedMerge {
 /// What expiry will do, or has done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExpireReport {
-    /// Version of this record.
-    pub schema: u32,
     /// Whether it has been done.
     pub done: bool,
     /// What is merged; of a plan, only the layers as they are now.
@@ -81,17 +76,18 @@ pub struct ExpireReport {
     /// Their bytes.
     pub wal_bytes: u64,
     /// The oldest WAL segment number that is kept lies at this LSN.
-    pub wal_from: Option<pgstrata_pgdata::lsn::Lsn>,
-    /// What the user should know.
+    pub wal_from: Option<Lsn>,
+    /// What kept it from being done.
     pub notes: Vec<String>,
+    /// What else the user should know.
+    pub remarks: Vec<String>,
 }
 
 /// What to remove, found out without touching anything.
-struct Found {
+struct Expiry {
     step: Option<MergeStep>,
     remove: Vec<Arc<Layer>>,
     leftovers: Vec<Label>,
-    wal: Vec<String>,
     report: ExpireReport,
 }
 
@@ -99,12 +95,10 @@ struct Found {
 ///
 /// # Errors
 /// When there is no rule, or the repository cannot be read.
-pub async fn plan(
-    repository: &Repository,
-    cluster: &ClusterName,
-    options: &ExpireOptions,
-) -> Result<ExpireReport> {
-    Ok(find(repository, cluster, options).await?.report)
+pub async fn plan(cluster: &ClusterRepository, options: &ExpireOptions) -> Result<ExpireReport> {
+    // Not the store's time: nothing is written, and nothing is decided.
+    let now = StoreTime::by_this_host();
+    Ok(find(cluster, options, now).await?.report)
 }
 
 /// Does it.
@@ -112,77 +106,100 @@ pub async fn plan(
 /// # Errors
 /// When the repository cannot be read or written. What was to go may have gone in part, and never anything else.
 pub async fn execute(
-    repository: &Repository,
-    cluster: &ClusterName,
+    cluster: &ClusterRepository,
     options: &ExpireOptions,
     progress: &Progress,
 ) -> Result<ExpireReport> {
-    let mut found = find(repository, cluster, options).await?;
+    check_policy(options)?;
+    let now = StoreTime::ask(cluster).await?;
+    let completed = catalog::complete_removals(cluster).await?;
+    let mut found = find(cluster, options, now).await?;
+    let completed = completed.iter().map(|label| {
+        format!("layer {label} is gone: an expiry that was interrupted had begun to remove it")
+    });
+    let completed: Vec<String> = completed.collect();
+    found.report.remarks.extend(completed.iter().cloned());
     if !found.report.notes.is_empty() {
         return Ok(found.report);
     }
     let (mut merge, mut merged) = (None, None);
     if let (Some(step), Some(planned)) = (found.step.take(), found.report.merge.take()) {
-        let catalog = Catalog::load(repository, cluster).await?;
-        let label = |at: usize| {
-            let layer = catalog.layers.get(at);
-            layer.map(|layer| layer.label.clone()).ok_or_else(changed)
-        };
-        let merging = MergeOptions {
-            label: label(step.newest)?,
-            into: Some(label(step.oldest)?),
-            codec: options.codec,
-            jobs: options.jobs,
-            remove: true,
-        };
-        if merging.label.as_str() != planned.label {
-            return Err(changed());
-        }
-        let outcome = merge::execute(repository, cluster, &merging, progress).await;
-        merged = Some(unless_gone(repository, cluster, &[merging.label], outcome).await?);
+        merged = Some(merge_first(cluster, options, progress, &step, &planned).await?);
         merge = Some(planned);
-        found = find(repository, cluster, options).await?;
+        found = find(cluster, options, now).await?;
+        found.report.remarks.extend(completed);
         if !found.report.notes.is_empty() {
             return Ok(found.report);
         }
     }
     let unwanted = found.remove.iter().map(|layer| layer.label.clone());
     let unwanted: Vec<Label> = unwanted.collect();
-    let verified =
-        merge::verify_replacements(repository, cluster, &unwanted, (options.jobs, progress)).await;
-    unless_gone(repository, cluster, &unwanted, verified).await?;
-    let removed = catalog::remove_layers(repository, cluster, &found.remove, None).await?;
+    let verified = merge::verify_replacements(cluster, &unwanted, options.jobs, progress).await;
+    unless_gone(cluster, &unwanted, verified).await?;
+    let mut report = found.report;
+    (report.merge, report.merged) = (merge, merged);
+    let terms = Terms {
+        instead: None,
+        ignore_restores: options.ignore_restores,
+        wal: report.wal_files > 0,
+    };
+    let removed = catalog::remove_layers(cluster, &found.remove, terms).await?;
     if !removed.notes.is_empty() {
-        let mut report = found.report;
-        (report.merge, report.merged, report.notes) = (merge, merged, removed.notes);
+        report.notes = removed.notes;
         return Ok(report);
     }
-    if removed.labels.len() != found.remove.len() {
+    if removed.labels.len() + removed.remarks.len() < found.remove.len() {
         // Somebody stands on one of them now, and needs its WAL.
         return Err(changed());
     }
     for label in &found.leftovers {
-        remove_leftover(repository, cluster, label).await?;
+        match remove_leftover(cluster, label).await {
+            Err(error) if error.kind() == Kind::Refused => report.remarks.push(error.to_string()),
+            removed => removed?,
+        }
     }
-    let deletions = found.wal.iter().map(|key| repository.delete(key));
-    futures::stream::iter(deletions)
-        .buffer_unordered(DELETE_AT_ONCE)
-        .try_collect::<Vec<()>>()
-        .await?;
-    let mut report = found.report;
-    (report.merge, report.merged, report.done) = (merge, merged, true);
+    catalog::forget_old(cluster, now).await?;
+    report.remarks.extend(removed.remarks);
+    report.done = true;
     Ok(report)
+}
+
+/// Merges the oldest layers of the newest chain.
+async fn merge_first(
+    cluster: &ClusterRepository,
+    options: &ExpireOptions,
+    progress: &Progress,
+    step: &MergeStep,
+    planned: &PlannedMerge,
+) -> Result<MergeReport> {
+    let catalog = Catalog::load(cluster).await?;
+    let label = |at: usize| {
+        let layer = catalog.layers.get(at);
+        layer.map(|layer| layer.label.clone()).ok_or_else(changed)
+    };
+    let merging = MergeOptions {
+        label: label(step.newest)?,
+        into: Some(label(step.oldest)?),
+        codec: options.codec,
+        jobs: options.jobs,
+        remove: true,
+        ignore_restores: options.ignore_restores,
+    };
+    if merging.label.as_str() != planned.label {
+        return Err(changed());
+    }
+    let outcome = merge::execute(cluster, &merging, progress).await;
+    unless_gone(cluster, &[merging.label], outcome).await
 }
 
 /// The outcome of an act on `labels`; when it failed because another expiry has removed one of them, that is said.
 async fn unless_gone<T>(
-    repository: &Repository,
-    cluster: &ClusterName,
+    cluster: &ClusterRepository,
     labels: &[Label],
     outcome: Result<T>,
 ) -> Result<T> {
     let Err(error) = outcome else { return outcome };
-    let catalog = Catalog::load(repository, cluster).await?;
+    let catalog = Catalog::load(cluster).await?;
     let there = |label: &Label| catalog.layers.iter().any(|layer| layer.label == *label);
     if labels.iter().all(there) {
         return Err(error);
@@ -199,83 +216,112 @@ fn changed() -> Error {
     .hint("run it again")
 }
 
-async fn find(
-    repository: &Repository,
-    cluster: &ClusterName,
-    options: &ExpireOptions,
-) -> Result<Found> {
-    let policy = &options.policy;
-    if *policy == Policy::default() {
+fn check_policy(options: &ExpireOptions) -> Result<()> {
+    if options.policy == Policy::default() {
         return Err(Error::new(Kind::Usage, "it is not said what to keep")
             .hint("give --keep-full, --keep-days or --max-chain"));
     }
-    let catalog = Catalog::load(repository, cluster).await?;
-    let layers = held(&catalog);
-    let plan = retention::plan(&layers, policy, Timestamp::now());
-    let mut notes = catalog::at_work(&catalog);
-    for (label, error) in &catalog.damaged {
-        notes.push(format!(
-            "nothing is removed, because it is not known what layer {label} stands on: {error}"
-        ));
-    }
+    Ok(())
+}
+
+async fn find(
+    cluster: &ClusterRepository,
+    options: &ExpireOptions,
+    now: StoreTime,
+) -> Result<Expiry> {
+    check_policy(options)?;
+    let restores = match options.ignore_restores {
+        true => Vec::new(),
+        false => catalog::in_use(cluster, now).await?,
+    };
+    let catalog = Catalog::load(cluster).await?;
+    let archived = Archive::load(cluster).await?.list(iter::empty()).await?;
+    let layers = held(&catalog, &archived, &restores);
+    let plan = retention::plan(&layers, &options.policy, Timestamp::now());
+    let mut notes = catalog::at_work(&catalog, now);
+    notes.extend(catalog::not_known(&catalog));
     let unwanted = layers.iter().zip(&plan.keep);
     let unwanted: Vec<Label> = unwanted
         .filter(|(_, why)| why.is_none())
         .map(|(layer, _)| layer.label.clone())
         .collect();
     let remove = catalog.removable(&unwanted);
-    let stays: Vec<&Layer> = catalog
-        .layers
-        .iter()
-        .filter(|layer| !remove.contains(&layer.label))
-        .collect();
-    let wal = superfluous_wal(repository, cluster, &stays).await?;
+    let (wal_from, wal, remarks) = old_wal(cluster, &catalog, &remove, &restores).await?;
     let leftovers: Vec<Label> = catalog
         .unfinished
         .iter()
-        .filter(|unfinished| unfinished.is_forgotten())
+        // One that was committed is being removed by somebody, or has lost its manifest.
+        .filter(|left| !left.is_at_work(now) && (!left.was_committed || left.was_merged))
         .map(|unfinished| unfinished.label.clone())
         .collect();
-    let keep = catalog.layers.iter().zip(&plan.keep);
-    let keep = keep.filter_map(|(layer, why)| {
-        Some(Kept {
-            label: layer.label.to_string(),
-            why: (*why)?.as_str().to_owned(),
-        })
-    });
     let merge = plan.merge.as_ref().map(|step| PlannedMerge {
         label: layers[step.newest].label.to_string(),
-        into: layers[step.oldest].label.to_string(),
+        from: layers[step.oldest].label.to_string(),
         chain_length: step.length.0,
         new_length: step.length.1,
     });
     let report = ExpireReport {
-        schema: SCHEMA,
         done: false,
         merge,
         merged: None,
-        keep: keep.collect(),
+        keep: kept(&catalog, &plan.keep, &restores),
         remove: remove.iter().map(Label::to_string).collect(),
         leftovers: leftovers.iter().map(Label::to_string).collect(),
         wal_files: u64::try_from(wal.len()).expect("usize has 64 bits"),
         wal_bytes: wal.iter().map(|(_, bytes)| bytes).sum(),
-        wal_from: stays.iter().map(|layer| layer.manifest.start_lsn).min(),
+        wal_from,
         notes,
+        remarks,
     };
     let remove = remove.iter().map(|label| catalog.layer(label).cloned());
-    Ok(Found {
+    Ok(Expiry {
         step: plan.merge,
         remove: remove
             .map(|layer| layer.map(Arc::new))
             .collect::<Result<_>>()?,
         leftovers,
-        wal: wal.into_iter().map(|(key, _)| key).collect(),
         report,
     })
 }
 
+/// The layers that stay, and why.
+fn kept(catalog: &Catalog, keep: &[Option<Why>], restores: &[InUse]) -> Vec<Kept> {
+    let keep = catalog.layers.iter().zip(keep);
+    let keep = keep.filter_map(|(layer, why)| {
+        let why = (*why)?;
+        let needs = |found: &&InUse| found.needs(&layer.reference());
+        let restore = restores.iter().find(needs);
+        Some(Kept {
+            label: layer.label.to_string(),
+            why: match restore.filter(|_| why == Why::InUse) {
+                Some(restore) => restore.describe(),
+                None => why.as_str().to_owned(),
+            },
+        })
+    });
+    keep.collect()
+}
+
+/// Where the WAL begins that stays when `remove` is gone, the files before it, and what is to be said about it.
+async fn old_wal(
+    cluster: &ClusterRepository,
+    catalog: &Catalog,
+    remove: &[Label],
+    restores: &[InUse],
+) -> Result<(Option<Lsn>, Vec<(String, u64)>, Vec<String>)> {
+    let Some(from) = catalog::wal_before(catalog, remove, restores) else {
+        return Ok((None, Vec::new(), Vec::new()));
+    };
+    let wal = catalog::find_old_wal(cluster, from).await?;
+    let held = catalog::wal_before(catalog, remove, &[]) != Some(from);
+    let holds = |found: &&InUse| held && found.record.start_lsn == from;
+    let remarks = restores.iter().filter(holds);
+    let remarks = remarks.map(|found| format!("WAL from {from} on stays: {}", found.describe()));
+    Ok((Some(from), wal, remarks.collect()))
+}
+
 /// The catalog's layers as retention sees them.
-fn held(catalog: &Catalog) -> Vec<Held> {
+fn held(catalog: &Catalog, archived: &ArchivedWal, restores: &[InUse]) -> Vec<Held> {
     let position = |label: &Label| {
         catalog
             .layers
@@ -300,38 +346,9 @@ fn held(catalog: &Catalog) -> Vec<Held> {
             finished_at: layer.manifest.finished_at,
             replaced: twice || catalog.layers.iter().any(replaced),
             merged: catalog.layers.iter().any(merged),
+            in_use: restores.iter().any(|found| found.needs(&own)),
+            broken: health::problem(catalog, layer, Some(archived)).is_some(),
         }
     };
     catalog.layers.iter().enumerate().map(held).collect()
-}
-
-/// Archived files that no layer of `stays` needs: recovery from a layer begins at its start and only goes forward, on
-/// whatever timeline, so what ends before the first start of all is read by none. Histories are kept for ever.
-async fn superfluous_wal(
-    repository: &Repository,
-    cluster: &ClusterName,
-    stays: &[&Layer],
-) -> Result<Vec<(String, u64)>> {
-    let Some(first) = stays.iter().min_by_key(|layer| layer.manifest.start_lsn) else {
-        return Ok(Vec::new());
-    };
-    let size = WalSegmentSize::try_from(u64::from(first.manifest.cluster.wal_segment_size))?;
-    let needed = first.manifest.start_lsn.segment(size);
-    let prefix = cluster.wal_prefix();
-    let mut superfluous = Vec::new();
-    for directory in repository.list_names(&prefix).await? {
-        for object in repository.list(&format!("{prefix}/{directory}")).await? {
-            let name = object.key.rsplit('/').next().unwrap_or_default();
-            let number = match ArchiveFile::parse(name, size) {
-                Ok(ArchiveFile::Segment(segment) | ArchiveFile::Partial(segment)) => segment.number,
-                Ok(ArchiveFile::BackupLabel { segment, .. }) => segment.number,
-                // Histories, and what is not ours.
-                _ => continue,
-            };
-            if number < needed {
-                superfluous.push((object.key, object.size_bytes));
-            }
-        }
-    }
-    Ok(superfluous)
 }

@@ -4,14 +4,15 @@ use std::path::Path;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pgstrata_layer::cluster::{self, ClusterRecord, FORMAT};
+use pgstrata_layer::cluster::{ClusterRecord, FORMAT, encode};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::control::ControlFile;
+use pgstrata_store::catalog::WRITTEN_BY;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
 
-use crate::backup::control_of;
-use crate::catalog::{WRITTEN_BY, cluster_record};
-use crate::error::{Error, Kind, Result};
-use crate::repository::Repository;
+use crate::server::apart::require_apart;
+use crate::server::control::control_of;
 
 /// What `init` found or made.
 #[derive(Clone, Debug)]
@@ -22,27 +23,28 @@ pub struct InitReport {
     pub record: ClusterRecord,
 }
 
-/// Records the cluster of `data_directory` under `name`, after proving that the
+/// Records the cluster of `data_directory` under the name that `cluster` has, after proving that the
 /// store honours create-if-absent. Running it again for the same cluster changes nothing.
 ///
 /// # Errors
-/// `Refused` when the name belongs to another cluster, or the store overwrites.
-pub async fn init(
-    repository: &Repository,
-    name: &ClusterName,
-    data_directory: &Path,
-) -> Result<InitReport> {
+/// `Refused` when the name belongs to another cluster, the store overwrites, or the repository lies in the cluster.
+pub async fn init(cluster: &ClusterRepository, data_directory: &Path) -> Result<InitReport> {
     let reading = control_of(data_directory).await?;
-    repository.probe(name.as_str()).await?;
-    let wanted = record_of(name, &reading.control);
-    let body = Bytes::from(cluster::encode(&wanted));
-    match repository.create(&name.cluster_key(), body).await {
+    require_apart(&cluster.repository, data_directory).await?;
+    cluster.repository.probe(cluster.name.as_str()).await?;
+    let wanted = record_of(&cluster.name, &reading.control);
+    let body = Bytes::from(encode(&wanted));
+    match cluster
+        .repository
+        .create(&cluster.name.cluster_key(), body)
+        .await
+    {
         Ok(()) => Ok(InitReport {
             created: true,
             record: wanted,
         }),
         Err(error) if error.kind() == Kind::AlreadyExists => {
-            let record = cluster_record(repository, name).await?;
+            let record = cluster.record().await?;
             require_same(&record, &wanted)?;
             Ok(InitReport {
                 created: false,

@@ -1,23 +1,17 @@
-//! The engine: everything that touches a cluster, a repository or a clock.
+//! The engine: everything that touches a cluster, and what commands do with a repository.
 //!
-//! Decisions come from `pgstrata_layer` as plans; the engine obeys them. It
-//! returns typed errors, reports through [`progress`] and `tracing`, never
-//! prints and never exits.
+//! Decisions come from `pgstrata_layer` as plans; the engine obeys them, on a repository
+//! that `pgstrata_store` opens. It returns typed errors, reports through
+//! [`pgstrata_store::progress`] and `tracing`, never prints and never exits.
 
-pub mod archive;
 pub mod backup;
-mod blocking;
-pub mod catalog;
 pub mod check;
-pub mod cluster;
-pub mod error;
 pub mod expire;
+mod frames;
+pub mod health;
 pub mod info;
 pub mod init;
 pub mod merge;
-pub mod progress;
-pub mod repository;
 pub mod restore;
-pub mod shares;
-pub mod tracker;
+pub mod server;
 pub mod verify;

@@ -6,8 +6,8 @@ mod backup_support;
 
 use backup_support::{MAJORS, Scene};
 use pgstrata_engine::backup::BackupType;
-use pgstrata_lab::cluster::require_same_dump;
 use pgstrata_layer::manifest::ChangeSource;
+use pgstrata_testbed::cluster::require_same_dump;
 
 #[test]
 fn a_full_backup_of_a_running_server_starts_and_equals_it() {

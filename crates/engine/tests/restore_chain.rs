@@ -14,11 +14,11 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
-use pgstrata_engine::error::Kind;
-use pgstrata_engine::progress::Progress;
-use pgstrata_engine::repository::Repository;
-use pgstrata_engine::repository::fault::{Fault, FaultStore};
-use pgstrata_engine::restore::{self, MARKER, Target};
+use pgstrata_engine::restore::{self, ArchiveMode, MARKER, RestoreOptions, Target};
+use pgstrata_store::error::Kind;
+use pgstrata_store::progress::Progress;
+use pgstrata_store::repository::Repository;
+use pgstrata_store::repository::fault::{Fault, FaultStore};
 use restore_common::{chain_of_three, options, page};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,13 +27,11 @@ async fn every_page_comes_from_its_newest_source_and_is_written_once() {
     let made = chain_of_three(&repository).await;
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path().join("data");
-    let plan = restore::plan(&repository, &made.cluster, options(&target))
+    let plan = restore::plan(&made.within(&repository), options(&target))
         .await
         .unwrap();
     let progress = Progress::default();
-    let report = restore::execute(&repository, &plan, &progress)
-        .await
-        .unwrap();
+    let report = restore::execute(&plan, &progress).await.unwrap();
     made.assert_restored(&target);
     let nonzero: u64 = made
         .files
@@ -123,12 +121,13 @@ async fn a_running_server_is_refused_by_its_process() {
     let made = chain_of_three(&repository).await;
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path();
-    fs::write(
-        target.join("postmaster.pid"),
-        format!("{}\n/data\n", std::process::id()),
-    )
-    .unwrap();
+    let mut sleep = std::process::Command::new("sleep");
+    let mut server = sleep.arg("600").current_dir(target).spawn().unwrap();
+    let pid_file = format!("{}\n/data\n", server.id());
+    fs::write(target.join("postmaster.pid"), pid_file).unwrap();
     let error = made.restore(&repository, target, None).await.unwrap_err();
+    server.kill().unwrap();
+    server.wait().unwrap();
     assert_eq!(error.kind(), Kind::Refused);
     assert!(error.to_string().contains("runs in"), "{error}");
 }
@@ -148,7 +147,7 @@ async fn a_link_that_leads_nowhere_and_a_file_in_the_way_are_refused() {
     assert!(error.to_string().contains("is not a directory"), "{error}");
 }
 
-/// CORRECTNESS 10: on failure `pg_control` is absent; the same restore completes what another began.
+/// On failure `pg_control` is absent; the same restore completes what another began.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_that_fails_anywhere_cannot_be_started_and_is_completed_by_another() {
     let memory = Arc::new(object_store::memory::InMemory::new());
@@ -159,11 +158,16 @@ async fn a_restore_that_fails_anywhere_cannot_be_started_and_is_completed_by_ano
         let target = scratch.path().join(format!("data{nth}"));
         let store = FaultStore::failing_at(nth, Fault::Before, memory.clone());
         let outcome = made
-            .restore(&Repository::with_store(store), &target, None)
+            .restore(&Repository::with_store(store.clone()), &target, None)
             .await;
         if outcome.is_ok() {
             made.assert_restored(&target);
-            break;
+            if store.operation_count() <= nth {
+                break;
+            }
+            // What failed was not needed.
+            fs::remove_dir_all(&target).unwrap();
+            continue;
         }
         failures += 1;
         assert!(!target.join("global/pg_control").exists());
@@ -189,19 +193,31 @@ async fn a_restore_killed_after_pg_control_only_loses_its_marker() {
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path().join("data");
     // Everything but the last step: the marker of a restore stopped just before removing it.
-    let plan = restore::plan(&repository, &made.cluster, options(&target))
+    let plan = restore::plan(&made.within(&repository), options(&target))
         .await
         .unwrap();
     let cancelled = Progress::default();
     cancelled.cancel();
-    let error = restore::execute(&repository, &plan, &cancelled)
-        .await
-        .unwrap_err();
+    let error = restore::execute(&plan, &cancelled).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Interrupted);
     let marker = fs::read(target.join(MARKER)).unwrap();
     made.restore(&repository, &target, None).await.unwrap();
     fs::write(target.join(MARKER), &marker).unwrap();
     let inode = fs::metadata(target.join("base/5/10")).unwrap().ino();
+    // It is done, for this target alone.
+    for change in [
+        |options: &mut RestoreOptions| options.target = Target::Default,
+        |options: &mut RestoreOptions| options.inclusive = false,
+        |options: &mut RestoreOptions| options.archive_mode = Some(ArchiveMode::Keep),
+    ] {
+        let mut options = options(&target);
+        change(&mut options);
+        let plan = restore::plan(&made.within(&repository), options).await;
+        let error = plan.err().unwrap();
+        assert_eq!(error.kind(), Kind::Refused, "{error}");
+        assert!(error.to_string().contains("finished restore"), "{error}");
+        assert!(target.join(MARKER).exists());
+    }
     made.restore(&repository, &target, None).await.unwrap();
     assert!(!target.join(MARKER).exists());
     assert_eq!(fs::metadata(target.join("base/5/10")).unwrap().ino(), inode);
@@ -216,14 +232,12 @@ async fn a_marker_of_another_restore_protects_its_directory() {
     let made = chain_of_three(&repository).await;
     let scratch = tempfile::tempdir().unwrap();
     let (one, two) = (scratch.path().join("one"), scratch.path().join("two"));
-    let plan = restore::plan(&repository, &made.cluster, options(&one))
+    let plan = restore::plan(&made.within(&repository), options(&one))
         .await
         .unwrap();
     let cancelled = Progress::default();
     cancelled.cancel();
-    restore::execute(&repository, &plan, &cancelled)
-        .await
-        .unwrap_err();
+    restore::execute(&plan, &cancelled).await.unwrap_err();
     fs::rename(&one, &two).unwrap();
     let error = made.restore(&repository, &two, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Refused);
@@ -264,13 +278,41 @@ async fn a_target_of_none_writes_no_signal_and_turns_archiving_off() {
     let target = scratch.path().join("data");
     let mut options = options(&target);
     options.target = Target::None;
-    let plan = restore::plan(&repository, &made.cluster, options)
+    let refused = restore::plan(&made.within(&repository), options.clone()).await;
+    let refused = refused.err().unwrap();
+    assert_eq!(refused.kind(), Kind::Usage);
+    assert!(refused.hint_text().unwrap().contains("--same-timeline"));
+    options.same_timeline = true;
+    let plan = restore::plan(&made.within(&repository), options)
         .await
         .unwrap();
-    restore::execute(&repository, &plan, &Progress::default())
-        .await
-        .unwrap();
+    restore::execute(&plan, &Progress::default()).await.unwrap();
     assert!(!target.join("recovery.signal").exists());
     let conf = fs::read_to_string(target.join("postgresql.auto.conf")).unwrap();
     assert!(conf.contains("archive_mode = 'off'"), "{conf}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_of_a_newer_format_is_not_restored() {
+    let memory = Arc::new(object_store::memory::InMemory::new());
+    let repository = Repository::with_store(memory);
+    let made = chain_of_three(&repository).await;
+    let key = made.cluster.cluster_key();
+    let object = repository.get(&key).await.unwrap();
+    let mut record = pgstrata_layer::cluster::decode(&object).unwrap();
+    record.format = 2;
+    let other = Repository::memory();
+    for object in repository.list(made.cluster.as_str()).await.unwrap() {
+        let bytes = match object.key == key {
+            true => pgstrata_layer::cluster::encode(&record).into(),
+            false => repository.get(&object.key).await.unwrap(),
+        };
+        other.create(&object.key, bytes).await.unwrap();
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    let plan = restore::plan(&made.within(&other), options(&target)).await;
+    let error = plan.err().unwrap();
+    assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+    assert!(!target.exists());
 }

@@ -16,12 +16,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-use pgstrata_engine::error::{Kind, Result};
-use pgstrata_engine::progress::Progress;
-use pgstrata_engine::repository::Repository;
-use pgstrata_engine::repository::fault::{Fault, FaultStore};
 use pgstrata_engine::restore::{self, MARKER, Method, RestoreReport, Target};
 use pgstrata_layer::label::Label;
+use pgstrata_store::error::{Kind, Result};
+use pgstrata_store::progress::Progress;
+use pgstrata_store::repository::fault::{Fault, FaultStore};
+use pgstrata_store::repository::{Repository, RepositoryOptions};
 use restore_common::{Made, chain_of_three, options};
 
 async fn restore(
@@ -33,8 +33,8 @@ async fn restore(
     let mut options = options(directory);
     options.method = method;
     options.label = label.cloned();
-    let plan = restore::plan(repository, &made.cluster, options).await?;
-    restore::execute(repository, &plan, &Progress::default()).await
+    let plan = restore::plan(&made.within(repository), options).await?;
+    restore::execute(&plan, &Progress::default()).await
 }
 
 /// Every file, link and directory below, with its contents.
@@ -58,6 +58,8 @@ fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     walk(root, root, &mut found);
     // It says when files of the restore's own making were written.
     found.remove("backup_manifest");
+    // It says which directory it is of.
+    found.remove("pgstrata.lineage");
     found
 }
 
@@ -218,12 +220,17 @@ async fn a_delta_that_fails_anywhere_cannot_be_started_and_is_completed_by_anoth
             .await
             .unwrap();
         let store = FaultStore::failing_at(nth, Fault::Before, memory.clone());
-        let faulty = Repository::with_store(store);
+        let faulty = Repository::with_store(store.clone());
         let delta = (target.as_path(), Method::Delta);
         let outcome = restore(&faulty, &made, delta, Some(last)).await;
         if outcome.is_ok() {
             assert_same(&target, &fresh);
-            break;
+            if store.operation_count() <= nth {
+                break;
+            }
+            // What failed was not needed.
+            fs::remove_dir_all(&target).unwrap();
+            continue;
         }
         failures += 1;
         if target.join(MARKER).exists() {
@@ -265,15 +272,26 @@ async fn other_clusters_and_running_servers_are_refused_and_left_alone() {
         assert!(before == tree(&target), "{why}");
     };
     let pid = target.join("postmaster.pid");
-    fs::write(&pid, format!("{}\n/data\n", std::process::id())).unwrap();
+    let mut sleep = std::process::Command::new("sleep");
+    let mut server = sleep.arg("600").current_dir(&target).spawn().unwrap();
+    fs::write(&pid, format!("{}\n/data\n", server.id())).unwrap();
     refused("runs in").await;
+    server.kill().unwrap();
+    server.wait().unwrap();
+    refused("may be running").await;
     fs::remove_file(&pid).unwrap();
 
-    let ready = target.join("pg_wal/archive_status/0000000100000000000000F0.ready");
-    fs::write(&ready, b"").unwrap();
-    fs::write(target.join("pg_wal/0000000100000000000000F0"), b"x").unwrap();
-    refused("never archived").await;
-    fs::remove_file(&ready).unwrap();
+    for name in [
+        "0000000100000000000000F0",
+        "0000000100000000000000F1.partial",
+        "00000007.history",
+    ] {
+        let ready = target.join(format!("pg_wal/archive_status/{name}.ready"));
+        fs::write(&ready, b"").unwrap();
+        fs::write(target.join("pg_wal").join(name), b"x").unwrap();
+        refused(&format!("never archived, the first is {name}")).await;
+        fs::remove_file(&ready).unwrap();
+    }
 
     let control = target.join("global/pg_control");
     let ours = fs::read(&control).unwrap();
@@ -283,9 +301,15 @@ async fn other_clusters_and_running_servers_are_refused_and_left_alone() {
     fs::remove_file(&control).unwrap();
     refused("not empty").await;
     fs::write(&control, &ours).unwrap();
-    // The stale file of a server that was killed does not count.
+    // The stale file of a server that was killed does not count when somebody says so.
     fs::write(&pid, "999999999\n/data\n").unwrap();
-    restore(&repository, &made, delta, None).await.unwrap();
+    refused("may be running").await;
+    let mut options = options(&target);
+    options.method = Method::Delta;
+    options.vouched.server_is_stopped = true;
+    let plan = restore::plan(&made.within(&repository), options).await;
+    let progress = Progress::default();
+    restore::execute(&plan.unwrap(), &progress).await.unwrap();
     made.assert_restored(&target);
     assert!(!pid.exists());
 }
@@ -303,42 +327,19 @@ async fn a_standby_that_is_refreshed_keeps_its_primary() {
     fs::write(&conf, "work_mem = 1\nprimary_conninfo = 'host=p'\n").unwrap();
     let mut options = options(&target);
     (options.method, options.target) = (Method::Delta, Target::Standby);
-    let plan = restore::plan(&repository, &made.cluster, options)
+    let plan = restore::plan(&made.within(&repository), options)
         .await
         .unwrap();
     let cancelled = Progress::default();
     cancelled.cancel();
     // Interrupted and run again, it still knows.
-    restore::execute(&repository, &plan, &cancelled)
-        .await
-        .unwrap_err();
+    restore::execute(&plan, &cancelled).await.unwrap_err();
     fs::write(&conf, "").unwrap();
-    restore::execute(&repository, &plan, &Progress::default())
-        .await
-        .unwrap();
+    restore::execute(&plan, &Progress::default()).await.unwrap();
     let text = fs::read_to_string(&conf).unwrap();
     assert!(text.contains("primary_conninfo = 'host=p'"), "{text}");
     assert!(!text.contains("work_mem = 1"), "{text}");
     assert!(target.join("standby.signal").exists());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn layer_over_layer_gives_the_same_bytes_and_writes_more() {
-    let repository = Repository::memory();
-    let made = chain_of_three(&repository).await;
-    let scratch = tempfile::tempdir().unwrap();
-    let (overlay, layered) = (scratch.path().join("a"), scratch.path().join("b"));
-    let once = restore(&repository, &made, (&overlay, Method::Overlay), None)
-        .await
-        .unwrap();
-    let again = restore(&repository, &made, (&layered, Method::OldestFirst), None)
-        .await
-        .unwrap();
-    assert_same(&layered, &overlay);
-    assert!(
-        again.written_bytes > once.written_bytes && again.frames > once.frames,
-        "{once:?} {again:?}"
-    );
 }
 
 /// Block 0 and 2 of `base/5/10` are overwritten in the base's first frame of three pages: that frame is decoded once,
@@ -349,21 +350,81 @@ async fn half_overwritten_frames_are_decoded_once() {
     let made = chain_of_three(&repository).await;
     let scratch = tempfile::tempdir().unwrap();
     let target = scratch.path().join("data");
-    let plan = restore::plan(&repository, &made.cluster, options(&target))
+    let plan = restore::plan(&made.within(&repository), options(&target))
         .await
         .unwrap();
     assert!(plan.read_amplification > 1.0, "{}", plan.read_amplification);
     let base = &plan.layers[2];
     assert!(base.needed_bytes < base.fetch_bytes, "{base:?}");
-    let report = restore::execute(&repository, &plan, &Progress::default())
-        .await
-        .unwrap();
+    let report = restore::execute(&plan, &Progress::default()).await.unwrap();
     assert_eq!(report.frames, plan.frames);
     // Without the increments nothing is fetched in vain.
     let mut alone = options(&scratch.path().join("full"));
     alone.label = Some(made.labels[0].clone());
-    let plan = restore::plan(&repository, &made.cluster, alone)
+    let plan = restore::plan(&made.within(&repository), alone)
         .await
         .unwrap();
     assert!((plan.read_amplification - 1.0).abs() < 1e-9);
+}
+
+/// Between the plan and the first change somebody starts the server where its process cannot be seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn rule_13_4_a_server_that_was_started_since_the_plan_is_left_alone() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    restore(&repository, &made, (&target, Method::Overlay), None)
+        .await
+        .unwrap();
+    let mut options = options(&target);
+    options.method = Method::Delta;
+    options.vouched.server_is_stopped = true;
+    let changes: [fn(&Path); 2] = [
+        |data| fs::write(data.join("postmaster.pid"), "999999999\n/data\n").unwrap(),
+        |data| {
+            let control = data.join("global/pg_control");
+            let mut contents = fs::read(&control).unwrap();
+            contents[4096] ^= 1;
+            fs::write(&control, contents).unwrap();
+        },
+    ];
+    for change in changes {
+        let plan = restore::plan(&made.within(&repository), options.clone()).await;
+        let plan = plan.unwrap();
+        change(&target);
+        let before = tree(&target);
+        let error = restore::execute(&plan, &Progress::default())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), Kind::Refused, "{error}");
+        assert!(error.to_string().contains("was started"), "{error}");
+        assert!(before == tree(&target), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_does_not_remove_the_repository_that_it_reads() {
+    let scratch = tempfile::tempdir().unwrap();
+    let open = |directory: &Path| {
+        let url = format!("file://{}", directory.display());
+        Repository::open(&RepositoryOptions::new(url)).unwrap()
+    };
+    let (apart, target) = (scratch.path().join("apart"), scratch.path().join("data"));
+    let made = chain_of_three(&open(&apart)).await;
+    let below = apart.join("restored");
+    let into = restore(&open(&apart), &made, (&below, Method::Overlay), None).await;
+    assert_eq!(into.unwrap_err().kind(), Kind::Refused);
+    assert!(!below.exists());
+    restore(&open(&apart), &made, (&target, Method::Overlay), None)
+        .await
+        .unwrap();
+    let inside = target.join("backups");
+    fs::rename(&apart, &inside).unwrap();
+    let before = tree(&target);
+    let onto = restore(&open(&inside), &made, (&target, Method::Delta), None).await;
+    let error = onto.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    assert!(error.to_string().contains("lies in"), "{error}");
+    assert!(before == tree(&target));
 }

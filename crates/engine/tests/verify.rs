@@ -10,12 +10,8 @@ mod restore_common;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pgstrata_engine::error::Kind;
-use pgstrata_engine::progress::Progress;
-use pgstrata_engine::repository::Repository;
 use pgstrata_engine::verify::{self, FindingKind, Scope, Severity, VerifyOptions, VerifyReport};
 use pgstrata_layer::claim::{self, ClaimRecord};
-use pgstrata_layer::cluster::{self, ClusterRecord};
 use pgstrata_layer::digest;
 use pgstrata_layer::entry::{BlockRun, DigestRef, EntryKind, FileEntry};
 use pgstrata_layer::frame::{Codec, FrameEncoder};
@@ -26,9 +22,12 @@ use pgstrata_layer::pack::PackBuilder;
 use pgstrata_pgdata::Lsn;
 use pgstrata_pgdata::page::page_checksum;
 use pgstrata_pgdata::relation::BlockNumber;
+use pgstrata_store::error::Kind;
+use pgstrata_store::progress::Progress;
+use pgstrata_store::repository::Repository;
 use restore_common::{Made, chain_of_three};
 
-/// The chain made by hand, with the records that a backup and `init` would have left.
+/// The chain made by hand, with the records that a backup would have left.
 async fn scene() -> (Repository, Made) {
     let repository = Repository::memory();
     let made = chain_of_three(&repository).await;
@@ -44,23 +43,10 @@ async fn scene() -> (Repository, Made) {
         };
         let body = Bytes::from(claim::encode(&claim));
         let key = made.cluster.claim_key(label);
+        repository.create(&key, body.clone()).await.unwrap();
+        let key = made.cluster.committed_key(label);
         repository.create(&key, body).await.unwrap();
     }
-    let manifest = manifest_of(&repository, &made, &made.labels[0]).await;
-    let record = ClusterRecord {
-        name: "main".to_owned(),
-        format: cluster::FORMAT,
-        system_identifier: manifest.cluster.system_identifier,
-        major: manifest.cluster.major,
-        catalog_version: manifest.cluster.catalog_version,
-        block_size: manifest.cluster.block_size,
-        wal_segment_size: manifest.cluster.wal_segment_size,
-        created_at: Timestamp::UNIX_EPOCH,
-        written_by: "test".to_owned(),
-    };
-    let body = Bytes::from(cluster::encode(&record));
-    let key = made.cluster.cluster_key();
-    repository.create(&key, body).await.unwrap();
     (repository, made)
 }
 
@@ -75,7 +61,7 @@ async fn verify(repository: &Repository, made: &Made, scope: Scope, deep: bool) 
         deep,
         jobs: 2,
     };
-    verify::run(repository, &made.cluster, &options, Progress::default())
+    verify::run(&made.within(repository), &options, Progress::default())
         .await
         .unwrap()
 }
@@ -132,7 +118,9 @@ async fn every_object_missing_cut_or_flipped_is_named() {
         .await
         .unwrap();
     assert!(objects.len() >= 18, "{}", objects.len());
-    for object in objects {
+    // That a layer was committed, its manifest says as well.
+    let objects = objects.into_iter();
+    for object in objects.filter(|object| !object.key.ends_with("/committed")) {
         let key = &object.key;
         let original = repository.get(key).await.unwrap().to_vec();
         let mut flipped = original.clone();
@@ -215,10 +203,15 @@ async fn wal_that_is_missing_or_damaged_is_named() {
     let original = repository.get(&key.key).await.unwrap().to_vec();
     let mut flipped = original.clone();
     flipped[original.len() / 2] ^= 1;
-    for body in [None, Some(flipped)] {
+    let cases = [
+        (None, FindingKind::WalMissing, Kind::WalMissing),
+        (Some(flipped), FindingKind::WalDamaged, Kind::Damaged),
+    ];
+    for (body, kind, failure) in cases {
         replace(&repository, &key.key, body).await;
         let report = verify(&repository, &made, Scope::All, false).await;
-        assert_eq!(report.failure(), Some(Kind::WalMissing));
+        assert_eq!(report.failure(), Some(failure));
+        assert_eq!(report.findings[0].kind, kind);
         assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
         assert_eq!(report.findings[0].object, key.key);
         assert_eq!(report.findings[0].layer, made.labels[2].as_str());
@@ -251,13 +244,13 @@ async fn an_unknown_layer_and_an_empty_cluster_are_not_found() {
         scope: Scope::Chain(Label::parse("20200101-000000F").unwrap()),
         ..VerifyOptions::default()
     };
-    let verified = verify::run(&repository, &made.cluster, &options, Progress::default()).await;
+    let verified = verify::run(&made.within(&repository), &options, Progress::default()).await;
     assert_eq!(verified.unwrap_err().kind(), Kind::NotFound);
     for label in &made.labels {
         replace(&repository, &made.cluster.manifest_key(label), None).await;
     }
     let options = VerifyOptions::default();
-    let error = verify::run(&repository, &made.cluster, &options, Progress::default())
+    let error = verify::run(&made.within(&repository), &options, Progress::default())
         .await
         .unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
@@ -270,7 +263,7 @@ async fn a_stopped_verification_says_so() {
     let progress = Progress::default();
     progress.cancel();
     let options = VerifyOptions::default();
-    let stopped = verify::run(&repository, &made.cluster, &options, progress).await;
+    let stopped = verify::run(&made.within(&repository), &options, progress).await;
     assert_eq!(stopped.unwrap_err().kind(), Kind::Interrupted);
 }
 

@@ -3,7 +3,7 @@
 //! A value gets as many digits as its uncertainty justifies, and all cells of
 //! a row share unit and decimals. Zero and missing differ: "0" and "–".
 
-use crate::number::{real, whole};
+use crate::number::whole;
 
 /// What stands where nothing was measured.
 pub const MISSING: &str = "–";
@@ -109,7 +109,7 @@ pub fn decimals(half_width: f64) -> usize {
 
 /// Decimals for a value whose uncertainty is unknown: three significant digits.
 #[must_use]
-pub fn three_digits(value: f64) -> usize {
+pub(crate) fn three_digits(value: f64) -> usize {
     if !value.is_finite() || value == 0.0 {
         return 0;
     }
@@ -187,35 +187,9 @@ pub fn clock(seconds: f64) -> String {
     format!("{}:{:02}", total / 60, total % 60)
 }
 
-/// The mean with its spread in per cent: "110.9k ± 2 %".
-#[must_use]
-pub fn with_spread(values: &[f64], unit: Unit, largest: f64) -> String {
-    if values.is_empty() {
-        return MISSING.to_owned();
-    }
-    if values.iter().all(|v| *v == 0.0) {
-        return value(0.0, unit);
-    }
-    let centre = crate::stat::median(values);
-    let spread = crate::stat::standard_deviation(values);
-    let scale = unit.scale(largest);
-    let half = spread / real(values.len()).sqrt() * 1.96 / scale.divisor;
-    let places = if half.is_finite() && half > 0.0 {
-        decimals(half).min(three_digits(centre / scale.divisor) + 1)
-    } else {
-        three_digits(centre / scale.divisor)
-    };
-    let number = format!("{:.places$}{}", centre / scale.divisor, scale.suffix);
-    if spread.is_finite() && centre != 0.0 {
-        format!("{number} ± {}", percent(spread / centre))
-    } else {
-        number
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Unit, clock, decimals, p_value, percent, ratio, value, with_spread};
+    use super::{Unit, clock, decimals, p_value, percent, ratio, value};
 
     #[test]
     fn values_have_three_digits_and_the_unit_that_suits_them() {
@@ -296,12 +270,5 @@ mod tests {
         assert_eq!(p_value(0.000_4), "< 0.001");
         assert_eq!(p_value(0.0313), "0.031");
         assert_eq!(clock(975.0), "16:15");
-        let spread = with_spread(
-            &[110_000.0, 112_000.0, 111_000.0],
-            Unit::PerSecond,
-            112_000.0,
-        );
-        assert!(spread.starts_with("111"), "{spread}");
-        assert!(spread.contains('±'), "{spread}");
     }
 }

@@ -15,23 +15,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pgstrata_lab::analysis::analyse;
-use pgstrata_lab::cluster::{Cluster, Major};
-use pgstrata_lab::result::Experiment;
-use pgstrata_lab::sample::{Sampler, Watch, Window};
-use pgstrata_lab::stat::verdict::Verdict;
+use pgstrata_lab::measure::result::Experiment;
+use pgstrata_lab::measure::sample::{Sampler, Watch, Window};
+use pgstrata_lab::measure::stat::verdict::Verdict;
+use pgstrata_lab::report::analysis::analyse;
+use pgstrata_testbed::cluster::{Cluster, Major};
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Lab, browser, schema};
 
 /// Every experiment as its users type it.
-const EXPERIMENTS: [&str; 7] = [
+const EXPERIMENTS: [&str; 11] = [
     "seed tracking",
-    "seed tracking --toggle",
     "seed backup-speedup",
     "seed reverse-delta",
     "seed block-io",
     "seed copy-ring",
     "impact",
+    "bench speed",
+    "bench speed --workload w2",
+    "bench archive",
+    "bench s3",
+    "bench growth",
 ];
 /// What an experiment of preset tiny may take.
 const LONGEST: Duration = Duration::from_secs(120);

@@ -7,7 +7,7 @@
 
 mod support;
 
-use pgstrata_lab::cluster::{Cluster, Major};
+use pgstrata_testbed::cluster::{Cluster, Major};
 use support::{Lab, said, text};
 
 const STEPS: [&str; 9] = [

@@ -12,9 +12,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pgstrata_lab::cluster::{Cluster, Major};
-use pgstrata_lab::environment::Environment;
-use pgstrata_lab::stat::verdict::Verdict;
+use pgstrata_lab::measure::environment::Environment;
+use pgstrata_lab::measure::stat::verdict::Verdict;
+use pgstrata_testbed::cluster::{Cluster, Major};
 use support::{Lab, said, text};
 
 fn arm(name: &str, major: Major, more: &str) -> String {
@@ -205,7 +205,7 @@ fn a_known_effect_is_found_with_an_interval_that_holds_it() {
             "6",
         ],
     ));
-    let analysis = pgstrata_lab::analysis::analyse(&experiment);
+    let analysis = pgstrata_lab::report::analysis::analyse(&experiment);
     let compared = analysis.row("tps").unwrap().comparisons[1].clone().unwrap();
     assert_eq!(compared.verdict, Verdict::Worse);
     let interval = compared.interval.unwrap();

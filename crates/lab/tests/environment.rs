@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pgstrata_lab::environment::{Environment, Fact, Setting, diff, host, warning};
+use pgstrata_lab::measure::environment::{Environment, Fact, Setting, diff, host, warning};
 use support::{Lab, said, text};
 
 /// Files of four machines, as their kernels show them.
@@ -380,11 +380,12 @@ fn a_difference_shows_what_differs_in_units_people_use() {
 #[test]
 fn two_captures_of_this_machine_differ_in_nothing_and_hold_no_password() {
     let lab = Lab::new();
-    let cluster = pgstrata_lab::cluster::Cluster::builder(pgstrata_lab::cluster::Major::V17)
-        .conf("primary_conninfo", "host=elsewhere password=hunter2")
-        .conf("archive_command", "upload --token hunter2 %p")
-        .start()
-        .unwrap();
+    let cluster =
+        pgstrata_testbed::cluster::Cluster::builder(pgstrata_testbed::cluster::Major::V17)
+            .conf("primary_conninfo", "host=elsewhere password=hunter2")
+            .conf("archive_command", "upload --token hunter2 %p")
+            .start()
+            .unwrap();
     let dsn = format!("{} password=hunter2", cluster.conninfo("postgres"));
     let capture = |name: &str| -> PathBuf {
         let output = lab

@@ -10,9 +10,9 @@ mod support;
 use std::thread;
 use std::time::Duration;
 
-use pgstrata_lab::cluster::{Cluster, Major};
-use pgstrata_lab::latency::Latencies;
-use pgstrata_lab::pgbench::log::{Columns, Merged};
+use pgstrata_lab::measure::latency::Latencies;
+use pgstrata_lab::measure::pgbench::log::{Columns, Merged};
+use pgstrata_testbed::cluster::{Cluster, Major};
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use support::Lab;

@@ -10,12 +10,12 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pgstrata_lab::analysis::analyse;
 use pgstrata_lab::format::Unit;
+use pgstrata_lab::measure::result::{Arm, Experiment, Mark, Metric, Phase, Plan, Run, Table};
+use pgstrata_lab::measure::sample::Samples;
+use pgstrata_lab::measure::stat::verdict::Better;
+use pgstrata_lab::report::analysis::analyse;
 use pgstrata_lab::report::html;
-use pgstrata_lab::result::{Arm, Experiment, Mark, Metric, Phase, Plan, Run, Table};
-use pgstrata_lab::sample::Samples;
-use pgstrata_lab::stat::verdict::Better;
 use support::{browser, made};
 
 fn run(block: usize, arm: usize) -> Run {

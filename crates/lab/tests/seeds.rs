@@ -1,4 +1,4 @@
-//! The published experiments on servers of the lab's own, as small as they go.
+//! The experiments on servers of the lab's own, as small as they go.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -7,9 +7,9 @@
 
 mod support;
 
-use pgstrata_lab::bench::pgbackrest::PgBackRest;
-use pgstrata_lab::cluster::Major;
-use pgstrata_lab::result::Experiment;
+use pgstrata_lab::contenders::pgbackrest::PgBackRest;
+use pgstrata_lab::measure::result::Experiment;
+use pgstrata_testbed::cluster::Major;
 use support::Lab;
 
 fn bindir(major: Major) -> String {
@@ -92,16 +92,6 @@ fn the_tracker_is_on_where_it_should_be_and_off_elsewhere() {
         assert!(run.values["tps"] > 0.0);
     }
     assert!(printed.contains("16855"), "{printed}");
-}
-
-#[test]
-fn the_tracker_is_switched_inside_one_server() {
-    let (experiment, _) = measured(
-        "seed tracking --toggle --preset tiny --blocks 2",
-        Major::V16,
-    );
-    assert_eq!(experiment.runs.len(), 4);
-    assert!(experiment.runs.iter().all(|run| run.values["tps"] > 0.0));
 }
 
 /// The backup program, which the tests of this crate do not build by themselves.
@@ -240,6 +230,82 @@ fn what_users_feel_is_measured_while_backups_run_and_while_none_does() {
 }
 
 #[test]
+fn every_tool_and_every_limit_is_measured_in_every_block() {
+    let (experiment, printed) = measured(
+        "bench speed --workload w2 --preset tiny --blocks 1 --change-source tracker,lsn",
+        Major::V17,
+    );
+    let names: Vec<&str> = experiment.arms.iter().map(|a| a.name.as_str()).collect();
+    assert_eq!(
+        names[..3],
+        ["pgstrata zstd tracker", "pgstrata zstd lsn", "cat"]
+    );
+    assert_eq!(experiment.runs.len(), names.len());
+    for run in &experiment.runs {
+        let acts: &[&str] = match names[run.arm] {
+            tool if tool.starts_with("pgstrata") => {
+                assert!(!run.phases.is_empty());
+                assert!(run.values["incremental.5.stored"] > 0.0);
+                &["full", "incremental", "restore", "restore of one"]
+            }
+            "cp -r + sync" => &["restore"],
+            _ => &["full"],
+        };
+        for act in acts {
+            assert!(run.values[*act] > 0.0, "{act}: {:?}", run.values);
+        }
+    }
+    for table in [
+        "full backup, against tar",
+        "Where the time of a backup goes",
+    ] {
+        assert!(printed.contains(table), "{printed}");
+    }
+}
+
+#[test]
+fn segments_come_back_from_a_slow_archive_as_they_were_pushed() {
+    let (experiment, printed) = measured(
+        "bench archive --preset tiny --segments 3 --replay 10",
+        Major::V17,
+    );
+    assert_eq!(experiment.runs.len(), experiment.arms.len());
+    for run in &experiment.runs {
+        let local = experiment.arms[run.arm].name.starts_with("cp");
+        // Three at the least, but what is fetched ahead is not asked for again.
+        assert_eq!(run.values["requests"] < 1.0, local, "{:?}", run.values);
+        assert!(run.values["each"] > 0.0);
+    }
+    assert!(printed.contains("What recovery waits"), "{printed}");
+}
+
+#[test]
+fn a_chain_is_restored_from_a_slow_server_and_from_files() {
+    let (experiment, printed) = measured("bench s3 --preset tiny -s 1", Major::V17);
+    assert_eq!(experiment.runs.len(), 5);
+    for run in &experiment.runs {
+        let slow = experiment.arms[run.arm].name.ends_with("with latency");
+        assert_eq!(run.values["requests"] > 0.0, slow, "{:?}", run.values);
+        assert!(run.values["time"] > 0.0);
+    }
+    assert!(printed.contains("restore/this"), "{printed}");
+}
+
+#[test]
+fn the_same_change_in_clusters_of_two_sizes() {
+    let (experiment, printed) = measured("bench growth --preset tiny", Major::V17);
+    let value = |arm: usize, name: &str| {
+        let run = experiment.runs.iter().find(|run| run.arm == arm).unwrap();
+        run.values[name]
+    };
+    assert!(value(1, "index_full") > value(0, "index_full"));
+    for name in ["tracker", "summary", "lsn", "plan", "restore", "memory"] {
+        assert!(value(0, name) > 0.0);
+    }
+    assert!(printed.contains("size MB"), "{printed}");
+}
+
+#[test]
 fn a_plan_is_printed_and_nothing_done() {
     for (experiment, expected) in [
         ("seed tracking", "pgbench"),
@@ -247,6 +313,10 @@ fn a_plan_is_printed_and_nothing_done() {
         ("seed reverse-delta", "--initialize"),
         ("seed copy-ring", "COPY lab_source TO"),
         ("impact", "--rate=RATE"),
+        ("bench speed", "UPDATE large_test2"),
+        ("bench archive", "eight at once"),
+        ("bench s3", "cp -r + sync"),
+        ("bench growth", "by each change source"),
     ] {
         let lab = Lab::new();
         let pgstrata = pgstrata();

@@ -8,9 +8,11 @@
     reason = "a test that cannot go on says why by failing"
 )]
 
+use pgstrata_lab::measure::stat::verdict::{Better, Verdict};
+use pgstrata_lab::measure::stat::{
+    self, design, mann_whitney, paired, plan, resample, trend, wilcoxon,
+};
 use pgstrata_lab::number::real;
-use pgstrata_lab::stat::verdict::{Better, Verdict};
-use pgstrata_lab::stat::{self, design, mann_whitney, paired, plan, resample, trend, wilcoxon};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use serde_json::Value;

@@ -18,7 +18,9 @@ fn main() -> Result<()> {
         let folder = root.join(codec.to_string().replace(':', ""));
         store(&folder, support::sample::repository(codec))?;
     }
-    store(&root.join("merged"), support::sample::merged_repository())
+    store(&root.join("merged"), support::sample::merged_repository())?;
+    store(&root.join("work"), support::sample::work())?;
+    store(&root.join("data"), support::sample::data_directory())
 }
 
 /// Stores a repository unless it is there.

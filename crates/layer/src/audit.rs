@@ -3,15 +3,13 @@
 //! Each page is drawn by itself, by a number that seed, path and block give: the same
 //! seed draws the same pages, however the files are cut and in whatever order they come.
 
-use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::changeset::ReadPlan;
 use crate::entry::BlockRun;
 
 /// A random share of all pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     seed: u64,
     /// Numbers up to here are drawn; `None`: no page.

@@ -4,14 +4,11 @@
 //! ones; a bitmap of a whole relation segment is 16 KiB whatever its blocks, so that
 //! the changes of a terabyte fit into 16 MiB.
 
-use serde::{Deserialize, Serialize};
-
-use crate::bytes::{from_hex, to_hex, to_usize};
+use crate::bytes::to_usize;
 use crate::entry::BlockRun;
 
-/// Blocks of one file, counted from its start. In JSON: its bits in hexadecimal.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+/// Blocks of one file, counted from its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockSet {
     /// Bit `i % 8`, lowest first, of byte `i / 8` is block `i`. The last byte is not zero.
     bits: Vec<u8>,
@@ -70,22 +67,6 @@ impl BlockSet {
             }
         }
         runs
-    }
-}
-
-impl From<BlockSet> for String {
-    fn from(set: BlockSet) -> Self {
-        to_hex(&set.bits)
-    }
-}
-
-impl TryFrom<String> for BlockSet {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        from_hex(&text)
-            .map(Self::from_bits)
-            .ok_or("a set of blocks is not hexadecimal")
     }
 }
 

@@ -7,11 +7,9 @@
 //! file whose identity differs from the parent's is another file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::relation::{BLOCKS_PER_SEGMENT, ForkKind};
-use serde::{Deserialize, Serialize};
 
 use crate::block_set::BlockSet;
 use crate::entry::{BLOCK_BYTES, BlockRun, EntryKind};
@@ -21,8 +19,7 @@ use crate::entry::{BLOCK_BYTES, BlockRun, EntryKind};
 const FIRST_REAL_LSN: Lsn = Lsn::new(1000);
 
 /// What is known of the changes since the parent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changes {
     /// Nothing: every page is compared by digest.
     Unknown {
@@ -40,8 +37,7 @@ pub enum Changes {
 
 /// Changed blocks by file, as the page tracker or WAL summaries give them. A path
 /// that is absent did not change, except beyond the parent's end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedBlocks {
     /// Relation segments that changed, by path.
     pub files: BTreeMap<String, FileChanges>,
@@ -60,37 +56,13 @@ pub struct ChangedBlocks {
 }
 
 /// Changes of one relation segment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileChanges {
     /// Changed blocks, counted from the start of the file.
     pub blocks: BlockSet,
     /// The file was this short at some time since: no block from here on may come
     /// from the parent.
     pub limit: Option<u32>,
-}
-
-impl Changes {
-    /// What is known of the files from `first` to `last`: as much as planning them asks for.
-    #[must_use]
-    pub fn of_paths(&self, first: &str, last: &str) -> Self {
-        let Self::Exact(exact) = self else {
-            return self.clone();
-        };
-        let range = (Bound::Included(first), Bound::Included(last));
-        let files = exact.files.range::<str, _>(range);
-        Self::Exact(ChangedBlocks {
-            files: files
-                .map(|(path, file)| (path.clone(), file.clone()))
-                .collect(),
-            // Named by the first segment of a fork, which may be another's. They are few.
-            whole_forks: exact.whole_forks.clone(),
-            fork_limits: exact.fork_limits.clone(),
-            directories: exact.directories.clone(),
-            unknown_forks: exact.unknown_forks.clone(),
-            covers_all_forks: exact.covers_all_forks,
-        })
-    }
 }
 
 impl ChangedBlocks {

@@ -31,19 +31,6 @@ pub struct ClaimRecord {
     pub written_by: String,
 }
 
-/// The id of the claim's layer, as its objects carry it.
-///
-/// # Errors
-/// When it is not 128 bits of hexadecimal.
-pub fn layer_id_bytes(claim: &ClaimRecord) -> Result<[u8; 16]> {
-    from_hex_exact(&claim.layer_id).ok_or_else(|| {
-        Error::damaged(format!(
-            "claim has layer id {:?}, which cannot be",
-            claim.layer_id
-        ))
-    })
-}
-
 /// The object's bytes.
 #[must_use]
 pub fn encode(record: &ClaimRecord) -> Vec<u8> {

@@ -6,8 +6,6 @@
 //! is below [`FileEntry::inherit_limit`], from the parent's state of the same
 //! path. A block with neither is damage.
 
-use serde::{Deserialize, Serialize};
-
 use crate::bytes::{to_u64, to_usize};
 use crate::error::{Error, Result};
 use crate::frame;
@@ -79,8 +77,7 @@ pub struct DigestRef {
 }
 
 /// What kind of thing a path is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryKind {
     /// A directory. Size 0, no frames.
     Directory,
@@ -269,23 +266,4 @@ pub fn check_path(path: &str) -> Result<()> {
     Err(Error::invalid(format!(
         "path {path:?} is not a plain relative path"
     )))
-}
-
-/// Refuses paths that are not plainly relative, not in order, or not there.
-///
-/// # Errors
-/// See [`check_path`].
-pub(crate) fn check_paths<'a>(paths: impl Iterator<Item = &'a String>) -> Result<()> {
-    let mut last = "";
-    for path in paths {
-        check_path(path)?;
-        if path.as_str() <= last {
-            return Err(Error::damaged(format!("{path:?} follows {last:?}")));
-        }
-        last = path;
-    }
-    match last.is_empty() {
-        true => Err(Error::damaged("names no file")),
-        false => Ok(()),
-    }
 }

@@ -53,6 +53,18 @@ impl ClusterName {
         format!("{}/manifest", self.layer_prefix(label))
     }
 
+    /// Sign of life `number` of who makes the layer.
+    #[must_use]
+    pub fn beat_key(&self, label: &Label, number: u32) -> String {
+        format!("{}/beat-{number:06}", self.layer_prefix(label))
+    }
+
+    /// Created by who made the layer, once it knows that the manifest is there: nobody will ever create that again.
+    #[must_use]
+    pub fn committed_key(&self, label: &Label) -> String {
+        format!("{}/committed", self.layer_prefix(label))
+    }
+
     /// Index part `number`.
     #[must_use]
     pub fn index_key(&self, label: &Label, number: u32) -> String {
@@ -71,56 +83,6 @@ impl ClusterName {
         format!("{}/pack-{number:06}", self.layer_prefix(label))
     }
 
-    /// Prefix of what processes that share a backup tell each other. Empty when the layer is finished.
-    #[must_use]
-    pub fn shares_prefix(&self, label: &Label) -> String {
-        format!("{}/share", self.layer_prefix(label))
-    }
-
-    /// What share `number` is.
-    #[must_use]
-    pub fn share_key(&self, label: &Label, number: u32) -> String {
-        format!("{}/work-{number:06}", self.shares_prefix(label))
-    }
-
-    /// Who makes share `number`: for the first time, or again.
-    #[must_use]
-    pub fn share_claim_key(&self, label: &Label, (number, attempt): (u32, u32)) -> String {
-        format!("{}/claim-{number:06}-{attempt}", self.shares_prefix(label))
-    }
-
-    /// Who may use the numbers of packs from eight times `batch` on, eight of them.
-    #[must_use]
-    pub fn share_packs_key(&self, label: &Label, batch: u32) -> String {
-        format!("{}/packs-{batch:06}", self.shares_prefix(label))
-    }
-
-    /// Part `part` of the index that an attempt at share `number` made.
-    #[must_use]
-    pub fn share_index_key(&self, label: &Label, share: (u32, u32), part: u32) -> String {
-        let (number, attempt) = share;
-        format!(
-            "{}/index-{number:06}-{attempt}-{part:06}",
-            self.shares_prefix(label)
-        )
-    }
-
-    /// The page digests for that part.
-    #[must_use]
-    pub fn share_digest_key(&self, label: &Label, share: (u32, u32), part: u32) -> String {
-        let (number, attempt) = share;
-        format!(
-            "{}/digest-{number:06}-{attempt}-{part:06}",
-            self.shares_prefix(label)
-        )
-    }
-
-    /// What came of share `number`.
-    #[must_use]
-    pub fn share_done_key(&self, label: &Label, number: u32) -> String {
-        format!("{}/done-{number:06}", self.shares_prefix(label))
-    }
-
     /// Prefix of the records of audits that found a change source wrong.
     #[must_use]
     pub fn distrust_prefix(&self) -> String {
@@ -133,10 +95,46 @@ impl ClusterName {
         format!("{}/{label}", self.distrust_prefix())
     }
 
-    /// The removal that is going on.
+    /// Prefix of all removals.
     #[must_use]
-    pub fn removal_key(&self) -> String {
+    pub fn removals_prefix(&self) -> String {
         format!("{}/removal", self.0)
+    }
+
+    /// What the removal `id` is to remove.
+    #[must_use]
+    pub fn removal_key(&self, id: &str) -> String {
+        format!("{}/{id}/wanted", self.removals_prefix())
+    }
+
+    /// What became of the removal `id`: created once.
+    #[must_use]
+    pub fn verdict_key(&self, id: &str) -> String {
+        format!("{}/{id}/verdict", self.removals_prefix())
+    }
+
+    /// Prefix of all restores that are going on.
+    #[must_use]
+    pub fn restores_prefix(&self) -> String {
+        format!("{}/restore", self.0)
+    }
+
+    /// What the restore `id` needs.
+    #[must_use]
+    pub fn restore_key(&self, id: &str) -> String {
+        format!("{}/{id}/needs", self.restores_prefix())
+    }
+
+    /// Sign of life `number` of the restore `id`.
+    #[must_use]
+    pub fn restore_beat_key(&self, id: &str, number: u32) -> String {
+        format!("{}/{id}/beat-{number:06}", self.restores_prefix())
+    }
+
+    /// Prefix of empty objects that are created to learn the store's time.
+    #[must_use]
+    pub fn clock_prefix(&self) -> String {
+        format!("{}/clock", self.0)
     }
 
     /// Prefix of all WAL.
@@ -150,5 +148,17 @@ impl ClusterName {
     #[must_use]
     pub fn wal_key(&self, timeline_hex8: &str, file_name: &str) -> String {
         format!("{}/wal/{timeline_hex8}/{file_name}", self.0)
+    }
+
+    /// Prefix of what stands in for damaged WAL objects.
+    #[must_use]
+    pub fn mended_wal_prefix(&self) -> String {
+        format!("{}/wal-mended", self.0)
+    }
+
+    /// The `number`th object, from 1, that stands in for the damaged one of [`ClusterName::wal_key`].
+    #[must_use]
+    pub fn mended_wal_key(&self, timeline_hex8: &str, file_name: &str, number: u32) -> String {
+        format!("{}/wal-mended/{timeline_hex8}/{file_name}-{number}", self.0)
     }
 }

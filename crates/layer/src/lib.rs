@@ -11,6 +11,7 @@
 //! - Encoders are deterministic: equal values give equal bytes.
 //! - The overlay gives every block of every file exactly one source.
 
+pub mod abandoned;
 pub mod audit;
 pub mod block_set;
 mod bytes;
@@ -25,6 +26,7 @@ pub mod frame;
 pub mod index;
 pub mod keys;
 pub mod label;
+pub mod lineage;
 pub mod manifest;
 pub mod merge;
 mod object;
@@ -32,9 +34,8 @@ pub mod overlay;
 pub mod pack;
 mod record;
 pub mod removal;
-pub mod restore_share;
+pub mod restoring;
 pub mod retention;
-pub mod share;
 pub mod wal;
 
 pub use error::{Error, Kind, Result};

@@ -4,8 +4,6 @@
 //! `backup_label`, `tablespace_map` and `pg_control`. Constant in size but for
 //! one line per index part (one part per 8 GiB of cluster or less).
 
-use std::ops::AddAssign;
-
 use jiff::Timestamp;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
@@ -118,7 +116,7 @@ pub struct ClusterIdentity {
     pub data_checksum_version: u32,
 }
 
-/// Ways to find changed pages (DESIGN section 4).
+/// Ways to find changed pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeSource {
@@ -202,18 +200,6 @@ pub struct Totals {
     pub pages_zero: u64,
     /// Bytes read from the cluster's files.
     pub bytes_read: u64,
-}
-
-impl AddAssign for Totals {
-    fn add_assign(&mut self, other: Self) {
-        self.files += other.files;
-        self.cluster_bytes += other.cluster_bytes;
-        self.relation_blocks += other.relation_blocks;
-        self.pages_marked += other.pages_marked;
-        self.pages_stored += other.pages_stored;
-        self.pages_zero += other.pages_zero;
-        self.bytes_read += other.bytes_read;
-    }
 }
 
 /// A page whose checksum did not match when read twice.

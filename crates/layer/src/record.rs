@@ -34,6 +34,12 @@ pub(crate) fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8]) -> Result<T>
     decode_versions(kind, VERSION, bytes).map(|(_, value)| value)
 }
 
+/// Whether an object says that it is of this kind, in whatever version.
+pub(crate) fn is_of(kind: &str, bytes: &[u8]) -> bool {
+    let begin = format!("pgstrata {kind} ");
+    bytes.starts_with(begin.as_bytes())
+}
+
 /// Reads an object of this kind, whose contents must pass `check`.
 pub(crate) fn decode_checked<T: DeserializeOwned>(
     kind: &str,

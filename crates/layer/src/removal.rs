@@ -1,9 +1,12 @@
-//! The removal: who is removing which layers, so that nobody comes to stand on one of them meanwhile.
+//! A removal: who wants to remove which layers, and the verdict on it.
 //!
-//! There is at most one, created before the last look for whoever may stand on the layers and deleted after the last of
-//! them. A writer has created its claim before it looks for a removal: one of the two sees the other.
+//! Two objects. The first announces, so that nobody comes to stand on one of the layers meanwhile. The second, the
+//! verdict, is created once: by the remover with what goes, after it has looked for whoever stands on them or
+//! may be about to; or by anybody with nothing, which withdraws the removal for good. Nothing is removed before a verdict
+//! names it, and what a verdict names goes, whoever removes it.
 
 use jiff::Timestamp;
+use pgstrata_pgdata::lsn::Lsn;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::from_hex_exact;
@@ -12,9 +15,10 @@ use crate::label::Label;
 use crate::manifest::ParentRef;
 use crate::record;
 
-const KIND: &str = "removal";
+const ANNOUNCED: &str = "removal";
+const VERDICT: &str = "verdict";
 
-/// Who removes what.
+/// Who wants to remove what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemovalRecord {
@@ -30,10 +34,29 @@ pub struct RemovalRecord {
     pub written_by: String,
 }
 
+/// What goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerdictRecord {
+    /// The layers that go, in the order in which they do.
+    pub layers: Vec<ParentRef>,
+    /// WAL segments that end at or before this go too, on whatever timeline. When there is neither, the removal is
+    /// withdrawn.
+    pub wal_before: Option<Lsn>,
+    /// Host name of who decided.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// When.
+    pub decided_at: Timestamp,
+    /// Program and version.
+    pub written_by: String,
+}
+
 /// The object's bytes.
 #[must_use]
 pub fn encode(record: &RemovalRecord) -> Vec<u8> {
-    record::encode(KIND, record)
+    record::encode(ANNOUNCED, record)
 }
 
 /// Reads the object.
@@ -41,17 +64,36 @@ pub fn encode(record: &RemovalRecord) -> Vec<u8> {
 /// # Errors
 /// When it is damaged or of another version.
 pub fn decode(bytes: &[u8]) -> Result<RemovalRecord> {
-    let removal: RemovalRecord = record::decode(KIND, bytes)?;
-    for layer in &removal.layers {
+    record::decode_checked(ANNOUNCED, bytes, |found: &RemovalRecord| {
+        check(&found.layers)
+    })
+}
+
+/// The object's bytes.
+#[must_use]
+pub fn encode_verdict(record: &VerdictRecord) -> Vec<u8> {
+    record::encode(VERDICT, record)
+}
+
+/// Reads the object.
+///
+/// # Errors
+/// When it is damaged or of another version.
+pub fn decode_verdict(bytes: &[u8]) -> Result<VerdictRecord> {
+    record::decode_checked(VERDICT, bytes, |found: &VerdictRecord| check(&found.layers))
+}
+
+fn check(layers: &[ParentRef]) -> Result<()> {
+    for layer in layers {
         let digest = from_hex_exact::<32>(&layer.manifest_digest);
         if Label::parse(&layer.label).is_none() || digest.is_none() {
             return Err(Error::damaged(format!(
-                "removal names layer {:?} with digest {:?}, which cannot be",
+                "layer {:?} with digest {:?} cannot be",
                 layer.label, layer.manifest_digest
             )));
         }
     }
-    Ok(removal)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -59,13 +101,17 @@ mod tests {
     use super::*;
     use crate::record::testing::require_damage_found;
 
+    fn layers() -> Vec<ParentRef> {
+        vec![ParentRef {
+            label: "20261121-093305F".to_owned(),
+            manifest_digest: "0f".repeat(32),
+        }]
+    }
+
     #[test]
     fn a_removal_reads_back_and_survives_no_flip() {
         let record = RemovalRecord {
-            layers: vec![ParentRef {
-                label: "20261121-093305F".to_owned(),
-                manifest_digest: "0f".repeat(32),
-            }],
+            layers: layers(),
             host: "db1".to_owned(),
             pid: 4711,
             started_at: Timestamp::UNIX_EPOCH,
@@ -77,5 +123,24 @@ mod tests {
         let mut wrong = record;
         wrong.layers[0].label = "../20261121-093305F".to_owned();
         assert!(decode(&encode(&wrong)).is_err());
+    }
+
+    #[test]
+    fn a_verdict_reads_back_and_survives_no_flip() {
+        let record = VerdictRecord {
+            layers: layers(),
+            wal_before: Some(Lsn::new(0x1600_0028)),
+            host: "db1".to_owned(),
+            pid: 4711,
+            decided_at: Timestamp::UNIX_EPOCH,
+            written_by: "a test".to_owned(),
+        };
+        let bytes = encode_verdict(&record);
+        assert_eq!(decode_verdict(&bytes).ok(), Some(record.clone()));
+        require_damage_found(&bytes, decode_verdict);
+        assert!(decode(&bytes).is_err());
+        let mut wrong = record;
+        wrong.layers[0].manifest_digest.clear();
+        assert!(decode_verdict(&encode_verdict(&wrong)).is_err());
     }
 }

@@ -10,7 +10,8 @@ use crate::label::{Label, LayerKind};
 /// What is kept. A layer that any rule wants stays, with all it stands on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// That many full layers, the newest, and everything since the oldest of them.
+    /// That many full layers, the newest that can be restored, and everything since the oldest of them; everything when
+    /// there are fewer.
     pub keep_full: Option<usize>,
     /// What it takes to restore to any moment of the last days.
     pub keep_days: Option<u32>,
@@ -32,6 +33,10 @@ pub struct Held {
     pub replaced: bool,
     /// Whether a merged layer was made out of it: it was to go, but for the rules that want its state.
     pub merged: bool,
+    /// Whether a restore may be reading it.
+    pub in_use: bool,
+    /// Whether it is known that it cannot be restored: it stands in for no layer that can.
+    pub broken: bool,
 }
 
 /// Why a layer stays.
@@ -47,6 +52,8 @@ pub enum Why {
     NoRule,
     /// A layer that stays stands on it.
     StoodUpon,
+    /// No rule wants it, but a restore may be reading it.
+    InUse,
 }
 
 impl Why {
@@ -59,6 +66,7 @@ impl Why {
             Self::KeepDays => "--keep-days",
             Self::NoRule => "no rule against it",
             Self::StoodUpon => "stood upon",
+            Self::InUse => "a restore may need it",
         }
     }
 }
@@ -89,16 +97,17 @@ pub fn plan(layers: &[Held], policy: &Policy, now: Timestamp) -> ExpirePlan {
     let days = policy.keep_days.map(|days| within_days(layers, days, now));
     let full = policy.keep_full.map(|count| since_full(layers, count));
     let unlimited = days.is_none() && full.is_none();
-    let newest = layers.iter().rposition(|layer| !layer.replaced);
+    let newest = layers
+        .iter()
+        .rposition(|layer| !layer.replaced && !layer.broken);
     let wanted = |at: usize| {
         let by = |rule: &Option<Vec<bool>>| rule.as_ref().is_some_and(|rule| rule[at]);
         match layers[at].replaced {
             _ if Some(at) == newest => Some(Why::Newest),
-            true => None,
             false if by(&full) => Some(Why::KeepFull),
             false if by(&days) => Some(Why::KeepDays),
             false if unlimited && !layers[at].merged => Some(Why::NoRule),
-            false => None,
+            _ => layers[at].in_use.then_some(Why::InUse),
         }
     };
     let mut keep: Vec<Option<Why>> = (0..layers.len()).map(wanted).collect();
@@ -124,10 +133,10 @@ pub fn plan(layers: &[Held], policy: &Policy, now: Timestamp) -> ExpirePlan {
 /// From the oldest of the newest `count` full layers on.
 fn since_full(layers: &[Held], count: usize) -> Vec<bool> {
     let full = |(_, layer): &(usize, &Held)| {
-        layer.label.kind() == LayerKind::Full && !layer.replaced && !layer.merged
+        layer.label.kind() == LayerKind::Full && !layer.replaced && !layer.broken
     };
     let positions = layers.iter().enumerate().filter(full).map(|(at, _)| at);
-    let first = positions.rev().take(count.max(1)).last().unwrap_or(0);
+    let first = positions.rev().nth(count.max(1) - 1).unwrap_or(0);
     (0..layers.len()).map(|at| at >= first).collect()
 }
 
@@ -138,7 +147,7 @@ fn within_days(layers: &[Held], days: u32, now: Timestamp) -> Vec<bool> {
     let before = layers
         .iter()
         .enumerate()
-        .filter(|(_, layer)| layer.finished_at < cut && !layer.replaced)
+        .filter(|(_, layer)| layer.finished_at < cut && !layer.replaced && !layer.broken)
         .max_by_key(|(_, layer)| layer.finished_at)
         .map(|(at, _)| at);
     let wanted = |(at, layer): (usize, &Held)| layer.finished_at >= cut || Some(at) == before;
@@ -195,6 +204,8 @@ mod tests {
                     .unwrap_or_default(),
                 replaced: false,
                 merged: false,
+                in_use: false,
+                broken: false,
             });
         }
         layers
@@ -270,9 +281,52 @@ mod tests {
         layers[2].label = Label::full(jiff::civil::date(2026, 11, 5).at(3, 0, 0, 0));
         layers[2].parent = None;
         assert_eq!(kept(&plan(&layers, &policy(0, 0, 9), now())), "--kk");
-        assert_eq!(kept(&plan(&layers, &policy(2, 0, 0), now())), "--kk");
-        // Days want states, and these can still be restored.
+        assert_eq!(kept(&plan(&layers, &policy(1, 0, 0), now())), "--kk");
+        // Two full layers are two full layers; and days want states, which can still be restored.
+        assert_eq!(kept(&plan(&layers, &policy(2, 0, 0), now())), "kkkk");
         assert_eq!(kept(&plan(&layers, &policy(0, 30, 0), now())), "kkkk");
+    }
+
+    /// Merged by hand, and the inputs were to stay.
+    #[test]
+    fn a_merge_does_not_make_a_full_layer_less_worth() {
+        let mut layers = days("FiFi");
+        let mut merged = layers[1].clone();
+        merged.parent = None;
+        merged.label = Label::full(jiff::civil::date(2026, 11, 6).at(3, 0, 0, 0));
+        (layers[0].merged, layers[1].merged, layers[1].replaced) = (true, true, true);
+        layers.insert(2, merged);
+        layers[4].parent = Some(3);
+        let kept = |count| kept(&plan(&layers, &policy(count, 0, 0), now()));
+        assert_eq!(kept(5), "k-kkk");
+        assert_eq!(kept(3), "k-kkk");
+        assert_eq!(kept(2), "--kkk");
+        assert_eq!(kept(1), "---kk");
+    }
+
+    #[test]
+    fn a_layer_that_cannot_be_restored_stands_in_for_none() {
+        let mut layers = days("FiiFii");
+        for broken in &mut layers[3..] {
+            broken.broken = true;
+        }
+        let plan = |policy| plan(&layers, &policy, now());
+        assert_eq!(kept(&plan(policy(1, 0, 0))), "kkkkkk");
+        assert_eq!(plan(policy(1, 0, 0)).keep[2], Some(Why::Newest));
+        // Of the days before, the newest that can be restored.
+        assert_eq!(kept(&plan(policy(0, 6, 0))), "sskskk");
+    }
+
+    #[test]
+    fn a_layer_that_a_restore_reads_stays_and_keeps_no_other_from_being_the_newest() {
+        let mut layers = days("FiiFii");
+        layers[1].in_use = true;
+        assert_eq!(kept(&plan(&layers, &policy(1, 0, 0), now())), "sk-kkk");
+        // Its state lives on elsewhere, but the restore reads this one.
+        layers[1].replaced = true;
+        let plan = plan(&layers, &policy(1, 0, 0), now());
+        assert_eq!(plan.keep[1], Some(Why::InUse));
+        assert_eq!(plan.keep[5], Some(Why::Newest));
     }
 
     #[test]

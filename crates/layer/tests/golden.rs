@@ -21,7 +21,9 @@ use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{IndexPartRef, Manifest};
 use pgstrata_layer::pack::verify_pack;
-use pgstrata_layer::{Result, claim, cluster, manifest, wal};
+use pgstrata_layer::{
+    Result, abandoned, claim, cluster, lineage, manifest, removal, restoring, wal,
+};
 
 use support::sample::{self, Objects};
 use support::{SourceFile, StoredLayer, restore};
@@ -120,6 +122,38 @@ fn a_merged_layer_stands_for_what_it_replaces() {
         &restore(&[&child, &merged]).unwrap(),
         &sample::files_of_incremental(),
     );
+}
+
+#[test]
+fn a_lineage_file_is_read_and_written_again_to_the_byte() {
+    let files = golden("data");
+    assert_eq!(files, sample::data_directory());
+    let bytes = &files[lineage::FILE_NAME];
+    assert!(bytes.starts_with(b"pgstrata lineage 1 "));
+    assert_eq!(lineage::decode(bytes).unwrap(), sample::lineage_file());
+}
+
+#[test]
+fn what_those_at_work_tell_each_other_is_read_and_written_again_to_the_byte() {
+    let objects = golden("work");
+    assert_eq!(objects, sample::work());
+    let name = cluster_name();
+    let object = &objects[&name.manifest_key(&Label::parse(sample::INCREMENTAL).unwrap())];
+    assert!(abandoned::is_one(object) && object.starts_with(b"pgstrata abandoned 1 "));
+    assert_eq!(
+        abandoned::decode(object).unwrap(),
+        sample::abandoned_record()
+    );
+    assert!(manifest::decode(object).is_err());
+    let object = &objects[&name.removal_key(sample::ID)];
+    assert_eq!(removal::decode(object).unwrap(), sample::removal_record());
+    let object = &objects[&name.verdict_key(sample::ID)];
+    assert_eq!(
+        removal::decode_verdict(object).unwrap(),
+        sample::verdict_record()
+    );
+    let object = &objects[&name.restore_key(sample::ID)];
+    assert_eq!(restoring::decode(object).unwrap(), sample::restore_record());
 }
 
 #[test]

@@ -93,6 +93,35 @@ fn the_second_reader_stands_children_on_merged_layers() {
     }
 }
 
+/// In the place of its manifest, a layer that was merged and removed may have left a record that it is gone.
+#[test]
+fn the_second_reader_takes_an_abandonment_record_for_no_layer() {
+    let folder = tempfile::tempdir().unwrap();
+    for variant in ["merged", "work"] {
+        let golden = tests_folder().join("golden").join(variant).join("main");
+        let copied = Command::new("cp")
+            .arg("-r")
+            .args([golden.as_path(), folder.path()])
+            .status();
+        assert!(copied.unwrap().success());
+    }
+    let target = folder.path().join("restored");
+    let output = run_reader(folder.path(), sample::CHILD, &target);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_restored(&target, &sample::files_of_incremental());
+    let target = folder.path().join("none");
+    let output = run_reader(folder.path(), sample::INCREMENTAL, &target);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("no layer"),
+        "{said}"
+    );
+}
+
 #[test]
 fn the_second_reader_reads_wal() {
     let golden = tests_folder().join("golden/lz4");

@@ -50,12 +50,15 @@ const EMPTY_DIRECTORIES: [&[u8]; 8] = [
 ];
 
 /// Files in the data directory itself that belong to one run of the server or to one backup.
-/// `pgstrata.map` is the page tracker's, true of this very directory alone.
-const ROOT_FILES: [&[u8]; 12] = [
+/// `pgstrata.map` is the page tracker's, `pgstrata.lineage` says which layers lie in the directory's past: both are
+/// true of this very directory alone.
+const ROOT_FILES: [&[u8]; 14] = [
     b"backup_label",
     b"backup_manifest",
     b"backup_manifest.tmp",
     b"current_logfiles.tmp",
+    b"pgstrata.lineage",
+    b"pgstrata.lineage.tmp",
     b"pgstrata.map",
     b"pgstrata.map.tmp",
     b"postgresql.auto.conf.tmp",
@@ -237,6 +240,8 @@ mod tests {
                 "tablespace_map",
                 "backup_manifest",
                 "backup_manifest.tmp",
+                "pgstrata.lineage",
+                "pgstrata.lineage.tmp",
                 "postmaster.pid",
                 "postmaster.opts",
                 "recovery.signal",

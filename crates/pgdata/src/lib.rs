@@ -15,6 +15,7 @@ pub mod lsn;
 pub mod page;
 pub mod relation;
 pub mod timeline;
+pub mod unlogged;
 pub mod version;
 pub mod wal;
 

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::bytes::hex_word;
-use crate::wal::WalSegmentSize;
 use crate::{Error, Result};
 
 /// A byte position in the WAL, shown and read as PostgreSQL does: `16/B374D848`.
@@ -45,12 +44,6 @@ impl Lsn {
     #[must_use]
     pub fn bytes_since(self, earlier: Self) -> Option<u64> {
         self.0.checked_sub(earlier.0)
-    }
-
-    /// The number of the WAL segment that holds this position, on whatever timeline.
-    #[must_use]
-    pub fn segment(self, size: WalSegmentSize) -> u64 {
-        self.0 / size.get()
     }
 }
 

@@ -15,19 +15,6 @@ const VALID_FLAGS: u16 = 0x0007;
 /// `PG_PAGE_LAYOUT_VERSION` of every supported version.
 const LAYOUT_VERSION: u16 = 4;
 
-/// `PD_HAS_FREE_LINES` and `PD_PAGE_FULL`.
-const HINT_FLAGS: u8 = 0x03;
-
-/// `lp_flags` within a line pointer, and `LP_NORMAL` there.
-const LINE_FLAGS: u32 = 3 << 15;
-const LINE_NORMAL: u32 = 1 << 15;
-
-/// `SizeofHeapTupleHeader`.
-const TUPLE_HEADER_BYTES: u32 = 23;
-
-/// `HEAP_XMIN_COMMITTED` to `HEAP_XMAX_INVALID`, 0x0F00, in the high byte of `t_infomask`.
-const TUPLE_HINTS: u8 = 0x0F;
-
 /// The header of one page, read in place.
 #[derive(Clone, Copy)]
 pub struct PageHeader<'a> {
@@ -114,49 +101,6 @@ impl<'a> PageHeader<'a> {
             && self.special().is_multiple_of(8)
             && self.size_and_version() == block_size | LAYOUT_VERSION
     }
-}
-
-/// The page with everything set to nothing that the server may change without WAL when
-/// neither data checksums nor `wal_log_hints` are on: hint bits. Pages of main forks
-/// that are equal in the rest hold the same.
-///
-/// Of heaps: how transactions ended (`HEAP_XMIN_COMMITTED` to `HEAP_XMAX_INVALID`). Of
-/// indexes: entries found dead, and the notes on the page that there are such. Of both:
-/// checksum, `PD_HAS_FREE_LINES`, `PD_PAGE_FULL` and `pd_prune_xid`.
-#[must_use]
-pub fn without_hints(page: &[u8]) -> Vec<u8> {
-    let mut masked = page.to_vec();
-    let Some(header) = PageHeader::new(page).ok().filter(PageHeader::is_sane) else {
-        return masked;
-    };
-    let (lower, special) = (usize::from(header.lower()), usize::from(header.special()));
-    if header.upper() == 0 || lower < PAGE_HEADER_SIZE {
-        return masked;
-    }
-    masked[8..10].fill(0);
-    masked[10] &= !HINT_FLAGS;
-    masked[20..24].fill(0);
-    let is_heap = special == BLOCK_SIZE;
-    for at in (PAGE_HEADER_SIZE..lower.saturating_sub(3)).step_by(4) {
-        let pointer = Fields(page).word(at).unwrap_or_default();
-        if !is_heap {
-            masked[at..at + 4].copy_from_slice(&(pointer & !LINE_FLAGS).to_le_bytes());
-            continue;
-        }
-        let tuple = usize::from(u16::try_from(pointer & 0x7FFF).expect("15 bits"));
-        // The half that has the hint bits of a tuple's infomask is its second byte.
-        if pointer & LINE_FLAGS == LINE_NORMAL
-            && pointer >> 17 >= TUPLE_HEADER_BYTES
-            && let Some(infomask) = masked.get_mut(tuple + 21)
-        {
-            *infomask &= !TUPLE_HINTS;
-        }
-    }
-    if BLOCK_SIZE - special == 16 {
-        // B-tree, hash and GiST: "has garbage" and the like, and the cycle of the last vacuum.
-        masked[BLOCK_SIZE - 4..].fill(0);
-    }
-    masked
 }
 
 /// Whether every byte is zero.

@@ -28,6 +28,14 @@ impl WalSegmentSize {
     }
 }
 
+impl Lsn {
+    /// The number of the WAL segment that holds this position, on whatever timeline.
+    #[must_use]
+    pub fn segment(self, size: WalSegmentSize) -> u64 {
+        self.get() / size.get()
+    }
+}
+
 impl TryFrom<u64> for WalSegmentSize {
     type Error = Error;
 

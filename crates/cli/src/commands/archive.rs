@@ -1,132 +1,107 @@
-//! `archive-push`, `archive-get` and the prefetch that the latter starts.
+//! `archive-push` and `archive-get`, which the server runs.
 
 use std::env;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use pgstrata_engine::archive::{
-    self, GetOptions, PrefetchOptions, PushOptions, Pushed, Source, Spool,
-};
-use pgstrata_engine::catalog::cluster_record;
-use pgstrata_engine::cluster::read_control;
-use pgstrata_engine::error::{Error, FileContext, Kind, Result};
-use serde_json::json;
+use pgstrata_engine::server::read_control;
+use pgstrata_store::archive::{self, Ahead, GetOptions, Notes, PushOptions, Pushed, Source, Spool};
+use pgstrata_store::error::Result;
+use serde_json::{Value, json};
 
 use super::Context;
-use crate::args::{ArchiveGetArgs, ArchivePrefetchArgs, ArchivePushArgs};
-use crate::config::absolute;
+use crate::args::{ArchiveGetArgs, ArchivePushArgs, OnHole};
+use crate::config::{choose, from_file};
+use crate::value::parse_duration;
 
 /// Recovery on a fast disk replays a 16 MiB segment in some 50 ms: eight cover the
 /// latency of an object store.
-const PREFETCH_SEGMENTS: usize = 8;
+const SEGMENTS_AHEAD: usize = 8;
+
+/// Of two hosts that store WAL, one may be behind the other for a moment.
+const HOLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) async fn push(context: &Context, args: &ArchivePushArgs) -> Result<u8> {
-    let repository = context.repository()?;
-    let name = context.config.cluster()?;
-    let record = cluster_record(&repository, &name).await?;
+    let cluster = context.cluster()?;
+    let record = cluster.record().await?;
     let settings = &context.config.settings;
     let default = PushOptions::default();
+    let root = settings.spool.clone().unwrap_or_else(Spool::default_root);
     let options = PushOptions {
-        codec: context.codec(args.compress.as_deref())?,
-        neighbours: args.ahead.or(settings.ahead).unwrap_or(default.neighbours),
+        codec: context.codec(&args.compress)?,
+        neighbours: args
+            .push_ahead
+            .or(settings.push_ahead)
+            .unwrap_or(default.neighbours),
+        notes: Some(Notes::new(
+            root,
+            cluster.repository.url(),
+            cluster.name.as_str(),
+        )),
         ..default
     };
-    let outcome = archive::push(&repository, &name, &record, &args.path, &options).await?;
-    let new = matches!(outcome.pushed, Pushed::Stored { .. });
-    tracing::info!(
-        "pushed {}{}",
-        outcome.file_name,
-        if new { "" } else { ", which was there already" }
-    );
-    let document = json!({ "file": outcome.file_name, "new": new });
-    context.report("archive-push/1", &document, String::new);
+    let outcome = archive::push(&cluster, &record, &args.path, &options).await?;
+    let (new, what) = match outcome.pushed {
+        Pushed::Stored { .. } => (true, ""),
+        Pushed::Present => (false, ", which was there already"),
+        Pushed::Mended => (true, ", which was there and damaged"),
+    };
+    tracing::info!("pushed {}{what}", outcome.file_name);
+    let document = json!({
+        "file": outcome.file_name,
+        "new": new,
+        "mended": outcome.pushed == Pushed::Mended,
+    });
+    tell(context, "archive-push/1", &document);
     Ok(0)
 }
 
 pub(super) async fn get(context: &Context, args: &ArchiveGetArgs) -> Result<u8> {
-    let repository = context.repository()?;
-    let name = context.config.cluster()?;
+    let cluster = context.cluster()?;
     let settings = &context.config.settings;
     let count = args
-        .prefetch
-        .or(settings.prefetch)
-        .unwrap_or(PREFETCH_SEGMENTS);
-    let directory = args.spool.as_ref().or(settings.spool.as_ref());
-    let spool = directory.map_or_else(Spool::in_temporary_directory, Spool::new);
+        .fetch_ahead
+        .or(settings.fetch_ahead)
+        .unwrap_or(SEGMENTS_AHEAD);
+    let root = args.spool.clone().or(settings.spool.clone());
+    let root = root.unwrap_or_else(Spool::default_root);
+    // Two servers that recover on one host must not throw out each other's segments.
+    let reader = env::current_dir().unwrap_or_default();
+    let spool = Spool::new(root, reader);
+    let told = settings.hole_timeout.as_deref();
+    let hole_timeout = from_file(args.hole_timeout, told, "hole-timeout", parse_duration)?;
+    let on_hole = choose(args.on_hole, settings.on_hole.as_deref(), "on-hole")?;
     let options = GetOptions {
-        spool: (count > 0).then(|| spool.clone()),
+        ahead: (count > 0).then_some(Ahead { spool, count }),
         system_identifier: asking_cluster(),
+        hole_wait: hole_timeout.unwrap_or(HOLE_TIMEOUT),
+        hole_is_end: on_hole == Some(OnHole::End),
     };
-    let outcome = archive::get(&repository, &name, &args.name, &args.path, &options).await?;
+    let outcome = archive::get(&cluster, &args.name, &args.path, &options).await?;
     let from = match outcome.source {
         Source::Spool => "spool",
         Source::Repository => "repository",
     };
-    tracing::info!("fetched {} from the {from}", args.name);
-    if count > 0 && spool.needs_prefetch(&repository, &name, &args.name, count) {
-        // Recovery has its file; that fetching ahead did not start only makes it slower.
-        if let Err(error) = start_prefetch(context, &args.name, directory.map(AsRef::as_ref), count)
-        {
-            tracing::warn!("{error}");
-        }
-    }
-    let document = json!({ "file": args.name, "from": from, "bytes": outcome.raw_bytes });
-    context.report("archive-get/1", &document, String::new);
+    let along = outcome.ahead.len();
+    tracing::info!("fetched {} from the {from}, and {along} ahead", args.name);
+    let document = json!({
+        "file": args.name,
+        "from": from,
+        "bytes": outcome.raw_bytes,
+        "ahead": outcome.ahead,
+    });
+    tell(context, "archive-get/1", &document);
     Ok(0)
 }
 
-pub(super) async fn prefetch(context: &Context, args: &ArchivePrefetchArgs) -> Result<u8> {
-    let repository = context.repository()?;
-    let name = context.config.cluster()?;
-    let spool = args
-        .spool
-        .as_ref()
-        .map_or_else(Spool::in_temporary_directory, Spool::new);
-    let options = PrefetchOptions {
-        spool,
-        count: args.count,
-        jobs: context.config.jobs()?,
-    };
-    let outcome = archive::prefetch(&repository, &name, &args.after, &options).await?;
-    tracing::info!("fetched {} segments ahead", outcome.fetched.len());
-    Ok(0)
+/// The server asks whether the file is where it belongs. A standard output that is full changes nothing about that.
+fn tell(context: &Context, schema: &str, document: &Value) {
+    if let Err(error) = context.report(schema, document, String::new) {
+        tracing::warn!("{error}");
+    }
 }
 
 /// PostgreSQL runs `restore_command` in the data directory; other callers may not.
 fn asking_cluster() -> Option<u64> {
     let here = env::current_dir().ok()?;
     Some(read_control(&here).ok()?.control.system_identifier)
-}
-
-/// Starts this program once more, on its own, to fetch the segments that come next.
-fn start_prefetch(
-    context: &Context,
-    after: &str,
-    spool: Option<&Path>,
-    count: usize,
-) -> Result<()> {
-    let program =
-        env::current_exe().context(|| "could not find this program's own path".to_owned())?;
-    let mut command = Command::new(program);
-    command
-        .args(context.config.as_flags()?)
-        .args(["archive-prefetch", after]);
-    command.args(["--count", &count.to_string()]);
-    if let Some(spool) = spool {
-        command.arg("--spool").arg(absolute(spool)?);
-    }
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    // A group of its own: stopping the server must not leave half a segment behind.
-    command.process_group(0);
-    let started = command.spawn();
-    started.map(drop).map_err(|error| {
-        Error::new(
-            Kind::File,
-            format!("could not start fetching ahead: {error}"),
-        )
-    })
 }

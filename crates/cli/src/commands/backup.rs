@@ -1,38 +1,37 @@
 //! `backup`.
 
-use std::time::Duration;
-
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::backup::{
     self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
-    ChangeSourceChoice, CorruptPagePolicy, WalMode as Wal,
+    ChangeSourceChoice, CorruptPagePolicy, HarmlessPages, WalMode as Wal,
 };
-use pgstrata_engine::error::{Error, Kind as ErrorKind, Result};
+use pgstrata_layer::manifest::ChangeSource;
+use pgstrata_store::error::Result;
 use serde_json::{Value, json};
 
-use super::{Context, shares};
+use super::Context;
 use crate::args::{BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode};
-use crate::config::choose;
+use crate::config::{choose, from_file};
 use crate::exit;
+use crate::progress::Act;
 use crate::value::{parse_percent, parse_size};
 
 pub(super) async fn run(context: &Context, args: &BackupArgs) -> Result<u8> {
-    let repository = context.repository()?;
-    let name = context.config.cluster()?;
+    let cluster = context.cluster()?;
     let options = options(context, args)?;
-    if args.dry_run {
-        let plan = backup::plan(&repository, &name, &options).await?;
-        context.report("backup-plan/1", &plan_document(&plan), || plan_text(&plan));
+    if args.dry_run.dry_run {
+        let plan = backup::plan(&cluster, &options).await?;
+        context.report("backup-plan/1", &plan_document(&plan), || plan_text(&plan))?;
         return Ok(0);
     }
     let report = context
-        .watched("backup", |progress| {
-            backup::run(&repository, &name, &options, progress)
+        .watched(Act::Backup, |progress| {
+            backup::run(&cluster, &options, progress)
         })
         .await?;
     context.report("backup/1", &report_document(&report), || {
         report_text(&report)
-    });
+    })?;
     let warned = !report.corrupt_pages.is_empty() || !report.warnings.is_empty();
     Ok(if warned { exit::WARNINGS } else { 0 })
 }
@@ -46,17 +45,14 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         file.change_source.as_deref(),
         "change-source",
     )?;
-    let wal = choose(args.wal, file.wal.as_deref(), "wal")?;
+    let wal = choose(args.wal.wal, file.wal.as_deref(), "wal")?;
     let policy = choose(
         args.on_corrupt_page,
         file.on_corrupt_page.as_deref(),
         "on-corrupt-page",
     )?;
     let pace = choose(args.checkpoint, file.checkpoint.as_deref(), "checkpoint")?;
-    let timeout = args
-        .archive_timeout
-        .or(file.archive_timeout)
-        .map(Duration::from_secs);
+    let timeout = context.archive_timeout(&args.wal)?;
     Ok(BackupOptions {
         connection: context.connection(&args.server),
         data_directory: Some(context.data_directory(&args.server)?),
@@ -64,46 +60,29 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         change_source: source.map_or(default.change_source, Into::into),
         require_tracker: args.require_tracker || file.require_tracker == Some(true),
         audit: audit(args, file.audit.as_deref())?,
-        codec: context.codec(args.compress.as_deref())?,
+        codec: context.codec(&args.compress)?,
         jobs: context.config.jobs()?,
         wal: wal.map_or(default.wal, Into::into),
         wal_timeout: timeout.unwrap_or(default.wal_timeout),
         fast_checkpoint: pace != Some(CheckpointPace::Spread),
         on_corrupt_page: policy.map_or(default.on_corrupt_page, Into::into),
         check_page_headers: !(args.no_page_header_check || file.no_page_header_check == Some(true)),
-        max_rate: max_rate(args.max_rate, file.max_rate.as_deref())?,
-        shares: shares::shared(args.shares, args.share_timeout),
+        max_rate: from_file(
+            args.max_rate,
+            file.max_rate.as_deref(),
+            "max-rate",
+            parse_size,
+        )?,
         ..default
     })
 }
 
 fn audit(args: &BackupArgs, file: Option<&str>) -> Result<Option<AuditOptions>> {
-    let from_file = || {
-        file.map(parse_percent)
-            .transpose()
-            .map_err(|why| Error::new(ErrorKind::Usage, format!("could not read audit: {why}")))
-    };
-    let share = match args.audit {
-        Some(share) => Some(share),
-        None => from_file()?,
-    };
+    let share = from_file(args.audit, file, "audit", parse_percent)?;
     Ok(share.map(|per_million| AuditOptions {
         per_million,
         seed: args.audit_seed,
     }))
-}
-
-pub(super) fn max_rate(flag: Option<u64>, file: Option<&str>) -> Result<Option<u64>> {
-    match (flag, file) {
-        (Some(rate), _) => Ok(Some(rate)),
-        (None, None) => Ok(None),
-        (None, Some(text)) => parse_size(text).map(Some).map_err(|why| {
-            Error::new(
-                ErrorKind::Usage,
-                format!("\"{text}\" is not a value of max-rate: {why}"),
-            )
-        }),
-    }
 }
 
 impl From<BackupType> for Kind {
@@ -194,7 +173,14 @@ fn report_document(report: &BackupReport) -> Value {
         "parent": report.parent.as_ref().map(ToString::to_string),
         "change_source": report.change_source,
         "audit": report.audit.as_ref().map(|audit| json!({
-            "pages": audit.pages, "pages_with_hints": audit.pages_with_hints, "seed": audit.seed,
+            "pages": audit.pages, "seed": audit.seed,
+            "harmless": {
+                "hint_bits": audit.harmless.hint_bits,
+                "logged_hint_bits": audit.harmless.logged_hint_bits,
+                "all_visible": audit.harmless.all_visible,
+                "last_used_pages": audit.harmless.last_used_pages,
+                "empty_pages": audit.harmless.empty_pages,
+            },
         })),
         "wal": report.wal.to_string(),
         "wal_segments_stored": report.wal_segments_stored,
@@ -209,14 +195,44 @@ fn report_document(report: &BackupReport) -> Value {
         "warnings": report.warnings,
         "started_at": report.started_at,
         "finished_at": report.finished_at,
-        "shares": report.shares.iter().map(|share| json!({
-            "number": share.number, "host": share.host, "pid": share.pid,
-            "bytes_read": share.bytes_read, "pages_stored": share.pages_stored,
-        })).collect::<Vec<_>>(),
         "phases": report.phases.iter().map(|phase| json!({
             "name": phase.name, "seconds": phase.took.as_secs_f64(),
         })).collect::<Vec<_>>(),
     })
+}
+
+/// One line on what differs and loses nothing, if there is any.
+fn harmless_text(harmless: &HarmlessPages) -> String {
+    let kinds = [
+        (harmless.hint_bits, "hint bits"),
+        (harmless.logged_hint_bits, "logged hint bits"),
+        (harmless.all_visible, "all-visible flags"),
+        (harmless.last_used_pages, "last used pages of SP-GiST"),
+        (harmless.empty_pages, "pages made empty"),
+    ];
+    let found = kinds.iter().filter(|(count, _)| *count > 0);
+    let found: Vec<String> = found
+        .map(|(count, kind)| format!("{} in {kind}", HumanCount(*count)))
+        .collect();
+    if found.is_empty() {
+        return String::new();
+    }
+    format!(
+        "           except for changes that need no WAL: {}\n",
+        found.join(", ")
+    )
+}
+
+/// How many pages may have changed, and what says so; of a full backup there is nothing to say.
+fn marked_text(report: &BackupReport) -> String {
+    match report.change_source.used {
+        ChangeSource::Everything => String::new(),
+        source => format!(
+            "; {} says that {} may have changed",
+            source.as_str(),
+            HumanCount(report.totals.pages_marked)
+        ),
+    }
 }
 
 fn report_text(report: &BackupReport) -> String {
@@ -226,13 +242,12 @@ fn report_text(report: &BackupReport) -> String {
         .duration_since(report.started_at)
         .as_secs_f64();
     let mut text = format!(
-        "backup {}, {} in {took:.1} s\n  pages    {} of {} stored, {} marked by {}\n  bytes    {} of cluster, {} read, {} stored\n  WAL      {} to {} on timeline {}\n",
+        "backup {}, {} in {took:.1} s\n  pages    {} of {} stored{}\n  bytes    {} in the cluster, {} read, {} stored\n  WAL      {} to {} on timeline {}\n",
         report.label,
         report.label.kind().as_str(),
         HumanCount(totals.pages_stored),
         HumanCount(totals.relation_blocks),
-        HumanCount(totals.pages_marked),
-        report.change_source.used.as_str(),
+        marked_text(report),
         BinaryBytes(totals.cluster_bytes),
         BinaryBytes(totals.bytes_read),
         BinaryBytes(report.pack_bytes),
@@ -245,19 +260,13 @@ fn report_text(report: &BackupReport) -> String {
         .map(|phase| format!("{} {:.0}", phase.name, phase.took.as_secs_f64() * 1000.0))
         .collect();
     text.push_str(&format!("  time     {} ms\n", phases.join(", ")));
-    let makers = report.shares.iter().map(|one| (&one.host, one.pid));
-    if let Some((shares, processes)) = shares::makers(makers) {
-        text.push_str(&format!(
-            "  shares   {shares}, made by {processes} processes\n"
-        ));
-    }
     if let Some(audit) = &report.audit {
         text.push_str(&format!(
-            "  audit    {} unchanged pages are as in the parent, {} of them but for hint bits; seed {}\n",
+            "  audit    {} unchanged pages are the same in the parent; seed {}\n",
             HumanCount(audit.pages),
-            HumanCount(audit.pages_with_hints),
             audit.seed
         ));
+        text.push_str(&harmless_text(&audit.harmless));
     }
     for page in &report.corrupt_pages {
         text.push_str(&format!(

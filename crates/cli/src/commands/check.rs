@@ -1,9 +1,7 @@
 //! `check`.
 
-use std::time::Duration;
-
 use pgstrata_engine::check::{self, CheckItem, CheckOptions, CheckReport, CheckStatus};
-use pgstrata_engine::error::Result;
+use pgstrata_store::error::Result;
 use serde_json::{Value, json};
 
 use super::Context;
@@ -15,35 +13,35 @@ use crate::exit;
 const FAILED: u8 = 13;
 
 pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<u8> {
-    let repository = context.repository()?;
-    let name = context.config.cluster()?;
+    let cluster = context.cluster()?;
     let default = CheckOptions::default();
     let settings = &context.config.settings;
-    let wal = choose(args.wal, settings.wal.as_deref(), "wal")?;
-    let timeout = args.archive_timeout.or(settings.archive_timeout);
+    let wal = choose(args.wal.wal, settings.wal.as_deref(), "wal")?;
+    let timeout = context.archive_timeout(&args.wal)?;
     let options = CheckOptions {
         connection: context.connection(&args.server),
         data_directory: context.known_data_directory(&args.server),
         wal: wal.map_or(default.wal, Into::into),
-        wal_timeout: timeout.map_or(default.wal_timeout, Duration::from_secs),
+        wal_timeout: timeout.unwrap_or(default.wal_timeout),
+        max_age: context.max_age(args.age.max_age)?,
     };
-    let report = check::run(&repository, &name, &options).await;
-    Ok(show(context, "check/1", &report))
+    let report = check::run(&cluster, &options).await;
+    show(context, "check/1", &report)
 }
 
 /// Prints a report; returns the exit code.
-pub(super) fn show(context: &Context, schema: &str, report: &CheckReport) -> u8 {
+pub(super) fn show(context: &Context, schema: &str, report: &CheckReport) -> Result<u8> {
     let items: Vec<Value> = report.items.iter().map(document).collect();
     context.report(
         schema,
         &json!({ "status": word(report.status()), "items": items }),
         || report.items.iter().map(line).collect(),
-    );
-    match report.status() {
+    )?;
+    Ok(match report.status() {
         CheckStatus::Ok => 0,
         CheckStatus::Warning => exit::WARNINGS,
         CheckStatus::Failed => FAILED,
-    }
+    })
 }
 
 fn word(status: CheckStatus) -> &'static str {

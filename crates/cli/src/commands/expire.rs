@@ -1,48 +1,49 @@
 //! `expire`.
 
 use indicatif::{BinaryBytes, HumanCount};
-use pgstrata_engine::error::Result;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_layer::retention::Policy;
+use pgstrata_store::error::Result;
 
-use super::Context;
+use super::{Context, known_cluster};
 use crate::args::ExpireArgs;
 use crate::exit;
+use crate::progress::Act;
 
 pub(super) async fn run(context: &Context, args: &ExpireArgs) -> Result<u8> {
-    let repository = context.repository()?;
-    let name = context.config.cluster()?;
+    let cluster = known_cluster(context).await?;
     let options = ExpireOptions {
         policy: Policy {
             keep_full: args.keep_full,
             keep_days: args.keep_days,
             max_chain: args.max_chain,
         },
-        codec: context.codec(args.compress.as_deref())?,
+        codec: context.codec(&args.compress)?,
         jobs: context.config.jobs()?,
+        ignore_restores: args.restores.ignore_restores,
     };
-    let report = if args.confirm && !args.dry_run {
+    let report = if args.dry_run.dry_run {
+        expire::plan(&cluster, &options).await?
+    } else {
         context
-            .watched("expire", async |progress| {
-                expire::execute(&repository, &name, &options, &progress).await
+            .watched(Act::Expire, async |progress| {
+                expire::execute(&cluster, &options, &progress).await
             })
             .await?
-    } else {
-        expire::plan(&repository, &name, &options).await?
     };
-    context.report("expire/1", &report, || text(&report));
+    context.report("expire/1", &report, || text(&report, args.dry_run.dry_run))?;
     Ok(match report.notes.is_empty() {
         true => 0,
         false => exit::WARNINGS,
     })
 }
 
-fn text(report: &ExpireReport) -> String {
+fn text(report: &ExpireReport, dry_run: bool) -> String {
     let mut text = String::new();
     if let Some(merge) = &report.merge {
         text.push_str(&format!(
             "merge    {} to {}: the chain of {} layers becomes one of {}\n",
-            merge.into, merge.label, merge.chain_length, merge.new_length
+            merge.from, merge.label, merge.chain_length, merge.new_length
         ));
     }
     for kept in &report.keep {
@@ -52,7 +53,9 @@ fn text(report: &ExpireReport) -> String {
         text.push_str(&format!("remove   {label}\n"));
     }
     for label in &report.leftovers {
-        text.push_str(&format!("remove   {label}: left by an interrupted act\n"));
+        text.push_str(&format!(
+            "remove   {label}: an interrupted command left it\n"
+        ));
     }
     if let Some(from) = report.wal_from {
         text.push_str(&format!(
@@ -61,17 +64,20 @@ fn text(report: &ExpireReport) -> String {
             BinaryBytes(report.wal_bytes)
         ));
     }
-    for note in &report.notes {
+    for note in report.remarks.iter().chain(&report.notes) {
         text.push_str(&format!("note     {note}\n"));
     }
     let idle = report.merge.is_none()
         && report.remove.is_empty()
         && report.leftovers.is_empty()
         && report.wal_files == 0;
-    text.push_str(match (idle, report.done) {
-        (true, _) => "There is nothing to expire.\n",
-        (false, true) => "This was done.\n",
-        (false, false) => "Nothing was changed; --confirm does it.\n",
+    text.push_str(match (idle, report.done, dry_run) {
+        (true, _, _) => "There is nothing to expire.\n",
+        (false, true, _) => "All of this was done.\n",
+        (false, false, true) => "This was a dry run: nothing was changed.\n",
+        (false, false, false) => {
+            "Nothing was removed, for the reasons that the notes give. Run the command again later.\n"
+        }
     });
     text
 }

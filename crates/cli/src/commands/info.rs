@@ -3,10 +3,11 @@
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
 use jiff::Timestamp;
-use pgstrata_engine::error::Result;
-use pgstrata_engine::info::{self, InfoReport, LayerInfo, Status, TimelineInfo};
+use pgstrata_engine::health::{Alarm, Severity};
+use pgstrata_engine::info::{self, InfoOptions, InfoReport, LayerInfo, Status, TimelineInfo};
+use pgstrata_store::error::Result;
 
-use super::{Context, label};
+use super::{Context, label_or_all};
 use crate::args::InfoArgs;
 use crate::exit;
 
@@ -14,17 +15,18 @@ use crate::exit;
 const MOST_PAGES: usize = 20;
 
 pub(super) async fn run(context: &Context, args: &InfoArgs) -> Result<u8> {
-    let repository = context.repository()?;
-    let name = context.config.cluster()?;
-    let wanted = match &args.label {
-        Some(text) => Some(label(&repository, &name, text).await?),
-        None => None,
+    let cluster = context.cluster()?;
+    let wanted = label_or_all(&cluster, &args.label).await?;
+    let details = wanted.is_some();
+    let options = InfoOptions {
+        label: wanted,
+        max_age: context.max_age(args.age.max_age)?,
     };
-    let report = info::collect(&repository, &name, wanted.as_ref()).await?;
-    context.report("info/1", &report, || text(&report, wanted.is_some()));
+    let report = info::collect(&cluster, &options).await?;
+    context.report("info/1", &report, || text(&report, details))?;
     Ok(match report.status {
         Status::Ok | Status::Empty => 0,
-        Status::Damaged => exit::WARNINGS,
+        Status::Alarm => exit::WARNINGS,
     })
 }
 
@@ -37,19 +39,22 @@ fn text(report: &InfoReport, details: bool) -> String {
     } else if !report.layers.is_empty() {
         text.push_str(&format!("\n{}\n", table(report)));
     }
-    for layer in report.layers.iter().filter(|_| !details) {
-        if let Some(problem) = &layer.problem {
-            text.push_str(&format!("\ncannot be restored: {}: {problem}", layer.label));
-        }
-    }
-    for damaged in &report.damaged {
-        text.push_str(&format!("\ndamaged: {}: {}", damaged.label, damaged.reason));
-    }
     for leftover in &report.unfinished {
         text.push_str(&format!(
             "\nunfinished: {}: {}",
             leftover.label,
             leftover.describe()
+        ));
+    }
+    for restore in &report.restores {
+        text.push_str(&format!(
+            "\nrestore:    {} to \"{}\" on \"{}\", begun at {}, last sign of life {} ago: {}",
+            restore.label,
+            restore.directory,
+            restore.host,
+            time(restore.started_at),
+            took(restore.age_seconds),
+            "expire keeps its layers and WAL for a day after that"
         ));
     }
     format!("{}\n", text.trim_end())
@@ -59,7 +64,10 @@ fn head(report: &InfoReport) -> String {
     let status = match report.status {
         Status::Ok => "ok",
         Status::Empty => "no backup yet",
-        Status::Damaged => "damaged: run \"pgstrata verify\", and take a full backup",
+        Status::Alarm => match report.alarms.len() {
+            1 => "1 alarm",
+            _ => &format!("{} alarms", report.alarms.len()),
+        },
     };
     let server = match &report.record {
         Some(record) => format!(
@@ -72,6 +80,9 @@ fn head(report: &InfoReport) -> String {
         "cluster:     {} ({server})\nrepository:  {}\nstatus:      {status}\n",
         report.cluster, report.repository
     );
+    for alarm in &report.alarms {
+        text.push_str(&alarm_lines(alarm));
+    }
     if let Some(problem) = &report.archive.problem {
         text.push_str(&format!("WAL archive: cannot be listed: {problem}\n"));
     } else if report.archive.timelines.is_empty() {
@@ -83,10 +94,26 @@ fn head(report: &InfoReport) -> String {
     text
 }
 
+fn alarm_lines(alarm: &Alarm) -> String {
+    let word = match alarm.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    let lost = alarm.lost.as_ref();
+    let lost = lost.map(|lost| format!("             cannot be restored: {lost}\n"));
+    format!(
+        "{:<13}{}\n{}             to do: {}\n",
+        format!("{word}:"),
+        alarm.reason,
+        lost.unwrap_or_default(),
+        alarm.to_do
+    )
+}
+
 fn timeline_lines(timeline: &TimelineInfo) -> String {
     let range = match (&timeline.first, &timeline.last) {
         (Some(first), Some(last)) => format!("{first} to {last}"),
-        _ => "no whole segment".to_owned(),
+        _ => "no complete segment".to_owned(),
     };
     let mut text = format!(
         "WAL archive: timeline {}: {range}, {} segments, {}\n",
@@ -103,10 +130,10 @@ fn timeline_lines(timeline: &TimelineInfo) -> String {
         ));
     }
     if timeline.timeline > 1 && !timeline.has_history {
-        text.push_str("             missing: the timeline's history file\n");
+        text.push_str("             the timeline's history file is missing\n");
     }
     for unknown in &timeline.unknown {
-        text.push_str(&format!("             no file of an archive: {unknown}\n"));
+        text.push_str(&format!("             unknown file: {unknown}\n"));
     }
     text
 }

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pgstrata_engine::error::{Error, Kind, Result};
+use pgstrata_store::error::{Error, Kind, Result};
 
 const PROGRAM: &str = "pgstrata-lab";
 

@@ -2,38 +2,40 @@
 
 use comfy_table::{Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
-use pgstrata_engine::error::Result;
 use pgstrata_engine::merge::{self, MergeOptions, MergePlan, MergeReport};
+use pgstrata_store::error::Result;
 
-use super::{Context, label};
+use super::{Context, known_cluster, label};
 use crate::args::MergeArgs;
 use crate::exit;
+use crate::progress::Act;
 
 pub(super) async fn run(context: &Context, args: &MergeArgs) -> Result<u8> {
-    let repository = context.repository()?;
-    let name = context.config.cluster()?;
+    let cluster = known_cluster(context).await?;
     let options = MergeOptions {
-        label: label(&repository, &name, &args.label).await?,
-        into: match &args.into {
-            Some(text) => Some(label(&repository, &name, text).await?),
+        label: label(&cluster, &args.label).await?,
+        into: match &args.from {
+            Some(text) => Some(label(&cluster, text).await?),
             None => None,
         },
-        codec: context.codec(args.compress.as_deref())?,
+        codec: context.codec(&args.compress)?,
         jobs: context.config.jobs()?,
-        remove: args.confirm && !args.keep,
+        ignore_restores: args.restores.ignore_restores,
+        remove: args.remove_inputs,
     };
-    let plan = merge::plan(&repository, &name, &options).await?;
-    if args.dry_run {
-        context.report("merge-plan/1", &plan, || plan_text(&plan));
+    let plan = merge::plan(&cluster, &options).await?;
+    if args.dry_run.dry_run {
+        context.report("merge-plan/1", &plan, || plan_text(&plan))?;
         return Ok(0);
     }
     let report = context
-        .watched("merge", async |progress| {
-            merge::execute(&repository, &name, &options, &progress).await
+        .watched(Act::Merge, async |progress| {
+            merge::execute(&cluster, &options, &progress).await
         })
         .await?;
-    let told = args.keep || args.confirm;
-    context.report("merge/1", &report, || report_text(&report, &plan, told));
+    context.report("merge/1", &report, || {
+        report_text(&report, &plan, args.remove_inputs)
+    })?;
     Ok(match report.notes.is_empty() {
         true => 0,
         false => exit::WARNINGS,
@@ -51,7 +53,7 @@ fn plan_text(plan: &MergePlan) -> String {
             BinaryBytes(input.pack_bytes).to_string(),
             match input.removable {
                 true => "can go".to_owned(),
-                false => "stays: others stand on it".to_owned(),
+                false => "stays: another layer stands on it".to_owned(),
             },
         ]);
     }
@@ -69,7 +71,7 @@ fn plan_text(plan: &MergePlan) -> String {
     text
 }
 
-fn report_text(report: &MergeReport, plan: &MergePlan, told: bool) -> String {
+fn report_text(report: &MergeReport, plan: &MergePlan, removes: bool) -> String {
     let mut text = format!(
         "merged {} layers into {} in {:.1} s, read back and compared\n  {} frames copied ({}), {} encoded anew ({}), {} fetched\n",
         report.inputs.len(),
@@ -87,8 +89,8 @@ fn report_text(report: &MergeReport, plan: &MergePlan, told: bool) -> String {
     for note in &report.notes {
         text.push_str(&format!("  note: {note}\n"));
     }
-    if !told && plan.inputs.iter().any(|input| input.removable) {
-        text.push_str("The layers that were merged are still there; --confirm removes them.\n");
+    if !removes && plan.inputs.iter().any(|input| input.removable) {
+        text.push_str("The merged layers are still there; --remove-inputs removes them.\n");
     }
     text
 }

@@ -9,28 +9,29 @@ mod init;
 mod lab;
 mod merge;
 mod restore;
-mod shares;
 mod tracker;
 mod verify;
 
 use std::env;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::CommandFactory;
-use pgstrata_engine::catalog::Catalog;
-use pgstrata_engine::cluster::ConnectionOptions;
-use pgstrata_engine::error::{Error, Kind, Result};
-use pgstrata_engine::progress::Progress;
-use pgstrata_engine::repository::Repository;
+use pgstrata_engine::server::ConnectionOptions;
 use pgstrata_layer::frame::Codec;
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
+use pgstrata_store::catalog::Catalog;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::progress::Progress;
+use pgstrata_store::repository::Repository;
 use serde::Serialize;
 
-use crate::args::{Cli, Command, Output, ServerArgs};
-use crate::config::Config;
+use crate::args::{self, Cli, Command, CompressArgs, Output, ServerArgs, WalArgs};
+use crate::config::{Config, from_file};
 use crate::output;
-use crate::progress::Display;
+use crate::progress::{Act, Display};
+use crate::value::parse_duration;
 
 /// What every command needs.
 #[derive(Debug)]
@@ -41,19 +42,41 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    fn repository(&self) -> Result<Repository> {
-        Repository::open(&self.config.repository()?)
+    /// The cluster's part of the repository. Whether it is there is not asked.
+    fn cluster(&self) -> Result<ClusterRepository> {
+        let repository = Repository::open(&self.config.repository()?)?;
+        Ok(ClusterRepository::new(&repository, &self.config.cluster()?))
     }
 
     /// The codec that was asked for by flag, environment or file, or the default one.
-    fn codec(&self, told: Option<&str>) -> Result<Codec> {
-        let text = told.or(self.config.settings.compress.as_deref());
+    fn codec(&self, args: &CompressArgs) -> Result<Codec> {
+        let text = args
+            .compress
+            .as_deref()
+            .or(self.config.settings.compress.as_deref());
         text.map_or(Ok(Codec::default()), |text| {
             text.parse().map_err(|_| {
                 Error::new(Kind::Usage, format!("\"{text}\" is not a compression"))
                     .hint("use zstd, zstd:N (N from 1 to 22), lz4 or none")
             })
         })
+    }
+
+    /// How long to wait for WAL to arrive, if that was said.
+    fn archive_timeout(&self, args: &WalArgs) -> Result<Option<Duration>> {
+        let file = self.config.settings.archive_timeout.as_deref();
+        from_file(
+            args.archive_timeout,
+            file,
+            "archive-timeout",
+            parse_duration,
+        )
+    }
+
+    /// How old the newest backup may be, if that was said.
+    fn max_age(&self, told: Option<Duration>) -> Result<Option<Duration>> {
+        let file = self.config.settings.max_age.as_deref();
+        from_file(told, file, "max-age", parse_duration)
     }
 
     /// The data directory, if it is known.
@@ -89,20 +112,25 @@ impl Context {
             .unwrap_or_default()
     }
 
-    /// Runs `act`: its progress is shown under `name`, and signals stop it.
+    /// Runs `act`: its progress is shown as that of `what`, and signals stop it.
     async fn watched<T>(
         &self,
-        name: &'static str,
+        what: Act,
         act: impl AsyncFnOnce(Progress) -> Result<T>,
     ) -> Result<T> {
         let progress = Progress::default();
         stop_on_signal(&progress);
-        let _display = Display::start(name, &progress, self.wants_progress);
+        let _display = Display::start(what, &progress, self.wants_progress);
         act(progress).await
     }
 
     /// Prints `document` in the format that was asked for.
-    fn report(&self, schema: &str, document: &impl Serialize, text: impl FnOnce() -> String) {
+    fn report(
+        &self,
+        schema: &str,
+        document: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<()> {
         match self.output {
             Output::Text => output::print(&text()),
             Output::Json => output::print_json(schema, document),
@@ -110,15 +138,31 @@ impl Context {
     }
 }
 
-/// A label as somebody wrote it; `latest` is that of the newest layer.
-async fn label(repository: &Repository, cluster: &ClusterName, text: &str) -> Result<Label> {
-    if !text.eq_ignore_ascii_case("latest") {
-        return Label::parse(text).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
-                .hint("\"pgstrata info\" shows the labels; or say latest")
-        });
+/// A label as somebody wrote it, unless it is the word `latest`.
+fn label_or_latest(text: &str) -> Result<Option<Label>> {
+    if text.eq_ignore_ascii_case("latest") {
+        return Ok(None);
     }
-    let catalog = Catalog::load(repository, cluster).await?;
+    Label::parse(text).map(Some).ok_or_else(|| {
+        Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
+            .hint("\"pgstrata info\" shows the labels; \"latest\" is the newest layer")
+    })
+}
+
+/// A label as somebody wrote it, unless it is the word `all`; `latest` is that of the newest layer.
+async fn label_or_all(cluster: &ClusterRepository, text: &str) -> Result<Option<Label>> {
+    if text.eq_ignore_ascii_case("all") {
+        return Ok(None);
+    }
+    label(cluster, text).await.map(Some)
+}
+
+/// A label as somebody wrote it; `latest` is that of the newest layer.
+async fn label(cluster: &ClusterRepository, text: &str) -> Result<Label> {
+    if let Some(label) = label_or_latest(text)? {
+        return Ok(label);
+    }
+    let catalog = Catalog::load(cluster).await?;
     let newest = catalog.layers.last().ok_or_else(|| {
         Error::new(Kind::NotFound, "there is no finished layer")
             .hint("\"pgstrata info\" lists the layers")
@@ -126,11 +170,30 @@ async fn label(repository: &Repository, cluster: &ClusterName, text: &str) -> Re
     Ok(newest.label.clone())
 }
 
+/// The cluster, which the repository knows.
+///
+/// A record that is lost or damaged beside layers is for the command to judge.
+async fn known_cluster(context: &Context) -> Result<ClusterRepository> {
+    let cluster = context.cluster()?;
+    match cluster.record().await {
+        Err(error) if error.kind() == Kind::NotFound => {
+            let layers = cluster.name.layers_prefix();
+            if cluster.repository.list_names(&layers).await?.is_empty() {
+                return Err(error);
+            }
+        }
+        Err(error) if error.kind() == Kind::Repository => return Err(error),
+        _ => {}
+    }
+    Ok(cluster)
+}
+
 /// Commands that need neither configuration nor repository.
 pub(crate) fn without_configuration(command: &Command) -> Result<Option<u8>> {
     let text = match command {
         Command::Completions { shell } => {
             let mut text = Vec::new();
+            // With the options that help only points to.
             clap_complete::generate(*shell, &mut Cli::command(), "pgstrata", &mut text);
             text
         }
@@ -138,14 +201,13 @@ pub(crate) fn without_configuration(command: &Command) -> Result<Option<u8>> {
         Command::Lab { arguments } => return lab::become_lab(arguments).map(Some),
         _ => return Ok(None),
     };
-    output::print(&String::from_utf8_lossy(&text));
+    output::print(&String::from_utf8_lossy(&text))?;
     Ok(Some(0))
 }
 
 /// The manual page of the program, or of one of its commands.
 fn manual(name: Option<&str>) -> Result<Vec<u8>> {
-    let mut program = Cli::command();
-    program.build();
+    let program = args::command();
     let page = match name {
         None => program,
         Some(name) => {
@@ -171,11 +233,8 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
     match command {
         Command::Init(args) => init::run(context, &args).await,
         Command::Backup(args) => backup::run(context, &args).await,
-        Command::BackupShare(args) => shares::help_backup(context, &args).await,
-        Command::RestoreShare(args) => shares::help_restore(context, &args).await,
         Command::ArchivePush(args) => archive::push(context, &args).await,
         Command::ArchiveGet(args) => archive::get(context, &args).await,
-        Command::ArchivePrefetch(args) => archive::prefetch(context, &args).await,
         Command::Restore(args) => restore::run(context, &args).await,
         Command::Check(args) => check::run(context, &args).await,
         Command::Merge(args) => merge::run(context, &args).await,
@@ -192,7 +251,7 @@ fn stop_on_signal(progress: &Progress) {
     let progress = progress.clone();
     tokio::spawn(async move {
         signal().await;
-        tracing::warn!("stopping: a second signal ends the program at once");
+        tracing::warn!("the command is stopping; a second signal ends it at once");
         progress.cancel();
         signal().await;
         std::process::exit(i32::from(crate::exit::code(Kind::Interrupted)));
@@ -240,7 +299,7 @@ mod tests {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "pgstrata", &mut text);
             let text = String::from_utf8(text).unwrap();
-            for word in ["archive-push", "target-dir", "deep"] {
+            for word in ["archive-push", "target-dir", "deep", "s3-region"] {
                 assert!(text.contains(word), "{word} is not completed by {shell}");
             }
         }

@@ -5,41 +5,41 @@ use std::env;
 use clap::ValueEnum;
 use comfy_table::{Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
-use pgstrata_engine::error::{Error, FileContext, Kind, Result};
 use pgstrata_engine::restore::{
     self, Method, RestoreOptions, RestorePlan, RestoreReport, TablespaceMapping, Target,
 };
-use pgstrata_layer::label::Label;
+use pgstrata_store::error::{FileContext, Result};
 
-use super::{Context, shares};
-use crate::args::{RestoreArgs, UnpackOrder};
+use super::{Context, label_or_latest};
+use crate::args::{ArchiveMode, RestoreArgs};
 use crate::config::absolute;
+use crate::progress::Act;
 
 pub(super) async fn run(context: &Context, args: &RestoreArgs) -> Result<u8> {
-    let repository = context.repository()?;
-    let name = context.config.cluster()?;
-    let plan = restore::plan(&repository, &name, options(context, args)?).await?;
-    if args.plan {
-        context.report("restore-plan/1", &plan, || plan_text(&plan));
+    let cluster = context.cluster()?;
+    let mut plan = restore::plan(&cluster, options(context, args)?).await?;
+    // Before the hours that it may take: what is taken, and what is not.
+    for note in plan.notes.iter().filter(|_| !args.dry_run.dry_run) {
+        tracing::info!("{note}");
+    }
+    if let Some(withheld) = context.config.withheld() {
+        tracing::warn!("{withheld}");
+        plan.notes.push(withheld);
+    }
+    if args.dry_run.dry_run {
+        context.report("restore-plan/1", &plan, || plan_text(&plan))?;
         return Ok(0);
     }
     let report = context
-        .watched("restore", async |progress| {
-            restore::execute(&repository, &plan, &progress).await
+        .watched(Act::Restore, async |progress| {
+            restore::execute(&plan, &progress).await
         })
         .await?;
-    context.report("restore/1", &report, || report_text(&report, &plan));
+    context.report("restore/1", &report, || report_text(&report, &plan))?;
     Ok(0)
 }
 
 fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
-    let label = match args.label.as_str() {
-        "latest" | "LATEST" => None,
-        text => Some(Label::parse(text).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("\"{text}\" is not a label"))
-                .hint("\"pgstrata info\" shows the labels; or say latest")
-        })?),
-    };
     let timeline = args
         .target_timeline
         .as_deref()
@@ -52,8 +52,9 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
         })
     };
     Ok(RestoreOptions {
-        label,
-        target: Target::parse(&spelled(args.kind), args.target.as_deref())?,
+        label: label_or_latest(&args.label)?,
+        target: Target::parse(&spelled(args.target_type), args.target.as_deref())?,
+        same_timeline: args.same_timeline,
         timeline,
         inclusive: !args.target_exclusive,
         action: args
@@ -66,12 +67,19 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
         wal_directory: args.wal_dir.as_deref().map(absolute).transpose()?,
         restore_command: restore_command(context)?,
         jobs: context.config.jobs()?,
-        method: match (args.delta, args.unpack_order) {
-            (true, _) => Method::Delta,
-            (false, UnpackOrder::Overlay) => Method::Overlay,
-            (false, UnpackOrder::OldestFirst) => Method::OldestFirst,
+        method: match args.delta {
+            true => Method::Delta,
+            false => Method::Overlay,
         },
-        shares: shares::shared(args.shares, args.share_timeout),
+        archive_mode: args.archive_mode.map(|mode| match mode {
+            ArchiveMode::Off => restore::ArchiveMode::Off,
+            ArchiveMode::Keep => restore::ArchiveMode::Keep,
+        }),
+        vouched: restore::Vouched {
+            skip_damaged: args.skip_damaged,
+            server_is_stopped: args.server_is_stopped,
+            links_are_own: args.links_are_own,
+        },
     })
 }
 
@@ -173,12 +181,6 @@ fn report_text(report: &RestoreReport, plan: &RestorePlan) -> String {
             "  in place: {} compared, {} files and directories removed\n",
             BinaryBytes(report.read_bytes),
             HumanCount(report.removed),
-        ));
-    }
-    let makers = report.shares.iter().map(|one| (&one.host, one.pid));
-    if let Some((shares, processes)) = shares::makers(makers) {
-        text.push_str(&format!(
-            "  {shares} shares, made by {processes} processes\n"
         ));
     }
     for note in &report.notes {

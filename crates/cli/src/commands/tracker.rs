@@ -1,9 +1,9 @@
 //! `tracker`.
 
 use indicatif::BinaryBytes;
-use pgstrata_engine::cluster::TrackerState;
-use pgstrata_engine::error::Result;
-use pgstrata_engine::tracker::{self, TrackerStatus};
+use pgstrata_engine::check::tracker::{self, TrackerStatus};
+use pgstrata_engine::server::TrackerState;
+use pgstrata_store::error::Result;
 use serde_json::json;
 
 use super::Context;
@@ -21,7 +21,7 @@ pub(super) async fn run(context: &Context, command: &TrackerCommand) -> Result<u
                     "reason": problem.reason, "hint": problem.hint,
                 })),
             });
-            context.report("tracker-status/1", &document, || text(&found));
+            context.report("tracker-status/1", &document, || text(&found))?;
             Ok(match found.problem {
                 None => 0,
                 Some(_) => exit::WARNINGS,
@@ -29,11 +29,7 @@ pub(super) async fn run(context: &Context, command: &TrackerCommand) -> Result<u
         }
         TrackerCommand::InstallCheck(args) => {
             let report = tracker::install_check(&context.connection(&args.server)).await;
-            Ok(super::check::show(
-                context,
-                "tracker-install-check/1",
-                &report,
-            ))
+            super::check::show(context, "tracker-install-check/1", &report)
         }
     }
 }

@@ -1,34 +1,32 @@
 //! `verify`.
 
 use indicatif::{BinaryBytes, HumanCount};
-use pgstrata_engine::error::Result;
 use pgstrata_engine::verify::{
     self, Finding, Scope, Severity, VerifiedLayer, VerifyOptions, VerifyReport,
 };
+use pgstrata_store::error::Result;
 use serde_json::{Value, json};
 
-use super::{Context, label};
+use super::{Context, known_cluster, label_or_all};
 use crate::args::VerifyArgs;
 use crate::exit;
+use crate::progress::Act;
 
 pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
-    let repository = context.repository()?;
-    let name = context.config.cluster()?;
-    let scope = match args.label.as_str() {
-        "all" => Scope::All,
-        text => Scope::Chain(label(&repository, &name, text).await?),
-    };
+    let cluster = known_cluster(context).await?;
+    let wanted = label_or_all(&cluster, &args.label).await?;
+    let scope = wanted.map_or(Scope::All, Scope::Chain);
     let options = VerifyOptions {
         scope,
         deep: args.deep,
         jobs: context.config.jobs()?,
     };
     let report = context
-        .watched("verify", |progress| {
-            verify::run(&repository, &name, &options, progress)
+        .watched(Act::Verify, |progress| {
+            verify::run(&cluster, &options, progress)
         })
         .await?;
-    context.report("verify/1", &document(&report), || text(&report));
+    context.report("verify/1", &document(&report), || text(&report))?;
     let code = match (report.failure(), report.worst()) {
         (Some(kind), _) => exit::code(kind),
         (None, Some(Severity::Warning)) => exit::WARNINGS,

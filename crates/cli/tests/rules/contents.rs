@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pgstrata_lab::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use serde_json::Value;
 
 use crate::support::{Stage, Store, text};
@@ -176,7 +176,7 @@ impl Scene {
             &inside,
             "--wal-dir",
             &wal,
-            "--type",
+            "--target-type",
             "immediate",
             "--target-action",
             "promote",
@@ -330,7 +330,7 @@ fn a_cluster_whose_pg_wal_is_a_link_is_backed_up(scene: &Scene, copy: &Cluster) 
         "--change-source",
         "lsn",
     ]);
-    assert_eq!(text(&report, "/change_source/used"), "lsn");
+    assert_eq!(text(&report, "/change_source/used"), "digest");
     let restored = scene.restore("again", text(&report, "/label"));
     let again = scene.stage.start_restored(&restored);
     require_same_dump(&copy.dump().unwrap(), &again.dump().unwrap()).unwrap();

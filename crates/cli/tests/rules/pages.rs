@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use pgstrata_lab::cluster::{Cluster, Major, StopMode};
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use serde_json::Value;
 
 use crate::support::{Stage, Store, text};
@@ -104,9 +104,15 @@ fn rule_5_corrupt_pages_are_listed_stored_as_they_are_and_mark_the_backup() {
     scene.stage.wait_out_of_backup_mode();
 
     let target = scene.stage.target("restored").display().to_string();
-    let restore = ["restore", "--target-dir", &target, "--type", "immediate"];
+    let restore = [
+        "restore",
+        "--target-dir",
+        &target,
+        "--target-type",
+        "immediate",
+    ];
     let mut plan = restore.to_vec();
-    plan.push("--plan");
+    plan.push("--dry-run");
     let plan = scene.stage.json(&plan);
     assert!(plan["notes"].to_string().contains("corrupt"), "{plan:#}");
     scene.stage.ok(&restore);
@@ -167,8 +173,8 @@ fn rule_5_files_may_vanish_grow_and_shrink_while_they_are_read() {
 }
 
 type Loads = (
-    pgstrata_lab::cluster::Background,
-    pgstrata_lab::cluster::Background,
+    pgstrata_testbed::cluster::Background,
+    pgstrata_testbed::cluster::Background,
 );
 
 /// Pages were copied before they changed again within the same backup. A threshold at its end
@@ -200,7 +206,7 @@ fn rule_4_1_the_threshold_is_the_start_of_the_parent(stage: &Stage, full: &Value
     assert_eq!(text(&last, "/change_source/used"), "lsn");
     assert_eq!(last["parent"], under_load["label"]);
     stage.cluster.stop(StopMode::Fast).unwrap();
-    let restored = stage.restore("restored", &["--type", "immediate"]);
+    let restored = stage.restore("restored", &["--target-type", "immediate"]);
     crate::support::files::require_same_files(stage.cluster.pgdata(), &restored);
     let checksums = Command::new(stage.cluster.bindir().join("pg_checksums"))
         .args(["--check", "-D", &stage.pgdata()])
@@ -238,7 +244,7 @@ fn rule_6_tablespaces_come_and_go_while_files_are_read(stage: &Stage) {
     stage.backup(&["--type", "incr"]);
     let moved = stage.target("late-moved").display().to_string();
     let map = format!("{}={moved}", late.0);
-    let map = ["--tablespace-map", &map, "--type", "immediate"];
+    let map = ["--tablespace-map", &map, "--target-type", "immediate"];
     let promoting = [&map[..], &["--target-action", "promote"]].concat();
     let restored = stage.start_restored(&stage.restore("later", &promoting));
     let count = "SELECT count(*) FROM stays";

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use pgstrata_lab::cluster::{Cluster, Major};
+use pgstrata_testbed::cluster::{Cluster, Major};
 
 use crate::support::{PATIENCE, Stage, Store, text};
 
@@ -59,6 +59,6 @@ fn rule_1_files_are_listed_after_the_start_has_returned(stage: &Stage) {
     assert!(output.status.success(), "{log}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let label = text(&report, "/label");
-    let restored = stage.restore("restored", &[label, "--type", "immediate"]);
+    let restored = stage.restore("restored", &[label, "--target-type", "immediate"]);
     assert!(restored.join(&path).exists(), "{path} was not listed");
 }

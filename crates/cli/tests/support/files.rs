@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// Names that differ between any two copies of a cluster: they describe one run of a server.
 const OF_ONE_RUN: [&str; 4] = ["pg_control", "postmaster.pid", "postmaster.opts", "pg_stat"];
@@ -53,6 +54,12 @@ fn is_emptied(path: &str, all: &BTreeSet<String>) -> bool {
     !number.is_empty()
         && !name.ends_with("_init")
         && all.contains(&format!("{directory}/{number}_init"))
+}
+
+/// Copies as cp(1) does, with owners and times: into `to` when that is a directory.
+pub fn copy_all(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(copied.unwrap().success());
 }
 
 /// Fails unless both directories hold the same files with the same bytes; returns how many bytes

@@ -11,18 +11,20 @@
 )]
 
 pub mod files;
+pub mod namespace;
 pub mod process;
-pub mod proxy;
+pub mod schema;
 pub mod standby;
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pgstrata_lab::cluster::{Builder, Cluster};
-use pgstrata_lab::s3::S3Server;
+use pgstrata_testbed::cluster::{Builder, Cluster};
+use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -107,6 +109,44 @@ impl Stage {
         self.s3.as_ref().unwrap().endpoint()
     }
 
+    pub fn s3_secret(&self) -> &str {
+        self.s3.as_ref().unwrap().secret()
+    }
+
+    /// The directory whose files are the repository's objects, also of one on S3.
+    pub fn objects(&self) -> PathBuf {
+        match &self.s3 {
+            Some(s3) => s3.bucket_dir().join("backups"),
+            None => PathBuf::from(self.repository.trim_start_matches("file://")),
+        }
+    }
+
+    /// All that is stored now, of every layer that is not finished and of every restore, becomes two days older.
+    pub fn age(&self) {
+        let main = self.objects().join("main");
+        let layers = fs::read_dir(main.join("layer")).unwrap();
+        let layers = layers.map(|layer| layer.unwrap().path());
+        let unfinished = layers.filter(|layer| !layer.join("manifest").exists());
+        for directory in unfinished.chain([main.join("restore")]) {
+            if !directory.exists() {
+                continue;
+            }
+            let mut touch = Command::new("find");
+            touch.arg(&directory);
+            touch.args([
+                "-type",
+                "f",
+                "-exec",
+                "touch",
+                "-d",
+                "2 days ago",
+                "{}",
+                "+",
+            ]);
+            assert!(touch.status().unwrap().success());
+        }
+    }
+
     pub fn pgdata(&self) -> String {
         self.cluster.pgdata().display().to_string()
     }
@@ -153,11 +193,11 @@ impl Stage {
         (code, log)
     }
 
-    /// Runs the program, which must succeed; returns its JSON document.
+    /// Runs the program, which must succeed; returns its JSON document, which is as its schema says.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let mut all = vec!["--output", "json"];
         all.extend(arguments);
-        serde_json::from_str(&self.ok(&all)).unwrap()
+        schema::document(&self.ok(&all))
     }
 
     /// Switches to a new WAL segment and waits until all up to now is archived.
@@ -235,10 +275,9 @@ impl Stage {
         child
     }
 
-    /// Layers with a pack and without a manifest; for repositories in a directory.
+    /// Layers with a pack and without a manifest.
     fn unfinished_packs(&self) -> usize {
-        let layers =
-            PathBuf::from(self.repository.trim_start_matches("file://")).join("main/layer");
+        let layers = self.objects().join("main/layer");
         let Ok(entries) = fs::read_dir(layers) else {
             return 0;
         };
@@ -280,7 +319,7 @@ impl Stage {
 
     /// Restores the newest state to `lsn`, inclusive, and starts it as a server of its own.
     pub fn start_restored_at(&self, name: &str, lsn: &str) -> Cluster {
-        let until = ["--type", "lsn", "--target", lsn];
+        let until = ["--target-type", "lsn", "--target", lsn];
         let then = ["--target-action", "promote"];
         self.start_restored(&self.restore(name, &[&until[..], &then].concat()))
     }
@@ -308,6 +347,10 @@ fn s3_environment(cluster: &Cluster, s3: &S3Server) -> Vec<(&'static str, String
         s3.secret()
     );
     fs::write(&file, text).unwrap();
+    let secret = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(&file, secret).unwrap();
+    let owner = fs::metadata(&directory).unwrap();
+    chown(&file, Some(owner.uid()), Some(owner.gid())).unwrap();
     vec![
         ("PGSTRATA_S3_ENDPOINT", s3.endpoint().to_owned()),
         ("PGSTRATA_S3_REGION", s3.region().to_owned()),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pgstrata_lab::cluster::{Background, Cluster};
+use pgstrata_testbed::cluster::{Background, Cluster};
 
 use super::{PATIENCE, Stage};
 

@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::progress::Progress;
 use tokio::sync::watch;
-
-use crate::error::{Error, Kind, Result};
-use crate::progress::Progress;
 
 /// How often [`Progress::cancel`] is looked at: below what a person notices.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -7,37 +7,23 @@
 //! the server has left backup mode.
 
 mod abort;
-mod assembler;
-mod audit;
-mod choose;
-mod index_store;
-mod job;
-mod limiter;
+mod copy;
+mod decide;
+mod manifest;
 mod options;
-mod packer;
-mod pages;
-mod parent;
 mod phases;
-mod pipeline;
-mod planner;
-mod prepare;
 mod report;
 mod run;
-mod shares;
-mod source;
 mod wal;
-mod window;
-mod worker;
 
-pub use audit::AuditReport;
+pub use decide::audit::AuditReport;
+pub use decide::harmless::HarmlessPages;
 pub use options::{
     AuditOptions, BackupOptions, BackupType, ChangeSourceChoice, CorruptPagePolicy, WalMode,
 };
 pub use phases::Phase;
 pub use report::{BackupPlan, BackupReport};
 pub use run::{plan, run};
-pub use shares::{HelpOptions, ShareMade, help};
 pub use wal::WalChoice;
 
-pub(crate) use prepare::{check_record, control_of, files_of};
 pub(crate) use wal::WalCheck;

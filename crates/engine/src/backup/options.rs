@@ -5,10 +5,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use pgstrata_layer::label::Label;
+use pgstrata_store::error::{Error, Kind};
 
-use crate::cluster::ConnectionOptions;
-use crate::error::{Error, Kind};
-use crate::shares::SharedOptions;
+use crate::server::ConnectionOptions;
 
 /// Which layer to make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,8 +130,6 @@ pub struct BackupOptions {
     pub check_page_headers: bool,
     /// Bytes per second to read at most.
     pub max_rate: Option<u64>,
-    /// Cut the work into shares that other processes may make; `None`: make it alone.
-    pub shares: Option<SharedOptions>,
 }
 
 impl Default for BackupOptions {
@@ -154,7 +151,6 @@ impl Default for BackupOptions {
             on_corrupt_page: CorruptPagePolicy::default(),
             check_page_headers: true,
             max_rate: None,
-            shares: None,
         }
     }
 }

@@ -7,9 +7,8 @@ use pgstrata_layer::label::{Label, LayerKind};
 use pgstrata_layer::manifest::{ChangeSourceRecord, CorruptPage, Totals};
 use pgstrata_pgdata::{Lsn, TimelineId};
 
-use super::audit::AuditReport;
+use super::decide::audit::AuditReport;
 use super::phases::Phase;
-use super::shares::ShareMade;
 use super::wal::WalChoice;
 
 /// A finished backup.
@@ -51,8 +50,6 @@ pub struct BackupReport {
     pub started_at: Timestamp,
     /// When the layer came to exist.
     pub finished_at: Timestamp,
-    /// Who made which share; empty when one process made the backup.
-    pub shares: Vec<ShareMade>,
     /// Where the time went.
     pub phases: Vec<Phase>,
 }

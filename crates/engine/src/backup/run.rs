@@ -1,65 +1,47 @@
 //! The acts of a backup in their order.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
 use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::Changes;
-use pgstrata_layer::keys::ClusterName;
-use pgstrata_layer::manifest::{self, CorruptPage, Manifest, ParentRef, Tablespace};
-use pgstrata_layer::share::Share;
-use pgstrata_pgdata::label::BackupFrom;
-use pgstrata_pgdata::{BackupLabel, Lsn};
-use tokio::runtime::Handle;
+use pgstrata_layer::manifest::{self, Manifest, ParentRef, Tablespace};
+use pgstrata_pgdata::{ControlFile, Lsn, TimelineId};
+use pgstrata_store::catalog::{self, Catalog, Layer, LayerPlan, NewLayer, hex};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::limits;
+use pgstrata_store::progress::Progress;
 
 use super::abort::Abort;
-use super::audit::{self, Audit, AuditReport};
-use super::choose::{SourceChoice, choose_type};
-use super::index_store::Place;
+use super::copy::check::PageCheck;
+use super::copy::pipeline::{self, Stored, Work};
+use super::decide::audit::{self, Audit, AuditReport};
+use super::decide::backup_type::{SourceChoice, choose_type};
+use super::decide::past;
+use super::decide::prepare::{Ready, prepare};
+use super::decide::source::{self, Question, Search};
+use super::manifest::check_label;
 use super::options::{BackupOptions, CorruptPagePolicy};
-use super::packer::{Destination, Packs};
-use super::pages::PageCheck;
-use super::parent::Parent;
 use super::phases::Stopwatch;
-use super::pipeline::{self, Stored, Work, worker_count};
-use super::prepare::{Ready, control_of, prepare};
 use super::report::{BackupPlan, BackupReport};
-use super::shares::{Desk, Lead, Maker};
-use super::source::{self, Question, Search};
 use super::wal::{self, Archive, Following, Stream, WalChoice};
-use super::worker::corrupt_page_error;
-use crate::catalog::{self, Catalog, Layer, WRITTEN_BY, hex, our_claim};
-use crate::cluster::ScannedFile;
-use crate::cluster::control::{ControlReading, check_start_is_visible};
-use crate::cluster::scan::{Scan, identity};
-use crate::cluster::session::Stopped;
-use crate::error::{Error, Kind, Result};
-use crate::progress::Progress;
-use crate::repository::Repository;
+use crate::frames::{Chain, LayerWriter};
+use crate::server::Session;
+use crate::server::control::{ControlReading, check_start_is_visible, control_of};
+use crate::server::scan::Scan;
 
 /// Says what a backup would do now; changes nothing.
 ///
 /// # Errors
 /// What would keep the backup from starting.
-pub async fn plan(
-    repository: &Repository,
-    cluster: &ClusterName,
-    options: &BackupOptions,
-) -> Result<BackupPlan> {
-    let ready = prepare(repository, cluster, options).await?;
-    let catalog = Catalog::load(repository, cluster).await?;
+pub async fn plan(cluster: &ClusterRepository, options: &BackupOptions) -> Result<BackupPlan> {
+    let ready = prepare(cluster, options).await?;
+    let catalog = Catalog::load(cluster).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
-    // A primary will write a checkpoint; a standby starts at its last restartpoint.
-    let would_start = if ready.session.facts().in_recovery {
-        ready.control.redo_lsn
-    } else {
-        ready.session.wal_end().await?
-    };
-    let now = ready.standpoint(&ready.control, would_start);
+    let now = ready.standpoint(&ready.control, ready.would_start().await?);
     let search = Search {
         ready: &ready,
-        repository,
         cluster,
         wanted: options.change_source,
         parent: choice.chain.first().copied(),
@@ -71,11 +53,11 @@ pub async fn plan(
         parent: choice.chain.first().map(|layer| layer.label.clone()),
         type_reason: choice.reason,
         change_source: source.record,
-        wal: choose_wal(options, &ready, (repository, cluster)).await?,
+        wal: choose_wal(options, &ready, cluster).await?,
         from_standby: ready.session.facts().in_recovery,
         file_count: u64::try_from(found.files.len()).expect("usize has 64 bits"),
         size_bytes: found.size_bytes,
-        jobs: worker_count(options.jobs),
+        jobs: limits::workers(options.jobs),
         warnings: found.warnings,
         data_directory: ready.data_directory,
     })
@@ -87,50 +69,41 @@ pub async fn plan(
 /// # Errors
 /// Whatever kept the backup from being complete.
 pub async fn run(
-    repository: &Repository,
-    cluster: &ClusterName,
+    cluster: &ClusterRepository,
     options: &BackupOptions,
     progress: Progress,
 ) -> Result<BackupReport> {
     let started_at = Timestamp::now();
     let stopwatch = Stopwatch::start();
-    let ready = prepare(repository, cluster, options).await?;
+    let ready = prepare(cluster, options).await?;
     ready.session.lock().await?;
     // Under the lock: a backup that has just ended is this one's parent.
-    let catalog = Catalog::load(repository, cluster).await?;
+    let catalog = Catalog::load(cluster).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
-    let wal = choose_wal(options, &ready, (repository, cluster)).await?;
-    let layer_id: [u8; 16] = rand::random();
-    let claim = our_claim("", &hex(&layer_id), started_at);
-    let parent_label = choice.chain.first().map(|layer| layer.label.clone());
-    let label = catalog::claim(
-        repository,
-        cluster,
-        &catalog,
-        (choice.kind, parent_label.as_ref()),
-        claim,
-    )
-    .await?;
+    let wal = choose_wal(options, &ready, cluster).await?;
+    let abort = Abort::new();
+    let lost = abort.clone();
+    let plan = LayerPlan {
+        kind: choice.kind,
+        parent: choice.chain.first().map(|layer| &layer.label),
+    };
+    let layer = NewLayer::begin(cluster, &catalog, plan, started_at, move |error| {
+        lost.fail(error)
+    });
+    let layer = layer.await?;
+    let label = layer.label().clone();
     tracing::info!(%label, reason = %choice.reason, "making this {} backup", choice.kind.as_str());
     let chain: Vec<Arc<Layer>> = choice
         .chain
         .iter()
         .map(|layer| Arc::new((*layer).clone()))
         .collect();
-    let destination = Destination {
-        repository: repository.clone(),
-        cluster: cluster.clone(),
-        label: label.clone(),
-        layer_id,
-        progress,
-        runtime: Handle::current(),
-    };
     let type_reason = choice.reason.clone();
-    let (abort, committing) = (Abort::new(), AtomicBool::new(false));
     let backup = Backup {
         options,
-        destination,
-        chain,
+        layer: &layer,
+        progress,
+        chain: Chain::new(cluster, chain),
         type_reason,
         wal,
         started_at,
@@ -140,56 +113,72 @@ pub async fn run(
             let seed = audit.seed.unwrap_or_else(rand::random);
             Sample::new(seed, audit.per_million)
         }),
-        committing,
     };
     let outcome = backup.run(&ready).await;
-    if outcome.is_err() {
-        backup.clean_up().await;
-    }
+    layer.end(&outcome).await;
     outcome
 }
 
 async fn choose_wal(
     options: &BackupOptions,
     ready: &Ready,
-    (repository, cluster): (&Repository, &ClusterName),
+    cluster: &ClusterRepository,
 ) -> Result<WalChoice> {
-    let place = wal::Place {
-        repository,
+    let route = wal::WalRoute {
         cluster,
         data_directory: &ready.data_directory,
     };
-    wal::choose(options.wal, &ready.session, place).await
+    wal::choose(options.wal, &ready.session, route).await
 }
 
 /// One backup under way.
-struct Backup<'a> {
-    options: &'a BackupOptions,
-    destination: Destination,
-    chain: Vec<Arc<Layer>>,
-    type_reason: String,
-    wal: WalChoice,
-    started_at: Timestamp,
-    stopwatch: Stopwatch,
-    abort: Abort,
+pub(super) struct Backup<'a> {
+    pub(super) options: &'a BackupOptions,
+    pub(super) layer: &'a NewLayer,
+    pub(super) progress: Progress,
+    /// The parent's; empty for a full backup.
+    pub(super) chain: Chain,
+    pub(super) type_reason: String,
+    pub(super) wal: WalChoice,
+    pub(super) started_at: Timestamp,
+    pub(super) stopwatch: Stopwatch,
+    pub(super) abort: Abort,
     /// Which unchanged pages to look at.
-    sample: Option<Sample>,
-    /// Set before the manifest is sent: from then on the layer may exist.
-    committing: AtomicBool,
+    pub(super) sample: Option<Sample>,
+}
+
+/// Where a backup starts.
+pub(super) struct Start {
+    pub(super) lsn: Lsn,
+    /// The control file as it was then.
+    control: ControlFile,
+}
+
+impl Start {
+    pub(super) fn timeline(&self) -> TimelineId {
+        self.control.timeline
+    }
 }
 
 /// What is known when all files are stored.
-struct Copied {
-    start_lsn: Lsn,
-    source: SourceChoice,
-    stored: Stored,
-    tablespaces: Vec<Tablespace>,
-    warnings: Vec<String>,
-    control: ControlReading,
-    check: PageCheck,
+pub(super) struct Copied {
+    pub(super) start_lsn: Lsn,
+    pub(super) timeline: TimelineId,
+    pub(super) source: SourceChoice,
+    pub(super) stored: Stored,
+    pub(super) tablespaces: Vec<Tablespace>,
+    pub(super) warnings: Vec<String>,
+    pub(super) control: ControlReading,
     /// From before the start, for the children.
-    token: Option<String>,
-    audit: Option<AuditReport>,
+    pub(super) token: Option<String>,
+    pub(super) audit: Option<AuditReport>,
+}
+
+/// The WAL from start to stop, and where it goes.
+struct WalOfBackup<'a> {
+    archive: &'a Archive,
+    timeline: TimelineId,
+    range: std::ops::Range<Lsn>,
 }
 
 /// Ends threads and tasks when the backup's future is dropped half way.
@@ -208,7 +197,7 @@ impl Backup<'_> {
         let watching = tokio::spawn(
             self.abort
                 .clone()
-                .watch(self.destination.progress.clone(), ready.session.lost()),
+                .watch(self.progress.clone(), ready.session.lost()),
         );
         let outcome = self.acts(ready).await;
         watching.abort();
@@ -217,12 +206,11 @@ impl Backup<'_> {
 
     async fn acts(&self, ready: &Ready) -> Result<BackupReport> {
         // Early, so that no work is done in vain; the commit looks again.
-        let destination = &self.destination;
-        catalog::check_stays(&destination.repository, &destination.cluster, &self.chain).await?;
+        let chain = &self.chain;
+        let leaving = catalog::check_stays(&chain.cluster, &chain.layers).await?;
         let archive = self.archive(ready);
-        let timeline = ready.control.timeline;
         let stream = if self.wal.streams {
-            let id = hex(&self.destination.layer_id);
+            let id = hex(&self.layer.id());
             Some(
                 self.abort
                     .guard(Stream::hold(&ready.session, &archive, &id))
@@ -242,44 +230,84 @@ impl Backup<'_> {
         if self.options.require_tracker {
             source::require_tracker(self.search(ready), token.as_ref()).await?;
         }
-        let name = format!("pgstrata {}", self.destination.label);
         self.stopwatch.end("prepare");
-        let starting = ready.session.start(&name, self.options.fast_checkpoint);
-        let start_lsn = self.abort.guard(starting).await?;
-        self.stopwatch.end("checkpoint");
-        tracing::info!(%start_lsn, "the backup has started");
-        let following = stream.map(|stream| stream.follow(timeline, start_lsn, &self.abort));
-        let copied = self.copy(ready, start_lsn, token).await?;
+        let start = self.start(ready).await?;
+        catalog::check_wal(&leaving, start.lsn)?;
+        let ours = archive.check_future(&ready.session, start.timeline());
+        self.abort.guard(ours).await?;
+        let following =
+            stream.map(|stream| stream.follow(start.timeline(), start.lsn, &self.abort));
+        let mut copied = self.copy(ready, &start, token).await?;
         self.stopwatch.end("copy");
         self.abort.guard(self.check_still(ready)).await?;
         let stopped = self.abort.guard(ready.session.stop()).await?;
         self.stopwatch.end("stop");
         tracing::info!(stop_lsn = %stopped.lsn, "the backup has stopped");
-        check_label(&stopped, start_lsn, ready)?;
+        check_label(&stopped, &start, ready)?;
         let corrupt_pages = self.corrupt_pages(&copied, stopped.lsn)?;
-        let securing = self.secure_wal(&archive, following, ready, start_lsn..stopped.lsn);
-        let wal_segments_stored = self.abort.guard(securing).await?;
+        let wal = WalOfBackup {
+            archive: &archive,
+            timeline: start.timeline(),
+            range: start.lsn..stopped.lsn,
+        };
+        let securing = self.secure_wal(&ready.session, wal, following);
+        let (wal_segments_stored, warning) = self.abort.guard(securing).await?;
+        copied.warnings.extend(warning);
         self.stopwatch.end("wal");
         let manifest = self.manifest(ready, &copied, &stopped, corrupt_pages);
-        self.commit(&manifest).await?;
+        let object = manifest::encode(&manifest);
+        let reference = ParentRef {
+            label: manifest.label.clone(),
+            manifest_digest: manifest::digest(&object),
+        };
+        past::remember(ready, reference).await;
+        self.layer.commit(&self.chain.layers, object).await?;
         self.stopwatch.end("commit");
         Ok(self.report(manifest, copied, wal_segments_stored))
+    }
+
+    /// Puts the server into backup mode.
+    async fn start(&self, ready: &Ready) -> Result<Start> {
+        let name = format!("pgstrata {}", self.layer.label());
+        let starting = ready.session.start(&name, self.options.fast_checkpoint);
+        let lsn = match self.abort.guard(starting).await {
+            Ok(lsn) => lsn,
+            Err(error) => {
+                // It may wait for a checkpoint for as long as checkpoint_timeout, and would not see us go.
+                ready.session.cancel().await;
+                return Err(error);
+            }
+        };
+        self.stopwatch.end("checkpoint");
+        tracing::info!(start_lsn = %lsn, "the backup has started");
+        // Only now: after a promotion it tells the old timeline until a checkpoint, such as that of the start.
+        let control = control_of(&ready.data_directory).await?.control;
+        check_start_is_visible(&ready.data_directory, &control, lsn)?;
+        match ready.session.timeline(lsn).await? {
+            Some(timeline) if timeline != control.timeline => Err(Error::new(
+                Kind::Refused,
+                format!(
+                    "the server is on timeline {timeline}, but its control file says {} after the checkpoint of the backup's start",
+                    control.timeline
+                ),
+            )
+            .hint("start the backup again")),
+            _ => Ok(Start { lsn, control }),
+        }
     }
 
     fn search<'a>(&'a self, ready: &'a Ready) -> Search<'a> {
         Search {
             ready,
-            repository: &self.destination.repository,
-            cluster: &self.destination.cluster,
+            cluster: &self.chain.cluster,
             wanted: self.options.change_source,
-            parent: self.chain.first().map(Arc::as_ref),
+            parent: self.chain.layers.first().map(Arc::as_ref),
         }
     }
 
     fn archive(&self, ready: &Ready) -> Archive {
         Archive {
-            repository: self.destination.repository.clone(),
-            cluster: self.destination.cluster.clone(),
+            cluster: self.chain.cluster.clone(),
             record: ready.record.clone(),
             segment_size: ready.control.wal_segment_size,
             wal_directory: Archive::wal_directory(&ready.data_directory),
@@ -288,39 +316,39 @@ impl Backup<'_> {
     }
 
     /// Everything between start and stop.
-    async fn copy(&self, ready: &Ready, start_lsn: Lsn, token: Option<String>) -> Result<Copied> {
-        let begun = control_of(&ready.data_directory).await?;
-        check_start_is_visible(&ready.data_directory, &begun.control, start_lsn)?;
-        let now = ready.standpoint(&begun.control, start_lsn);
+    async fn copy(
+        &self,
+        ready: &Ready,
+        start: &Start,
+        token: Option<std::result::Result<String, String>>,
+    ) -> Result<Copied> {
+        let start_lsn = start.lsn;
+        let now = ready.standpoint(&start.control, start_lsn);
         let finding = source::find(self.search(ready), &now, Question::What);
         let source = self.abort.guard(finding).await?;
-        if !self.chain.is_empty() {
+        if !self.chain.layers.is_empty() {
             tracing::info!(reason = %source.record.reason, "changed pages are found by {}", source.record.used.as_str());
         }
+        let parent = self.chain.layers.first().map(|parent| &parent.manifest);
+        let token = source::token_or_say(token, &source, parent);
         self.stopwatch.end("changes");
         let found = ready.scan().await?;
         self.stopwatch.end("list");
-        self.destination.progress.set_total(found.size_bytes);
+        self.progress.set_total(found.size_bytes);
         let Scan {
             files,
             tablespaces,
             mut warnings,
             ..
         } = found;
-        let check = PageCheck::new(
-            ready.control.has_checksums(),
-            self.options.check_page_headers,
-            start_lsn,
-        );
         let sample = audit::sample_for(&source.changes, self.sample);
-        let (mut stored, check) = self
-            .store(ready, files, check, (source.changes.clone(), sample))
-            .await?;
+        let work = self.work(ready, start_lsn, source.changes.clone(), sample);
+        let mut stored = pipeline::store(work, self.chain.clone(), files).await?;
         let audit = match sample {
             Some(sample) => Some(
                 Audit {
                     ready,
-                    destination: &self.destination,
+                    label: self.layer.label(),
                     chain: &self.chain,
                     source: &source,
                     start_lsn,
@@ -332,120 +360,44 @@ impl Backup<'_> {
             None => None,
         };
         warnings.extend(ready.tablespaces_since(&tablespaces).await?);
+        warnings.extend(stored.assembled.torn.iter().map(|path| {
+            format!("\"{path}\" was written whenever it was read: its contents may be of several versions")
+        }));
         // After everything else: on a standby its minimum recovery point must cover all pages read.
         let control = control_of(&ready.data_directory).await?;
         Ok(Copied {
             start_lsn,
+            timeline: start.timeline(),
             source,
             stored,
             tablespaces,
             warnings,
             control,
-            check,
             token,
             audit,
         })
     }
 
-    /// Files to packs and index.
-    async fn store(
-        &self,
-        ready: &Ready,
-        files: Vec<ScannedFile>,
-        check: PageCheck,
-        (changes, audit): (Changes, Option<Sample>),
-    ) -> Result<(Stored, PageCheck)> {
-        let (destination, abort) = (self.destination.clone(), self.abort.clone());
-        let (chain, data_directory) = (self.chain.clone(), ready.data_directory.clone());
-        let (codec, jobs, max_rate) =
-            (self.options.codec, self.options.jobs, self.options.max_rate);
-        let fail_on_corrupt_page = self.options.on_corrupt_page == CorruptPagePolicy::Fail;
-        let lead = self.lead(ready, check.start_lsn(), (&changes, audit));
-        let stored = tokio::task::spawn_blocking(move || {
-            if let Some(lead) = lead {
-                return Ok((lead.run(files)?, check));
-            }
-            let packs = Packs::default();
-            let parent = (!chain.is_empty()).then(|| {
-                Parent::new(
-                    "",
-                    &destination.repository,
-                    &destination.cluster,
-                    chain,
-                    &destination.runtime,
-                )
-            });
-            let work = Work {
-                data_directory: &data_directory,
-                destination: &destination,
-                codec,
-                jobs,
-                check: &check,
-                fail_on_corrupt_page,
-                max_rate,
-                changes: &changes,
-                audit,
-                abort: &abort,
-                packs: &packs,
-                place: Place::Layer,
-            };
-            let assembled = pipeline::run(&work, parent, files)?;
-            let stored = Stored {
-                assembled,
-                pack_count: packs.count(),
-                pack_bytes: packs.bytes(),
-                shares: Vec::new(),
-            };
-            Ok((stored, check))
-        });
-        // Not guarded: the threads see an abort themselves, and must be gone before we clean up.
-        stored.await.unwrap_or_else(|error| {
-            Err(Error::new(
-                Kind::File,
-                format!("could not read the cluster: {error}"),
-            ))
-        })
-    }
-
-    /// The lead of a backup that is shared.
-    fn lead(
-        &self,
-        ready: &Ready,
-        start_lsn: Lsn,
-        (changes, audit): (&Changes, Option<Sample>),
-    ) -> Option<Lead> {
-        let options = self.options.shares?;
-        let destination = &self.destination;
-        let desk = Desk::new(destination.clone());
-        let version = std::fs::metadata(ready.data_directory.join("PG_VERSION"));
-        let share = Share {
-            label: destination.label.to_string(),
-            layer_id: hex(&destination.layer_id),
-            number: 0,
-            count: 0,
-            parent: self.chain.first().map(|parent| parent.reference()),
-            system_identifier: ready.control.system_identifier,
-            start_lsn,
-            timeline: ready.control.timeline,
-            from_standby: ready.session.facts().in_recovery,
-            version_identity: version.map_or(0, |metadata| identity(&metadata)),
-            checksums: ready.control.has_checksums(),
-            check_page_headers: self.options.check_page_headers,
-            codec: self.options.codec.to_string(),
+    /// What the threads need to know that copy the files.
+    fn work(&self, ready: &Ready, start_lsn: Lsn, changes: Changes, audit: Option<Sample>) -> Work {
+        let (cluster, label) = (self.chain.cluster.clone(), self.layer.label().clone());
+        Work {
+            data_directory: ready.data_directory.clone(),
+            layer: LayerWriter::new(cluster, label, self.layer.id(), self.progress.clone()),
+            progress: self.progress.clone(),
+            codec: self.options.codec,
+            jobs: self.options.jobs,
+            check: PageCheck::new(
+                ready.control.has_checksums(),
+                self.options.check_page_headers,
+                start_lsn,
+            ),
+            fail_on_corrupt_page: self.options.on_corrupt_page == CorruptPagePolicy::Fail,
+            max_rate: self.options.max_rate,
+            changes,
             audit,
-            changes: changes.clone(),
-            files: Vec::new(),
-        };
-        let limits = (self.options.jobs, self.options.max_rate);
-        let directory = ready.data_directory.clone();
-        let maker = Maker::new(
-            desk,
-            self.chain.clone(),
-            directory,
-            limits,
-            self.abort.clone(),
-        );
-        Some(Lead::new(maker, options, share))
+            abort: self.abort.clone(),
+        }
     }
 
     /// A promotion voids the backup of a standby.
@@ -461,120 +413,37 @@ impl Backup<'_> {
         .hint("start the backup again"))
     }
 
-    fn corrupt_pages(&self, copied: &Copied, stop_lsn: Lsn) -> Result<Vec<CorruptPage>> {
-        let complaints = copied.stored.assembled.complaints.iter();
-        let standing =
-            complaints.filter(|(_, _, complaint)| copied.check.stands(complaint, stop_lsn));
-        let pages: Vec<CorruptPage> = standing
-            .map(|(path, block, complaint)| CorruptPage {
-                path: path.clone(),
-                block: *block,
-                reason: complaint.reason.clone(),
-            })
-            .collect();
-        for page in pages.iter().take(10) {
-            tracing::warn!(
-                "block {} of \"{}\" is corrupt: {}",
-                page.block,
-                page.path,
-                page.reason
-            );
-        }
-        match pages.first() {
-            Some(page) if self.options.on_corrupt_page == CorruptPagePolicy::Fail => {
-                Err(corrupt_page_error(&page.path, page.block, &page.reason))
-            }
-            _ => Ok(pages),
-        }
-    }
-
-    /// The WAL of the backup, and the history of its timeline, are in the repository.
+    /// The WAL of the backup, and the history of its timeline, are in the repository. Returns how many segments were
+    /// stored here, and what to say about it.
     async fn secure_wal(
         &self,
-        archive: &Archive,
+        session: &Session,
+        wal: WalOfBackup<'_>,
         following: Option<Following>,
-        ready: &Ready,
-        range: std::ops::Range<Lsn>,
-    ) -> Result<u64> {
-        let (timeline, timeout) = (ready.control.timeline, self.options.wal_timeout);
+    ) -> Result<(u64, Option<String>)> {
+        let WalOfBackup {
+            archive,
+            timeline,
+            range,
+        } = wal;
+        let timeout = self.options.wal_timeout;
         archive.push_history(timeline).await?;
         match following {
             Some(following) => {
-                following
-                    .finish(archive, timeline, range.end, timeout)
-                    .await
+                let finishing = following.finish(archive, timeline, range.end, timeout);
+                finishing.await.map(|stored| (stored, None))
             }
             None => {
-                let waiting = archive.wait(&ready.session, (timeline, range), timeout);
-                waiting.await.map(|()| 0)
+                let waiting = archive.wait_or_store(session, timeline, range, timeout);
+                waiting.await
             }
         }
-    }
-
-    fn manifest(
-        &self,
-        ready: &Ready,
-        copied: &Copied,
-        stopped: &Stopped,
-        corrupt_pages: Vec<CorruptPage>,
-    ) -> Manifest {
-        let control = &copied.control.bytes;
-        let used = control
-            .iter()
-            .rposition(|&byte| byte != 0)
-            .map_or(0, |last| last + 1);
-        let assembled = &copied.stored.assembled;
-        Manifest {
-            label: self.destination.label.as_str().to_owned(),
-            layer_id: hex(&self.destination.layer_id),
-            parent: self.chain.first().map(|parent| ParentRef {
-                label: parent.label.as_str().to_owned(),
-                manifest_digest: parent.manifest_digest.clone(),
-            }),
-            replaces: Vec::new(),
-            inputs: Vec::new(),
-            cluster: ready.identity.clone(),
-            written_by: WRITTEN_BY.to_owned(),
-            started_at: self.started_at,
-            finished_at: Timestamp::now(),
-            start_lsn: copied.start_lsn,
-            stop_lsn: stopped.lsn,
-            timeline: ready.control.timeline,
-            from_standby: ready.session.facts().in_recovery,
-            change_source: copied.source.record.clone(),
-            tracker_token: copied.token.clone(),
-            backup_label: stopped.backup_label.clone(),
-            tablespace_map: stopped.tablespace_map.clone(),
-            pg_control: hex(&control[..used]),
-            pg_control_size: u32::try_from(control.len()).expect("8192"),
-            tablespaces: copied.tablespaces.clone(),
-            index: assembled.parts.clone(),
-            pack_count: copied.stored.pack_count,
-            pack_bytes: copied.stored.pack_bytes,
-            totals: assembled.totals,
-            corrupt_pages,
-            encryption: None,
-        }
-    }
-
-    /// Makes the layer exist.
-    async fn commit(&self, manifest: &Manifest) -> Result<()> {
-        let object = manifest::encode(manifest);
-        let destination = &self.destination;
-        catalog::commit_layer(
-            &destination.repository,
-            &destination.cluster,
-            &self.chain,
-            (&destination.label, object),
-            &self.committing,
-        )
-        .await
     }
 
     fn report(&self, manifest: Manifest, copied: Copied, wal_segments_stored: u64) -> BackupReport {
         BackupReport {
-            label: self.destination.label.clone(),
-            parent: self.chain.first().map(|parent| parent.label.clone()),
+            label: self.layer.label().clone(),
+            parent: self.chain.layers.first().map(|parent| parent.label.clone()),
             type_reason: self.type_reason.clone(),
             change_source: manifest.change_source,
             audit: copied.audit,
@@ -591,68 +460,7 @@ impl Backup<'_> {
             warnings: copied.warnings,
             started_at: manifest.started_at,
             finished_at: manifest.finished_at,
-            shares: copied.stored.shares,
             phases: self.stopwatch.phases(),
         }
     }
-
-    /// Removes what a failed backup has stored, as far as the repository lets us; the claim last.
-    async fn clean_up(&self) {
-        let (repository, cluster, label) = (
-            &self.destination.repository,
-            &self.destination.cluster,
-            &self.destination.label,
-        );
-        if self.committing.load(Ordering::Relaxed) {
-            // The manifest may have been created, or may yet be, although we were told otherwise.
-            tracing::warn!(%label, "it is not known whether the layer was committed: see info");
-            return;
-        }
-        let attempt = async {
-            let claim = cluster.claim_key(label);
-            let mut objects = repository.list(&cluster.layer_prefix(label)).await?;
-            // Helpers that find their shares gone stop.
-            let shares = cluster.shares_prefix(label);
-            objects.sort_by_key(|object| !object.key.starts_with(&shares));
-            for object in objects {
-                if object.key != claim {
-                    repository.delete(&object.key).await?;
-                }
-            }
-            repository.delete(&claim).await
-        };
-        if let Err(error) = attempt.await {
-            tracing::warn!(%label, %error, "could not remove what the failed backup has stored: it is harmless, and listed by info");
-        }
-    }
-}
-
-/// The label must be of this backup: of this start, this timeline, this kind of server.
-fn check_label(stopped: &Stopped, start_lsn: Lsn, ready: &Ready) -> Result<()> {
-    let wrong = |what: String| {
-        Error::new(
-            Kind::Server,
-            format!("the backup label of the server is not that of this backup: {what}"),
-        )
-    };
-    let label =
-        BackupLabel::parse(&stopped.backup_label).map_err(|error| wrong(error.to_string()))?;
-    if label.start_lsn != start_lsn || label.start_timeline != ready.control.timeline {
-        return Err(wrong(format!(
-            "it starts at {} on timeline {}, expected {start_lsn} on {}",
-            label.start_lsn, label.start_timeline, ready.control.timeline
-        )));
-    }
-    if (label.backup_from == BackupFrom::Standby) != ready.session.facts().in_recovery {
-        return Err(wrong(
-            "the server has changed between primary and standby".to_owned(),
-        ));
-    }
-    if stopped.lsn < start_lsn {
-        return Err(wrong(format!(
-            "it ends at {}, before its start at {start_lsn}",
-            stopped.lsn
-        )));
-    }
-    Ok(())
 }

@@ -9,32 +9,38 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::frame::Codec;
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_store::archive::{self, PushOptions};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::progress::Progress;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::abort::Abort;
 use super::options::WalMode;
-use crate::archive::{self, Inspector, PushOptions};
-use crate::cluster::session::Archiver;
-use crate::cluster::{ServerFacts, Session};
-use crate::error::{Error, FileContext, Kind, Result};
-use crate::progress::Progress;
-use crate::repository::Repository;
+use crate::server::session::Archiver;
+use crate::server::{ServerFacts, Session};
 
 /// An archiver that works takes a finished segment within seconds; one that failed tries again
 /// after a minute.
 const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long the archiver has for the WAL of a backup before it is asked whether it works; then twice as long, and so on.
+const ARCHIVER_HAS: Duration = Duration::from_secs(5);
 
 /// How often finished segments are looked for while files are copied.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// And how often when the backup waits for the last of them.
 const LOOK_AT_END_EVERY: Duration = Duration::from_millis(100);
+
+/// Segments in memory at once while they are compared with the archive: 64 MiB of the usual size.
+const COMPARED_AT_ONCE: usize = 4;
 
 /// How the WAL gets into the repository, and why that way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,9 +60,8 @@ impl std::fmt::Display for WalChoice {
 
 /// Where WAL comes from and goes to.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
-    pub(super) repository: &'a Repository,
-    pub(super) cluster: &'a ClusterName,
+pub(super) struct WalRoute<'a> {
+    pub(super) cluster: &'a ClusterRepository,
     pub(super) data_directory: &'a Path,
 }
 
@@ -64,11 +69,11 @@ pub(super) struct Place<'a> {
 ///
 /// `auto` waits for the server's archiver only when it is seen to work: the command is ours,
 /// its last attempt did not fail, it keeps up, and the file archived last is in this
-/// repository. In doubt the backup takes its WAL itself. That both store a segment does no harm: it is the same.
+/// repository. In doubt the backup takes its WAL itself. That both store a segment does no harm: it is compared.
 pub(super) async fn choose(
     mode: WalMode,
     session: &Session,
-    place: Place<'_>,
+    route: WalRoute<'_>,
 ) -> Result<WalChoice> {
     let facts = session.facts();
     let choice = |streams: bool, reason: String| Ok(WalChoice { streams, reason });
@@ -81,14 +86,14 @@ pub(super) async fn choose(
         }
         WalMode::Auto => {
             let archiver = session.archiver().await?;
-            let doubt = doubt(facts, &archiver, place).await?;
+            let doubt = doubt(facts, &archiver, route).await?;
             match (doubt, &archiver.archived) {
                 (None, Some((file, _))) => choice(
                     false,
                     format!("the server archives to this repository, {file} arrived"),
                 ),
                 _ if !facts.may_replicate
-                    && archives_elsewhere(facts, &archiver, place).await? =>
+                    && archives_elsewhere(facts, &archiver, route).await? =>
                 {
                     Err(cannot_get_wal(facts))
                 }
@@ -109,24 +114,19 @@ pub(super) async fn choose(
 async fn doubt(
     facts: &ServerFacts,
     archiver: &Archiver,
-    place: Place<'_>,
+    route: WalRoute<'_>,
 ) -> Result<Option<String>> {
     if !is_ours(&facts.archive_command) {
         return Ok(Some("the server archives elsewhere".to_owned()));
     }
-    if let (true, Some((file, time))) = (archiver.is_failing, &archiver.failed) {
-        return Ok(Some(format!(
-            "the server's archiver fails with {file} since {time}"
-        )));
+    if let Some(trouble) = trouble(archiver, &Archive::wal_directory(route.data_directory)) {
+        return Ok(Some(trouble));
     }
     let Some((file, _)) = &archiver.archived else {
         return Ok(Some("the server has not archived anything yet".to_owned()));
     };
-    if let Some(late) = late(&Archive::wal_directory(place.data_directory)) {
-        return Ok(Some(format!("the server's archiver {late}")));
-    }
-    let inspector = Inspector::new(place.repository, place.cluster).await?;
-    match inspector.holds(file).await {
+    let held = archive::Archive::load(route.cluster).await?;
+    match held.holds(file).await {
         Ok(true) => Ok(None),
         Ok(false) => Ok(Some(format!(
             "{file}, which the server archived last, is not in this repository"
@@ -141,7 +141,7 @@ async fn doubt(
 async fn archives_elsewhere(
     facts: &ServerFacts,
     archiver: &Archiver,
-    place: Place<'_>,
+    route: WalRoute<'_>,
 ) -> Result<bool> {
     if is_ours(&facts.archive_command) {
         return Ok(false);
@@ -149,8 +149,8 @@ async fn archives_elsewhere(
     let Some((file, _)) = &archiver.archived else {
         return Ok(true);
     };
-    let inspector = Inspector::new(place.repository, place.cluster).await?;
-    Ok(!inspector.holds(file).await?)
+    let held = archive::Archive::load(route.cluster).await?;
+    Ok(!held.holds(file).await?)
 }
 
 fn cannot_get_wal(facts: &ServerFacts) -> Error {
@@ -168,6 +168,16 @@ fn cannot_get_wal(facts: &ServerFacts) -> Error {
     .hint(format!(
         "run: ALTER ROLE \"{role}\" REPLICATION; or set archive_command = 'pgstrata ... archive-push %p'; or say --wal archive if WAL comes to this repository all the same"
     ))
+}
+
+/// What is wrong with the server's archiver, whatever it calls.
+fn trouble(archiver: &Archiver, wal_directory: &Path) -> Option<String> {
+    if let (true, Some((file, time))) = (archiver.is_failing, &archiver.failed) {
+        return Some(format!(
+            "the server's archiver fails with {file} since {time}"
+        ));
+    }
+    late(wal_directory).map(|late| format!("the server's archiver {late}"))
 }
 
 /// What the archiver should have taken by now. An `archive_command` that cannot be started (exit
@@ -208,8 +218,7 @@ fn is_ours(command: &str) -> bool {
 /// The archive of one cluster, seen from its data directory.
 #[derive(Clone, Debug)]
 pub(super) struct Archive {
-    pub(super) repository: Repository,
-    pub(super) cluster: ClusterName,
+    pub(super) cluster: ClusterRepository,
     pub(super) record: ClusterRecord,
     pub(super) segment_size: WalSegmentSize,
     pub(super) wal_directory: PathBuf,
@@ -228,17 +237,24 @@ impl Archive {
             codec: self.codec,
             neighbours: 0,
             jobs: 1,
+            notes: None,
         };
         let path = self.wal_directory.join(file_name);
-        archive::push(
-            &self.repository,
-            &self.cluster,
-            &self.record,
-            &path,
-            &options,
-        )
-        .await
-        .map(|_| ())
+        archive::push(&self.cluster, &self.record, &path, &options)
+            .await
+            .map(|_| ())
+    }
+
+    /// As [`Self::push`], of a file that the server may have removed: whether it was there.
+    async fn push_if_there(&self, file_name: &str) -> Result<bool> {
+        let path = self.wal_directory.join(file_name);
+        if !path.exists() {
+            return Ok(false);
+        }
+        match self.push(file_name).await {
+            Err(error) if error.kind() == Kind::File && !path.exists() => Ok(false),
+            pushed => pushed.map(|()| true),
+        }
     }
 
     /// Stores the history of `timeline`, unless it is the first.
@@ -250,37 +266,192 @@ impl Archive {
         self.push(&name).await
     }
 
-    /// Waits until the archiver has brought the WAL of `start..stop`.
+    /// Refuses an archive that has a segment which the server has not finished: one of another history, of which the
+    /// server's own will never arrive.
+    pub(super) async fn check_future(&self, session: &Session, timeline: TimelineId) -> Result<()> {
+        if session.facts().in_recovery {
+            // Its primary is ahead.
+            return Ok(());
+        }
+        let size = self.segment_size;
+        let current = async || {
+            let end = session.wal_end().await?;
+            Ok::<_, Error>(WalSegment::containing(timeline, end, size))
+        };
+        let segment = current().await?;
+        let name = segment.file_name(size);
+        let held = archive::Archive::load(&self.cluster).await?;
+        // What is damaged is looked at when the server has finished its own.
+        let is_there = match held.holds(&name).await {
+            Err(error) if error.kind() == Kind::Repository => return Err(error),
+            held => held.unwrap_or(true),
+        };
+        // Or it was finished meanwhile.
+        if !is_there || current().await? != segment {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::AlreadyExists,
+            format!("the archive already has WAL segment \"{name}\", which the server is still writing: it is of another history"),
+        )
+        .hint("the server was set back to an earlier state, or a copy of it archives under this cluster's name: begin a new timeline (stop it, create standby.signal in its data directory, start it, and run SELECT pg_promote()), or give this server a cluster name of its own"))
+    }
+
+    /// Compares what the archive has with the server's own files. What the server has removed, it removed because
+    /// its archiver had brought it.
+    async fn check_same(&self, session: &Session, segments: &[WalSegment]) -> Result<()> {
+        let size = self.segment_size;
+        let complete = session.wal_end().await?;
+        let ours = segments
+            .iter()
+            .filter(|segment| segment.end_lsn(size) <= complete);
+        let compare = async |name: String| self.push_if_there(&name).await.map(|_| ());
+        let comparisons = ours.map(|segment| compare(segment.file_name(size)));
+        stream::iter(comparisons)
+            .buffer_unordered(COMPARED_AT_ONCE)
+            .try_collect()
+            .await
+    }
+
+    /// Waits until the archiver has brought the WAL of `start..stop`, this server's own.
     pub(super) async fn wait(
         &self,
         session: &Session,
-        (timeline, range): (TimelineId, std::ops::Range<Lsn>),
+        timeline: TimelineId,
+        range: std::ops::Range<Lsn>,
         timeout: Duration,
     ) -> Result<()> {
         let segments: Vec<WalSegment> =
             WalSegment::covering(timeline, range, self.segment_size).collect();
         let progress = Progress::default();
-        let waited = archive::wait_for(
-            &self.repository,
-            &self.cluster,
-            &segments,
-            timeout,
-            &progress,
-        );
-        let error = match waited.await {
-            Err(error) if error.kind() == Kind::WalMissing => error,
-            other => return other,
-        };
+        let held = archive::Archive::load(&self.cluster).await?;
+        let waited = held.wait_for(&segments, timeout, &progress);
+        match waited.await {
+            Ok(()) => self.check_same(session, &segments).await,
+            Err(error) if error.kind() == Kind::WalMissing => {
+                let why = self.archiver(session).await.why;
+                let advice = format!("{why}; or use --wal stream");
+                Err(Error::new(Kind::WalMissing, error.to_string()).hint(advice))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Self::wait`], but what the archiver does not bring is stored out of `pg_wal`: its trouble must not cost a
+    /// backup that is all but done. Returns how many segments that were, and what to say about it.
+    pub(super) async fn wait_or_store(
+        &self,
+        session: &Session,
+        timeline: TimelineId,
+        range: std::ops::Range<Lsn>,
+        timeout: Duration,
+    ) -> Result<(u64, Option<String>)> {
+        let segments: Vec<WalSegment> =
+            WalSegment::covering(timeline, range, self.segment_size).collect();
+        let progress = Progress::default();
+        let held = archive::Archive::load(&self.cluster).await?;
+        let deadline = Instant::now() + timeout;
+        let (mut stored, mut warning) = (0, None);
+        let mut pause = ARCHIVER_HAS;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let is_over = tokio::select! {
+                waited = held.wait_for(&segments, left, &progress) => match waited {
+                    Ok(()) => break,
+                    Err(error) if error.kind() == Kind::WalMissing => true,
+                    Err(error) => return Err(error),
+                },
+                () = self.until_it_is_broken(session, pause) => false,
+            };
+            pause *= 2;
+            let why = self.archiver(session).await.why;
+            let (more, missing) = self.store_what_is_left(session, &held, &segments).await?;
+            stored += more;
+            if stored > 0 {
+                warning = Some(format!(
+                    "the backup stored {stored} WAL segments of its own that the server's archiver did not bring: {why}"
+                ));
+            }
+            match missing.first() {
+                Some(first) if is_over => {
+                    return Err(never_arrived(first, missing.len(), timeout, &why));
+                }
+                _ if is_over => break,
+                _ => {}
+            }
+        }
+        self.check_same(session, &segments).await?;
+        Ok((stored, warning))
+    }
+
+    /// Stores the segments that are not in the archive and that the server has finished and still has. Returns how
+    /// many those are, and which are nowhere.
+    async fn store_what_is_left(
+        &self,
+        session: &Session,
+        held: &archive::Archive,
+        segments: &[WalSegment],
+    ) -> Result<(u64, Vec<String>)> {
+        let complete = session.wal_end().await?;
+        let (mut stored, mut missing) = (0, Vec::new());
+        for segment in segments {
+            let name = segment.file_name(self.segment_size);
+            if held.holds(&name).await? {
+                continue;
+            }
+            let is_finished = segment.end_lsn(self.segment_size) <= complete;
+            match is_finished && self.push_if_there(&name).await? {
+                true => stored += 1,
+                false => missing.push(name),
+            }
+        }
+        Ok((stored, missing))
+    }
+
+    /// Looks at the archiver every `pause`; returns when it does not work.
+    async fn until_it_is_broken(&self, session: &Session, pause: Duration) {
+        loop {
+            tokio::time::sleep(pause).await;
+            if self.archiver(session).await.is_broken {
+                return;
+            }
+        }
+    }
+
+    async fn archiver(&self, session: &Session) -> ArchiverState {
         // The server knows more; if it cannot be asked, what is known must do.
-        let state = session.archiver().await.unwrap_or_default();
-        let advice = advice(&state, late(&self.wal_directory));
-        Err(Error::new(Kind::WalMissing, error.to_string()).hint(advice))
+        let archiver = session.archiver().await.unwrap_or_default();
+        let late = late(&self.wal_directory);
+        ArchiverState {
+            is_broken: archiver.is_failing || late.is_some(),
+            why: why_not(&archiver, late),
+        }
     }
 }
 
+/// How the server's archiver does.
+struct ArchiverState {
+    is_broken: bool,
+    /// What that tells about WAL that does not come.
+    why: String,
+}
+
+fn never_arrived(first: &str, missing: usize, timeout: Duration, why: &str) -> Error {
+    let others = match missing {
+        1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    let seconds = timeout.as_secs();
+    Error::new(
+        Kind::WalMissing,
+        format!("WAL segment \"{first}\"{others} did not arrive in the archive in {seconds} s, and pg_wal has no finished one"),
+    )
+    .hint(format!("{why}; or use --wal stream"))
+}
+
 /// What the archiver's state tells about WAL that does not come.
-fn advice(archiver: &Archiver, late: Option<String>) -> String {
-    let told = match (&archiver.failed, &archiver.archived) {
+fn why_not(archiver: &Archiver, late: Option<String>) -> String {
+    match (&archiver.failed, &archiver.archived) {
         _ if late.is_some() => {
             format!(
                 "the archiver {}: look at the server's log",
@@ -295,8 +466,7 @@ fn advice(archiver: &Archiver, late: Option<String>) -> String {
              repository and cluster, and does the archiver keep up"
         ),
         _ => "the archiver has not archived anything: look at the server's log".to_owned(),
-    };
-    format!("{told}; or use --wal stream")
+    }
 }
 
 /// Takes the WAL out of `pg_wal` while a backup runs.
@@ -348,6 +518,7 @@ impl Stream {
     ) -> Result<u64> {
         let size = self.archive.segment_size;
         let mut stored = 0;
+        let mut holds = true;
         loop {
             let complete = self.session.wal_end().await?;
             let end = *ended.borrow_and_update();
@@ -357,10 +528,13 @@ impl Stream {
                 stored += 1;
                 next = next.next();
             }
-            if stored > before {
-                self.session
-                    .release_wal(&self.slot, next.start_lsn(size))
-                    .await?;
+            if stored > before && holds {
+                let released = self.session.release_wal(&self.slot, next.start_lsn(size));
+                if let Err(error) = released.await {
+                    // The slot is gone with the error. What the server removes too early will be missed by name.
+                    tracing::warn!("the server may remove WAL before it is stored: {error}");
+                    holds = false;
+                }
             }
             if let Some(end) = end {
                 if next > end.last {
@@ -438,8 +612,7 @@ impl Drop for Following {
 
 /// Whether WAL will get into the repository.
 pub(crate) struct WalCheck<'a> {
-    pub(crate) repository: &'a Repository,
-    pub(crate) cluster: &'a ClusterName,
+    pub(crate) cluster: &'a ClusterRepository,
     pub(crate) record: &'a ClusterRecord,
     pub(crate) data_directory: &'a Path,
     pub(crate) timeline: TimelineId,
@@ -463,9 +636,9 @@ impl WalCheck<'_> {
         timeout: Duration,
     ) -> Result<WalProof> {
         let facts = session.facts();
-        let place = self.place();
+        let route = self.route();
         let archives = match mode {
-            WalMode::Archive => !choose(mode, session, place).await?.streams,
+            WalMode::Archive => !choose(mode, session, route).await?.streams,
             WalMode::Auto => facts.archives() && is_ours(&facts.archive_command),
             WalMode::Stream => false,
         };
@@ -473,7 +646,7 @@ impl WalCheck<'_> {
             return self.check_stream(session, mode).await;
         }
         if facts.in_recovery || !facts.may_switch_wal {
-            let choice = choose(mode, session, place).await?;
+            let choice = choose(mode, session, route).await?;
             let hint = if facts.in_recovery {
                 "run the check against the primary as well".to_owned()
             } else {
@@ -500,12 +673,12 @@ impl WalCheck<'_> {
         let end = session.switch_wal_with_record().await?;
         let started = Instant::now();
         let segment = WalSegment::containing_end(self.timeline, end, size);
-        let range = (self.timeline, segment.start_lsn(size)..end);
-        archive.wait(session, range, timeout).await?;
+        let range = segment.start_lsn(size)..end;
+        archive.wait(session, self.timeline, range, timeout).await?;
         let waited = started.elapsed();
-        let inspector = Inspector::new(self.repository, self.cluster).await?;
+        let held = archive::Archive::load(self.cluster).await?;
         let file = pgstrata_pgdata::ArchiveFile::Segment(segment);
-        inspector.inspect(file).await?;
+        held.inspect(file).await?;
         Ok(WalProof {
             detail: format!(
                 "segment {} arrived in {:.1} s and reads back",
@@ -517,7 +690,7 @@ impl WalCheck<'_> {
     }
 
     async fn check_stream(&self, session: &Session, mode: WalMode) -> Result<WalProof> {
-        let choice = choose(mode, session, self.place()).await?;
+        let choice = choose(mode, session, self.route()).await?;
         let slot = format!("pgstrata_check_{:08x}", rand::random::<u32>());
         let archive = self.archive()?;
         session.hold_wal(&slot).await?;
@@ -529,9 +702,29 @@ impl WalCheck<'_> {
         tokio::fs::File::open(&path)
             .await
             .context(|| format!("could not read \"{}\"", path.display()))?;
+        let archiver = session.archiver().await?;
+        let facts = session.facts();
+        let trouble = match facts.archives() {
+            true => trouble(&archiver, &archive.wal_directory),
+            false => None,
+        };
+        let mut detail = format!("backups store their own WAL: {}", choice.reason);
+        if let Some(trouble) = trouble {
+            if !detail.contains(&trouble) {
+                detail = format!("{detail}; {trouble}");
+            }
+            return Ok(WalProof {
+                detail,
+                doubt: Some(format!(
+                    "look at the server's log, and at archive_command, \"{}\": what is not archived stays in pg_wal \
+                     until its disk is full",
+                    facts.archive_command
+                )),
+            });
+        }
         Ok(WalProof {
-            detail: format!("backups store their own WAL: {}", choice.reason),
-            doubt: (!session.facts().archives()).then(|| {
+            detail,
+            doubt: (!facts.archives()).then(|| {
                 "set archive_mode = on and archive_command = 'pgstrata ... archive-push %p': without \
                  an archive a restore can reach the end of a backup, and no later point"
                     .to_owned()
@@ -539,9 +732,8 @@ impl WalCheck<'_> {
         })
     }
 
-    fn place(&self) -> Place<'_> {
-        Place {
-            repository: self.repository,
+    fn route(&self) -> WalRoute<'_> {
+        WalRoute {
             cluster: self.cluster,
             data_directory: self.data_directory,
         }
@@ -549,7 +741,6 @@ impl WalCheck<'_> {
 
     fn archive(&self) -> Result<Archive> {
         Ok(Archive {
-            repository: self.repository.clone(),
             cluster: self.cluster.clone(),
             record: self.record.clone(),
             segment_size: WalSegmentSize::try_from(u64::from(self.record.wal_segment_size))?,

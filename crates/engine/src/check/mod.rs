@@ -1,23 +1,27 @@
-//! Will a backup work? One line per thing that can be wrong, each with what to do.
+//! Will a backup work, and can what was promised be restored? One line per thing that can be wrong, each with what to do.
 //!
 //! Nothing is changed but for a probe object that is removed again, a WAL switch
 //! and a replication slot that ends with the session. A failed check does not
-//! keep the others from running, unless they need what it looked for.
+//! keep the others from running, unless they need what it looked for. [`tracker`]
+//! looks more closely at the page tracker alone.
+
+pub mod tracker;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pgstrata_layer::cluster::ClusterRecord;
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::ControlFile;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
 
-use crate::backup::{BackupOptions, WalCheck, WalMode, check_record, control_of, files_of};
-use crate::catalog::cluster_record;
-use crate::cluster::control::check_same_cluster;
-use crate::cluster::{ConnectionOptions, Session, Tracker};
-use crate::error::{Error, Kind, Result};
-use crate::info;
-use crate::repository::Repository;
+use crate::backup::{BackupOptions, WalCheck, WalMode};
+use crate::health::{Alarm, AlarmKind, Severity};
+use crate::info::{self, InfoOptions};
+use crate::server::apart::require_apart;
+use crate::server::control::{check_record, check_same_cluster, control_of};
+use crate::server::scan::files_of;
+use crate::server::{ConnectionOptions, Session, Tracker};
 
 /// What to check against.
 #[derive(Clone, Debug)]
@@ -30,6 +34,8 @@ pub struct CheckOptions {
     pub wal: WalMode,
     /// How long to wait for WAL in the repository.
     pub wal_timeout: Duration,
+    /// An older newest backup is an alarm.
+    pub max_age: Option<Duration>,
 }
 
 impl Default for CheckOptions {
@@ -41,6 +47,7 @@ impl Default for CheckOptions {
             wal: backup.wal,
             // A check is watched by somebody: an archiver that works needs seconds.
             wal_timeout: Duration::from_secs(60),
+            max_age: None,
         }
     }
 }
@@ -52,7 +59,7 @@ pub enum CheckStatus {
     Ok,
     /// Backups work; somebody should look.
     Warning,
-    /// Backups will fail.
+    /// Backups will fail, or what was promised cannot be restored.
     Failed,
 }
 
@@ -91,7 +98,7 @@ impl CheckReport {
     }
 
     /// Notes an outcome; passes a success on.
-    pub(crate) fn note<T>(
+    fn note<T>(
         &mut self,
         name: &'static str,
         outcome: Result<T>,
@@ -134,7 +141,28 @@ impl CheckReport {
         });
     }
 
-    pub(crate) fn warn(&mut self, name: &'static str, detail: String, hint: &str) {
+    /// Notes what is wrong with the backups that there are.
+    fn alarm(&mut self, alarm: Alarm) {
+        let lost = alarm
+            .lost
+            .map(|lost| format!("; cannot be restored: {lost}"));
+        self.items.push(CheckItem {
+            name: match alarm.kind {
+                AlarmKind::Record => "cluster record",
+                AlarmKind::Archive | AlarmKind::WalHole => "WAL archive",
+                AlarmKind::Layer => "layers",
+                AlarmKind::Age => "age",
+            },
+            status: match alarm.severity {
+                Severity::Warning => CheckStatus::Warning,
+                Severity::Error => CheckStatus::Failed,
+            },
+            detail: alarm.reason + &lost.unwrap_or_default(),
+            hint: Some(alarm.to_do),
+        });
+    }
+
+    fn warn(&mut self, name: &'static str, detail: String, hint: &str) {
         self.items.push(CheckItem {
             name,
             status: CheckStatus::Warning,
@@ -145,25 +173,25 @@ impl CheckReport {
 }
 
 /// Runs every check.
-pub async fn run(
-    repository: &Repository,
-    cluster: &ClusterName,
-    options: &CheckOptions,
-) -> CheckReport {
+pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckReport {
     let mut report = CheckReport::default();
-    let record = check_repository(&mut report, repository, cluster).await;
+    let record = check_repository(&mut report, cluster).await;
     let connected = Session::connect(&options.connection).await;
     let session = report.note("server", connected, describe_server);
     if let Some(session) = session {
         check_privileges(&mut report, &session);
         let control = check_directory(&mut report, &session, options).await;
+        if let Some((directory, _)) = &control
+            && let Err(error) = require_apart(&cluster.repository, directory).await
+        {
+            report.note("repository", Err::<(), _>(error), |()| String::new());
+        }
         if let (Some(record), Some((directory, control))) = (&record, control) {
             let same = check_record(record, &control);
             let same = report.note("cluster identity", same, |()| {
                 "the server is the cluster in the repository".to_owned()
             });
             let wal = WalCheck {
-                repository,
                 cluster,
                 record,
                 data_directory: &directory,
@@ -178,24 +206,23 @@ pub async fn run(
         check_tracker(&mut report, &session, &options.connection).await;
     }
     if record.is_some() {
-        check_layers(&mut report, repository, cluster).await;
+        check_layers(&mut report, cluster, options.max_age).await;
     }
     report
 }
 
 async fn check_repository(
     report: &mut CheckReport,
-    repository: &Repository,
-    cluster: &ClusterName,
+    cluster: &ClusterRepository,
 ) -> Option<ClusterRecord> {
-    let probe = repository.probe(cluster.as_str()).await;
+    let probe = cluster.repository.probe(cluster.name.as_str()).await;
     report.note("repository", probe, |()| {
         format!(
             "{} creates objects only when they are absent",
-            repository.url()
+            cluster.repository.url()
         )
     })?;
-    let record = cluster_record(repository, cluster).await;
+    let record = cluster.record().await;
     report.note("cluster record", record, |record| {
         format!(
             "\"{}\" is system {} of version {}",
@@ -367,24 +394,23 @@ async fn read_directory(session: &Session, directory: &Path) -> Result<(ControlF
     Ok((control, found.warnings))
 }
 
-async fn check_layers(report: &mut CheckReport, repository: &Repository, cluster: &ClusterName) {
-    let outcome = info::collect(repository, cluster, None).await;
+async fn check_layers(
+    report: &mut CheckReport,
+    cluster: &ClusterRepository,
+    max_age: Option<Duration>,
+) {
+    let options = InfoOptions {
+        max_age,
+        ..InfoOptions::default()
+    };
+    let outcome = info::collect(cluster, &options).await;
     let Some(found) = report.note("layers", outcome, |found| {
         format!("{} finished", found.layers.len())
     }) else {
         return;
     };
-    const LOST: &str = "take a full backup; \"pgstrata verify\" tells what is lost";
-    for damaged in &found.damaged {
-        let (label, reason) = (&damaged.label, &damaged.reason);
-        let detail = format!("the manifest of {label} cannot be used: {reason}");
-        report.warn("layers", detail, LOST);
-    }
-    for layer in &found.layers {
-        if let Some(problem) = &layer.problem {
-            let detail = format!("{} cannot be restored: {problem}", layer.label);
-            report.warn("layers", detail, LOST);
-        }
+    for alarm in found.alarms {
+        report.alarm(alarm);
     }
     for leftover in &found.unfinished {
         let detail = format!("{} is unfinished: {}", leftover.label, leftover.describe());

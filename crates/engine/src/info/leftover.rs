@@ -1,11 +1,8 @@
 //! What unfinished backups have left, and whether they may still be at work.
 
-use std::fs;
-
 use jiff::Timestamp;
+use pgstrata_store::catalog::{StoreTime, Unfinished};
 use serde::Serialize;
-
-use crate::catalog::Unfinished;
 
 /// A layer that has objects and no manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -24,14 +21,15 @@ pub struct Leftover {
     pub started_at: Option<Timestamp>,
     /// When the last object was written.
     pub modified_at: Option<Timestamp>,
-    /// Whether the backup is at work; `None` when it cannot be known from this host.
+    /// Whether the backup seems to be at work: it stored something lately. A sign for people; what is removed is decided
+    /// by the store's own times.
     pub running: Option<bool>,
 }
 
 impl Leftover {
-    /// What is known of `unfinished`, seen from this host.
+    /// What is known of `unfinished`.
     #[must_use]
-    pub fn of(unfinished: &Unfinished) -> Self {
+    pub fn of(unfinished: &Unfinished, now: StoreTime) -> Self {
         let claim = unfinished.claim.as_ref();
         Self {
             label: unfinished.label.to_string(),
@@ -41,7 +39,7 @@ impl Leftover {
             pid: claim.map(|claim| claim.pid),
             started_at: claim.map(|claim| claim.started_at),
             modified_at: unfinished.modified,
-            running: claim.and_then(|claim| is_running(&claim.host, claim.pid)),
+            running: unfinished.modified.map(|_| unfinished.is_at_work(now)),
         }
     }
 
@@ -59,33 +57,5 @@ impl Leftover {
             None => "is at work, or was interrupted",
         };
         format!("{what}; the backup of process {pid} on \"{host}\", begun at {started_at}, {state}")
-    }
-}
-
-/// Whether that process is a pgstrata at work; `None` when it is another host's.
-pub(crate) fn is_running(host: &str, pid: u32) -> Option<bool> {
-    let here = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    if here.trim() != host {
-        return None;
-    }
-    let command = fs::read_to_string(format!("/proc/{pid}/comm"));
-    // A process of another user or container may be hidden: only what can be seen is known.
-    match command {
-        Ok(command) => Some(command.trim() == "pgstrata"),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(false),
-        Err(_) => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_that_is_gone_or_another_program_does_not_run() {
-        let here = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-        assert_eq!(is_running(here.trim(), u32::MAX), Some(false));
-        assert_eq!(is_running(here.trim(), std::process::id()), Some(false));
-        assert_eq!(is_running("some-other-host", 1), None);
     }
 }

@@ -1,45 +1,41 @@
 //! What is in the repository: the cluster, its archive, its layers and leftovers.
 //!
-//! Collecting never fails because of what is damaged: a manifest, a chain or an
+//! Collecting never fails because of what is damaged: a record, a manifest, a chain or an
 //! archive that cannot be used is listed with the reason. It reads manifests and
 //! lists WAL; it does not look into packs, which `verify` does.
 
 mod leftover;
 
-use std::collections::HashSet;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use pgstrata_layer::cluster::ClusterRecord;
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{ChangeSourceRecord, CorruptPage, Tablespace, Totals};
-use pgstrata_pgdata::{Lsn, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_store::archive::{Archive, ArchivedTimeline, ArchivedWal};
+use pgstrata_store::catalog::{self, Catalog, InUse, Layer, StoreTime};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
 
 pub use leftover::Leftover;
-pub(crate) use leftover::is_running;
 
-use crate::archive::{self, Inventory, TimelineInventory};
-use crate::catalog::{Catalog, Layer, cluster_record};
-use crate::error::{Error, Kind, Result};
-use crate::repository::Repository;
-
-/// Version of [`InfoReport`] as a document: `docs/schema/info-1.json`.
-pub const SCHEMA_VERSION: u32 = 1;
+use crate::health::{self, Alarm, Facts};
 
 /// Everything there is to tell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InfoReport {
-    /// [`SCHEMA_VERSION`].
-    pub schema_version: u32,
     /// Where the repository is.
     pub repository: String,
     /// The cluster's name there.
     pub cluster: String,
     /// The cluster's record; `None` when it cannot be read.
     pub record: Option<ClusterRecord>,
-    /// Whether every layer can be used, and what keeps it from that.
+    /// Whether there is an alarm.
     pub status: Status,
+    /// What is wrong, the worst first.
+    pub alarms: Vec<Alarm>,
     /// The WAL archive.
     pub archive: ArchiveInfo,
     /// Finished layers, oldest first.
@@ -48,18 +44,43 @@ pub struct InfoReport {
     pub damaged: Vec<DamagedLayer>,
     /// What backups that are running or were interrupted have left.
     pub unfinished: Vec<Leftover>,
+    /// Restores that may still need layers or WAL, oldest first.
+    pub restores: Vec<RestoreInfo>,
+}
+
+/// A restore that has given a sign of life lately. Nothing tells when its recovery has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RestoreInfo {
+    /// The layer that is restored.
+    pub label: String,
+    /// The chain, that layer first.
+    pub layers: Vec<String>,
+    /// Where recovery begins.
+    pub start_lsn: Lsn,
+    /// The timeline that recovery follows.
+    pub timeline: u32,
+    /// Host that restores.
+    pub host: String,
+    /// Process there.
+    pub pid: u32,
+    /// The data directory there.
+    pub directory: String,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// Seconds since its last sign of life, by this host's clock.
+    pub age_seconds: i64,
 }
 
 /// One word for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// Every layer can be used, as far as manifests and listings tell.
+    /// What was promised can be restored, as far as manifests and listings tell.
     Ok,
     /// There is no finished layer.
     Empty,
-    /// Some layers cannot be used.
-    Damaged,
+    /// Something is wrong.
+    Alarm,
 }
 
 /// The WAL archive.
@@ -164,40 +185,68 @@ pub struct DamagedLayer {
     pub reason: String,
 }
 
-/// Collects what there is of `cluster`; of one layer when `label` is given.
+/// What to collect.
+#[derive(Clone, Debug, Default)]
+pub struct InfoOptions {
+    /// This layer alone.
+    pub label: Option<Label>,
+    /// An older newest backup is an alarm.
+    pub max_age: Option<Duration>,
+}
+
+/// Collects what there is of `cluster`.
 ///
 /// # Errors
 /// `NotFound` when there is no such cluster or layer; `Repository` when it cannot be read.
-pub async fn collect(
-    repository: &Repository,
-    cluster: &ClusterName,
-    label: Option<&Label>,
-) -> Result<InfoReport> {
-    let record = match cluster_record(repository, cluster).await {
-        Ok(record) => Some(record),
-        Err(error) if error.kind() == Kind::Damaged => None,
+pub async fn collect(cluster: &ClusterRepository, options: &InfoOptions) -> Result<InfoReport> {
+    let record = match cluster.record().await {
+        Err(error) if error.kind() != Kind::Damaged => return Err(error),
+        record => record,
+    };
+    let catalog = Catalog::load(cluster).await?;
+    let mut histories = None;
+    let archived = archived(cluster, &mut histories).await;
+    let layers = catalog.layers.iter();
+    let layers = layers.map(|layer| layer_info(&catalog, layer, archived.as_ref().ok()));
+    let now = StoreTime::by_this_host();
+    let unfinished = catalog.unfinished.iter();
+    let unfinished = unfinished.map(|unfinished| Leftover::of(unfinished, now));
+    let restores = match catalog::in_use(cluster, now).await {
+        Ok(restores) => restores,
+        Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
+            tracing::warn!("{error}");
+            Vec::new()
+        }
         Err(error) => return Err(error),
     };
-    let catalog = Catalog::load(repository, cluster).await?;
-    let inventory = archive::inventory(repository, cluster).await;
-    let archived = inventory.as_ref().ok().map(archived_segments);
-    let layers = catalog.layers.iter();
-    let layers = layers.map(|layer| layer_info(&catalog, layer, archived.as_ref()));
+    let alarms = health::judge(&Facts {
+        catalog: &catalog,
+        archived: archived.as_ref(),
+        histories: histories.as_ref(),
+        record: record.as_ref().err(),
+        now: Timestamp::now(),
+        max_age: options.max_age,
+    });
     let mut report = InfoReport {
-        schema_version: SCHEMA_VERSION,
-        repository: repository.url().to_owned(),
-        cluster: cluster.as_str().to_owned(),
-        record,
+        repository: cluster.repository.url().to_owned(),
+        cluster: cluster.name.as_str().to_owned(),
+        record: record.ok(),
         status: Status::Ok,
-        archive: archive_info(inventory),
+        alarms,
+        archive: archive_info(archived.as_ref()),
         layers: layers.collect::<Result<_>>()?,
         damaged: catalog.damaged.iter().map(damaged).collect(),
-        unfinished: catalog.unfinished.iter().map(Leftover::of).collect(),
+        unfinished: unfinished.collect(),
+        restores: restores.iter().map(restore_info).collect(),
     };
-    if let Some(label) = label {
+    if let Some(label) = &options.label {
         report.keep_only(label)?;
     }
-    report.status = report.judge();
+    report.status = match (report.alarms.is_empty(), report.layers.is_empty()) {
+        (false, _) => Status::Alarm,
+        (true, true) => Status::Empty,
+        (true, false) => Status::Ok,
+    };
     Ok(report)
 }
 
@@ -207,6 +256,10 @@ impl InfoReport {
         self.layers.retain(|layer| layer.label == wanted);
         self.damaged.retain(|damaged| damaged.label == wanted);
         self.unfinished.retain(|leftover| leftover.label == wanted);
+        self.alarms
+            .retain(|alarm| alarm.layer.as_deref() == Some(wanted));
+        self.restores
+            .retain(|restore| restore.layers.iter().any(|layer| layer == wanted));
         let found = self.layers.len() + self.damaged.len() + self.unfinished.len();
         if found > 0 {
             return Ok(());
@@ -216,16 +269,20 @@ impl InfoReport {
                 .hint("\"pgstrata info\" lists the layers"),
         )
     }
+}
 
-    fn judge(&self) -> Status {
-        let broken = self.layers.iter().any(|layer| layer.problem.is_some());
-        if broken || !self.damaged.is_empty() || self.record.is_none() {
-            Status::Damaged
-        } else if self.layers.is_empty() {
-            Status::Empty
-        } else {
-            Status::Ok
-        }
+fn restore_info(found: &InUse) -> RestoreInfo {
+    let record = &found.record;
+    RestoreInfo {
+        label: record.layers[0].label.clone(),
+        layers: record.layers.iter().map(|l| l.label.clone()).collect(),
+        start_lsn: record.start_lsn,
+        timeline: record.timeline,
+        host: record.host.clone(),
+        pid: record.pid,
+        directory: record.directory.clone(),
+        started_at: record.started_at,
+        age_seconds: found.age.as_secs(),
     }
 }
 
@@ -236,16 +293,17 @@ fn damaged((label, error): &(Label, Error)) -> DamagedLayer {
     }
 }
 
-fn archived_segments(inventory: &Inventory) -> HashSet<WalSegment> {
-    let timelines = inventory.timelines.iter();
-    timelines
-        .flat_map(|timeline| timeline.segments.iter().copied())
-        .collect()
+/// The archive's listing, and why not all histories in it could be read.
+async fn archived(cluster: &ClusterRepository, unread: &mut Option<Error>) -> Result<ArchivedWal> {
+    let archive = Archive::load(cluster).await?;
+    let mut archived = archive.list(std::iter::empty()).await?;
+    *unread = archive.read_histories(&mut archived).await.err();
+    Ok(archived)
 }
 
-fn archive_info(inventory: Result<Inventory>) -> ArchiveInfo {
-    let inventory = match inventory {
-        Ok(inventory) => inventory,
+fn archive_info(archived: std::result::Result<&ArchivedWal, &Error>) -> ArchiveInfo {
+    let archived = match archived {
+        Ok(archived) => archived,
         Err(error) => {
             return ArchiveInfo {
                 problem: Some(error.to_string()),
@@ -253,25 +311,34 @@ fn archive_info(inventory: Result<Inventory>) -> ArchiveInfo {
             };
         }
     };
-    let size = inventory.segment_size;
-    let timelines = inventory.timelines.iter();
+    let size = archived.segment_size();
+    let timelines = archived.by_timeline();
     ArchiveInfo {
-        stored_bytes: timelines.clone().map(|t| t.stored_bytes).sum(),
-        timelines: timelines.map(|t| timeline_info(t, size)).collect(),
+        stored_bytes: archived.by_timeline().map(|(_, t)| t.stored_bytes).sum(),
+        timelines: timelines
+            .map(|(timeline, found)| timeline_info(timeline, found, size))
+            .collect(),
         problem: None,
     }
 }
 
-fn timeline_info(found: &TimelineInventory, size: WalSegmentSize) -> TimelineInfo {
-    let name = |segment: &WalSegment| segment.file_name(size);
-    let gaps = found.gaps();
+fn timeline_info(
+    timeline: TimelineId,
+    found: &ArchivedTimeline,
+    size: WalSegmentSize,
+) -> TimelineInfo {
+    let segment = |number| WalSegment { timeline, number };
+    let name = |number| segment(number).file_name(size);
     TimelineInfo {
-        timeline: found.timeline.get(),
-        first: found.segments.first().map(name),
-        last: found.segments.last().map(name),
-        segments: u64::try_from(found.segments.len()).expect("usize has 64 bits"),
-        missing: gaps.iter().map(|(a, b)| range(*a, *b, size)).collect(),
-        has_history: found.has_history,
+        timeline: timeline.get(),
+        first: found.runs.first().map(|run| name(run.first)),
+        last: found.runs.last().map(|run| name(run.last)),
+        segments: found.segments(),
+        missing: found
+            .gaps()
+            .map(|gap| range(segment(*gap.start()), segment(*gap.end()), size))
+            .collect(),
+        has_history: found.history_stored_at.is_some(),
         stored_bytes: found.stored_bytes,
         unknown: found.unknown.clone(),
     }
@@ -288,21 +355,13 @@ fn range(first: WalSegment, last: WalSegment, size: WalSegmentSize) -> SegmentRa
 fn layer_info(
     catalog: &Catalog,
     layer: &Layer,
-    archived: Option<&HashSet<WalSegment>>,
+    archived: Option<&ArchivedWal>,
 ) -> Result<LayerInfo> {
     let manifest = &layer.manifest;
     let size = WalSegmentSize::try_from(u64::from(manifest.cluster.wal_segment_size))?;
-    let (timeline, lsns) = (manifest.timeline, manifest.start_lsn..manifest.stop_lsn);
+    let timeline = manifest.timeline;
     let chain = catalog.chain(&layer.label);
-    let problem = match &chain {
-        Err(error) => Some(error.to_string()),
-        Ok(_) => archived.and_then(|archived| {
-            let mut needed = WalSegment::covering(timeline, lsns, size);
-            let missing = needed.find(|segment| !archived.contains(segment))?;
-            let name = missing.file_name(size);
-            Some(format!("its WAL segment {name} is not in the archive"))
-        }),
-    };
+    let problem = health::problem(catalog, layer, archived);
     let chain = chain.unwrap_or_else(|_| vec![layer]);
     Ok(LayerInfo {
         label: layer.label.to_string(),

@@ -7,12 +7,11 @@ use std::sync::atomic::AtomicU64;
 use pgstrata_layer::digest;
 use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind, FileEntry};
 use pgstrata_layer::overlay::{FilePlan, Overlay};
+use pgstrata_store::catalog::{ChainDigests, ChainEntries};
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::progress::Progress;
 
-use crate::catalog::{ChainDigests, ChainEntries, Layer};
-use crate::error::{Error, Kind, Result};
-use crate::progress::Progress;
-use crate::restore::Source;
-use crate::restore::reads::{Reading, WantedFrame, read_frames};
+use crate::frames::{Chain, FrameReader, WantedFrame};
 
 /// Digests of the pages of one frame.
 struct Check {
@@ -22,36 +21,22 @@ struct Check {
     first: usize,
 }
 
-/// Reads every frame of `layer`.
-pub(super) fn check_frames(
-    source: &Source,
-    layer: &Arc<Layer>,
-    jobs: usize,
-    progress: &Progress,
-) -> Result<()> {
-    let chain = [Arc::clone(layer)];
+/// Reads every frame of `layer`, which is a chain of one.
+pub(super) fn check_frames(layer: &Chain, jobs: usize, progress: &Progress) -> Result<()> {
     let frames = AtomicU64::new(0);
-    let reading = Reading {
-        source,
-        chain: &chain,
+    let reader = FrameReader {
+        chain: layer,
         progress,
         workers: jobs,
         frames: &frames,
     };
-    let new = || ChainEntries::new(&source.repository, &source.cluster, &chain, &source.runtime);
-    let mut digests = ChainDigests::new(
-        &source.repository,
-        &source.cluster,
-        chain.to_vec(),
-        &source.runtime,
-    );
-    read_frames(
-        &reading,
+    let mut digests = layer.digests();
+    reader.read(
         || (),
         |(), wanted, raw| check_pages(&wanted.purpose, raw),
         Ok,
-        |window| {
-            for entry in new().into_iter().flatten() {
+        |wanted| {
+            for entry in layer.entries().into_iter().flatten() {
                 let entry = [Some(entry?)];
                 let stored = match &entry[0] {
                     Some(found) if found.kind == EntryKind::Relation => {
@@ -66,7 +51,7 @@ pub(super) fn check_frames(
                 let mut first = 0;
                 for frame in frames {
                     let pages = usize::try_from(frame.page_count()).unwrap_or(usize::MAX);
-                    window.push(WantedFrame {
+                    wanted.push(WantedFrame {
                         layer: 0,
                         frame,
                         purpose: Check {
@@ -77,7 +62,7 @@ pub(super) fn check_frames(
                     })?;
                     first += pages;
                 }
-                window.end_file()?;
+                wanted.end_file()?;
             }
             Ok(())
         },
@@ -111,17 +96,10 @@ struct Side {
 }
 
 impl Side {
-    fn new(source: &Source, chain: &[Arc<Layer>]) -> Self {
-        let streams =
-            ChainEntries::new(&source.repository, &source.cluster, chain, &source.runtime);
+    fn new(chain: &Chain) -> Self {
         Self {
-            overlay: Overlay::new(streams),
-            digests: ChainDigests::new(
-                &source.repository,
-                &source.cluster,
-                chain.to_vec(),
-                &source.runtime,
-            ),
+            overlay: Overlay::new(chain.entries()),
+            digests: chain.digests(),
         }
     }
 
@@ -141,13 +119,8 @@ impl Side {
 }
 
 /// Refuses unless both chains have the same files with the same contents.
-pub(super) fn check_same_state(
-    source: &Source,
-    merged: &[Arc<Layer>],
-    inputs: &[Arc<Layer>],
-    progress: &Progress,
-) -> Result<()> {
-    let (mut merged, mut inputs) = (Side::new(source, merged), Side::new(source, inputs));
+pub(super) fn check_same_state(merged: &Chain, inputs: &Chain, progress: &Progress) -> Result<()> {
+    let (mut merged, mut inputs) = (Side::new(merged), Side::new(inputs));
     let differs = |path: &str| {
         Error::new(
             Kind::Damaged,

@@ -4,7 +4,7 @@
 //! and whoever stands on it may stand on the merged one instead. It is made as every layer is: claim, packs, index,
 //! manifest last. Killed before the manifest, it left only objects that nothing names; killed after it, both ways to
 //! restore are there. Inputs go only when the merged layer has been read back and compared, when nothing else stands on
-//! them, and when the caller has confirmed it.
+//! them, and when the caller asks for it.
 //!
 //! Memory: a window of 64 MiB of frames, what is encoded out of it, two packs, and an index part for each layer.
 
@@ -33,6 +33,8 @@ pub struct MergeOptions {
     pub jobs: usize,
     /// Whether inputs that nothing else stands on are removed afterwards.
     pub remove: bool,
+    /// Whether they are also when a restore may be reading them.
+    pub ignore_restores: bool,
 }
 
 /// One of the layers to be merged.
@@ -49,8 +51,6 @@ pub struct Input {
 /// What a merge will do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MergePlan {
-    /// Version of this record.
-    pub schema: u32,
     /// The inputs, newest first.
     pub inputs: Vec<Input>,
     /// What the merged layer stands on; nothing when it is a full layer.

@@ -2,38 +2,31 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use jiff::Timestamp;
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::{Label, LayerKind};
 use pgstrata_layer::manifest::{self, ChangeSource, ChangeSourceRecord, Manifest, ParentRef};
-use tokio::runtime::Handle;
+use pgstrata_store::catalog::{
+    self, Catalog, Layer, LayerPlan, NewLayer, StoreTime, Terms, remove_leftover,
+};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::limits;
+use pgstrata_store::progress::Progress;
 
 use super::compare::{check_frames, check_same_state};
-use super::window::Workshop;
-use super::write::{Destination, LayerWriter, Written, reason};
+use super::window::FrameMaker;
+use super::write::{MergeWriter, Written};
 use super::{Input, MergeOptions, MergePlan, MergeReport};
-use crate::catalog::{self, Catalog, Layer, remove_leftover};
-use crate::error::{Error, Kind, Result};
-use crate::progress::Progress;
-use crate::repository::Repository;
-use crate::restore::Source;
-
-/// Version of the plan's JSON.
-const SCHEMA: u32 = 1;
+use crate::frames::{Chain, LayerWriter};
 
 /// Says what a merge would do now; changes nothing.
 ///
 /// # Errors
 /// When the layers cannot be merged.
-pub async fn plan(
-    repository: &Repository,
-    cluster: &ClusterName,
-    options: &MergeOptions,
-) -> Result<MergePlan> {
-    let catalog = Catalog::load(repository, cluster).await?;
+pub async fn plan(cluster: &ClusterRepository, options: &MergeOptions) -> Result<MergePlan> {
+    let catalog = Catalog::load(cluster).await?;
     Ok(Choice::new(&catalog, options)?.plan(&catalog))
 }
 
@@ -42,34 +35,38 @@ pub async fn plan(
 /// # Errors
 /// What kept it from being made, or from being what it must be; no input is removed then.
 pub async fn execute(
-    repository: &Repository,
-    cluster: &ClusterName,
+    cluster: &ClusterRepository,
     options: &MergeOptions,
     progress: &Progress,
 ) -> Result<MergeReport> {
     let started = Instant::now();
-    let catalog = Catalog::load(repository, cluster).await?;
+    let catalog = Catalog::load(cluster).await?;
     let choice = Choice::new(&catalog, options)?;
-    let source = Source {
-        repository: repository.clone(),
-        cluster: cluster.clone(),
-        runtime: Handle::current(),
+    let merge = Merge {
+        cluster,
+        catalog: &catalog,
+        choice: &choice,
+        options,
+        progress,
     };
-    progress.set_total(choice.inputs[0].manifest.totals.cluster_bytes);
-    let (label, written) = match &choice.existing {
-        Some(existing) => (existing.label.clone(), Written::default()),
-        None => make(&source, &catalog, &choice, (options, progress)).await?,
+    let made = merge.run().await;
+    let (label, written, fetched_bytes) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            let inputs = &choice.inputs;
+            return Err(catalog::unless_removed(cluster, inputs, error).await);
+        }
     };
-    let fetched_bytes = progress.read().stored_bytes;
-    if !choice.newest_is_gone() {
-        let made = Catalog::load(repository, cluster).await?;
-        let (merged, newest) = (made.layer(&label)?, &choice.inputs[0].label);
-        verify(&source, &made, merged, newest, (options.jobs, progress)).await?;
-        tracing::info!(%label, "the merged layer was read back and is what it must be");
-    }
     let mut notes = Vec::new();
     let removed = match options.remove {
-        true => remove_inputs(&source, &choice, &label, &mut notes).await?,
+        true => {
+            let terms = Terms {
+                instead: Some(&label),
+                ignore_restores: options.ignore_restores,
+                wal: false,
+            };
+            remove_inputs(cluster, &choice, terms, &mut notes).await?
+        }
         false => Vec::new(),
     };
     Ok(MergeReport {
@@ -125,7 +122,7 @@ impl Choice {
                 Kind::Usage,
                 format!("there is nothing to merge {} with", options.label),
             )
-            .hint("name a layer that stands on others, and with --into the oldest to merge"));
+            .hint("name a layer that stands on others, and with --from the oldest to merge"));
         }
         let newest = chain[0].reference();
         let below = chain.get(oldest + 1).copied();
@@ -225,11 +222,10 @@ impl Choice {
             removable: removable.contains(&layer.label),
         });
         MergePlan {
-            schema: SCHEMA,
             inputs: inputs.collect(),
             stands_on: self.below.as_ref().map(|layer| layer.label.to_string()),
             existing: self.existing.as_ref().map(|layer| layer.label.to_string()),
-            notes: catalog::at_work(catalog),
+            notes: catalog::at_work(catalog, StoreTime::by_this_host()),
         }
     }
 }
@@ -253,135 +249,128 @@ fn existing<'a>(
     })
 }
 
-async fn make(
-    source: &Source,
-    catalog: &Catalog,
-    choice: &Choice,
-    (options, progress): (&MergeOptions, &Progress),
-) -> Result<(Label, Written)> {
-    let layer_id: [u8; 16] = rand::random();
-    let kind = match choice.below {
-        Some(_) => LayerKind::Incremental,
-        None => LayerKind::Full,
-    };
-    let claim = catalog::our_claim("", &catalog::hex(&layer_id), Timestamp::now());
-    let below = choice.below.as_ref().map(|layer| &layer.label);
-    let label = catalog::claim(
-        &source.repository,
-        &source.cluster,
-        catalog,
-        (kind, below),
-        claim,
-    )
-    .await?;
-    tracing::info!(%label, "{}", reason(&choice.inputs));
-    let committing = AtomicBool::new(false);
-    let outcome = write(
-        source,
-        (choice, catalog),
-        (&label, layer_id),
-        (options, progress),
-        &committing,
-    )
-    .await;
-    if outcome.is_err() {
-        if committing.load(Ordering::Relaxed) {
-            tracing::warn!(%label, "it is not known whether the merged layer was committed: see info");
-        } else if let Err(error) =
-            remove_leftover(&source.repository, &source.cluster, &label).await
-        {
-            tracing::warn!(%label, %error, "could not remove what the failed merge has stored: it is harmless, and listed by info");
+/// One merge under way.
+struct Merge<'a> {
+    cluster: &'a ClusterRepository,
+    catalog: &'a Catalog,
+    choice: &'a Choice,
+    options: &'a MergeOptions,
+    progress: &'a Progress,
+}
+
+impl Merge<'_> {
+    /// Makes the merged layer, unless it is there, and reads it back; answers also how many bytes making it has fetched.
+    async fn run(&self) -> Result<(Label, Written, u64)> {
+        let (choice, progress) = (self.choice, self.progress);
+        progress.set_total(choice.inputs[0].manifest.totals.cluster_bytes);
+        let (label, written) = match &choice.existing {
+            Some(existing) => (existing.label.clone(), Written::default()),
+            None => self.make().await?,
+        };
+        let fetched_bytes = progress.read().stored_bytes;
+        if !choice.newest_is_gone() {
+            let verification = Verification {
+                cluster: self.cluster,
+                catalog: &Catalog::load(self.cluster).await?,
+                jobs: limits::workers(self.options.jobs),
+                progress,
+            };
+            let newest = &choice.inputs[0].label;
+            verification.replaces(&label, newest).await?;
+            tracing::info!(%label, "the merged layer was read back and is what it must be");
         }
+        Ok((label, written, fetched_bytes))
     }
-    outcome.map(|written| (label, written))
-}
 
-async fn write(
-    source: &Source,
-    (choice, catalog): (&Choice, &Catalog),
-    (label, layer_id): (&Label, [u8; 16]),
-    (options, progress): (&MergeOptions, &Progress),
-    committing: &AtomicBool,
-) -> Result<Written> {
-    let (task, inputs) = (source.clone(), choice.inputs.clone());
-    let (own_label, progress) = (label.clone(), progress.clone());
-    let (codec, jobs) = (options.codec, options.jobs);
-    let stands_on_others = choice.below.is_some();
-    let written = tokio::task::spawn_blocking(move || {
-        let workshop = Workshop {
-            source: &task,
-            layers: &inputs,
-            codec,
-            jobs,
-            progress: &progress,
-        };
-        let destination = Destination {
-            label: &own_label,
-            layer_id,
-            stands_on_others,
-        };
-        LayerWriter::new(workshop, destination)?.run()
-    });
-    let written = written
-        .await
-        .map_err(|e| Error::new(Kind::Interrupted, format!("the merge was stopped: {e}")))??;
-    let manifest = merged_manifest((choice, catalog), (label, layer_id), &written);
-    let below = match &choice.below {
-        Some(below) => chain_of(catalog, &below.label)?,
-        None => Vec::new(),
-    };
-    let object = manifest::encode(&manifest);
-    let committing = catalog::commit_layer(
-        &source.repository,
-        &source.cluster,
-        &below,
-        (label, object),
-        committing,
-    );
-    committing.await?;
-    Ok(written)
-}
-
-fn merged_manifest(
-    (choice, catalog): (&Choice, &Catalog),
-    (label, layer_id): (&Label, [u8; 16]),
-    written: &Written,
-) -> Manifest {
-    let newest = &choice.inputs[0].manifest;
-    let mut replaces = vec![choice.newest.clone()];
-    replaces.extend(newest.replaces.iter().cloned());
-    let mut inputs: Vec<ParentRef> = choice
-        .inputs
-        .iter()
-        .map(|input| input.reference())
-        .collect();
-    let still_there = |input: &&ParentRef| catalog.layers.iter().any(|l| l.reference() == **input);
-    for input in &choice.inputs {
-        let older = input.manifest.inputs.iter().filter(still_there);
-        inputs.extend(older.cloned());
-    }
-    let mut seen = BTreeSet::new();
-    inputs.retain(|input| seen.insert(input.label.clone()));
-    Manifest {
-        label: label.to_string(),
-        layer_id: catalog::hex(&layer_id),
-        parent: choice.below.as_ref().map(|below| below.reference()),
-        replaces,
-        inputs,
-        written_by: catalog::WRITTEN_BY.to_owned(),
-        change_source: ChangeSourceRecord {
-            used: match choice.below {
-                None => ChangeSource::Everything,
-                Some(_) => newest.change_source.used,
+    async fn make(&self) -> Result<(Label, Written)> {
+        let below = self.choice.below.as_ref();
+        let plan = LayerPlan {
+            kind: match below {
+                Some(_) => LayerKind::Incremental,
+                None => LayerKind::Full,
             },
-            reason: reason(&choice.inputs),
-        },
-        index: written.parts.clone(),
-        pack_count: written.pack_count,
-        pack_bytes: written.pack_bytes,
-        totals: written.totals,
-        corrupt_pages: written.corrupt_pages.clone(),
-        ..newest.clone()
+            parent: below.map(|layer| &layer.label),
+        };
+        // The commit finds out for itself when the layer was given up.
+        let lost = |error: Error| tracing::error!("{error}");
+        let now = Timestamp::now();
+        let layer = NewLayer::begin(self.cluster, self.catalog, plan, now, lost).await?;
+        let label = layer.label().clone();
+        tracing::info!(%label, "{}", reason(&self.choice.inputs));
+        let outcome = self.write(&layer).await;
+        layer.end(&outcome).await;
+        outcome.map(|written| (label, written))
+    }
+
+    async fn write(&self, layer: &NewLayer) -> Result<Written> {
+        let inputs = Chain::new(self.cluster, self.choice.inputs.clone());
+        // What the merge's own progress counts as stored is what it fetches.
+        let stored = Progress::default();
+        let cluster = self.cluster.clone();
+        let writer = LayerWriter::new(cluster, layer.label().clone(), layer.id(), stored);
+        let progress = self.progress.clone();
+        let (codec, jobs) = (self.options.codec, limits::workers(self.options.jobs));
+        let stands_on_others = self.choice.below.is_some();
+        let written = tokio::task::spawn_blocking(move || {
+            let maker = FrameMaker {
+                inputs: &inputs,
+                codec,
+                jobs,
+                progress: &progress,
+            };
+            MergeWriter::new(maker, &writer, stands_on_others)?.run()
+        });
+        let written = written
+            .await
+            .map_err(|e| Error::new(Kind::Interrupted, format!("the merge was stopped: {e}")))??;
+        let manifest = self.manifest(layer, &written);
+        let below = match &self.choice.below {
+            Some(below) => chain_of(self.catalog, &below.label)?,
+            None => Vec::new(),
+        };
+        layer.commit(&below, manifest::encode(&manifest)).await?;
+        Ok(written)
+    }
+
+    fn manifest(&self, layer: &NewLayer, written: &Written) -> Manifest {
+        let choice = self.choice;
+        let newest = &choice.inputs[0].manifest;
+        let mut replaces = vec![choice.newest.clone()];
+        replaces.extend(newest.replaces.iter().cloned());
+        let mut inputs: Vec<ParentRef> = choice
+            .inputs
+            .iter()
+            .map(|input| input.reference())
+            .collect();
+        let still_there =
+            |input: &&ParentRef| self.catalog.layers.iter().any(|l| l.reference() == **input);
+        for input in &choice.inputs {
+            let older = input.manifest.inputs.iter().filter(still_there);
+            inputs.extend(older.cloned());
+        }
+        let mut seen = BTreeSet::new();
+        inputs.retain(|input| seen.insert(input.label.clone()));
+        Manifest {
+            label: layer.label().to_string(),
+            layer_id: catalog::hex(&layer.id()),
+            parent: choice.below.as_ref().map(|below| below.reference()),
+            replaces,
+            inputs,
+            written_by: catalog::WRITTEN_BY.to_owned(),
+            change_source: ChangeSourceRecord {
+                used: match choice.below {
+                    None => ChangeSource::Everything,
+                    Some(_) => newest.change_source.used,
+                },
+                reason: reason(&choice.inputs),
+            },
+            index: written.parts.clone(),
+            pack_count: written.pack_count,
+            pack_bytes: written.pack_bytes,
+            totals: written.totals,
+            corrupt_pages: written.corrupt_pages.clone(),
+            ..newest.clone()
+        }
     }
 }
 
@@ -390,19 +379,27 @@ fn chain_of(catalog: &Catalog, label: &Label) -> Result<Vec<Arc<Layer>>> {
     Ok(chain.map(|layer| Arc::new(layer.clone())).collect())
 }
 
+/// The inputs' labels, oldest and newest, for people.
+fn reason(inputs: &[Arc<Layer>]) -> String {
+    let oldest = inputs.last().map_or("", |layer| layer.label.as_str());
+    let newest = inputs.first().map_or("", |layer| layer.label.as_str());
+    format!("merged {} layers, {oldest} to {newest}", inputs.len())
+}
+
 /// Verifies the merged layers that hold the state of any of `unwanted`, which are about to be removed: a merge may have
 /// been killed before it came to that.
 pub(crate) async fn verify_replacements(
-    repository: &Repository,
-    cluster: &ClusterName,
+    cluster: &ClusterRepository,
     unwanted: &[Label],
-    (jobs, progress): (usize, &Progress),
+    jobs: usize,
+    progress: &Progress,
 ) -> Result<()> {
-    let catalog = Catalog::load(repository, cluster).await?;
-    let source = Source {
-        repository: repository.clone(),
-        cluster: cluster.clone(),
-        runtime: Handle::current(),
+    let catalog = Catalog::load(cluster).await?;
+    let verification = Verification {
+        cluster,
+        catalog: &catalog,
+        jobs,
+        progress,
     };
     for merged in catalog
         .layers
@@ -415,54 +412,63 @@ pub(crate) async fn verify_replacements(
                 .find(|label| label.as_str() == replaced.label)
         });
         if let Some(replaced) = replaced {
-            verify(&source, &catalog, merged, replaced, (jobs, progress)).await?;
+            verification.replaces(&merged.label, replaced).await?;
         }
     }
     Ok(())
 }
 
-/// Reads the merged layer back and compares it with the layer that it replaces.
-async fn verify(
-    source: &Source,
-    catalog: &Catalog,
-    merged: &Layer,
-    replaced: &Label,
-    (jobs, progress): (usize, &Progress),
-) -> Result<()> {
-    let label = &merged.label;
-    let (ours, inputs) = (chain_of(catalog, label)?, chain_of(catalog, replaced)?);
-    let (source, progress) = (source.clone(), progress.clone());
-    let verified = tokio::task::spawn_blocking(move || {
-        check_same_state(&source, &ours, &inputs, &progress)?;
-        check_frames(&source, &ours[0], jobs, &progress)
-    });
-    let verified = verified.await.unwrap_or_else(|e| {
-        Err(Error::new(
-            Kind::Interrupted,
-            format!("the merge was stopped: {e}"),
-        ))
-    });
-    verified.map_err(|error| error.while_doing(format!("could not verify layer {label}")))
+/// Reads merged layers back.
+struct Verification<'a> {
+    cluster: &'a ClusterRepository,
+    catalog: &'a Catalog,
+    jobs: usize,
+    progress: &'a Progress,
+}
+
+impl Verification<'_> {
+    /// Compares the layer `merged` with the layer that it replaces.
+    async fn replaces(&self, merged: &Label, replaced: &Label) -> Result<()> {
+        let chain =
+            |label| chain_of(self.catalog, label).map(|layers| Chain::new(self.cluster, layers));
+        let (ours, inputs) = (chain(merged)?, chain(replaced)?);
+        let (jobs, progress) = (self.jobs, self.progress.clone());
+        let verified = tokio::task::spawn_blocking(move || {
+            check_same_state(&ours, &inputs, &progress)?;
+            check_frames(&ours.newest(), jobs, &progress)
+        });
+        let verified = verified.await.unwrap_or_else(|e| {
+            Err(Error::new(
+                Kind::Interrupted,
+                format!("the merge was stopped: {e}"),
+            ))
+        });
+        verified.map_err(|error| error.while_doing(format!("could not verify layer {merged}")))
+    }
 }
 
 async fn remove_inputs(
-    source: &Source,
+    cluster: &ClusterRepository,
     choice: &Choice,
-    merged: &Label,
+    terms: Terms<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Label>> {
-    let (repository, cluster) = (&source.repository, &source.cluster);
-    let removed = catalog::remove_layers(repository, cluster, &choice.inputs, Some(merged)).await?;
+    let removed = catalog::remove_layers(cluster, &choice.inputs, terms).await?;
     if !removed.notes.is_empty() {
         notes.extend(removed.notes);
-        return Ok(Vec::new());
+        return Ok(removed.labels);
     }
-    let catalog = Catalog::load(repository, cluster).await?;
+    let catalog = Catalog::load(cluster).await?;
     for left in catalog.unfinished.iter().filter(|left| left.was_merged) {
-        remove_leftover(repository, cluster, &left.label).await?;
+        remove_leftover(cluster, &left.label).await?;
     }
+    let said = |label: &Label| {
+        let mut remarks = removed.remarks.iter();
+        remarks.any(|remark| remark.contains(label.as_str()))
+    };
     let labels = choice.labels().into_iter();
-    let staying = labels.filter(|label| !removed.labels.contains(label));
-    notes.extend(staying.map(|label| format!("{label} stays: other layers stand on it")));
+    let staying = labels.filter(|label| !removed.labels.contains(label) && !said(label));
+    let others = staying.map(|label| format!("{label} stays: other layers stand on it"));
+    notes.extend(others.chain(removed.remarks.iter().cloned()));
     Ok(removed.labels)
 }

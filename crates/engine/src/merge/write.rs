@@ -1,35 +1,22 @@
 //! Writing the merged layer: files in order of path, frames in order of block, packs as they fill.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use bytes::Bytes;
-use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, EntryKind, FileEntry, FrameRef};
-use pgstrata_layer::index::{FinishedPart, IndexWriter};
-use pgstrata_layer::label::Label;
+use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind, FileEntry, FrameRef};
 use pgstrata_layer::manifest::{CorruptPage, IndexPartRef, Totals};
 use pgstrata_layer::merge::{MergedFile, OutputFrame, plan_file};
 use pgstrata_layer::overlay::{DigestSource, Merge, chain_of};
-use pgstrata_layer::pack::{PackBuilder, TARGET_BYTES};
-use tokio::task::JoinHandle;
+use pgstrata_layer::pack::TARGET_BYTES;
+use pgstrata_store::error::Result;
 
-use super::window::{Wanted, Workshop};
-use crate::catalog::{ChainDigests, ChainEntries, Layer};
-use crate::error::{Error, Kind, Result};
+use super::window::{FrameMaker, FrameToMake};
+use crate::frames::{IndexParts, LayerWriter, PackWriter};
 
 /// 64 MiB: enough for several large requests at once.
 const WINDOW_BYTES: u64 = 64 << 20;
 
 /// Files without frames in a window: their entries take memory too.
 const WINDOW_ITEMS: usize = 4096;
-
-/// Where the merged layer goes.
-pub(super) struct Destination<'a> {
-    pub(super) label: &'a Label,
-    pub(super) layer_id: [u8; 16],
-    /// Whether the oldest input has a parent, on which the merged layer will stand.
-    pub(super) stands_on_others: bool,
-}
 
 /// What was written.
 #[derive(Debug, Default)]
@@ -53,13 +40,15 @@ struct File {
     frames: usize,
 }
 
-pub(super) struct LayerWriter<'a> {
-    workshop: Workshop<'a>,
-    destination: Destination<'a>,
-    index: IndexWriter,
-    pack: Option<PackBuilder>,
-    storing: Vec<JoinHandle<Result<()>>>,
-    wanted: Vec<Wanted>,
+/// Writes the merged layer.
+pub(super) struct MergeWriter<'a> {
+    maker: FrameMaker<'a>,
+    layer: &'a LayerWriter,
+    /// Whether the oldest input has a parent, on which the merged layer will stand.
+    stands_on_others: bool,
+    packs: PackWriter<'a>,
+    index: IndexParts<'a>,
+    wanted: Vec<FrameToMake>,
     files: Vec<File>,
     window_bytes: u64,
     /// Frames of the file at hand that windows before have made.
@@ -68,20 +57,24 @@ pub(super) struct LayerWriter<'a> {
     written: Written,
 }
 
-impl<'a> LayerWriter<'a> {
-    pub(super) fn new(workshop: Workshop<'a>, destination: Destination<'a>) -> Result<Self> {
+impl<'a> MergeWriter<'a> {
+    pub(super) fn new(
+        maker: FrameMaker<'a>,
+        layer: &'a LayerWriter,
+        stands_on_others: bool,
+    ) -> Result<Self> {
         let mut corrupt: BTreeMap<&str, Vec<(usize, &CorruptPage)>> = BTreeMap::new();
-        for (number, layer) in workshop.layers.iter().enumerate() {
-            for page in &layer.manifest.corrupt_pages {
+        for (number, input) in maker.inputs.layers.iter().enumerate() {
+            for page in &input.manifest.corrupt_pages {
                 corrupt.entry(&page.path).or_default().push((number, page));
             }
         }
         Ok(Self {
-            index: IndexWriter::new(destination.layer_id)?,
-            workshop,
-            destination,
-            pack: None,
-            storing: Vec::new(),
+            maker,
+            layer,
+            stands_on_others,
+            packs: layer.packs(TARGET_BYTES),
+            index: layer.index()?,
             wanted: Vec::new(),
             files: Vec::new(),
             window_bytes: 0,
@@ -94,28 +87,28 @@ impl<'a> LayerWriter<'a> {
     /// Writes packs, index and digests. Everything is durable when it returns; when it fails, nothing is on its way any
     /// more that would appear in the repository after the clean-up.
     pub(super) fn run(mut self) -> Result<Written> {
-        let outcome = self.write();
-        let stored = self.wait();
-        outcome.and(stored).map(|()| self.written)
+        if let Err(error) = self.write() {
+            // That is the reason, whatever becomes of what was on its way.
+            let _ = (self.packs.wait(), self.index.wait());
+            return Err(error);
+        }
+        let (packs, parts) = (self.packs.finish(), self.index.finish());
+        packs?;
+        Ok(Written {
+            parts: parts?,
+            pack_count: self.layer.pack_count(),
+            pack_bytes: self.layer.pack_bytes(),
+            ..self.written
+        })
     }
 
     fn write(&mut self) -> Result<()> {
-        let (source, layers) = (self.workshop.source, self.workshop.layers);
-        let streams =
-            ChainEntries::new(&source.repository, &source.cluster, layers, &source.runtime);
-        let mut digests = ChainDigests::new(
-            &source.repository,
-            &source.cluster,
-            layers.to_vec(),
-            &source.runtime,
-        );
-        for entries in Merge::new(streams) {
+        let chain = self.maker.inputs;
+        let mut digests = chain.digests();
+        for entries in Merge::new(chain.entries()) {
             let entries = entries?;
-            let file = plan_file(
-                &chain_of(&entries),
-                layers.len(),
-                self.destination.stands_on_others,
-            )?;
+            let layers = chain_of(&entries);
+            let file = plan_file(&layers, chain.layers.len(), self.stands_on_others)?;
             self.count(&file);
             let page_digests = match file.entry.kind {
                 EntryKind::Relation => digests.of_runs(&entries, &file.digests)?,
@@ -123,16 +116,7 @@ impl<'a> LayerWriter<'a> {
             };
             self.add(file, page_digests)?;
         }
-        self.flush()?;
-        self.store_pack()?;
-        let index = std::mem::replace(
-            &mut self.index,
-            IndexWriter::new(self.destination.layer_id)?,
-        );
-        if let Some(part) = index.finish()? {
-            self.store_part(part)?;
-        }
-        Ok(())
+        self.flush()
     }
 
     fn count(&mut self, file: &MergedFile) {
@@ -172,7 +156,7 @@ impl<'a> LayerWriter<'a> {
         } = file;
         let mut frames = 0;
         for output in outputs {
-            let wanted = Wanted {
+            let wanted = FrameToMake {
                 output,
                 size_bytes: entry.size_bytes,
             };
@@ -199,7 +183,7 @@ impl<'a> LayerWriter<'a> {
     fn flush(&mut self) -> Result<()> {
         let wanted = std::mem::take(&mut self.wanted);
         self.window_bytes = 0;
-        let made = self.workshop.make(&wanted)?;
+        let made = self.maker.make(&wanted)?;
         let mut frames = wanted.iter().zip(made);
         for mut file in std::mem::take(&mut self.files) {
             let mut refs = std::mem::take(&mut self.begun);
@@ -207,9 +191,7 @@ impl<'a> LayerWriter<'a> {
                 refs.push(self.place(wanted, &stored)?);
             }
             file.entry.frames = refs;
-            if let Some(part) = self.index.push(file.entry, &file.digests)? {
-                self.store_part(part)?;
-            }
+            self.index.push(file.entry, &file.digests)?;
         }
         // What is left belongs to the file that is still being added.
         for (wanted, stored) in frames {
@@ -219,40 +201,17 @@ impl<'a> LayerWriter<'a> {
         Ok(())
     }
 
-    fn place(&mut self, wanted: &Wanted, stored: &Bytes) -> Result<FrameRef> {
-        if self
-            .pack
-            .as_ref()
-            .is_some_and(|pack| pack.len() + stored.len() > TARGET_BYTES)
-        {
-            self.store_pack()?;
-        }
-        let pack = match &mut self.pack {
-            Some(pack) => pack,
-            None => {
-                let number = self.written.pack_count;
-                self.written.pack_count += 1;
-                let new = PackBuilder::new(self.destination.layer_id, number, TARGET_BYTES);
-                self.pack.insert(new)
-            }
-        };
-        let placed = pack.append_stored(stored)?;
-        let runs: Vec<BlockRun> = wanted.output.runs();
+    fn place(&mut self, wanted: &FrameToMake, stored: &[u8]) -> Result<FrameRef> {
+        let placed = self.packs.copy(stored, wanted.output.runs())?;
         let bytes = u64::from(placed.length);
         match &wanted.output {
             OutputFrame::Copy { layer, frame } => {
                 if placed.checksum != frame.checksum {
-                    return Err(Error::new(
-                        Kind::Damaged,
-                        format!(
-                            "frame at {} of pack {} of layer {} has checksum {:016x}, expected {:016x}",
-                            frame.offset,
-                            frame.pack,
-                            self.workshop.layers[*layer].label,
-                            placed.checksum,
-                            frame.checksum
-                        ),
-                    ));
+                    let what = format!(
+                        "has checksum {:016x}, expected {:016x}",
+                        placed.checksum, frame.checksum
+                    );
+                    return Err(self.maker.inputs.damaged(*layer, frame, &what));
                 }
                 self.written.frames_copied += 1;
                 self.written.copied_bytes += bytes;
@@ -262,72 +221,9 @@ impl<'a> LayerWriter<'a> {
                 self.written.encoded_bytes += bytes;
             }
         }
-        let pages: u32 = runs.iter().map(|run| run.count).sum();
-        self.workshop.progress.add_pages(pages.into());
-        self.workshop
-            .progress
-            .add_done(u64::from(pages) * u64::from(BLOCK_BYTES));
-        Ok(FrameRef {
-            pack: pack.number(),
-            offset: placed.offset,
-            length: placed.length,
-            checksum: placed.checksum,
-            runs,
-        })
+        let progress = self.maker.progress;
+        progress.add_pages(placed.page_count());
+        progress.add_done(placed.page_count() * u64::from(BLOCK_BYTES));
+        Ok(placed)
     }
-
-    fn store_pack(&mut self) -> Result<()> {
-        let Some(pack) = self.pack.take() else {
-            return Ok(());
-        };
-        let source = self.workshop.source;
-        let key = source
-            .cluster
-            .pack_key(self.destination.label, pack.number());
-        let body = Bytes::from(pack.finish());
-        self.written.pack_bytes += u64::try_from(body.len()).expect("usize has 64 bits");
-        // One pack on its way while the next one fills.
-        self.wait()?;
-        self.store(key, body);
-        Ok(())
-    }
-
-    fn store_part(&mut self, part: FinishedPart) -> Result<()> {
-        let (cluster, label) = (&self.workshop.source.cluster, self.destination.label);
-        let index = cluster.index_key(label, part.number);
-        let digest = cluster.digest_key(label, part.number);
-        self.wait()?;
-        self.store(index, Bytes::from(part.index));
-        self.store(digest, Bytes::from(part.digest));
-        self.written.parts.push(part.reference);
-        Ok(())
-    }
-
-    fn store(&mut self, key: String, body: Bytes) {
-        let repository = self.workshop.source.repository.clone();
-        let storing = async move { repository.create(&key, body).await };
-        self.storing
-            .push(self.workshop.source.runtime.spawn(storing));
-    }
-
-    /// Waits until all objects that were begun are stored, or are known not to be.
-    fn wait(&mut self) -> Result<()> {
-        let runtime = &self.workshop.source.runtime;
-        let stored = self.storing.drain(..).map(|storing| {
-            runtime.block_on(storing).unwrap_or_else(|error| {
-                Err(Error::new(
-                    Kind::Repository,
-                    format!("could not store an object: {error}"),
-                ))
-            })
-        });
-        stored.fold(Ok(()), Result::and)
-    }
-}
-
-/// The inputs' labels, oldest and newest, for people.
-pub(super) fn reason(layers: &[Arc<Layer>]) -> String {
-    let oldest = layers.last().map_or("", |layer| layer.label.as_str());
-    let newest = layers.first().map_or("", |layer| layer.label.as_str());
-    format!("merged {} layers, {oldest} to {newest}", layers.len())
 }

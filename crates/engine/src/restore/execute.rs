@@ -1,47 +1,52 @@
 //! Obeys a plan.
 //!
-//! Order: directories and markers; files, page by page; label, map, links, settings and signal; everything durable;
-//! `pg_control`; markers gone. Killed anywhere before `pg_control`, no server starts from what is there, and the same
+//! Order: directories and markers; files, page by page; label, map, links, settings, signal and lineage; everything
+//! durable; `pg_control`; markers gone. Killed anywhere before `pg_control`, no server starts from what is there, and the same
 //! restore begins anew; killed after it, only markers are left, and the same restore removes them.
 
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use jiff::Timestamp;
+use pgstrata_layer::lineage::FILE_NAME;
 use pgstrata_layer::overlay::Overlay;
+use pgstrata_layer::restoring::RestoreRecord;
 use pgstrata_pgdata::backup_manifest::WalRange;
 use pgstrata_pgdata::exclude::empty_wal_directories;
 use pgstrata_pgdata::label::{BackupLabel, TablespaceMap};
 use pgstrata_pgdata::timeline::TimelineId;
-use pgstrata_pgdata::wal::WalSegment;
+use pgstrata_pgdata::wal::{ArchiveFile, WalSegment};
 use pgstrata_pgdata::{FileChecksum, Oid};
+use pgstrata_store::archive::Archive;
+use pgstrata_store::catalog::{self, Restoring, WRITTEN_BY, host_name};
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::limits;
+use pgstrata_store::progress::Progress;
+use rustix::fs::{AtFlags, Mode, OFlags, chownat};
 use serde::Serialize;
-use tokio::runtime::Handle;
 
-use super::compare::Comparison;
-use super::destination::{Claimed, Condition, Layout, new_marker};
-use super::durable;
-use super::in_place::{Inventory, needs_link, remember};
-use super::inventory::archived_file;
-use super::oldest_first;
-use super::plan::{PlanInner, RestorePlan, inspect, prefixes};
-use super::reads::Reading;
-use super::settings::RecoverySettings;
-use super::shares::{Lead, ShareMade};
-use super::writes::{Listing, ManifestSink, Writer};
-use super::{Method, Source};
-use crate::catalog::{ChainDigests, ChainEntries};
-use crate::error::{Error, FileContext, Kind, Result};
-use crate::progress::Progress;
-use crate::repository::Repository;
-use crate::shares::SharedOptions;
+use super::copy::compare::Comparison;
+use super::copy::write::{ManifestSink, Writer};
+use super::decide::plan::{PlanInner, RestorePlan, inspect, prefixes};
+use super::finish::durable;
+use super::finish::lineage;
+use super::finish::settings::{KeptLine, RecoverySettings};
+use super::place::beneath;
+use super::place::claim::Claimed;
+use super::place::in_place::{Inventory, needs_link, remember};
+use super::place::layout::{Condition, Layout, new_marker};
+use super::{ArchiveMode, Method};
+use crate::frames::{Chain, FrameReader};
+use crate::server::control::CONTROL_PATH;
 
 /// Name under which `pg_control` is written before it is renamed.
-const CONTROL_TEMPORARY: &str = "pg_control.pgstrata";
+const CONTROL_TEMPORARY: &str = "global/pg_control.pgstrata";
 
 const AUTO_CONF: &str = "postgresql.auto.conf";
 
@@ -66,11 +71,11 @@ pub struct RestoreReport {
     pub read_bytes: u64,
     /// Files and directories removed because they do not belong.
     pub removed: u64,
-    /// Who made which part of a restore that was shared.
-    pub shares: Vec<ShareMade>,
     /// How long it took, in seconds.
     pub seconds: f64,
-    /// What the user should know.
+    /// Whether the restored server archives.
+    pub archive_mode: ArchiveMode,
+    /// What the user should know, what the plan says included.
     pub notes: Vec<String>,
 }
 
@@ -78,33 +83,43 @@ pub struct RestoreReport {
 ///
 /// # Errors
 /// Whatever stops it; the destination then cannot be started, and the same restore can be run again.
-pub async fn execute(
-    repository: &Repository,
-    plan: &RestorePlan,
-    progress: &Progress,
-) -> Result<RestoreReport> {
+pub async fn execute(plan: &RestorePlan, progress: &Progress) -> Result<RestoreReport> {
     let started = Instant::now();
-    let source = Source {
-        repository: repository.clone(),
-        cluster: plan.inner.cluster.clone(),
-        runtime: Handle::current(),
-    };
     progress.set_total(match plan.method {
         Method::Delta => plan.write_bytes.max(plan.existing_bytes),
-        Method::Overlay | Method::OldestFirst => plan.write_bytes,
+        Method::Overlay => plan.write_bytes,
     });
     let task = Restore {
-        source,
+        chain: Chain::new(&plan.inner.cluster, plan.inner.chain.clone()),
         plan: plan.inner.clone(),
         timeline: plan.timeline,
         progress: progress.clone(),
-        done: Done::default(),
+        done: Tally::default(),
         kept_settings: Vec::new(),
     };
+    let restoring = say_what_is_needed(plan).await;
     let done = tokio::task::spawn_blocking(move || task.run());
-    let done = done
-        .await
-        .map_err(|e| Error::new(Kind::Interrupted, format!("the restore was stopped: {e}")))??;
+    let done = done.await.unwrap_or_else(|e| {
+        let what = format!("the restore was stopped: {e}");
+        Err(Error::new(Kind::Interrupted, what))
+    });
+    let (mut done, unsaid) = match (done, restoring) {
+        (Ok(done), Ok(restoring)) => {
+            restoring.copied().await;
+            (done, None)
+        }
+        (Ok(done), Err(error)) => (done, Some(error)),
+        (Err(error), restoring) => {
+            if let Ok(restoring) = restoring {
+                restoring.failed().await;
+            }
+            let (cluster, chain) = (&plan.inner.cluster, &plan.inner.chain);
+            return Err(catalog::unless_removed(cluster, chain, error).await);
+        }
+    };
+    done.notes.extend(unsaid.map(|error| {
+        format!("the repository does not know of this restore: do not expire before recovery has ended ({error})")
+    }));
     let reading = progress.read();
     Ok(RestoreReport {
         label: plan.label.clone(),
@@ -116,42 +131,57 @@ pub async fn execute(
         method: plan.method,
         read_bytes: done.read_bytes,
         removed: done.removed,
-        shares: done.shares,
         seconds: started.elapsed().as_secs_f64(),
-        notes: done.notes,
+        archive_mode: plan.archive_mode,
+        notes: plan.notes.iter().cloned().chain(done.notes).collect(),
     })
 }
 
+/// So that what the restore needs is not expired before recovery has ended.
+async fn say_what_is_needed(plan: &RestorePlan) -> Result<Restoring> {
+    let record = RestoreRecord {
+        layers: plan.inner.chain.iter().map(|l| l.reference()).collect(),
+        start_lsn: plan.wal.start_lsn,
+        timeline: plan.timeline.get(),
+        host: host_name(),
+        pid: std::process::id(),
+        directory: plan.directory.display().to_string(),
+        started_at: Timestamp::now(),
+        written_by: WRITTEN_BY.to_owned(),
+    };
+    Restoring::begin(&plan.inner.cluster, &record).await
+}
+
 struct Restore {
-    source: Source,
+    chain: Chain,
     plan: PlanInner,
     timeline: TimelineId,
     progress: Progress,
-    done: Done,
-    kept_settings: Vec<String>,
+    done: Tally,
+    kept_settings: Vec<KeptLine>,
 }
 
 /// What has been done so far.
 #[derive(Debug, Default)]
-struct Done {
+struct Tally {
     files: u64,
     frames: u64,
     written_bytes: u64,
     read_bytes: u64,
     removed: u64,
-    shares: Vec<ShareMade>,
     notes: Vec<String>,
 }
 
 impl Restore {
-    fn run(mut self) -> Result<Done> {
+    fn run(mut self) -> Result<Tally> {
         let label = self.plan.chain[0].label.to_string();
         let layout = self.plan.layout.clone();
         let condition = inspect(
             &layout,
-            &self.plan.cluster,
+            &self.plan.cluster.name,
             &self.plan.chain[0],
-            self.plan.options.method,
+            &self.plan.options,
+            &self.plan.links,
         )?;
         if condition == Condition::Complete {
             Claimed::reopen(&layout)?.unmark()?;
@@ -162,17 +192,24 @@ impl Restore {
         }
         let mut marker = new_marker(
             &layout,
-            self.source.cluster.as_str(),
+            self.chain.cluster.name.as_str(),
             &label,
+            self.plan.options.asked(),
             Timestamp::now(),
         );
         let claimed = if condition == Condition::Existing {
             let identity = &self.plan.chain[0].manifest.cluster;
-            let found = remember(&self.plan.options, identity, &layout.data)?;
+            let found = remember(
+                &self.plan.options,
+                self.plan.archive_mode,
+                &self.plan.links,
+                identity,
+                &layout.data,
+            )?;
             self.kept_settings.clone_from(&found.kept_settings);
             marker.in_place = Some(found);
-            let claimed = Claimed::claim_in_place(&layout, &marker)?;
-            self.remove_strays(&layout)?;
+            let claimed = Claimed::claim_in_place(&layout, &marker, &self.plan.seen)?;
+            self.remove_strays(&layout, &claimed)?;
             claimed
         } else {
             Claimed::claim(&layout, &marker)?
@@ -184,26 +221,29 @@ impl Restore {
                 "the layer holds no postgresql.conf: the configuration of its server lies elsewhere".to_owned(),
             );
         }
+        if claimed.belongs_to_root()? {
+            self.done.notes.push(
+                "all files belong to root, as the target directory does: PostgreSQL does not start as root, so give them \
+                 to its user (chown -R)"
+                    .to_owned(),
+            );
+        }
         durable::sync(&claimed.roots)?;
-        self.write_control(&claimed)?;
+        self.place_control(&claimed)?;
         claimed.unmark()?;
         Ok(self.done)
     }
 
     /// Removes what the layer does not have.
-    fn remove_strays(&mut self, layout: &Layout) -> Result<()> {
+    fn remove_strays(&mut self, layout: &Layout, claimed: &Claimed) -> Result<()> {
         let identity = &self.plan.chain[0].manifest.cluster;
         let inventory = Inventory::of(layout, &prefixes(layout), identity)?;
-        let newest = &self.plan.chain[..1];
-        let source = &self.source;
-        let entries =
-            ChainEntries::new(&source.repository, &source.cluster, newest, &source.runtime);
+        let entries = self.chain.newest().entries().into_iter();
         let belongs = entries
-            .into_iter()
             .flatten()
             .map(|entry| entry.map(|entry| (entry.path, entry.kind)));
         self.done.removed =
-            inventory.remove_strays(belongs, identity, &layout.directories()[1..])?;
+            inventory.remove_strays(belongs, &claimed.roots, &self.plan.links, identity)?;
         Ok(())
     }
 
@@ -217,24 +257,13 @@ impl Restore {
         let layer = Arc::clone(&self.plan.chain[0]);
         let manifest = &layer.manifest;
         let system_identifier = manifest.cluster.system_identifier;
-        let listing = match self.plan.options.method {
-            // Its checksums come from pages written once.
-            Method::OldestFirst => None,
-            Method::Overlay | Method::Delta => Some(Listing::Manifest(ManifestSink::create(
-                claimed,
-                self.plan.major,
-                system_identifier,
-            )?)),
-        };
+        let listing = ManifestSink::create(claimed, self.plan.major, system_identifier)?;
         let progress = self.progress.clone();
         let writer = Writer::new(&claimed.roots, prefixes(layout), listing, &progress)?;
         if let Some(wal) = &layout.wal {
             self.link(claimed, &writer, "pg_wal", wal)?;
         }
-        match self.plan.options.shares {
-            Some(options) => self.share_files(claimed, &writer, options)?,
-            None => self.write_files(&writer, condition)?,
-        }
+        self.write_files(&writer, condition)?;
         for directory in ["pg_wal"]
             .iter()
             .chain(empty_wal_directories(self.plan.major))
@@ -244,12 +273,6 @@ impl Restore {
         self.write_wal(&writer)?;
         self.write_label_and_map(claimed, &writer, layout)?;
         self.write_settings(claimed, &writer)?;
-        let control = manifest.pg_control_bytes()?;
-        writer.list(
-            "global/pg_control",
-            manifest.finished_at.as_second(),
-            FileChecksum::of(&control),
-        )?;
         let mode = if writer.group_access() { 0o750 } else { 0o700 };
         for root in &claimed.roots {
             let about = || {
@@ -262,6 +285,7 @@ impl Restore {
                 .set_permissions(fs::Permissions::from_mode(mode))
                 .context(about)?;
         }
+        self.prepare_control(claimed, &writer)?;
         self.done.written_bytes += writer.written_bytes();
         writer.finish(WalRange {
             timeline: manifest.timeline,
@@ -270,67 +294,36 @@ impl Restore {
         })
     }
 
-    /// All files of the index, with the help of other processes.
-    fn share_files(
-        &mut self,
-        claimed: &Claimed,
-        writer: &Writer<'_>,
-        options: SharedOptions,
-    ) -> Result<()> {
-        let lead = Lead {
-            source: &self.source,
-            plan: &self.plan,
-            progress: &self.progress,
-            claimed,
-            writer,
-        };
-        let led = lead.run(&options)?;
-        (self.done.files, self.done.frames) = (led.files, led.frames);
-        self.done.written_bytes = led.written_bytes;
-        self.done.notes.extend(led.notes);
-        self.done.shares = led.shares;
-        Ok(())
-    }
-
     /// All files of the index.
     fn write_files(&mut self, writer: &Writer<'_>, condition: &Condition) -> Result<()> {
-        let (source, chain) = (&self.source, &self.plan.chain);
+        let chain = &self.chain;
         let frames = AtomicU64::new(0);
-        let reading = Reading {
-            source,
+        let reader = FrameReader {
             chain,
             progress: &self.progress,
-            workers: self.plan.options.jobs,
+            workers: limits::workers(self.plan.options.jobs),
             frames: &frames,
         };
-        if self.plan.options.method == Method::OldestFirst {
-            self.done.files = oldest_first::write(&reading, writer)?;
-            self.done.frames = frames.into_inner();
-            return Ok(());
-        }
         let mut comparison = (*condition == Condition::Existing).then(|| {
-            let digests = ChainDigests::new(
-                &source.repository,
-                &source.cluster,
-                chain.clone(),
-                &source.runtime,
-            );
-            Comparison::new(writer, digests, self.plan.options.jobs, &self.progress)
+            Comparison::new(
+                writer,
+                chain.digests(),
+                limits::workers(self.plan.options.jobs),
+                &self.progress,
+            )
         });
         let mut files = 0;
-        writer.write_frames(&reading, |window| {
-            let streams =
-                ChainEntries::new(&source.repository, &source.cluster, chain, &source.runtime);
-            for planned in Overlay::new(streams) {
+        writer.write_frames(&reader, |wanted| {
+            for planned in Overlay::new(chain.entries()) {
                 let (file, entries) = planned?;
                 files += 1;
                 match &mut comparison {
-                    None => writer.begin(file, |frame| window.push(frame))?,
+                    None => writer.begin(file, |frame| wanted.push(frame))?,
                     Some(comparison) => {
-                        comparison.begin(file, &entries, |frame| window.push(frame))?;
+                        comparison.begin(file, &entries, |frame| wanted.push(frame))?;
                     }
                 }
-                window.end_file()?;
+                wanted.end_file()?;
             }
             Ok(())
         })?;
@@ -344,16 +337,20 @@ impl Restore {
     /// `pg_verifybackup` and, restored without recovery settings, stands on its own.
     fn write_wal(&self, writer: &Writer<'_>) -> Result<()> {
         let size = self.plan.segment_size;
+        let runtime = &self.chain.runtime;
+        let archive = runtime.block_on(Archive::load(&self.chain.cluster))?;
         for &(timeline, first, last) in &self.plan.wal_parts {
             for number in first..=last {
-                let name = WalSegment { timeline, number }.file_name(size);
-                let fetch = archived_file(
-                    &self.source.repository,
-                    &self.source.cluster,
-                    timeline,
-                    &name,
-                );
-                let contents = self.source.runtime.block_on(fetch)?;
+                let segment = WalSegment { timeline, number };
+                let name = segment.file_name(size);
+                let fetch = archive.contents(ArchiveFile::Segment(segment));
+                let contents = runtime.block_on(fetch).map_err(|e| match e.kind() {
+                    Kind::NotFound => Error::new(
+                        Kind::WalMissing,
+                        format!("WAL segment {name} is not in the archive"),
+                    ),
+                    _ => e,
+                })?;
                 if u64::try_from(contents.len()).ok() != Some(size.get()) {
                     return Err(Error::new(
                         Kind::Damaged,
@@ -414,21 +411,23 @@ impl Restore {
         writer.write_whole("tablespace_map", text.as_bytes(), true)
     }
 
-    fn link(
-        &self,
-        claimed: &Claimed,
-        writer: &Writer<'_>,
-        path: &str,
-        to: &std::path::Path,
-    ) -> Result<()> {
-        let link = claimed.roots[0].path.join(path);
-        let about = || format!("could not create the link \"{}\"", link.display());
-        if !needs_link(&link, to)? {
+    fn link(&self, claimed: &Claimed, writer: &Writer<'_>, path: &str, to: &Path) -> Result<()> {
+        let data = &claimed.roots[0];
+        let about = || {
+            format!(
+                "could not create the link \"{}\"",
+                data.path.join(path).display()
+            )
+        };
+        if !needs_link(data, path, to)? {
             return Ok(());
         }
-        std::os::unix::fs::symlink(to, &link).context(about)?;
+        beneath::link(&data.dir, Path::new(path), to).context(about)?;
         if let Some((user, group)) = writer.owner() {
-            std::os::unix::fs::lchown(&link, Some(user.as_raw()), Some(group.as_raw()))
+            let (above, name) = beneath::parent(&data.dir, Path::new(path)).context(about)?;
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            chownat(&above, name, Some(user), Some(group), flags)
+                .map_err(io::Error::from)
                 .context(about)?;
         }
         Ok(())
@@ -447,36 +446,37 @@ impl Restore {
             restore_command: &options.restore_command,
             in_place_tablespaces: self.plan.chain[0].manifest.tablespaces_in_place(),
             kept: &self.kept_settings,
+            archiving_off: self.plan.archive_mode == ArchiveMode::Off,
         };
-        let root = &claimed.roots[0].path;
-        let path = root.join(AUTO_CONF);
-        let about = || format!("could not read \"{}\"", path.display());
-        let old = match fs::read(&path) {
-            Ok(bytes) => {
-                fs::remove_file(&path).context(about)?;
-                bytes
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(e) => return Err(e).context(about),
-        };
-        let new = settings.rewrite(&String::from_utf8_lossy(&old));
-        writer.write_whole(AUTO_CONF, new.as_bytes(), true)?;
+        let root = &claimed.roots[0];
+        let about = || format!("could not read \"{}\"", root.path.join(AUTO_CONF).display());
+        let path = Path::new(AUTO_CONF);
+        let old = beneath::read(&root.dir, path).context(about)?;
+        if old.is_some() {
+            beneath::remove_file(&root.dir, path).context(about)?;
+        }
+        let old = old.unwrap_or_default();
+        writer.write_whole(AUTO_CONF, &settings.rewrite(&old), true)?;
         if let Some(signal) = settings.signal() {
             writer.write_whole(signal.name(), b"", false)?;
         }
         Ok(())
     }
 
-    /// Makes the directory one that a server starts from.
-    fn write_control(&self, claimed: &Claimed) -> Result<()> {
+    /// Writes `pg_control` beside its place, and the lineage, which tells this very file from others.
+    fn prepare_control(&mut self, claimed: &Claimed, writer: &Writer<'_>) -> Result<()> {
         let root = &claimed.roots[0];
-        let global = root.path.join("global");
-        let temporary = global.join(CONTROL_TEMPORARY);
-        let about = || format!("could not write \"{}\"", temporary.display());
+        let about = || {
+            let path = root.path.join(CONTROL_TEMPORARY);
+            format!("could not write \"{}\"", path.display())
+        };
         let contents = self.plan.chain[0].manifest.pg_control_bytes()?;
-        let mut file = File::create_new(&temporary).context(about)?;
+        let temporary = Path::new(CONTROL_TEMPORARY);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mut file =
+            beneath::open(&root.dir, temporary, flags, Mode::RUSR | Mode::WUSR).context(about)?;
         file.write_all(&contents).context(about)?;
-        let status = fs::metadata(&root.path).context(about)?;
+        let status = root.dir.metadata().context(about)?;
         let mode = if status.permissions().mode() & 0o050 == 0 {
             0o600
         } else {
@@ -484,13 +484,25 @@ impl Restore {
         };
         file.set_permissions(fs::Permissions::from_mode(mode))
             .context(about)?;
-        super::writes::give_to_owner(&file, root).context(about)?;
+        super::copy::write::give_to_owner(&file, root).context(about)?;
         file.sync_all().context(about)?;
-        let control = global.join("pg_control");
-        fs::rename(&temporary, &control)
-            .context(|| format!("could not rename \"{}\"", temporary.display()))?;
-        File::open(&global)
-            .and_then(|directory| directory.sync_all())
-            .context(|| format!("could not fsync \"{}\"", global.display()))
+        let layer = &self.plan.chain[0];
+        let lineage = lineage::write(layer, &root.path, &file)?;
+        let modified = layer.manifest.finished_at.as_second();
+        for (path, contents) in [(CONTROL_PATH, &contents), (FILE_NAME, &lineage)] {
+            writer.list(path, modified, FileChecksum::of(contents))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the directory one that a server starts from.
+    fn place_control(&self, claimed: &Claimed) -> Result<()> {
+        let root = &claimed.roots[0];
+        beneath::rename(
+            &root.dir,
+            Path::new(CONTROL_TEMPORARY),
+            OsStr::new("pg_control"),
+        )
+        .context(|| format!("could not rename \"{CONTROL_TEMPORARY}\""))
     }
 }

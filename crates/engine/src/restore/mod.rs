@@ -8,40 +8,22 @@
 //! from 4 to 32 jobs, 2 MiB each from there on), two windows of 32 768 planned frames (about 8 MB each), an index part for
 //! each layer of the chain, and 48 bytes for every 50 archived WAL segments or so.
 
-mod archived;
-mod compare;
-mod destination;
-mod durable;
+mod copy;
+mod decide;
 mod execute;
-mod in_place;
-mod inventory;
-mod oldest_first;
-mod plan;
-mod queue;
-pub(crate) mod reads;
-mod region;
-mod select;
-mod settings;
-mod shares;
-pub mod target;
-mod writes;
+mod finish;
+mod place;
 
 use std::path::PathBuf;
 
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
-use serde::Serialize;
-use tokio::runtime::Handle;
+use serde::{Deserialize, Serialize};
 
-use crate::repository::Repository;
-use crate::shares::SharedOptions;
-
-pub use destination::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};
+pub use decide::plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
+pub use decide::target::{Target, TargetAction, TimelineChoice};
 pub use execute::{RestoreReport, execute};
-pub use plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
-pub use shares::{HelpOptions, ShareMade, help};
-pub use target::{Target, TargetAction, TimelineChoice};
-pub(crate) use writes::pages_of;
+pub use finish::settings::KeptLine;
+pub use place::layout::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};
 
 /// What to restore, how far, and to where.
 #[derive(Clone, Debug)]
@@ -50,6 +32,8 @@ pub struct RestoreOptions {
     pub label: Option<Label>,
     /// How far to recover.
     pub target: Target,
+    /// For [`Target::None`], and then needed: the server may go on with the timeline of its source.
+    pub same_timeline: bool,
     /// Along which timeline; `None` is PostgreSQL's default for the target.
     pub timeline: Option<TimelineChoice>,
     /// Whether a transaction or record exactly at the target is still replayed.
@@ -68,8 +52,50 @@ pub struct RestoreOptions {
     pub jobs: usize,
     /// How what is there and what is in the layers come together.
     pub method: Method,
-    /// Whether other processes may restore some of the files; for [`Method::Overlay`] alone.
-    pub shares: Option<SharedOptions>,
+    /// Whether the restored server archives; `None`: not, unless it is the very cluster that is changed in place.
+    pub archive_mode: Option<ArchiveMode>,
+    /// What the user vouches for.
+    pub vouched: Vouched,
+}
+
+impl RestoreOptions {
+    /// What of these options shows in what is restored, beside the layer and the directories.
+    fn asked(&self) -> String {
+        let inclusive = if self.inclusive { "" } else { ", exclusive" };
+        let timeline = self
+            .timeline
+            .map_or("default".to_owned(), |one| one.to_string());
+        let action = self.action.as_str();
+        let archive_mode = match self.archive_mode {
+            Some(ArchiveMode::Keep) => "keep",
+            Some(ArchiveMode::Off) | None => "off",
+        };
+        format!(
+            "{}{inclusive}, timeline {timeline}, then {action}, archive mode {archive_mode}, WAL by {:?}",
+            self.target, self.restore_command
+        )
+    }
+}
+
+/// What whoever restores knows, and the program cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vouched {
+    /// Layers that cannot be read may be passed over.
+    pub skip_damaged: bool,
+    /// No server runs on the data directory, though that cannot be seen from here.
+    pub server_is_stopped: bool,
+    /// The links of the data directory lead to directories of this cluster alone.
+    pub links_are_own: bool,
+}
+
+/// What a restored server does with `archive_mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ArchiveMode {
+    /// It archives nothing.
+    Off,
+    /// What the layer's configuration says.
+    Keep,
 }
 
 /// Ways to get from layers to files.
@@ -81,15 +107,4 @@ pub enum Method {
     Overlay,
     /// Onto a stopped cluster of the same system identifier: only what differs is fetched and written.
     Delta,
-    /// Into an empty directory, one layer after the other, as tools without an overlay do. For measuring what that
-    /// costs; writes no `backup_manifest`.
-    OldestFirst,
-}
-
-/// Where the objects of a cluster are, for threads that are not part of the runtime.
-#[derive(Clone, Debug)]
-pub(crate) struct Source {
-    pub(crate) repository: Repository,
-    pub(crate) cluster: ClusterName,
-    pub(crate) runtime: Handle,
 }

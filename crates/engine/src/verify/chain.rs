@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use pgstrata_layer::entry::{EntryKind, FileEntry};
 use pgstrata_layer::overlay::{FilePlan, Merge, chain_of, plan_file};
-use tokio::runtime::Handle;
+use pgstrata_store::blocking::blocking;
+use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::error::{Error, Result};
 
 use super::{FindingKind, Verifier};
-use crate::blocking::blocking;
-use crate::catalog::{Catalog, ChainEntries, Layer};
-use crate::error::{Error, Result};
+use crate::frames::Chain;
 
 /// Complaints of one chain that are listed.
 const MOST_COMPLAINTS: usize = 100;
@@ -18,7 +18,7 @@ impl Verifier {
     /// Plans the restore of every file of `layer`, as a restore would.
     pub(super) async fn overlay(&self, catalog: &Catalog, layer: &Arc<Layer>) -> Result<()> {
         let label = &layer.label;
-        let key = self.cluster.manifest_key(label);
+        let key = self.cluster.name.manifest_key(label);
         let chain: Vec<Arc<Layer>> = match catalog.chain(label) {
             Ok(chain) => chain.into_iter().map(|l| Arc::new(l.clone())).collect(),
             // Further down the chain than the link that was checked for this layer.
@@ -28,12 +28,11 @@ impl Verifier {
                 return Ok(());
             }
         };
-        let (repository, cluster) = (self.repository.clone(), self.cluster.clone());
-        let (runtime, progress) = (Handle::current(), self.progress.clone());
+        let chain = Chain::new(&self.cluster, chain);
+        let progress = self.progress.clone();
         let complaints = blocking(move || {
-            let entries = ChainEntries::new(&repository, &cluster, &chain, &runtime);
             let mut complaints = Vec::new();
-            for merged in Merge::new(entries) {
+            for merged in Merge::new(chain.entries()) {
                 match merged.and_then(|entries: Vec<Option<FileEntry>>| check_file(&entries)) {
                     Ok(()) => {}
                     Err(error) => complaints.push(error),
@@ -83,7 +82,7 @@ fn check_plain(plan: &FilePlan, chain: &[(usize, &FileEntry)]) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(
-        crate::error::Kind::Damaged,
+        pgstrata_store::error::Kind::Damaged,
         format!(
             "file \"{}\" is put together from files of other contents",
             plan.path

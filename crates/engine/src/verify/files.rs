@@ -7,11 +7,12 @@ use pgstrata_layer::digest::ContentHasher;
 use pgstrata_layer::entry::{FileEntry, FrameRef};
 use pgstrata_layer::frame::FrameDecoder;
 use pgstrata_pgdata::relation::BLOCK_SIZE;
+use pgstrata_store::catalog::hex;
+use pgstrata_store::error::{Error, Kind, Result};
 
 use super::Verifier;
-use super::layer::Reading;
-use crate::catalog::hex;
-use crate::error::{Error, Kind, Result};
+use super::layer::LayerCheck;
+use crate::frames::fetch_frame;
 
 /// A file being put together from its frames, in order of block.
 struct Whole {
@@ -25,7 +26,7 @@ impl Verifier {
     /// Decodes each of `files` and compares it with the digest in its entry.
     pub(super) async fn files(
         &self,
-        reading: &mut Reading,
+        reading: &mut LayerCheck,
         files: Vec<Arc<FileEntry>>,
     ) -> Result<()> {
         let this = &*reading;
@@ -33,8 +34,8 @@ impl Verifier {
             .map(|entry| async move {
                 let outcome = self.file(this, &entry).await;
                 let key = match entry.frames.first() {
-                    Some(frame) => self.cluster.pack_key(&this.layer.label, frame.pack),
-                    None => self.cluster.manifest_key(&this.layer.label),
+                    Some(frame) => self.cluster.name.pack_key(&this.layer.label, frame.pack),
+                    None => self.cluster.name.manifest_key(&this.layer.label),
                 };
                 self.found(&this.layer.label, &key, outcome).await
             })
@@ -49,7 +50,7 @@ impl Verifier {
         Ok(())
     }
 
-    async fn file(&self, reading: &Reading, entry: &Arc<FileEntry>) -> Result<()> {
+    async fn file(&self, reading: &LayerCheck, entry: &Arc<FileEntry>) -> Result<()> {
         let mut whole = Whole {
             hasher: ContentHasher::new(),
             decoder: FrameDecoder::new()?,
@@ -58,14 +59,9 @@ impl Verifier {
         };
         let doing = |error: Error| error.while_doing(format!("file \"{}\"", entry.path));
         for frame in &entry.frames {
-            let key = self.cluster.pack_key(&reading.layer.label, frame.pack);
-            let range = frame.offset..frame.offset + u64::from(frame.length);
             // What is wrong with the pack as such was said when it was read.
-            let stored = self
-                .repository
-                .get_range(&key, range)
-                .await
-                .map_err(doing)?;
+            let stored = fetch_frame(&self.cluster, &reading.layer.label, frame).await;
+            let stored = stored.map_err(doing)?;
             whole.take(entry, frame, &stored).map_err(doing)?;
         }
         whole.finish(entry).map_err(doing)

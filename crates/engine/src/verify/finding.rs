@@ -3,22 +3,13 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
+use pgstrata_store::error::{Error, Kind};
 use serde::Serialize;
 
-use crate::error::{Error, Kind};
+use crate::health::Severity;
 
 /// More than this nobody reads.
 const MOST_FINDINGS: usize = 10_000;
-
-/// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Severity {
-    /// Restores work; somebody should look.
-    Warning,
-    /// A restore of the layer, or of one that stands on it, fails or loses something.
-    Error,
-}
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -34,8 +25,10 @@ pub enum FindingKind {
     Unsupported,
     /// The layer does not fit those it stands on.
     BrokenChain,
-    /// WAL between the layer's start and its stop is not in the archive, or damaged there.
-    Wal,
+    /// WAL that a restore needs is not in the archive.
+    WalMissing,
+    /// WAL that a restore needs is damaged in the archive.
+    WalDamaged,
     /// Pages that were corrupt in the cluster when they were read.
     CorruptPages,
     /// An object that no manifest names.
@@ -90,7 +83,7 @@ impl FindingKind {
             Self::Unreadable => "look at the store: its permissions, its disk, its log",
             Self::Unsupported => "use the version of pgstrata that wrote it",
             Self::BrokenChain => "take a full backup now: the layer cannot be restored",
-            Self::Wal => {
+            Self::WalMissing | Self::WalDamaged => {
                 "if the segment is still in the server's pg_wal or in another archive, run \
                  archive-push for it; otherwise take a full backup now"
             }
@@ -124,22 +117,7 @@ impl Findings {
         object: impl Into<String>,
         message: impl Into<String>,
     ) {
-        self.add_as(
-            kind.severity(),
-            kind,
-            (layer.to_string(), object.into()),
-            message.into(),
-        );
-    }
-
-    /// Adds a finding that is worse, or less bad, than its kind usually is.
-    pub(super) fn add_as(
-        &self,
-        severity: Severity,
-        kind: FindingKind,
-        (layer, object): (String, String),
-        message: String,
-    ) {
+        let (object, message) = (object.into(), message.into());
         let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = collected.findings.len() >= MOST_FINDINGS
             || !collected.seen.insert((object.clone(), message.clone()));
@@ -147,9 +125,9 @@ impl Findings {
             return;
         }
         collected.findings.push(Finding {
-            severity,
+            severity: kind.severity(),
             kind,
-            layer,
+            layer: layer.to_string(),
             object,
             message,
             hint: kind.hint(),

@@ -9,19 +9,19 @@ use pgstrata_layer::claim;
 use pgstrata_layer::entry::FileEntry;
 use pgstrata_layer::index::{IndexReader, digests_of};
 use pgstrata_layer::manifest::IndexPartRef;
+use pgstrata_store::blocking::blocking;
+use pgstrata_store::catalog::Layer;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::repository::ObjectInfo;
 
-use super::packs::{BATCH_FRAMES, Batch, Wanted};
+use super::packs::{BATCH_FRAMES, Batch, ExpectedFrame};
 use super::{FindingKind, VerifiedLayer, Verifier};
-use crate::blocking::blocking;
-use crate::catalog::Layer;
-use crate::error::{Error, Kind, Result};
-use crate::repository::ObjectInfo;
 
 /// Index and digest parts fetched ahead, at most 9 MiB each.
 const PARTS_AHEAD: usize = 2;
 
 /// What is known of a layer while its objects are read.
-pub(super) struct Reading {
+pub(super) struct LayerCheck {
     pub(super) layer: Arc<Layer>,
     pub(super) layer_id: [u8; 16],
     pub(super) verified: VerifiedLayer,
@@ -31,14 +31,14 @@ pub(super) struct Reading {
 }
 
 /// One index part and its digest part, as fetched.
-struct Part {
+struct FetchedPart {
     number: u32,
     index: Option<Bytes>,
     digest: Option<Bytes>,
 }
 
 /// What decoding a part gave.
-struct Decoded {
+struct DecodedPart {
     batch: Batch,
     complaints: Vec<(PartObject, Error)>,
 }
@@ -52,7 +52,7 @@ enum PartObject {
 impl Verifier {
     /// Every object of `layer`.
     pub(super) async fn layer(&self, layer: &Arc<Layer>) -> Result<VerifiedLayer> {
-        let mut reading = Reading {
+        let mut reading = LayerCheck {
             layer: Arc::clone(layer),
             layer_id: layer.manifest.layer_id_bytes()?,
             verified: VerifiedLayer::default(),
@@ -61,8 +61,8 @@ impl Verifier {
         };
         self.claim(layer).await?;
         self.note_corrupt_pages(layer);
-        let prefix = self.cluster.layer_prefix(&layer.label);
-        self.note_strays(layer, &self.repository.list(&prefix).await?);
+        let prefix = self.cluster.name.layer_prefix(&layer.label);
+        self.note_strays(layer, &self.cluster.repository.list(&prefix).await?);
         let parts = layer.manifest.index.len();
         let numbers = 0..u32::try_from(parts).expect("a manifest is small");
         let mut fetched = futures::stream::iter(numbers)
@@ -84,8 +84,8 @@ impl Verifier {
 
     /// The claim decides who owns a label; a restore does not need it.
     async fn claim(&self, layer: &Layer) -> Result<()> {
-        let key = self.cluster.claim_key(&layer.label);
-        let got = self.repository.get(&key).await;
+        let key = self.cluster.name.claim_key(&layer.label);
+        let got = self.cluster.repository.get(&key).await;
         let Some(bytes) = self.found(&layer.label, &key, got).await? else {
             return Ok(());
         };
@@ -115,14 +115,14 @@ impl Verifier {
             first.path,
             first.reason
         );
-        let key = self.cluster.manifest_key(&layer.label);
+        let key = self.cluster.name.manifest_key(&layer.label);
         self.findings
             .add(FindingKind::CorruptPages, &layer.label, key, message);
     }
 
     fn note_strays(&self, layer: &Layer, objects: &[ObjectInfo]) {
         let parts = u32::try_from(layer.manifest.index.len()).unwrap_or(u32::MAX);
-        let prefix = self.cluster.layer_prefix(&layer.label);
+        let prefix = self.cluster.name.layer_prefix(&layer.label);
         for object in objects {
             let name = object.key[prefix.len()..].trim_start_matches('/');
             let numbered = |kind: &str, count: u32, key: &dyn Fn(u32) -> String| {
@@ -132,10 +132,12 @@ impl Verifier {
             let (cluster, label) = (&self.cluster, &layer.label);
             let known = name == "claim"
                 || name == "manifest"
-                || numbered("index-", parts, &|n| cluster.index_key(label, n))
-                || numbered("digest-", parts, &|n| cluster.digest_key(label, n))
+                || name == "committed"
+                || name.starts_with("beat-")
+                || numbered("index-", parts, &|n| cluster.name.index_key(label, n))
+                || numbered("digest-", parts, &|n| cluster.name.digest_key(label, n))
                 || numbered("pack-", layer.manifest.pack_count, &|n| {
-                    cluster.pack_key(label, n)
+                    cluster.name.pack_key(label, n)
                 });
             if !known {
                 let message = format!(
@@ -148,22 +150,22 @@ impl Verifier {
         }
     }
 
-    async fn fetch_part(&self, layer: &Layer, number: u32) -> Result<Part> {
+    async fn fetch_part(&self, layer: &Layer, number: u32) -> Result<FetchedPart> {
         let label = &layer.label;
-        let index_key = self.cluster.index_key(label, number);
-        let digest_key = self.cluster.digest_key(label, number);
+        let index_key = self.cluster.name.index_key(label, number);
+        let digest_key = self.cluster.name.digest_key(label, number);
         let (index, digest) = futures::join!(
-            self.repository.get(&index_key),
-            self.repository.get(&digest_key)
+            self.cluster.repository.get(&index_key),
+            self.cluster.repository.get(&digest_key)
         );
-        Ok(Part {
+        Ok(FetchedPart {
             number,
             index: self.found(label, &index_key, index).await?,
             digest: self.found(label, &digest_key, digest).await?,
         })
     }
 
-    async fn decode_part(&self, reading: &mut Reading, part: Part) -> Result<Batch> {
+    async fn decode_part(&self, reading: &mut LayerCheck, part: FetchedPart) -> Result<Batch> {
         let number = part.number;
         for object in [&part.index, &part.digest].into_iter().flatten() {
             let size = u64::try_from(object.len()).expect("usize has 64 bits");
@@ -179,8 +181,8 @@ impl Verifier {
         let label = &reading.layer.label;
         for (object, error) in decoded.complaints {
             let key = match object {
-                PartObject::Index => self.cluster.index_key(label, number),
-                PartObject::Digest => self.cluster.digest_key(label, number),
+                PartObject::Index => self.cluster.name.index_key(label, number),
+                PartObject::Digest => self.cluster.name.digest_key(label, number),
             };
             self.found::<()>(label, &key, Err(error)).await?;
         }
@@ -188,8 +190,13 @@ impl Verifier {
     }
 }
 
-fn decode(part: &Part, layer_id: [u8; 16], reference: &IndexPartRef, deep: bool) -> Decoded {
-    let mut decoded = Decoded {
+fn decode(
+    part: &FetchedPart,
+    layer_id: [u8; 16],
+    reference: &IndexPartRef,
+    deep: bool,
+) -> DecodedPart {
+    let mut decoded = DecodedPart {
         batch: Batch::default(),
         complaints: Vec::new(),
     };
@@ -237,7 +244,10 @@ fn decode(part: &Part, layer_id: [u8; 16], reference: &IndexPartRef, deep: bool)
 }
 
 /// The digest part, when its length is right.
-fn check_digest_length<'a>(part: &'a Part, reference: &IndexPartRef) -> Result<Option<&'a [u8]>> {
+fn check_digest_length<'a>(
+    part: &'a FetchedPart,
+    reference: &IndexPartRef,
+) -> Result<Option<&'a [u8]>> {
     let Some(digest) = &part.digest else {
         return Ok(None);
     };
@@ -261,7 +271,7 @@ fn add_entry(batch: &mut Batch, entry: FileEntry, digests: Option<Vec<u64>>, dee
         let own = digests
             .as_mut()
             .map(|all| all.by_ref().take(pages).collect());
-        batch.push(Wanted::new(&entry, position, own));
+        batch.push(ExpectedFrame::new(&entry, position, own));
     }
     if deep {
         batch.push_file(&entry);

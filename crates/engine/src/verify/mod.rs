@@ -2,7 +2,8 @@
 //!
 //! For each layer: its link to its parent, every object present, the checksums of
 //! manifest, index parts, digest parts and packs, every frame that the index names
-//! where the index says, and the WAL from start to stop. A deep verification also
+//! where the index says, and the WAL from start to stop; of all layers also the WAL
+//! from the first of them to the end of each timeline. A deep verification also
 //! decodes every frame, compares every page with its digest and its checksum and
 //! every plain file with its digest, and plans the restore of every file.
 //!
@@ -24,21 +25,20 @@ use std::sync::Arc;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
+use pgstrata_store::archive::Archive;
+use pgstrata_store::catalog::{self, Catalog, Layer, StoreTime, Unfinished};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::limits;
+use pgstrata_store::progress::Progress;
 use serde::Serialize;
 
-pub use finding::{Finding, FindingKind, Severity};
+pub use finding::{Finding, FindingKind};
 
-use crate::archive::Inspector;
-use crate::catalog::{Catalog, Layer, Unfinished};
-use crate::error::{Error, Kind, Result};
+pub use crate::health::Severity;
 use crate::info::{Leftover, stored_bytes};
-use crate::progress::Progress;
-use crate::repository::Repository;
 use finding::Findings;
 use wal::WalSeen;
-
-/// Version of [`VerifyReport`] as a document.
-pub const SCHEMA_VERSION: u32 = 1;
 
 /// Which layers to verify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,8 +83,6 @@ pub struct VerifiedLayer {
 /// What a verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
-    /// [`SCHEMA_VERSION`].
-    pub schema_version: u32,
     /// Whether pages were decoded.
     pub deep: bool,
     /// Layers verified, oldest first.
@@ -109,11 +107,18 @@ impl VerifyReport {
             .findings
             .iter()
             .filter(|finding| finding.severity == Severity::Error);
-        errors.fold(None, |worst, finding| match (worst, finding.kind) {
-            (Some(Kind::Damaged), _) => worst,
-            (_, FindingKind::Wal) => Some(Kind::WalMissing),
-            _ => Some(Kind::Damaged),
-        })
+        // Damage outweighs what a newer program can read, and that outweighs what is missing alone.
+        let weight = |kind: &Kind| match kind {
+            Kind::WalMissing => 0,
+            Kind::Unsupported => 1,
+            _ => 2,
+        };
+        let kinds = errors.map(|finding| match finding.kind {
+            FindingKind::WalMissing => Kind::WalMissing,
+            FindingKind::Unsupported => Kind::Unsupported,
+            _ => Kind::Damaged,
+        });
+        kinds.max_by_key(weight)
     }
 }
 
@@ -123,26 +128,34 @@ impl VerifyReport {
 /// `NotFound` when there is no such layer, or none at all; `Repository` when the
 /// repository cannot be reached; `Interrupted`. Damage is no error but a finding.
 pub async fn run(
-    repository: &Repository,
-    cluster: &ClusterName,
+    cluster: &ClusterRepository,
     options: &VerifyOptions,
     progress: Progress,
 ) -> Result<VerifyReport> {
-    let catalog = Catalog::load(repository, cluster).await?;
-    let verifier = Verifier {
-        repository: repository.clone(),
+    let catalog = Catalog::load(cluster).await?;
+    let (archive, lost) = match Archive::load(cluster).await {
+        Err(error) if error.kind() != Kind::Damaged => return Err(error),
+        Ok(archive) => (Some(archive), None),
+        Err(error) => (None, Some(error)),
+    };
+    let mut verifier = Verifier {
         cluster: cluster.clone(),
-        inspector: Inspector::new(repository, cluster).await?,
+        archive,
         deep: options.deep,
-        jobs: jobs(options.jobs),
+        jobs: limits::workers(options.jobs),
         progress,
         findings: Findings::default(),
     };
+    if let Some(error) = lost {
+        // Nobody restores without it, and no WAL can be judged.
+        let key = cluster.name.cluster_key();
+        let findings = &verifier.findings;
+        findings.add(FindingKind::Damaged, "", key, error.to_string());
+    }
     let layers = verifier.select(&catalog, &options.scope)?;
     let total = layers.iter().map(|layer| stored_bytes(layer)).sum();
     verifier.progress.set_total(total);
     let mut report = VerifyReport {
-        schema_version: SCHEMA_VERSION,
         deep: options.deep,
         ..VerifyReport::default()
     };
@@ -153,12 +166,16 @@ pub async fn run(
         if options.deep {
             verifier.overlay(&catalog, &layer).await?;
         }
-        verifier.wal(&layer, &mut seen).await?;
+        verifier.wal_of(&layer, &mut seen).await?;
         verified.label = layer.label.to_string();
         report.layers.push(verified);
     }
+    if options.scope == Scope::All {
+        verifier.promised_wal(&catalog, &mut seen).await?;
+    }
     report.wal_files = seen.read;
-    report.findings = verifier.findings.into_vec();
+    report.findings = std::mem::take(&mut verifier.findings).into_vec();
+    verifier.forget_removed(&catalog, &mut report).await?;
     report
         .findings
         .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -169,18 +186,11 @@ pub async fn run(
     Ok(report)
 }
 
-fn jobs(wanted: usize) -> usize {
-    match wanted {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        jobs => jobs,
-    }
-}
-
 /// One verification under way.
 struct Verifier {
-    repository: Repository,
-    cluster: ClusterName,
-    inspector: Inspector,
+    cluster: ClusterRepository,
+    /// `None` when the cluster's record is damaged.
+    archive: Option<Archive>,
     deep: bool,
     jobs: usize,
     progress: Progress,
@@ -194,7 +204,7 @@ impl Verifier {
             Scope::All => {
                 let none = catalog.layers.is_empty() && catalog.damaged.is_empty();
                 if none {
-                    return Err(nothing_to_verify(&self.cluster, &catalog.unfinished));
+                    return Err(nothing_to_verify(&self.cluster.name, &catalog.unfinished));
                 }
                 for (label, error) in &catalog.damaged {
                     self.note_damaged(label, error);
@@ -240,17 +250,17 @@ impl Verifier {
 
     fn note_damaged(&self, label: &Label, error: &Error) {
         let kind = FindingKind::of(error).unwrap_or(FindingKind::Damaged);
-        let key = self.cluster.manifest_key(label);
+        let key = self.cluster.name.manifest_key(label);
         self.findings.add(kind, label, key, error.to_string());
     }
 
     fn note_unfinished(&self, unfinished: &Unfinished) {
-        let leftover = Leftover::of(unfinished);
+        let leftover = Leftover::of(unfinished, StoreTime::by_this_host());
         if leftover.running == Some(true) {
             return;
         }
         let message = format!("has no manifest: {}", leftover.describe());
-        let key = self.cluster.layer_prefix(&unfinished.label);
+        let key = self.cluster.name.layer_prefix(&unfinished.label);
         self.findings
             .add(FindingKind::Unfinished, &unfinished.label, key, message);
     }
@@ -274,7 +284,7 @@ impl Verifier {
             }
             Some(_) => return,
         };
-        let key = self.cluster.manifest_key(&layer.label);
+        let key = self.cluster.name.manifest_key(&layer.label);
         self.findings
             .add(FindingKind::BrokenChain, &layer.label, key, complaint);
     }
@@ -290,10 +300,30 @@ impl Verifier {
         };
         if kind == FindingKind::Unreadable {
             // This object, or the whole repository? The latter says so here, and ends it.
-            self.repository.get(&self.cluster.cluster_key()).await?;
+            self.cluster
+                .repository
+                .get(&self.cluster.name.cluster_key())
+                .await?;
         }
         self.findings.add(kind, label, key, error.to_string());
         Ok(None)
+    }
+
+    /// An expiry may have removed layers while they were read: nothing is wrong with those.
+    async fn forget_removed(&self, catalog: &Catalog, report: &mut VerifyReport) -> Result<()> {
+        if report.failure().is_none() {
+            return Ok(());
+        }
+        let layers: Vec<Arc<Layer>> = catalog.layers.iter().cloned().map(Arc::new).collect();
+        for label in catalog::removed_since(&self.cluster, &layers).await? {
+            tracing::info!(%label, "the layer was removed while it was verified");
+            let prefix = format!("{}/", self.cluster.name.layer_prefix(&label));
+            report.findings.retain(|found| {
+                found.layer != label.as_str() && !found.object.starts_with(&prefix)
+            });
+            report.layers.retain(|layer| layer.label != label.as_str());
+        }
+        Ok(())
     }
 
     fn check_interrupted(&self) -> Result<()> {

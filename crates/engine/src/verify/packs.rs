@@ -8,12 +8,12 @@ use futures::StreamExt;
 use pgstrata_layer::entry::{EntryKind, FileEntry, FrameRef};
 use pgstrata_layer::frame::{FrameDecoder, split_checked};
 use pgstrata_layer::pack::verify_pack;
+use pgstrata_store::blocking::blocking;
+use pgstrata_store::error::{Error, Kind, Result};
 
-use super::layer::Reading;
+use super::layer::LayerCheck;
 use super::pages::PageRules;
 use super::{FindingKind, Verifier};
-use crate::blocking::blocking;
-use crate::error::{Error, Kind, Result};
 
 /// Frames gathered from the index before their packs are read: a few dozen packs, so
 /// that few are read twice, in about 20 MB.
@@ -30,14 +30,14 @@ const MOST_NAMES: usize = 5;
 const MOST_COMPLAINTS: usize = 20;
 
 /// A frame that the index says is in a pack.
-pub(super) struct Wanted {
+pub(super) struct ExpectedFrame {
     pub(super) entry: Arc<FileEntry>,
     position: usize,
     /// Digests of its pages, when they are to be compared.
     pub(super) digests: Option<Vec<u64>>,
 }
 
-impl Wanted {
+impl ExpectedFrame {
     pub(super) fn new(entry: &Arc<FileEntry>, position: usize, digests: Option<Vec<u64>>) -> Self {
         Self {
             entry: Arc::clone(entry),
@@ -55,12 +55,12 @@ impl Wanted {
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) frames: usize,
-    packs: BTreeMap<u32, Vec<Wanted>>,
+    packs: BTreeMap<u32, Vec<ExpectedFrame>>,
     pub(super) files: Vec<Arc<FileEntry>>,
 }
 
 impl Batch {
-    pub(super) fn push(&mut self, wanted: Wanted) {
+    pub(super) fn push(&mut self, wanted: ExpectedFrame) {
         self.frames += 1;
         let pack = wanted.frame().pack;
         self.packs.entry(pack).or_default().push(wanted);
@@ -94,7 +94,7 @@ struct PackOutcome {
 
 impl Verifier {
     /// Reads the packs of a batch, several at once, then its files.
-    pub(super) async fn batch(&self, reading: &mut Reading, batch: Batch) -> Result<()> {
+    pub(super) async fn batch(&self, reading: &mut LayerCheck, batch: Batch) -> Result<()> {
         let rules = Arc::new(PageRules::new(&reading.layer.manifest, self.deep));
         let this = &*reading;
         let mut outcomes = futures::stream::iter(batch.packs)
@@ -121,7 +121,7 @@ impl Verifier {
     }
 
     /// Packs of which no readable entry names a frame, and the number of bytes of all.
-    pub(super) async fn other_packs(&self, reading: &mut Reading) -> Result<()> {
+    pub(super) async fn other_packs(&self, reading: &mut LayerCheck) -> Result<()> {
         let missed = (0..reading.layer.manifest.pack_count)
             .filter(|number| !reading.packs.contains(number))
             .map(|number| (number, Vec::new()));
@@ -134,13 +134,13 @@ impl Verifier {
 
     async fn pack(
         &self,
-        reading: &Reading,
+        reading: &LayerCheck,
         number: u32,
-        wanted: Vec<Wanted>,
+        wanted: Vec<ExpectedFrame>,
         rules: Arc<PageRules>,
     ) -> Result<(u32, PackOutcome)> {
         let label = &reading.layer.label;
-        let key = self.cluster.pack_key(label, number);
+        let key = self.cluster.name.pack_key(label, number);
         if number >= reading.layer.manifest.pack_count {
             let count = reading.layer.manifest.pack_count;
             let message = format!("is named by the index, the manifest knows {count} packs");
@@ -158,7 +158,7 @@ impl Verifier {
         self.progress.add_stored(size);
         let layer_id = reading.layer_id;
         let outcome =
-            blocking(move || check_pack(&bytes, (layer_id, number), wanted, &rules)).await?;
+            blocking(move || check_pack(&bytes, layer_id, number, wanted, &rules)).await?;
         self.progress.add_pages(outcome.pages);
         let more = outcome.complaints.len().saturating_sub(MOST_COMPLAINTS);
         for (kind, message) in outcome.complaints.iter().take(MOST_COMPLAINTS) {
@@ -173,12 +173,12 @@ impl Verifier {
     }
 
     async fn fetch_pack(&self, key: &str) -> Result<Bytes> {
-        match self.repository.size(key).await? {
+        match self.cluster.repository.size(key).await? {
             Some(size) if size > MOST_PACK_BYTES => Err(Error::new(
                 Kind::Damaged,
                 format!("has {size} bytes: too many for a pack"),
             )),
-            _ => self.repository.get(key).await,
+            _ => self.cluster.repository.get(key).await,
         }
     }
 }
@@ -186,8 +186,9 @@ impl Verifier {
 /// The pack by itself, then every frame that is wanted of it.
 fn check_pack(
     bytes: &[u8],
-    (layer_id, number): ([u8; 16], u32),
-    mut wanted: Vec<Wanted>,
+    layer_id: [u8; 16],
+    number: u32,
+    mut wanted: Vec<ExpectedFrame>,
     rules: &PageRules,
 ) -> Result<PackOutcome> {
     let mut outcome = PackOutcome {
@@ -197,7 +198,7 @@ fn check_pack(
     let mut decoder = FrameDecoder::new()?;
     let mut raw = Vec::new();
     wanted.sort_unstable_by_key(|wanted| wanted.frame().offset);
-    let mut broken: Vec<Wanted> = Vec::new();
+    let mut broken: Vec<ExpectedFrame> = Vec::new();
     for wanted in wanted {
         let frame = wanted.frame();
         match read_frame(
@@ -255,7 +256,7 @@ fn read_frame(
     Ok(())
 }
 
-fn complaint(wanted: &Wanted, error: &Error) -> String {
+fn complaint(wanted: &ExpectedFrame, error: &Error) -> String {
     let frame = wanted.frame();
     let blocks = frame.runs.first().zip(frame.runs.last());
     let blocks = blocks.map_or_else(String::new, |(first, last)| {
@@ -268,7 +269,7 @@ fn complaint(wanted: &Wanted, error: &Error) -> String {
 }
 
 /// The first few files that need these frames.
-fn names(wanted: &[Wanted]) -> String {
+fn names(wanted: &[ExpectedFrame]) -> String {
     let mut paths: Vec<&str> = wanted.iter().map(|w| w.entry.path.as_str()).collect();
     paths.sort_unstable();
     paths.dedup();

@@ -10,7 +10,7 @@ use pgstrata_pgdata::page::{self, PageHeader, PageVerdict};
 use pgstrata_pgdata::relation::{BLOCK_SIZE, PathKind, RelSegment};
 
 use super::FindingKind;
-use super::packs::Wanted;
+use super::packs::ExpectedFrame;
 
 /// What is right for the pages of one layer.
 pub(super) struct PageRules {
@@ -42,7 +42,7 @@ impl PageRules {
     /// Checks the pages of a decoded frame; returns how many there are.
     pub(super) fn check_frame(
         &self,
-        wanted: &Wanted,
+        wanted: &ExpectedFrame,
         raw: &[u8],
         complaints: &mut Vec<(FindingKind, String)>,
     ) -> u64 {

@@ -1,13 +1,16 @@
-//! The WAL that a layer needs to become consistent.
+//! The WAL that a layer needs to become consistent, and the WAL with which restores go on from there.
 
 use std::collections::HashSet;
+use std::iter;
 
 use futures::StreamExt;
+use jiff::Timestamp;
 use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::error::{Kind, Result};
 
 use super::{FindingKind, Verifier};
-use crate::catalog::Layer;
-use crate::error::{Kind, Result};
+use crate::health;
 
 /// Files of the archive that were read; layers share them.
 #[derive(Debug, Default)]
@@ -18,18 +21,86 @@ pub(super) struct WalSeen {
 
 impl Verifier {
     /// Every segment from start to stop, and the history of the timeline.
-    pub(super) async fn wal(&self, layer: &Layer, seen: &mut WalSeen) -> Result<()> {
+    pub(super) async fn wal_of(&self, layer: &Layer, seen: &mut WalSeen) -> Result<()> {
         let manifest = &layer.manifest;
         let size = WalSegmentSize::try_from(u64::from(manifest.cluster.wal_segment_size))?;
         let range = manifest.start_lsn..manifest.stop_lsn;
         let segments = WalSegment::covering(manifest.timeline, range, size);
-        let mut files: Vec<ArchiveFile> = segments.map(ArchiveFile::Segment).collect();
-        if manifest.timeline != TimelineId::FIRST {
-            files.push(ArchiveFile::History(manifest.timeline));
+        let files = segments.map(ArchiveFile::Segment);
+        let history = history_of(manifest.timeline);
+        let why = format!("a restore of {} needs it to become consistent", layer.label);
+        self.read_wal(files.chain(history), layer, &why, seen).await
+    }
+
+    /// Every segment and history from the first layer to the end of each timeline; holes in between.
+    pub(super) async fn promised_wal(&self, catalog: &Catalog, seen: &mut WalSeen) -> Result<()> {
+        let Some(archive) = &self.archive else {
+            return Ok(());
+        };
+        let mut archived = archive.list(iter::empty()).await?;
+        match archive.read_histories(&mut archived).await {
+            // Named below, or by its layer.
+            Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {}
+            read => read?,
         }
-        files.retain(|file| seen.files.insert(*file));
+        for hole in health::holes(catalog, &archived, Timestamp::now()) {
+            let key = archive.key(ArchiveFile::Segment(hole.first));
+            let message = format!(
+                "{}: a restore of {} ends before it",
+                hole.describe(&archived),
+                hole.from.label
+            );
+            self.findings
+                .add(FindingKind::WalMissing, &hole.from.label, key, message);
+        }
+        for way in health::ways(catalog, &archived) {
+            let label = &way.layer.label;
+            let mut number = way
+                .layer
+                .manifest
+                .start_lsn
+                .segment(archived.segment_size());
+            let mut segments = Vec::new();
+            loop {
+                let start = WalSegment {
+                    timeline: way.layer.manifest.timeline,
+                    number,
+                };
+                let start = start.start_lsn(archived.segment_size());
+                let coverage = archived.coverage(&way.history, start, None);
+                for (timeline, first, last) in coverage.parts {
+                    let part = first..=last;
+                    segments.extend(part.map(|number| WalSegment { timeline, number }));
+                }
+                match archived.next_after(&way.history, coverage.missing.number) {
+                    Some(next) => number = next.number,
+                    None => break,
+                }
+            }
+            let timelines = way.history.entries().iter();
+            let histories = timelines.flat_map(|entry| history_of(entry.timeline));
+            let files = segments.into_iter().map(ArchiveFile::Segment);
+            let why = format!("a restore of {label} cannot get past it");
+            self.read_wal(files.chain(histories), way.layer, &why, seen)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Reads each of `files` that was not read before.
+    async fn read_wal(
+        &self,
+        files: impl Iterator<Item = ArchiveFile>,
+        layer: &Layer,
+        why: &str,
+        seen: &mut WalSeen,
+    ) -> Result<()> {
+        let Some(archive) = &self.archive else {
+            return Ok(());
+        };
+        let files: Vec<ArchiveFile> = files.filter(|file| seen.files.insert(*file)).collect();
         let mut outcomes = futures::stream::iter(files)
-            .map(|file| async move { (file, self.inspector.inspect(file).await) })
+            .map(|file| async move { (file, archive.inspect(file).await) })
             .buffer_unordered(self.jobs);
         while let Some((file, outcome)) = outcomes.next().await {
             self.check_interrupted()?;
@@ -40,22 +111,27 @@ impl Verifier {
                 }
                 Err(error) => error,
             };
-            match error.kind() {
-                Kind::NotFound | Kind::Damaged | Kind::Unsupported => {}
+            let kind = match error.kind() {
+                Kind::NotFound => FindingKind::WalMissing,
+                Kind::Damaged => FindingKind::WalDamaged,
+                Kind::Unsupported => FindingKind::Unsupported,
                 // This object, or the whole repository?
                 Kind::Repository => {
-                    self.repository.get(&self.cluster.cluster_key()).await?;
+                    let record = self.cluster.name.cluster_key();
+                    self.cluster.repository.get(&record).await?;
+                    FindingKind::Unreadable
                 }
                 _ => return Err(error),
-            }
-            let message = format!(
-                "a restore of {} needs it to become consistent: {error}",
-                layer.label
-            );
-            let key = self.inspector.key(file);
+            };
+            let message = format!("{why}: {error}");
             self.findings
-                .add(FindingKind::Wal, &layer.label, key, message);
+                .add(kind, &layer.label, archive.key(file), message);
         }
         Ok(())
     }
+}
+
+/// The history file of `timeline`; the first has none.
+fn history_of(timeline: TimelineId) -> Option<ArchiveFile> {
+    (timeline != TimelineId::FIRST).then_some(ArchiveFile::History(timeline))
 }

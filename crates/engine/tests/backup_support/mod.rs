@@ -17,12 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pgstrata_engine::backup::{self, BackupOptions, BackupReport, BackupType};
-use pgstrata_engine::catalog::{Catalog, ChainEntries, Layer};
-use pgstrata_engine::cluster::{ConnectionOptions, read_control};
-use pgstrata_engine::error::Result;
-use pgstrata_engine::progress::Progress;
-use pgstrata_engine::repository::Repository;
-use pgstrata_lab::cluster::{Cluster, Major};
+use pgstrata_engine::server::{ConnectionOptions, read_control};
 use pgstrata_layer::cluster::{ClusterRecord, FORMAT};
 use pgstrata_layer::entry::EntryKind;
 use pgstrata_layer::frame::FrameDecoder;
@@ -31,6 +26,12 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::overlay::Overlay;
 use pgstrata_layer::wal;
 use pgstrata_pgdata::{WalSegment, WalSegmentSize};
+use pgstrata_store::catalog::{Catalog, ChainEntries, Layer};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::Result;
+use pgstrata_store::progress::Progress;
+use pgstrata_store::repository::Repository;
+use pgstrata_testbed::cluster::{Cluster, Major};
 use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};
 
@@ -46,7 +47,7 @@ pub struct Scene {
 }
 
 /// Cluster settings that make small tests quick.
-pub fn server(major: Major) -> pgstrata_lab::cluster::Builder {
+pub fn server(major: Major) -> pgstrata_testbed::cluster::Builder {
     Cluster::builder(major)
         .checksums(true)
         .conf("wal_level", "replica")
@@ -75,6 +76,10 @@ impl Scene {
         }
     }
 
+    fn within(&self) -> ClusterRepository {
+        ClusterRepository::new(&self.repository, &self.name)
+    }
+
     pub fn options(&self) -> BackupOptions {
         BackupOptions {
             connection: ConnectionOptions {
@@ -87,12 +92,8 @@ impl Scene {
     }
 
     pub fn try_backup(&self, options: &BackupOptions) -> Result<BackupReport> {
-        self.runtime.block_on(backup::run(
-            &self.repository,
-            &self.name,
-            options,
-            Progress::default(),
-        ))
+        self.runtime
+            .block_on(backup::run(&self.within(), options, Progress::default()))
     }
 
     pub fn backup(&self, backup_type: BackupType) -> BackupReport {
@@ -105,7 +106,7 @@ impl Scene {
 
     pub fn catalog(&self) -> Catalog {
         self.runtime
-            .block_on(Catalog::load(&self.repository, &self.name))
+            .block_on(Catalog::load(&self.within()))
             .unwrap()
     }
 
@@ -115,7 +116,7 @@ impl Scene {
 
     /// Rebuilds the layer into a new directory.
     pub fn rebuild(&self, label: &Label) -> Rebuilt {
-        rebuild(&self.repository, &self.name, label, &self.runtime)
+        rebuild(&self.within(), label, &self.runtime)
     }
 
     /// Rebuilds the layer and starts a server on it, which replays to the end of the backup.
@@ -154,18 +155,13 @@ pub struct Rebuilt {
 }
 
 /// Reads a chain the plain way: one file after the other, one frame after the other.
-pub fn rebuild(
-    repository: &Repository,
-    name: &ClusterName,
-    label: &Label,
-    runtime: &Runtime,
-) -> Rebuilt {
+pub fn rebuild(cluster: &ClusterRepository, label: &Label, runtime: &Runtime) -> Rebuilt {
     let directory = tempfile::tempdir_in("/tmp").unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let pgdata = directory.path().join("pgdata");
     fs::create_dir(&pgdata).unwrap();
     fs::set_permissions(&pgdata, fs::Permissions::from_mode(0o700)).unwrap();
-    let catalog = runtime.block_on(Catalog::load(repository, name)).unwrap();
+    let catalog = runtime.block_on(Catalog::load(cluster)).unwrap();
     let chain: Vec<Arc<Layer>> = catalog
         .chain(label)
         .unwrap()
@@ -173,7 +169,7 @@ pub fn rebuild(
         .map(|layer| Arc::new(layer.clone()))
         .collect();
     let handle = runtime.handle().clone();
-    write_files(repository, name, &chain, &pgdata, &handle);
+    write_files(cluster, &chain, &pgdata, &handle);
     let manifest = &chain[0].manifest;
     fs::write(pgdata.join("backup_label"), &manifest.backup_label).unwrap();
     if let Some(map) = &manifest.tablespace_map {
@@ -191,8 +187,8 @@ pub fn rebuild(
         size,
     ) {
         let file_name = segment.file_name(size);
-        let key = name.wal_key(&manifest.timeline.hex8(), &file_name);
-        let object = runtime.block_on(repository.get(&key)).unwrap();
+        let key = cluster.name.wal_key(&manifest.timeline.hex8(), &file_name);
+        let object = runtime.block_on(cluster.repository.get(&key)).unwrap();
         fs::write(
             pgdata.join("pg_wal").join(&file_name),
             wal::decode(&file_name, &object).unwrap(),
@@ -202,18 +198,12 @@ pub fn rebuild(
     Rebuilt { directory, pgdata }
 }
 
-fn write_files(
-    repository: &Repository,
-    name: &ClusterName,
-    chain: &[Arc<Layer>],
-    pgdata: &Path,
-    runtime: &Handle,
-) {
+fn write_files(cluster: &ClusterRepository, chain: &[Arc<Layer>], pgdata: &Path, runtime: &Handle) {
     let mut decoder = FrameDecoder::new().unwrap();
     let mut raw = Vec::new();
-    for planned in Overlay::new(ChainEntries::new(repository, name, chain, runtime)) {
+    for planned in Overlay::new(ChainEntries::new(cluster, chain, runtime)) {
         let (plan, _) =
-            planned.unwrap_or_else(|error: pgstrata_engine::error::Error| panic!("{error}"));
+            planned.unwrap_or_else(|error: pgstrata_store::error::Error| panic!("{error}"));
         let path = pgdata.join(&plan.path);
         if plan.kind == EntryKind::Directory {
             fs::create_dir(&path).unwrap();
@@ -223,10 +213,12 @@ fn write_files(
             for piece in &plan.pieces {
                 let layer = &chain[piece.layer];
                 let start = piece.frame.offset;
-                let key = name.pack_key(&layer.label, piece.frame.pack);
+                let key = cluster.name.pack_key(&layer.label, piece.frame.pack);
                 let stored = runtime
                     .block_on(
-                        repository.get_range(&key, start..start + u64::from(piece.frame.length)),
+                        cluster
+                            .repository
+                            .get_range(&key, start..start + u64::from(piece.frame.length)),
                     )
                     .unwrap();
                 decoder

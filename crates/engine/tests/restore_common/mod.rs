@@ -14,10 +14,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pgstrata_engine::error::Result;
-use pgstrata_engine::progress::Progress;
-use pgstrata_engine::repository::Repository;
 use pgstrata_engine::restore::{self, Method, RestoreOptions, RestoreReport, Target, TargetAction};
+use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::digest;
 use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, DigestRef, EntryKind, FileEntry, FrameRef};
 use pgstrata_layer::frame::{Codec, FrameEncoder};
@@ -34,6 +32,10 @@ use pgstrata_pgdata::ControlFile;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_pgdata::wal::WalSegment;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::Result;
+use pgstrata_store::progress::Progress;
+use pgstrata_store::repository::Repository;
 
 const CONTROL: &[u8] = include_bytes!("../../../pgdata/tests/golden/15/pg_control_production");
 
@@ -75,6 +77,11 @@ pub(crate) struct Made {
 }
 
 impl Made {
+    /// The cluster, in a repository that holds what was made, or may.
+    pub(crate) fn within(&self, repository: &Repository) -> ClusterRepository {
+        ClusterRepository::new(repository, &self.cluster)
+    }
+
     /// Restores a layer, or the newest, to the end of its backup.
     pub(crate) async fn restore(
         &self,
@@ -86,8 +93,8 @@ impl Made {
             label: label.cloned(),
             ..options(directory)
         };
-        let plan = restore::plan(repository, &self.cluster, options).await?;
-        restore::execute(repository, &plan, &Progress::default()).await
+        let plan = restore::plan(&self.within(repository), options).await?;
+        restore::execute(&plan, &Progress::default()).await
     }
 
     pub(crate) fn nonzero_blocks(&self, contents: &[u8]) -> u64 {
@@ -163,6 +170,7 @@ pub(crate) fn options(directory: &Path) -> RestoreOptions {
     RestoreOptions {
         label: None,
         target: Target::Immediate,
+        same_timeline: false,
         timeline: None,
         inclusive: true,
         action: TargetAction::Pause,
@@ -172,7 +180,8 @@ pub(crate) fn options(directory: &Path) -> RestoreOptions {
         restore_command: vec!["/usr/bin/pgstrata".to_owned(), "archive-get".to_owned()],
         jobs: 3,
         method: Method::default(),
-        shares: None,
+        archive_mode: None,
+        vouched: restore::Vouched::default(),
     }
 }
 
@@ -273,6 +282,7 @@ pub(crate) async fn chain(
     tablespace_map: Option<&str>,
 ) -> Made {
     let cluster = ClusterName::parse("main").unwrap();
+    store_record(repository, &cluster).await;
     let mut labels: Vec<Label> = Vec::new();
     let mut parent: Option<ParentRef> = None;
     let empty = Files::new();
@@ -336,6 +346,25 @@ fn backup_label(number: usize) -> String {
         "START WAL LOCATION: {start} (file {file})\nCHECKPOINT LOCATION: {start}\nBACKUP METHOD: streamed\n\
          BACKUP FROM: primary\nSTART TIME: 2026-11-21 09:00:00 UTC\nLABEL: by\nhand\nSTART TIMELINE: 1\n"
     )
+}
+
+/// What `init` makes; a repository may have it by now.
+async fn store_record(repository: &Repository, cluster: &ClusterName) {
+    let control = control();
+    let record = ClusterRecord {
+        name: cluster.as_str().to_owned(),
+        format: pgstrata_layer::cluster::FORMAT,
+        system_identifier: control.system_identifier,
+        major: 15,
+        catalog_version: control.catalog_version,
+        block_size: control.block_size,
+        wal_segment_size: u32::try_from(control.wal_segment_size.get()).unwrap(),
+        created_at: Timestamp::UNIX_EPOCH,
+        written_by: "a test".to_owned(),
+    };
+    let object = pgstrata_layer::cluster::encode(&record);
+    let key = cluster.cluster_key();
+    repository.create(&key, object.into()).await.ok();
 }
 
 async fn store_wal(repository: &Repository, cluster: &ClusterName, layers: usize) {

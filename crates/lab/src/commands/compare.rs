@@ -6,18 +6,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use super::Usage;
-use super::output::{code, print, style, tell};
-use crate::analysis::{self, Analysis};
-use crate::environment::warning::warning;
-use crate::environment::{self};
-use crate::expectation::{Expectation, Gate};
+use crate::experiments::shared::Usage;
+use crate::format;
+use crate::measure::environment::warning::warning;
+use crate::measure::environment::{self};
+use crate::measure::expectation::{Expectation, Gate};
+use crate::measure::result::Experiment;
+use crate::measure::stat::{median, plan as planner, trend};
 use crate::number::real;
+use crate::quantity;
+use crate::report::analysis::{self, Analysis};
 use crate::report::junit::Case;
+use crate::report::output::{code, print, style, tell};
 use crate::report::{csv, html, junit, markdown, terminal};
-use crate::result::Experiment;
-use crate::stat::{median, plan as planner, trend};
-use crate::{format, quantity};
 
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
@@ -176,14 +177,16 @@ fn cheapest(pilot: &Experiment, per_run: f64) -> Option<f64> {
             .collect();
         // Neighbouring seconds depend on each other: widen by their correlation.
         let rho = trend::autocorrelation(&logs).clamp(0.0, 0.9);
-        within.push(crate::stat::standard_deviation(&logs).powi(2) * (1.0 + rho) / (1.0 - rho));
-        means.push(crate::stat::mean(&logs));
+        within.push(
+            crate::measure::stat::standard_deviation(&logs).powi(2) * (1.0 + rho) / (1.0 - rho),
+        );
+        means.push(crate::measure::stat::mean(&logs));
     }
     if means.len() < 5 {
         return None;
     }
-    let within = crate::stat::mean(&within);
-    let between = crate::stat::standard_deviation(&means).powi(2) - within / seconds;
+    let within = crate::measure::stat::mean(&within);
+    let between = crate::measure::stat::standard_deviation(&means).powi(2) - within / seconds;
     planner::cheapest_run_seconds((per_run - seconds).max(0.5), within, between)
 }
 
@@ -305,7 +308,7 @@ pub fn gate(arguments: &GateArguments) -> Result<u8> {
         cases.extend(judge(&experiment, &analysis, &condition)?);
     }
     if let Some(file) = &arguments.junit {
-        write(file, &junit::render(&experiment.title, &cases))?;
+        write(file, &junit::render(&experiment.title, &cases)?)?;
     }
     let mut text = String::new();
     for case in &cases {
@@ -344,7 +347,7 @@ fn judge(
         .map(|arm| {
             let compared = row.comparisons.get(arm).and_then(Option::as_ref);
             let interval = compared
-                .filter(|c| c.blocks >= crate::stat::verdict::FEWEST_BLOCKS)
+                .filter(|c| c.blocks >= crate::measure::stat::plan::FEWEST_BLOCKS)
                 .and_then(|c| c.interval);
             Case {
                 name: format!("{} ({})", condition.text(), experiment.arms[arm].name),

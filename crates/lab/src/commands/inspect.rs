@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 
-use super::Usage;
-use super::output::print;
-use crate::environment::{self, Environment, Level, warning};
-use crate::{session, workload};
+use crate::experiments::shared::Usage;
+use crate::measure::environment::{self, Environment, Level, warning};
+use crate::measure::session;
+use crate::measure::workload;
+use crate::report::output::print;
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]

@@ -1,96 +1,22 @@
 //! `run` and `ab`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::Usage;
-use super::output::{deliver, print, tell};
-use crate::ab::{self, Comparison, State};
-use crate::arm::{self, ArmSpec};
-use crate::expectation::Expectation;
+use crate::experiments::shared::{Shared, Usage, comparison, execute};
+use crate::measure::ab::{Comparison, State};
+use crate::measure::arm::{self, ArmSpec};
+use crate::measure::expectation::Expectation;
+use crate::measure::pgbench::options::Options;
+use crate::measure::stat::plan::FEWEST_BLOCKS;
 use crate::number::{real, whole};
-use crate::pgbench::options::Options;
-use crate::result::Experiment;
-use crate::stat::verdict::FEWEST_BLOCKS;
-use crate::{lock, quantity, server};
+use crate::quantity;
+use crate::report::output::tell;
 
 /// Seconds a run costs beside its load: copying, starting, settling, stopping.
 const RUN_OVERHEAD: f64 = 4.0;
-
-/// What every measuring command takes.
-#[derive(Debug, Clone, Args)]
-pub struct Shared {
-    /// directory for everything; a new one in the current directory by default
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// decides the order of runs and pgbench's keys; random by default, printed and recorded
-    // What TOML can hold.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(..1 << 63))]
-    pub seed: Option<u64>,
-    /// ratios within 1 ± this count as the same
-    #[arg(long, default_value = "1%", value_parser = quantity::share)]
-    pub min_effect: f64,
-    /// what you expect to see, in words
-    #[arg(long, value_name = "TEXT")]
-    pub hypothesis: Option<String>,
-    /// longest wait for a quiet machine before each run
-    #[arg(long, default_value = "10s", value_parser = quantity::duration)]
-    pub settle: Duration,
-    /// drop blocks in which others used more of the processor than this
-    #[arg(long, default_value = "5%", value_parser = quantity::share)]
-    pub foreign_cpu: f64,
-    /// let a warning stand that would make the comparison invalid; recorded
-    #[arg(long, value_name = "ID")]
-    pub allow: Vec<String>,
-    /// do not watch resources while measuring
-    #[arg(long)]
-    pub no_samplers: bool,
-    /// the pgbench to use for all arms
-    #[arg(long, value_name = "PATH")]
-    pub pgbench: Option<PathBuf>,
-    /// print what would be done, and do nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// print ASCII only
-    #[arg(long)]
-    pub ascii: bool,
-}
-
-impl Shared {
-    /// The seed: given, or from the clock.
-    #[must_use]
-    pub fn seed(&self) -> u64 {
-        self.seed.unwrap_or_else(|| {
-            crate::number::whole_u64(crate::result::epoch() * 1000.0) % 1_000_000
-        })
-    }
-
-    /// The command line with the seed in it, so that it repeats this very order.
-    #[must_use]
-    pub fn recorded(&self, words: &[String], seed: u64) -> Vec<String> {
-        let mut command = words.to_vec();
-        if self.seed.is_none() {
-            let at = command
-                .iter()
-                .position(|word| word == "--")
-                .unwrap_or(command.len());
-            command.insert(at, format!("--seed={seed}"));
-        }
-        command
-    }
-
-    /// The directory: given, or a new name.
-    #[must_use]
-    pub fn out(&self, kind: &str) -> PathBuf {
-        self.out.clone().unwrap_or_else(|| {
-            let stamp = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
-            PathBuf::from(format!("lab-{kind}-{stamp}"))
-        })
-    }
-}
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -259,68 +185,4 @@ fn state(given: Option<State>, load: &Options, arms: &[ArmSpec]) -> State {
             State::Restore
         }
     })
-}
-
-/// A comparison with everything that [`Shared`] says.
-///
-/// # Errors
-/// Fails when there is no pgbench.
-pub fn comparison(load: Options, shared: &Shared, words: &[String]) -> Result<Comparison> {
-    let seed = shared.seed();
-    Ok(Comparison {
-        kind: String::new(),
-        title: String::new(),
-        arms: Vec::new(),
-        sweep: None,
-        options: load,
-        blocks: 0,
-        budget: None,
-        state: State::Reuse,
-        margin: shared.min_effect,
-        interleaved: true,
-        same_again: false,
-        hypothesis: shared.hypothesis.clone(),
-        expectations: Vec::new(),
-        seed,
-        out: shared.out("result"),
-        settle: shared.settle,
-        foreign_limit: shared.foreign_cpu,
-        allowed: shared.allow.clone(),
-        samplers: !shared.no_samplers,
-        pgbench: server::find_pgbench(shared.pgbench.as_deref())?,
-        command: shared.recorded(words, seed),
-        proof: None,
-    })
-}
-
-/// Runs a planned comparison, or says what it would do.
-///
-/// # Errors
-/// Fails when a run does.
-pub fn execute(plan: &Comparison, shared: &Shared) -> Result<u8> {
-    execute_and(plan, shared, |_| ())
-}
-
-/// Like [`execute`]; `describe` adds what only this experiment has to say.
-///
-/// # Errors
-/// Fails when a run does.
-pub fn execute_and(
-    plan: &Comparison,
-    shared: &Shared,
-    describe: impl FnOnce(&mut Experiment),
-) -> Result<u8> {
-    if shared.dry_run {
-        print(&ab::describe(plan)?)?;
-        return Ok(0);
-    }
-    let _lock = lock::acquire(tell)?;
-    tell(&format!(
-        "seed {}, results in {}",
-        plan.seed,
-        plan.out.display()
-    ));
-    let mut experiment = ab::run(plan, &tell)?;
-    describe(&mut experiment);
-    deliver(&experiment, &plan.out, shared.ascii)
 }

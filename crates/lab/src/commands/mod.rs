@@ -7,15 +7,13 @@
 pub mod compare;
 pub mod inspect;
 pub mod measure;
-pub mod output;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-pub use measure::Shared;
-pub use output::tell;
-
+use crate::experiments::shared::Usage;
 use crate::interrupt;
+use crate::report::output::tell;
 
 /// Experiments and honest comparisons of PostgreSQL.
 #[derive(Debug, Parser)]
@@ -40,9 +38,12 @@ enum Command {
     Plan(compare::PlanArguments),
     /// Reproduce a published experiment
     #[command(subcommand)]
-    Seed(crate::seed::SeedCommand),
+    Seed(crate::experiments::SeedCommand),
     /// Measure what users feel while a backup runs: pgstrata and what else is installed
-    Impact(Box<crate::seed::impact::Arguments>),
+    Impact(Box<crate::experiments::impact::Arguments>),
+    /// Measure speed, size and memory as ratios
+    #[command(subcommand)]
+    Bench(crate::experiments::BenchCommand),
     /// Analyse a result again: terminal, HTML, JSON, CSV
     Report(compare::ReportArguments),
     /// Compare two results of different sessions: at most "possible"
@@ -55,11 +56,6 @@ enum Command {
     #[command(subcommand)]
     Workloads(inspect::WorkloadsCommand),
 }
-
-/// A mistake of the caller: exit code 2, and one sentence.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Usage(pub String);
 
 /// Runs the program; returns its exit code.
 #[must_use]
@@ -82,7 +78,7 @@ pub fn main(arguments: Vec<String>) -> u8 {
         Err(error) => {
             tell(&format!(
                 "error: {}",
-                crate::environment::mask::mask(&format!("{error:#}"))
+                crate::measure::environment::mask::mask(&format!("{error:#}"))
             ));
             if error.is::<Usage>() { 2 } else { 5 }
         }
@@ -111,8 +107,9 @@ fn dispatch(command: Command, words: &[String]) -> Result<u8> {
         Command::Run(arguments) => measure::run(arguments, words),
         Command::Ab(arguments) => measure::ab(arguments, words),
         Command::Plan(arguments) => compare::plan(&arguments),
-        Command::Seed(arguments) => crate::seed::run(arguments, words),
-        Command::Impact(arguments) => crate::seed::impact::run(&arguments, words),
+        Command::Seed(arguments) => crate::experiments::run(arguments, words),
+        Command::Impact(arguments) => crate::experiments::impact::run(&arguments, words),
+        Command::Bench(arguments) => crate::experiments::bench(arguments, words),
         Command::Report(arguments) => compare::report(&arguments),
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::Gate(arguments) => compare::gate(&arguments),

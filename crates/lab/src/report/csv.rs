@@ -1,7 +1,7 @@
 //! Every value of every run, for a spreadsheet; and medians, for a history.
 
-use crate::analysis::Analysis;
-use crate::result::Experiment;
+use crate::measure::result::Experiment;
+use crate::report::analysis::Analysis;
 
 /// One line per run and value.
 #[must_use]

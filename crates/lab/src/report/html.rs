@@ -1,13 +1,14 @@
 //! The report for a browser: one file, no script, nothing fetched.
 
-use super::chart::escape;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
 use super::{pictures, sweep, terminal};
-use crate::analysis::{Analysis, Row};
-use crate::environment::{self, Environment, Fact, Level};
 use crate::format;
-use crate::result::{Experiment, Metric, Table};
-use crate::stat::paired::Comparison;
-use crate::stat::verdict::{Better, Verdict};
+use crate::measure::environment::{self, Environment, Fact, Level};
+use crate::measure::result::{Arm, Experiment, Metric, Table};
+use crate::measure::stat::paired::Comparison;
+use crate::measure::stat::verdict::{Better, Verdict};
+use crate::report::analysis::{Analysis, Row};
 
 /// Environment facts that the report's head shows, with what follows their value.
 const HEADLINES: [(&str, &str); 5] = [
@@ -18,34 +19,50 @@ const HEADLINES: [(&str, &str); 5] = [
     ("machine.system", ""),
 ];
 
+/// What a browser may do with the page: show it.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
+
 /// Renders the whole page.
 #[must_use]
 pub fn render(experiment: &Experiment, analysis: &Analysis) -> String {
-    let mut body = String::new();
-    body.push_str(&head(experiment, analysis));
-    body.push_str(&hero(experiment, analysis));
-    body.push_str(&tables(&experiment.tables));
-    body.push_str(&verdicts(experiment, analysis));
-    body.push_str(&pictures(experiment, analysis));
-    body.push_str(&warnings(analysis));
-    body.push_str(&environment(experiment));
-    body.push_str(&repeat(experiment));
-    body.push_str(&raw(experiment));
-    format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\
-         <link rel=\"icon\" href=\"data:,\">\
-         <title>{}</title><style>{}</style></head><body><main>{body}\
-         <footer>Made by pgstrata lab {} from its result file. Numbers are computed again from raw values.</footer>\
-         </main></body></html>",
-        escape(&experiment.title),
-        include_str!("style.css"),
-        escape(&experiment.lab_version)
-    )
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width,initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                link rel="icon" href="data:,";
+                title { (experiment.title) }
+                style { (PreEscaped(include_str!("style.css"))) }
+            }
+            body {
+                main {
+                    (head(experiment, analysis))
+                    (hero(experiment, analysis))
+                    (tables(&experiment.tables))
+                    (verdicts(experiment, analysis))
+                    (pictures(experiment, analysis))
+                    (warnings(analysis))
+                    (environment(experiment))
+                    (repeat(experiment))
+                    (raw(experiment))
+                    footer {
+                        "Made by pgstrata lab " (experiment.lab_version)
+                        " from its result file. Numbers are computed again from raw values."
+                    }
+                }
+            }
+        }
+    };
+    page.into_string()
 }
 
-fn head(experiment: &Experiment, analysis: &Analysis) -> String {
+fn nothing() -> Markup {
+    PreEscaped(String::new())
+}
+
+fn head(experiment: &Experiment, analysis: &Analysis) -> Markup {
     let plan = &experiment.plan;
     let mut facts = vec![("workload".to_owned(), experiment.workload.clone())];
     if experiment.arms.len() > 1 {
@@ -81,16 +98,22 @@ fn head(experiment: &Experiment, analysis: &Analysis) -> String {
     if let Some(why) = &experiment.interrupted {
         facts.push(("incomplete".to_owned(), why.clone()));
     }
-    let list: String = facts
-        .iter()
-        .map(|(name, value)| format!("<dt>{}</dt><dd>{}</dd>", escape(name), escape(value)))
-        .collect();
-    format!(
-        "<header><p class=\"kind\">pgstrata lab · {} · {}</p><h1>{}</h1><dl class=\"facts\">{list}</dl></header>",
-        escape(&experiment.kind),
-        escape(experiment.created.get(..10).unwrap_or(&experiment.created)),
-        escape(&experiment.title)
-    )
+    let day = experiment.created.get(..10).unwrap_or(&experiment.created);
+    html! {
+        header {
+            p class="kind" { "pgstrata lab · " (experiment.kind) " · " (day) }
+            h1 { (experiment.title) }
+            (list_of(&facts))
+        }
+    }
+}
+
+fn list_of(facts: &[(String, String)]) -> Markup {
+    html! {
+        dl class="facts" {
+            @for (name, value) in facts { dt { (name) } dd { (value) } }
+        }
+    }
 }
 
 /// Server and machine in a line each; everything else stands under "Environment".
@@ -147,38 +170,33 @@ fn in_words(compared: &Comparison, metric: &Metric) -> String {
 }
 
 /// The primary metric, large, one tile per arm.
-fn hero(experiment: &Experiment, analysis: &Analysis) -> String {
+fn hero(experiment: &Experiment, analysis: &Analysis) -> Markup {
     let Some(row) = analysis.rows.first() else {
-        return String::new();
+        return nothing();
     };
     let Some(metric) = metric_of(experiment, row) else {
-        return String::new();
+        return nothing();
     };
-    let tiles: String = row
-        .comparisons
-        .iter()
-        .enumerate()
-        .filter_map(|(arm, compared)| {
-            let compared = compared.as_ref()?;
-            Some(format!(
-                "<div class=\"tile\"><div class=\"what\">{}: {} to {}</div><div class=\"ratio\">{}</div>\
-                 <div class=\"ci\">95 % CI {}</div><div class=\"verdict {}\">{}</div><div class=\"ci\">{} {}</div></div>",
-                escape(&metric.title),
-                escape(&experiment.arms[arm].name),
-                escape(&experiment.arms[0].name),
-                terminal::ratio_words(compared),
-                escape(&terminal::interval_words(compared)),
-                verdict_class(&compared.verdict),
-                escape(&compared.verdict.words(experiment.plan.margin)),
-                escape(&experiment.arms[arm].name),
-                escape(&in_words(compared, metric))
-            ))
-        })
-        .collect();
-    if tiles.is_empty() {
-        tiles
-    } else {
-        format!("<div class=\"hero\">{tiles}</div>")
+    let compared = || row.comparisons.iter().zip(&experiment.arms);
+    if compared().all(|(compared, _)| compared.is_none()) {
+        return nothing();
+    }
+    html! {
+        div class="hero" {
+            @for (compared, arm) in compared() {
+                @if let Some(compared) = compared {
+                    div class="tile" {
+                        div class="what" { (metric.title) ": " (arm.name) " to " (experiment.arms[0].name) }
+                        div class="ratio" { (terminal::ratio_words(compared)) }
+                        div class="ci" { "95 % CI " (terminal::interval_words(compared)) }
+                        div class={ "verdict " (verdict_class(&compared.verdict)) } {
+                            (compared.verdict.words(experiment.plan.margin))
+                        }
+                        div class="ci" { (arm.name) " " (in_words(compared, metric)) }
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -205,150 +223,130 @@ fn together(cell: &str) -> String {
     text
 }
 
-fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
-    let heads: String = head
-        .iter()
-        .map(|h| format!("<th scope=\"col\" role=\"columnheader\">{}</th>", escape(h)))
-        .collect();
-    let body: String = rows
-        .iter()
-        .map(|row| {
-            let cells: String = row
-                .iter()
-                .enumerate()
-                .map(|(index, cell)| match index {
-                    0 => format!("<th scope=\"row\" role=\"rowheader\">{}</th>", escape(cell)),
-                    // A figure is not to be torn apart.
-                    _ => format!(
-                        "<td role=\"cell\"{} data-name=\"{}\">{}</td>",
-                        if cell.chars().count() <= FIGURE && head.len() <= NARROW {
-                            " class=\"figure\""
-                        } else {
-                            ""
-                        },
-                        escape(head.get(index).unwrap_or(&"")),
-                        escape(&together(cell))
-                    ),
-                })
-                .collect();
-            format!("<tr role=\"row\">{cells}</tr>")
-        })
-        .collect();
-    // Cards on a phone are blocks, which lose the meaning of a table unless the roles say it;
-    // and what scrolls must be reachable by keyboard.
+/// Cards on a phone are blocks, which lose the meaning of a table unless the roles say it;
+/// and what scrolls must be reachable by keyboard.
+fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> Markup {
     let name = if caption.is_empty() {
         "results"
     } else {
         caption
     };
-    let caption = if caption.is_empty() {
-        String::new()
-    } else {
-        format!("<caption>{}</caption>", escape(caption))
+    html! {
+        div class="scroll" tabindex="0" role="region" aria-label=(name) {
+            table class="cards" role="table" {
+                @if !caption.is_empty() { caption { (caption) } }
+                thead role="rowgroup" {
+                    tr role="row" {
+                        @for name in head { th scope="col" role="columnheader" { (name) } }
+                    }
+                }
+                tbody role="rowgroup" {
+                    @for cells in rows { (row(head, cells)) }
+                }
+            }
+        }
+    }
+}
+
+fn row(head: &[&str], cells: &[String]) -> Markup {
+    // A figure is not to be torn apart.
+    let class =
+        |cell: &str| (cell.chars().count() <= FIGURE && head.len() <= NARROW).then_some("figure");
+    html! {
+        tr role="row" {
+            @for (index, cell) in cells.iter().enumerate() {
+                @if index == 0 {
+                    th scope="row" role="rowheader" { (cell) }
+                } @else {
+                    td role="cell" class=[class(cell)] data-name=(head.get(index).unwrap_or(&"")) {
+                        (together(cell))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn note(words: &str) -> Markup {
+    html! { p class="note" { (words) } }
+}
+
+fn tables(tables: &[Table]) -> Markup {
+    html! {
+        @for t in tables {
+            @let head: Vec<&str> = t.head.iter().map(String::as_str).collect();
+            h2 { (t.title) }
+            (table("", &head, &t.rows))
+            @if let Some(words) = &t.note { (note(words)) }
+        }
+    }
+}
+
+fn verdicts(experiment: &Experiment, analysis: &Analysis) -> Markup {
+    let sentences = analysis.bottlenecks.iter();
+    let sentences = sentences.chain(&analysis.unsteady).chain(&experiment.notes);
+    html! {
+        h2 { "Results" }
+        @if experiment.arms.len() == 1 { (medians(experiment, analysis)) }
+        @for arm in 1..experiment.arms.len() { (compared(experiment, analysis, arm)) }
+        @if let Some((_, p)) = analysis.page {
+            p class="note" {
+                "Page's trend test that the metric falls as the setting rises: p = " (format::p_value(p))
+            }
+        }
+        (spread(experiment, analysis))
+        @for sentence in sentences { (note(sentence)) }
+    }
+}
+
+fn medians(experiment: &Experiment, analysis: &Analysis) -> Markup {
+    let cells = |row: &Row| {
+        let metric = metric_of(experiment, row)?;
+        let summary = row.arms.first()?.as_ref()?;
+        Some(vec![
+            metric.title.clone(),
+            format::value(summary.median, metric.unit),
+            format::value(summary.least, metric.unit),
+            format::value(summary.most, metric.unit),
+            summary.count.to_string(),
+        ])
     };
-    format!(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"cards\" role=\"table\">{caption}\
-         <thead role=\"rowgroup\"><tr role=\"row\">{heads}</tr></thead><tbody role=\"rowgroup\">{body}</tbody></table></div>",
-        escape(name)
-    )
+    let rows: Vec<Vec<String>> = analysis.rows.iter().filter_map(cells).collect();
+    let head = ["", "median", "least", "most", "runs"];
+    table("Medians over runs", &head, &rows)
 }
 
-fn tables(tables: &[Table]) -> String {
-    tables
-        .iter()
-        .map(|t| {
-            let head: Vec<&str> = t.head.iter().map(String::as_str).collect();
-            let note = t
-                .note
-                .as_ref()
-                .map(|n| format!("<p class=\"note\">{}</p>", escape(n)))
-                .unwrap_or_default();
-            format!(
-                "<h2>{}</h2>{}{note}",
-                escape(&t.title),
-                table("", &head, &t.rows)
-            )
-        })
-        .collect()
-}
-
-fn verdicts(experiment: &Experiment, analysis: &Analysis) -> String {
-    let mut out = String::from("<h2>Results</h2>");
-    if experiment.arms.len() == 1 {
-        let rows: Vec<Vec<String>> = analysis
-            .rows
-            .iter()
-            .filter_map(|row| {
-                let metric = metric_of(experiment, row)?;
-                let summary = row.arms.first()?.as_ref()?;
-                Some(vec![
-                    metric.title.clone(),
-                    format::value(summary.median, metric.unit),
-                    format::value(summary.least, metric.unit),
-                    format::value(summary.most, metric.unit),
-                    summary.count.to_string(),
-                ])
-            })
-            .collect();
-        out.push_str(&table(
-            "Medians over runs",
-            &["", "median", "least", "most", "runs"],
-            &rows,
-        ));
-    }
-    for arm in 1..experiment.arms.len() {
-        let rows: Vec<Vec<String>> = analysis
-            .rows
-            .iter()
-            .filter_map(|row| {
-                let metric = metric_of(experiment, row)?;
-                let mut cells = terminal::comparison_cells(experiment, row, metric, arm).to_vec();
-                let p = row.comparisons.get(arm).and_then(Option::as_ref);
-                cells.insert(
-                    5,
-                    p.map_or_else(String::new, |c| format::p_value(c.p_adjusted)),
-                );
-                Some(cells)
-            })
-            .collect();
-        let (base, name) = (&experiment.arms[0].name, &experiment.arms[arm].name);
-        let head = [
-            "",
-            &format!("{base} (A)"),
-            &format!("{name} (B)"),
-            "B/A",
-            "95 % CI",
-            "p",
-            "verdict",
-        ];
-        out.push_str(&table(
-            &format!("{name} against {base}: medians ± spread of single runs"),
-            &head,
-            &rows,
-        ));
-    }
-    if let Some((_, p)) = analysis.page {
-        out.push_str(&format!("<p class=\"note\">Page's trend test that the metric falls as the setting rises: p = {}</p>", escape(&format::p_value(p))));
-    }
-    out.push_str(&spread(experiment, analysis));
-    for sentence in analysis
-        .bottlenecks
-        .iter()
-        .chain(&analysis.unsteady)
-        .chain(&experiment.notes)
-    {
-        out.push_str(&format!("<p class=\"note\">{}</p>", escape(sentence)));
-    }
-    out
+fn compared(experiment: &Experiment, analysis: &Analysis, arm: usize) -> Markup {
+    let cells = |row: &Row| {
+        let metric = metric_of(experiment, row)?;
+        let mut cells = terminal::comparison_cells(experiment, row, metric, arm).to_vec();
+        let compared = row.comparisons.get(arm).and_then(Option::as_ref);
+        let p = compared.map_or_else(String::new, |c| format::p_value(c.p_adjusted));
+        cells.insert(5, p);
+        Some(cells)
+    };
+    let rows: Vec<Vec<String>> = analysis.rows.iter().filter_map(cells).collect();
+    let (base, name) = (&experiment.arms[0].name, &experiment.arms[arm].name);
+    let head = [
+        "",
+        &format!("{base} (A)"),
+        &format!("{name} (B)"),
+        "B/A",
+        "95 % CI",
+        "p",
+        "verdict",
+    ];
+    let caption = format!("{name} against {base}: medians ± spread of single runs");
+    table(&caption, &head, &rows)
 }
 
 /// Less variance can be the result: the table of the pgbench talk.
-fn spread(experiment: &Experiment, analysis: &Analysis) -> String {
+fn spread(experiment: &Experiment, analysis: &Analysis) -> Markup {
     let Some(row) = analysis.rows.first() else {
-        return String::new();
+        return nothing();
     };
     let Some(metric) = metric_of(experiment, row) else {
-        return String::new();
+        return nothing();
     };
     let value = |v: f64| format::value(v, metric.unit);
     let rows: Vec<Vec<String>> = row
@@ -387,7 +385,7 @@ fn spread(experiment: &Experiment, analysis: &Analysis) -> String {
         })
         .collect();
     if rows.len() < 2 {
-        return String::new();
+        return nothing();
     }
     let head = [
         "",
@@ -406,34 +404,29 @@ fn spread(experiment: &Experiment, analysis: &Analysis) -> String {
     )
 }
 
-fn pictures(experiment: &Experiment, analysis: &Analysis) -> String {
-    let mut out = String::new();
-    let mut section = |title: &str, body: String| {
-        if !body.is_empty() {
-            out.push_str(&format!("<h2>{title}</h2>{body}"));
+fn pictures(experiment: &Experiment, analysis: &Analysis) -> Markup {
+    let runs = experiment.metrics.first();
+    let runs = runs.map(|metric| pictures::dots(experiment, metric));
+    let sections = [
+        ("How sure", pictures::forest(experiment, analysis)),
+        ("Along the sweep", sweep::sweep(experiment)),
+        ("Run by run", runs.unwrap_or_default()),
+        ("Over time", pictures::throughput(experiment)),
+        ("Latency", pictures::latency(experiment)),
+        ("Commands", statements(experiment).into_string()),
+        ("Waiting", waits(experiment).into_string()),
+        ("Resources", pictures::resources(experiment)),
+    ];
+    html! {
+        @for (title, body) in sections {
+            @if !body.is_empty() { h2 { (title) } (PreEscaped(body)) }
         }
-    };
-    section("How sure", pictures::forest(experiment, analysis));
-    section("Along the sweep", sweep::sweep(experiment));
-    section(
-        "Run by run",
-        experiment
-            .metrics
-            .first()
-            .map(|m| pictures::dots(experiment, m))
-            .unwrap_or_default(),
-    );
-    section("Over time", pictures::throughput(experiment));
-    section("Latency", pictures::latency(experiment));
-    section("Commands", statements(experiment));
-    section("Waiting", waits(experiment));
-    section("Resources", pictures::resources(experiment));
-    out
+    }
 }
 
-fn statements(experiment: &Experiment) -> String {
+fn statements(experiment: &Experiment) -> Markup {
     let Some(run) = experiment.runs.iter().find(|r| !r.statements.is_empty()) else {
-        return String::new();
+        return nothing();
     };
     let rows: Vec<Vec<String>> = run
         .statements
@@ -449,7 +442,7 @@ fn statements(experiment: &Experiment) -> String {
                     .filter_map(|r| r.statements.get(index).map(|s| s.1))
                     .collect();
                 cells.push(format::value(
-                    crate::stat::median(&values),
+                    crate::measure::stat::median(&values),
                     format::Unit::Seconds,
                 ));
             }
@@ -465,7 +458,7 @@ fn statements(experiment: &Experiment) -> String {
     )
 }
 
-fn waits(experiment: &Experiment) -> String {
+fn waits(experiment: &Experiment) -> Markup {
     let mut events = std::collections::BTreeMap::<&str, Vec<f64>>::new();
     for run in &experiment.runs {
         for (event, count) in &run.waits {
@@ -485,7 +478,7 @@ fn waits(experiment: &Experiment) -> String {
     ordered.sort_by(|a, b| b.1.iter().sum::<f64>().total_cmp(&a.1.iter().sum::<f64>()));
     ordered.truncate(8);
     if ordered.is_empty() {
-        return String::new();
+        return nothing();
     }
     let rows: Vec<Vec<String>> = ordered
         .iter()
@@ -510,94 +503,67 @@ fn waits(experiment: &Experiment) -> String {
     )
 }
 
-fn warnings(analysis: &Analysis) -> String {
+fn warnings(analysis: &Analysis) -> Markup {
     if analysis.warnings.is_empty() {
-        return String::new();
+        return nothing();
     }
-    let items: String = analysis
-        .warnings
-        .iter()
-        .map(|w| {
-            let class = match w.level {
-                Level::Block => "block",
-                Level::Warn => "warn",
-                Level::Info => "info",
-            };
-            format!(
-                "<li class=\"{class}\"><code>{}</code> {}<p>{}. To mend it: {}.</p></li>",
-                escape(&w.id),
-                escape(&w.found),
-                escape(&w.why),
-                escape(&w.fix)
-            )
-        })
-        .collect();
-    let dropped: String = analysis
-        .dropped
-        .iter()
-        .map(|(block, why)| {
-            format!(
-                "<p class=\"note\">Block {} does not count: {}</p>",
-                block + 1,
-                escape(why)
-            )
-        })
-        .collect();
-    format!("<h2>What to beware of</h2><ul class=\"warnings\">{items}</ul>{dropped}")
-}
-
-fn environment(experiment: &Experiment) -> String {
-    let mut out = String::from("<h2>What was compared</h2>");
-    let arms: String = experiment
-        .arms
-        .iter()
-        .map(|arm| {
-            format!(
-                "<dt>{}</dt><dd>{}</dd>",
-                escape(&arm.name),
-                escape(&arm.description)
-            )
-        })
-        .collect();
-    out.push_str(&format!("<dl class=\"facts\">{arms}</dl>"));
-    let Some(base) = experiment.arms.first().and_then(|a| a.environment.as_ref()) else {
-        return out;
+    let class = |level: Level| match level {
+        Level::Block => "block",
+        Level::Warn => "warn",
+        Level::Info => "info",
     };
-    for arm in experiment.arms.iter().skip(1) {
-        let Some(env) = &arm.environment else {
-            continue;
-        };
-        let rows: Vec<Vec<String>> = environment::diff(base, env)
-            .into_iter()
-            .filter(|d| !d.name.starts_with("contents.") && !d.name.ends_with("fingerprint"))
-            .map(|d| vec![d.name, d.first, d.second])
-            .collect();
-        if rows.is_empty() {
-            out.push_str(&format!(
-                "<p class=\"note\">{} differs from {} in nothing that was captured</p>",
-                escape(&arm.name),
-                escape(&experiment.arms[0].name)
-            ));
-        } else {
-            let head = ["", experiment.arms[0].name.as_str(), arm.name.as_str()];
-            out.push_str(&table(
-                &format!(
-                    "What differs between {} and {}",
-                    experiment.arms[0].name, arm.name
-                ),
-                &head,
-                &rows,
-            ));
+    html! {
+        h2 { "What to beware of" }
+        ul class="warnings" {
+            @for w in &analysis.warnings {
+                li class=(class(w.level)) {
+                    code { (w.id) } " " (w.found)
+                    p { (w.why) ". To mend it: " (w.fix) "." }
+                }
+            }
+        }
+        @for (block, why) in &analysis.dropped {
+            p class="note" { "Block " (block + 1) " does not count: " (why) }
         }
     }
-    out.push_str(&format!(
-        "<details><summary>Everything captured</summary>{}</details>",
-        everything(base)
-    ));
-    out
 }
 
-fn everything(env: &Environment) -> String {
+fn environment(experiment: &Experiment) -> Markup {
+    let described = |arm: &Arm| (arm.name.clone(), arm.description.clone());
+    let arms: Vec<(String, String)> = experiment.arms.iter().map(described).collect();
+    let base = experiment.arms.first().and_then(|a| a.environment.as_ref());
+    html! {
+        h2 { "What was compared" }
+        (list_of(&arms))
+        @if let Some(base) = base {
+            @for arm in experiment.arms.iter().skip(1) {
+                @if let Some(env) = &arm.environment {
+                    (differences((&experiment.arms[0].name, base), (&arm.name, env)))
+                }
+            }
+            details { summary { "Everything captured" } (everything(base)) }
+        }
+    }
+}
+
+/// What differs between two arms' environments, each with its name.
+fn differences(first: (&str, &Environment), second: (&str, &Environment)) -> Markup {
+    let rows: Vec<Vec<String>> = environment::diff(first.1, second.1)
+        .into_iter()
+        .filter(|d| !d.name.starts_with("contents.") && !d.name.ends_with("fingerprint"))
+        .map(|d| vec![d.name, d.first, d.second])
+        .collect();
+    let (base, name) = (first.0, second.0);
+    if rows.is_empty() {
+        return note(&format!(
+            "{name} differs from {base} in nothing that was captured"
+        ));
+    }
+    let caption = format!("What differs between {base} and {name}");
+    table(&caption, &["", base, name], &rows)
+}
+
+fn everything(env: &Environment) -> Markup {
     let mut rows: Vec<Vec<String>> = env
         .facts
         .iter()
@@ -622,15 +588,17 @@ fn everything(env: &Environment) -> String {
     )
 }
 
-fn repeat(experiment: &Experiment) -> String {
-    format!(
-        "<h2>How to repeat</h2><pre>{}</pre><p class=\"note\">The seed {} decides the order of runs and pgbench's keys.</p>",
-        escape(&experiment.command.join(" ")),
-        experiment.plan.seed
-    )
+fn repeat(experiment: &Experiment) -> Markup {
+    html! {
+        h2 { "How to repeat" }
+        pre { (experiment.command.join(" ")) }
+        p class="note" {
+            "The seed " (experiment.plan.seed) " decides the order of runs and pgbench's keys."
+        }
+    }
 }
 
-fn raw(experiment: &Experiment) -> String {
+fn raw(experiment: &Experiment) -> Markup {
     let metrics: Vec<&Metric> = experiment
         .metrics
         .iter()
@@ -661,10 +629,8 @@ fn raw(experiment: &Experiment) -> String {
             cells
         })
         .collect();
-    format!(
-        "<details><summary>Every run</summary>{}</details>",
-        table("All runs in order of time", &head, &rows)
-    )
+    let all = table("All runs in order of time", &head, &rows);
+    html! { details { summary { "Every run" } (all) } }
 }
 
 #[cfg(test)]

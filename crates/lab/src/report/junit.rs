@@ -1,11 +1,12 @@
 //! A gate's outcome as JUnit XML, and as Bencher Metric Format.
 
+use anyhow::{Context, Result};
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use serde_json::{Value, json};
 
-use super::chart::escape;
-use crate::analysis::Analysis;
-use crate::expectation::Gate;
-use crate::result::Experiment;
+use crate::measure::expectation::Gate;
+use crate::measure::result::Experiment;
+use crate::report::analysis::Analysis;
 
 /// One condition and what came of it.
 #[derive(Debug, Clone)]
@@ -19,30 +20,30 @@ pub struct Case {
 }
 
 /// JUnit XML: failed conditions fail, unclear ones are errors.
-#[must_use]
-pub fn render(title: &str, cases: &[Case]) -> String {
-    let count = |outcome: Gate| cases.iter().filter(|c| c.outcome == outcome).count();
-    let mut out = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{}\">\n",
-        escape(title),
-        cases.len(),
-        count(Gate::Failed),
-        count(Gate::Unclear)
-    );
+///
+/// # Errors
+/// Fails when a name cannot be written as XML.
+pub fn render(title: &str, cases: &[Case]) -> Result<String> {
+    let mut suite = TestSuite::new(title);
     for case in cases {
-        let (name, message) = (escape(&case.name), escape(&case.message));
-        out.push_str(&format!(
-            "<testcase classname=\"pgstrata-lab\" name=\"{name}\">"
-        ));
-        match case.outcome {
-            Gate::Passed => {}
-            Gate::Failed => out.push_str(&format!("<failure message=\"{message}\"/>")),
-            Gate::Unclear => out.push_str(&format!("<error message=\"unclear: {message}\"/>")),
-        }
-        out.push_str("</testcase>\n");
+        let mut test = TestCase::new(case.name.as_str(), status(case));
+        test.set_classname("pgstrata-lab");
+        suite.add_test_case(test);
     }
-    out.push_str("</testsuite>\n</testsuites>\n");
-    out
+    let mut report = Report::new("pgstrata-lab");
+    report.add_test_suite(suite);
+    report.to_string().context("could not write JUnit XML")
+}
+
+fn status(case: &Case) -> TestCaseStatus {
+    let (kind, message) = match case.outcome {
+        Gate::Passed => return TestCaseStatus::success(),
+        Gate::Failed => (NonSuccessKind::Failure, case.message.clone()),
+        Gate::Unclear => (NonSuccessKind::Error, format!("unclear: {}", case.message)),
+    };
+    let mut status = TestCaseStatus::non_success(kind);
+    status.set_message(message);
+    status
 }
 
 /// Bencher Metric Format: medians with least and most, per arm and metric.

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use super::terminal;
-use crate::analysis::{Analysis, Row};
-use crate::environment::Level;
 use crate::format;
-use crate::result::{Experiment, Metric};
+use crate::measure::environment::Level;
+use crate::measure::result::{Experiment, Metric};
+use crate::report::analysis::{Analysis, Row};
 
 /// Renders everything but the pictures.
 #[must_use]

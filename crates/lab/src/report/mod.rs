@@ -1,10 +1,13 @@
 //! Reports: for a terminal, a browser, a document, a spreadsheet, a build server.
 
+pub mod analysis;
+pub mod bottleneck;
 pub mod chart;
 pub mod csv;
 pub mod html;
 pub mod junit;
 pub mod markdown;
+pub mod output;
 pub mod pictures;
 pub mod sweep;
 pub mod terminal;

@@ -1,13 +1,13 @@
 //! The pictures of a report: forest, dots, throughput, latency, resources.
 
 use super::chart::{Line, Plane, Plot, Shade, escape};
-use crate::analysis::Analysis;
 use crate::format;
+use crate::measure::result::{Experiment, Metric, Run};
+use crate::measure::sample::{CHARTS, Chart};
+use crate::measure::stat::median;
+use crate::measure::stat::paired::Comparison;
 use crate::number::real;
-use crate::result::{Experiment, Metric, Run};
-use crate::sample::{CHARTS, Chart};
-use crate::stat::median;
-use crate::stat::paired::Comparison;
+use crate::report::analysis::Analysis;
 
 /// Wide and narrow paper: one of them is shown, by the width of the window.
 const PAPERS: [(f64, &str); 2] = [(900.0, "wide"), (360.0, "narrow")];

@@ -3,8 +3,8 @@
 use super::chart::{Line, Plot};
 use super::pictures::plot;
 use crate::format::Unit;
-use crate::result::{Experiment, Metric};
-use crate::stat::median;
+use crate::measure::result::{Experiment, Metric};
+use crate::measure::stat::median;
 
 /// The first metric and, where there are any, latencies; nothing for fewer than three values.
 #[must_use]

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
-use crate::analysis::{Analysis, Row};
-use crate::environment::Level;
 use crate::format;
-use crate::result::{Experiment, Metric, Table};
-use crate::stat::paired::Comparison;
+use crate::measure::environment::Level;
+use crate::measure::result::{Experiment, Metric, Table};
+use crate::measure::stat;
+use crate::measure::stat::paired::Comparison;
+use crate::number::real;
+use crate::report::analysis::{Analysis, Row};
 
 /// How to print.
 #[derive(Debug, Clone, Copy, Default)]
@@ -126,7 +128,7 @@ pub fn comparison_cells(
         .flatten()
         .map(|summary| summary.median)
         .fold(0.0, f64::max);
-    let cell = |arm: usize| format::with_spread(&values(arm), metric.unit, largest);
+    let cell = |arm: usize| with_spread(&values(arm), metric.unit, largest);
     let compared = row.comparisons.get(arm).and_then(Option::as_ref);
     [
         metric.title.clone(),
@@ -302,4 +304,45 @@ fn ascii(text: &str) -> String {
         }
     }
     out
+}
+
+/// The median with its spread in per cent: "110.9k ± 2 %".
+fn with_spread(values: &[f64], unit: format::Unit, largest: f64) -> String {
+    if values.is_empty() {
+        return format::MISSING.to_owned();
+    }
+    if values.iter().all(|v| *v == 0.0) {
+        return format::value(0.0, unit);
+    }
+    let centre = stat::median(values);
+    let spread = stat::standard_deviation(values);
+    let scale = unit.scale(largest);
+    let half = spread / real(values.len()).sqrt() * 1.96 / scale.divisor;
+    let places = if half.is_finite() && half > 0.0 {
+        format::decimals(half).min(format::three_digits(centre / scale.divisor) + 1)
+    } else {
+        format::three_digits(centre / scale.divisor)
+    };
+    let number = format!("{:.places$}{}", centre / scale.divisor, scale.suffix);
+    if spread.is_finite() && centre != 0.0 {
+        format!("{number} ± {}", format::percent(spread / centre))
+    } else {
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_shows_its_spread() {
+        let spread = with_spread(
+            &[110_000.0, 112_000.0, 111_000.0],
+            format::Unit::PerSecond,
+            112_000.0,
+        );
+        assert!(spread.starts_with("111"), "{spread}");
+        assert!(spread.contains('±'), "{spread}");
+    }
 }

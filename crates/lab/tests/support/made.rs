@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use pgstrata_lab::format::Unit;
-use pgstrata_lab::result::{Arm, Experiment, Metric, Plan, Run, SCHEMA};
-use pgstrata_lab::stat::verdict::Better;
+use pgstrata_lab::measure::result::{Arm, Experiment, Metric, Plan, Run, SCHEMA};
+use pgstrata_lab::measure::stat::verdict::Better;
 
 /// Ten blocks of a base of 1000 tps and an arm with `effect` times that; single
 /// runs scatter by `noise`.

@@ -11,7 +11,7 @@ pub(crate) mod schema;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use pgstrata_lab::result::Experiment;
+use pgstrata_lab::measure::result::Experiment;
 use tempfile::TempDir;
 
 /// The program with a scratch directory and a lock of its own.

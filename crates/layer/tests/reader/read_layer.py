@@ -237,10 +237,19 @@ class Entry:
 # --- section 10: overlay -----------------------------------------------------
 
 
+def is_abandoned(data):
+    """Whether a record in the manifest's place says that there is no layer."""
+    if not data.startswith(b"pgstrata abandoned "):
+        return False
+    read_record(data, "abandoned")
+    return True
+
+
 class Layer:
     def __init__(self, folder, label):
         self.folder = folder / label
         self.object = (self.folder / "manifest").read_bytes()
+        require(not is_abandoned(self.object), f"{label}: no layer, it was abandoned or removed")
         version = 2 if self.object.startswith(b"pgstrata manifest 2 ") else 1
         self.manifest = read_record(self.object, "manifest", version)
         fields = MANIFEST_FIELDS if version == 1 else MANIFEST_FIELDS | {"replaces", "inputs"}
@@ -303,7 +312,8 @@ class Layer:
 
 def standing_for(folder, parent):
     """The label of the layer that `parent` names, or of a merged one that replaces it."""
-    if (folder / parent["label"] / "manifest").exists():
+    named = folder / parent["label"] / "manifest"
+    if named.exists() and not is_abandoned(named.read_bytes()):
         return parent["label"]
     for manifest in sorted(folder.glob("*/manifest")):
         data = manifest.read_bytes()

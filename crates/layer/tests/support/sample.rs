@@ -6,16 +6,20 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use pgstrata_layer::abandoned::{self, AbandonedRecord};
 use pgstrata_layer::claim::{self, ClaimRecord};
 use pgstrata_layer::cluster::{self, ClusterRecord};
 use pgstrata_layer::entry::EntryKind;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
+use pgstrata_layer::lineage::{self, Identity, Line, Lineage, Link, Located, Place};
 use pgstrata_layer::manifest::{
     self, ChangeSource, ChangeSourceRecord, ClusterIdentity, CorruptPage, Manifest, ParentRef,
     Tablespace, Totals,
 };
+use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord};
+use pgstrata_layer::restoring::{self, RestoreRecord};
 use pgstrata_layer::wal;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
@@ -183,6 +187,133 @@ pub fn claim_record() -> ClaimRecord {
         started_at: time("2026-11-21T09:33:05Z"),
         written_by: "pgstrata 0.1.0".to_owned(),
     }
+}
+
+fn located(path: Option<&str>, inode: u64, born_ns: Option<u64>) -> Located {
+    Located {
+        path: path.map(str::to_owned),
+        identity: Identity { inode, born_ns },
+    }
+}
+
+pub fn lineage_file() -> Lineage {
+    let layer = |label: &str, digit: &str| ParentRef {
+        label: label.to_owned(),
+        manifest_digest: digit.repeat(64),
+    };
+    let born = Some(1_795_253_000_000_000_001);
+    let link = |link: &str, leads_to| Link {
+        link: link.to_owned(),
+        leads_to,
+    };
+    Lineage {
+        system_identifier: SYSTEM_IDENTIFIER,
+        place: Place {
+            directory: located(Some("/var/lib/postgresql/15/main"), 262_145, born),
+            control: Identity {
+                inode: 262_146,
+                born_ns: born,
+            },
+            links: vec![
+                link("pg_tblspc/16390", located(Some("/srv/fast"), 128, None)),
+                link("pg_wal", located(None, 129, born)),
+            ],
+        },
+        boot_id: Some("0f2c3f5e-8d1b-4c62-9a55-2f6f0f6f6b1d".to_owned()),
+        fsync: true,
+        server_run: Some("2026-11-20 07:00:00.123456 7446034815423456789 5432".to_owned()),
+        tracker_token: Some("1:24c24b03a16c1ac3".to_owned()),
+        lines: vec![
+            Line {
+                repository: "c".repeat(64),
+                layers: vec![layer(INCREMENTAL, "2"), layer(FULL, "1")],
+            },
+            Line {
+                repository: "d".repeat(64),
+                layers: vec![layer(FULL, "3")],
+            },
+        ],
+        written_at: time("2026-11-21T10:30:01Z"),
+        written_by: "pgstrata 0.1.0".to_owned(),
+    }
+}
+
+/// Files of a data directory, not of the repository.
+pub fn data_directory() -> Objects {
+    let file = lineage::encode(&lineage_file());
+    Objects::from([(lineage::FILE_NAME.to_owned(), file)])
+}
+
+pub fn abandoned_record() -> AbandonedRecord {
+    AbandonedRecord {
+        label: INCREMENTAL.to_owned(),
+        host: "backup1".to_owned(),
+        pid: 4712,
+        abandoned_at: "2026-11-22T04:00:00Z".parse().unwrap(),
+        written_by: "pgstrata 0.1.0".to_owned(),
+    }
+}
+
+fn going() -> Vec<ParentRef> {
+    let layer = |label: &str, digit: &str| ParentRef {
+        label: label.to_owned(),
+        manifest_digest: digit.repeat(64),
+    };
+    vec![layer(INCREMENTAL, "a"), layer(FULL, "b")]
+}
+
+pub fn removal_record() -> RemovalRecord {
+    RemovalRecord {
+        layers: going(),
+        host: "backup1".to_owned(),
+        pid: 4712,
+        started_at: "2026-11-22T04:00:01Z".parse().unwrap(),
+        written_by: "pgstrata 0.1.0".to_owned(),
+    }
+}
+
+pub fn verdict_record() -> VerdictRecord {
+    VerdictRecord {
+        layers: going(),
+        wal_before: Some("0/16000028".parse().unwrap()),
+        host: "backup1".to_owned(),
+        pid: 4712,
+        decided_at: "2026-11-22T04:00:02Z".parse().unwrap(),
+        written_by: "pgstrata 0.1.0".to_owned(),
+    }
+}
+
+pub fn restore_record() -> RestoreRecord {
+    RestoreRecord {
+        layers: going(),
+        start_lsn: "0/16000028".parse().unwrap(),
+        timeline: 2,
+        host: "db2".to_owned(),
+        pid: 4713,
+        directory: "/var/lib/postgresql/15/main".to_owned(),
+        started_at: "2026-11-22T05:00:00Z".parse().unwrap(),
+        written_by: "pgstrata 0.1.0".to_owned(),
+    }
+}
+
+pub const ID: &str = "0123456789abcdef0123456789abcdef";
+
+/// What those who are at work tell each other.
+pub fn work() -> Objects {
+    let name = ClusterName::parse("main").unwrap();
+    let label = Label::parse(INCREMENTAL).unwrap();
+    Objects::from([
+        (
+            name.manifest_key(&label),
+            abandoned::encode(&abandoned_record()),
+        ),
+        (name.removal_key(ID), removal::encode(&removal_record())),
+        (
+            name.verdict_key(ID),
+            removal::encode_verdict(&verdict_record()),
+        ),
+        (name.restore_key(ID), restoring::encode(&restore_record())),
+    ])
 }
 
 pub fn full_manifest(layer: &StoredLayer) -> Manifest {

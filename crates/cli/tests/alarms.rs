@@ -1,0 +1,282 @@
+//! Alarms: what `info`, `check` and `verify` say when what was promised cannot be restored.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail like tests"
+)]
+
+mod support;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use pgstrata_testbed::cluster::{Cluster, Major};
+use serde_json::Value;
+use support::{PATIENCE, Stage, Store, schema, text};
+
+const WARNINGS: i32 = 3;
+const FAILED: i32 = 13;
+const DAMAGED: i32 = 14;
+const WAL_MISSING: i32 = 18;
+
+/// The directory of the cluster in the repository.
+fn stored(stage: &Stage) -> PathBuf {
+    let root = stage.repository.strip_prefix("file://").unwrap();
+    Path::new(root).join("main")
+}
+
+fn archive(stage: &Stage) -> PathBuf {
+    stored(stage).join("wal/00000001")
+}
+
+/// Finishes a segment, and waits until it is archived.
+fn switch(stage: &Stage) {
+    stage
+        .cluster
+        .sql("postgres", "SELECT pg_logical_emit_message(false, '', '')")
+        .unwrap();
+    stage.archive_all();
+}
+
+/// Runs a command that prints a document; returns its exit code and the document.
+fn document(stage: &Stage, arguments: &[&str]) -> (i32, Value) {
+    let output = stage.run(&[&["--output", "json"], arguments].concat());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    schema::require(&document);
+    (output.status.code().unwrap(), document)
+}
+
+fn check(stage: &Stage) -> (i32, Value) {
+    document(stage, &["check", "--pgdata", &stage.pgdata()])
+}
+
+/// The kinds of a document's alarms.
+fn kinds(info: &Value) -> Vec<&str> {
+    let alarms = info["alarms"].as_array().unwrap().iter();
+    alarms.map(|alarm| text(alarm, "/kind")).collect()
+}
+
+/// Names of the segments that are archived, in order.
+fn segments(stage: &Stage) -> Vec<String> {
+    let names = fs::read_dir(archive(stage)).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.len() == 24).collect();
+    names.sort();
+    names
+}
+
+/// What is archived was archived an hour ago.
+fn age(stage: &Stage) {
+    let time = SystemTime::now() - Duration::from_secs(3600);
+    for name in segments(stage) {
+        let file = File::open(archive(stage).join(name)).unwrap();
+        file.set_modified(time).unwrap();
+    }
+}
+
+#[test]
+fn a_hole_in_the_promised_wal_is_an_error_everywhere() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    let before = segments(&stage);
+    for _ in 0..4 {
+        switch(&stage);
+    }
+    let between: Vec<String> = segments(&stage)
+        .into_iter()
+        .filter(|name| !before.contains(name))
+        .collect();
+    let child = stage.backup(&["--type", "incr"]);
+    let child = text(&child, "/label");
+    switch(&stage);
+    assert_eq!(text(&document(&stage, &["info"]).1, "/status"), "ok");
+    assert_eq!(check(&stage).0, 0);
+    stage.ok(&["verify"]);
+
+    let [_, first, last, ..] = &between[..] else {
+        panic!("too few segments: {between:?}")
+    };
+    for name in [first, last] {
+        fs::remove_file(archive(&stage).join(name)).unwrap();
+    }
+    // Segments are pushed ahead of each other: what was stored just now proves no hole.
+    assert_eq!(text(&document(&stage, &["info"]).1, "/status"), "ok");
+    age(&stage);
+
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!((code, text(&info, "/status")), (WARNINGS, "alarm"));
+    assert_eq!(kinds(&info), ["wal-hole"], "{info:#}");
+    let alarm = &info["alarms"][0];
+    assert_eq!(text(alarm, "/severity"), "error");
+    let reason = text(alarm, "/reason");
+    assert!(
+        reason.contains(&format!("{first} to {last}, 2, are")),
+        "{reason}"
+    );
+    let lost = text(alarm, "/lost");
+    assert!(
+        lost.contains(&format!("before the end of {child}")),
+        "{lost}"
+    );
+    assert!(text(alarm, "/to_do").contains("archive-push"));
+    let shown = String::from_utf8(stage.run(&["info"]).stdout).unwrap();
+    assert!(shown.contains(reason) && shown.contains(lost), "{shown}");
+
+    let (code, report) = check(&stage);
+    assert_eq!(code, FAILED, "{report:#}");
+    let items = report["items"].as_array().unwrap();
+    let item = items.iter().find(|item| item["name"] == "WAL archive");
+    assert!(
+        text(item.unwrap(), "/detail").contains(reason),
+        "{report:#}"
+    );
+
+    let (code, report) = document(&stage, &["verify"]);
+    assert_eq!(code, WAL_MISSING, "{report:#}");
+    let finding = &report["findings"][0];
+    assert_eq!(text(finding, "/kind"), "wal-missing");
+    assert!(
+        text(finding, "/object").ends_with(first.as_str()),
+        "{report:#}"
+    );
+    // The layers themselves can be restored.
+    stage.ok(&["verify", child]);
+}
+
+#[test]
+fn damage_in_wal_between_backups_is_found_by_verify() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    let before = segments(&stage);
+    switch(&stage);
+    switch(&stage);
+    let added = segments(&stage);
+    let name = added.iter().find(|name| !before.contains(name)).unwrap();
+    let path = archive(&stage).join(name);
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let (code, report) = document(&stage, &["verify"]);
+    assert_eq!(code, DAMAGED, "{report:#}");
+    let finding = &report["findings"][0];
+    assert_eq!(text(finding, "/kind"), "wal-damaged");
+    assert!(text(finding, "/object").ends_with(name.as_str()));
+}
+
+#[test]
+fn backups_that_bring_their_own_wal_promise_nothing_in_between() {
+    let stage = Stage::silent(Cluster::builder(Major::V18), Store::Directory);
+    for kind in ["full", "incr"] {
+        stage.backup(&["--type", kind]);
+        let switch = "SELECT pg_switch_wal() FROM (SELECT pg_logical_emit_message(true, '', '')) m";
+        for _ in 0..3 {
+            stage.cluster.sql("postgres", switch).unwrap();
+        }
+    }
+    age(&stage);
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!(code, 0, "{info:#}");
+    assert!(
+        !info["archive"]["timelines"][0]["missing"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
+    stage.ok(&["verify"]);
+}
+
+#[test]
+fn a_newest_backup_that_is_too_old_is_an_alarm() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let (code, info) = document(&stage, &["info", "--max-age", "1h"]);
+    assert_eq!((code, kinds(&info)), (WARNINGS, vec!["age"]));
+    stage.backup(&[]);
+    assert_eq!(document(&stage, &["info", "--max-age", "1h"]).0, 0);
+    thread::sleep(Duration::from_millis(1100));
+    let (code, info) = document(&stage, &["info", "--max-age", "1s"]);
+    assert_eq!((code, kinds(&info)), (WARNINGS, vec!["age"]));
+    let pgdata = stage.pgdata();
+    let (code, report) = document(&stage, &["check", "--pgdata", &pgdata, "--max-age", "1s"]);
+    assert_eq!(code, FAILED, "{report:#}");
+}
+
+#[test]
+fn an_archiver_that_fails_is_named_whoever_made_its_command() {
+    let builder = Cluster::builder(Major::V15)
+        .conf("archive_mode", "on")
+        .conf("archive_command", "false");
+    let stage = Stage::silent(builder, Store::Directory);
+    stage
+        .cluster
+        .sql("postgres", "SELECT pg_switch_wal()")
+        .unwrap();
+    let failed = "SELECT failed_count > 0 FROM pg_stat_archiver";
+    stage
+        .cluster
+        .wait_for("postgres", failed, PATIENCE)
+        .unwrap();
+    let (code, report) = check(&stage);
+    assert_eq!(code, WARNINGS, "{report:#}");
+    let items = report["items"].as_array().unwrap();
+    let item = items.iter().find(|item| item["name"] == "WAL").unwrap();
+    assert!(
+        text(item, "/detail").contains("archiver fails with"),
+        "{item:#}"
+    );
+    assert!(text(item, "/hint").contains("archive_command"), "{item:#}");
+}
+
+#[test]
+fn a_damaged_record_of_the_cluster_hides_no_other_damage() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let label = stage.backup(&["--type", "full"]);
+    let label = text(&label, "/label");
+    let record = stored(&stage).join("cluster");
+    let mut bytes = fs::read(&record).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&record, bytes).unwrap();
+    let pack = stored(&stage).join(format!("layer/{label}/pack-000000"));
+    let whole = fs::read(&pack).unwrap();
+    fs::write(&pack, &whole[..whole.len() / 2]).unwrap();
+    let (code, report) = document(&stage, &["verify"]);
+    assert_eq!(code, DAMAGED, "{report:#}");
+    let objects: Vec<&str> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| text(finding, "/object"))
+        .collect();
+    assert!(
+        objects.iter().any(|key| key.ends_with("/cluster")),
+        "{objects:?}"
+    );
+    assert!(
+        objects.iter().any(|key| key.ends_with("/pack-000000")),
+        "{objects:?}"
+    );
+}
+
+#[test]
+fn expire_does_not_take_a_broken_backup_for_one_of_those_to_keep() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let good = stage.backup(&["--type", "full"]);
+    let good = text(&good, "/label");
+    let before = segments(&stage);
+    stage
+        .cluster
+        .sql("postgres", "SELECT pg_switch_wal()")
+        .unwrap();
+    stage.backup(&["--type", "full"]);
+    let of_second = segments(&stage);
+    let lost = of_second.iter().find(|name| !before.contains(name));
+    fs::remove_file(archive(&stage).join(lost.unwrap())).unwrap();
+    let (_, report) = document(&stage, &["expire", "--keep-full", "1"]);
+    assert_eq!(report["remove"].as_array().unwrap().len(), 0, "{report:#}");
+    assert_eq!(text(&report, "/keep/0/label"), good);
+    stage.restore("restored", &[good, "--target-type", "immediate"]);
+}

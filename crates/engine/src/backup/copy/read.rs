@@ -1,0 +1,374 @@
+//! A worker: reads, checks, selects, compresses and stores.
+//!
+//! Pages that are all zeros are listed, never stored. What a file has lost since
+//! the scan is listed as zeros too: replay cuts the file to its length, and no
+//! page of the parent may come back in the meantime.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pgstrata_layer::changeset::{ReadPlan, page_selected};
+use pgstrata_layer::digest;
+use pgstrata_layer::entry::BlockRun;
+use pgstrata_layer::frame::{self, Codec, FrameEncoder};
+use pgstrata_pgdata::page::{PageHeader, is_zero};
+use pgstrata_pgdata::relation::{BLOCK_SIZE, RelSegment};
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::progress::Progress;
+
+use super::check::PageCheck;
+use super::job::{Item, Job, OpenFile, Outcome, PART_BLOCKS, PartOutcome};
+use super::limiter::Limiter;
+use super::suspects::Suspect;
+use crate::backup::abort::Abort;
+use crate::frames::PackWriter;
+
+/// What all workers share.
+pub(crate) struct WorkerContext<'a> {
+    pub(crate) data_directory: &'a Path,
+    pub(crate) codec: Codec,
+    pub(crate) check: &'a PageCheck,
+    /// Give up at the first page that is certainly corrupt.
+    pub(crate) fail_on_corrupt_page: bool,
+    pub(crate) limiter: &'a Limiter,
+    pub(crate) progress: &'a Progress,
+    pub(crate) abort: &'a Abort,
+}
+
+/// One thread's tools.
+pub(crate) struct Worker<'a> {
+    pub(crate) context: &'a WorkerContext<'a>,
+    pub(crate) packs: PackWriter<'a>,
+    pub(crate) encoder: FrameEncoder,
+    done: Sender<PartOutcome>,
+    /// One part, as read.
+    pub(crate) buffer: Vec<u8>,
+    /// Pages of one frame that are not next to one another in `buffer`.
+    gathered: Vec<u8>,
+}
+
+impl<'a> Worker<'a> {
+    pub(crate) fn new(
+        context: &'a WorkerContext<'a>,
+        packs: PackWriter<'a>,
+        done: Sender<PartOutcome>,
+    ) -> Result<Self> {
+        Ok(Self {
+            context,
+            packs,
+            encoder: FrameEncoder::new(context.codec)?,
+            done,
+            buffer: Vec::new(),
+            gathered: Vec::new(),
+        })
+    }
+
+    /// Works until there is nothing left or the backup has failed.
+    pub(crate) fn run(mut self, items: &Mutex<Receiver<Item>>) -> Result<()> {
+        while !self.context.abort.is_raised() {
+            let item = items.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            match item {
+                Ok(Item::Part(job, part)) => self.act(&job, part)?,
+                Ok(Item::Files(jobs)) => jobs.iter().try_for_each(|job| self.act(job, 0))?,
+                // The planner is done, or has failed.
+                Err(_) if self.context.abort.is_raised() => return Ok(()),
+                Err(_) => return self.packs.finish(),
+            }
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, job: &Arc<Job>, part: u32) -> Result<()> {
+        let outcome = match job.file.segment {
+            Some(segment) => match job.open(self.context.data_directory)? {
+                Some(file) => self.relation_part(job, part, &file, segment)?,
+                None => Outcome {
+                    gone: true,
+                    ..Outcome::default()
+                },
+            },
+            None => self.plain_file(job)?,
+        };
+        job.close_part();
+        self.context
+            .progress
+            .add_done(outcome.bytes_covered(job, part));
+        let done = PartOutcome {
+            job: Arc::clone(job),
+            part,
+            outcome,
+        };
+        // Nobody receives any more when the backup has failed elsewhere.
+        self.done
+            .send(done)
+            .map_err(|_| Error::new(Kind::Interrupted, "the backup was stopped"))
+    }
+
+    fn relation_part(
+        &mut self,
+        job: &Job,
+        part: u32,
+        open: &OpenFile,
+        segment: RelSegment,
+    ) -> Result<Outcome> {
+        let blocks = job.part_blocks(part);
+        let follow = open.as_scanned || matches!(job.plan, ReadPlan::Whole);
+        let whole = ReadPlan::Whole;
+        let plan = if follow { &job.plan } else { &whole };
+        let mut outcome = Outcome {
+            identity: open.identity,
+            whole: !follow,
+            ..Outcome::default()
+        };
+        let mut runs = Vec::new();
+        match plan {
+            ReadPlan::Blocks { runs: changed, .. } => {
+                clip(changed, blocks.start, blocks.end, &mut runs)
+            }
+            _ => runs.extend(BlockRun::between(blocks.start, blocks.end)),
+        }
+        let mut selected = Vec::new();
+        self.buffer.resize(to_usize(PART_BLOCKS) * BLOCK_SIZE, 0);
+        for run in &runs {
+            let (from, to) = (
+                run.start - blocks.start,
+                run.start - blocks.start + run.count,
+            );
+            let range = to_usize(from) * BLOCK_SIZE..to_usize(to) * BLOCK_SIZE;
+            self.context.limiter.wait(range.len(), self.context.abort);
+            let act = || format!("could not read \"{}\"", job.file.path);
+            let read = read_at(
+                &open.file,
+                &mut self.buffer[range],
+                u64::from(run.start) * super::job::block_bytes(),
+            )
+            .context(act)?;
+            outcome.bytes_read += u64::try_from(read).expect("usize has 64 bits");
+            let whole_blocks = u32::try_from(read / BLOCK_SIZE)
+                .unwrap_or(u32::MAX)
+                .min(run.count);
+            let present = run.start..run.start + whole_blocks;
+            for block in present.clone() {
+                let place = PageInFile {
+                    job,
+                    plan,
+                    open,
+                    segment,
+                    part_start: blocks.start,
+                    block,
+                };
+                self.select(place, &mut outcome, &mut selected)?;
+            }
+            if let Some(lost) = BlockRun::between(present.end, run.start + run.count) {
+                outcome.pages_marked += u64::from(lost.count);
+                BlockRun::append(&mut outcome.zero_runs, lost);
+            }
+        }
+        self.store_pages(blocks.start, &selected, &mut outcome)?;
+        if follow {
+            self.audit_part(job, part, open, &mut outcome)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Compares drawn pages, which the plan takes from the parent, with the parent's digests.
+    fn audit_part(
+        &mut self,
+        job: &Job,
+        part: u32,
+        open: &OpenFile,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        let (blocks, mut runs) = (job.part_blocks(part), Vec::new());
+        clip(&job.audit, blocks.start, blocks.end, &mut runs);
+        let (Some(digests), Some(fork)) = (&job.digests, job.file.fork()) else {
+            return Ok(());
+        };
+        for block in runs.iter().flat_map(|run| run.start..run.start + run.count) {
+            let mut page = vec![0; BLOCK_SIZE];
+            self.context.limiter.wait(BLOCK_SIZE, self.context.abort);
+            let offset = u64::from(block) * super::job::block_bytes();
+            let read = read_at(&open.file, &mut page, offset)
+                .context(|| format!("could not read \"{}\"", job.file.path))?;
+            outcome.bytes_read += u64::try_from(read).expect("usize has 64 bits");
+            if read < BLOCK_SIZE {
+                // Cut short since the scan: replay cuts the file as well.
+                break;
+            }
+            outcome.pages_audited += 1;
+            if digests.get(to_usize(block)) != Some(&digest::page(&page)) {
+                let path = job.file.path.clone();
+                outcome.suspects.push(Suspect {
+                    path,
+                    fork,
+                    block,
+                    page,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides about one page in the buffer.
+    fn select(
+        &mut self,
+        place: PageInFile<'_>,
+        outcome: &mut Outcome,
+        selected: &mut Vec<u32>,
+    ) -> Result<()> {
+        let (job, block) = (place.job, place.block);
+        let offset = to_usize(block - place.part_start) * BLOCK_SIZE;
+        let page = &mut self.buffer[offset..offset + BLOCK_SIZE];
+        let zeros = is_zero(page);
+        let check = self.context.check;
+        if !zeros && let Some(complaint) = check.check(&place.open.file, place.segment, block, page)
+        {
+            if self.context.fail_on_corrupt_page && check.is_certain(&complaint) {
+                return Err(corrupt_page_error(&job.file.path, block, &complaint.reason));
+            }
+            outcome.complaints.push((block, complaint));
+        }
+        let inherited = |limit: u32| block < limit;
+        let changed = match place.plan {
+            ReadPlan::ByLsn {
+                threshold,
+                inherit_limit,
+            } if inherited(*inherit_limit) => {
+                let lsn = PageHeader::new(page)
+                    .map(|header| header.lsn())
+                    .unwrap_or_default();
+                page_selected(lsn, *threshold)
+            }
+            ReadPlan::ByDigest { inherit_limit } if inherited(*inherit_limit) => {
+                let known = job
+                    .digests
+                    .as_ref()
+                    .and_then(|digests| digests.get(to_usize(block)));
+                known != Some(&digest::page(page))
+            }
+            _ => true,
+        };
+        if !changed {
+            return Ok(());
+        }
+        outcome.pages_marked += 1;
+        if zeros {
+            BlockRun::append(
+                &mut outcome.zero_runs,
+                BlockRun {
+                    start: block,
+                    count: 1,
+                },
+            );
+        } else {
+            selected.push(block);
+        }
+        Ok(())
+    }
+
+    fn store_pages(
+        &mut self,
+        part_start: u32,
+        selected: &[u32],
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        for blocks in selected.chunks(frame::PAGES) {
+            let mut runs = Vec::new();
+            for &block in blocks {
+                BlockRun::append(
+                    &mut runs,
+                    BlockRun {
+                        start: block,
+                        count: 1,
+                    },
+                );
+            }
+            self.gathered.clear();
+            for run in &runs {
+                let from = to_usize(run.start - part_start) * BLOCK_SIZE;
+                let pages = &self.buffer[from..from + to_usize(run.count) * BLOCK_SIZE];
+                outcome
+                    .page_digests
+                    .extend(pages.chunks_exact(BLOCK_SIZE).map(digest::page));
+                if runs.len() > 1 {
+                    self.gathered.extend_from_slice(pages);
+                }
+            }
+            let raw = match *runs.as_slice() {
+                [only] => {
+                    let from = to_usize(only.start - part_start) * BLOCK_SIZE;
+                    &self.buffer[from..from + to_usize(only.count) * BLOCK_SIZE]
+                }
+                _ => &self.gathered[..],
+            };
+            let frame = self.packs.encode(&mut self.encoder, raw, runs)?;
+            outcome.frames.push(frame);
+            self.context
+                .progress
+                .add_pages(u64::try_from(blocks.len()).expect("usize has 64 bits"));
+        }
+        Ok(())
+    }
+}
+
+/// Which page of which open file.
+#[derive(Clone, Copy)]
+struct PageInFile<'a> {
+    job: &'a Job,
+    plan: &'a ReadPlan,
+    open: &'a OpenFile,
+    segment: RelSegment,
+    part_start: u32,
+    block: u32,
+}
+
+impl Outcome {
+    /// Cluster bytes that this outcome settles, whether read or not.
+    fn bytes_covered(&self, job: &Job, part: u32) -> u64 {
+        if job.file.segment.is_none() {
+            return job.file.size_bytes;
+        }
+        let blocks = job.part_blocks(part);
+        u64::from(blocks.end.saturating_sub(blocks.start)) * super::job::block_bytes()
+    }
+}
+
+pub(crate) fn corrupt_page_error(path: &str, block: u32, reason: &str) -> Error {
+    Error::new(
+        Kind::CorruptPages,
+        format!("block {block} of \"{path}\" is corrupt: {reason}"),
+    )
+    .hint("repair the relation, or back up with --on-corrupt-page warn to store it as it is")
+}
+
+/// The parts of `runs` within `[start, end)`.
+fn clip(runs: &[BlockRun], start: u32, end: u32, out: &mut Vec<BlockRun>) {
+    let first = runs.partition_point(|run| run.end() <= u64::from(start));
+    for run in runs.iter().skip(first).take_while(|run| run.start < end) {
+        let run_end = u32::try_from(run.end()).unwrap_or(u32::MAX);
+        out.extend(BlockRun::between(run.start.max(start), run_end.min(end)));
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let position = offset + u64::try_from(filled).expect("usize has 64 bits");
+        match file.read_at(&mut buffer[filled..], position) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+fn to_usize(number: u32) -> usize {
+    usize::try_from(number).expect("usize has 64 bits")
+}

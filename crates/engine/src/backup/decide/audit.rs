@@ -1,0 +1,228 @@
+//! The audit: pages that the change source calls unchanged, drawn at random, read, and
+//! compared with the parent.
+//!
+//! A digest that differs makes a suspect, not a verdict: the page may have been
+//! written since the changes were asked for, or differ in what no recovery repeats
+//! and no reader misses (`harmless`). What remains then
+//! is a page that the layer would have got wrong: the backup is given up, and a record
+//! in the repository keeps every later one from trusting a source where this one failed.
+
+use std::fs;
+use std::io::ErrorKind;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_layer::audit::Sample;
+use pgstrata_layer::changeset::Changes;
+use pgstrata_layer::distrust::{self, DistrustRecord};
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::{ChangeSource, Manifest};
+use pgstrata_pgdata::Lsn;
+use pgstrata_pgdata::page::PageHeader;
+use pgstrata_store::catalog::{WRITTEN_BY, last_distrusted};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+
+use super::backup_type::SourceChoice;
+use super::harmless::{Examiner, HarmlessPages, excuses};
+use super::prepare::Ready;
+use crate::backup::copy::suspects::{Audited, MOST_SUSPECTS, Suspect};
+use crate::frames::Chain;
+
+/// What an audit that passed looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditReport {
+    /// Pages that were compared with the parent.
+    pub pages: u64,
+    /// Of them, pages that differ in what no recovery repeats.
+    pub harmless: HarmlessPages,
+    /// What draws the same pages again.
+    pub seed: u64,
+}
+
+/// One audit, of a backup that has stored its pages.
+pub(crate) struct Audit<'a> {
+    pub(crate) ready: &'a Ready,
+    /// Of the layer that is being made.
+    pub(crate) label: &'a Label,
+    /// The parent's; not empty.
+    pub(crate) chain: &'a Chain,
+    pub(crate) source: &'a SourceChoice,
+    pub(crate) start_lsn: Lsn,
+    pub(crate) sample: Sample,
+}
+
+impl Audit<'_> {
+    /// Passes, or fails the backup and voids the trust in its change source.
+    pub(crate) async fn judge(&self, seen: Audited) -> Result<AuditReport> {
+        let unexplained = self.without_later_changes(seen.suspects).await?;
+        let (missed, harmless) = self.without_harmless(unexplained).await?;
+        let report = AuditReport {
+            pages: seen.pages,
+            harmless,
+            seed: self.sample.seed(),
+        };
+        let Some(first) = missed.first() else {
+            if seen.more_suspects == 0 {
+                return Ok(report);
+            }
+            // A thousand pages written within one backup, and more: that is no finding.
+            return Err(Error::new(
+                Kind::Busy,
+                format!(
+                    "could not audit the backup: {} audited pages changed while it ran",
+                    seen.more_suspects + to_u64(MOST_SUSPECTS)
+                ),
+            )
+            .hint("audit a smaller share"));
+        };
+        let count = to_u64(missed.len());
+        self.record(first, count, report.pages).await?;
+        Err(self.failure(first, count, &report))
+    }
+
+    /// Drops what was written after the changes were asked for.
+    async fn without_later_changes(&self, mut suspects: Vec<Suspect>) -> Result<Vec<Suspect>> {
+        if suspects.is_empty() {
+            return Ok(suspects);
+        }
+        if let (ChangeSource::Tracker, Some(token), Ok(tracker)) =
+            (self.source.record.used, self.token(), &self.ready.tracker)
+        {
+            // A block is marked before it is written: what we read is in this answer.
+            let now = tracker.changes(token).await?;
+            suspects.retain(|suspect| {
+                !now.may_have_changed(&suspect.path, suspect.fork, suspect.block)
+                    && !self.is_gone(suspect)
+            });
+        } else {
+            suspects.retain(|suspect| {
+                let header = PageHeader::new(&suspect.page);
+                header.is_ok_and(|header| header.lsn() < self.start_lsn)
+            });
+        }
+        Ok(suspects)
+    }
+
+    /// Whether the file was dropped since it was read: then the tracker has forgotten its
+    /// marks, and the WAL of this backup drops it again. The server cuts a dropped file
+    /// before it removes it; a new one of that name is named as a whole.
+    fn is_gone(&self, suspect: &Suspect) -> bool {
+        let path = self.ready.data_directory.join(&suspect.path);
+        let after = (u64::from(suspect.block) + 1) * crate::backup::copy::job::block_bytes();
+        match fs::metadata(path) {
+            Ok(file) => file.len() < after,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
+    }
+
+    fn token(&self) -> Option<&str> {
+        self.chain.layers.first()?.manifest.tracker_token.as_deref()
+    }
+
+    /// Drops pages that differ in what no recovery repeats.
+    async fn without_harmless(
+        &self,
+        suspects: Vec<Suspect>,
+    ) -> Result<(Vec<Suspect>, HarmlessPages)> {
+        if suspects.is_empty() {
+            return Ok((suspects, HarmlessPages::default()));
+        }
+        let control = &self.ready.control;
+        let parent = self.chain.layers.first().map(|parent| &parent.manifest);
+        let examiner = Examiner {
+            chain: self.chain.clone(),
+            data_directory: self.ready.data_directory.clone(),
+            major: control.major,
+            excuses: excuses(parent, control),
+        };
+        let examining = tokio::task::spawn_blocking(move || examiner.examine(suspects));
+        examining.await.unwrap_or_else(|error| {
+            Err(Error::new(
+                Kind::Repository,
+                format!("could not compare audited pages with the parent: {error}"),
+            ))
+        })
+    }
+
+    async fn record(&self, first: &Suspect, pages_missed: u64, pages_audited: u64) -> Result<()> {
+        let (cluster, label) = (&self.chain.cluster, self.label);
+        let parent = self
+            .chain
+            .layers
+            .first()
+            .map(|parent| parent.label.to_string());
+        let record = DistrustRecord {
+            label: label.to_string(),
+            parent: parent.unwrap_or_default(),
+            found_at: Timestamp::now(),
+            source: self.source.record.used,
+            path: first.path.clone(),
+            block: first.block,
+            pages_missed,
+            pages_audited,
+            seed: self.sample.seed(),
+            written_by: WRITTEN_BY.to_owned(),
+        };
+        let body = Bytes::from(distrust::encode(&record));
+        cluster
+            .repository
+            .create(&cluster.name.distrust_key(label), body)
+            .await
+    }
+
+    fn failure(&self, first: &Suspect, count: u64, report: &AuditReport) -> Error {
+        let source = self.source.record.used.as_str();
+        let others = match count {
+            1 => String::new(),
+            count => format!(" and {} others", count - 1),
+        };
+        Error::new(
+            Kind::Audit,
+            format!(
+                "the audit failed: block {} of \"{}\"{others} changed since the parent, and the {source} called it unchanged ({} pages audited, seed {})",
+                first.block, first.path, report.pages, report.seed
+            ),
+        )
+        .hint("no layer was made; the next backup will compare every page by digest; find out what writes to the data directory past the server")
+    }
+}
+
+/// Why nothing but digests may tell what changed since `parent`, if so.
+pub(crate) async fn distrust(
+    cluster: &ClusterRepository,
+    parent: &Manifest,
+) -> Result<Option<String>> {
+    // A merged layer is as old as the backup whose state it has, whatever its label says.
+    let stamp = parent.state_stamp();
+    let newest = last_distrusted(cluster).await?;
+    let Some(label) = newest.filter(|label| stamp.as_str() <= label.own_stamp()) else {
+        return Ok(None);
+    };
+    let object = cluster
+        .repository
+        .get(&cluster.name.distrust_key(&label))
+        .await?;
+    // That the record is there is what counts; what it says is for people.
+    let found = distrust::decode(&object).map_or_else(
+        |error| error.to_string(),
+        |found| {
+            format!(
+                "block {} of \"{}\" was called unchanged by the {}",
+                found.block,
+                found.path,
+                found.source.as_str()
+            )
+        },
+    );
+    Ok(Some(format!("the audit of {label} failed: {found}")))
+}
+
+/// Whether there is anything to audit in what a source said.
+pub(crate) fn sample_for(changes: &Changes, sample: Option<Sample>) -> Option<Sample> {
+    sample.filter(|_| matches!(changes, Changes::Exact(_)))
+}
+
+fn to_u64(count: usize) -> u64 {
+    u64::try_from(count).expect("usize has 64 bits")
+}

@@ -1,0 +1,196 @@
+//! The decisions of a backup, before anything is written: which layer to make, on
+//! which parent, and how to find what changed. Pure functions.
+
+use pgstrata_layer::changeset::Changes;
+use pgstrata_layer::label::{Label, LayerKind};
+use pgstrata_layer::manifest::{ChangeSource, ChangeSourceRecord, Manifest};
+use pgstrata_pgdata::{Lsn, TimelineHistory, TimelineId};
+use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::error::{Error, Kind, Result};
+
+use crate::backup::options::{BackupType, ChangeSourceChoice};
+
+/// Which layer to make.
+#[derive(Clone, Debug)]
+pub(crate) struct TypeChoice<'a> {
+    pub(crate) kind: LayerKind,
+    /// The chain of the parent, newest first; empty for a full layer.
+    pub(crate) chain: Vec<&'a Layer>,
+    /// One line, for people.
+    pub(crate) reason: String,
+}
+
+/// Chooses kind and parent.
+pub(crate) fn choose_type<'a>(
+    catalog: &'a Catalog,
+    wanted: BackupType,
+    parent: Option<&Label>,
+) -> Result<TypeChoice<'a>> {
+    let full = |reason: &str| TypeChoice {
+        kind: LayerKind::Full,
+        chain: Vec::new(),
+        reason: reason.to_owned(),
+    };
+    if wanted == BackupType::Full {
+        return match parent {
+            None => Ok(full("asked for")),
+            Some(parent) => Err(Error::new(
+                Kind::Usage,
+                format!("a full backup does not stand on {parent}"),
+            )
+            .hint("leave out the parent, or ask for an incremental backup")),
+        };
+    }
+    let (chain, passed_over) = match parent {
+        Some(label) => (Some(catalog.chain(label)?), None),
+        None => newest_usable(catalog),
+    };
+    let because = passed_over.map_or_else(String::new, |why| format!("; passed over: {why}"));
+    let Some(chain) = chain else {
+        return match wanted {
+            BackupType::Auto if catalog.layers.is_empty() => {
+                Ok(full(&format!("there is no layer to stand on{because}")))
+            }
+            BackupType::Auto => Ok(full(&format!("no layer is fit to stand on{because}"))),
+            _ => Err(Error::new(
+                Kind::NotFound,
+                format!("there is no layer to stand on{because}"),
+            )
+            .hint("take a full backup first, or use --type auto")),
+        };
+    };
+    let newest = &chain[0].label;
+    if wanted == BackupType::Differential {
+        let root = chain.len() - 1;
+        return Ok(TypeChoice {
+            kind: LayerKind::Differential,
+            chain: chain[root..].to_vec(),
+            reason: format!("asked for{because}"),
+        });
+    }
+    let reason = match wanted {
+        BackupType::Auto => format!("{newest} is fit to stand on{because}"),
+        _ => format!("asked for{because}"),
+    };
+    Ok(TypeChoice {
+        kind: LayerKind::Incremental,
+        chain,
+        reason,
+    })
+}
+
+/// The newest layer whose chain is whole, and why newer ones are not.
+fn newest_usable(catalog: &Catalog) -> (Option<Vec<&Layer>>, Option<String>) {
+    let mut passed_over = catalog
+        .damaged
+        .last()
+        .map(|(label, error)| format!("{label}: {error}"));
+    for layer in catalog.layers.iter().rev() {
+        match catalog.chain(&layer.label) {
+            Ok(chain) => return (Some(chain), passed_over),
+            Err(error) => passed_over = passed_over.or_else(|| Some(error.to_string())),
+        }
+    }
+    (None, passed_over)
+}
+
+/// Where the new backup stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Standpoint {
+    pub(crate) start_lsn: Lsn,
+    pub(crate) timeline: TimelineId,
+    pub(crate) data_checksum_version: u32,
+    pub(crate) from_standby: bool,
+    /// The history of `timeline`, or why it is not known.
+    pub(crate) history: std::result::Result<TimelineHistory, String>,
+}
+
+/// How changed pages will be found.
+#[derive(Clone, Debug)]
+pub(crate) struct SourceChoice {
+    pub(crate) record: ChangeSourceRecord,
+    pub(crate) changes: Changes,
+}
+
+/// What a layer without a parent is made of.
+pub(crate) fn full_source() -> SourceChoice {
+    SourceChoice {
+        record: ChangeSourceRecord {
+            used: ChangeSource::Everything,
+            reason: "a full backup stores everything".to_owned(),
+        },
+        changes: Changes::Unknown {
+            reason: "there is no parent".to_owned(),
+        },
+    }
+}
+
+/// Compares every page.
+pub(crate) fn digest_source(reason: String) -> SourceChoice {
+    SourceChoice {
+        record: ChangeSourceRecord {
+            used: ChangeSource::Digest,
+            reason: reason.clone(),
+        },
+        changes: Changes::Unknown { reason },
+    }
+}
+
+/// Finds changes by page LSNs, for a layer on a `parent` that is beyond doubt.
+pub(crate) fn lsn_source(wanted: ChangeSourceChoice, parent: &Manifest) -> SourceChoice {
+    let reason = match wanted {
+        ChangeSourceChoice::Lsn => "asked for".to_owned(),
+        _ => format!("the parent started at {} on this history", parent.start_lsn),
+    };
+    SourceChoice {
+        record: ChangeSourceRecord {
+            used: ChangeSource::Lsn,
+            reason,
+        },
+        changes: Changes::Lsn {
+            threshold: parent.start_lsn,
+        },
+    }
+}
+
+/// On a standby the backup starts at the last restartpoint, which can be before the end of its parent.
+pub(crate) fn check_order(parent: &Manifest, now: &Standpoint) -> Result<()> {
+    if now.from_standby && now.timeline == parent.timeline && now.start_lsn < parent.stop_lsn {
+        return Err(Error::new(
+            Kind::Refused,
+            format!(
+                "the backup would start at {}, before its parent {} ended at {}",
+                now.start_lsn, parent.label, parent.stop_lsn
+            ),
+        )
+        .hint("this can happen on a standby with little activity: run CHECKPOINT on the primary, wait for a restartpoint, and try again"));
+    }
+    Ok(())
+}
+
+/// Why no source but digests may tell what changed since the parent, if so, by what the server says of
+/// itself.
+pub(crate) fn doubt(parent: &Manifest, now: &Standpoint) -> Option<String> {
+    if parent.cluster.data_checksum_version != now.data_checksum_version {
+        return Some("data checksums were switched on or off since the parent".to_owned());
+    }
+    if now.timeline == parent.timeline {
+        return (now.start_lsn < parent.stop_lsn).then(|| {
+            format!(
+                "the WAL is at {}, before the end of the parent at {}",
+                now.start_lsn, parent.stop_lsn
+            )
+        });
+    }
+    match &now.history {
+        Err(why) => Some(format!(
+            "the history of timeline {} is not known: {why}",
+            now.timeline
+        )),
+        Ok(history) if history.contains(parent.timeline, parent.start_lsn..parent.stop_lsn) => None,
+        Ok(_) => Some(format!(
+            "the parent's WAL from {} to {} on timeline {} is not part of the history of timeline {}",
+            parent.start_lsn, parent.stop_lsn, parent.timeline, now.timeline
+        )),
+    }
+}

@@ -1,0 +1,140 @@
+//! Before a backup: the repository's cluster, the server, its directory, and that all three are one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pgstrata_layer::cluster::ClusterRecord;
+use pgstrata_layer::manifest::{ClusterIdentity, Tablespace};
+use pgstrata_pgdata::{ControlFile, Lsn, TimelineHistory, TimelineId};
+use pgstrata_store::blocking::blocking;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+
+use super::backup_type::Standpoint;
+use crate::backup::options::BackupOptions;
+use crate::server::apart::require_apart;
+use crate::server::control::{check_record, check_same_cluster, control_of};
+use crate::server::scan::{Scan, files_of, tablespaces};
+use crate::server::{NoTracker, Session, Tracker};
+
+/// The cluster, its session and its directory: they are there and fit together.
+pub(crate) struct Ready {
+    pub(crate) session: Arc<Session>,
+    pub(crate) data_directory: PathBuf,
+    /// As it was before the backup started: its timeline may be that before a promotion.
+    pub(crate) control: ControlFile,
+    pub(crate) identity: ClusterIdentity,
+    /// The server's page tracker, or why there is none.
+    pub(crate) tracker: std::result::Result<Tracker, NoTracker>,
+    /// The cluster as the repository has it.
+    pub(crate) record: ClusterRecord,
+}
+
+impl Ready {
+    /// Where a backup stands that starts at `start_lsn`, with `control` as the control file then.
+    pub(crate) fn standpoint(&self, control: &ControlFile, start_lsn: Lsn) -> Standpoint {
+        Standpoint {
+            start_lsn,
+            timeline: control.timeline,
+            data_checksum_version: control.data_checksum_version,
+            from_standby: self.session.facts().in_recovery,
+            history: history(&self.data_directory, control.timeline),
+        }
+    }
+
+    /// Where a backup would start now. A primary will write a checkpoint; a standby starts at its last
+    /// restartpoint.
+    pub(crate) async fn would_start(&self) -> Result<Lsn> {
+        match self.session.facts().in_recovery {
+            true => Ok(self.control.redo_lsn),
+            false => self.session.wal_end().await,
+        }
+    }
+
+    /// The files of the cluster as they are now.
+    pub(crate) async fn scan(&self) -> Result<Scan> {
+        files_of(&self.data_directory, self.control.major).await
+    }
+
+    /// What to say about tablespaces that are there and were not among those `listed`: their
+    /// files come out of the WAL alone.
+    pub(crate) async fn tablespaces_since(&self, listed: &[Tablespace]) -> Result<Vec<String>> {
+        let directory = self.data_directory.clone();
+        let now = blocking(move || tablespaces(&directory)).await?;
+        let new = now.into_iter().filter(|one| !listed.contains(one));
+        // One in place is a directory that replay makes by itself.
+        let placed = new.filter_map(|one| Some((one.oid, one.location?)));
+        Ok(placed
+            .map(|(oid, location)| {
+                format!("tablespace {oid} was created in \"{location}\" while the backup ran: recovery needs that very directory, which --tablespace-map cannot move; back up again to have the tablespace in a layer")
+            })
+            .collect())
+    }
+}
+
+/// Connects and checks. Changes nothing, in the repository or the server.
+pub(crate) async fn prepare(cluster: &ClusterRepository, options: &BackupOptions) -> Result<Ready> {
+    let record = cluster.record().await?;
+    let session = Session::connect(&options.connection).await?;
+    let facts = session.facts();
+    facts.check_fitness()?;
+    let data_directory = match (&options.data_directory, &facts.data_directory) {
+        (Some(directory), _) => directory.clone(),
+        (None, Some(directory)) => PathBuf::from(directory),
+        (None, None) => {
+            return Err(Error::new(
+                Kind::Usage,
+                format!(
+                    "role \"{}\" may not see where the data directory is",
+                    facts.role
+                ),
+            )
+            .hint(format!(
+                "give --pgdata, or GRANT pg_read_all_settings TO \"{}\"",
+                facts.role
+            )));
+        }
+    };
+    let reading = control_of(&data_directory).await?;
+    check_same_cluster(&data_directory, &reading.control, facts)?;
+    check_record(&record, &reading.control)?;
+    require_apart(&cluster.repository, &data_directory).await?;
+    let identity = identity(&reading.control);
+    let tracker = Tracker::find(&session, &options.connection).await;
+    Ok(Ready {
+        session: Arc::new(session),
+        data_directory,
+        control: reading.control,
+        identity,
+        tracker,
+        record,
+    })
+}
+
+fn identity(control: &ControlFile) -> ClusterIdentity {
+    ClusterIdentity {
+        system_identifier: control.system_identifier,
+        major: u16::try_from(control.major.get()).expect("15 to 18"),
+        catalog_version: control.catalog_version,
+        block_size: control.block_size,
+        wal_segment_size: u32::try_from(control.wal_segment_size.get()).expect("at most 1 GiB"),
+        data_checksum_version: control.data_checksum_version,
+    }
+}
+
+/// The history of `timeline` as the server has it, or why it is not known.
+fn history(
+    data_directory: &Path,
+    timeline: TimelineId,
+) -> std::result::Result<TimelineHistory, String> {
+    if timeline == TimelineId::FIRST {
+        return Ok(TimelineHistory::first(timeline));
+    }
+    let path = data_directory
+        .join("pg_wal")
+        .join(timeline.history_file_name());
+    let text = fs::read_to_string(&path)
+        .map_err(|error| format!("could not read \"{}\": {error}", path.display()))?;
+    TimelineHistory::parse(timeline, &text).map_err(|error| error.to_string())
+}

@@ -1,0 +1,371 @@
+//! One judgement of the health of a cluster's backups: what is wrong and since when, what cannot be restored because
+//! of it, what to do.
+//!
+//! `info`, `check` and `verify` show the same alarms. What was promised is judged, not what there once was: a restore
+//! from any usable layer goes on along the WAL of its timeline, and of each timeline that begins there, to its end.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use pgstrata_layer::label::Label;
+use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment};
+use pgstrata_store::archive::ArchivedWal;
+use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::error::Error;
+use serde::Serialize;
+
+/// Pushes go ahead of each other: for so long a segment may be missing before one that was stored.
+const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(60);
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Restores work; somebody should look.
+    Warning,
+    /// A restore that was promised fails or loses something.
+    Error,
+}
+
+/// What an alarm is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AlarmKind {
+    /// The cluster's record cannot be read.
+    Record,
+    /// The archive cannot be listed.
+    Archive,
+    /// A layer cannot be restored.
+    Layer,
+    /// WAL is missing from the archive, though later WAL is there.
+    WalHole,
+    /// The newest backup is too old.
+    Age,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Alarm {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about.
+    pub kind: AlarmKind,
+    /// The layer that it is about, if it is about one.
+    pub layer: Option<String>,
+    /// What is wrong, and since when; for people.
+    pub reason: String,
+    /// What cannot be restored because of it; `None` when everything can.
+    pub lost: Option<String>,
+    /// What to do.
+    pub to_do: String,
+}
+
+/// What is judged.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) archived: Result<&'a ArchivedWal, &'a Error>,
+    /// Why a history that is there cannot be read.
+    pub(crate) histories: Option<&'a Error>,
+    /// Why the cluster's record cannot be used.
+    pub(crate) record: Option<&'a Error>,
+    pub(crate) now: Timestamp,
+    /// The oldest that the newest backup may be.
+    pub(crate) max_age: Option<Duration>,
+}
+
+/// WAL that is missing on the way from a layer to the end of a timeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hole<'a> {
+    /// The first segment that is missing.
+    pub(crate) first: WalSegment,
+    /// Number of the last one.
+    pub(crate) last: u64,
+    /// The layer from which recovery comes there.
+    pub(crate) from: &'a Layer,
+    /// When the WAL before it was stored, the last moment that can be reached.
+    pub(crate) since: Option<Timestamp>,
+    /// The first layer behind it.
+    pub(crate) until: Option<&'a Layer>,
+}
+
+/// The way of a recovery: from the first layer of a history to the history's end.
+#[derive(Clone, Debug)]
+pub(crate) struct Way<'a> {
+    pub(crate) layer: &'a Layer,
+    pub(crate) history: TimelineHistory,
+}
+
+/// Everything that is wrong, the worst first.
+pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
+    let mut alarms = Vec::new();
+    if let Some(error) = facts.record {
+        alarms.push(Alarm {
+            severity: Severity::Error,
+            kind: AlarmKind::Record,
+            layer: None,
+            reason: error.to_string(),
+            lost: Some("nothing, until the record is brought back".to_owned()),
+            to_do: "bring the object back from a copy of the repository".to_owned(),
+        });
+    }
+    match facts.archived {
+        Ok(archived) => {
+            let holes = holes(facts.catalog, archived, facts.now);
+            alarms.extend(holes.iter().map(|hole| hole.alarm(archived)));
+        }
+        Err(error) => alarms.push(Alarm {
+            severity: Severity::Error,
+            kind: AlarmKind::Archive,
+            layer: None,
+            reason: format!("the WAL archive cannot be listed: {error}"),
+            lost: None,
+            to_do: "look at the store: its permissions, its disk, its log".to_owned(),
+        }),
+    }
+    alarms.extend(facts.histories.map(|error| {
+        Alarm {
+            severity: Severity::Error,
+            kind: AlarmKind::Archive,
+            layer: None,
+            reason: format!("the history of a timeline cannot be read: {error}"),
+            lost: Some("no moment on that timeline".to_owned()),
+            to_do:
+                "store it again with \"pgstrata archive-push FILE\"; the server has it in pg_wal"
+                    .to_owned(),
+        }
+    }));
+    alarms.extend(layers(facts));
+    alarms.extend(age(facts));
+    alarms.sort_by_key(|alarm| std::cmp::Reverse(alarm.severity));
+    alarms
+}
+
+/// Why a layer cannot be restored; `None` when nothing is known against it.
+pub(crate) fn problem(
+    catalog: &Catalog,
+    layer: &Layer,
+    archived: Option<&ArchivedWal>,
+) -> Option<String> {
+    if let Err(error) = catalog.chain(&layer.label) {
+        return Some(error.to_string());
+    }
+    let archived = archived?;
+    let size = archived.segment_size();
+    let manifest = &layer.manifest;
+    let lsns = manifest.start_lsn..manifest.stop_lsn;
+    let mut needed = WalSegment::covering(manifest.timeline, lsns, size);
+    let missing = needed.find(|segment| !archived.holds(*segment))?;
+    let name = missing.file_name(size);
+    Some(format!("its WAL segment {name} is not in the archive"))
+}
+
+fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
+    let alarm = |label: &Label, reason: String, lost: String| Alarm {
+        severity: Severity::Error,
+        kind: AlarmKind::Layer,
+        layer: Some(label.to_string()),
+        reason,
+        lost: Some(lost),
+        to_do: format!(
+            "run \"pgstrata verify {label}\" to see what is lost, and take a full backup"
+        ),
+    };
+    let damaged = facts.catalog.damaged.iter().map(|(label, error)| {
+        let reason = format!("the manifest of {label} cannot be used: {error}");
+        alarm(
+            label,
+            reason,
+            format!("{label} and the layers that stand on it"),
+        )
+    });
+    let broken = facts.catalog.layers.iter().filter_map(|layer| {
+        let problem = problem(facts.catalog, layer, facts.archived.ok())?;
+        let label = &layer.label;
+        let reason = format!("{label} cannot be restored: {problem}");
+        Some(alarm(label, reason, label.to_string()))
+    });
+    damaged.chain(broken).collect()
+}
+
+fn age(facts: &Facts<'_>) -> Option<Alarm> {
+    let max_age = facts.max_age?;
+    let alarm = |reason| Alarm {
+        severity: Severity::Error,
+        kind: AlarmKind::Age,
+        layer: None,
+        reason,
+        lost: None,
+        to_do: "run \"pgstrata backup\", and find out why the last one is so old".to_owned(),
+    };
+    let usable = facts.catalog.layers.iter().filter(|layer| {
+        let archived = facts.archived.ok();
+        problem(facts.catalog, layer, archived).is_none()
+    });
+    let Some(newest) = usable.max_by_key(|layer| layer.manifest.finished_at) else {
+        return Some(alarm("there is no backup that can be restored".to_owned()));
+    };
+    let age = facts.now.duration_since(newest.manifest.finished_at);
+    let limit = SignedDuration::try_from(max_age).unwrap_or(SignedDuration::MAX);
+    (age > limit).then(|| {
+        let (label, whole) = (&newest.label, SignedDuration::from_secs(age.as_secs()));
+        alarm(format!(
+            "the newest backup, {label}, ended {whole:#} ago, at {}: more than {limit:#}",
+            newest.manifest.finished_at
+        ))
+    })
+}
+
+/// For each timeline the way to its end, from the first layer that leads there.
+pub(crate) fn ways<'a>(catalog: &'a Catalog, archived: &ArchivedWal) -> Vec<Way<'a>> {
+    let of_layers = catalog.layers.iter().map(|layer| layer.manifest.timeline);
+    let mut timelines: Vec<TimelineId> = archived.timelines().chain(of_layers).collect();
+    timelines.sort_unstable();
+    timelines.dedup();
+    let ways = timelines.into_iter().filter_map(|timeline| {
+        let history = archived.history(timeline);
+        let leads = |layer: &&Layer| passes(&history, layer) && usable(catalog, layer, archived);
+        let layer = catalog.layers.iter().filter(leads);
+        let layer = layer.min_by_key(|layer| layer.manifest.start_lsn)?;
+        Some(Way { layer, history })
+    });
+    ways.collect()
+}
+
+/// Whether recovery from `layer` can follow `history`.
+fn passes(history: &TimelineHistory, layer: &Layer) -> bool {
+    let manifest = &layer.manifest;
+    history.is_ancestor(manifest.timeline, manifest.stop_lsn)
+}
+
+fn usable(catalog: &Catalog, layer: &Layer, archived: &ArchivedWal) -> bool {
+    problem(catalog, layer, Some(archived)).is_none()
+}
+
+/// The WAL that is missing on any way, each hole once.
+pub(crate) fn holes<'a>(
+    catalog: &'a Catalog,
+    archived: &ArchivedWal,
+    now: Timestamp,
+) -> Vec<Hole<'a>> {
+    let mut holes: Vec<Hole<'a>> = Vec::new();
+    for way in ways(catalog, archived) {
+        for hole in way.holes(catalog, archived, now) {
+            if !holes.iter().any(|known| known.first == hole.first) {
+                holes.push(hole);
+            }
+        }
+    }
+    holes
+}
+
+impl<'a> Way<'a> {
+    fn holes(&self, catalog: &'a Catalog, archived: &ArchivedWal, now: Timestamp) -> Vec<Hole<'a>> {
+        let size = archived.segment_size();
+        let behind = |number: u64| {
+            let layers = catalog.layers.iter();
+            let behind = layers.filter(|layer| {
+                let start = layer.manifest.start_lsn.segment(size);
+                start >= number && passes(&self.history, layer)
+            });
+            behind
+                .filter(|layer| usable(catalog, layer, archived))
+                .min_by_key(|layer| layer.manifest.start_lsn)
+        };
+        let mut holes = Vec::new();
+        let mut from = self.layer.manifest.start_lsn;
+        loop {
+            let coverage = archived.coverage(&self.history, from, None);
+            let Some(next) = archived.next_after(&self.history, coverage.missing.number) else {
+                return holes;
+            };
+            let hole = Hole {
+                first: coverage.missing,
+                last: next.number - 1,
+                from: self.layer,
+                since: coverage.stored_at,
+                until: behind(next.number),
+            };
+            let is_open = archived
+                .stored_from(next)
+                .is_some_and(|at| archived.newest_at().max(now).duration_since(at) > ON_ITS_WAY);
+            if is_open && !hole.was_never_promised(catalog, archived) {
+                holes.push(hole);
+            }
+            from = next.start_lsn(size);
+        }
+    }
+}
+
+impl Hole<'_> {
+    /// Backups that store their own WAL, and no archiver, leave a hole between each two. The archiver's note of the
+    /// backup before it tells that there was one.
+    fn was_never_promised(&self, catalog: &Catalog, archived: &ArchivedWal) -> bool {
+        let size = archived.segment_size();
+        let behind = self.until.is_some_and(|layer| {
+            let start = layer.manifest.start_lsn;
+            WalSegment::containing(layer.manifest.timeline, start, size).number == self.last + 1
+        });
+        behind
+            && catalog.layers.iter().any(|layer| {
+                let manifest = &layer.manifest;
+                let timeline = manifest.timeline;
+                let end = WalSegment::containing_end(timeline, manifest.stop_lsn, size);
+                let start = WalSegment::containing(timeline, manifest.start_lsn, size);
+                end.next().number == self.first.number && !archived.has_backup_label(start)
+            })
+    }
+
+    /// What is missing, in words.
+    pub(crate) fn describe(&self, archived: &ArchivedWal) -> String {
+        let size = archived.segment_size();
+        let name = |number| {
+            WalSegment {
+                number,
+                ..self.first
+            }
+            .file_name(size)
+        };
+        let first = name(self.first.number);
+        let what = match self.last - self.first.number {
+            0 => format!("WAL segment {first} is missing"),
+            more => format!(
+                "WAL segments {first} to {}, {}, are missing",
+                name(self.last),
+                more + 1
+            ),
+        };
+        let since = self.since.map_or_else(String::new, |since| {
+            format!("; the one before was stored at {since}")
+        });
+        format!("{what} from the archive, though later ones are there{since}")
+    }
+
+    fn alarm(&self, archived: &ArchivedWal) -> Alarm {
+        let since = match self.since {
+            Some(since) => format!("after {since}"),
+            None => format!("after the end of {}", self.from.label),
+        };
+        let (lost, then) = match self.until {
+            Some(layer) => (
+                format!(
+                    "no moment {since} and before the end of {}, {}",
+                    layer.label, layer.manifest.finished_at
+                ),
+                "otherwise that time stays lost",
+            ),
+            None => (format!("no moment {since}"), "otherwise take a backup now"),
+        };
+        Alarm {
+            severity: Severity::Error,
+            kind: AlarmKind::WalHole,
+            layer: None,
+            reason: self.describe(archived),
+            lost: Some(lost),
+            to_do: format!(
+                "look for them in the server's pg_wal and in other archives, and store each with \
+                 \"pgstrata archive-push FILE\"; {then}"
+            ),
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Pages from the layers to the files: what is there is compared, what differs is fetched and written.
+
+pub(super) mod compare;
+mod region;
+pub(super) mod write;

@@ -1,0 +1,614 @@
+//! Writing files: each page once, by many threads, with the checksum that `backup_manifest` wants.
+//!
+//! A file is created with its final size, so that what is never written is a hole. Workers write at positions, in
+//! whatever order frames come; when the last page of a file is there, its checksum is put together from the pieces.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, EntryKind};
+use pgstrata_layer::overlay::{FilePlan, Take};
+use pgstrata_pgdata::backup_manifest::{ManifestFile, WalRange};
+use pgstrata_pgdata::{BackupManifestWriter, FileChecksum, Major};
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::progress::Progress;
+use rustix::fs::{Advice, Gid, Mode, OFlags, Uid, fadvise, fchmod, fchown};
+
+use super::region::Region;
+use crate::frames::{FrameReader, WantedFrame, WantedFrames, bytes_of, pages_of};
+use crate::restore::place::beneath;
+use crate::restore::place::claim::{Claimed, Root};
+
+/// A file from this size on is worth a system call to ask that its pages go to disk now rather than at the end.
+const WRITEBACK_BYTES: u64 = 1 << 20;
+
+/// A run of this length is written at once: gathering it first would cost more than the call.
+const LONG_BYTES: usize = 64 << 10;
+
+/// Zeros are written in pieces of this size.
+const ZEROS_BYTES: u64 = 64 << 10;
+
+/// A file that is being written.
+#[derive(Debug)]
+pub(crate) struct FileTask {
+    path: String,
+    root: usize,
+    size_bytes: u64,
+    modified: i64,
+    /// Bytes from frames that have not been written.
+    left: AtomicU64,
+    /// Whether `backup_manifest` names it when all of them are.
+    listed: bool,
+    /// Offset and checksum of what has been written.
+    pieces: Mutex<Vec<(u64, FileChecksum)>>,
+}
+
+/// What goes to one file from one frame.
+#[derive(Debug)]
+pub(crate) struct Part {
+    file: Arc<FileTask>,
+    take: Vec<Take>,
+}
+
+/// A worker's open file, and what of it has yet to be written.
+struct TargetFile {
+    current: Option<(Arc<FileTask>, File)>,
+    region: Region,
+}
+
+impl TargetFile {
+    /// None yet.
+    fn new(region_blocks: u32) -> Self {
+        let bytes = usize::try_from(region_blocks * BLOCK_BYTES);
+        Self {
+            current: None,
+            region: Region::new(bytes.expect("usize has 64 bits")),
+        }
+    }
+
+    /// Closes the file; when it is whole, asks the system to begin writing it back. One with holes that are still to be
+    /// filled would be given many small extents.
+    fn close(&mut self) {
+        if let Some((task, file)) = self.current.take()
+            && task.size_bytes >= WRITEBACK_BYTES
+            && task.left.load(Ordering::Acquire) == 0
+        {
+            // On Linux this starts writeback and drops what is already clean. Advice is free to fail.
+            let _ = fadvise(&file, 0, None, Advice::DontNeed);
+        }
+    }
+}
+
+impl Drop for TargetFile {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Writes the files of one restore.
+pub(crate) struct Writer<'a> {
+    roots: &'a [Root],
+    /// Prefix of paths that lie in another root than the data directory, with its index.
+    prefixes: Vec<(String, usize)>,
+    owner: Option<(Uid, Gid)>,
+    listing: Mutex<ManifestSink>,
+    /// Bytes written to files of the cluster.
+    written: AtomicU64,
+    progress: &'a Progress,
+    /// Whether the source let its group read.
+    group_access: AtomicBool,
+}
+
+impl<'a> Writer<'a> {
+    pub(crate) fn new(
+        roots: &'a [Root],
+        prefixes: Vec<(String, usize)>,
+        listing: ManifestSink,
+        progress: &'a Progress,
+    ) -> Result<Self> {
+        Ok(Self {
+            owner: owner(&roots[0])?,
+            roots,
+            prefixes,
+            listing: Mutex::new(listing),
+            written: AtomicU64::new(0),
+            progress,
+            group_access: AtomicBool::new(false),
+        })
+    }
+
+    /// The root that holds `path`, and the path below it; `None` for a path that is a root or the link to one.
+    pub(crate) fn locate<'p>(&self, path: &'p str) -> Option<(usize, &'p str)> {
+        for (prefix, root) in &self.prefixes {
+            if let Some(rest) = path.strip_prefix(prefix.as_str()) {
+                if rest.is_empty() {
+                    return None;
+                }
+                if let Some(below) = rest.strip_prefix('/') {
+                    return Some((*root, below));
+                }
+            }
+        }
+        Some((0, path))
+    }
+
+    fn full_path(&self, root: usize, below: &str) -> PathBuf {
+        self.roots[root].path.join(below)
+    }
+
+    /// Creates what `plan` describes, and gives each frame it needs to `push`.
+    pub(crate) fn begin(
+        &self,
+        plan: FilePlan,
+        push: impl FnMut(WantedFrame<Part>) -> Result<()>,
+    ) -> Result<()> {
+        if plan.kind == EntryKind::Directory {
+            return self.create_directory(&plan.path, plan.mode);
+        }
+        let (root, below) = self.locate_file(&plan.path)?;
+        drop(self.create_file(root, below, plan.mode, plan.size_bytes)?);
+        self.enlist(plan, Vec::new(), push)
+    }
+
+    /// Gives each frame that a file needs to `push`. The file is there with its final size; `kept` of it has been
+    /// found to be as it must be.
+    pub(crate) fn enlist(
+        &self,
+        plan: FilePlan,
+        mut kept: Vec<(u64, FileChecksum)>,
+        mut push: impl FnMut(WantedFrame<Part>) -> Result<()>,
+    ) -> Result<()> {
+        let (root, _) = self.locate_file(&plan.path)?;
+        let takes = plan.pieces.iter().flat_map(|piece| &piece.take);
+        let left = takes.map(|take| bytes_of(take, plan.size_bytes)).sum();
+        kept.reserve(plan.pieces.len());
+        let task = Arc::new(FileTask {
+            root,
+            size_bytes: plan.size_bytes,
+            modified: plan.modified,
+            left: AtomicU64::new(left),
+            listed: is_listed(&plan.path),
+            pieces: Mutex::new(kept),
+            path: plan.path,
+        });
+        if left == 0 {
+            return self.complete(&task);
+        }
+        for piece in plan.pieces {
+            let purpose = Part {
+                file: Arc::clone(&task),
+                take: piece.take,
+            };
+            push(WantedFrame {
+                layer: piece.layer,
+                frame: piece.frame,
+                purpose,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn locate_file<'p>(&self, path: &'p str) -> Result<(usize, &'p str)> {
+        self.locate(path).ok_or_else(|| {
+            Error::new(
+                Kind::Damaged,
+                format!("the index has a file \"{path}\" where a directory belongs"),
+            )
+        })
+    }
+
+    /// Opens a file that is there, with the permissions and the size it must have. `None` when there is none; one
+    /// that has other names is removed, for it may be part of a copy.
+    pub(crate) fn open_existing(&self, plan: &FilePlan) -> Result<Option<File>> {
+        let (root, below) = self.locate_file(&plan.path)?;
+        let about = || {
+            format!(
+                "could not open \"{}\"",
+                self.full_path(root, below).display()
+            )
+        };
+        let dir = &self.roots[root].dir;
+        let file = match beneath::open(dir, Path::new(below), OFlags::RDWR, Mode::empty()) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e).context(about),
+        };
+        let status = file.metadata().context(about)?;
+        if status.nlink() > 1 {
+            beneath::remove_file(dir, Path::new(below)).context(about)?;
+            return Ok(None);
+        }
+        let mode = plan.mode & 0o777 | 0o600;
+        if status.mode() & 0o7777 != mode {
+            fchmod(&file, Mode::from_raw_mode(mode))
+                .map_err(io::Error::from)
+                .context(about)?;
+        }
+        if let Some((user, group)) = self.owner {
+            fchown(&file, Some(user), Some(group))
+                .map_err(io::Error::from)
+                .context(about)?;
+        }
+        if status.len() != plan.size_bytes {
+            file.set_len(plan.size_bytes).context(about)?;
+        }
+        Ok(Some(file))
+    }
+
+    /// Makes blocks of an open file zeros.
+    pub(crate) fn write_zeros(
+        &self,
+        file: &File,
+        plan: &FilePlan,
+        runs: &[BlockRun],
+    ) -> Result<()> {
+        let block = u64::from(BLOCK_BYTES);
+        let about = || format!("could not write \"{}\"", plan.path);
+        for run in runs {
+            let mut offset = u64::from(run.start) * block;
+            let end = (run.end() * block).min(plan.size_bytes);
+            while offset < end {
+                let length = (end - offset).min(ZEROS_BYTES);
+                let zeros = vec![0; usize::try_from(length).expect("64 KiB")];
+                file.write_all_at(&zeros, offset).context(about)?;
+                offset += length;
+                self.count(length);
+            }
+            self.progress.add_pages(u64::from(run.count));
+        }
+        Ok(())
+    }
+
+    fn count(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+        self.progress.add_done(bytes);
+    }
+
+    /// Bytes written to files of the cluster so far.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Creates a directory with the permissions it had; its owner can always work in it.
+    pub(crate) fn create_directory(&self, path: &str, mode: u32) -> Result<()> {
+        let mode = mode & 0o777 | 0o700;
+        if path == "global" && mode & 0o050 == 0o050 {
+            self.group_access.store(true, Ordering::Relaxed);
+        }
+        let Some((root, below)) = self.locate(path) else {
+            return Ok(());
+        };
+        let about = || {
+            format!(
+                "could not create the directory \"{}\"",
+                self.full_path(root, below).display()
+            )
+        };
+        let (dir, below) = (&self.roots[root].dir, Path::new(below));
+        let made = beneath::make_directory(dir, below).context(about)?;
+        if made && mode == 0o700 && self.owner.is_none() {
+            return Ok(());
+        }
+        let directory = beneath::directory(dir, below).context(about)?;
+        fchmod(&directory, Mode::from_raw_mode(mode))
+            .map_err(io::Error::from)
+            .context(about)?;
+        if let Some((user, group)) = self.owner {
+            fchown(&directory, Some(user), Some(group))
+                .map_err(io::Error::from)
+                .context(about)?;
+        }
+        Ok(())
+    }
+
+    /// Creates a file of its final size: all hole.
+    fn create_file(&self, root: usize, below: &str, mode: u32, size_bytes: u64) -> Result<File> {
+        let about = || {
+            format!(
+                "could not create \"{}\"",
+                self.full_path(root, below).display()
+            )
+        };
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+        let (dir, mode_at_first) = (&self.roots[root].dir, Mode::RUSR | Mode::WUSR);
+        let file = beneath::open(dir, Path::new(below), flags, mode_at_first).context(about)?;
+        if size_bytes > 0 {
+            file.set_len(size_bytes).context(about)?;
+        }
+        self.set_mode(&file, mode).context(about)?;
+        Ok(file)
+    }
+
+    fn set_mode(&self, file: &impl AsFd, mode: u32) -> io::Result<()> {
+        let mode = mode & 0o777 | 0o600;
+        if mode != 0o600 {
+            fchmod(file, Mode::from_raw_mode(mode))?;
+        }
+        if let Some((user, group)) = self.owner {
+            fchown(file, Some(user), Some(group))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a small file of our own making; `listed` ones appear in `backup_manifest`.
+    pub(crate) fn write_whole(&self, path: &str, contents: &[u8], listed: bool) -> Result<()> {
+        let (root, below) = self.locate(path).expect("files of ours are not roots");
+        let mode = if self.group_access() { 0o640 } else { 0o600 };
+        let mut file = self.create_file(root, below, mode, 0)?;
+        file.write_all(contents).context(|| {
+            format!(
+                "could not write \"{}\"",
+                self.full_path(root, below).display()
+            )
+        })?;
+        if listed {
+            self.list(
+                path,
+                jiff::Timestamp::now().as_second(),
+                FileChecksum::of(contents),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Lists a file.
+    pub(crate) fn list(&self, path: &str, modified: i64, checksum: FileChecksum) -> Result<()> {
+        let listing = self.listing.lock();
+        let mut listing = listing.expect("no thread panics while it holds the listing");
+        listing.file(path, modified, checksum)
+    }
+
+    /// Reads the frames that `plan` asks for and writes what is wanted from them.
+    ///
+    /// # Errors
+    /// The first error of planning, reading or writing.
+    pub(crate) fn write_frames(
+        &self,
+        reader: &FrameReader<'_>,
+        plan: impl FnOnce(&mut WantedFrames<'_, Part>) -> Result<()>,
+    ) -> Result<()> {
+        reader.read(
+            || TargetFile::new(reader.region_blocks()),
+            |open, wanted, raw| self.write(open, wanted, raw),
+            |mut open| self.leave(&mut open),
+            plan,
+        )
+    }
+
+    /// Takes what is wanted from a frame, decoded to `raw`; writes what is complete with it.
+    fn write(&self, open: &mut TargetFile, wanted: WantedFrame<Part>, raw: &[u8]) -> Result<()> {
+        let Part { file, take } = wanted.purpose;
+        let same = |(current, _): &(Arc<FileTask>, File)| Arc::ptr_eq(current, &file);
+        if !open.current.as_ref().is_some_and(same) {
+            self.leave(open)?;
+            open.current = Some((Arc::clone(&file), self.reopen(&file)?));
+        }
+        let (_, target) = open.current.as_ref().expect("opened just now");
+        let start = u64::from(wanted.frame.first_block()) * u64::from(BLOCK_BYTES);
+        open.region.move_to(start, |offset, bytes| {
+            self.put(&file, target, offset, bytes)
+        })?;
+        for take in &take {
+            let (offset, bytes) = pages_of(take, raw, file.size_bytes).ok_or_else(|| {
+                Error::new(
+                    Kind::Damaged,
+                    format!(
+                        "a frame of \"{}\" does not hold block {} in full",
+                        file.path, take.run.start
+                    ),
+                )
+            })?;
+            match bytes.len() >= LONG_BYTES {
+                true => self.put(&file, target, offset, bytes)?,
+                false => open.region.place(offset, bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what a worker still has of the file that it leaves.
+    fn leave(&self, open: &mut TargetFile) -> Result<()> {
+        if let Some((file, target)) = &open.current {
+            open.region
+                .finish(|offset, bytes| self.put(file, target, offset, bytes))?;
+        }
+        open.close();
+        Ok(())
+    }
+
+    /// Writes a run of pages, and lists the file when it was the last.
+    fn put(&self, file: &FileTask, target: &File, offset: u64, bytes: &[u8]) -> Result<()> {
+        target.write_all_at(bytes, offset).context(|| {
+            format!(
+                "could not write \"{}\"",
+                self.roots[file.root].path.join(&file.path).display()
+            )
+        })?;
+        let written = u64::try_from(bytes.len()).expect("usize has 64 bits");
+        self.count(written);
+        self.progress
+            .add_pages(written.div_ceil(u64::from(BLOCK_BYTES)));
+        file.pieces
+            .lock()
+            .expect("no thread panics while it holds the pieces")
+            .push((offset, FileChecksum::of(bytes)));
+        if file.left.fetch_sub(written, Ordering::AcqRel) == written {
+            self.complete(file)?;
+        }
+        Ok(())
+    }
+
+    fn reopen(&self, file: &FileTask) -> Result<File> {
+        let (root, below) = self.locate(&file.path).expect("created before");
+        let dir = &self.roots[root].dir;
+        beneath::open(dir, Path::new(below), OFlags::WRONLY, Mode::empty()).context(|| {
+            format!(
+                "could not open \"{}\"",
+                self.full_path(root, below).display()
+            )
+        })
+    }
+
+    /// Puts the checksum of a finished file together and lists it.
+    fn complete(&self, file: &FileTask) -> Result<()> {
+        if !file.listed {
+            return Ok(());
+        }
+        let mut pieces = std::mem::take(
+            &mut *file
+                .pieces
+                .lock()
+                .expect("no thread panics while it holds the pieces"),
+        );
+        pieces.sort_unstable_by_key(|(offset, _)| *offset);
+        let mut checksum = FileChecksum::new();
+        for (offset, piece) in &pieces {
+            let gap = offset.checked_sub(checksum.size_bytes());
+            checksum.zeros(gap.ok_or_else(|| {
+                Error::new(
+                    Kind::Damaged,
+                    format!("a block of \"{}\" has more than one source", file.path),
+                )
+            })?);
+            checksum.append(piece);
+        }
+        checksum.zeros(file.size_bytes.saturating_sub(checksum.size_bytes()));
+        self.list(&file.path, file.modified, checksum)
+    }
+
+    /// Whether files of ours may be read by the group, as those of the source were.
+    pub(crate) fn group_access(&self) -> bool {
+        self.group_access.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn owner(&self) -> Option<(Uid, Gid)> {
+        self.owner
+    }
+
+    /// Ends `backup_manifest`.
+    pub(crate) fn finish(self, wal: WalRange) -> Result<()> {
+        let listing = self.listing.into_inner();
+        let listing = listing.expect("no thread panics while it holds the listing");
+        listing.finish(wal)
+    }
+}
+
+/// Whether `backup_manifest` lists a file of the index. `postgresql.auto.conf` is rewritten and listed then;
+/// `pg_wal` is described by its WAL range.
+fn is_listed(path: &str) -> bool {
+    path != "postgresql.auto.conf" && !path.starts_with("pg_wal/")
+}
+
+/// Whom the files shall belong to, when we are root: PostgreSQL does not start from files of another user.
+fn owner(data: &Root) -> Result<Option<(Uid, Gid)>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let status = rustix::fs::fstat(&data.dir).map_err(io::Error::from);
+    let status = status.context(|| format!("could not look at \"{}\"", data.path.display()))?;
+    let (user, group) = (Uid::from_raw(status.st_uid), Gid::from_raw(status.st_gid));
+    Ok((!user.is_root()).then_some((user, group)))
+}
+
+/// `backup_manifest` on its way to disk.
+pub(crate) struct ManifestSink {
+    writer: BackupManifestWriter,
+    file: TextFile,
+}
+
+impl ManifestSink {
+    pub(crate) fn create(claimed: &Claimed, major: Major, system_identifier: u64) -> Result<Self> {
+        const NAME: &str = "backup_manifest";
+        let root = &claimed.roots[0];
+        let path = root.path.join(NAME);
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+        let file = beneath::open(&root.dir, Path::new(NAME), flags, Mode::RUSR | Mode::WUSR)
+            .context(|| format!("could not create \"{}\"", path.display()))?;
+        fchmod(&file, Mode::RUSR | Mode::WUSR)
+            .map_err(io::Error::from)
+            .and_then(|()| give_to_owner(&file, &claimed.roots[0]))
+            .context(|| format!("could not create \"{}\"", path.display()))?;
+        let mut file = TextFile {
+            path,
+            file: BufWriter::new(file),
+            error: None,
+        };
+        let begun = BackupManifestWriter::begin(major, system_identifier, &mut file);
+        match begun {
+            Ok(writer) => Ok(Self { writer, file }),
+            Err(_) => Err(file.failure()),
+        }
+    }
+
+    fn file(&mut self, path: &str, modified: i64, checksum: FileChecksum) -> Result<()> {
+        let listed = ManifestFile {
+            path: path.as_bytes(),
+            modified,
+            checksum,
+        };
+        self.writer
+            .file(&listed, &mut self.file)
+            .map_err(|_| self.file.failure())
+    }
+
+    fn finish(self, wal: WalRange) -> Result<()> {
+        let Self { writer, mut file } = self;
+        if writer.finish(&[wal], &mut file).is_err() {
+            return Err(file.failure());
+        }
+        let path = file.path;
+        file.file
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)
+            .map(drop)
+            .context(|| format!("could not write \"{}\"", path.display()))
+    }
+}
+
+/// A file that text is formatted into; keeps the error that [`fmt::Error`] cannot carry.
+struct TextFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+    error: Option<io::Error>,
+}
+
+impl TextFile {
+    fn failure(&mut self) -> Error {
+        let error = self
+            .error
+            .take()
+            .unwrap_or_else(|| io::Error::other("formatting failed"));
+        Error::new(
+            Kind::File,
+            format!("could not write \"{}\": {error}", self.path.display()),
+        )
+    }
+}
+
+impl fmt::Write for TextFile {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.file.write_all(text.as_bytes()).map_err(|e| {
+            self.error = Some(e);
+            fmt::Error
+        })
+    }
+}
+
+/// Gives a file to whom the data directory belongs, when we are root.
+pub(crate) fn give_to_owner(file: &File, data: &Root) -> io::Result<()> {
+    let status = rustix::fs::fstat(&data.dir)?;
+    if rustix::process::geteuid().is_root() && status.st_uid != 0 {
+        fchown(
+            file,
+            Some(Uid::from_raw(status.st_uid)),
+            Some(Gid::from_raw(status.st_gid)),
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,674 @@
+//! The plan of a restore: all that is decided before anything is written, as data.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind};
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::overlay::{FilePlan, Overlay};
+use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::timeline::TimelineId;
+use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{ControlFile, Major};
+use pgstrata_store::archive::{Archive, ArchivedWal};
+use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use serde::Serialize;
+
+use super::select::{Candidate, Lost, Request, Selection, select};
+use crate::frames::Chain;
+use crate::restore::place::in_place::{self, Inventory, refuse_unarchived_wal};
+use crate::restore::place::layout::{Condition, Layout, Seen, resolve};
+use crate::restore::place::links::Links;
+use crate::restore::{ArchiveMode, Method, RestoreOptions, Target};
+use crate::server::apart::{require_apart, require_apart_from};
+
+/// One layer of the chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedLayer {
+    /// Its label.
+    pub label: String,
+    /// When it was finished.
+    pub finished_at: Timestamp,
+    /// Frames that are read from it.
+    pub frames: u64,
+    /// Bytes of those frames.
+    pub fetch_bytes: u64,
+    /// Bytes of the pages in them that are wanted, in proportion.
+    pub needed_bytes: u64,
+}
+
+/// The WAL that recovery reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedWal {
+    /// Where recovery begins.
+    pub start_lsn: Lsn,
+    /// Where the layer becomes consistent.
+    pub consistent_lsn: Lsn,
+    /// The first segment.
+    pub first_segment: String,
+    /// The last segment; for targets that only replay can find, the last one in the archive.
+    pub last_segment: String,
+    /// Number of segments.
+    pub segment_count: u64,
+    /// Timelines recovery passes, in order.
+    pub timelines: Vec<TimelineId>,
+}
+
+/// What a restore will do.
+#[derive(Clone, Debug, Serialize)]
+pub struct RestorePlan {
+    /// The cluster's name in the repository.
+    pub cluster: String,
+    /// The layer that is restored.
+    pub label: String,
+    /// The type of the target.
+    pub target_type: String,
+    /// Its value.
+    pub target: Option<String>,
+    /// The timeline recovery follows.
+    pub timeline: TimelineId,
+    /// The chain, newest layer first.
+    pub layers: Vec<PlannedLayer>,
+    /// The WAL.
+    pub wal: PlannedWal,
+    /// The data directory.
+    pub directory: PathBuf,
+    /// The directory of each tablespace.
+    pub tablespaces: BTreeMap<u32, PathBuf>,
+    /// The directory for WAL, when it is outside of the data directory.
+    pub wal_directory: Option<PathBuf>,
+    /// Files and directories.
+    pub files: u64,
+    /// Sum of the sizes of all files.
+    pub cluster_bytes: u64,
+    /// Bytes written; the rest of `cluster_bytes` are holes.
+    pub write_bytes: u64,
+    /// Bytes of frames fetched; of a delta restore, at most.
+    pub fetch_bytes: u64,
+    /// Frames fetched and decoded, each once.
+    pub frames: u64,
+    /// Read amplification: bytes of frames fetched for a byte of pages that are wanted. What is above 1 are pages that
+    /// newer layers have overwritten, in frames of which others still count.
+    pub read_amplification: f64,
+    /// How what is there and what is in the layers come together.
+    pub method: Method,
+    /// Bytes that are there and will be read for comparison.
+    pub existing_bytes: u64,
+    /// Whether the restored server archives.
+    pub archive_mode: ArchiveMode,
+    /// Whether this completes a restore that was interrupted.
+    pub resumes: bool,
+    /// What the user should know.
+    pub notes: Vec<String>,
+    #[serde(skip)]
+    pub(crate) inner: PlanInner,
+}
+
+/// What only [`crate::restore::execute`] needs.
+#[derive(Clone, Debug)]
+pub(crate) struct PlanInner {
+    pub(crate) cluster: ClusterRepository,
+    pub(crate) chain: Vec<Arc<Layer>>,
+    pub(crate) layout: Layout,
+    pub(crate) options: RestoreOptions,
+    pub(crate) major: Major,
+    pub(crate) segment_size: WalSegmentSize,
+    pub(crate) archive_mode: ArchiveMode,
+    /// Which links of what is there are its own.
+    pub(crate) links: Links,
+    /// What is there to be changed in place.
+    pub(crate) seen: Seen,
+    /// Segments that make the layer consistent.
+    pub(crate) wal_parts: Vec<(TimelineId, u64, u64)>,
+    /// Bytes written below each directory, as [`Layout::directories`].
+    pub(crate) space: Vec<u64>,
+}
+
+/// Plans a restore. Reads the catalog, the archive's listing and the chain's indexes; looks at the destination.
+///
+/// # Errors
+/// `Target` or `WalMissing` when the target cannot be reached, `Refused` when the destination is not fit, `Damaged`
+/// when the chain is.
+pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> Result<RestorePlan> {
+    check_same_timeline(&options)?;
+    check_options(&options)?;
+    let Chosen {
+        chain,
+        mut selection,
+        archive,
+        notes,
+        major,
+    } = choose(cluster, &options).await?;
+    selection.notes.extend(notes);
+    let segment_size = archive.segment_size();
+    let layer = Arc::clone(&chain[0]);
+    let mut links = Links::default();
+    if options.method == Method::Delta {
+        links = Links::of(&resolve(&options.directory)?, options.vouched)?;
+        links.follow(&mut options, &layer.manifest.tablespaces)?;
+    }
+    let layout = Layout::new(
+        &options.directory,
+        options.wal_directory.as_deref(),
+        &layer.manifest.tablespaces,
+        &options.tablespaces,
+    )?;
+    require_apart(&cluster.repository, &layout.data).await?;
+    require_apart_from(&cluster.repository, layout.directories())?;
+    let condition = inspect(&layout, &cluster.name, &layer, &options, &links)?;
+    let inventory = match condition {
+        Condition::Existing => {
+            refuse_unarchived_wal(&layout.data, &archive, segment_size)?;
+            Inventory::of(&layout, &prefixes(&layout), &layer.manifest.cluster)?
+        }
+        _ => Inventory::default(),
+    };
+    let archive_mode = archive_mode(&options, &condition, &layout, &links)?;
+    selection.notes.extend(archive_note(archive_mode));
+    let survey = survey_of(Chain::new(cluster, chain.clone()), &layout).await?;
+    let own = own_wal(&layer, &selection, &archive);
+    let seen = match condition {
+        Condition::Existing => Seen::of(&layout.data, options.vouched)?,
+        _ => Seen::default(),
+    };
+    let inner = PlanInner {
+        cluster: cluster.clone(),
+        layout,
+        options,
+        major,
+        segment_size,
+        wal_parts: own,
+        archive_mode,
+        links,
+        seen,
+        space: survey.space(segment_size, &layer, &inventory.taken),
+        chain,
+    };
+    let mut plan = describe(inner, &selection, &survey, &condition);
+    plan.existing_bytes = inventory.size_bytes;
+    if condition_needs_space(&plan) {
+        plan.inner.layout.check_space(&plan.inner.space)?;
+    }
+    Ok(plan)
+}
+
+/// Nobody gets a second server on one timeline without having asked for it.
+fn check_same_timeline(options: &RestoreOptions) -> Result<()> {
+    let goes_on = options.target == Target::None;
+    if goes_on == options.same_timeline {
+        return Ok(());
+    }
+    let error = match goes_on {
+        true => Error::new(
+            Kind::Usage,
+            "a restore of type none goes on with the timeline of its source: what either writes from there on has the same LSNs and WAL file names, and other contents",
+        )
+        .hint("use --target-type immediate --target-action promote, which ends at the same point and begins a timeline; or say --same-timeline if that is wanted all the same"),
+        false => Error::new(
+            Kind::Usage,
+            "--same-timeline is for a restore of type none: every other one begins a timeline of its own, or follows its primary",
+        ),
+    };
+    Err(error)
+}
+
+/// What is restored, and the WAL that goes with it.
+struct Chosen {
+    /// The newest layer first.
+    chain: Vec<Arc<Layer>>,
+    selection: Selection,
+    archive: ArchivedWal,
+    /// What the user should know of the layer.
+    notes: Vec<String>,
+    major: Major,
+}
+
+/// Chooses the layer and the way from it to the target.
+async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result<Chosen> {
+    // Says what no listing says: a format that this version does not know.
+    let record = cluster.record().await?;
+    let catalog = Catalog::load(cluster).await?;
+    let (candidates, lost) = candidates(&catalog, &cluster.name)?;
+    let segment_size = segment_size(&catalog, options.label.as_ref())?;
+    let starts = candidates.iter().map(|layer| WalSegment {
+        timeline: layer.timeline,
+        number: layer.start.segment(segment_size),
+    });
+    let held = Archive::load(cluster).await?;
+    let mut archive = held.list(starts).await?;
+    held.read_histories(&mut archive).await?;
+    if let Some(label) = &options.label {
+        // Says more than selection can when the layer is unfinished or damaged.
+        catalog.layer(label)?;
+    }
+    let request = Request {
+        target: &options.target,
+        timeline: options.timeline,
+        label: options.label.as_ref(),
+        now: Timestamp::now(),
+        lost: &lost,
+        skip_damaged: options.vouched.skip_damaged,
+    };
+    let selection = select(&candidates, &request, &archive)?;
+    let chain = catalog.chain(&candidates[selection.candidate].label)?;
+    let chain: Vec<Arc<Layer>> = chain.into_iter().cloned().map(Arc::new).collect();
+    Ok(Chosen {
+        major: check_control(&chain[0], record.system_identifier)?,
+        notes: layer_notes(&catalog, &chain[0]),
+        chain,
+        selection,
+        archive,
+    })
+}
+
+fn check_options(options: &RestoreOptions) -> Result<()> {
+    if options.archive_mode == Some(ArchiveMode::Keep) && options.target == Target::None {
+        let what =
+            "a restore of type none goes on with the timeline of its source and cannot archive";
+        return Err(Error::new(Kind::Usage, what)
+            .hint("Leave out --archive-mode; turn archiving on later, for a new repository."));
+    }
+    Ok(())
+}
+
+/// Whether the restored server archives. A copy that did, into the repository of its source, would branch the history
+/// or, on the same timeline, stand in the way of the source's WAL.
+fn archive_mode(
+    options: &RestoreOptions,
+    condition: &Condition,
+    layout: &Layout,
+    links: &Links,
+) -> Result<ArchiveMode> {
+    match (options.archive_mode, condition) {
+        (Some(told), _) => Ok(told),
+        (None, Condition::Existing) if options.target != Target::None => {
+            in_place::archive_mode(&layout.data, links.directory_known)
+        }
+        (None, _) => Ok(ArchiveMode::Off),
+    }
+}
+
+fn archive_note(mode: ArchiveMode) -> Option<String> {
+    (mode == ArchiveMode::Off).then(|| {
+        "archiving is off in this copy (archive_mode = 'off' in its postgresql.auto.conf); should the server replace its \
+         source, turn it on: ALTER SYSTEM SET archive_mode = 'on', and restart"
+            .to_owned()
+    })
+}
+
+/// What the user should know of the layer.
+fn layer_notes(catalog: &Catalog, layer: &Layer) -> Vec<String> {
+    let manifest = &layer.manifest;
+    let stamp = manifest.state_stamp();
+    let begun = catalog.unfinished.iter().filter(|unfinished| {
+        !unfinished.was_merged && unfinished.label.own_stamp() > stamp.as_str()
+    });
+    let mut notes: Vec<String> = begun
+        .map(|unfinished| {
+            let label = &unfinished.label;
+            format!("layer {label} is newer and has no manifest: its backup is at work, or never finished")
+        })
+        .collect();
+    if !manifest.corrupt_pages.is_empty() {
+        notes.push(format!(
+            "layer {} has {} pages that were corrupt when they were backed up",
+            layer.label,
+            manifest.corrupt_pages.len()
+        ));
+    }
+    if manifest.tablespaces_in_place() {
+        notes.push(
+            "a tablespace lies within the data directory: allow_in_place_tablespaces is turned on, because the server \
+             does not finish recovery without it"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+/// Looks at the destination as the method asks.
+pub(crate) fn inspect(
+    layout: &Layout,
+    cluster: &ClusterName,
+    layer: &Layer,
+    options: &RestoreOptions,
+    links: &Links,
+) -> Result<Condition> {
+    match options.method {
+        Method::Delta => layout.inspect_in_place(cluster, layer, options.vouched, links),
+        Method::Overlay => layout.inspect(layer.label.as_str(), &options.asked()),
+    }
+}
+
+/// An interrupted restore has already taken part of the room; it is checked again once that is cleared away.
+fn condition_needs_space(plan: &RestorePlan) -> bool {
+    !plan.resumes
+}
+
+/// The layers that can be restored, and those that cannot, oldest first.
+fn candidates(catalog: &Catalog, cluster: &ClusterName) -> Result<(Vec<Candidate>, Vec<Lost>)> {
+    let candidate = |layer: &Layer| Candidate {
+        label: layer.label.clone(),
+        start: layer.manifest.start_lsn,
+        stop: layer.manifest.stop_lsn,
+        timeline: layer.manifest.timeline,
+        finished_at: layer.manifest.finished_at,
+        stamp: layer.manifest.state_stamp(),
+    };
+    let (mut candidates, mut lost) = (Vec::new(), Vec::new());
+    for layer in &catalog.layers {
+        match catalog.chain(&layer.label) {
+            Ok(_) => candidates.push(candidate(layer)),
+            Err(error) => lost.push(Lost {
+                label: layer.label.clone(),
+                kind: error.kind(),
+                why: error.to_string(),
+                known: Some(candidate(layer)),
+            }),
+        }
+    }
+    // What was merged into a layer that can be read is not missed.
+    let merged = |label: &str| {
+        let mut layers = catalog.layers.iter();
+        layers.any(|layer| layer.manifest.replaces.iter().any(|one| one.label == label))
+    };
+    let damaged = catalog.damaged.iter();
+    for (label, error) in damaged.filter(|(label, _)| !merged(label.as_str())) {
+        lost.push(Lost {
+            label: label.clone(),
+            kind: error.kind(),
+            why: error.to_string(),
+            known: None,
+        });
+    }
+    lost.sort_by(|one, other| one.label.own_stamp().cmp(other.label.own_stamp()));
+    if candidates.is_empty() {
+        if let Some(layer) = catalog.layers.last() {
+            catalog.chain(&layer.label)?;
+        }
+        if let Some((label, error)) = catalog.damaged.last() {
+            return Err(Error::new(
+                Kind::Damaged,
+                format!("could not use layer {label}: {error}"),
+            ));
+        }
+        return Err(Error::new(
+            Kind::NotFound,
+            format!(
+                "cluster \"{}\" has no complete backup to restore",
+                cluster.as_str()
+            ),
+        )
+        .hint("take one with \"pgstrata backup\"; \"pgstrata info\" shows what there is"));
+    }
+    Ok((candidates, lost))
+}
+
+fn segment_size(
+    catalog: &Catalog,
+    label: Option<&pgstrata_layer::label::Label>,
+) -> Result<WalSegmentSize> {
+    if let Some(label) = label {
+        catalog.chain(label)?;
+    }
+    let newest = catalog.layers.last();
+    let layer = label.map_or(Ok(newest), |label| catalog.layer(label).map(Some))?;
+    let Some(layer) = layer else {
+        return Err(Error::new(
+            Kind::NotFound,
+            "there is no complete layer to restore",
+        ));
+    };
+    Ok(WalSegmentSize::try_from(u64::from(
+        layer.manifest.cluster.wal_segment_size,
+    ))?)
+}
+
+/// Checks the layer's `pg_control` against its manifest; a server would refuse to start, or worse. Both are of the
+/// cluster that the repository has under this name.
+fn check_control(layer: &Layer, system_identifier: u64) -> Result<Major> {
+    let manifest = &layer.manifest;
+    let control = ControlFile::parse(&manifest.pg_control_bytes()?).map_err(|e| {
+        Error::from(e).while_doing(format!(
+            "could not use the pg_control of layer {}",
+            layer.label
+        ))
+    })?;
+    let identity = &manifest.cluster;
+    let same = control.system_identifier == identity.system_identifier
+        && system_identifier == identity.system_identifier
+        && control.major.get() == u32::from(identity.major)
+        && control.block_size == identity.block_size
+        && identity.block_size == BLOCK_BYTES
+        && control.wal_segment_size.get() == u64::from(identity.wal_segment_size);
+    match same {
+        true => Ok(control.major),
+        false => Err(Error::new(
+            Kind::Damaged,
+            format!(
+                "the pg_control of layer {} is not that of the cluster its manifest names",
+                layer.label
+            ),
+        )),
+    }
+}
+
+/// The segments from the layer's start to its stop.
+fn own_wal(
+    layer: &Layer,
+    selection: &Selection,
+    archive: &ArchivedWal,
+) -> Vec<(TimelineId, u64, u64)> {
+    let manifest = &layer.manifest;
+    let size = archive.segment_size();
+    let stop = WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size).number;
+    archive
+        .coverage(&selection.history, manifest.start_lsn, Some(stop))
+        .parts
+}
+
+/// Paths that do not lie in the data directory, with their directory's place in [`Layout::directories`].
+pub(crate) fn prefixes(layout: &Layout) -> Vec<(String, usize)> {
+    let tablespaces = layout
+        .tablespaces
+        .keys()
+        .map(|oid| format!("pg_tblspc/{oid}"));
+    let wal = layout.wal.iter().map(|_| "pg_wal".to_owned());
+    tablespaces.chain(wal).zip(1..).collect()
+}
+
+/// What is fetched of one layer.
+#[derive(Clone, Copy, Debug, Default)]
+struct LayerFetch {
+    frames: u64,
+    bytes: u64,
+    needed_bytes: u64,
+}
+
+/// What the overlay adds up to.
+#[derive(Debug, Default)]
+struct Survey {
+    files: u64,
+    cluster_bytes: u64,
+    write_bytes: u64,
+    /// By layer of the chain.
+    layers: Vec<LayerFetch>,
+    /// Bytes by directory.
+    roots: Vec<u64>,
+}
+
+/// As [`survey`], on a thread of its own.
+async fn survey_of(chain: Chain, layout: &Layout) -> Result<Survey> {
+    let (prefixes, roots) = (prefixes(layout), layout.directories().len());
+    tokio::task::spawn_blocking(move || survey(&chain, &prefixes, roots))
+        .await
+        .map_err(|e| Error::new(Kind::Interrupted, format!("planning was stopped: {e}")))?
+}
+
+/// Lays the overlay once without reading pages: whatever is wrong with the indexes is found before anything is written.
+fn survey(chain: &Chain, prefixes: &[(String, usize)], roots: usize) -> Result<Survey> {
+    let mut survey = Survey {
+        layers: vec![LayerFetch::default(); chain.layers.len()],
+        roots: vec![0; roots],
+        ..Survey::default()
+    };
+    for planned in Overlay::new(chain.entries()) {
+        let (file, _) = planned?;
+        check_place(&file)?;
+        survey.files += 1;
+        survey.cluster_bytes += file.size_bytes;
+        let zeros: u64 = file.zero_runs.iter().map(|run| u64::from(run.count)).sum();
+        let written = file
+            .size_bytes
+            .saturating_sub(zeros * u64::from(BLOCK_BYTES));
+        survey.write_bytes += written;
+        let root = prefixes.iter().find(|(prefix, _)| {
+            file.path
+                .strip_prefix(prefix.as_str())
+                .is_some_and(|rest| rest.starts_with('/'))
+        });
+        // A file takes whole blocks of the file system, of 4 KiB as a rule.
+        survey.roots[root.map_or(0, |(_, root)| *root)] += written.next_multiple_of(4096);
+        for piece in &file.pieces {
+            let layer = &mut survey.layers[piece.layer];
+            let (length, pages) = (u64::from(piece.frame.length), piece.frame.page_count());
+            let taken: u64 = piece
+                .take
+                .iter()
+                .map(|take| u64::from(take.run.count))
+                .sum();
+            layer.frames += 1;
+            layer.bytes += length;
+            layer.needed_bytes += length * taken / pages.max(1);
+        }
+    }
+    Ok(survey)
+}
+
+/// Paths that a restore writes itself must not come from an index: a server could start too early or wrongly.
+fn check_place(file: &FilePlan) -> Result<()> {
+    const OURS: [&str; 7] = [
+        "global/pg_control",
+        "backup_label",
+        "tablespace_map",
+        "backup_manifest",
+        "recovery.signal",
+        "standby.signal",
+        "postmaster.pid",
+    ];
+    let wrong = OURS.contains(&file.path.as_str())
+        || file.path == crate::restore::MARKER
+        || (file.kind != EntryKind::Directory
+            && matches!(file.path.as_str(), "pg_wal" | "pg_tblspc" | "global"));
+    match wrong {
+        false => Ok(()),
+        true => Err(Error::new(
+            Kind::Damaged,
+            format!(
+                "the index has a file \"{}\", which no backup stores",
+                file.path
+            ),
+        )),
+    }
+}
+
+impl Survey {
+    /// Bytes needed below each directory, the layer's own WAL included.
+    fn space(&self, segment_size: WalSegmentSize, layer: &Layer, taken: &[u64]) -> Vec<u64> {
+        let manifest = &layer.manifest;
+        let first = manifest.start_lsn.segment(segment_size);
+        let last = manifest.stop_lsn.segment(segment_size);
+        let wal = (last - first.min(last) + 1).saturating_mul(segment_size.get());
+        let mut space = self.roots.clone();
+        // The directory for WAL, when there is one, is the last.
+        let tablespaces = manifest
+            .tablespaces
+            .iter()
+            .filter(|t| t.location.is_some())
+            .count();
+        let roots = self.roots.len();
+        let root = if roots > tablespaces + 1 {
+            roots - 1
+        } else {
+            0
+        };
+        space[root] = space[root].saturating_add(wal);
+        // What is there is overwritten or removed first.
+        for (space, taken) in space.iter_mut().zip(taken) {
+            *space = space.saturating_sub(*taken);
+        }
+        space
+    }
+}
+
+fn describe(
+    inner: PlanInner,
+    selection: &Selection,
+    survey: &Survey,
+    condition: &Condition,
+) -> RestorePlan {
+    let layer = Arc::clone(&inner.chain[0]);
+    let size = inner.segment_size;
+    let parts = &selection.coverage.parts;
+    let name = |part: Option<&(TimelineId, u64, u64)>, last: bool| {
+        let segment = part.map(|&(timeline, first, end)| WalSegment {
+            timeline,
+            number: if last { end } else { first },
+        });
+        segment.map_or(String::new(), |segment| segment.file_name(size))
+    };
+    let layers = inner.chain.iter().zip(&survey.layers);
+    let sum = |count: fn(&LayerFetch) -> u64| survey.layers.iter().map(count).sum::<u64>();
+    RestorePlan {
+        cluster: inner.cluster.name.as_str().to_owned(),
+        label: layer.label.to_string(),
+        target_type: inner.options.target.kind().to_owned(),
+        target: inner.options.target.value(),
+        timeline: selection.history.timeline(),
+        layers: layers
+            .map(|(layer, fetch)| PlannedLayer {
+                label: layer.label.to_string(),
+                finished_at: layer.manifest.finished_at,
+                frames: fetch.frames,
+                fetch_bytes: fetch.bytes,
+                needed_bytes: fetch.needed_bytes,
+            })
+            .collect(),
+        wal: PlannedWal {
+            start_lsn: layer.manifest.start_lsn,
+            consistent_lsn: layer.manifest.stop_lsn,
+            first_segment: name(parts.first(), false),
+            last_segment: name(parts.last(), true),
+            segment_count: parts.iter().map(|(_, first, last)| last - first + 1).sum(),
+            timelines: parts.iter().map(|(timeline, ..)| *timeline).collect(),
+        },
+        directory: inner.layout.data.clone(),
+        tablespaces: inner.layout.tablespaces.clone(),
+        wal_directory: inner.layout.wal.clone(),
+        files: survey.files,
+        cluster_bytes: survey.cluster_bytes,
+        write_bytes: survey.write_bytes,
+        fetch_bytes: sum(|fetch| fetch.bytes),
+        frames: sum(|fetch| fetch.frames),
+        read_amplification: ratio(sum(|fetch| fetch.bytes), sum(|fetch| fetch.needed_bytes)),
+        method: inner.options.method,
+        existing_bytes: 0,
+        archive_mode: inner.archive_mode,
+        resumes: matches!(condition, Condition::Incomplete | Condition::Complete),
+        notes: selection.notes.clone(),
+        inner,
+    }
+}
+
+/// `one / other` to three decimals; 1 when there is nothing to compare.
+fn ratio(one: u64, other: u64) -> f64 {
+    let thousandths = u128::from(one) * 1000 / u128::from(other.max(1));
+    match other {
+        0 => 1.0,
+        _ => f64::from(u32::try_from(thousandths).unwrap_or(u32::MAX)) / 1000.0,
+    }
+}

@@ -1,0 +1,464 @@
+//! Which layer leads to the target, and whether the archive does.
+//!
+//! A layer can start a recovery to a target only when it is complete before the target, so its *stop* counts, and when
+//! the target's timeline passes through it. Whatever recovery would only find out hours later is refused here, and so is
+//! a second best that nobody asked for: an older layer because the right one cannot be read, or one of two branches.
+
+use jiff::Timestamp;
+use pgstrata_layer::label::Label;
+use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
+use pgstrata_pgdata::wal::WalSegment;
+use pgstrata_store::archive::{ArchivedWal, Coverage};
+use pgstrata_store::error::{Error, Kind, Result};
+
+use super::branches::Way;
+use super::target::{Target, TimelineChoice};
+
+/// What selection knows of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) label: Label,
+    pub(crate) start: Lsn,
+    pub(crate) stop: Lsn,
+    pub(crate) timeline: TimelineId,
+    /// After this time nothing of the backup was still to be replayed.
+    pub(crate) finished_at: Timestamp,
+    /// When the backup was made whose state it is, as [`pgstrata_layer::manifest::Manifest::state_stamp`].
+    pub(crate) stamp: String,
+}
+
+/// A layer that cannot be restored, and might have been the one.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost {
+    pub(crate) label: Label,
+    pub(crate) kind: Kind,
+    /// Why it cannot.
+    pub(crate) why: String,
+    /// What its manifest says, when that can be read.
+    pub(crate) known: Option<Candidate>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) timeline: Option<TimelineChoice>,
+    /// The layer the user named.
+    pub(crate) label: Option<&'a Label>,
+    pub(crate) now: Timestamp,
+    /// Layers that cannot be restored.
+    pub(crate) lost: &'a [Lost],
+    /// Whether they are passed over.
+    pub(crate) skip_damaged: bool,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
+    /// Index into the candidates.
+    pub(crate) candidate: usize,
+    pub(crate) history: TimelineHistory,
+    /// WAL that recovery will read, as far as the archive knows.
+    pub(crate) coverage: Coverage,
+    /// Things the user should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Why a candidate does not lead to the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reject {
+    OtherTimeline(TimelineId),
+    UnknownTimeline(TimelineId),
+    TooLate,
+}
+
+pub(crate) fn select(
+    candidates: &[Candidate],
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+) -> Result<Selection> {
+    if matches!(request.target, Target::Time(time) if *time > request.now) {
+        return Err(unreachable(format!(
+            "{} is in the future: it is now {}",
+            request.target,
+            Target::Time(request.now).value().unwrap_or_default()
+        )));
+    }
+    let (candidate, history) = match request.label {
+        Some(label) => named(candidates, request, archive, label)?,
+        None => newest(candidates, request, archive)?,
+    };
+    let mut notes = notes(request, &candidates[candidate]);
+    notes.extend(passed_over(candidates, candidate, request, archive)?);
+    notes.extend(branches(candidates, candidate, request, archive, &history)?);
+    let coverage = reach(
+        &candidates[candidate],
+        request,
+        archive,
+        &history,
+        &mut notes,
+    )?;
+    Ok(Selection {
+        candidate,
+        history,
+        coverage,
+        notes,
+    })
+}
+
+fn named(
+    candidates: &[Candidate],
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+    label: &Label,
+) -> Result<(usize, TimelineHistory)> {
+    let found = candidates
+        .iter()
+        .position(|candidate| candidate.label == *label);
+    let index =
+        found.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no layer {label}")))?;
+    let candidate = &candidates[index];
+    match judge(candidate, request, archive) {
+        Ok(history) => Ok((index, history)),
+        Err(Reject::TooLate) => Err(unreachable(format!(
+            "{} is before the end of layer {label}, which is at {}",
+            request.target,
+            end_of(candidate, request.target)
+        ))
+        .hint("Leave the label out to let the newest layer before the target be chosen.")),
+        Err(Reject::UnknownTimeline(timeline)) => Err(unknown_timeline(timeline)),
+        Err(Reject::OtherTimeline(timeline)) => Err(unreachable(format!(
+            "layer {label} was taken on timeline {}, which timeline {timeline} does not pass at {}",
+            candidate.timeline, candidate.stop
+        ))
+        .hint("Use --target-timeline=current to stay on the layer's own timeline.")),
+    }
+}
+
+fn newest(
+    candidates: &[Candidate],
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+) -> Result<(usize, TimelineHistory)> {
+    if candidates.is_empty() {
+        return Err(Error::new(
+            Kind::NotFound,
+            "there is no complete layer to restore",
+        ));
+    }
+    let mut best: Option<(usize, TimelineHistory)> = None;
+    let mut rejects = Vec::new();
+    for (index, candidate) in candidates.iter().enumerate() {
+        match judge(candidate, request, archive) {
+            Err(reject) => rejects.push((candidate, reject)),
+            Ok(history) => {
+                let newer = best
+                    .as_ref()
+                    .is_none_or(|(at, _)| rank(candidate) >= rank(&candidates[*at]));
+                if newer {
+                    best = Some((index, history));
+                }
+            }
+        }
+    }
+    best.ok_or_else(|| no_layer(request, &rejects))
+}
+
+/// Newer layers rank higher; ended later on the clock and, for equal clocks, in the WAL.
+fn rank(candidate: &Candidate) -> (Timestamp, Lsn) {
+    (candidate.finished_at, candidate.stop)
+}
+
+/// Which layers would have been taken before `chosen`, could they be read: an error, or sentences for who passes them
+/// over.
+fn passed_over(
+    candidates: &[Candidate],
+    chosen: usize,
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+) -> Result<Vec<String>> {
+    if request.label.is_some() {
+        return Ok(Vec::new());
+    }
+    let chosen = &candidates[chosen];
+    let better = request.lost.iter().filter(|lost| match &lost.known {
+        Some(known) => judge(known, request, archive).is_ok() && rank(known) > rank(chosen),
+        None => {
+            let late = candidates.iter().any(|older| {
+                older.stamp.as_str() < lost.label.own_stamp()
+                    && judge(older, request, archive) == Err(Reject::TooLate)
+            });
+            lost.label.own_stamp() > chosen.stamp.as_str() && !late
+        }
+    });
+    let better: Vec<&Lost> = better.collect();
+    let Some(newest) = better.last() else {
+        return Ok(Vec::new());
+    };
+    let instead = instead(chosen, request);
+    if !request.skip_damaged {
+        return Err(Error::new(
+            newest.kind,
+            format!(
+                "could not use layer {}, which is newer than any other that leads to {}: {}",
+                newest.label, request.target, newest.why
+            ),
+        )
+        .hint(format!(
+            "\"pgstrata verify\" says what is wrong. With --skip-damaged, {instead}"
+        )));
+    }
+    let each = better.iter().map(|lost| {
+        let Lost { label, why, .. } = lost;
+        format!("layer {label} was passed over, because it cannot be used: {why}")
+    });
+    Ok(each.chain([instead]).collect())
+}
+
+/// What comes of taking `chosen` instead of a newer layer.
+fn instead(chosen: &Candidate, request: &Request<'_>) -> String {
+    let finished = Target::Time(chosen.finished_at).value().unwrap_or_default();
+    let label = &chosen.label;
+    match request.target {
+        Target::Immediate | Target::None => format!(
+            "layer {label} is restored, which ended at {finished}, at {}: what was committed after that is lost",
+            chosen.stop
+        ),
+        _ => format!(
+            "layer {label} is restored, which ended at {finished}: recovery replays all WAL from {} on, and nothing is \
+             lost as far as the archive holds it",
+            chosen.start
+        ),
+    }
+}
+
+/// Sentences about branches of the history; an error when it is not known which one is meant.
+fn branches(
+    candidates: &[Candidate],
+    chosen: usize,
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+    history: &TimelineHistory,
+) -> Result<Vec<String>> {
+    let chosen = &candidates[chosen];
+    let stays = request.timeline == Some(TimelineChoice::Current);
+    let layer_alone = stays || matches!(request.target, Target::Immediate | Target::None);
+    let way = Way {
+        candidates,
+        archive,
+        history,
+        from: request.label.map_or(Lsn::INVALID, |_| chosen.stop),
+        until: match request.target {
+            Target::Lsn(lsn) if !stays => Some(*lsn),
+            _ if layer_alone => Some(chosen.stop),
+            _ => None,
+        },
+        layer_alone,
+    };
+    let told = match request.timeline {
+        Some(TimelineChoice::Number(_) | TimelineChoice::Latest) => true,
+        Some(TimelineChoice::Current) => request.label.is_some(),
+        None => false,
+    };
+    way.explain(request.target, told)
+}
+
+/// Whether `candidate` leads to the target, and along which history.
+fn judge(
+    candidate: &Candidate,
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+) -> std::result::Result<TimelineHistory, Reject> {
+    let timeline = match request.timeline {
+        Some(TimelineChoice::Current) => candidate.timeline,
+        Some(TimelineChoice::Number(timeline)) => timeline,
+        Some(TimelineChoice::Latest) => archive.latest_from(candidate.timeline),
+        None if matches!(request.target, Target::Immediate | Target::None) => candidate.timeline,
+        None => archive.latest_from(candidate.timeline),
+    };
+    // The server, too, wants the history file of a timeline that is named, but for the first.
+    let named = matches!(request.timeline, Some(TimelineChoice::Number(_)));
+    if named && timeline != TimelineId::FIRST && !archive.has_history(timeline) {
+        return Err(Reject::UnknownTimeline(timeline));
+    }
+    let history = archive.history(timeline);
+    if !history.contains(candidate.timeline, candidate.start..candidate.stop) {
+        return Err(Reject::OtherTimeline(timeline));
+    }
+    let in_time = match request.target {
+        Target::Lsn(lsn) => candidate.stop <= *lsn,
+        Target::Time(time) => candidate.finished_at < *time,
+        _ => true,
+    };
+    if in_time {
+        Ok(history)
+    } else {
+        Err(Reject::TooLate)
+    }
+}
+
+fn no_layer(request: &Request<'_>, rejects: &[(&Candidate, Reject)]) -> Error {
+    let too_late = rejects
+        .iter()
+        .filter(|(_, reject)| *reject == Reject::TooLate);
+    let earliest = too_late
+        .map(|(candidate, _)| *candidate)
+        .min_by_key(|c| rank(c));
+    if let Some(candidate) = earliest {
+        return unreachable(format!(
+            "{} is before the first backup: the earliest point that can be restored is the end of layer {}, at {}",
+            request.target,
+            candidate.label,
+            end_of(candidate, request.target)
+        ));
+    }
+    match rejects.first() {
+        Some((_, Reject::UnknownTimeline(timeline))) => unknown_timeline(*timeline),
+        Some((_, Reject::OtherTimeline(timeline))) => unreachable(format!(
+            "no layer was taken on timeline {timeline} or on a timeline it comes from"
+        ))
+        .hint("Use --target-timeline=current, or name another timeline; info shows the timeline of each layer."),
+        _ => Error::new(Kind::NotFound, "there is no complete layer to restore"),
+    }
+}
+
+fn unknown_timeline(timeline: TimelineId) -> Error {
+    unreachable(format!(
+        "timeline {timeline} is not known: its history file {} is not in the archive",
+        timeline.history_file_name()
+    ))
+}
+
+fn end_of(candidate: &Candidate, target: &Target) -> String {
+    match target {
+        Target::Time(_) => Target::Time(candidate.finished_at)
+            .value()
+            .unwrap_or_default(),
+        _ => candidate.stop.to_string(),
+    }
+}
+
+fn notes(request: &Request<'_>, candidate: &Candidate) -> Vec<String> {
+    let mut notes = Vec::new();
+    if request.label.is_none() && matches!(request.target, Target::Xid(_) | Target::Name(_)) {
+        notes.push(format!(
+            "where {} lies is not known before its WAL is replayed; the newest layer was chosen: if recovery ends \
+             without reaching it, name a layer that is older than {}",
+            request.target, candidate.label
+        ));
+    }
+    if *request.target == Target::None {
+        notes.push(format!(
+            "the server goes on with timeline {}, as its source may: both would archive different WAL under the same \
+             names, so let it archive only to a new repository",
+            candidate.timeline
+        ));
+    }
+    notes
+}
+
+/// Follows the archive from the layer's start to the target.
+fn reach(
+    candidate: &Candidate,
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+    history: &TimelineHistory,
+    notes: &mut Vec<String>,
+) -> Result<Coverage> {
+    let size = archive.segment_size();
+    let stop = WalSegment::containing_end(candidate.timeline, candidate.stop, size).number;
+    let own = archive.coverage(history, candidate.start, Some(stop));
+    if own.missing.number <= stop {
+        return Err(Error::new(
+            Kind::WalMissing,
+            format!(
+                "WAL segment {} is not in the archive: layer {} cannot become consistent without it",
+                own.missing.file_name(size),
+                candidate.label
+            ),
+        ));
+    }
+    let limit = match request.target {
+        Target::Lsn(lsn) => Some(lsn.segment(size).max(stop)),
+        Target::Immediate | Target::None => Some(stop),
+        _ => None,
+    };
+    let coverage = archive.coverage(history, candidate.start, limit);
+    if limit.is_some_and(|limit| coverage.missing.number > limit) {
+        return Ok(coverage);
+    }
+    match obstacle(request.target, &coverage, archive) {
+        Some(error) => Err(error),
+        None => {
+            if coverage.more_after {
+                notes.push(format!(
+                    "WAL segment {} is missing from the archive, though later ones are there: recovery cannot get past it",
+                    coverage.missing.file_name(size)
+                ));
+            }
+            Ok(coverage)
+        }
+    }
+}
+
+/// Why recovery, which finds only `coverage`, does not get to the target.
+fn obstacle(target: &Target, coverage: &Coverage, archive: &ArchivedWal) -> Option<Error> {
+    let missing = coverage.missing.file_name(archive.segment_size());
+    let hole = |what: String| {
+        Error::new(
+            Kind::WalMissing,
+            format!("WAL segment {missing} is missing from the archive, though later ones are there: {what}"),
+        )
+        .hint("Restore to an LSN or a time before the gap, or use a layer that was taken after it.")
+    };
+    match target {
+        Target::Time(time) if coverage.stored_at.is_some_and(|stored_at| stored_at >= *time) => None,
+        Target::Time(_) | Target::Lsn(_) if coverage.more_after => {
+            Some(hole(format!("recovery cannot get to {target}")))
+        }
+        Target::Time(_) => Some(after_last_commit(target, coverage, archive)),
+        Target::Lsn(_) => Some(
+            unreachable(format!(
+                "{target} is beyond what is archived: segment {missing} of timeline {} is not in the archive yet",
+                coverage.missing.timeline
+            ))
+            .hint(
+                "Run \"select pg_switch_wal()\" on the source and wait until it is archived, or restore to the end of \
+                 the archive (--target-type=default).",
+            ),
+        ),
+        Target::Default if coverage.more_after => {
+            Some(hole("recovery would end there and open the server without what came after".to_owned()))
+        }
+        _ => None,
+    }
+}
+
+/// Recovery stops *at* a time only by meeting a transaction that ended after it. Without one PostgreSQL replays all
+/// there is, and then fails with `recovery ended before configured recovery target was reached`.
+fn after_last_commit(target: &Target, coverage: &Coverage, archive: &ArchivedWal) -> Error {
+    let size = archive.segment_size();
+    let last = coverage
+        .parts
+        .last()
+        .map(|&(timeline, _, number)| WalSegment { timeline, number }.file_name(size));
+    let stored = coverage
+        .stored_at
+        .map(Target::Time)
+        .and_then(|time| time.value());
+    unreachable(format!(
+        "{target} is after the last transaction in the archive: its last segment, {}, was stored at {}; a server only \
+         knows that it has reached a time when it meets a transaction that ended later",
+        last.unwrap_or_default(),
+        stored.unwrap_or_default()
+    ))
+    .hint("Wait until WAL written after that time is archived (\"select pg_switch_wal()\" on the source), or restore to the end of the archive (--target-type=default).")
+}
+
+fn unreachable(message: String) -> Error {
+    Error::new(Kind::Target, message)
+}
+
+#[cfg(test)]
+mod tests;

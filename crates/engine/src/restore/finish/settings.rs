@@ -1,0 +1,487 @@
+//! Recovery settings: what is appended to `postgresql.auto.conf`, and which signal file goes with it.
+//!
+//! Settings of an earlier recovery are taken out of the file, and those that could still stand in `postgresql.conf` are
+//! set to nothing, because PostgreSQL refuses two targets at once and would silently obey a forgotten one. Commands that
+//! the source runs at the end of a recovery or to clean its archive are set to nothing, too: they are not this server's.
+//!
+//! The file is bytes: PostgreSQL writes values in the encoding of whoever set them, and they stay as they are.
+
+use pgstrata_pgdata::timeline::TimelineId;
+use serde::{Deserialize, Serialize};
+
+use crate::restore::decide::target::{Target, TargetAction, TimelineChoice};
+
+/// What a server runs for itself during recovery, beside `restore_command`. In `postgresql.conf` they are the source's:
+/// one may move an address of the network, the other delete WAL that the source's standbys need.
+const COMMANDS_OF_THE_SOURCE: [&str; 2] = ["recovery_end_command", "archive_cleanup_command"];
+
+/// Settings of a standby that are its own, not its primary's.
+const STANDBY_SETTINGS: [&str; 2] = ["primary_conninfo", "primary_slot_name"];
+
+/// A line of `postgresql.auto.conf` that outlives the file, as the marker of a restore has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum KeptLine {
+    /// As it stands there.
+    Text(String),
+    /// The bytes of a line that is not UTF-8.
+    Bytes(Vec<u8>),
+}
+
+impl KeptLine {
+    fn new(line: &[u8]) -> Self {
+        match str::from_utf8(line) {
+            Ok(text) => Self::Text(text.to_owned()),
+            Err(_) => Self::Bytes(line.to_vec()),
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// The lines of a standby's `postgresql.auto.conf` that it keeps when it is refreshed.
+pub(crate) fn kept_settings(contents: &[u8]) -> Vec<KeptLine> {
+    let own = |line: &&[u8]| {
+        setting_name(line).is_some_and(|name| STANDBY_SETTINGS.contains(&name.as_str()))
+    };
+    lines(contents).filter(own).map(KeptLine::new).collect()
+}
+
+/// Whether a `postgresql.auto.conf` turns archiving off; the last line about it counts.
+pub(crate) fn turns_archiving_off(contents: &[u8]) -> bool {
+    let last = lines(contents)
+        .filter(|line| setting_name(line).as_deref() == Some(ARCHIVE_MODE))
+        .last();
+    last.is_some_and(|line| {
+        let value = String::from_utf8_lossy(line).to_ascii_lowercase();
+        let value = value.split('#').next().unwrap_or_default();
+        let value = value.replace(ARCHIVE_MODE, "");
+        let value = value.trim_matches(|c: char| c.is_whitespace() || "='".contains(c));
+        matches!(value, "off" | "of" | "false" | "no" | "0")
+    })
+}
+
+/// Lines without their ends; what follows the last end counts when it is not empty.
+fn lines(contents: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let contents = contents.strip_suffix(b"\n").unwrap_or(contents);
+    let none = contents.is_empty();
+    contents.split(|&byte| byte == b'\n').filter(move |_| !none)
+}
+
+const ARCHIVE_MODE: &str = "archive_mode";
+
+/// What the copy's file says of archiving.
+const ARCHIVING_IS_OFF: &str = "archiving is off in this restored copy, so that it does not archive beside its source; to turn it on: \
+     ALTER SYSTEM SET archive_mode = 'on', and restart";
+
+/// The parameters that name a target; PostgreSQL takes one at a time.
+const TARGETS: [(&str, &str); 5] = [
+    ("immediate", "recovery_target"),
+    ("time", "recovery_target_time"),
+    ("xid", "recovery_target_xid"),
+    ("lsn", "recovery_target_lsn"),
+    ("name", "recovery_target_name"),
+];
+
+/// The empty file that tells the server what to do with the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SignalFile {
+    /// `recovery.signal`: recover from the archive, then promote.
+    Recovery,
+    /// `standby.signal`: recover for ever.
+    Standby,
+}
+
+impl SignalFile {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Recovery => "recovery.signal",
+            Self::Standby => "standby.signal",
+        }
+    }
+}
+
+/// What recovery is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RecoverySettings<'a> {
+    pub(crate) label: &'a str,
+    pub(crate) target: &'a Target,
+    pub(crate) inclusive: bool,
+    pub(crate) action: TargetAction,
+    /// What the user asked for; nothing means PostgreSQL's own choice.
+    pub(crate) timeline: Option<TimelineChoice>,
+    /// What that was found to be when the restore was planned.
+    pub(crate) planned_timeline: TimelineId,
+    /// The program and its arguments, up to and including `archive-get`.
+    pub(crate) restore_command: &'a [String],
+    /// Whether a tablespace lies within the data directory: without its setting the server gives up
+    /// at the point where the backup is consistent.
+    pub(crate) in_place_tablespaces: bool,
+    /// Lines that are put behind those of the layer.
+    pub(crate) kept: &'a [KeptLine],
+    /// Whether archiving is turned off.
+    pub(crate) archiving_off: bool,
+}
+
+impl RecoverySettings<'_> {
+    /// The signal file, if there is one.
+    pub(crate) fn signal(&self) -> Option<SignalFile> {
+        match self.target {
+            Target::None => None,
+            Target::Standby => Some(SignalFile::Standby),
+            _ => Some(SignalFile::Recovery),
+        }
+    }
+
+    /// `recovery_target_timeline`. A target in the past is pinned to the timeline that was planned: one that appears in
+    /// the archive before the server gets there must not change what is restored.
+    fn timeline(&self) -> String {
+        match (self.timeline, self.target) {
+            (Some(TimelineChoice::Current), _) | (None, Target::Immediate) => "current".to_owned(),
+            (_, Target::Default | Target::Standby) | (_, Target::Immediate) => {
+                match self.timeline {
+                    Some(TimelineChoice::Number(timeline)) => timeline.to_string(),
+                    _ => "latest".to_owned(),
+                }
+            }
+            _ => self.planned_timeline.to_string(),
+        }
+    }
+
+    /// The new contents of `postgresql.auto.conf`, whose present contents are `old`.
+    pub(crate) fn rewrite(&self, old: &[u8]) -> Vec<u8> {
+        let mut new = Vec::with_capacity(old.len() + 1024);
+        for line in lines(old) {
+            if setting_name(line).is_some_and(|name| is_recovery_setting(&name)) {
+                new.extend_from_slice(b"# of an earlier recovery: ");
+            }
+            new.extend_from_slice(line);
+            new.push(b'\n');
+        }
+        self.append(&mut new);
+        new
+    }
+
+    fn append(&self, new: &mut Vec<u8>) {
+        let header = format!(
+            "# pgstrata restore of layer {} to {}\n",
+            self.label, self.target
+        );
+        new.extend_from_slice(header.as_bytes());
+        for line in self.kept {
+            new.extend_from_slice(line.as_bytes());
+            new.push(b'\n');
+        }
+        for (name, value) in self.settings() {
+            let line = format!("{name} = {}\n", quote_setting(&value));
+            new.extend_from_slice(line.as_bytes());
+        }
+        if self.archiving_off {
+            let lines = format!("# {ARCHIVING_IS_OFF}\n{ARCHIVE_MODE} = 'off'\n");
+            new.extend_from_slice(lines.as_bytes());
+        }
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut settings = self.recovery();
+        if self.in_place_tablespaces {
+            settings.push(("allow_in_place_tablespaces", "on".to_owned()));
+        }
+        settings
+    }
+
+    fn recovery(&self) -> Vec<(&'static str, String)> {
+        if *self.target == Target::None {
+            return Vec::new();
+        }
+        let mut command = self.restore_command.to_vec();
+        command.extend(self.answers_to_holes().map(str::to_owned));
+        let mut settings = vec![("restore_command", shell_command(&command))];
+        for name in COMMANDS_OF_THE_SOURCE {
+            settings.push((name, String::new()));
+        }
+        // The server reads in order and takes even an empty target after a real one for a second one.
+        let (chosen, others): (Vec<_>, Vec<_>) = TARGETS
+            .into_iter()
+            .partition(|(kind, _)| self.target.kind() == *kind);
+        for (_, name) in others {
+            settings.push((name, String::new()));
+        }
+        for (kind, name) in chosen {
+            let value = self.target.value().unwrap_or_else(|| kind.to_owned());
+            settings.push((name, value));
+        }
+        let inclusive = if self.inclusive { "on" } else { "off" };
+        settings.push(("recovery_target_inclusive", inclusive.to_owned()));
+        settings.push(("recovery_target_timeline", self.timeline()));
+        settings.push(("recovery_target_action", self.action.as_str().to_owned()));
+        settings
+    }
+}
+
+impl RecoverySettings<'_> {
+    /// What is said to `archive-get` about files that are missing though later ones are there. The server reads ahead of a
+    /// target, and fails itself when it does not get there; what lies behind the target need not be in the archive.
+    fn answers_to_holes(&self) -> impl Iterator<Item = &'static str> {
+        let answers: &[&str] = match self.target {
+            Target::None | Target::Default | Target::Standby => &[],
+            // All that this needs was there before the layer was.
+            Target::Immediate => &["--on-hole=end", "--hole-timeout=0s"],
+            _ => &["--on-hole=end"],
+        };
+        answers.iter().copied()
+    }
+}
+
+fn is_recovery_setting(name: &str) -> bool {
+    name.starts_with("recovery_target")
+        || name == "restore_command"
+        || COMMANDS_OF_THE_SOURCE.contains(&name)
+}
+
+/// The parameter that a line of a configuration file sets, in lower case; `None` for comments and blank lines.
+fn setting_name(line: &[u8]) -> Option<String> {
+    let line = line.trim_ascii_start();
+    let part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.$".contains(byte);
+    let end = line
+        .iter()
+        .position(|byte| !part(byte))
+        .unwrap_or(line.len());
+    let name = String::from_utf8_lossy(&line[..end]);
+    (end > 0).then(|| name.to_ascii_lowercase())
+}
+
+/// A value between single quotes, as configuration files have it.
+fn quote_setting(value: &str) -> String {
+    let mut quoted = String::with_capacity(value.len() + 2);
+    quoted.push('\'');
+    for c in value.chars() {
+        match c {
+            '\'' => quoted.push_str("''"),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            _ => quoted.push(c),
+        }
+    }
+    quoted.push('\'');
+    quoted
+}
+
+/// The shell command that runs `arguments` with the names of the file and of its destination. PostgreSQL replaces `%f`
+/// and `%p`, so a percent sign of ours is doubled. A shell that cannot start another process ends with a code that
+/// PostgreSQL takes for the end of the archive; with `exec` it need not.
+fn shell_command(arguments: &[String]) -> String {
+    let mut command = "exec ".to_owned();
+    for argument in arguments {
+        command.push_str(&quote_shell(argument).replace('%', "%%"));
+        command.push(' ');
+    }
+    command.push_str("%f \"%p\"");
+    command
+}
+
+fn quote_shell(argument: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,+@%".contains(c);
+    if !argument.is_empty() && argument.chars().all(plain) {
+        return argument.to_owned();
+    }
+    format!("'{}'", argument.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings<'a>(target: &'a Target, command: &'a [String]) -> RecoverySettings<'a> {
+        RecoverySettings {
+            label: "20261121-093305F",
+            target,
+            inclusive: true,
+            action: TargetAction::Pause,
+            timeline: None,
+            planned_timeline: TimelineId::new(3),
+            restore_command: command,
+            in_place_tablespaces: false,
+            kept: &[],
+            archiving_off: false,
+        }
+    }
+
+    fn rewritten(settings: &RecoverySettings<'_>, old: &str) -> String {
+        String::from_utf8(settings.rewrite(old.as_bytes())).unwrap()
+    }
+
+    fn command(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    #[test]
+    fn rule_3_settings_of_an_earlier_recovery_are_taken_out() {
+        let old = "# Do not edit this file manually!\nwork_mem = '8MB'\n  Recovery_Target_Time='2020-01-01'\n\
+                   restore_command = 'cp /old/%f %p'\nprimary_conninfo = 'host=a'\nrecovery_target_xid 5\n";
+        let argv = command(&["/usr/bin/pgstrata", "archive-get"]);
+        let lsn = Target::Lsn("0/3000000".parse().unwrap());
+        let new = rewritten(&settings(&lsn, &argv), old);
+        let active: Vec<&str> = new.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            active,
+            [
+                "work_mem = '8MB'",
+                "primary_conninfo = 'host=a'",
+                "restore_command = 'exec /usr/bin/pgstrata archive-get --on-hole=end %f \"%p\"'",
+                "recovery_end_command = ''",
+                "archive_cleanup_command = ''",
+                "recovery_target = ''",
+                "recovery_target_time = ''",
+                "recovery_target_xid = ''",
+                "recovery_target_name = ''",
+                "recovery_target_lsn = '0/3000000'",
+                "recovery_target_inclusive = 'on'",
+                "recovery_target_timeline = '3'",
+                "recovery_target_action = 'pause'",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_word_of_the_restore_command_survives_shell_and_file() {
+        let words = ["/opt/my tools/pgstrata", "it's 100% \\ \"$HOME\"", ""];
+        assert_eq!(
+            quote_setting(&shell_command(&command(&words))),
+            r#"'exec ''/opt/my tools/pgstrata'' ''it''\\''''s 100%% \\ "$HOME"'' '''' %f "%p"'"#
+        );
+    }
+
+    #[test]
+    fn the_timeline_follows_the_target() {
+        let lsn = Target::Lsn("0/3000000".parse().unwrap());
+        let number = TimelineChoice::Number(TimelineId::new(2));
+        for (target, choice, expected) in [
+            (&Target::Default, None, "latest"),
+            (&Target::Default, Some(number), "2"),
+            (&Target::Standby, Some(TimelineChoice::Latest), "latest"),
+            (&Target::Immediate, None, "current"),
+            (&Target::Immediate, Some(TimelineChoice::Latest), "latest"),
+            (&lsn, None, "3"),
+            (&lsn, Some(TimelineChoice::Latest), "3"),
+            (&lsn, Some(TimelineChoice::Current), "current"),
+        ] {
+            let timeline = RecoverySettings {
+                timeline: choice,
+                ..settings(target, &[])
+            }
+            .timeline();
+            assert_eq!(timeline, expected, "{target} {choice:?}");
+        }
+    }
+
+    #[test]
+    fn a_restore_without_recovery_writes_no_settings_of_recovery() {
+        let target = Target::None;
+        let settings = settings(&target, &[]);
+        assert_eq!(settings.signal(), None);
+        let new = rewritten(&settings, "work_mem = '8MB'\n");
+        let header = "# pgstrata restore of layer 20261121-093305F to the backup itself\n";
+        assert_eq!(new, format!("work_mem = '8MB'\n{header}"));
+    }
+
+    #[test]
+    fn archiving_is_turned_off_last_and_plainly() {
+        let target = Target::Immediate;
+        let settings = RecoverySettings {
+            archiving_off: true,
+            ..settings(&target, &[])
+        };
+        let new = rewritten(&settings, "archive_mode = 'on'");
+        let lines: Vec<&str> = new.lines().collect();
+        let [.., comment, setting] = lines[..] else {
+            panic!("{new}");
+        };
+        assert!(
+            comment.starts_with("# archiving is off in this restored copy"),
+            "{comment}"
+        );
+        assert!(
+            comment.contains("ALTER SYSTEM SET archive_mode = 'on'"),
+            "{comment}"
+        );
+        assert_eq!(setting, "archive_mode = 'off'");
+        assert!(turns_archiving_off(new.as_bytes()));
+    }
+
+    #[test]
+    fn the_last_line_about_archiving_counts() {
+        for (text, off) in [
+            ("", false),
+            ("archive_mode = 'on'\n", false),
+            ("archive_mode = off", true),
+            ("Archive_Mode 'OFF' # why\n", true),
+            ("archive_mode = 'off'\narchive_mode = 'on'\n", false),
+            ("# archive_mode = 'off'\n", false),
+            ("archive_mode = 'on'\narchive_mode='false'\n", true),
+        ] {
+            assert_eq!(turns_archiving_off(text.as_bytes()), off, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_tablespace_in_place_gets_the_setting_it_needs() {
+        let target = Target::Immediate;
+        let settings = RecoverySettings {
+            in_place_tablespaces: true,
+            ..settings(&target, &[])
+        };
+        assert!(rewritten(&settings, "").ends_with("\nallow_in_place_tablespaces = 'on'\n"));
+    }
+
+    #[test]
+    fn a_refreshed_standby_keeps_its_primary() {
+        let old = b"work_mem = 1\nPrimary_conninfo = 'host=a'\n# primary_slot_name = 'b'\n";
+        let kept = kept_settings(old);
+        assert_eq!(
+            kept,
+            [KeptLine::Text("Primary_conninfo = 'host=a'".to_owned())]
+        );
+        let argv = command(&["get"]);
+        let settings = RecoverySettings {
+            kept: &kept,
+            ..settings(&Target::Standby, &argv)
+        };
+        let new = rewritten(&settings, "primary_conninfo = 'host=b'\n");
+        let of_layer = new.find("host=b").unwrap();
+        assert!(of_layer < new.find("host=a").unwrap(), "{new}");
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_stay_as_they_are() {
+        let old = b"search_path = 'b\xfccher'\nprimary_conninfo = 'password=m\xfcller'\n\xfc\n";
+        let kept = kept_settings(old);
+        let text = serde_json::to_string(&kept).unwrap();
+        assert_eq!(
+            serde_json::from_str::<Vec<KeptLine>>(&text).unwrap(),
+            kept,
+            "{text}"
+        );
+        let settings = RecoverySettings {
+            kept: &kept,
+            ..settings(&Target::Standby, &[])
+        };
+        let new = settings.rewrite(old);
+        assert!(new.starts_with(old));
+        let line = b"\nprimary_conninfo = 'password=m\xfcller'\n";
+        let count = new.windows(line.len()).filter(|part| part == line).count();
+        assert_eq!(count, 2);
+    }
+
+    #[test]
+    fn comments_and_blank_lines_set_nothing() {
+        for line in ["", "   ", "# recovery_target = 'immediate'", "'x'"] {
+            assert_eq!(setting_name(line.as_bytes()), None, "{line:?}");
+        }
+    }
+}

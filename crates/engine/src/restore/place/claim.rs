@@ -1,0 +1,249 @@
+//! The directories of a restore at work: created, held open, locked, marked and cleared.
+//!
+//! Whatever is done in them goes by the open directory, never by its path: see [`super::beneath`].
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+
+use super::beneath;
+use super::layout::{CONTROL, Layout, MARKER, Marker, Seen, nearest_existing};
+use super::running::{PID_FILE, refuse_running_server};
+use crate::server::lineage;
+
+/// Where the control file waits until it is certain that no server was started meanwhile.
+const CONTROL_ASIDE: &str = "global/pg_control.before-restore";
+
+/// A directory of the restore, held open.
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub(crate) path: PathBuf,
+    pub(crate) dir: File,
+}
+
+/// The directories of a restore that has begun. The lock on the data directory's marker ends with it.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    /// The data directory, then the others, as [`Layout::directories`].
+    pub(crate) roots: Vec<Root>,
+    _lock: File,
+}
+
+impl Claimed {
+    /// Creates the directories and marks them; clears those that an incomplete restore has marked.
+    pub(crate) fn claim(layout: &Layout, marker: &Marker) -> Result<Self> {
+        let data = Root::create(&layout.data, None)?;
+        let lock = data.lock()?;
+        data.clear()?;
+        data.mark(marker)?;
+        let owner = data.owner()?;
+        let mut roots = vec![data];
+        for directory in layout.directories().into_iter().skip(1) {
+            let root = Root::create(directory, Some(owner))?;
+            root.clear()?;
+            root.mark(marker)?;
+            roots.push(root);
+        }
+        Ok(Self { roots, _lock: lock })
+    }
+
+    /// Marks the directories and makes the cluster in them one that no server starts. Nothing else is changed.
+    ///
+    /// A server writes its process identifier before it reads `pg_control`. So the control file goes first, and then
+    /// the signs of a server are looked at once more: one that was started meanwhile shows itself, or does not start.
+    pub(crate) fn claim_in_place(layout: &Layout, marker: &Marker, seen: &Seen) -> Result<Self> {
+        let data = Root::create(&layout.data, None)?;
+        let lock = data.lock()?;
+        data.mark(marker)?;
+        let owner = data.owner()?;
+        let mut roots = vec![data];
+        for directory in layout.directories().into_iter().skip(1) {
+            let root = Root::create(directory, Some(owner))?;
+            root.mark(marker)?;
+            roots.push(root);
+        }
+        let claimed = Self { roots, _lock: lock };
+        if let Err(error) = claimed.set_control_aside(layout, seen) {
+            if !seen.marked {
+                claimed.unmark()?;
+            }
+            return Err(error);
+        }
+        // Of what is in the directory from here on nothing is proved, whoever completes the restore.
+        lineage::remove(&layout.data)?;
+        Ok(claimed)
+    }
+
+    fn set_control_aside(&self, layout: &Layout, seen: &Seen) -> Result<()> {
+        let data = &self.roots[0];
+        let about = || format!("could not remove \"{}/{CONTROL}\"", data.path.display());
+        let (control, aside) = (Path::new(CONTROL), Path::new(CONTROL_ASIDE));
+        if !beneath::exists(&data.dir, control).context(about)? {
+            return Ok(());
+        }
+        let name = aside.file_name().expect("it has one");
+        beneath::rename(&data.dir, control, name).context(about)?;
+        let quiet = refuse_running_server(&layout.data, seen.vouched)
+            .and_then(|()| seen.is_still(data, aside));
+        if quiet.is_err() {
+            let name = control.file_name().expect("it has one");
+            beneath::rename(&data.dir, aside, name).context(about)?;
+            return quiet;
+        }
+        beneath::remove_file(&data.dir, aside).context(about)
+    }
+
+    /// Takes up a restore of which everything but the markers is done.
+    pub(crate) fn reopen(layout: &Layout) -> Result<Self> {
+        let data = Root::create(&layout.data, None)?;
+        let lock = data.lock()?;
+        let owner = data.owner()?;
+        let mut roots = vec![data];
+        for directory in layout.directories().into_iter().skip(1) {
+            roots.push(Root::create(directory, Some(owner))?);
+        }
+        Ok(Self { roots, _lock: lock })
+    }
+
+    /// Whether nobody but root can start a server from it.
+    pub(crate) fn belongs_to_root(&self) -> Result<bool> {
+        let (user, _) = self.roots[0].owner()?;
+        Ok(user == 0 && rustix::process::geteuid().is_root())
+    }
+
+    /// Removes the markers, that of the data directory last.
+    pub(crate) fn unmark(&self) -> Result<()> {
+        self.roots.iter().rev().try_for_each(Root::unmark)
+    }
+}
+
+impl Seen {
+    /// Whether the directory is as it was, but for the control file, which is `aside`.
+    fn is_still(&self, data: &Root, aside: &Path) -> Result<()> {
+        let about = || format!("could not read files in \"{}\"", data.path.display());
+        let control = beneath::read(&data.dir, aside).context(about)?;
+        let pid_file = beneath::read(&data.dir, Path::new(PID_FILE)).context(about)?;
+        if control == self.control && pid_file == self.pid_file {
+            return Ok(());
+        }
+        let what = format!(
+            "a server was started in \"{}\" since the restore was planned: its {PID_FILE} or its {CONTROL} has changed",
+            data.path.display()
+        );
+        Err(Error::new(Kind::Refused, what).hint("Stop it first, wherever it runs."))
+    }
+}
+
+impl Root {
+    /// Opens the directory, created with its parents when it is not there. Of what root creates or finds empty, the
+    /// data directory belongs to whom the directory above belongs, and the others to `owner`, whose the data directory
+    /// is: a server does not start from files of root.
+    fn create(path: &Path, owner: Option<(u32, u32)>) -> Result<Self> {
+        let about = || format!("could not create the directory \"{}\"", path.display());
+        let above = fs::metadata(nearest_existing(path)).context(about)?;
+        let (user, group) = owner.unwrap_or((above.uid(), above.gid()));
+        let root = rustix::process::geteuid().is_root();
+        let give = |made: &File| match root {
+            true => std::os::unix::fs::fchown(made, Some(user), Some(group)),
+            false => Ok(()),
+        };
+        let dir = beneath::make_all(path, give).context(about)?;
+        if root && owner.is_some() && beneath::names(&dir).context(about)?.is_empty() {
+            give(&dir).context(about)?;
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            dir,
+        })
+    }
+
+    /// One that is there, for tests.
+    #[cfg(test)]
+    pub(crate) fn existing(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            dir: File::open(path).expect("a test made it"),
+        }
+    }
+
+    /// Whose it is.
+    fn owner(&self) -> Result<(u32, u32)> {
+        let status = self.dir.metadata();
+        let status = status.context(|| format!("could not look at \"{}\"", self.path.display()))?;
+        Ok((status.uid(), status.gid()))
+    }
+
+    /// Opens the marker, which is no link and not replaced: the lock is on this very file.
+    fn open_marker(&self) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE;
+        beneath::open(&self.dir, Path::new(MARKER), flags, Mode::RUSR | Mode::WUSR)
+    }
+
+    fn lock(&self) -> Result<File> {
+        let about = || {
+            let path = self.path.join(MARKER);
+            format!("could not create \"{}\"", path.display())
+        };
+        let file = self.open_marker().context(about)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::new(
+                Kind::Busy,
+                format!("another restore to \"{}\" is at work", self.path.display()),
+            )),
+            Err(e) => Err(io::Error::from(e)).context(about),
+        }
+    }
+
+    /// Removes everything but the marker. Only called on directories that are empty or marked.
+    fn clear(&self) -> Result<()> {
+        let about =
+            |name: &OsStr| format!("could not remove \"{}\"", self.path.join(name).display());
+        let names = beneath::names(&self.dir).context(|| about(OsStr::new("")))?;
+        for name in names {
+            if name == MARKER {
+                continue;
+            }
+            beneath::remove_all(&self.dir, Path::new(&name)).context(|| about(&name))?;
+        }
+        Ok(())
+    }
+
+    fn mark(&self, marker: &Marker) -> Result<()> {
+        let path = self.path.join(MARKER);
+        let about = || format!("could not write \"{}\"", path.display());
+        let text = serde_json::to_string_pretty(marker)
+            .map_err(|e| Error::new(Kind::File, format!("{}: {e}", about())))?;
+        let mut file = self.open_marker().context(about)?;
+        file.set_len(0).context(about)?;
+        // Settings that are kept may hold a password.
+        file.set_permissions(fs::Permissions::from_mode(0o600))
+            .context(about)?;
+        file.write_all(text.as_bytes()).context(about)?;
+        file.sync_all().context(about)?;
+        self.sync()
+    }
+
+    fn unmark(&self) -> Result<()> {
+        match beneath::remove_file(&self.dir, Path::new(MARKER)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.context(|| {
+                let path = self.path.join(MARKER);
+                format!("could not remove \"{}\"", path.display())
+            }),
+        }?;
+        self.sync()
+    }
+
+    /// Makes the directory's own entries durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.dir
+            .sync_all()
+            .context(|| format!("could not fsync \"{}\"", self.path.display()))
+    }
+}

@@ -1,0 +1,513 @@
+//! Restoring onto a data directory that exists: what is there, whether it may be changed, and what does not belong.
+//!
+//! The directory must hold a stopped cluster of the layer's system identifier. From the moment its `pg_control` is
+//! gone no server starts from it, until the restore has put another in place; killed in between, running the restore
+//! again goes on from whatever is there, because what counts is contents alone: pages by their digest, other files by
+//! that of the whole, never times or sizes.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use pgstrata_layer::entry::EntryKind;
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::manifest::ClusterIdentity;
+use pgstrata_pgdata::ControlFile;
+use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
+use pgstrata_store::archive::ArchivedWal;
+use pgstrata_store::catalog::Layer;
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+
+use super::beneath;
+use super::claim::Root;
+use super::layout::{
+    CONTROL, Condition, DirectoryState, Layout, MARKER, Marker, Seen, foreign_marker, occupied,
+    read_if_there, read_marker, state,
+};
+use super::links::{Links, link_target};
+use super::running::{PID_FILE, refuse_running_server};
+use crate::restore::finish::settings::{kept_settings, turns_archiving_off};
+use crate::restore::{ArchiveMode, InPlace, RestoreOptions, Target, Vouched};
+use crate::server::lineage;
+
+/// What the directory of a tablespace is called below the link that leads to it: `PG_15_202209061`.
+fn version_directory(identity: &ClusterIdentity) -> String {
+    format!("PG_{}_{}", identity.major, identity.catalog_version)
+}
+
+impl Layout {
+    /// As [`Layout::inspect`], for a restore that may change what is there.
+    pub(crate) fn inspect_in_place(
+        &self,
+        cluster: &ClusterName,
+        layer: &Layer,
+        vouched: Vouched,
+        links: &Links,
+    ) -> Result<Condition> {
+        let identity = &layer.manifest.cluster;
+        refuse_running_server(&self.data, vouched.server_is_stopped)?;
+        match state(&self.data)? {
+            DirectoryState::Vacant => return self.inspect(layer.label.as_str(), ""),
+            DirectoryState::Marked(marker) => {
+                self.check_marker(&marker, cluster.as_str(), identity)?
+            }
+            DirectoryState::Occupied(name) => {
+                if !self.data.join("global/pg_control").exists() {
+                    return Err(occupied(&self.data, &name, "the target directory")
+                        .hint("It has no global/pg_control, so it is no cluster that could be changed in place."));
+                }
+            }
+        }
+        check_same_cluster(&self.data, identity)?;
+        for (oid, path) in &self.tablespaces {
+            let link = self.data.join("pg_tblspc").join(oid.to_string());
+            let own = links.is_own(&format!("pg_tblspc/{oid}"));
+            let link = own.then_some(link.as_path());
+            self.check_other(path, link, &format!("the directory of tablespace {oid}"))?;
+        }
+        if let Some(wal) = &self.wal {
+            let link = self.data.join("pg_wal");
+            let link = links.is_own("pg_wal").then_some(link.as_path());
+            self.check_other(wal, link, "the directory for WAL")?;
+        }
+        Ok(Condition::Existing)
+    }
+
+    fn check_marker(
+        &self,
+        marker: &Marker,
+        cluster: &str,
+        identity: &ClusterIdentity,
+    ) -> Result<()> {
+        let other = marker
+            .in_place
+            .as_ref()
+            .is_some_and(|found| found.system_identifier != identity.system_identifier);
+        match marker.data_directory == self.data && marker.cluster == cluster && !other {
+            true => Ok(()),
+            false => Err(foreign_marker(&self.data, marker)),
+        }
+    }
+
+    /// A directory beside the data directory holds files only of the cluster whose own link leads to it.
+    fn check_other(&self, path: &Path, link: Option<&Path>, what: &str) -> Result<()> {
+        match state(path)? {
+            DirectoryState::Vacant => Ok(()),
+            DirectoryState::Marked(marker) if marker.data_directory == self.data => Ok(()),
+            DirectoryState::Marked(marker) => Err(foreign_marker(path, &marker)),
+            DirectoryState::Occupied(_) if link.and_then(link_target).as_deref() == Some(path) => {
+                Ok(())
+            }
+            DirectoryState::Occupied(name) => Err(occupied(path, &name, what)),
+        }
+    }
+}
+
+fn check_same_cluster(data: &Path, identity: &ClusterIdentity) -> Result<()> {
+    let path = data.join("global/pg_control");
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        // Gone since an earlier attempt, whose marker says what was there.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e).context(|| format!("could not read \"{}\"", path.display())),
+    };
+    let control = ControlFile::parse(&bytes)
+        .map_err(|e| Error::from(e).while_doing(format!("could not use \"{}\"", path.display())))?;
+    if control.system_identifier == identity.system_identifier {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Refused,
+        format!(
+            "\"{}\" holds another cluster: its system identifier is {}, the layer's is {}",
+            data.display(),
+            control.system_identifier,
+            identity.system_identifier
+        ),
+    )
+    .hint("Restore to another directory."))
+}
+
+/// WAL that only this directory has would be lost: says which files wait to be archived.
+pub(crate) fn refuse_unarchived_wal(
+    data: &Path,
+    archive: &ArchivedWal,
+    size: WalSegmentSize,
+) -> Result<()> {
+    let directory = data.join("pg_wal/archive_status");
+    let about = || format!("could not read the directory \"{}\"", directory.display());
+    let entries = match fs::read_dir(&directory) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.context(about)?,
+    };
+    let mut waiting = Vec::new();
+    for entry in entries {
+        let name = entry.context(about)?.file_name();
+        let name = name.to_string_lossy();
+        let Some(name) = name.strip_suffix(".ready") else {
+            continue;
+        };
+        // The label of a backup says nothing that its layer does not say.
+        let found = ArchiveFile::parse(name, size);
+        let found = found
+            .ok()
+            .filter(|found| !matches!(found, ArchiveFile::BackupLabel { .. }));
+        if found.is_some_and(|found| !archive.holds_file(found))
+            && directory.with_file_name(name).exists()
+        {
+            waiting.push(name.to_owned());
+        }
+    }
+    waiting.sort_unstable();
+    let Some(first) = waiting.first() else {
+        return Ok(());
+    };
+    Err(Error::new(
+        Kind::Refused,
+        format!(
+            "{} files in \"{}\" were never archived, the first is {first}: the restore would delete them",
+            waiting.len(),
+            data.join("pg_wal").display()
+        ),
+    )
+    .hint("Archive them with \"pgstrata archive-push FILE\", or delete their .ready files if they are not wanted."))
+}
+
+/// The directory's own `postgresql.auto.conf`; empty when there is none.
+fn auto_conf(data: &Path) -> Result<Vec<u8>> {
+    Ok(read_if_there(&data.join("postgresql.auto.conf"))?.unwrap_or_default())
+}
+
+/// What is to be remembered of the directory before it is changed.
+pub(crate) fn remember(
+    options: &RestoreOptions,
+    archive_mode: ArchiveMode,
+    links: &Links,
+    identity: &ClusterIdentity,
+    data: &Path,
+) -> Result<InPlace> {
+    if let Some(found) = read_marker(data)?.and_then(|marker| marker.in_place) {
+        return Ok(found);
+    }
+    let kept_settings = match &options.target {
+        // A standby that is refreshed goes on following its primary.
+        Target::Standby => kept_settings(&auto_conf(data)?),
+        _ => Vec::new(),
+    };
+    Ok(InPlace {
+        system_identifier: identity.system_identifier,
+        kept_settings,
+        archive_mode,
+        directory: Some(lineage::located(data)?),
+        directory_known: links.directory_known,
+    })
+}
+
+/// Whether the server that was changed in place archives when nobody says: as it did, when the directory is known to
+/// be the cluster's own. A copy would archive beside its source.
+pub(crate) fn archive_mode(data: &Path, own: bool) -> Result<ArchiveMode> {
+    if let Some(found) = read_marker(data)?.and_then(|marker| marker.in_place) {
+        return Ok(found.archive_mode);
+    }
+    match own && !turns_archiving_off(&auto_conf(data)?) {
+        true => Ok(ArchiveMode::Keep),
+        false => Ok(ArchiveMode::Off),
+    }
+}
+
+impl Seen {
+    /// Looks at a data directory before it is changed.
+    pub(crate) fn of(data: &Path, vouched: Vouched) -> Result<Self> {
+        Ok(Self {
+            control: read_if_there(&data.join(CONTROL))?,
+            pid_file: read_if_there(&data.join(PID_FILE))?,
+            marked: read_marker(data)?.is_some(),
+            vouched: vouched.server_is_stopped,
+        })
+    }
+}
+
+/// Something that is there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Present {
+    /// As an index would name it.
+    pub(crate) path: Vec<u8>,
+    pub(crate) kind: PresentKind,
+    /// The directory of the restore that holds it, as [`Layout::directories`], and its path below that.
+    root: usize,
+    below: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PresentKind {
+    Directory,
+    File,
+    /// A link, or what no cluster has.
+    Other,
+}
+
+/// What is in the directories of a restore.
+#[derive(Debug, Default)]
+pub(crate) struct Inventory {
+    /// In byte order of the path, as an index is.
+    pub(crate) found: Vec<Present>,
+    /// Sum of the sizes of all files.
+    pub(crate) size_bytes: u64,
+    /// Bytes that the files take, by directory as [`Layout::directories`].
+    pub(crate) taken: Vec<u64>,
+}
+
+/// A directory of the restore that is being listed.
+struct Listed<'a> {
+    /// Which one, as [`Layout::directories`].
+    root: usize,
+    top: &'a Path,
+    /// Paths, as an index names them, that are left out.
+    skip: &'a [&'a [u8]],
+}
+
+impl Inventory {
+    /// Lists everything but markers and the links that `prefixes` name.
+    pub(crate) fn of(
+        layout: &Layout,
+        prefixes: &[(String, usize)],
+        identity: &ClusterIdentity,
+    ) -> Result<Self> {
+        let directories = layout.directories();
+        let mut inventory = Self {
+            taken: vec![0; directories.len()],
+            ..Self::default()
+        };
+        let skip: Vec<&[u8]> = prefixes.iter().map(|(path, _)| path.as_bytes()).collect();
+        let data = Listed {
+            root: 0,
+            top: &layout.data,
+            skip: &skip,
+        };
+        inventory.walk(&data, &layout.data, b"")?;
+        for (prefix, root) in prefixes {
+            let Some(&directory) = directories.get(*root) else {
+                continue;
+            };
+            let listed = Listed {
+                root: *root,
+                top: directory,
+                skip: &[],
+            };
+            if prefix == "pg_wal" {
+                inventory.walk(&listed, directory, prefix.as_bytes())?;
+            } else {
+                // Beside it there may be directories of other versions.
+                let version = version_directory(identity);
+                let below = directory.join(&version);
+                if below.is_dir() {
+                    let path = format!("{prefix}/{version}").into_bytes();
+                    inventory.found.push(Present {
+                        path: path.clone(),
+                        kind: PresentKind::Directory,
+                        root: *root,
+                        below: PathBuf::from(version),
+                    });
+                    inventory.walk(&listed, &below, &path)?;
+                }
+            }
+        }
+        inventory.found.sort_unstable();
+        Ok(inventory)
+    }
+
+    /// Lists `directory`, which an index would name `path`.
+    fn walk(&mut self, listed: &Listed<'_>, directory: &Path, path: &[u8]) -> Result<()> {
+        let about = || format!("could not read the directory \"{}\"", directory.display());
+        let entries = match fs::read_dir(directory) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.context(about)?,
+        };
+        for entry in entries {
+            let entry = entry.context(about)?;
+            let name = entry.file_name();
+            let mut below = path.to_vec();
+            if !below.is_empty() {
+                below.push(b'/');
+            }
+            below.extend_from_slice(name.as_bytes());
+            if name == MARKER || listed.skip.contains(&below.as_slice()) {
+                continue;
+            }
+            let location = entry.path();
+            let status = entry
+                .metadata()
+                .context(|| format!("could not look at \"{}\"", location.display()))?;
+            let kind = match status.file_type() {
+                kind if kind.is_dir() => PresentKind::Directory,
+                kind if kind.is_file() => PresentKind::File,
+                _ => PresentKind::Other,
+            };
+            if kind == PresentKind::File {
+                self.size_bytes += status.len();
+                if let Some(taken) = self.taken.get_mut(listed.root) {
+                    *taken += status.blocks() * 512;
+                }
+            }
+            self.found.push(Present {
+                path: below.clone(),
+                kind,
+                root: listed.root,
+                below: location
+                    .strip_prefix(listed.top)
+                    .unwrap_or(&location)
+                    .to_owned(),
+            });
+            if kind == PresentKind::Directory {
+                self.walk(listed, &location, &below)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what `belongs`, in order of path, does not name, contents before directories. Returns how many there
+    /// were.
+    pub(crate) fn remove_strays(
+        &self,
+        belongs: impl Iterator<Item = Result<(String, EntryKind)>>,
+        roots: &[Root],
+        links: &Links,
+        identity: &ClusterIdentity,
+    ) -> Result<u64> {
+        let mut belongs = belongs.peekable();
+        let mut strays = Vec::new();
+        for found in &self.found {
+            let mut wanted = None;
+            while let Some(next) = belongs.next_if(
+                |next| !matches!(next, Ok((path, _)) if path.as_bytes() > found.path.as_slice()),
+            ) {
+                let (path, kind) = next?;
+                if path.as_bytes() == found.path {
+                    wanted = Some(kind);
+                    break;
+                }
+            }
+            let fits = match wanted {
+                Some(EntryKind::Directory) => found.kind == PresentKind::Directory,
+                Some(EntryKind::Relation | EntryKind::Plain) => found.kind == PresentKind::File,
+                None => false,
+            };
+            if !fits {
+                strays.push(found);
+            }
+        }
+        for stray in strays.iter().rev() {
+            stray.remove(roots, links, identity)?;
+        }
+        Ok(u64::try_from(strays.len()).expect("usize has 64 bits"))
+    }
+}
+
+impl Present {
+    fn remove(&self, roots: &[Root], links: &Links, identity: &ClusterIdentity) -> Result<()> {
+        let root = &roots[self.root];
+        let about = || {
+            let path = root.path.join(&self.below);
+            format!("could not remove \"{}\"", path.display())
+        };
+        if self.kind == PresentKind::Directory {
+            return beneath::remove_directory(&root.dir, &self.below).context(about);
+        }
+        if self.root == 0
+            && self.path.starts_with(b"pg_tblspc/")
+            && links.is_own(&self.below.to_string_lossy())
+            && let Some(target) = link_target(&root.path.join(&self.below))
+            && !roots[1..].iter().any(|other| other.path == target)
+        {
+            // A tablespace made since. Replay may make it again, and must not find its old files.
+            let version = target.join(version_directory(identity));
+            let about = || format!("could not remove \"{}\"", version.display());
+            let outside = beneath::make_all(&target, |_| Ok(())).context(about)?;
+            match beneath::remove_all(&outside, Path::new(&version_directory(identity))) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.context(about)?,
+            }
+        }
+        beneath::remove_file(&root.dir, &self.below).context(about)
+    }
+}
+
+/// Whether `link` has yet to be made; removes what is in its place and does not lead to `to`.
+pub(crate) fn needs_link(data: &Root, link: &str, to: &Path) -> Result<bool> {
+    let below = Path::new(link);
+    let about = || format!("could not remove \"{}\"", data.path.join(link).display());
+    if !beneath::exists(&data.dir, below).context(about)? {
+        return Ok(true);
+    }
+    let leads_to = beneath::read_link(&data.dir, below).context(about)?;
+    if leads_to.is_some() && link_target(&data.path.join(link)).as_deref() == Some(to) {
+        return Ok(false);
+    }
+    beneath::remove_all(&data.dir, below).context(about)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strays_are_what_the_index_does_not_name() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path();
+        fs::create_dir_all(root.join("base/5")).unwrap();
+        fs::create_dir_all(root.join("base/9/deep")).unwrap();
+        for file in ["base/5/1", "base/5/1.1", "base/9/deep/x", "base.x", "zz"] {
+            fs::write(root.join(file), b"x").unwrap();
+        }
+        std::os::unix::fs::symlink("/etc", root.join("link")).unwrap();
+        let mut inventory = Inventory {
+            taken: vec![0],
+            ..Inventory::default()
+        };
+        let listed = Listed {
+            root: 0,
+            top: root,
+            skip: &[],
+        };
+        inventory.walk(&listed, root, b"").unwrap();
+        inventory.found.sort_unstable();
+        assert!(
+            inventory
+                .found
+                .iter()
+                .any(|found| found.path == b"base/9/deep/x")
+        );
+        let belongs = [
+            ("base", EntryKind::Directory),
+            ("base/4", EntryKind::Directory),
+            ("base/5", EntryKind::Directory),
+            ("base/5/1", EntryKind::Relation),
+            ("zz", EntryKind::Directory),
+        ];
+        let identity = ClusterIdentity {
+            system_identifier: 1,
+            major: 15,
+            catalog_version: 2,
+            block_size: 8192,
+            wal_segment_size: 1 << 24,
+            data_checksum_version: 0,
+        };
+        let belongs = belongs.map(|(path, kind)| Ok((path.to_owned(), kind)));
+        let removed = inventory
+            .remove_strays(
+                belongs.into_iter(),
+                &[Root::existing(root)],
+                &Links::default(),
+                &identity,
+            )
+            .unwrap();
+        assert_eq!(removed, 7);
+        assert!(root.join("base/5/1").exists());
+        for gone in ["base/5/1.1", "base/9", "base.x", "zz", "link"] {
+            assert!(!root.join(gone).exists(), "{gone}");
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! Where a restore goes: the data directory, the tablespaces' directories and perhaps one for WAL.
+//!
+//! Everything is checked before anything is written. From then on each directory holds a marker: as long as it is there
+//! the restore is incomplete, no server can start (there is no `pg_control`), and only a restore to the same data
+//! directory may clear the directory again.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use pgstrata_layer::lineage::Located;
+use pgstrata_layer::manifest::Tablespace;
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use rustix::fs::statvfs;
+use serde::{Deserialize, Serialize};
+
+use super::running::refuse_running_server;
+use crate::restore::ArchiveMode;
+use crate::restore::finish::settings::KeptLine;
+
+/// Its presence says that a restore has not finished.
+pub const MARKER: &str = "pgstrata.restore-incomplete";
+
+const MARKER_FORMAT: u32 = 1;
+
+pub(crate) const CONTROL: &str = "global/pg_control";
+
+/// What the marker says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Marker {
+    /// Version of this record.
+    pub format: u32,
+    /// What the reader of a directory listing should know.
+    pub note: String,
+    /// The cluster's name in the repository.
+    pub cluster: String,
+    /// The layer being restored.
+    pub label: String,
+    /// The data directory of the restore, also in the markers of the other directories.
+    pub data_directory: PathBuf,
+    /// All directories of the restore.
+    pub directories: Vec<PathBuf>,
+    /// When the restore began.
+    pub started_at: Timestamp,
+    /// How far it goes, and the like: a restore that was asked for something else is another one.
+    pub asked: String,
+    /// Of a restore that changes a data directory in place: what it found there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_place: Option<InPlace>,
+}
+
+/// What a restore in place must still know when it is taken up again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InPlace {
+    /// Of the cluster that was there: its `pg_control` is the first thing to go.
+    pub system_identifier: u64,
+    /// Lines of its `postgresql.auto.conf` that the restored one gets.
+    pub kept_settings: Vec<KeptLine>,
+    /// Whether the restored cluster archives.
+    pub archive_mode: ArchiveMode,
+    /// Which directory it was.
+    pub directory: Option<Located>,
+    /// Whether that was known to be no copy.
+    pub directory_known: bool,
+}
+
+/// A file's contents; `None` when it is not there.
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read
+            .map(Some)
+            .context(|| format!("could not read \"{}\"", path.display())),
+    }
+}
+
+/// Reads the marker of a restore that has not finished; `None` when there is none.
+///
+/// # Errors
+/// When the marker cannot be read or is not one.
+pub fn read_marker(directory: &Path) -> Result<Option<Marker>> {
+    let path = directory.join(MARKER);
+    let mut text = String::new();
+    match File::open(&path) {
+        Ok(file) => file.take(1 << 20).read_to_string(&mut text),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => Err(e),
+    }
+    .context(|| format!("could not read \"{}\"", path.display()))?;
+    if text.is_empty() {
+        // Killed between creating it and writing it: nothing else was written by then.
+        return Ok(None);
+    }
+    let marker: Marker = serde_json::from_str(&text).map_err(|e| {
+        Error::new(
+            Kind::Damaged,
+            format!("\"{}\" is not the marker of a restore: {e}", path.display()),
+        )
+    })?;
+    match marker.format {
+        MARKER_FORMAT => Ok(Some(marker)),
+        other => Err(Error::new(
+            Kind::Unsupported,
+            format!(
+                "\"{}\" has format {other}, which this version does not know",
+                path.display()
+            ),
+        )),
+    }
+}
+
+/// A tablespace that goes to another directory than it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TablespaceMapping {
+    /// Its OID, or the directory it had.
+    pub from: String,
+    /// The directory it gets.
+    pub to: PathBuf,
+}
+
+/// Where everything goes, as absolute paths without links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) data: PathBuf,
+    /// By OID.
+    pub(crate) tablespaces: BTreeMap<u32, PathBuf>,
+    pub(crate) wal: Option<PathBuf>,
+}
+
+/// What a restore in place saw when it looked at the directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// The contents of `pg_control`.
+    pub(crate) control: Option<Vec<u8>>,
+    /// The contents of `postmaster.pid`.
+    pub(crate) pid_file: Option<Vec<u8>>,
+    /// Whether an earlier attempt has left its marker.
+    pub(crate) marked: bool,
+    /// Whether somebody says that the server is stopped.
+    pub(crate) vouched: bool,
+}
+
+/// What is at the destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    /// Nothing but perhaps empty directories.
+    Fresh,
+    /// What an incomplete restore left.
+    Incomplete,
+    /// All of this layer; only markers are left to be removed.
+    Complete,
+    /// A stopped cluster, or what is left of one, to be changed in place.
+    Existing,
+}
+
+impl Layout {
+    /// Finds the directories for `tablespaces` restored to `data`.
+    pub(crate) fn new(
+        data: &Path,
+        wal: Option<&Path>,
+        tablespaces: &[Tablespace],
+        mappings: &[TablespaceMapping],
+    ) -> Result<Self> {
+        let mut layout = Self {
+            data: resolve(data)?,
+            tablespaces: BTreeMap::new(),
+            wal: wal.map(resolve).transpose()?,
+        };
+        let mut used = vec![false; mappings.len()];
+        for tablespace in tablespaces {
+            let Some(location) = &tablespace.location else {
+                continue;
+            };
+            let names = |mapping: &TablespaceMapping| {
+                mapping.from == tablespace.oid.to_string()
+                    || Path::new(&mapping.from)
+                        .components()
+                        .eq(Path::new(location).components())
+            };
+            let mapped = mappings.iter().position(names);
+            let to = mapped.map_or(Path::new(location), |at| {
+                used[at] = true;
+                &mappings[at].to
+            });
+            layout.tablespaces.insert(tablespace.oid, resolve(to)?);
+        }
+        if let Some(unused) = used.iter().position(|used| !used) {
+            return Err(Error::new(
+                Kind::Usage,
+                format!(
+                    "the layer has no tablespace \"{}\" to map",
+                    mappings[unused].from
+                ),
+            ));
+        }
+        layout.check_apart()?;
+        Ok(layout)
+    }
+
+    /// All directories, the data directory first.
+    pub(crate) fn directories(&self) -> Vec<&Path> {
+        let others = self.tablespaces.values().chain(&self.wal);
+        std::iter::once(&self.data)
+            .chain(others)
+            .map(PathBuf::as_path)
+            .collect()
+    }
+
+    fn check_apart(&self) -> Result<()> {
+        let directories = self.directories();
+        for (at, one) in directories.iter().enumerate() {
+            if let Some(other) = directories[at + 1..]
+                .iter()
+                .find(|other| one.starts_with(other) || other.starts_with(one))
+            {
+                return Err(Error::new(
+                    Kind::Refused,
+                    format!(
+                        "directories \"{}\" and \"{}\" of the restore overlap",
+                        one.display(),
+                        other.display()
+                    ),
+                )
+                .hint("Give every tablespace a directory of its own with --tablespace-map."));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at what is there; refuses what a restore must not touch.
+    pub(crate) fn inspect(&self, label: &str, asked: &str) -> Result<Condition> {
+        let marker = match state(&self.data)? {
+            DirectoryState::Vacant => None,
+            DirectoryState::Marked(marker) if marker.data_directory == self.data => Some(marker),
+            DirectoryState::Marked(marker) => return Err(foreign_marker(&self.data, &marker)),
+            DirectoryState::Occupied(name) => {
+                refuse_running_server(&self.data, true)?;
+                return Err(occupied(&self.data, &name, "the target directory"));
+            }
+        };
+        if let Some(marker) = marker.as_ref().filter(|marker| marker.in_place.is_some()) {
+            return Err(foreign_marker(&self.data, marker)
+                .hint("Run it again with --delta, which goes on from what is there."));
+        }
+        if let Some(marker) = marker.filter(|_| self.data.join("global/pg_control").exists()) {
+            let same = marker.label == label
+                && marker.asked == asked
+                && marker.directories == self.directories();
+            return match same {
+                true => Ok(Condition::Complete),
+                false => Err(other_restore(&self.data, &marker)),
+            };
+        }
+        let mut condition = Condition::Fresh;
+        if matches!(state(&self.data)?, DirectoryState::Marked(_)) {
+            condition = Condition::Incomplete;
+        }
+        for (oid, path) in &self.tablespaces {
+            self.inspect_other(path, &format!("the directory of tablespace {oid}"))
+                .map_err(|e| {
+                    e.hint(format!(
+                        "Choose another one with --tablespace-map={oid}=DIRECTORY."
+                    ))
+                })?;
+        }
+        if let Some(wal) = &self.wal {
+            self.inspect_other(wal, "the directory for WAL")?;
+        }
+        Ok(condition)
+    }
+
+    fn inspect_other(&self, path: &Path, what: &str) -> Result<()> {
+        match state(path)? {
+            DirectoryState::Vacant => Ok(()),
+            DirectoryState::Marked(marker) if marker.data_directory == self.data => Ok(()),
+            DirectoryState::Marked(marker) => Err(foreign_marker(path, &marker)),
+            DirectoryState::Occupied(name) => Err(occupied(path, &name, what)),
+        }
+    }
+
+    /// Refuses when a file system has less room than `needed` says for each directory, in the order of
+    /// [`Self::directories`].
+    pub(crate) fn check_space(&self, needed: &[u64]) -> Result<()> {
+        // Device: bytes needed, bytes free, a directory on it.
+        let mut devices: BTreeMap<u64, (u64, u64, PathBuf)> = BTreeMap::new();
+        for (directory, &bytes) in self.directories().iter().zip(needed) {
+            let existing = nearest_existing(directory);
+            let about = || {
+                format!(
+                    "could not look at the file system of \"{}\"",
+                    existing.display()
+                )
+            };
+            let device = fs::metadata(existing).context(about)?.dev();
+            let space = statvfs(existing).map_err(io::Error::from).context(about)?;
+            let free = space.f_bavail.saturating_mul(space.f_frsize);
+            let entry = devices
+                .entry(device)
+                .or_insert((0, free, existing.to_owned()));
+            entry.0 = entry.0.saturating_add(bytes);
+        }
+        for (needed, free, directory) in devices.values() {
+            if needed > free {
+                return Err(Error::new(
+                    Kind::Refused,
+                    format!(
+                        "the file system of \"{}\" has {free} bytes free, but the restore needs {needed}",
+                        directory.display()
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An absolute path without links as far as it exists.
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
+    let about = || format!("could not resolve \"{}\"", path.display());
+    let absolute = std::path::absolute(path).context(about)?;
+    if absolute.components().any(|part| part.as_os_str() == "..") {
+        return Err(Error::new(
+            Kind::Usage,
+            format!("path \"{}\" contains \"..\"", path.display()),
+        ));
+    }
+    let existing = nearest_existing(&absolute);
+    if let Some(link) = absolute
+        .ancestors()
+        .take_while(|ancestor| *ancestor != existing)
+        .find(|ancestor| ancestor.is_symlink())
+    {
+        return Err(Error::new(
+            Kind::Refused,
+            format!(
+                "\"{}\" is a symbolic link that leads nowhere",
+                link.display()
+            ),
+        ));
+    }
+    let rest = absolute
+        .strip_prefix(existing)
+        .expect("an ancestor is a prefix");
+    let resolved = fs::canonicalize(existing).context(about)?;
+    if !resolved.is_dir() {
+        return Err(Error::new(
+            Kind::Refused,
+            format!("\"{}\" is not a directory", existing.display()),
+        ));
+    }
+    Ok(match rest.as_os_str().is_empty() {
+        true => resolved,
+        false => resolved.join(rest),
+    })
+}
+
+pub(crate) fn nearest_existing(path: &Path) -> &Path {
+    path.ancestors()
+        .find(|ancestor| ancestor.exists())
+        .unwrap_or(Path::new("/"))
+}
+
+pub(crate) enum DirectoryState {
+    /// Not there, or empty.
+    Vacant,
+    Marked(Box<Marker>),
+    /// Holds something of this name.
+    Occupied(std::ffi::OsString),
+}
+
+pub(crate) fn state(directory: &Path) -> Result<DirectoryState> {
+    let about = || format!("could not read the directory \"{}\"", directory.display());
+    let entries = match fs::read_dir(directory) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(DirectoryState::Vacant),
+        entries => entries.context(about)?,
+    };
+    let mut first = None;
+    for entry in entries {
+        let name = entry.context(about)?.file_name();
+        if name == MARKER {
+            if let Some(marker) = read_marker(directory)? {
+                return Ok(DirectoryState::Marked(Box::new(marker)));
+            }
+        } else {
+            first.get_or_insert(name);
+        }
+    }
+    Ok(first.map_or(DirectoryState::Vacant, DirectoryState::Occupied))
+}
+
+pub(crate) fn occupied(directory: &Path, name: &OsStr, what: &str) -> Error {
+    Error::new(
+        Kind::Refused,
+        format!("{what}, \"{}\", is not empty: it holds \"{}\"", directory.display(), name.display()),
+    )
+    .hint("Move it away or choose another directory; a restore deletes nothing that it did not write.")
+}
+
+pub(crate) fn foreign_marker(directory: &Path, marker: &Marker) -> Error {
+    Error::new(
+        Kind::Refused,
+        format!(
+            "\"{}\" belongs to an incomplete restore of layer {} to \"{}\"",
+            directory.display(),
+            marker.label,
+            marker.data_directory.display()
+        ),
+    )
+    .hint("Complete that restore by running it again, or empty the directory.")
+}
+
+/// A restore is done there, and was asked for something else than this one.
+fn other_restore(data: &Path, marker: &Marker) -> Error {
+    Error::new(
+        Kind::Refused,
+        format!(
+            "\"{}\" holds a finished restore of layer {} to {}, which is not what is asked for now",
+            data.display(),
+            marker.label,
+            marker.asked
+        ),
+    )
+    .hint(format!(
+        "Start the server, or run that same restore again to remove {MARKER}; to restore something else, empty the directory."
+    ))
+}
+
+pub(crate) fn new_marker(
+    layout: &Layout,
+    cluster: &str,
+    label: &str,
+    asked: String,
+    now: Timestamp,
+) -> Marker {
+    Marker {
+        format: MARKER_FORMAT,
+        note: "This restore has not finished. The server cannot be started; running the restore again completes it."
+            .to_owned(),
+        cluster: cluster.to_owned(),
+        label: label.to_owned(),
+        data_directory: layout.data.clone(),
+        directories: layout.directories().into_iter().map(Path::to_owned).collect(),
+        started_at: now,
+        asked,
+        in_place: None,
+    }
+}

@@ -1,0 +1,197 @@
+//! Links of a data directory that is changed in place: which are its own.
+//!
+//! A copy of a data directory has copies of the links in it, and they lead to the tablespaces of the original. What a
+//! restore in place does there it does to the original, so a link is followed only when the lineage file says that this
+//! very directory had this very link when it was backed up or restored, or when somebody vouches for it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pgstrata_layer::manifest::Tablespace;
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+
+use super::layout::{TablespaceMapping, read_marker, resolve};
+use crate::restore::{RestoreOptions, Vouched};
+use crate::server::lineage;
+
+/// The links of a data directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Links {
+    /// Whether the directory is known to be the one that was backed up or restored, and no copy.
+    pub(crate) directory_known: bool,
+    /// Links, relative to the data directory, that lead where they led then.
+    own: BTreeSet<String>,
+    /// Why others are not known.
+    why: String,
+}
+
+/// Where a link of the data directory leads, as an absolute path; `None` when it is not there or not a link.
+pub(crate) fn link_target(link: &Path) -> Option<PathBuf> {
+    let target = fs::read_link(link).ok()?;
+    let above = link.parent()?;
+    resolve(&above.join(target)).ok()
+}
+
+impl Links {
+    /// Looks at the links of `data`.
+    pub(crate) fn of(data: &Path, vouched: Vouched) -> Result<Self> {
+        let links = all_links(data)?;
+        let mut found = Self::known(data, &links)?;
+        found
+            .own
+            .extend(links.into_iter().filter(|_| vouched.links_are_own));
+        Ok(found)
+    }
+
+    fn known(data: &Path, links: &[String]) -> Result<Self> {
+        let unknown = |why: String| Self {
+            why,
+            ..Self::default()
+        };
+        if !data.exists() {
+            return Ok(Self::default());
+        }
+        let here = lineage::located(data)?;
+        // An earlier attempt has looked before it took the lineage file away.
+        if let Some(marker) = read_marker(data)?
+            && let Some(found) = marker.in_place
+            && found.directory.as_ref() == Some(&here)
+        {
+            let leads_there = |link: &&String| {
+                link_target(&data.join(link)).is_some_and(|to| marker.directories.contains(&to))
+            };
+            return Ok(Self {
+                directory_known: found.directory_known,
+                own: links.iter().filter(leads_there).cloned().collect(),
+                why: "the restore that was interrupted did not go there".to_owned(),
+            });
+        }
+        let lineage = match lineage::read(data) {
+            Ok(Some(lineage)) => lineage,
+            Ok(None) => {
+                return Ok(unknown(
+                    "no backup or restore has left its lineage file in it".to_owned(),
+                ));
+            }
+            Err(error) => return Ok(unknown(error.to_string())),
+        };
+        let was = &lineage.place.directory;
+        if was.path.is_none() || *was != here {
+            let of = was.path.as_deref().unwrap_or("another directory");
+            return Ok(unknown(format!(
+                "it is a copy: its lineage file is that of \"{of}\""
+            )));
+        }
+        let leads_there = |link: &&String| {
+            let now = lineage::located(&data.join(link)).ok();
+            let mut then = lineage.place.links.iter();
+            then.any(|then| then.link == **link && now.as_ref() == Some(&then.leads_to))
+        };
+        Ok(Self {
+            directory_known: true,
+            own: links.iter().filter(leads_there).cloned().collect(),
+            why: "no backup has found it so".to_owned(),
+        })
+    }
+
+    /// Whether `link`, relative to the data directory, is known to lead to a directory of this cluster alone.
+    pub(crate) fn is_own(&self, link: &str) -> bool {
+        self.own.contains(link)
+    }
+
+    /// Options as they are for this data directory: tablespaces and WAL stay where its own links lead, unless told
+    /// otherwise.
+    pub(crate) fn follow(
+        &self,
+        options: &mut RestoreOptions,
+        tablespaces: &[Tablespace],
+    ) -> Result<()> {
+        for link in all_links(&options.directory)? {
+            let Some(to) = link_target(&options.directory.join(&link)) else {
+                continue;
+            };
+            let oid = link.strip_prefix("pg_tblspc/");
+            let told = match oid {
+                None => options.wal_directory.is_some(),
+                Some(oid) => options
+                    .tablespaces
+                    .iter()
+                    .any(|mapping| names(mapping, oid, tablespaces)),
+            };
+            if told {
+                continue;
+            }
+            if !self.is_own(&link) {
+                return Err(self.refusal(&options.directory, &link, &to));
+            }
+            match oid {
+                None => options.wal_directory = Some(to),
+                Some(oid) if tablespaces.iter().any(|one| one.oid.to_string() == oid) => {
+                    let from = oid.to_owned();
+                    options.tablespaces.push(TablespaceMapping { from, to });
+                }
+                // Made since; the link goes, and what the tablespace holds.
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, data: &Path, link: &str, to: &Path) -> Error {
+        let elsewhere = match link.strip_prefix("pg_tblspc/") {
+            Some(oid) => format!("--tablespace-map={oid}=DIRECTORY"),
+            None => "--wal-dir=DIRECTORY".to_owned(),
+        };
+        Error::new(
+            Kind::Refused,
+            format!(
+                "the link \"{link}\" of \"{}\" leads to \"{}\", and it is not known whether that is this directory's \
+                 alone or its original's, too: {}",
+                data.display(),
+                to.display(),
+                self.why
+            ),
+        )
+        .hint(format!(
+            "Give it an empty directory with {elsewhere}; or remove the link, if this is a copy and the layer has no such \
+             tablespace; or, if no other cluster uses what the links lead to, say so with --links-are-own."
+        ))
+    }
+}
+
+/// Whether `mapping` is about the tablespace `oid`.
+fn names(mapping: &TablespaceMapping, oid: &str, tablespaces: &[Tablespace]) -> bool {
+    let location = tablespaces
+        .iter()
+        .find(|tablespace| tablespace.oid.to_string() == oid)
+        .and_then(|tablespace| tablespace.location.as_deref());
+    mapping.from == oid
+        || location.is_some_and(|location| {
+            let from = Path::new(&mapping.from).components();
+            from.eq(Path::new(location).components())
+        })
+}
+
+/// Links that lead out of the data directory and that PostgreSQL follows: `pg_wal`, and those below `pg_tblspc`.
+fn all_links(data: &Path) -> Result<Vec<String>> {
+    let mut links = Vec::new();
+    if data.join("pg_wal").is_symlink() {
+        links.push("pg_wal".to_owned());
+    }
+    let spaces = data.join("pg_tblspc");
+    let about = || format!("could not read the directory \"{}\"", spaces.display());
+    let entries = match fs::read_dir(&spaces) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(links),
+        entries => entries.context(about)?,
+    };
+    for entry in entries {
+        let entry = entry.context(about)?;
+        if entry.path().is_symlink() {
+            links.push(format!("pg_tblspc/{}", entry.file_name().display()));
+        }
+    }
+    links.sort_unstable();
+    Ok(links)
+}

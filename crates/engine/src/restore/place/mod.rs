@@ -1,0 +1,8 @@
+//! Where the cluster goes: which directories, who holds them, and what is in them already.
+
+pub(super) mod beneath;
+pub(super) mod claim;
+pub(super) mod in_place;
+pub(super) mod layout;
+pub(super) mod links;
+pub(super) mod running;

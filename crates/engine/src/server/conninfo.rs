@@ -1,0 +1,278 @@
+//! Where the server is: a conninfo string, completed from libpq's environment.
+//!
+//! `tokio-postgres` reads conninfo strings and URLs but neither the `PG*`
+//! environment variables nor the password file; a DBA expects both.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use pgstrata_store::error::{Error, Kind, Result};
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+
+/// A local server answers at once; ten seconds are for one that is starting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Directories in which PostgreSQL's packages and its sources put their sockets.
+const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
+
+/// How to reach the server: `conninfo` (`host=/run/postgresql user=backup`, or
+/// a URL; may be empty), completed from `PGHOST`, `PGPORT`, `PGUSER`,
+/// `PGDATABASE`, `PGPASSWORD`, `PGPASSFILE` and libpq's defaults.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionOptions {
+    /// Connection string; what it does not say comes from the environment.
+    pub conninfo: String,
+}
+
+impl ConnectionOptions {
+    /// The server that runs on `data_directory`, by its `postmaster.pid`; `None` when none runs there.
+    #[must_use]
+    pub fn of_directory(data_directory: &Path) -> Option<Self> {
+        let text = fs::read_to_string(data_directory.join("postmaster.pid")).ok()?;
+        of_lock_file(&text)
+    }
+
+    /// The completed configuration.
+    ///
+    /// # Errors
+    /// When the conninfo string or a variable makes no sense.
+    pub fn config(&self) -> Result<Config> {
+        complete(&self.conninfo, &|name| {
+            env::var(name).ok().filter(|value| !value.is_empty())
+        })
+    }
+}
+
+/// Lines 4 to 6 are port, first socket directory and first address listened on (`miscadmin.h`).
+fn of_lock_file(text: &str) -> Option<ConnectionOptions> {
+    let line = |number| text.lines().nth(number).map(str::trim);
+    let port: u16 = line(3)?.parse().ok()?;
+    let hosts = [line(4), line(5)];
+    let host = hosts.into_iter().flatten().find(|host| !host.is_empty())?;
+    let host = match host {
+        "*" | "0.0.0.0" | "::" => "localhost",
+        host => host,
+    };
+    let quoted = host.replace('\\', "\\\\").replace('\'', "\\'");
+    Some(ConnectionOptions {
+        conninfo: format!("host='{quoted}' port={port}"),
+    })
+}
+
+fn complete(conninfo: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
+    let mut config = Config::from_str(conninfo).map_err(|error| {
+        let cause = std::error::Error::source(&error)
+            .map_or_else(|| error.to_string(), ToString::to_string);
+        Error::new(
+            Kind::Usage,
+            format!("could not read the connection string: {cause}"),
+        )
+        .hint("write it as libpq does, for example \"host=/run/postgresql port=5432 user=backup\"")
+    })?;
+    if config.get_ports().is_empty() {
+        config.port(port(environment)?);
+    }
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        add_hosts(&mut config, environment);
+    }
+    if config.get_user().is_none() {
+        let names = [
+            environment("PGUSER"),
+            environment("USER"),
+            environment("LOGNAME"),
+        ];
+        if let Some(user) = names.into_iter().flatten().next() {
+            config.user(user);
+        }
+    }
+    if config.get_dbname().is_none() {
+        // libpq would take the user's name; a role for backups rarely owns a database.
+        config.dbname(environment("PGDATABASE").unwrap_or_else(|| "postgres".to_owned()));
+    }
+    if config.get_password().is_none()
+        && let Some(password) =
+            environment("PGPASSWORD").or_else(|| stored_password(&config, environment))
+    {
+        config.password(password);
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    Ok(config)
+}
+
+fn port(environment: &dyn Fn(&str) -> Option<String>) -> Result<u16> {
+    match environment("PGPORT") {
+        None => Ok(5432),
+        Some(text) => text.parse().map_err(|_| {
+            Error::new(
+                Kind::Usage,
+                format!("PGPORT is \"{text}\", which is not a port number"),
+            )
+        }),
+    }
+}
+
+fn add_hosts(config: &mut Config, environment: &dyn Fn(&str) -> Option<String>) {
+    if let Some(hosts) = environment("PGHOST") {
+        for host in hosts.split(',') {
+            config.host(host);
+        }
+        return;
+    }
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let has_socket = |directory: &&str| {
+        Path::new(directory)
+            .join(format!(".s.PGSQL.{port}"))
+            .exists()
+    };
+    match SOCKET_DIRECTORIES.iter().copied().find(has_socket) {
+        Some(directory) => config.host(directory),
+        None => config.host(SOCKET_DIRECTORIES[0]),
+    };
+}
+
+/// The password for this connection in libpq's password file.
+fn stored_password(
+    config: &Config,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Option<String> {
+    let path = match environment("PGPASSFILE") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(&environment("HOME")?).join(".pgpass"),
+    };
+    let mode = fs::metadata(&path).ok()?.permissions().mode();
+    if mode & 0o077 != 0 {
+        tracing::warn!(path = %path.display(), "ignoring the password file: others may read it, its mode should be 0600");
+        return None;
+    }
+    let text = fs::read_to_string(&path).ok()?;
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(name)) => name.clone(),
+        // libpq: connections over a socket match `localhost`.
+        Some(Host::Unix(_)) | None => "localhost".to_owned(),
+    };
+    let wanted = [
+        host,
+        config
+            .get_ports()
+            .first()
+            .copied()
+            .unwrap_or(5432)
+            .to_string(),
+        config.get_dbname().unwrap_or_default().to_owned(),
+        config.get_user().unwrap_or_default().to_owned(),
+    ];
+    text.lines()
+        .find_map(|line| password_of_line(line, &wanted))
+}
+
+/// `host:port:database:user:password`; `*` matches all, `\` takes the next character as it is.
+fn password_of_line(line: &str, wanted: &[String; 4]) -> Option<String> {
+    if line.starts_with('#') {
+        return None;
+    }
+    let mut fields = vec![String::new()];
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            ':' if fields.len() < 5 => fields.push(String::new()),
+            '\\' => fields.last_mut()?.extend(characters.next()),
+            other => fields.last_mut()?.push(other),
+        }
+    }
+    let matches = |(field, value): (&String, &String)| field == "*" || field == value;
+    let password = fields.get(4)?.clone();
+    fields.iter().zip(wanted).all(matches).then_some(password)
+}
+
+/// Where a configuration leads to, for messages: never the password.
+#[must_use]
+pub(super) fn describe(config: &Config) -> String {
+    let hosts: Vec<String> = config
+        .get_hosts()
+        .iter()
+        .map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(path) => path.display().to_string(),
+        })
+        .chain(config.get_hostaddrs().iter().map(ToString::to_string))
+        .collect();
+    let ports: Vec<String> = config.get_ports().iter().map(ToString::to_string).collect();
+    format!("\"{}\" port {}", hosts.join(","), ports.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_file_tells_where_the_server_listens() {
+        let of = |text| of_lock_file(text).map(|options| options.conninfo);
+        let both = "42\n/data\n1790000000\n5433\n/run/it's here\nlocalhost\n  1 2\nready\n";
+        assert_eq!(of(both).unwrap(), "host='/run/it\\'s here' port=5433");
+        let config = of_lock_file(both).unwrap().config().unwrap();
+        assert_eq!(config.get_ports(), [5433]);
+        let no_socket = "42\n/data\n1790000000\n5433\n\n*\n";
+        assert_eq!(of(no_socket).unwrap(), "host='localhost' port=5433");
+        assert_eq!(of("42\n/data\n"), None);
+    }
+
+    fn none(_: &str) -> Option<String> {
+        None
+    }
+
+    #[test]
+    fn the_environment_completes_what_conninfo_leaves_open() {
+        let environment = |name: &str| {
+            Some(match name {
+                "PGHOST" => "/somewhere".to_owned(),
+                "PGPORT" => "6000".to_owned(),
+                "PGUSER" => "carol".to_owned(),
+                "PGPASSWORD" => "secret".to_owned(),
+                _ => return None,
+            })
+        };
+        let config = complete("user=backup", &environment).unwrap();
+        assert_eq!(config.get_user(), Some("backup"));
+        assert_eq!(config.get_ports(), [6000]);
+        assert_eq!(config.get_hosts(), [Host::Unix("/somewhere".into())]);
+        assert_eq!(config.get_dbname(), Some("postgres"));
+        assert_eq!(config.get_password(), Some(&b"secret"[..]));
+        assert_eq!(describe(&config), "\"/somewhere\" port 6000");
+    }
+
+    #[test]
+    fn a_senseless_conninfo_is_a_usage_error() {
+        assert_eq!(
+            complete("port=many", &none).unwrap_err().kind(),
+            Kind::Usage
+        );
+        assert_eq!(
+            complete("colour=red", &none).unwrap_err().kind(),
+            Kind::Usage
+        );
+    }
+
+    #[test]
+    fn the_password_file_is_read_as_libpq_reads_it() {
+        let wanted = [
+            "localhost".to_owned(),
+            "5432".to_owned(),
+            "postgres".to_owned(),
+            "a:b".to_owned(),
+        ];
+        assert_eq!(
+            password_of_line("*:*:*:a\\:b:x:y\\\\z", &wanted).as_deref(),
+            Some("x:y\\z")
+        );
+        assert_eq!(password_of_line("localhost:5433:*:*:no", &wanted), None);
+        assert_eq!(password_of_line("# *:*:*:*:no", &wanted), None);
+        assert_eq!(password_of_line("*:*", &wanted), None);
+    }
+}

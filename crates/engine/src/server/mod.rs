@@ -1,0 +1,22 @@
+//! The server: its session, its facts, its files.
+//!
+//! One dedicated session starts and stops the backup; when it is lost the
+//! backup is void. Files are listed only after the start returned, so that the
+//! list is never older than the checkpoint recovery begins from.
+
+pub(crate) mod apart;
+pub mod conninfo;
+pub mod control;
+pub mod facts;
+pub mod lineage;
+pub mod scan;
+pub mod session;
+pub mod summary;
+pub mod tracker;
+
+pub use conninfo::ConnectionOptions;
+pub use control::read_control;
+pub use facts::ServerFacts;
+pub use scan::{Scan, ScannedFile};
+pub use session::Session;
+pub use tracker::{NoTracker, Tracker, TrackerState};

@@ -1,0 +1,575 @@
+//! The list of what a backup stores, taken after the backup started.
+//!
+//! What belongs to a cluster is decided by [`pgstrata_pgdata::exclude`]; this
+//! walks, asks, and follows links: tablespaces and `pg_wal` silently, because
+//! PostgreSQL made them links; others with a warning, because a restore makes
+//! ordinary files of them. Whatever vanishes while we look was dropped.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use pgstrata_layer::entry::EntryKind;
+use pgstrata_layer::manifest::Tablespace;
+use pgstrata_pgdata::Major;
+use pgstrata_pgdata::exclude::{
+    Decision, EntryType, UnloggedRelations, decide, empty_wal_directories,
+};
+use pgstrata_pgdata::relation::{BLOCK_SIZE, BLOCKS_PER_SEGMENT, ForkKind, PathKind, RelSegment};
+use pgstrata_store::blocking::blocking;
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+
+use super::control::CONTROL_PATH;
+
+/// One file or directory as the scan saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScannedFile {
+    /// Relative to the data directory; tablespaces through their links.
+    pub path: String,
+    /// Directory, relation segment or plain file.
+    pub kind: EntryKind,
+    /// Which part of which relation; `Some` exactly for [`EntryKind::Relation`].
+    pub segment: Option<RelSegment>,
+    /// Permission bits.
+    pub mode: u32,
+    /// Modification time in seconds since the Unix epoch.
+    pub modified: i64,
+    /// Size in bytes; 0 for directories.
+    pub size_bytes: u64,
+    /// Inode and birth time, hashed; 0 when the file system knows no birth time.
+    pub identity: u64,
+    /// Device and inode.
+    pub place: (u64, u64),
+    /// Whether the path itself is a link, which was followed.
+    pub is_linked: bool,
+}
+
+impl ScannedFile {
+    /// The fork, for a relation segment.
+    #[must_use]
+    pub fn fork(&self) -> Option<ForkKind> {
+        self.segment.map(|segment| segment.relation_fork.fork)
+    }
+}
+
+/// What a scan found.
+#[derive(Clone, Debug, Default)]
+pub struct Scan {
+    /// Everything to store but `pg_control`, in byte order of the path.
+    pub files: Vec<ScannedFile>,
+    /// Tablespaces other than the built-in ones.
+    pub tablespaces: Vec<Tablespace>,
+    /// What a reader of the log should know.
+    pub warnings: Vec<String>,
+    /// Sum of all sizes.
+    pub size_bytes: u64,
+}
+
+/// Lists the cluster below `data_directory`.
+///
+/// # Errors
+/// When a directory cannot be read for another reason than being gone.
+pub fn scan(data_directory: &Path, major: Major) -> Result<Scan> {
+    let mut walk = Walk {
+        root: data_directory,
+        major,
+        scan: Scan::default(),
+        inside: HashSet::new(),
+        followed: HashSet::new(),
+    };
+    walk.find_tablespaces()?;
+    walk.directory("")?;
+    let mut scan = walk.scan;
+    scan.files
+        .sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
+    scan.size_bytes = scan.files.iter().map(|file| file.size_bytes).sum();
+    Ok(scan)
+}
+
+/// The list of files, made on a thread that may block.
+pub(crate) async fn files_of(data_directory: &Path, major: Major) -> Result<Scan> {
+    let directory = data_directory.to_owned();
+    blocking(move || scan(&directory, major)).await
+}
+
+struct Walk<'a> {
+    root: &'a Path,
+    major: Major,
+    scan: Scan,
+    /// Device and inode of the tablespaces' directories: met elsewhere in the tree they are not walked again.
+    inside: HashSet<(u64, u64)>,
+    /// Directories entered through foreign links, so that a link to a parent does not loop.
+    followed: HashSet<(u64, u64)>,
+}
+
+impl Walk<'_> {
+    fn find_tablespaces(&mut self) -> Result<()> {
+        self.scan.tablespaces = tablespaces(self.root)?;
+        for tablespace in &self.scan.tablespaces {
+            let Some(location) = &tablespace.location else {
+                continue;
+            };
+            let path = self.root.join(format!("pg_tblspc/{}", tablespace.oid));
+            let Some(directory) = gone(fs::metadata(&path)).context(|| look(&path))? else {
+                return Err(Error::new(
+                    Kind::File,
+                    format!(
+                        "tablespace {} lies in \"{location}\", which does not exist",
+                        tablespace.oid
+                    ),
+                ));
+            };
+            self.inside.insert((directory.dev(), directory.ino()));
+        }
+        Ok(())
+    }
+
+    /// Everything below the directory at `path` ("" is the data directory, which is not an entry itself).
+    fn directory(&mut self, path: &str) -> Result<()> {
+        let Some(names) = names(&self.root.join(path))? else {
+            return Ok(());
+        };
+        let unlogged = if is_database_directory(path) {
+            UnloggedRelations::among(names.iter().map(|name| name.as_bytes()))
+        } else {
+            UnloggedRelations::default()
+        };
+        for name in &names {
+            if unlogged.omits(name.as_bytes()) {
+                continue;
+            }
+            let Some(name) = name.to_str() else {
+                let place = self.root.join(path).join(name);
+                self.warn(format!("left out {place:?}: its name is not UTF-8"));
+                continue;
+            };
+            let below = if path.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{path}/{name}")
+            };
+            self.entry(below)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, path: String) -> Result<()> {
+        if path == CONTROL_PATH {
+            // Read last, and kept in the manifest.
+            return Ok(());
+        }
+        let full = self.root.join(&path);
+        let Some(metadata) = gone(fs::symlink_metadata(&full)).context(|| look(&full))? else {
+            return Ok(());
+        };
+        let kind = entry_type(&metadata);
+        match decide(&path, kind, self.major) {
+            Decision::Skip => {
+                if kind == EntryType::Special {
+                    self.warn(format!(
+                        "left out \"{path}\": it is neither a file nor a directory"
+                    ));
+                }
+                Ok(())
+            }
+            Decision::EmptyDirectory => self.empty_directory(path, &full),
+            Decision::ForeignLink => self.foreign_link(path, &full),
+            Decision::Keep => match gone(fs::metadata(&full)).context(|| look(&full))? {
+                Some(metadata) => self.keep(path, &metadata, false),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn keep(&mut self, path: String, metadata: &Metadata, is_linked: bool) -> Result<()> {
+        if !metadata.is_dir() {
+            self.push(path, metadata, is_linked);
+            return Ok(());
+        }
+        self.push(path.clone(), metadata, is_linked);
+        let is_tablespace = path.starts_with("pg_tblspc/");
+        if is_tablespace || !self.inside.contains(&(metadata.dev(), metadata.ino())) {
+            self.directory(&path)?;
+        }
+        Ok(())
+    }
+
+    fn empty_directory(&mut self, path: String, full: &Path) -> Result<()> {
+        let Some(metadata) = gone(fs::metadata(full)).context(|| look(full))? else {
+            return Ok(());
+        };
+        let is_wal = path == "pg_wal";
+        self.push(path, &metadata, false);
+        if is_wal {
+            for directory in empty_wal_directories(self.major) {
+                let full = self.root.join(directory);
+                // The server makes them when it misses them; a restored cluster gets them from us.
+                let own = gone(fs::metadata(&full)).context(|| look(&full))?;
+                self.push(
+                    (*directory).to_owned(),
+                    own.as_ref().unwrap_or(&metadata),
+                    false,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// A link that PostgreSQL did not make: stored as what it leads to.
+    fn foreign_link(&mut self, path: String, full: &Path) -> Result<()> {
+        let target = fs::read_link(full).unwrap_or_default();
+        let metadata = match fs::metadata(full) {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                self.warn(format!(
+                    "left out the link \"{path}\" to {target:?}: {error}"
+                ));
+                return Ok(());
+            }
+        };
+        if metadata.is_dir() && !self.followed.insert((metadata.dev(), metadata.ino())) {
+            self.warn(format!("left out the link \"{path}\" to {target:?}: it leads to a directory already followed"));
+            return Ok(());
+        }
+        if !metadata.is_dir() && !metadata.is_file() {
+            self.warn(format!(
+                "left out the link \"{path}\" to {target:?}: it is neither a file nor a directory"
+            ));
+            return Ok(());
+        }
+        self.warn(format!("followed the link \"{path}\" to {target:?}: a restore makes an ordinary file or directory of it"));
+        self.keep(path, &metadata, true)
+    }
+
+    fn push(&mut self, path: String, metadata: &Metadata, is_linked: bool) {
+        let (kind, segment) = classify(&path, metadata);
+        self.scan.files.push(ScannedFile {
+            kind,
+            segment,
+            mode: metadata.mode() & 0o7777,
+            modified: metadata.mtime(),
+            size_bytes: if metadata.is_dir() { 0 } else { metadata.len() },
+            identity: if metadata.is_dir() {
+                0
+            } else {
+                identity(metadata)
+            },
+            place: (metadata.dev(), metadata.ino()),
+            is_linked,
+            path,
+        });
+    }
+
+    fn warn(&mut self, warning: String) {
+        tracing::warn!("{warning}");
+        self.scan.warnings.push(warning);
+    }
+}
+
+/// A relation file of a size no relation file has is kept byte for byte, as a plain file.
+/// The tablespaces of a data directory as `pg_tblspc` shows them, by OID.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn tablespaces(data_directory: &Path) -> Result<Vec<Tablespace>> {
+    let directory = data_directory.join("pg_tblspc");
+    let mut found = Vec::new();
+    for name in names(&directory)?.unwrap_or_default() {
+        let Some(oid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let path = directory.join(&name);
+        let Some(metadata) = gone(fs::symlink_metadata(&path)).context(|| look(&path))? else {
+            continue;
+        };
+        let location = if metadata.is_symlink() {
+            let target = fs::read_link(&path)
+                .context(|| format!("could not read the link \"{}\"", path.display()))?;
+            Some(utf8(&target)?)
+        } else {
+            None
+        };
+        found.push(Tablespace { oid, location });
+    }
+    found.sort_unstable_by_key(|tablespace| tablespace.oid);
+    Ok(found)
+}
+
+fn classify(path: &str, metadata: &Metadata) -> (EntryKind, Option<RelSegment>) {
+    if metadata.is_dir() {
+        return (EntryKind::Directory, None);
+    }
+    let block = u64::try_from(BLOCK_SIZE).expect("8192 fits 64 bits");
+    let regular = metadata.len().is_multiple_of(block)
+        && metadata.len() / block <= u64::from(BLOCKS_PER_SEGMENT);
+    match PathKind::of(path) {
+        PathKind::RelSegment(segment) if regular => (EntryKind::Relation, Some(segment)),
+        _ => (EntryKind::Plain, None),
+    }
+}
+
+fn is_database_directory(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    matches!(*parts.as_slice(), ["base", _] | ["pg_tblspc", _, _, _])
+}
+
+fn entry_type(metadata: &Metadata) -> EntryType {
+    let kind = metadata.file_type();
+    if kind.is_symlink() {
+        EntryType::Symlink
+    } else if kind.is_dir() {
+        EntryType::Directory
+    } else if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device()
+    {
+        EntryType::Special
+    } else {
+        EntryType::File
+    }
+}
+
+/// Equal only for the same file: an inode is used again after a file is dropped, its birth time is not.
+#[must_use]
+pub fn identity(metadata: &Metadata) -> u64 {
+    let Some(birth) = metadata
+        .created()
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+    else {
+        return 0;
+    };
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&metadata.ino().to_le_bytes());
+    hasher.update(&birth.as_nanos().to_le_bytes());
+    let hash = hasher.finalize();
+    let first = hash.as_bytes().first_chunk().expect("a hash has 32 bytes");
+    u64::from_le_bytes(*first).max(1)
+}
+
+fn names(directory: &Path) -> Result<Option<Vec<OsString>>> {
+    let act = || format!("could not list \"{}\"", directory.display());
+    let Some(listing) = gone(fs::read_dir(directory)).context(act)? else {
+        return Ok(None);
+    };
+    listing
+        .map(|entry| entry.map(|entry| entry.file_name()))
+        .collect::<io::Result<_>>()
+        .map(Some)
+        .context(act)
+}
+
+fn gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn look(path: &Path) -> String {
+    format!("could not look at \"{}\"", path.display())
+}
+
+fn utf8(path: &PathBuf) -> Result<String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        Error::new(
+            Kind::Unsupported,
+            format!("could not back up the tablespace in {path:?}: its path is not UTF-8"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn tree(root: &Path, files: &[&str]) {
+        for file in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            if file.ends_with('/') {
+                fs::create_dir_all(&path).unwrap();
+            } else {
+                fs::write(&path, vec![1; 8192]).unwrap();
+            }
+        }
+    }
+
+    fn paths(scan: &Scan) -> Vec<&str> {
+        scan.files.iter().map(|file| file.path.as_str()).collect()
+    }
+
+    #[test]
+    fn what_does_not_belong_is_left_out_and_empty_directories_stay() {
+        let root = tempfile::tempdir().unwrap();
+        tree(
+            root.path(),
+            &[
+                "PG_VERSION",
+                "postmaster.pid",
+                "backup_label",
+                "global/pg_control",
+                "global/pg_internal.init",
+                "global/1262",
+                "base/5/16384",
+                "base/5/16384.1",
+                "base/5/16384_vm",
+                "base/5/16400",
+                "base/5/16400_init",
+                "base/5/16400_fsm",
+                "base/5/t3_16500",
+                "base/5/pg_internal.init.77",
+                "base/pgsql_tmp/pgsql_tmp1",
+                "pg_wal/000000010000000000000001",
+                "pg_wal/archive_status/x.done",
+                "pg_replslot/a/state",
+                "pg_twophase/",
+                "pg_stat/pgstat.stat",
+                "log/pg_wal",
+            ],
+        );
+        let scan = scan(root.path(), Major::V17).unwrap();
+        let expected = [
+            "PG_VERSION",
+            "base",
+            "base/5",
+            "base/5/16384",
+            "base/5/16384.1",
+            "base/5/16384_vm",
+            "base/5/16400_init",
+            "global",
+            "global/1262",
+            "log",
+            "log/pg_wal",
+            "pg_replslot",
+            "pg_stat",
+            "pg_stat/pgstat.stat",
+            "pg_twophase",
+            "pg_wal",
+            "pg_wal/archive_status",
+            "pg_wal/summaries",
+        ];
+        assert_eq!(paths(&scan), expected);
+        assert!(scan.warnings.is_empty());
+        let vm = scan
+            .files
+            .iter()
+            .find(|file| file.path == "base/5/16384_vm")
+            .unwrap();
+        assert_eq!(
+            (vm.kind, vm.fork()),
+            (EntryKind::Relation, Some(ForkKind::Vm))
+        );
+        assert_ne!(vm.identity, 0, "this file system knows no birth time");
+    }
+
+    #[test]
+    fn a_tablespace_inside_the_data_directory_is_walked_once() {
+        let root = tempfile::tempdir().unwrap();
+        tree(
+            root.path(),
+            &[
+                "PG_VERSION",
+                "mine/PG_15_202209061/5/16384",
+                "mine/PG_16_202307071/5/16384",
+                "pg_tblspc/",
+            ],
+        );
+        symlink(
+            root.path().join("mine"),
+            root.path().join("pg_tblspc/16390"),
+        )
+        .unwrap();
+        let scan = scan(root.path(), Major::V15).unwrap();
+        let expected = [
+            "PG_VERSION",
+            "mine",
+            "pg_tblspc",
+            "pg_tblspc/16390",
+            "pg_tblspc/16390/PG_15_202209061",
+            "pg_tblspc/16390/PG_15_202209061/5",
+            "pg_tblspc/16390/PG_15_202209061/5/16384",
+        ];
+        assert_eq!(paths(&scan), expected);
+        let location = Some(root.path().join("mine").to_str().unwrap().to_owned());
+        assert_eq!(
+            scan.tablespaces,
+            [Tablespace {
+                oid: 16390,
+                location
+            }]
+        );
+    }
+
+    #[test]
+    fn tablespaces_in_place_are_directories() {
+        let root = tempfile::tempdir().unwrap();
+        tree(
+            root.path(),
+            &["PG_VERSION", "pg_tblspc/16390/PG_15_202209061/5/16384"],
+        );
+        let scan = scan(root.path(), Major::V15).unwrap();
+        assert_eq!(
+            scan.tablespaces,
+            [Tablespace {
+                oid: 16390,
+                location: None
+            }]
+        );
+        assert!(paths(&scan).contains(&"pg_tblspc/16390/PG_15_202209061/5/16384"));
+    }
+
+    #[test]
+    fn foreign_links_are_followed_once_with_a_warning() {
+        let root = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        tree(root.path(), &["PG_VERSION"]);
+        tree(elsewhere.path(), &["postgresql.conf", "conf.d/a.conf"]);
+        symlink(
+            elsewhere.path().join("postgresql.conf"),
+            root.path().join("postgresql.conf"),
+        )
+        .unwrap();
+        symlink(elsewhere.path().join("conf.d"), root.path().join("conf.d")).unwrap();
+        symlink(
+            elsewhere.path().join("conf.d"),
+            elsewhere.path().join("conf.d/loop"),
+        )
+        .unwrap();
+        symlink("/nonexistent/file", root.path().join("dangling")).unwrap();
+        let scan = scan(root.path(), Major::V15).unwrap();
+        assert_eq!(
+            paths(&scan),
+            ["PG_VERSION", "conf.d", "conf.d/a.conf", "postgresql.conf"]
+        );
+        assert_eq!(scan.warnings.len(), 4, "{:?}", scan.warnings);
+    }
+
+    #[test]
+    fn a_relation_file_of_odd_size_is_a_plain_file() {
+        let root = tempfile::tempdir().unwrap();
+        tree(root.path(), &["PG_VERSION", "base/5/16384"]);
+        fs::write(root.path().join("base/5/16385"), vec![1; 8193]).unwrap();
+        let scan = scan(root.path(), Major::V15).unwrap();
+        let kinds: Vec<EntryKind> = scan.files.iter().map(|file| file.kind).collect();
+        assert_eq!(
+            kinds[2..],
+            [EntryKind::Directory, EntryKind::Relation, EntryKind::Plain]
+        );
+    }
+
+    #[test]
+    fn paths_are_in_byte_order() {
+        let root = tempfile::tempdir().unwrap();
+        tree(root.path(), &["PG_VERSION", "a/b", "a.b", "a-b"]);
+        assert_eq!(
+            paths(&scan(root.path(), Major::V15).unwrap()),
+            ["PG_VERSION", "a", "a-b", "a.b", "a/b"]
+        );
+    }
+}

@@ -1,0 +1,560 @@
+//! The one session that starts and stops a backup, and another one for questions.
+//!
+//! PostgreSQL ends a backup with the session that started it. So the session is
+//! ours alone, no timeout of the server may end it, it is pinged, and its loss
+//! is known at once ([`Session::lost`]). Killing this program closes it, which
+//! releases the lock, the replication slot and the server's backup mode.
+//!
+//! Any error of a statement drops the temporary slots of its session. So the session that
+//! holds the backup runs no statement whose failure the backup could outlive: all that is
+//! asked of tracker, summaries and archiver is asked in the second session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgstrata_pgdata::{Lsn, TimelineId};
+use pgstrata_store::error::{Error, Kind, Result};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, NoTls, Row};
+
+use super::conninfo::{ConnectionOptions, describe};
+use super::facts::ServerFacts;
+
+/// Name of the session that holds the backup, in `pg_stat_activity`.
+pub const APPLICATION_NAME: &str = "pgstrata backup";
+
+/// Name of the session for questions.
+const QUESTIONS_NAME: &str = "pgstrata questions";
+
+/// Both halves of the advisory lock's key: "pgst", "bkup".
+const LOCK_KEY: (i32, i32) = (0x7067_7374, 0x626B_7570);
+
+/// Firewalls and poolers drop idle connections after minutes; half a minute is below all their defaults.
+const PING_EVERY: Duration = Duration::from_secs(30);
+
+/// A server that takes longer to take a request to cancel has other troubles.
+const CANCEL_WITHIN: Duration = Duration::from_secs(5);
+
+/// What `pg_backup_stop` returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Where the backup ends.
+    pub lsn: Lsn,
+    /// `backup_label`, to the byte.
+    pub backup_label: String,
+    /// `tablespace_map`, to the byte; `None` when empty.
+    pub tablespace_map: Option<String>,
+}
+
+/// What `pg_stat_archiver` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Archiver {
+    /// The file archived last, and when.
+    pub archived: Option<(String, String)>,
+    /// The file that last failed, and when.
+    pub failed: Option<(String, String)>,
+    /// Whether the last attempt failed.
+    pub is_failing: bool,
+}
+
+/// A replication slot with a name of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnSlot {
+    /// Its name.
+    pub name: String,
+    /// Whether it ends with its session.
+    pub temporary: bool,
+    /// The server process that uses it.
+    pub process: Option<i32>,
+}
+
+/// Whether the server runs the tracker's library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrackerLibrary {
+    /// It does.
+    pub is_loaded: bool,
+    /// `shared_preload_libraries`; `None` when our role may not see it.
+    pub preloaded: Option<String>,
+}
+
+/// The connections for one backup.
+pub struct Session {
+    /// Holds lock, slot and backup.
+    holder: Arc<Client>,
+    /// Asks what may fail.
+    asker: Arc<Client>,
+    facts: ServerFacts,
+    /// Of the server.
+    run: String,
+    lost: watch::Receiver<Option<String>>,
+    pinger: JoinHandle<()>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.pinger.abort();
+    }
+}
+
+impl Session {
+    /// Connects, prepares the session and asks for the server's facts.
+    ///
+    /// # Errors
+    /// `Kind::Server` when the server cannot be reached or refuses us.
+    pub async fn connect(options: &ConnectionOptions) -> Result<Self> {
+        let (announce, lost) = watch::channel(None);
+        let holder = open(options, APPLICATION_NAME, announce).await?;
+        let facts = ServerFacts::read(&holder).await?;
+        // Its end is known from the next question.
+        let (unheard, _) = watch::channel(None);
+        let asker = open(options, QUESTIONS_NAME, unheard).await;
+        let asker = asker.map_err(|error| {
+            let hint = error.hint_text().map(str::to_owned);
+            error
+                .while_doing("could not open a second connection, for questions beside the backup")
+                .hint(hint.unwrap_or_else(|| {
+                    "a backup takes two connections: look at the role's CONNECTION LIMIT and max_connections".to_owned()
+                }))
+        })?;
+        let run = instance(&holder).await?;
+        if run != instance(&asker).await? {
+            return Err(Error::new(
+                Kind::Refused,
+                "two connections with the same settings reached two servers",
+            )
+            .hint("connect to the server itself: to its socket, or to one host and port that nothing else answers"));
+        }
+        let (holder, asker) = (Arc::new(holder), Arc::new(asker));
+        let pinger = tokio::spawn(ping([Arc::clone(&holder), Arc::clone(&asker)]));
+        Ok(Self {
+            holder,
+            asker,
+            facts,
+            run,
+            lost,
+            pinger,
+        })
+    }
+
+    /// What the server said when we connected.
+    #[must_use]
+    pub fn facts(&self) -> &ServerFacts {
+        &self.facts
+    }
+
+    /// What tells this run of the server from all others, of this and of other servers.
+    #[must_use]
+    pub fn server_run(&self) -> &str {
+        &self.run
+    }
+
+    /// The connection for questions, which may fail.
+    pub(super) fn client(&self) -> &Arc<Client> {
+        &self.asker
+    }
+
+    /// Whether `fsync` is on.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn fsync(&self) -> Result<bool> {
+        let act = "could not ask whether fsync is on";
+        let query = "SELECT current_setting('fsync')::bool";
+        get(&self.ask(act, query, &[]).await?, 0, act)
+    }
+
+    /// Version of the tracker's extension among the server's files.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn tracker_files(&self) -> Result<Option<String>> {
+        let act = "could not look for the extension's files";
+        let query = "SELECT (SELECT default_version::text FROM pg_available_extensions WHERE name = 'pgstrata')";
+        get(&self.ask(act, query, &[]).await?, 0, act)
+    }
+
+    /// What the server was told to load.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn tracker_library(&self) -> Result<TrackerLibrary> {
+        let act = "could not ask for the server's libraries";
+        let query = "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'pgstrata.map_size'),
+            (SELECT setting FROM pg_settings WHERE name = 'shared_preload_libraries')";
+        let row = self.ask(act, query, &[]).await?;
+        Ok(TrackerLibrary {
+            is_loaded: get(&row, 0, act)?,
+            preloaded: get(&row, 1, act)?,
+        })
+    }
+
+    /// Resolves when the connection has ended, with the error to give.
+    pub fn lost(&self) -> impl Future<Output = Error> + Send + use<> {
+        let mut lost = self.lost.clone();
+        async move {
+            let reason = match lost.wait_for(Option::is_some).await {
+                Ok(reason) => reason.clone().unwrap_or_default(),
+                Err(_) => "the connection ended".to_owned(),
+            };
+            Error::new(
+                Kind::Server,
+                format!("lost the connection that holds the backup: {reason}"),
+            )
+            .hint("the server has left backup mode; start the backup again")
+        }
+    }
+
+    /// Takes the lock that keeps backups of one server apart. It ends with the session.
+    ///
+    /// # Errors
+    /// `Kind::Busy` when another backup holds it.
+    pub async fn lock(&self) -> Result<()> {
+        let act = "could not lock the cluster against other backups";
+        // Advisory locks belong to a database, backups to the cluster: look into all of them.
+        let row = self
+            .row(
+                act,
+                "SELECT pg_try_advisory_lock($1::int4, $2::int4),
+                        (SELECT min(pid) FROM pg_locks
+                          WHERE locktype = 'advisory' AND classid::int8 = $1::int4 AND objid::int8 = $2::int4
+                            AND objsubid = 2 AND granted AND pid <> pg_backend_pid())",
+                &[&LOCK_KEY.0, &LOCK_KEY.1],
+            )
+            .await?;
+        let (taken, other): (bool, Option<i32>) = (get(&row, 0, act)?, get(&row, 1, act)?);
+        match other {
+            None if taken => Ok(()),
+            other => {
+                let holder =
+                    other.map_or_else(String::new, |pid| format!(" (server process {pid})"));
+                Err(Error::new(
+                    Kind::Busy,
+                    format!("another backup of this cluster is running{holder}"),
+                )
+                .hint("wait until it has ended"))
+            }
+        }
+    }
+
+    /// Starts the backup; returns its redo location when the checkpoint is done.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn start(&self, label: &str, fast: bool) -> Result<Lsn> {
+        let act = "could not start the backup";
+        let row = self
+            .row(
+                act,
+                "SELECT pg_backup_start($1, $2)::text",
+                &[&label, &fast],
+            )
+            .await?;
+        lsn(&row, 0, act)
+    }
+
+    /// Ends what the session that holds the backup waits for: a server does not see by itself that its client is gone.
+    pub async fn cancel(&self) {
+        let cancelling = self.holder.cancel_token();
+        let cancelling = cancelling.cancel_query(NoTls);
+        let reason = match tokio::time::timeout(CANCEL_WITHIN, cancelling).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => cause(&error),
+            Err(_) => "it does not answer".to_owned(),
+        };
+        tracing::warn!(
+            "could not ask the server to end the backup's start, so lock and slot stay until its checkpoint is done: {reason}"
+        );
+    }
+
+    /// The timeline that a primary writes; `None` of a standby.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn timeline(&self, lsn: Lsn) -> Result<Option<TimelineId>> {
+        if self.facts.in_recovery {
+            return Ok(None);
+        }
+        let act = "could not ask for the server's timeline";
+        let query = "SELECT pg_walfile_name($1::text::pg_lsn)";
+        let name: String = get(&self.ask(act, query, &[&lsn.to_string()]).await?, 0, act)?;
+        let number = name.get(..8).map(|hex| u32::from_str_radix(hex, 16));
+        match number {
+            Some(Ok(number)) if number > 0 => Ok(Some(TimelineId::new(number))),
+            _ => Err(Error::new(
+                Kind::Server,
+                format!("{act}: \"{name}\" is no name of a WAL segment"),
+            )),
+        }
+    }
+
+    /// Stops the backup, without waiting for the server's archiver.
+    ///
+    /// # Errors
+    /// When the server refuses: the backup is void.
+    pub async fn stop(&self) -> Result<Stopped> {
+        let act = "could not stop the backup";
+        let row = self
+            .row(
+                act,
+                "SELECT lsn::text, labelfile, spcmapfile FROM pg_backup_stop(false)",
+                &[],
+            )
+            .await?;
+        let map: Option<String> = get(&row, 2, act)?;
+        Ok(Stopped {
+            lsn: lsn(&row, 0, act)?,
+            backup_label: get(&row, 1, act)?,
+            tablespace_map: map.filter(|text| !text.is_empty()),
+        })
+    }
+
+    /// Whether the server replays WAL now.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn is_in_recovery(&self) -> Result<bool> {
+        let act = "could not ask whether the server is a standby";
+        get(
+            &self.row(act, "SELECT pg_is_in_recovery()", &[]).await?,
+            0,
+            act,
+        )
+    }
+
+    /// How far the WAL in `pg_wal` is complete: flushed by a primary, replayed by a standby.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn wal_end(&self) -> Result<Lsn> {
+        let act = "could not ask for the end of the WAL";
+        let query = if self.facts.in_recovery {
+            "SELECT pg_last_wal_replay_lsn()::text"
+        } else {
+            "SELECT pg_current_wal_flush_lsn()::text"
+        };
+        lsn(&self.row(act, query, &[]).await?, 0, act)
+    }
+
+    /// Creates a replication slot that keeps all WAL from now on in `pg_wal` and ends with the session.
+    ///
+    /// # Errors
+    /// When our role may not, or all slots are taken.
+    pub async fn hold_wal(&self, slot: &str) -> Result<Lsn> {
+        let act = "could not create a temporary replication slot to keep the WAL of the backup";
+        let query = "SELECT lsn::text FROM pg_create_physical_replication_slot($1, true, true)";
+        match self.row(act, query, &[&slot]).await {
+            Ok(row) => lsn(&row, 0, act),
+            Err(error) if !self.facts.may_replicate => Err(error.hint(format!(
+                "ALTER ROLE \"{}\" REPLICATION, or let the server archive to the repository",
+                self.facts.role
+            ))),
+            Err(error) => Err(error
+                .hint("raise max_replication_slots, or let the server archive to the repository")),
+        }
+    }
+
+    /// Lets go of the WAL before `keep_from`.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn release_wal(&self, slot: &str, keep_from: Lsn) -> Result<()> {
+        let act = "could not advance the replication slot of the backup";
+        let position = keep_from.to_string();
+        let query = "SELECT end_lsn::text FROM pg_replication_slot_advance($1, $2::text::pg_lsn)";
+        self.row(act, query, &[&slot, &position]).await.map(|_| ())
+    }
+
+    /// What the server's archiver did last.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn archiver(&self) -> Result<Archiver> {
+        let act = "could not ask for the state of the archiver";
+        let query = "SELECT last_archived_wal, last_archived_time::text, last_failed_wal,
+                            last_failed_time::text,
+                            coalesce(last_failed_time > last_archived_time, last_failed_time IS NOT NULL)
+                       FROM pg_stat_archiver";
+        let row = self.ask(act, query, &[]).await?;
+        let event = |name: usize| -> Result<Option<(String, String)>> {
+            let file: Option<String> = get(&row, name, act)?;
+            let time: Option<String> = get(&row, name + 1, act)?;
+            Ok(file.zip(time))
+        };
+        Ok(Archiver {
+            archived: event(0)?,
+            failed: event(2)?,
+            is_failing: get(&row, 4, act)?,
+        })
+    }
+
+    /// Replication slots with a name of ours.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn own_slots(&self) -> Result<Vec<OwnSlot>> {
+        let act = "could not list the replication slots";
+        let query = "SELECT slot_name::text, temporary, active_pid FROM pg_replication_slots
+                      WHERE slot_name LIKE 'pgstrata\\_%' AND active_pid IS DISTINCT FROM pg_backend_pid()
+                      ORDER BY slot_name";
+        let rows = self.asker.query(query, &[]).await;
+        let rows = rows.map_err(|error| server_error(act, &error))?;
+        let slot = |row: &Row| {
+            Ok(OwnSlot {
+                name: get(row, 0, act)?,
+                temporary: get(row, 1, act)?,
+                process: get(row, 2, act)?,
+            })
+        };
+        rows.iter().map(slot).collect()
+    }
+
+    /// Writes a record and switches to a new WAL segment; returns the end of the old one's records.
+    ///
+    /// # Errors
+    /// When our role may not.
+    pub async fn switch_wal_with_record(&self) -> Result<Lsn> {
+        let act = "could not switch to a new WAL segment";
+        // An empty segment is not switched. The commit of a transaction number is the least there is to write.
+        self.ask(act, "SELECT pg_current_xact_id()::text", &[])
+            .await?;
+        lsn(
+            &self.ask(act, "SELECT pg_switch_wal()::text", &[]).await?,
+            0,
+            act,
+        )
+    }
+
+    /// A row that the session which holds the backup is told: never what may fail and leave the backup alive.
+    async fn row(&self, act: &str, query: &str, parameters: &[Parameter<'_>]) -> Result<Row> {
+        row_of(&self.holder, act, query, parameters).await
+    }
+
+    /// A row that the session for questions is told.
+    async fn ask(&self, act: &str, query: &str, parameters: &[Parameter<'_>]) -> Result<Row> {
+        row_of(&self.asker, act, query, parameters).await
+    }
+}
+
+/// What a statement is given.
+type Parameter<'a> = &'a (dyn tokio_postgres::types::ToSql + Sync);
+
+async fn row_of(
+    client: &Client,
+    act: &str,
+    query: &str,
+    parameters: &[Parameter<'_>],
+) -> Result<Row> {
+    let row = client.query_one(query, parameters).await;
+    row.map_err(|error| server_error(act, &error))
+}
+
+/// Connects under `name` and prepares the session; `announce` learns why it ended.
+async fn open(
+    options: &ConnectionOptions,
+    name: &str,
+    announce: watch::Sender<Option<String>>,
+) -> Result<Client> {
+    let mut config = options.config()?;
+    config.application_name(name);
+    let place = describe(&config);
+    let (client, connection) = config.connect(NoTls).await.map_err(|error| {
+        server_error(
+            &format!("could not connect to the server at {place}"),
+            &error,
+        )
+        .hint(connect_hint(&error))
+    })?;
+    tokio::spawn(async move {
+        let end = match connection.await {
+            Ok(()) => "the server closed the connection".to_owned(),
+            Err(error) => cause(&error),
+        };
+        // Nobody listening means the session was dropped: its end is no news.
+        announce.send(Some(end)).ok();
+    });
+    prepare(&client).await?;
+    Ok(client)
+}
+
+/// What no two servers have in common, even when one is a copy of the other.
+async fn instance(client: &Client) -> Result<String> {
+    let act = "could not ask when the server was started";
+    let query = "SELECT pg_postmaster_start_time()::timestamptz(6) AT TIME ZONE 'UTC' || ' '
+        || (SELECT system_identifier FROM pg_control_system()) || ' ' || current_setting('port')";
+    get(&row_of(client, act, query, &[]).await?, 0, act)
+}
+
+/// Nothing of the server's configuration may end or divert the session.
+pub(super) async fn prepare(client: &Client) -> Result<()> {
+    // transaction_timeout came with version 17.
+    let settings = "SET search_path = pg_catalog; SET client_encoding = 'UTF8';
+        SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0;
+        SET idle_in_transaction_session_timeout = 0;
+        SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout';";
+    client
+        .batch_execute(settings)
+        .await
+        .map_err(|error| server_error("could not prepare the session", &error))
+}
+
+async fn ping(clients: [Arc<Client>; 2]) {
+    loop {
+        tokio::time::sleep(PING_EVERY).await;
+        for client in &clients {
+            // That a connection has ended is told by its own task, or by the next question.
+            client.simple_query("").await.ok();
+        }
+    }
+}
+
+fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a Row,
+    column: usize,
+    act: &str,
+) -> Result<T> {
+    row.try_get(column)
+        .map_err(|error| server_error(act, &error))
+}
+
+fn lsn(row: &Row, column: usize, act: &str) -> Result<Lsn> {
+    let text: Option<String> = get(row, column, act)?;
+    text.as_deref()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| {
+            Error::new(
+                Kind::Server,
+                format!("{act}: the server returned {text:?} for an LSN"),
+            )
+        })
+}
+
+/// A failure of the server or of the way to it, in the server's words.
+pub(super) fn server_error(act: &str, error: &tokio_postgres::Error) -> Error {
+    let hint = error
+        .as_db_error()
+        .and_then(tokio_postgres::error::DbError::hint)
+        .map(str::to_owned);
+    let error = Error::new(Kind::Server, format!("{act}: {}", cause(error)));
+    match hint {
+        Some(hint) => error.hint(hint),
+        None => error,
+    }
+}
+
+fn cause(error: &tokio_postgres::Error) -> String {
+    if let Some(server) = error.as_db_error() {
+        return server.message().to_owned();
+    }
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+fn connect_hint(error: &tokio_postgres::Error) -> &'static str {
+    if error.as_db_error().is_some() {
+        "look at pg_hba.conf, the role and the database; PGUSER, PGDATABASE and PGPASSWORD are honoured"
+    } else if error.to_string().contains("TLS") {
+        "TLS is not built in: connect over the server's unix socket, host=/run/postgresql"
+    } else {
+        "is the server running, and does it listen there? PGHOST and PGPORT are honoured"
+    }
+}

@@ -1,0 +1,463 @@
+//! The page tracker of a server, as a client of its SQL functions.
+//!
+//! Its extension lives in one database of the cluster, whichever that is, and knows
+//! the pages of all. What it answers is a superset of the pages that changed, or an
+//! error; what it does not say in a form we know is an error too, never "unchanged".
+//! `docs/TRACKER.md` is the contract.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures::TryStreamExt;
+use pgstrata_layer::block_set::BlockSet;
+use pgstrata_layer::changeset::ChangedBlocks;
+use pgstrata_pgdata::relation::{BLOCKS_PER_SEGMENT, ForkKind};
+use pgstrata_store::error::{Error, Kind, Result};
+use serde::Serialize;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::FromSql;
+use tokio_postgres::{Client, NoTls, Row};
+
+use super::conninfo::ConnectionOptions;
+use super::session::{Session, prepare, server_error};
+
+/// Databases we look into for the extension, beside our own: each costs a connection.
+const MOST_DATABASES: i64 = 64;
+
+/// Generations are renumbered every 30,000 tokens or so: twice within one answer does not happen.
+const ATTEMPTS: u32 = 3;
+
+/// The tracker of one server: it is loaded, and its functions can be called.
+pub struct Tracker {
+    client: Arc<Client>,
+    database: String,
+}
+
+/// Why a server has no tracker that we can ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoTracker {
+    /// For people.
+    pub reason: String,
+    /// What to do about it.
+    pub hint: String,
+}
+
+/// `pgstrata.state()`, and the version of the library.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrackerState {
+    /// Version of the loaded library.
+    pub version: String,
+    /// Whether changes are tracked.
+    pub tracking: bool,
+    /// Why not.
+    pub reason: Option<String>,
+    /// Since when all changes are known.
+    pub history_since: Option<String>,
+    /// Where the WAL was then.
+    pub history_lsn: Option<String>,
+    /// Why not from before.
+    pub history_reason: Option<String>,
+    /// Tokens that changes are known from.
+    pub tokens: i32,
+    /// `pgstrata.map_size` in bytes.
+    pub map_capacity_bytes: i64,
+    /// How much of it is in use.
+    pub map_used_bytes: i64,
+    /// The map was full: changes are unknown.
+    pub overflow: bool,
+    /// Flushes of the map since the start.
+    pub flushes: i64,
+    /// How long the last one took.
+    pub flush_last_ms: f64,
+    /// How long the longest took.
+    pub flush_max_ms: f64,
+    /// Flushes that failed.
+    pub flush_failures: i64,
+}
+
+impl Tracker {
+    /// Finds the extension in the session's database or another one of the cluster.
+    ///
+    /// # Errors
+    /// Why there is none, and what to do.
+    pub async fn find(
+        session: &Session,
+        options: &ConnectionOptions,
+    ) -> std::result::Result<Self, NoTracker> {
+        if !is_loaded(session.client()).await? {
+            return Err(NoTracker {
+                reason: "the server runs without the pgstrata library".to_owned(),
+                hint: "install it, add 'pgstrata' to shared_preload_libraries, restart the server, and run CREATE EXTENSION pgstrata in one database".to_owned(),
+            });
+        }
+        let client = Arc::clone(session.client());
+        if has_extension(&client).await? {
+            let database = database_name(&client).await?;
+            return Ok(Self { client, database });
+        }
+        for database in other_databases(&client).await? {
+            let found = connect(options, &database).await;
+            // A database that lets nobody in cannot be the one meant for us.
+            if let Ok(client) = found
+                && has_extension(&client).await?
+            {
+                let client = Arc::new(client);
+                return Ok(Self { client, database });
+            }
+        }
+        Err(NoTracker {
+            reason: "the library is loaded, but no database has the extension".to_owned(),
+            hint: "run CREATE EXTENSION pgstrata in one database, and grant its functions to the role that takes backups".to_owned(),
+        })
+    }
+
+    /// The database with the extension.
+    #[must_use]
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    /// What of the schema our role may not use, as the statements that change it.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn missing_grants(&self) -> Result<Vec<String>> {
+        let act = "could not ask for rights on the tracker's functions";
+        let query = "
+            SELECT format('GRANT USAGE ON SCHEMA pgstrata TO %I', current_user)
+             WHERE NOT has_schema_privilege('pgstrata', 'USAGE')
+            UNION ALL
+            SELECT format('GRANT EXECUTE ON FUNCTION pgstrata.%I(%s) TO %I', proname,
+                          pg_get_function_identity_arguments(oid), current_user)
+              FROM pg_proc
+             WHERE pronamespace = 'pgstrata'::regnamespace
+               AND proname IN ('bump', 'changes', 'state', 'token_status', 'version')
+               AND NOT has_function_privilege(oid, 'EXECUTE')";
+        let rows = self.client.query(query, &[]).await;
+        let rows = rows.map_err(|error| server_error(act, &error))?;
+        rows.iter().map(|row| get(row, 0, act)).collect()
+    }
+
+    /// How the tracker is.
+    ///
+    /// # Errors
+    /// When our role may not ask, or the server does not answer.
+    pub async fn state(&self) -> Result<TrackerState> {
+        let act = "could not ask for the state of the tracker";
+        let query = "SELECT pgstrata.version(), tracking, reason, history_since::text,
+                history_lsn::text, history_reason, tokens, map_capacity_bytes, map_used_bytes,
+                overflow, flushes, flush_last_ms, flush_max_ms, flush_failures
+            FROM pgstrata.state()";
+        let row = self.client.query_one(query, &[]).await;
+        let row = row.map_err(|error| server_error(act, &error))?;
+        Ok(TrackerState {
+            version: get(&row, 0, act)?,
+            tracking: get(&row, 1, act)?,
+            reason: get(&row, 2, act)?,
+            history_since: get(&row, 3, act)?,
+            history_lsn: get(&row, 4, act)?,
+            history_reason: get(&row, 5, act)?,
+            tokens: get::<Option<i32>>(&row, 6, act)?.unwrap_or_default(),
+            map_capacity_bytes: get::<Option<i64>>(&row, 7, act)?.unwrap_or_default(),
+            map_used_bytes: get::<Option<i64>>(&row, 8, act)?.unwrap_or_default(),
+            overflow: get::<Option<bool>>(&row, 9, act)?.unwrap_or_default(),
+            flushes: get::<Option<i64>>(&row, 10, act)?.unwrap_or_default(),
+            flush_last_ms: get::<Option<f64>>(&row, 11, act)?.unwrap_or_default(),
+            flush_max_ms: get::<Option<f64>>(&row, 12, act)?.unwrap_or_default(),
+            flush_failures: get::<Option<i64>>(&row, 13, act)?.unwrap_or_default(),
+        })
+    }
+
+    /// Makes a token: to be called before the backup starts.
+    ///
+    /// # Errors
+    /// When changes are not tracked, and why.
+    pub async fn bump(&self) -> Result<String> {
+        let act = "could not make a token of the page tracker";
+        let row = self.client.query_one("SELECT pgstrata.bump()", &[]).await;
+        get(&row.map_err(|error| server_error(act, &error))?, 0, act)
+    }
+
+    /// Why changes since `token` are not known; `None` when they are.
+    ///
+    /// # Errors
+    /// When our role may not ask, or the server does not answer.
+    pub async fn doubt(&self, token: &str) -> Result<Option<String>> {
+        let act = "could not ask the page tracker about a token";
+        let query = "SELECT known, reason FROM pgstrata.token_status($1)";
+        let row = self.client.query_one(query, &[&token]).await;
+        let row = row.map_err(|error| server_error(act, &error))?;
+        let (known, reason): (bool, Option<String>) = (get(&row, 0, act)?, get(&row, 1, act)?);
+        Ok((!known).then(|| reason.unwrap_or_else(|| "the tracker does not say why".to_owned())))
+    }
+
+    /// What may have changed since `token`: to be asked after the backup started.
+    ///
+    /// # Errors
+    /// When that is not known.
+    pub async fn changes(&self, token: &str) -> Result<ChangedBlocks> {
+        let act = "could not read the changes from the page tracker";
+        for _ in 1..ATTEMPTS {
+            match self.read_changes(token).await {
+                Err(Failure::Server(error))
+                    if error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) => {}
+                outcome => return outcome.map_err(|failure| failure.named(act)),
+            }
+        }
+        let last = self.read_changes(token).await;
+        last.map_err(|failure| failure.named(act))
+    }
+
+    async fn read_changes(&self, token: &str) -> std::result::Result<ChangedBlocks, Failure> {
+        // In the target list the rows come as they are made; in FROM the server collects them first.
+        let query = "SELECT (c).* FROM (SELECT pgstrata.changes($1) AS c OFFSET 0) AS streamed";
+        let mut changes = ChangedBlocks {
+            covers_all_forks: true,
+            ..ChangedBlocks::default()
+        };
+        let rows = self.client.query_raw(query, [token]).await?;
+        let mut rows = pin!(rows);
+        while let Some(row) = rows.try_next().await? {
+            let columns = Columns {
+                path: row.try_get(0)?,
+                fork: row.try_get(1)?,
+                segment: row.try_get(2)?,
+                whole: row.try_get(3)?,
+                blocks: row.try_get(4)?,
+            };
+            if columns.add_to(&mut changes).is_none() {
+                return Err(Failure::Unknown(format!("{columns:?}")));
+            }
+        }
+        Ok(changes)
+    }
+}
+
+/// Why an answer is none.
+enum Failure {
+    Server(tokio_postgres::Error),
+    Unknown(String),
+}
+
+impl From<tokio_postgres::Error> for Failure {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Server(error)
+    }
+}
+
+impl Failure {
+    fn named(self, act: &str) -> Error {
+        match self {
+            Self::Server(error) => server_error(act, &error),
+            Self::Unknown(row) => Error::new(
+                Kind::Server,
+                format!("{act}: a row has a meaning that this version does not know: {row}"),
+            )
+            .hint("update pgstrata on this host to the version of the server's library"),
+        }
+    }
+}
+
+/// One row of `changes()`.
+#[derive(Debug)]
+struct Columns<'a> {
+    path: Option<&'a str>,
+    fork: Option<&'a str>,
+    segment: Option<i32>,
+    whole: Option<bool>,
+    blocks: Option<&'a [u8]>,
+}
+
+impl Columns<'_> {
+    /// Adds what the row says; `None` when it is of no kind we know.
+    fn add_to(&self, changes: &mut ChangedBlocks) -> Option<()> {
+        let fork = match self.fork {
+            None => None,
+            Some("main") => Some(ForkKind::Main),
+            Some("fsm") => Some(ForkKind::Fsm),
+            Some("vm") => Some(ForkKind::Vm),
+            Some("init") => Some(ForkKind::Init),
+            Some(_) => return None,
+        };
+        match (self.path, fork, self.segment, self.whole?, self.blocks) {
+            (None, Some(fork), None, true, None) => {
+                changes.unknown_forks.insert(fork);
+            }
+            (Some(path), None, None, true, None) => {
+                changes.directories.insert(path.to_owned());
+            }
+            (Some(path), Some(fork), None, true, None) => {
+                let path = format!("{path}{}", fork.suffix());
+                changes.whole_forks.insert(path);
+            }
+            (Some(path), Some(fork), Some(segment), false, Some(blocks))
+                if blocks.len() * 8 <= usize::try_from(BLOCKS_PER_SEGMENT).ok()? =>
+            {
+                let suffix = fork.suffix();
+                let path = match u32::try_from(segment).ok()? {
+                    0 => format!("{path}{suffix}"),
+                    segment => format!("{path}{suffix}.{segment}"),
+                };
+                let file = changes.files.entry(path).or_default();
+                file.blocks.unite(&BlockSet::from_bits(blocks.to_vec()));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// A library that is not loaded at the start of the server has no settings here.
+async fn is_loaded(client: &Client) -> std::result::Result<bool, NoTracker> {
+    ask(
+        client,
+        "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'pgstrata.map_size')",
+    )
+    .await
+}
+
+async fn has_extension(client: &Client) -> std::result::Result<bool, NoTracker> {
+    ask(
+        client,
+        "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pgstrata')",
+    )
+    .await
+}
+
+async fn database_name(client: &Client) -> std::result::Result<String, NoTracker> {
+    ask(client, "SELECT current_database()::text").await
+}
+
+async fn ask<T: for<'a> FromSql<'a>>(
+    client: &Client,
+    query: &str,
+) -> std::result::Result<T, NoTracker> {
+    let row = client.query_one(query, &[]).await.map_err(no_answer)?;
+    row.try_get(0).map_err(no_answer)
+}
+
+async fn other_databases(client: &Client) -> std::result::Result<Vec<String>, NoTracker> {
+    let query = "SELECT datname::text FROM pg_database
+        WHERE datallowconn AND datname <> current_database() AND has_database_privilege(oid, 'CONNECT')
+        ORDER BY datname <> 'postgres', datistemplate, datname LIMIT $1";
+    let rows = client.query(query, &[&MOST_DATABASES]).await;
+    let names = rows.map_err(no_answer)?;
+    let names = names.iter().map(|row| row.try_get(0));
+    names
+        .collect::<std::result::Result<_, _>>()
+        .map_err(no_answer)
+}
+
+fn no_answer(error: tokio_postgres::Error) -> NoTracker {
+    let error = server_error("could not look for the page tracker", &error);
+    NoTracker {
+        reason: error.to_string(),
+        hint: "look into the server's log".to_owned(),
+    }
+}
+
+/// A second connection, for the database of the extension.
+async fn connect(options: &ConnectionOptions, database: &str) -> Result<Client> {
+    let mut config = options.config()?;
+    config.dbname(database).application_name("pgstrata tracker");
+    let act = format!("could not connect to database \"{database}\"");
+    let (client, connection) = config
+        .connect(NoTls)
+        .await
+        .map_err(|error| server_error(&act, &error))?;
+    // Its end is known from the next question.
+    tokio::spawn(async move { connection.await.ok() });
+    prepare(&client).await?;
+    Ok(client)
+}
+
+fn get<T: for<'a> FromSql<'a>>(row: &Row, column: usize, act: &str) -> Result<T> {
+    row.try_get(column)
+        .map_err(|error| server_error(act, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pgstrata_layer::entry::BlockRun;
+
+    fn row<'a>(
+        path: Option<&'a str>,
+        fork: Option<&'a str>,
+        segment: Option<i32>,
+        whole: bool,
+        blocks: Option<&'a [u8]>,
+    ) -> Columns<'a> {
+        Columns {
+            path,
+            fork,
+            segment,
+            whole: Some(whole),
+            blocks,
+        }
+    }
+
+    #[test]
+    fn every_kind_of_row_is_understood() {
+        let mut changes = ChangedBlocks::default();
+        for row in [
+            row(None, Some("fsm"), None, true, None),
+            row(Some("base/5"), None, None, true, None),
+            row(Some("base/7/16384"), Some("vm"), None, true, None),
+            row(
+                Some("base/7/16385"),
+                Some("main"),
+                Some(0),
+                false,
+                Some(&[2]),
+            ),
+            row(
+                Some("base/7/16385"),
+                Some("fsm"),
+                Some(1),
+                false,
+                Some(&[0, 1]),
+            ),
+        ] {
+            assert!(row.add_to(&mut changes).is_some(), "{row:?}");
+        }
+        assert!(changes.unknown_forks.contains(&ForkKind::Fsm));
+        assert!(changes.directories.contains("base/5"));
+        assert!(changes.whole_forks.contains("base/7/16384_vm"));
+        let runs = |path: &str| changes.files[path].blocks.runs_below(u32::MAX);
+        assert_eq!(runs("base/7/16385"), [BlockRun { start: 1, count: 1 }]);
+        assert_eq!(
+            runs("base/7/16385_fsm.1"),
+            [BlockRun { start: 8, count: 1 }]
+        );
+    }
+
+    #[test]
+    fn a_row_of_no_known_kind_is_refused() {
+        let too_many = vec![1; 16385];
+        for row in [
+            row(None, None, None, true, None),
+            row(None, Some("main"), Some(0), false, Some(&[1])),
+            row(Some("base/5"), None, Some(0), false, Some(&[1])),
+            row(Some("base/5/1"), Some("main"), None, false, Some(&[1])),
+            row(Some("base/5/1"), Some("main"), Some(-1), false, Some(&[1])),
+            row(Some("base/5/1"), Some("main"), Some(0), false, None),
+            row(
+                Some("base/5/1"),
+                Some("main"),
+                Some(0),
+                false,
+                Some(&too_many),
+            ),
+            row(Some("base/5/1"), Some("other"), None, true, None),
+            Columns {
+                whole: None,
+                ..row(Some("base/5"), None, None, true, None)
+            },
+        ] {
+            let mut changes = ChangedBlocks::default();
+            assert!(row.add_to(&mut changes).is_none(), "{row:?}");
+            assert_eq!(changes, ChangedBlocks::default());
+        }
+    }
+}

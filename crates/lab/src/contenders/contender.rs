@@ -1,0 +1,203 @@
+//! What takes part in a benchmark: backup tools, and the limits of the machine.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::interrupt;
+use crate::measure::cost::{self, Cost};
+use pgstrata_testbed::cluster::Cluster;
+
+/// Workers: as many as asked for, else one per core.
+#[must_use]
+pub fn jobs(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Where a benchmark works.
+#[derive(Debug)]
+pub struct Arena {
+    /// The server that is backed up.
+    pub cluster: Cluster,
+    /// The `pgstrata` program, where the server's user can run it.
+    pub pgstrata: PathBuf,
+    /// Workers that every contender may use.
+    pub jobs: usize,
+}
+
+impl Arena {
+    /// The server, and the program where the server's user can run it.
+    ///
+    /// # Errors
+    /// When the program cannot be copied.
+    pub fn new(cluster: Cluster, pgstrata: &Path, jobs: usize) -> Result<Self> {
+        Ok(Self {
+            pgstrata: cluster.installed_binary(pgstrata)?,
+            jobs,
+            cluster,
+        })
+    }
+
+    /// Sends the server's WAL to the archive of this contender alone; of none, to nowhere.
+    ///
+    /// # Errors
+    /// When the server refuses, or the user wants to stop.
+    pub fn select(&self, contender: Option<&dyn Contender>) -> Result<()> {
+        let command = contender
+            .and_then(|contender| contender.archive_command(self))
+            .unwrap_or_else(|| "true".to_owned());
+        let current = self.cluster.sql("postgres", "SHOW archive_command")?;
+        if current == command {
+            return Ok(());
+        }
+        self.cluster.sql(
+            "postgres",
+            &format!("ALTER SYSTEM SET archive_command = '{command}'"),
+        )?;
+        self.cluster.reload()?;
+        // The archiver reads its configuration when it wakes up.
+        interrupt::sleep(Duration::from_millis(300))
+    }
+
+    /// Runs a command and says what it cost, the server's part included, and what it printed.
+    ///
+    /// # Errors
+    /// When it fails, or the server is gone.
+    pub fn measured(&self, command: &mut Command) -> Result<(Cost, String)> {
+        let postmaster = self.cluster.postmaster()?;
+        let before = cost::server_cpu_seconds(postmaster)?;
+        let (mut cost, printed) = cost::run_and_read(command)?;
+        cost.server_cpu_seconds = (cost::server_cpu_seconds(postmaster)? - before).max(0.0);
+        Ok((cost, printed))
+    }
+
+    /// An empty directory for a restored cluster, as closed as PostgreSQL wants it.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn restore_target(&self) -> Result<PathBuf> {
+        let target = self.fresh_dir("restored")?;
+        fs::set_permissions(&target, Permissions::from_mode(0o700))
+            .context("could not close the target directory")?;
+        Ok(target)
+    }
+
+    /// Opens a restored cluster beside the source, whose archive it leaves alone, and waits until
+    /// it accepts writes. `environment` is what its `restore_command` needs.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn open(&self, target: &Path, environment: &[(&str, String)]) -> Result<Cluster> {
+        let mut adoption = Cluster::adopt(self.cluster.major(), target)
+            .bindir(self.cluster.bindir())
+            .conf("archive_mode", "off")
+            .conf("shared_preload_libraries", "");
+        for (name, value) in environment {
+            adoption = adoption.env(name, value);
+        }
+        let restored = adoption.start()?;
+        restored.wait_promoted(Duration::from_secs(300))?;
+        Ok(restored)
+    }
+
+    /// Where repositories and restored clusters go.
+    #[must_use]
+    pub fn work(&self) -> &Path {
+        self.cluster.socket_dir()
+    }
+
+    /// An empty directory for this name, replacing what an earlier round left.
+    ///
+    /// # Errors
+    /// When it cannot be removed or created.
+    pub fn fresh_dir(&self, name: &str) -> Result<PathBuf> {
+        let path = self.work().join(name);
+        if path.exists() {
+            fs::remove_dir_all(&path)
+                .with_context(|| format!("could not remove \"{}\"", path.display()))?;
+        }
+        self.cluster.create_dir(name)
+    }
+
+    /// A shell command, run as the server's user.
+    #[must_use]
+    pub fn shell(&self, script: &str) -> Command {
+        let mut command = self.cluster.command_as_server_user(Path::new("bash"));
+        command.args(["-c", &format!("set -euo pipefail; {script}")]);
+        command
+    }
+}
+
+/// A backup tool with one configuration. Commands are built here and measured elsewhere.
+pub trait Contender: std::fmt::Debug {
+    /// Short and unique: `pgstrata zstd lsn`.
+    fn name(&self) -> String;
+
+    /// The tool alone: the first word of the name.
+    fn tool(&self) -> String {
+        let name = self.name();
+        name.split(' ').next().unwrap_or_default().to_owned()
+    }
+
+    /// `archive_command` while this contender works; `None`: archiving to nowhere.
+    fn archive_command(&self, arena: &Arena) -> Option<String>;
+
+    /// Makes an empty repository, dropping what an earlier round left.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    fn reset(&self, arena: &Arena) -> Result<()>;
+
+    /// The command that takes a full backup.
+    fn full(&self, arena: &Arena) -> Command;
+
+    /// Whether [`Self::full`] works beside the backups there are, and [`Self::restore`] then takes its backup.
+    fn takes_another_full(&self) -> bool {
+        true
+    }
+
+    /// The command that takes the incremental backup number `nth`, from 1.
+    fn incremental(&self, arena: &Arena, nth: usize) -> Command;
+
+    /// The phases of a backup that printed this, in their order, with their seconds; of most tools nobody knows.
+    fn phases(&self, _printed: &str) -> Vec<(String, f64)> {
+        Vec::new()
+    }
+
+    /// The command that restores the newest of `increments` backups on a full one into the empty `target`.
+    fn restore(&self, arena: &Arena, increments: usize, target: &Path) -> Command;
+
+    /// Where its repository lies: its size is what the backups stored.
+    fn repository(&self, arena: &Arena) -> PathBuf {
+        arena.work().join(self.repository_name())
+    }
+
+    /// The name of that directory.
+    fn repository_name(&self) -> String {
+        format!("repository-{}", self.name().replace(' ', "-"))
+    }
+}
+
+/// Sum of the sizes of all files below `path`, bytes.
+///
+/// # Errors
+/// When a directory cannot be read.
+pub fn tree_bytes(path: &Path) -> Result<u64> {
+    let mut total = 0;
+    for entry in
+        fs::read_dir(path).with_context(|| format!("could not list \"{}\"", path.display()))?
+    {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            total += tree_bytes(&entry.path())?;
+        } else if kind.is_file() {
+            total += entry.metadata()?.len();
+        }
+    }
+    Ok(total)
+}

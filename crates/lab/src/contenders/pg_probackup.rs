@@ -1,0 +1,118 @@
+//! pg_probackup in archive mode, the tool of the published ptrack measurements.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::contender::{Arena, Contender};
+use crate::measure::cost;
+use pgstrata_testbed::cluster::Major;
+use pgstrata_testbed::programs;
+
+/// `pg_probackup` without compression, its default. Increments are in mode
+/// DELTA: PTRACK needs a patched server.
+#[derive(Clone, Debug)]
+pub struct PgProbackup {
+    program: PathBuf,
+}
+
+impl PgProbackup {
+    /// The program on `PATH` that is built for this major version: it refuses others.
+    #[must_use]
+    pub fn installed(major: Major) -> Option<Self> {
+        // Packages add the major version to its name.
+        let program = programs::on_path(&format!("pg_probackup-{major}"))
+            .or_else(|| programs::on_path("pg_probackup"))?;
+        let output = Command::new(&program).arg("--version").output().ok()?;
+        let said = String::from_utf8(output.stdout).ok()?;
+        is_built_for(&said, major).then_some(Self { program })
+    }
+
+    fn command(&self, arena: &Arena, act: &str) -> Command {
+        let mut command = arena.cluster.command_as_server_user(&self.program);
+        command
+            .arg(act)
+            .arg("-B")
+            .arg(self.repository(arena))
+            .arg("--instance=bench");
+        command
+    }
+
+    fn backup(&self, arena: &Arena, mode: &str) -> Command {
+        let mut command = self.command(arena, "backup");
+        command.args(["-b", mode, "-j", &arena.jobs.to_string()]);
+        command
+    }
+}
+
+/// Whether `pg_probackup 2.5.15 (PostgreSQL 15.8)` is built for this major version.
+fn is_built_for(version: &str, major: Major) -> bool {
+    version
+        .split_once("PostgreSQL ")
+        .and_then(|(_, server)| server.split(['.', ')', ' ']).next())
+        .is_some_and(|number| number == major.to_string())
+}
+
+impl Contender for PgProbackup {
+    fn name(&self) -> String {
+        "pg_probackup delta".to_owned()
+    }
+
+    fn archive_command(&self, arena: &Arena) -> Option<String> {
+        Some(format!(
+            "{} archive-push -B {} --instance=bench --wal-file-name=%f",
+            self.program.display(),
+            self.repository(arena).display()
+        ))
+    }
+
+    fn reset(&self, arena: &Arena) -> Result<()> {
+        let catalog = arena.fresh_dir(&self.repository_name())?;
+        let mut init = arena.cluster.command_as_server_user(&self.program);
+        cost::run(init.arg("init").arg("-B").arg(catalog))?;
+        let mut add = self.command(arena, "add-instance");
+        cost::run(add.arg("-D").arg(arena.cluster.pgdata())).map(drop)
+    }
+
+    fn full(&self, arena: &Arena) -> Command {
+        self.backup(arena, "FULL")
+    }
+
+    fn incremental(&self, arena: &Arena, _nth: usize) -> Command {
+        self.backup(arena, "DELTA")
+    }
+
+    fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {
+        let mut command = self.command(arena, "restore");
+        command.arg("-D").arg(target).args([
+            "-j",
+            &arena.jobs.to_string(),
+            "--recovery-target=immediate",
+            "--recovery-target-action=promote",
+        ]);
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_is_for_one_major_version() {
+        for (version, major, expected) in [
+            ("pg_probackup 2.5.15 (PostgreSQL 15.8)\n", Major::V15, true),
+            ("pg_probackup 2.5.15 (PostgreSQL 15.8)\n", Major::V16, false),
+            (
+                "pg_probackup 2.8.2 (Postgres Pro 17.1.1)\n",
+                Major::V17,
+                false,
+            ),
+            ("pg_probackup 2.5.15 (PostgreSQL 18)\n", Major::V18, true),
+            ("", Major::V15, false),
+        ] {
+            assert_eq!(is_built_for(version, major), expected, "{version} {major}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! pgBackRest with bundling and block-incremental backup, its fastest settings.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::contender::{Arena, Contender};
+use crate::measure::cost;
+use pgstrata_testbed::cluster::Major;
+
+const PROGRAM: &str = "/usr/bin/pgbackrest";
+
+/// `pgbackrest` with one compression.
+#[derive(Clone, Debug)]
+pub struct PgBackRest {
+    /// `compress-type`.
+    pub compress: &'static str,
+}
+
+impl PgBackRest {
+    /// Whether the program is installed (Debian package `pgbackrest`).
+    #[must_use]
+    pub fn is_installed() -> bool {
+        Path::new(PROGRAM).exists()
+    }
+
+    /// The installed release, `45` of 2.45; absent when none runs.
+    #[must_use]
+    pub fn release() -> Option<u32> {
+        let output = Command::new(PROGRAM).arg("version").output().ok()?;
+        let said = String::from_utf8(output.stdout).ok()?;
+        let rest = said.trim().strip_prefix("pgBackRest 2.")?;
+        rest.split('.').next()?.parse().ok()
+    }
+
+    /// Whether the installed release knows this major version: it refuses others.
+    #[must_use]
+    pub fn knows(major: Major) -> bool {
+        let needed = match major {
+            Major::V15 => 41,
+            Major::V16 => 48,
+            Major::V17 => 54,
+            Major::V18 => 57,
+        };
+        Self::release().is_some_and(|release| release >= needed)
+    }
+
+    fn configuration(&self, arena: &Arena) -> PathBuf {
+        arena
+            .work()
+            .join(format!("{}.conf", self.repository_name()))
+    }
+
+    /// Locks, and what was archived: `archive-push` waits a minute for news in a spool that was replaced with the
+    /// repository.
+    fn state(&self, arena: &Arena) -> PathBuf {
+        arena.work().join(self.state_name())
+    }
+
+    fn state_name(&self) -> String {
+        format!("{}.state", self.repository_name())
+    }
+
+    fn command(&self, arena: &Arena, act: &[&str]) -> Command {
+        let mut command = arena.cluster.command_as_server_user(Path::new(PROGRAM));
+        command
+            .arg("--config")
+            .arg(self.configuration(arena))
+            .arg("--stanza=bench")
+            .args(act);
+        command
+    }
+
+    fn write_configuration(&self, arena: &Arena) -> Result<()> {
+        let (repository, state) = (self.repository(arena), self.state(arena));
+        // Up to 2.45 block-incremental backup had to be asked for twice.
+        let beta = if Self::release().is_some_and(|release| release <= 45) {
+            "beta=y\n"
+        } else {
+            ""
+        };
+        let text = format!(
+            "[global]\n{beta}repo1-path={repository}\nrepo1-bundle=y\nrepo1-block=y\ncompress-type={compress}\n\
+             process-max={jobs}\nstart-fast=y\nlog-level-file=off\nlog-level-console=warn\n\
+             lock-path={state}/lock\nspool-path={state}/spool\narchive-async=y\n\
+             repo1-retention-full=9\n\
+             [bench]\npg1-path={pgdata}\npg1-port={port}\npg1-socket-path={socket}\npg1-user=postgres\n",
+            repository = repository.display(),
+            state = state.display(),
+            compress = self.compress,
+            jobs = arena.jobs,
+            pgdata = arena.cluster.pgdata().display(),
+            port = arena.cluster.port(),
+            socket = arena.cluster.socket_dir().display(),
+        );
+        let path = self.configuration(arena);
+        fs::write(&path, text).with_context(|| format!("could not write \"{}\"", path.display()))
+    }
+}
+
+impl Contender for PgBackRest {
+    fn name(&self) -> String {
+        format!("pgbackrest {}", self.compress)
+    }
+
+    fn archive_command(&self, arena: &Arena) -> Option<String> {
+        let configuration = self.configuration(arena);
+        Some(format!(
+            "{PROGRAM} --config={} --stanza=bench archive-push %p",
+            configuration.display()
+        ))
+    }
+
+    fn reset(&self, arena: &Arena) -> Result<()> {
+        arena.fresh_dir(&self.repository_name())?;
+        if !self.state(arena).exists() {
+            arena.fresh_dir(&self.state_name())?;
+        }
+        self.write_configuration(arena)?;
+        cost::run(&mut self.command(arena, &["stanza-create"])).map(drop)
+    }
+
+    fn full(&self, arena: &Arena) -> Command {
+        self.command(arena, &["--type=full", "backup"])
+    }
+
+    fn incremental(&self, arena: &Arena, _nth: usize) -> Command {
+        self.command(arena, &["--type=incr", "backup"])
+    }
+
+    fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {
+        // As on another host: a restore empties the spool, into which the source still archives.
+        let spool = self.state(arena).join("spool-of-restore");
+        let mut command = self.command(arena, &["--type=immediate", "--target-action=promote"]);
+        command.arg("--spool-path").arg(spool);
+        command.arg("--pg1-path").arg(target).arg("restore");
+        command
+    }
+}

@@ -1,0 +1,174 @@
+//! The program this project makes, run as its users run it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use pgstrata_testbed::s3::S3Server;
+
+use super::contender::{Arena, Contender};
+use crate::measure::cost;
+
+/// The cluster's name in the repository.
+pub(crate) const CLUSTER: &str = "lab";
+
+/// What restores the newest backup, opened where it ends; the directory follows.
+const RESTORE_NEWEST: [&str; 6] = [
+    "latest",
+    "--target-type",
+    "immediate",
+    "--target-action",
+    "promote",
+    "--target-dir",
+];
+
+/// Where repositories are.
+#[derive(Debug)]
+pub enum Storage {
+    /// Directories beside the cluster.
+    Directory,
+    /// An S3 server of the lab's own on this machine.
+    S3(S3Server),
+}
+
+impl Storage {
+    /// What a restored server needs in its environment to fetch WAL from there.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Directory => Vec::new(),
+            Self::S3(server) => server.env(),
+        }
+    }
+}
+
+/// `pgstrata` with one change source and one compression.
+#[derive(Debug)]
+pub struct Pgstrata<'a> {
+    /// `--change-source`.
+    pub change_source: String,
+    /// `--compress`, and part of the name; the program's own when absent.
+    pub compress: Option<&'static str>,
+    /// Whether the server archives its WAL, or each backup takes its own along.
+    pub archives: bool,
+    /// Where.
+    pub storage: &'a Storage,
+}
+
+impl Pgstrata<'_> {
+    /// The repository's URL.
+    fn url(&self, arena: &Arena) -> String {
+        match self.storage {
+            Storage::Directory => format!("file://{}", self.repository(arena).display()),
+            Storage::S3(server) => format!("s3://{}/{}", server.bucket(), self.repository_name()),
+        }
+    }
+
+    fn command(&self, arena: &Arena, act: &str) -> Command {
+        let mut command = arena.cluster.command_as_server_user(&arena.pgstrata);
+        command
+            .arg("--repo")
+            .arg(self.url(arena))
+            .args(["--cluster", CLUSTER, "--no-progress", "--jobs"])
+            .arg(arena.jobs.to_string());
+        if let Storage::S3(server) = self.storage {
+            command
+                .args(["--s3-endpoint", server.endpoint()])
+                .args(["--s3-region", server.region(), "--s3-path-style=true"])
+                .envs(server.env());
+        }
+        command.arg(act);
+        command
+    }
+
+    fn backup(&self, arena: &Arena, kind: &str) -> Command {
+        let mut command = self.command(arena, "backup");
+        command
+            .arg("--pgdata")
+            .arg(arena.cluster.pgdata())
+            .args(["--output", "json", "--type", kind]);
+        if !self.archives {
+            command.args(["--wal", "stream"]);
+        }
+        if let Some(compress) = self.compress {
+            command.args(["--compress", compress]);
+        }
+        command
+    }
+}
+
+impl Contender for Pgstrata<'_> {
+    fn name(&self) -> String {
+        let compress = self.compress.map(|name| format!("{name} "));
+        format!(
+            "pgstrata {}{}",
+            compress.unwrap_or_default(),
+            self.change_source
+        )
+    }
+
+    fn archive_command(&self, arena: &Arena) -> Option<String> {
+        self.archives.then(|| {
+            format!(
+                "{} --repo {} --cluster {CLUSTER} archive-push %p",
+                arena.pgstrata.display(),
+                self.url(arena)
+            )
+        })
+    }
+
+    fn reset(&self, arena: &Arena) -> Result<()> {
+        match self.storage {
+            Storage::Directory => arena.fresh_dir(&self.repository_name()).map(drop)?,
+            Storage::S3(_) => {
+                let objects = self.repository(arena);
+                if objects.exists() {
+                    fs::remove_dir_all(&objects)
+                        .with_context(|| format!("could not remove \"{}\"", objects.display()))?;
+                }
+            }
+        }
+        let mut init = self.command(arena, "init");
+        cost::run(init.arg("--pgdata").arg(arena.cluster.pgdata())).map(drop)
+    }
+
+    fn full(&self, arena: &Arena) -> Command {
+        self.backup(arena, "full")
+    }
+
+    fn incremental(&self, arena: &Arena, _nth: usize) -> Command {
+        let mut command = self.backup(arena, "incr");
+        command.args(["--change-source", &self.change_source]);
+        if self.change_source == "tracker" {
+            command.arg("--require-tracker");
+        }
+        command
+    }
+
+    fn phases(&self, printed: &str) -> Vec<(String, f64)> {
+        let report: serde_json::Value = serde_json::from_str(printed).unwrap_or_default();
+        let phases = report["phases"].as_array().into_iter().flatten();
+        phases
+            .filter_map(|phase| {
+                Some((
+                    phase["name"].as_str()?.to_owned(),
+                    phase["seconds"].as_f64()?,
+                ))
+            })
+            .collect()
+    }
+
+    fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {
+        let mut command = self.command(arena, "restore");
+        command.args(RESTORE_NEWEST).arg(target);
+        command
+    }
+
+    fn repository(&self, arena: &Arena) -> PathBuf {
+        match self.storage {
+            Storage::Directory => arena.work().join(self.repository_name()),
+            Storage::S3(server) => server.bucket_dir().join(self.repository_name()),
+        }
+    }
+}

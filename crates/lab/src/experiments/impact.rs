@@ -1,0 +1,238 @@
+//! What a backup costs those who use the server meanwhile.
+//!
+//! pgbench sends transactions at a fixed rate, whatever the server does, and every
+//! one counts from the moment it was due. Slices without a backup and slices
+//! filled with one tool's backups alternate in random order under this one load;
+//! compared are the percentiles of the transactions that were due within them.
+
+mod scene;
+mod table;
+mod trace;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use self::scene::Scene;
+use super::shared::Preset;
+use super::stage::{Sketch, Stage};
+use super::strata;
+use super::tools::ToolArguments;
+use crate::contenders::contender::Contender;
+use crate::contenders::pgstrata::Storage;
+use crate::experiments::shared::Shared;
+use crate::format::Unit;
+use crate::measure::pgbench::options::{Options, Protocol};
+use crate::measure::pgbench::rate::Rate;
+use crate::measure::programs;
+use crate::measure::result::{Arm, Metric};
+use crate::measure::stat::verdict::Better;
+use crate::report::output::{print, tell};
+use pgstrata_testbed::cluster::Major;
+
+/// Arguments of `impact`.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// how large: paper is pgbench scale 100, slices of 60 s; small 20, 15 s; tiny 5, 2 s
+    #[arg(long, value_enum, default_value = "small")]
+    preset: Preset,
+    /// pgbench scale
+    #[arg(long, short = 's')]
+    scale: Option<u32>,
+    /// transactions per second, or a share of what the server does in a closed loop
+    #[arg(long, short = 'R', default_value = "30%")]
+    rate: Rate,
+    /// clients
+    #[arg(long, short = 'c', default_value_t = 8)]
+    client: u32,
+    /// shortest length of a slice in seconds, longer where the rate gives too few transactions for a p99;
+    /// backups follow each other to its end
+    #[arg(long, short = 'T')]
+    time: Option<u32>,
+    /// blocks
+    #[arg(long)]
+    blocks: Option<usize>,
+    /// how changed pages are found; by default all that the server has, tiny: lsn
+    #[arg(long, value_delimiter = ',')]
+    change_source: Vec<String>,
+    /// sources of the extension, for change source tracker
+    #[arg(long, value_name = "DIR")]
+    extension: Option<PathBuf>,
+    #[command(flatten)]
+    tools: ToolArguments,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+/// A preset, worked out.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    scale: u32,
+    slice: Duration,
+    /// Between slices, for what a backup leaves behind.
+    pause: Duration,
+    blocks: usize,
+}
+
+impl Arguments {
+    fn size(&self) -> Size {
+        // With two comparisons seven blocks are the fewest that prove anything; with nine, ten.
+        let (scale, slice, pause, blocks) = match self.preset {
+            Preset::Tiny => (5, 2, 1, 7),
+            Preset::Small => (20, 15, 2, 10),
+            Preset::Paper => (100, 60, 10, 12),
+        };
+        Size {
+            scale: self.scale.unwrap_or(scale),
+            slice: Duration::from_secs(self.time.unwrap_or(slice).into()),
+            pause: Duration::from_secs(pause),
+            blocks: self.blocks.unwrap_or(blocks),
+        }
+    }
+
+    fn sources(&self, major: Major) -> Result<Vec<String>> {
+        let all = match self.preset {
+            Preset::Tiny => &["lsn"],
+            _ => strata::sources(major),
+        };
+        strata::chosen(&self.change_source, all, major)
+    }
+
+    fn load(&self) -> Options {
+        Options {
+            workload: vec!["simple-update".to_owned()],
+            client: self.client,
+            protocol: Protocol::Prepared,
+            scale: self.size().scale,
+            ..Options::default()
+        }
+    }
+}
+
+/// What happens in the slices of one arm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    /// Nothing: the base.
+    Nothing,
+    /// A checkpoint a second: every tool's backup begins with one.
+    Checkpoints,
+    /// Backups of this contender; whether full ones.
+    Backups(usize, bool),
+}
+
+fn acts(contenders: &[Box<dyn Contender + '_>], checkpoints: bool) -> Vec<Act> {
+    let backups = strata::acts(contenders).into_iter();
+    let mut acts = vec![Act::Nothing];
+    acts.extend(checkpoints.then_some(Act::Checkpoints));
+    acts.extend(backups.map(|(contender, full)| Act::Backups(contender, full)));
+    acts
+}
+
+fn arms(acts: &[Act], contenders: &[Box<dyn Contender + '_>]) -> Vec<Arm> {
+    let mut backups = strata::arms(contenders).into_iter();
+    let mut name = |act: &Act| match act {
+        Act::Nothing => Some(("quiet".to_owned(), "no backup runs".to_owned())),
+        Act::Checkpoints => Some((
+            "checkpoints".to_owned(),
+            "no backup, but a checkpoint every second: every backup begins with one".to_owned(),
+        )),
+        Act::Backups(..) => backups
+            .next()
+            .map(|(name, what)| (name, format!("{what}, again and again"))),
+    };
+    acts.iter()
+        .filter_map(|act| {
+            let (name, description) = name(act)?;
+            Some(Arm {
+                name,
+                description,
+                environment: None,
+            })
+        })
+        .collect()
+}
+
+/// `impact`.
+///
+/// # Errors
+/// Fails when a server or a tool does, or a restored cluster is not what it should be.
+pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
+    let tools = arguments.tools.find(arguments.preset)?;
+    let sources = arguments.sources(tools.programs.major)?;
+    let pgbench = programs::find_pgbench(arguments.shared.pgbench.as_deref())?;
+    let storage = Storage::Directory;
+    let contenders = strata::contenders(&sources, &storage, tools.others);
+    let acts = acts(&contenders, arguments.preset != Preset::Tiny);
+    let size = arguments.size();
+    if arguments.shared.dry_run {
+        print(&scene::describe(
+            (&size, &arguments.load(), arguments.rate),
+            &arms(&acts, &contenders),
+            &pgbench,
+        ))?;
+        return Ok(0);
+    }
+    let sketch = Sketch {
+        kind: "impact",
+        title: "What users feel while a backup runs".to_owned(),
+        workload: arguments.load().describe(),
+        arms: arms(&acts, &contenders),
+        metrics: vec![
+            Metric::new("p99", "p99", Unit::Seconds, Better::Lower),
+            Metric::new("p50", "p50", Unit::Seconds, Better::Lower),
+            Metric::new("p90", "p90", Unit::Seconds, Better::Lower),
+            Metric::new("p999", "p99.9", Unit::Seconds, Better::Lower),
+        ],
+        blocks: size.blocks,
+    };
+    let mut stage = Stage::open(sketch, &arguments.shared, words)?;
+    stage.experiment.plan.state = "reuse".to_owned();
+    stage
+        .experiment
+        .hypothesis
+        .get_or_insert_with(|| "users do not feel a backup".to_owned());
+    let outcome = (|| {
+        let given = arguments.extension.as_deref();
+        let extension = strata::tracker(&sources, &tools.programs, given)?;
+        tell(&format!("loading scale {}", size.scale));
+        let scene = Scene::set(
+            &tools,
+            (&pgbench, arguments.load()),
+            extension.as_ref(),
+            &contenders,
+        )?;
+        let watch = !arguments.shared.no_samplers;
+        scene.measure(&mut stage, &acts, (size, arguments.rate, watch))
+    })();
+    stage.close(outcome, table::describe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Act, Storage, acts, arms, strata};
+
+    #[test]
+    fn the_base_is_a_server_left_alone_and_every_arm_has_a_name() {
+        let sources = ["lsn".to_owned(), "digest".to_owned()];
+        let contenders = strata::contenders(&sources, &Storage::Directory, None);
+        let acts = acts(&contenders, true);
+        let names: Vec<String> = arms(&acts, &contenders)
+            .into_iter()
+            .map(|arm| arm.name)
+            .collect();
+        assert_eq!(acts[0], Act::Nothing);
+        assert_eq!(
+            names,
+            [
+                "quiet",
+                "checkpoints",
+                "pgstrata full",
+                "pgstrata lsn incr",
+                "pgstrata digest incr"
+            ]
+        );
+        assert_eq!(acts.len(), names.len());
+    }
+}

@@ -1,0 +1,159 @@
+//! What was felt, tool by tool.
+
+use crate::format::{self, MISSING, Unit};
+use crate::measure::environment::warning::warning;
+use crate::measure::result::{Experiment, Table};
+use crate::measure::stat::median;
+use crate::report::analysis::analyse;
+
+/// Mean wait before a transaction is begun from which the base itself cannot keep the rate, seconds.
+const QUEUE: f64 = 0.05;
+
+/// Adds the table and what must be known of the load.
+pub(super) fn describe(experiment: &mut Experiment) {
+    let table = table(experiment);
+    experiment.tables = vec![table];
+    let lag = experiment.middle("lag_mean", 0).unwrap_or(0.0);
+    if lag > QUEUE {
+        experiment.warnings.push(warning(
+            "LOAD-RATE-NOT-SUSTAINED",
+            format!(
+                "even without a backup transactions wait {} before they begin",
+                format::value(lag, Unit::Seconds)
+            ),
+        ));
+    }
+    if experiment.middle("p999", 0).is_none() {
+        experiment.notes.push(
+            "p99.9 is given where a slice has at least 10 000 transactions: lengthen --time or raise --rate."
+                .to_owned(),
+        );
+    }
+}
+
+/// Seconds that all transactions together wait longer because of one backup: more per
+/// transaction than in the block's slice without a backup, times those due while it runs.
+fn added(experiment: &Experiment, arm: usize) -> Option<f64> {
+    let value = |block: usize, arm: usize, name: &str| {
+        let mut runs = experiment.runs.iter();
+        let run = runs.find(|run| run.block == block && run.arm == arm)?;
+        run.values.get(name).copied()
+    };
+    let each: Vec<f64> = (0..experiment.plan.blocks)
+        .filter_map(|block| {
+            let more = value(block, arm, "latency_mean")? - value(block, 0, "latency_mean")?;
+            Some(more * value(block, arm, "tps")? * value(block, arm, "backup_time")?)
+        })
+        .collect();
+    (!each.is_empty()).then(|| median(&each))
+}
+
+fn table(experiment: &Experiment) -> Table {
+    let analysis = analyse(experiment);
+    let ratio = |metric: &str, arm: usize| {
+        let row = analysis.row(metric)?;
+        let compared = row.comparisons.get(arm)?.as_ref()?;
+        let interval = compared.interval.map(|i| {
+            format!(
+                " ({} … {})",
+                format::ratio(i.low, Some(i.width() / 2.0)),
+                format::ratio(i.high, Some(i.width() / 2.0))
+            )
+        });
+        let half = compared.interval.map(|i| i.width() / 2.0);
+        Some(format!(
+            "{}{}",
+            format::ratio(compared.ratio, half),
+            interval.unwrap_or_default()
+        ))
+    };
+    let rows = (0..experiment.arms.len())
+        .map(|arm| {
+            let cell = |name: &str, unit: Unit| {
+                experiment
+                    .middle(name, arm)
+                    .map_or_else(|| MISSING.to_owned(), |v| format::value(v, unit))
+            };
+            let against = |metric: &str| ratio(metric, arm).unwrap_or_else(|| MISSING.to_owned());
+            vec![
+                experiment.arms[arm].name.clone(),
+                cell("p50", Unit::Seconds),
+                cell("p99", Unit::Seconds),
+                cell("p999", Unit::Seconds),
+                against("p50"),
+                against("p99"),
+                against("p999"),
+                cell("backup_time", Unit::Seconds),
+                cell("backup_cpu", Unit::Seconds),
+                added(experiment, arm)
+                    .map_or_else(|| MISSING.to_owned(), |v| format::value(v, Unit::Seconds)),
+            ]
+        })
+        .collect();
+    Table {
+        title: "During a backup against without".to_owned(),
+        head: [
+            "",
+            "p50",
+            "p99",
+            "p99.9",
+            "p50, ratio",
+            "p99, ratio",
+            "p99.9, ratio",
+            "a backup takes",
+            "its CPU",
+            "waiting it adds",
+        ]
+        .map(str::to_owned)
+        .into(),
+        rows,
+        note: Some(
+            "Response times of transactions that were due while a backup ran, counted from the moment they were due; medians over blocks, ratios to \
+             slices without a backup with 95 % intervals. Backups follow each other without a pause, so this is what is felt while one runs; how \
+             long that is stands beside it, and what all transactions together wait longer because of one backup: a tool that is gentle for \
+             ten times as long may cost more. Every backup begins with a checkpoint, after which WAL carries whole pages: that share alone is the \
+             arm \"checkpoints\"."
+                .to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::added;
+    use crate::measure::result::{Experiment, Run};
+
+    #[test]
+    fn what_a_backup_costs_is_waiting_times_transactions_times_its_length() {
+        let run = |block, arm, mean: f64, takes: Option<f64>| {
+            let mut values =
+                BTreeMap::from([("latency_mean".to_owned(), mean), ("tps".to_owned(), 100.0)]);
+            values.extend(takes.map(|takes| ("backup_time".to_owned(), takes)));
+            Run {
+                block,
+                arm,
+                values,
+                ..Run::default()
+            }
+        };
+        let mut experiment: Experiment = serde_json::from_value(serde_json::json!({
+            "schema": "", "lab_version": "", "kind": "", "title": "", "created": "", "command": [],
+            "hypothesis": null, "workload": "", "metrics": [], "arms": [], "runs": [], "tables": [],
+            "notes": [], "warnings": [], "interrupted": null,
+            "plan": {"blocks": 2, "seconds": null, "seed": 0, "state": "", "margin": 0.01,
+                "interleaved": true, "same_again": false, "allowed": [], "foreign_limit": 0.05, "sweep": null}
+        }))
+        .unwrap();
+        experiment.runs = vec![
+            run(0, 0, 0.001, None),
+            run(0, 1, 0.011, Some(2.0)),
+            run(1, 0, 0.002, None),
+            run(1, 1, 0.012, Some(2.0)),
+        ];
+        // 10 ms more for each of 200 transactions.
+        assert!((added(&experiment, 1).unwrap() - 2.0).abs() < 1e-9);
+        assert_eq!(added(&experiment, 0), None);
+    }
+}

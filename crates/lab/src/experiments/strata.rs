@@ -1,0 +1,165 @@
+//! The backup program as the experiments run it, and who else takes part.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::contenders;
+use crate::contenders::contender::{Arena, Contender, tree_bytes};
+use crate::contenders::pgstrata::{CLUSTER, Pgstrata, Storage};
+use crate::experiments::extension::Extension;
+use crate::experiments::shared::Usage;
+use crate::experiments::unpack::{self, Layer, Objects};
+use crate::measure::environment::{self, Environment};
+use crate::measure::programs::Programs;
+use crate::measure::session;
+use crate::number::real_u64;
+use pgstrata_testbed::cluster::Major;
+
+/// Everybody who can take part here: `pgstrata` with these change sources, the
+/// server's own tools where they know increments, and what is installed and knows
+/// this major version; without one nobody else.
+pub(super) fn contenders<'a>(
+    sources: &[String],
+    storage: &'a Storage,
+    others: Option<Major>,
+) -> Vec<Box<dyn Contender + 'a>> {
+    let mut all: Vec<Box<dyn Contender + 'a>> = Vec::new();
+    for source in sources {
+        all.push(Box::new(Pgstrata {
+            change_source: source.clone(),
+            compress: None,
+            archives: false,
+            storage,
+        }));
+    }
+    // The others' repositories are directories.
+    if let (Storage::Directory, Some(major)) = (storage, others) {
+        for peer in contenders::peers(major) {
+            if all.iter().all(|other| other.tool() != peer.tool()) {
+                all.push(peer);
+            }
+        }
+    }
+    all
+}
+
+/// How a server of this version can say what changed, the best first.
+pub(super) fn sources(major: Major) -> &'static [&'static str] {
+    // WAL summaries came with 17.
+    if major >= Major::V17 {
+        &["tracker", "summary", "lsn", "digest"]
+    } else {
+        &["tracker", "lsn", "digest"]
+    }
+}
+
+/// Those asked for, or else these.
+pub(super) fn chosen(asked: &[String], otherwise: &[&str], major: Major) -> Result<Vec<String>> {
+    let known = sources(major);
+    if let Some(other) = asked
+        .iter()
+        .find(|source| !known.contains(&source.as_str()))
+    {
+        return Err(Usage(format!(
+            "could not use change source \"{other}\" with PostgreSQL {major}: it has {}",
+            known.join(", ")
+        ))
+        .into());
+    }
+    Ok(match asked {
+        [] => otherwise.iter().map(|&source| source.to_owned()).collect(),
+        asked => asked.to_vec(),
+    })
+}
+
+/// The extension, where the tracker is among the change sources.
+pub(super) fn tracker(
+    sources: &[String],
+    programs: &Programs,
+    given: Option<&Path>,
+) -> Result<Option<Extension>> {
+    let wanted = sources.iter().any(|source| source == "tracker");
+    wanted.then(|| Extension::find(programs, given)).transpose()
+}
+
+/// The arms: one full backup of ours, one incremental per change source, and both of every other tool.
+pub(super) fn arms(contenders: &[Box<dyn Contender + '_>]) -> Vec<(String, String)> {
+    acts(contenders)
+        .iter()
+        .map(|(index, full)| {
+            let contender = &contenders[*index];
+            if *full {
+                (
+                    format!("{} full", contender.tool()),
+                    "a full backup".to_owned(),
+                )
+            } else {
+                (
+                    format!("{} incr", contender.name()),
+                    "an incremental backup on the full one".to_owned(),
+                )
+            }
+        })
+        .collect()
+}
+
+/// (contender, whether full); change sources of one tool share its full backup.
+pub(super) fn acts(contenders: &[Box<dyn Contender + '_>]) -> Vec<(usize, bool)> {
+    let mut acts = Vec::new();
+    for (index, contender) in contenders.iter().enumerate() {
+        if index == 0 || contender.tool() != "pgstrata" {
+            acts.push((index, true));
+        }
+    }
+    acts.extend((0..contenders.len()).map(|index| (index, false)));
+    // Ours first, each tool's full before its increments.
+    acts.sort_by_key(|(index, full)| {
+        let ours = contenders[*index].tool() == "pgstrata";
+        (!ours, if ours { 0 } else { *index }, !*full, *index)
+    });
+    acts
+}
+
+/// Pages of main forks in the newest layer of a repository that is a directory.
+pub(super) fn pages_of_newest(repository: &Path) -> Result<u64> {
+    let directory = repository.join(CLUSTER).join("layer");
+    let labels = std::fs::read_dir(&directory)
+        .with_context(|| format!("could not list \"{}\"", directory.display()))?
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    // Labels sort by time within a chain.
+    let newest = labels.max().context("the repository has no layer")?;
+    let objects = Objects::Directory(repository.to_owned());
+    let layers = unpack::chain(&objects, CLUSTER, &[newest])?;
+    Ok(layers.iter().map(Layer::main_pages_stored).sum())
+}
+
+/// The machine and the server, for the record.
+pub(super) fn environment(arena: &Arena) -> Result<Environment> {
+    let mut client = session::connect(&arena.cluster.conninfo("postgres"))?;
+    let data = arena.cluster.pgdata();
+    Ok(environment::of_server(&mut client, Some(data)))
+}
+
+/// Runs a command and says what it cost, in the values of a run.
+pub(super) fn measured(
+    arena: &Arena,
+    contender: &dyn Contender,
+    command: &mut Command,
+) -> Result<BTreeMap<String, f64>> {
+    let before = tree_bytes(&contender.repository(arena)).unwrap_or(0);
+    let (cost, _) = arena.measured(command)?;
+    let after = tree_bytes(&contender.repository(arena)).unwrap_or(0);
+    Ok(BTreeMap::from([
+        ("time".to_owned(), cost.wall_seconds),
+        ("cpu".to_owned(), cost.cpu_seconds),
+        ("server_cpu".to_owned(), cost.server_cpu_seconds),
+        ("read".to_owned(), real_u64(cost.read_bytes)),
+        ("written".to_owned(), real_u64(cost.written_bytes)),
+        ("memory".to_owned(), real_u64(cost.peak_bytes)),
+        ("stored".to_owned(), real_u64(after.saturating_sub(before))),
+    ]))
+}

@@ -1,0 +1,137 @@
+//! Sentences a user gives to be checked: `NAME OP NUMBER`.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+
+use crate::measure::stat::Interval;
+
+/// How a value is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    Equal,
+}
+
+/// `pg_stat_io.bulkwrite.writes > 0`, `tps < 0.98`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expectation {
+    /// The name compared.
+    pub name: String,
+    operator: Operator,
+    number: f64,
+    text: String,
+}
+
+/// What a gate's condition says of an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// The condition is certainly false.
+    Passed,
+    /// The condition is certainly true.
+    Failed,
+    /// The interval lies on both sides.
+    Unclear,
+}
+
+impl Expectation {
+    /// Parses a sentence.
+    ///
+    /// # Errors
+    /// Fails when it is not `NAME OP NUMBER`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let operators = [
+            ("<=", Operator::LessOrEqual),
+            (">=", Operator::GreaterOrEqual),
+            ("==", Operator::Equal),
+            ("<", Operator::Less),
+            (">", Operator::Greater),
+            ("=", Operator::Equal),
+        ];
+        for (symbol, operator) in operators {
+            let Some((name, number)) = text.split_once(symbol) else {
+                continue;
+            };
+            let number = number.trim().parse().with_context(|| {
+                format!(
+                    "could not parse \"{text}\": \"{}\" is no number",
+                    number.trim()
+                )
+            })?;
+            if name.trim().is_empty() {
+                break;
+            }
+            return Ok(Self {
+                name: name.trim().to_owned(),
+                operator,
+                number,
+                text: text.trim().to_owned(),
+            });
+        }
+        bail!("could not parse \"{text}\": expected NAME, one of < <= > >= =, and a number")
+    }
+
+    /// The sentence as given.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether it holds of these values; absent when the name is not among them.
+    #[must_use]
+    pub fn holds(&self, values: &BTreeMap<String, f64>) -> Option<bool> {
+        values.get(&self.name).map(|value| self.compare(*value))
+    }
+
+    fn compare(&self, value: f64) -> bool {
+        match self.operator {
+            Operator::Less => value < self.number,
+            Operator::LessOrEqual => value <= self.number,
+            Operator::Greater => value > self.number,
+            Operator::GreaterOrEqual => value >= self.number,
+            Operator::Equal => (value - self.number).abs() < f64::EPSILON,
+        }
+    }
+
+    /// What it says of an interval, as a condition under which to fail.
+    #[must_use]
+    pub fn gate(&self, interval: Interval) -> Gate {
+        match (self.compare(interval.low), self.compare(interval.high)) {
+            (true, true) => Gate::Failed,
+            (false, false) => Gate::Passed,
+            _ => Gate::Unclear,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Expectation, Gate};
+    use crate::measure::stat::Interval;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn sentences_hold_or_not() {
+        let values = BTreeMap::from([("a.b".to_owned(), 3.0)]);
+        let holds = |text: &str| Expectation::parse(text).unwrap().holds(&values);
+        assert_eq!(holds("a.b > 0"), Some(true));
+        assert_eq!(holds("a.b <= 2"), Some(false));
+        assert_eq!(holds("a.b=3"), Some(true));
+        assert_eq!(holds("other > 0"), None);
+        for wrong in ["", "a", "a >", "> 1", "a > b"] {
+            assert!(Expectation::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_gate_needs_the_whole_interval() {
+        let gate = Expectation::parse("tps < 0.98").unwrap();
+        let of = |low, high| gate.gate(Interval { low, high });
+        assert_eq!(of(0.9, 0.95), Gate::Failed);
+        assert_eq!(of(0.99, 1.02), Gate::Passed);
+        assert_eq!(of(0.95, 1.0), Gate::Unclear);
+    }
+}

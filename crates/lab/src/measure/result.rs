@@ -1,0 +1,412 @@
+//! The result file: what was planned, what was measured, what was seen.
+//!
+//! Raw values only, one set per run, so that anybody can do the statistics
+//! again; [`crate::report::analysis`] is a pure function of this. The schema is
+//! `schema/result.schema.json`; a reader refuses versions it does not know.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::format::Unit;
+use crate::measure::environment::{Environment, Warning};
+use crate::measure::sample::Samples;
+use crate::measure::stat::verdict::Better;
+
+/// The schema this program writes and reads.
+pub const SCHEMA: &str = "pgstrata-lab/result/1";
+
+/// One experiment with everything measured in it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// Version of the program that measured.
+    pub lab_version: String,
+    /// Which experiment: `ab`, `run`, `block-io`, …
+    pub kind: String,
+    /// A title for people.
+    pub title: String,
+    /// When it began, RFC 3339, UTC.
+    pub created: String,
+    /// The command that repeats it, secrets masked.
+    pub command: Vec<String>,
+    /// What the experimenter expected to see.
+    pub hypothesis: Option<String>,
+    /// The workload in one line.
+    pub workload: String,
+    /// How it was planned.
+    pub plan: Plan,
+    /// What is compared, the primary metric first.
+    pub metrics: Vec<Metric>,
+    /// The arms; the first is the base.
+    pub arms: Vec<Arm>,
+    /// The runs in order of time.
+    pub runs: Vec<Run>,
+    /// Tables that belong to this experiment alone.
+    pub tables: Vec<Table>,
+    /// Sentences for the reader.
+    pub notes: Vec<String>,
+    /// Conditions found that a reader must know of.
+    pub warnings: Vec<Warning>,
+    /// Why the experiment ended before its plan did, if it did.
+    pub interrupted: Option<String>,
+}
+
+/// How the runs were ordered and what counts as the same.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Blocks planned.
+    pub blocks: usize,
+    /// Measured seconds of a run; absent where a run ends by itself.
+    pub seconds: Option<f64>,
+    /// Decides the order and every resampling.
+    pub seed: u64,
+    /// `restore`, `fresh` or `reuse`.
+    pub state: String,
+    /// Ratios within 1 ± this are the same.
+    pub margin: f64,
+    /// False when arms ran one after the other.
+    pub interleaved: bool,
+    /// Whether the last arm is the base once more, to show the noise.
+    pub same_again: bool,
+    /// Warning ids that were allowed to stand.
+    pub allowed: Vec<String>,
+    /// Share of the machine that others may use before a block is contaminated.
+    pub foreign_limit: f64,
+    /// Numeric value of each arm on a sweep, for the trend test.
+    pub sweep: Option<Vec<f64>>,
+}
+
+/// Something measured once per run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// Key in [`Run::values`].
+    pub name: String,
+    /// For people.
+    pub title: String,
+    /// Unit of the values; seconds, bytes and so on, never scaled.
+    pub unit: Unit,
+    /// Which way is better.
+    pub better: Better,
+}
+
+impl Metric {
+    /// A metric whose title is its name.
+    #[must_use]
+    pub fn new(name: &str, title: &str, unit: Unit, better: Better) -> Self {
+        Self {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            unit,
+            better,
+        }
+    }
+
+    /// What a transaction costs the server; `pgbench::run` fills them in.
+    #[must_use]
+    pub fn per_transaction() -> [Self; 2] {
+        [
+            Self::new(
+                "server_cpu_per_transaction",
+                "server CPU/tx",
+                Unit::Seconds,
+                Better::Lower,
+            ),
+            Self::new(
+                "wal_per_transaction",
+                "WAL/tx",
+                Unit::Bytes,
+                Better::Neither,
+            ),
+        ]
+    }
+}
+
+/// One of the things compared.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Arm {
+    /// Short name.
+    pub name: String,
+    /// What makes it different, secrets masked.
+    pub description: String,
+    /// What was captured of it.
+    pub environment: Option<Environment>,
+}
+
+/// One run of one arm.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// From 0; runs of the same block are compared with each other.
+    pub block: usize,
+    /// Place within the block.
+    pub position: usize,
+    /// Index into [`Experiment::arms`].
+    pub arm: usize,
+    /// When measuring began, seconds since 1970.
+    pub started: f64,
+    /// How long it was measured.
+    pub seconds: f64,
+    /// Metric name to value, in base units.
+    pub values: BTreeMap<String, f64>,
+    /// Why its block does not count, by the rule fixed before.
+    pub dropped: Option<String>,
+    /// Named stretches of time.
+    pub phases: Vec<Phase>,
+    /// Moments worth a mark.
+    pub marks: Vec<Mark>,
+    /// Transactions finished in each second.
+    pub throughput: Vec<f64>,
+    /// (share of transactions, seconds that many stayed under).
+    pub latency: Vec<(f64, f64)>,
+    /// (command, mean seconds) as pgbench reports with `-r`.
+    pub statements: Vec<(String, f64)>,
+    /// (event, samples) of waiting backends.
+    pub waits: BTreeMap<String, f64>,
+    /// Resources over time.
+    pub samples: Option<Samples>,
+    /// Words found while running: plans, proofs.
+    pub facts: BTreeMap<String, String>,
+}
+
+/// A named stretch of a run, in seconds from its start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Name.
+    pub name: String,
+    /// Begin.
+    pub from: f64,
+    /// End.
+    pub to: f64,
+}
+
+/// A moment in a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Seconds from the start.
+    pub at: f64,
+    /// What happened.
+    pub what: String,
+}
+
+/// A table of words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// Caption.
+    pub title: String,
+    /// Column heads.
+    pub head: Vec<String>,
+    /// Rows of cells.
+    pub rows: Vec<Vec<String>>,
+    /// A sentence under the table.
+    pub note: Option<String>,
+}
+
+impl Experiment {
+    /// Reads a result file, or the one in a result directory.
+    ///
+    /// # Errors
+    /// Fails when it cannot be read, is damaged, or has another schema.
+    pub fn load(path: &Path) -> Result<Self> {
+        let file = if path.is_dir() {
+            path.join("result.json")
+        } else {
+            path.to_owned()
+        };
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("could not read result \"{}\"", file.display()))?;
+        let value: serde_json::Value = serde_json::from_str(&text)
+            .with_context(|| format!("could not parse result \"{}\"", file.display()))?;
+        let schema = value["schema"].as_str().unwrap_or("none");
+        if schema != SCHEMA {
+            bail!(
+                "could not read result \"{}\": its schema is \"{schema}\", this program reads \"{SCHEMA}\"",
+                file.display()
+            );
+        }
+        serde_json::from_value(value)
+            .with_context(|| format!("could not understand result \"{}\"", file.display()))
+    }
+
+    /// Writes `result.json` so that a reader finds the old or the new, never a half.
+    ///
+    /// # Errors
+    /// Fails when the directory cannot be written.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        let file = directory.join("result.json");
+        let text = serde_json::to_string_pretty(self).context("could not encode the result")?;
+        let draft = directory.join("result.json.new");
+        std::fs::write(&draft, text)
+            .and_then(|()| std::fs::rename(&draft, &file))
+            .with_context(|| format!("could not write result \"{}\"", file.display()))
+    }
+
+    /// Writes `plan.toml`: what is going to be done, before any of it is.
+    ///
+    /// # Errors
+    /// Fails when the directory cannot be written.
+    pub fn save_plan(&self, directory: &Path) -> Result<()> {
+        #[derive(Serialize)]
+        struct Planned<'a> {
+            kind: &'a str,
+            title: &'a str,
+            created: &'a str,
+            command: &'a [String],
+            hypothesis: &'a Option<String>,
+            workload: &'a str,
+            plan: &'a Plan,
+            metrics: &'a [Metric],
+            arms: Vec<BTreeMap<&'static str, &'a str>>,
+        }
+        let planned = Planned {
+            kind: &self.kind,
+            title: &self.title,
+            created: &self.created,
+            command: &self.command,
+            hypothesis: &self.hypothesis,
+            workload: &self.workload,
+            plan: &self.plan,
+            metrics: &self.metrics,
+            arms: self
+                .arms
+                .iter()
+                .map(|arm| {
+                    BTreeMap::from([
+                        ("name", arm.name.as_str()),
+                        ("description", arm.description.as_str()),
+                    ])
+                })
+                .collect(),
+        };
+        let text = toml::to_string_pretty(&planned).context("could not encode the plan")?;
+        write(&directory.join("plan.toml"), &text)
+    }
+
+    /// Writes `env.json`: the base's environment as `env capture` prints one.
+    ///
+    /// # Errors
+    /// Fails when the directory cannot be written.
+    pub fn save_environment(&self, directory: &Path) -> Result<()> {
+        let Some(environment) = self.arms.first().and_then(|arm| arm.environment.as_ref()) else {
+            return Ok(());
+        };
+        let text = serde_json::to_string_pretty(environment)
+            .context("could not encode the environment")?;
+        write(&directory.join("env.json"), &text)
+    }
+
+    /// The values of one metric for two arms (base first) over these blocks.
+    #[must_use]
+    pub fn pairs(
+        &self,
+        metric: &str,
+        arms: (usize, usize),
+        blocks: &[usize],
+    ) -> (Vec<f64>, Vec<f64>) {
+        let (base, arm) = arms;
+        let mut pairs = (Vec::new(), Vec::new());
+        for &block in blocks {
+            let of = |wanted: usize| {
+                self.runs
+                    .iter()
+                    .find(|run| run.block == block && run.arm == wanted)
+                    .and_then(|run| run.values.get(metric))
+            };
+            if let (Some(b), Some(a)) = (of(base), of(arm)) {
+                pairs.0.push(*b);
+                pairs.1.push(*a);
+            }
+        }
+        pairs
+    }
+
+    /// Blocks that count, in order.
+    ///
+    /// Out go blocks with a dropped run, and those in which other programs used
+    /// more of the processor than was agreed before: but the latter only while
+    /// enough blocks for a verdict remain, since where nearly all blocks are
+    /// contaminated the machine is what it is, and the report says so.
+    #[must_use]
+    pub fn counted_blocks(&self) -> Vec<usize> {
+        let complete = self.complete_blocks();
+        let quiet: Vec<usize> = complete
+            .iter()
+            .copied()
+            .filter(|block| !self.is_contaminated(*block))
+            .collect();
+        if quiet.len() >= crate::measure::stat::plan::FEWEST_BLOCKS {
+            quiet
+        } else {
+            complete
+        }
+    }
+
+    /// Blocks in which every arm ran and no run was dropped.
+    #[must_use]
+    pub fn complete_blocks(&self) -> Vec<usize> {
+        let last = self.runs.iter().map(|run| run.block).max();
+        (0..last.map_or(0, |last| last + 1))
+            .filter(|block| {
+                let runs = || self.runs.iter().filter(|run| run.block == *block);
+                runs().count() >= self.arms.len() && runs().all(|run| run.dropped.is_none())
+            })
+            .collect()
+    }
+
+    /// Whether others used more of the processor in a block than was agreed.
+    #[must_use]
+    pub fn is_contaminated(&self, block: usize) -> bool {
+        self.runs
+            .iter()
+            .filter(|run| run.block == block)
+            .filter_map(|run| run.values.get("cpu_foreign"))
+            .any(|share| *share > self.plan.foreign_limit)
+    }
+
+    /// All counted values of a metric for one arm, in order of time.
+    #[must_use]
+    pub fn values(&self, metric: &str, arm: usize) -> Vec<f64> {
+        let counted = self.counted_blocks();
+        self.runs
+            .iter()
+            .filter(|run| run.arm == arm && counted.contains(&run.block))
+            .filter_map(|run| run.values.get(metric).copied())
+            .collect()
+    }
+
+    /// The median of all values of a name that one arm has, in blocks that count and in others:
+    /// for tables that show and do not judge.
+    #[must_use]
+    pub fn middle(&self, name: &str, arm: usize) -> Option<f64> {
+        let values: Vec<f64> = self
+            .runs
+            .iter()
+            .filter(|run| run.arm == arm)
+            .filter_map(|run| run.values.get(name).copied())
+            .collect();
+        (!values.is_empty()).then(|| crate::measure::stat::median(&values))
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text).with_context(|| format!("could not write \"{}\"", file.display()))
+}
+
+/// Now, RFC 3339 to the second.
+#[must_use]
+pub fn timestamp() -> String {
+    jiff::Timestamp::now()
+        .round(jiff::Unit::Second)
+        .unwrap_or_else(|_| jiff::Timestamp::now())
+        .to_string()
+}
+
+/// Seconds since 1970.
+#[must_use]
+pub fn epoch() -> f64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0.0, |d| d.as_secs_f64())
+}

@@ -1,0 +1,385 @@
+//! From a result file to its statements: pure, so that a report made
+//! elsewhere has the same numbers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::format;
+use crate::measure::environment::warning::warning;
+use crate::measure::environment::{Level, Warning};
+use crate::measure::result::{Experiment, Run};
+use crate::measure::stat::paired::{self, Comparison};
+use crate::measure::stat::plan::blocks_to_prove;
+use crate::measure::stat::verdict::{Better, Verdict};
+use crate::measure::stat::{holm, mean, median, sorted, standard_deviation, trend};
+use crate::number::real;
+
+/// Shuffles of a change-point test: p to about 0.005 near 0.05.
+const SHUFFLES: usize = 2000;
+
+/// The values of one arm.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Counted values.
+    pub count: usize,
+    /// Median.
+    pub median: f64,
+    /// Mean.
+    pub mean: f64,
+    /// Smallest.
+    pub least: f64,
+    /// Largest.
+    pub most: f64,
+    /// Standard deviation; absent below two values.
+    pub deviation: Option<f64>,
+}
+
+/// One metric over all arms.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Name of the metric.
+    pub metric: String,
+    /// Per arm; absent where it has no values.
+    pub arms: Vec<Option<Summary>>,
+    /// Per arm against the base; the base's is absent.
+    pub comparisons: Vec<Option<Comparison>>,
+    /// The same with contaminated blocks left in, where that differs.
+    pub with_all_blocks: Option<Vec<Option<Comparison>>>,
+}
+
+/// A trend over the time of the experiment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Drift {
+    /// p-value of Mann–Kendall's test.
+    pub p: f64,
+    /// Relative change per run.
+    pub per_run: f64,
+    /// Correlation of neighbouring runs.
+    pub autocorrelation: f64,
+    /// Median ratio of what ran first in a block to what ran second.
+    pub order_effect: Option<f64>,
+}
+
+/// Everything the reports say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Analysis {
+    /// Blocks that count.
+    pub counted: Vec<usize>,
+    /// Blocks that do not, with the reason.
+    pub dropped: Vec<(usize, String)>,
+    /// One row per metric that was measured.
+    pub rows: Vec<Row>,
+    /// Drift of the primary metric.
+    pub drift: Option<Drift>,
+    /// Page's test of the primary metric over a sweep: L and one-sided p of falling values.
+    pub page: Option<(f64, f64)>,
+    /// What limited each arm.
+    pub bottlenecks: Vec<String>,
+    /// Runs whose throughput changed its level: sentences.
+    pub unsteady: Vec<String>,
+    /// All warnings, gravest first.
+    pub warnings: Vec<Warning>,
+}
+
+/// Analyses an experiment.
+#[must_use]
+pub fn analyse(experiment: &Experiment) -> Analysis {
+    let warnings = warnings(experiment);
+    let withheld = warnings.iter().any(|w| w.level == Level::Block);
+    let counted = experiment.counted_blocks();
+    let complete = experiment.complete_blocks();
+    let mut rows: Vec<Row> = Vec::new();
+    for metric in &experiment.metrics {
+        let mut row = row(experiment, &metric.name, metric.better, &counted);
+        if row.arms.iter().all(Option::is_none) {
+            continue;
+        }
+        if complete != counted {
+            row.with_all_blocks =
+                Some(self::row(experiment, &metric.name, metric.better, &complete).comparisons);
+        }
+        if withheld {
+            for compared in row.comparisons.iter_mut().flatten() {
+                compared.verdict = Verdict::Withheld;
+            }
+        }
+        rows.push(row);
+    }
+    Analysis {
+        dropped: dropped(experiment, &counted),
+        drift: drift(experiment, &counted),
+        page: page(experiment, &counted),
+        bottlenecks: crate::report::bottleneck::sentences(experiment),
+        unsteady: unsteady(experiment),
+        counted,
+        rows,
+        warnings,
+    }
+}
+
+impl Analysis {
+    /// Whether a condition makes the comparison invalid.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.warnings.iter().any(|w| w.level == Level::Block)
+    }
+
+    /// The row of a metric.
+    #[must_use]
+    pub fn row(&self, metric: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.metric == metric)
+    }
+}
+
+fn row(experiment: &Experiment, metric: &str, better: Better, blocks: &[usize]) -> Row {
+    let arms = experiment.arms.len();
+    let plan = &experiment.plan;
+    let of = |arm: usize| -> Vec<f64> {
+        experiment
+            .runs
+            .iter()
+            .filter(|run| run.arm == arm && blocks.contains(&run.block))
+            .filter_map(|run| run.values.get(metric).copied())
+            .collect()
+    };
+    let mut comparisons: Vec<Option<Comparison>> = (0..arms)
+        .map(|arm| {
+            if arm == 0 {
+                return None;
+            }
+            if !plan.interleaved {
+                return paired::compare_unpaired(&of(0), &of(arm), better, plan.margin);
+            }
+            let (base, values) = experiment.pairs(metric, (0, arm), blocks);
+            paired::compare(&base, &values, better, plan.margin, plan.seed)
+        })
+        .collect();
+    correct(&mut comparisons, plan.same_again);
+    Row {
+        metric: metric.to_owned(),
+        arms: (0..arms).map(|arm| summary(&of(arm))).collect(),
+        comparisons,
+        with_all_blocks: None,
+    }
+}
+
+/// Holm's correction over the arms; the base's second showing is no claim. A
+/// claim that does not survive becomes unclear.
+fn correct(comparisons: &mut [Option<Comparison>], same_again: bool) {
+    let claims = comparisons.len() - usize::from(same_again);
+    let mut compared: Vec<&mut Comparison> = comparisons[..claims].iter_mut().flatten().collect();
+    let p_values: Vec<f64> = compared.iter().map(|c| c.p).collect();
+    let count = compared.len();
+    for (comparison, adjusted) in compared.iter_mut().zip(holm(&p_values)) {
+        comparison.p_adjusted = adjusted;
+        let claim = matches!(
+            comparison.verdict,
+            Verdict::Better | Verdict::Worse | Verdict::Different
+        );
+        if claim && adjusted > 1.0 - paired::CONFIDENCE {
+            let level = (1.0 - paired::CONFIDENCE) * comparison.p / adjusted;
+            let needed = blocks_to_prove(comparison.blocks, comparison.p, level).max(fewest(count));
+            comparison.verdict = Verdict::Unclear {
+                more_blocks: needed.saturating_sub(comparison.blocks).max(1),
+            };
+        }
+    }
+}
+
+/// Blocks below which the smallest p, corrected for so many claims, proves nothing.
+fn fewest(claims: usize) -> usize {
+    let mut blocks = 1;
+    let mut p = real(claims);
+    while p > 1.0 - paired::CONFIDENCE {
+        p /= 2.0;
+        blocks += 1;
+    }
+    blocks
+}
+
+fn summary(values: &[f64]) -> Option<Summary> {
+    let ordered = sorted(values);
+    Some(Summary {
+        count: values.len(),
+        median: median(values),
+        mean: mean(values),
+        least: *ordered.first()?,
+        most: *ordered.last()?,
+        deviation: (values.len() > 1).then(|| standard_deviation(values)),
+    })
+}
+
+fn dropped(experiment: &Experiment, counted: &[usize]) -> Vec<(usize, String)> {
+    let last = experiment.runs.iter().map(|run| run.block).max();
+    let mut dropped = Vec::new();
+    for block in 0..last.map_or(0, |last| last + 1) {
+        if counted.contains(&block) {
+            continue;
+        }
+        let reason = experiment
+            .runs
+            .iter()
+            .filter(|run| run.block == block)
+            .find_map(|run| run.dropped.clone());
+        dropped.push((
+            block,
+            reason.unwrap_or_else(|| {
+                if experiment.is_contaminated(block) {
+                    "other programs used the processor".to_owned()
+                } else {
+                    "it is not complete".to_owned()
+                }
+            }),
+        ));
+    }
+    dropped
+}
+
+fn drift(experiment: &Experiment, counted: &[usize]) -> Option<Drift> {
+    let metric = &experiment.metrics.first()?.name;
+    let runs: Vec<&Run> = experiment
+        .runs
+        .iter()
+        .filter(|run| counted.contains(&run.block) && run.values.contains_key(metric))
+        .collect();
+    if runs.len() < 8 {
+        return None;
+    }
+    // Each arm by its own median: what remains is time.
+    let medians: Vec<f64> = (0..experiment.arms.len())
+        .map(|arm| median(&experiment.values(metric, arm)))
+        .collect();
+    let residuals: Vec<f64> = runs
+        .iter()
+        .map(|run| run.values[metric] / medians[run.arm])
+        .collect();
+    if residuals.iter().any(|r| !r.is_finite()) {
+        return None;
+    }
+    let trend = trend::mann_kendall(&residuals);
+    Some(Drift {
+        p: trend.p,
+        per_run: trend.slope,
+        autocorrelation: trend::autocorrelation(&residuals),
+        order_effect: order_effect(&runs, &residuals),
+    })
+}
+
+fn order_effect(runs: &[&Run], residuals: &[f64]) -> Option<f64> {
+    let at = |position: usize| -> Vec<f64> {
+        runs.iter()
+            .zip(residuals)
+            .filter(|(run, _)| run.position == position)
+            .map(|(_, residual)| *residual)
+            .collect()
+    };
+    let (first, second) = (at(0), at(1));
+    (!first.is_empty() && !second.is_empty()).then(|| median(&first) / median(&second))
+}
+
+fn page(experiment: &Experiment, counted: &[usize]) -> Option<(f64, f64)> {
+    let sweep = experiment.plan.sweep.as_ref()?;
+    let metric = &experiment.metrics.first()?.name;
+    let mut order: Vec<usize> = (0..sweep.len()).collect();
+    order.sort_by(|a, b| sweep[*a].total_cmp(&sweep[*b]));
+    let blocks: Vec<Vec<f64>> = counted
+        .iter()
+        .filter_map(|block| {
+            order
+                .iter()
+                .map(|arm| {
+                    let run = experiment
+                        .runs
+                        .iter()
+                        .find(|run| run.block == *block && run.arm == *arm)?;
+                    // Falling with the setting is the question: rank upside down.
+                    Some(-run.values.get(metric)?)
+                })
+                .collect()
+        })
+        .collect();
+    (blocks.len() >= 3).then(|| trend::page(&blocks))
+}
+
+/// Sentences on runs whose throughput changed its level half-way.
+fn unsteady(experiment: &Experiment) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for run in &experiment.runs {
+        let Some(change) = trend::change_point(&run.throughput, SHUFFLES, experiment.plan.seed)
+        else {
+            continue;
+        };
+        if change.p < 0.01 && (change.ratio - 1.0).abs() > 0.05 {
+            let at = real(change.at);
+            let checkpoint = run
+                .marks
+                .iter()
+                .any(|m| m.what.contains("checkpoint") && (m.at - at).abs() <= 2.0);
+            sentences.push(format!(
+                "block {} {}: throughput {} by {} at {} s{}",
+                run.block,
+                experiment.arms[run.arm].name,
+                if change.ratio < 1.0 { "drops" } else { "rises" },
+                format::percent((change.ratio - 1.0).abs()),
+                change.at,
+                if checkpoint { " (checkpoint)" } else { "" }
+            ));
+        }
+    }
+    sentences
+}
+
+fn warnings(experiment: &Experiment) -> Vec<Warning> {
+    let mut warnings = experiment.warnings.clone();
+    let plan = &experiment.plan;
+    if !plan.interleaved && experiment.arms.len() > 1 {
+        warnings.push(warning("STAT-SEQUENTIAL", "arms were not interleaved"));
+    }
+    let contaminated: Vec<usize> = experiment
+        .complete_blocks()
+        .into_iter()
+        .filter(|block| experiment.is_contaminated(*block))
+        .collect();
+    if !contaminated.is_empty() {
+        let stays = experiment
+            .counted_blocks()
+            .iter()
+            .any(|block| contaminated.contains(block));
+        warnings.push(warning(
+            "ENV-FOREIGN-CPU",
+            format!(
+                "others used more than {} of the processor in {} of {} blocks; {}",
+                format::percent(plan.foreign_limit),
+                contaminated.len(),
+                experiment.complete_blocks().len(),
+                if stays {
+                    "they stay, since too few would be left"
+                } else {
+                    "these are left out"
+                }
+            ),
+        ));
+    }
+    for (name, id, limit) in [
+        ("cpu_steal", "ENV-STEAL", 0.01),
+        ("client_thread_busy", "LOAD-CLIENT-BOUND", 0.85),
+    ] {
+        let most = experiment
+            .runs
+            .iter()
+            .filter_map(|run| run.values.get(name).copied())
+            .fold(0.0, f64::max);
+        if most > limit {
+            warnings.push(warning(id, format!("up to {}", format::percent(most))));
+        }
+    }
+    for standing in &mut warnings {
+        if plan.allowed.contains(&standing.id) {
+            standing.level = Level::Info;
+        }
+    }
+    warnings.sort_by(|a, b| b.level.cmp(&a.level).then_with(|| a.id.cmp(&b.id)));
+    // Every arm counts its neighbours anew; one sentence on them is enough.
+    let repeats = |id: &str| id.starts_with("ENV-OTHER-");
+    warnings.dedup_by(|a, b| a.id == b.id && (a.found == b.found || repeats(&a.id)));
+    warnings
+}

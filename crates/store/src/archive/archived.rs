@@ -1,0 +1,461 @@
+//! What the archive holds of each timeline, as values: runs of segments, and how far they lead from a start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use jiff::Timestamp;
+use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::timeline::{TimelineEntry, TimelineHistory, TimelineId};
+use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
+
+/// Consecutive segments of one timeline, `first` to `last` included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentRun {
+    /// Number of the first.
+    pub first: u64,
+    /// Number of the last.
+    pub last: u64,
+    /// When the first of them was stored.
+    first_at: Timestamp,
+    /// When the last of them was stored.
+    pub stored_at: Timestamp,
+    /// When the one was stored that came last.
+    newest_at: Timestamp,
+}
+
+/// What the archive holds of a timeline from some segment on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// Number of the first segment.
+    pub first: u64,
+    /// Number of the last.
+    pub last: u64,
+    /// How many there are; less than `last - first + 1` when some are missing.
+    pub count: u64,
+    /// When the segment was stored that came last; of a run that began before, that of the whole run.
+    pub newest_at: Timestamp,
+}
+
+/// The archive as recovery sees it: histories and whole segments.
+#[derive(Clone, Debug)]
+pub struct ArchivedWal {
+    segment_size: WalSegmentSize,
+    timelines: BTreeMap<TimelineId, ArchivedTimeline>,
+    /// Partial segments, which take no part in recovery.
+    partials: BTreeSet<(TimelineId, u64)>,
+    /// Segments of which the time counts by itself, and when they were stored.
+    watched: BTreeMap<(TimelineId, u64), Option<Timestamp>>,
+}
+
+/// What is stored under one timeline.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArchivedTimeline {
+    /// Whole segments, in order.
+    pub runs: Vec<SegmentRun>,
+    /// When its history was stored; `None` when that is not there.
+    pub history_stored_at: Option<Timestamp>,
+    /// Its history, when that was read.
+    history: Option<TimelineHistory>,
+    /// Numbers of the segments in which backups started whose end the server's archiver noted.
+    pub backup_labels: BTreeSet<u64>,
+    /// Total length of its objects, in bytes.
+    pub stored_bytes: u64,
+    /// Keys of objects that are no file of an archive.
+    pub unknown: Vec<String>,
+}
+
+impl ArchivedTimeline {
+    /// Number of whole segments.
+    #[must_use]
+    pub fn segments(&self) -> u64 {
+        self.runs.iter().map(|run| run.last - run.first + 1).sum()
+    }
+
+    /// The runs of segments missing between the first and the last: numbers of the first and the last of each.
+    pub fn gaps(&self) -> impl Iterator<Item = RangeInclusive<u64>> {
+        let pairs = self.runs.windows(2);
+        pairs.map(|pair| pair[0].last + 1..=pair[1].first - 1)
+    }
+}
+
+/// How far the archive leads from some segment without a gap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coverage {
+    /// Segments in order, each on the timeline recovery would take it from. Empty when the first is missing.
+    pub parts: Vec<(TimelineId, u64, u64)>,
+    /// The first number that is not there.
+    pub missing: WalSegment,
+    /// Whether later segments are there, so that `missing` is a hole and not the end.
+    pub more_after: bool,
+    /// When the last segment before `missing` was stored.
+    pub stored_at: Option<Timestamp>,
+}
+
+impl ArchivedWal {
+    /// An empty one.
+    #[must_use]
+    pub fn new(segment_size: WalSegmentSize) -> Self {
+        Self {
+            segment_size,
+            timelines: BTreeMap::new(),
+            partials: BTreeSet::new(),
+            watched: BTreeMap::new(),
+        }
+    }
+
+    /// Remembers of these segments when each was stored, should they be added later.
+    pub fn watch(&mut self, segments: impl Iterator<Item = WalSegment>) {
+        let keys = segments.map(|segment| ((segment.timeline, segment.number), None));
+        self.watched.extend(keys);
+    }
+
+    /// When a watched segment was stored.
+    #[must_use]
+    pub fn watched_at(&self, segment: WalSegment) -> Option<Timestamp> {
+        *self.watched.get(&(segment.timeline, segment.number))?
+    }
+
+    /// Adds a history, stored at that time.
+    pub fn add_history(&mut self, history: TimelineHistory, stored_at: Timestamp) {
+        let found = self.timelines.entry(history.timeline()).or_default();
+        found.history_stored_at = Some(stored_at);
+        found.history = Some(history);
+    }
+
+    /// When the history of `timeline` was stored: soon after the promotion that began it.
+    #[must_use]
+    pub fn history_stored_at(&self, timeline: TimelineId) -> Option<Timestamp> {
+        self.timelines.get(&timeline)?.history_stored_at
+    }
+
+    /// Every timeline of which there is a whole segment.
+    pub fn timelines(&self) -> impl Iterator<Item = TimelineId> {
+        let with_wal = self.timelines.iter();
+        let with_wal = with_wal.filter(|(_, found)| !found.runs.is_empty());
+        with_wal.map(|(timeline, _)| *timeline)
+    }
+
+    /// Every timeline of which anything is stored, oldest first.
+    pub fn by_timeline(&self) -> impl Iterator<Item = (TimelineId, &ArchivedTimeline)> {
+        let all = self.timelines.iter();
+        all.map(|(timeline, found)| (*timeline, found))
+    }
+
+    /// What is stored under `timeline`.
+    pub(super) fn of_timeline(&mut self, timeline: TimelineId) -> &mut ArchivedTimeline {
+        self.timelines.entry(timeline).or_default()
+    }
+
+    /// What there is of `timeline` from segment `from` on.
+    #[must_use]
+    pub fn tail(&self, timeline: TimelineId, from: u64) -> Option<Tail> {
+        let runs = self.runs(timeline).iter().filter(|run| run.last >= from);
+        let each = runs.map(|run| {
+            let first = run.first.max(from);
+            Tail {
+                first,
+                last: run.last,
+                count: run.last - first + 1,
+                newest_at: run.newest_at,
+            }
+        });
+        each.reduce(|one, next| Tail {
+            first: one.first,
+            last: next.last,
+            count: one.count + next.count,
+            newest_at: one.newest_at.max(next.newest_at),
+        })
+    }
+
+    /// Adds a segment. Numbers of one timeline come in ascending order.
+    pub fn add_segment(&mut self, segment: WalSegment, stored_at: Timestamp) {
+        if let Some(time) = self.watched.get_mut(&(segment.timeline, segment.number)) {
+            *time = Some(stored_at);
+        }
+        let runs = &mut self.timelines.entry(segment.timeline).or_default().runs;
+        match runs.last_mut() {
+            Some(run) if segment.number <= run.last => {}
+            Some(run) if segment.number == run.last + 1 => {
+                run.last = segment.number;
+                run.stored_at = stored_at;
+                run.newest_at = run.newest_at.max(stored_at);
+            }
+            _ => runs.push(SegmentRun {
+                first: segment.number,
+                last: segment.number,
+                first_at: stored_at,
+                stored_at,
+                newest_at: stored_at,
+            }),
+        }
+    }
+
+    /// Adds the partial segment of that name.
+    pub(super) fn add_partial(&mut self, segment: WalSegment) {
+        self.partials.insert((segment.timeline, segment.number));
+    }
+
+    /// Whether the file is there; of labels of backups nobody knows.
+    #[must_use]
+    pub fn holds_file(&self, file: ArchiveFile) -> bool {
+        match file {
+            ArchiveFile::Segment(segment) => self.holds(segment),
+            ArchiveFile::Partial(segment) => {
+                let key = (segment.timeline, segment.number);
+                self.partials.contains(&key)
+            }
+            ArchiveFile::History(timeline) => self.has_history(timeline),
+            ArchiveFile::BackupLabel { .. } => false,
+        }
+    }
+
+    /// Whether the segment is there.
+    #[must_use]
+    pub fn holds(&self, segment: WalSegment) -> bool {
+        let mut runs = self.runs(segment.timeline).iter();
+        runs.any(|run| (run.first..=run.last).contains(&segment.number))
+    }
+
+    /// Size of its segments.
+    #[must_use]
+    pub fn segment_size(&self) -> WalSegmentSize {
+        self.segment_size
+    }
+
+    /// Its whole segments of `timeline`, in order.
+    #[must_use]
+    pub fn runs(&self, timeline: TimelineId) -> &[SegmentRun] {
+        let found = self.timelines.get(&timeline);
+        found.map_or(&[], |found| found.runs.as_slice())
+    }
+
+    /// Whether the history of `timeline` is there.
+    #[must_use]
+    pub fn has_history(&self, timeline: TimelineId) -> bool {
+        self.history_stored_at(timeline).is_some()
+    }
+
+    /// The way to `timeline`; one without a history file began with the cluster, as far as anyone can tell.
+    #[must_use]
+    pub fn history(&self, timeline: TimelineId) -> TimelineHistory {
+        let known = self.timelines.get(&timeline);
+        let known = known.and_then(|found| found.history.clone());
+        known.unwrap_or_else(|| TimelineHistory::first(timeline))
+    }
+
+    /// What `recovery_target_timeline = 'latest'` means to a server on `timeline`: like the server, counts up as long
+    /// as there is a history file.
+    #[must_use]
+    pub fn latest_from(&self, timeline: TimelineId) -> TimelineId {
+        let mut newest = timeline;
+        while let Some(next) = newest.get().checked_add(1).map(TimelineId::new) {
+            if !self.has_history(next) {
+                break;
+            }
+            newest = next;
+        }
+        newest
+    }
+
+    /// Follows `history` from the segment holding `start` as far as segments reach, but not beyond segment `limit`.
+    #[must_use]
+    pub fn coverage(&self, history: &TimelineHistory, start: Lsn, limit: Option<u64>) -> Coverage {
+        let mut number = start.segment(self.segment_size);
+        let mut parts: Vec<(TimelineId, u64, u64)> = Vec::new();
+        let mut stored_at = None;
+        while limit.is_none_or(|limit| number <= limit) {
+            let Some((timeline, run)) = self.source(history, number) else {
+                break;
+            };
+            // At least this one: the old timeline's copy of a shared segment stands in when the new one's is missing.
+            let end = self.last_segment(history, timeline).max(number);
+            let end = end.min(run.last);
+            let end = limit.map_or(end, |limit| end.min(limit));
+            match parts.last_mut() {
+                Some(part) if part.0 == timeline => part.2 = end,
+                _ => parts.push((timeline, number, end)),
+            }
+            stored_at = Some(run.stored_at);
+            number = end + 1;
+        }
+        let start_of_missing = Lsn::new(number.saturating_mul(self.segment_size.get()));
+        let timeline = history.timeline_at(start_of_missing);
+        Coverage {
+            parts,
+            missing: WalSegment {
+                timeline: timeline.unwrap_or(history.timeline()),
+                number,
+            },
+            more_after: self.next_after(history, number).is_some(),
+            stored_at,
+        }
+    }
+
+    /// The timeline from which recovery takes segment `number`: of the timelines that pass through it the newest whose
+    /// copy is there. A segment in which a timeline begins holds the old timeline's bytes before that point.
+    fn source(&self, history: &TimelineHistory, number: u64) -> Option<(TimelineId, SegmentRun)> {
+        let passing = history.entries().iter().rev().filter(|entry| {
+            let begins = entry.begin.segment(self.segment_size) <= number;
+            begins && number <= self.last_of(entry)
+        });
+        for entry in passing {
+            let runs = self.runs(entry.timeline);
+            let at = runs.partition_point(|run| run.last < number);
+            if let Some(run) = runs.get(at).filter(|run| run.first <= number) {
+                return Some((entry.timeline, *run));
+            }
+        }
+        None
+    }
+
+    /// The last segment of `timeline` that no newer timeline has begun in.
+    fn last_segment(&self, history: &TimelineHistory, timeline: TimelineId) -> u64 {
+        match history.switch_point(timeline) {
+            // The segment with the switch point belongs to both; it is looked up on its own.
+            Some(end) => {
+                let shared = end.segment(self.segment_size);
+                let begin = history.entry(timeline).map_or(Lsn::INVALID, |e| e.begin);
+                match shared > begin.segment(self.segment_size) {
+                    true => shared - 1,
+                    false => shared,
+                }
+            }
+            None => u64::MAX,
+        }
+    }
+
+    fn last_of(&self, entry: &TimelineEntry) -> u64 {
+        entry
+            .end
+            .map_or(u64::MAX, |end| end.segment(self.segment_size))
+    }
+
+    /// The first segment behind segment `number` that a recovery along `history` could take.
+    #[must_use]
+    pub fn next_after(&self, history: &TimelineHistory, number: u64) -> Option<WalSegment> {
+        let entries = history.entries().iter();
+        let found = entries.filter_map(|entry| {
+            let begin = entry.begin.segment(self.segment_size).max(number + 1);
+            let last = self.last_of(entry);
+            let runs = self.runs(entry.timeline).iter();
+            let firsts = runs.filter_map(|run| {
+                let first = run.first.max(begin);
+                (first <= run.last.min(last)).then_some(first)
+            });
+            Some(WalSegment {
+                timeline: entry.timeline,
+                number: firsts.min()?,
+            })
+        });
+        found.min_by_key(|segment| (segment.number, std::cmp::Reverse(segment.timeline)))
+    }
+
+    /// When the first segment was stored of the run that holds `segment`.
+    #[must_use]
+    pub fn stored_from(&self, segment: WalSegment) -> Option<Timestamp> {
+        let mut runs = self.runs(segment.timeline).iter();
+        let run = runs.find(|run| (run.first..=run.last).contains(&segment.number))?;
+        Some(run.first_at)
+    }
+
+    /// When the newest segment of all was stored; the beginning of time when there is none.
+    #[must_use]
+    pub fn newest_at(&self) -> Timestamp {
+        let runs = self.timelines.values().flat_map(|found| &found.runs);
+        let newest = runs.map(|run| run.newest_at).max();
+        newest.unwrap_or(Timestamp::MIN)
+    }
+
+    /// Whether the server's archiver noted the end of a backup that started in `segment`.
+    #[must_use]
+    pub fn has_backup_label(&self, segment: WalSegment) -> bool {
+        let found = self.timelines.get(&segment.timeline);
+        found.is_some_and(|found| found.backup_labels.contains(&segment.number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB16: u64 = 16 << 20;
+
+    fn size() -> WalSegmentSize {
+        WalSegmentSize::try_from(MIB16).unwrap()
+    }
+
+    fn at(segment: u64) -> Lsn {
+        Lsn::new(segment * MIB16 + 40)
+    }
+
+    fn archive(segments: &[(u32, std::ops::RangeInclusive<u64>)]) -> ArchivedWal {
+        let mut archive = ArchivedWal::new(size());
+        for (timeline, numbers) in segments {
+            for number in numbers.clone() {
+                let timeline = TimelineId::new(*timeline);
+                let time = Timestamp::from_second(i64::try_from(number).unwrap()).unwrap();
+                archive.add_segment(WalSegment { timeline, number }, time);
+            }
+        }
+        archive
+    }
+
+    fn two(switch: Lsn) -> TimelineHistory {
+        TimelineHistory::parse(TimelineId::new(2), &format!("1\t{switch}\twhy\n")).unwrap()
+    }
+
+    fn parts(coverage: &Coverage) -> Vec<(u32, u64, u64)> {
+        coverage
+            .parts
+            .iter()
+            .map(|p| (p.0.get(), p.1, p.2))
+            .collect()
+    }
+
+    #[test]
+    fn the_way_ends_at_the_first_gap() {
+        let archive = archive(&[(1, 3..=5), (1, 7..=9)]);
+        let history = TimelineHistory::first(TimelineId::FIRST);
+        let coverage = archive.coverage(&history, at(3), None);
+        assert_eq!(parts(&coverage), [(1, 3, 5)]);
+        assert_eq!(coverage.missing.number, 6);
+        assert!(coverage.more_after);
+        assert_eq!(coverage.stored_at, Some(Timestamp::from_second(5).unwrap()));
+        let coverage = archive.coverage(&history, at(7), None);
+        assert_eq!(parts(&coverage), [(1, 7, 9)]);
+        assert!(!coverage.more_after);
+        let coverage = archive.coverage(&history, at(7), Some(8));
+        assert_eq!(parts(&coverage), [(1, 7, 8)]);
+    }
+
+    #[test]
+    fn the_segment_of_a_switch_comes_from_the_newer_timeline() {
+        let mut archive = archive(&[(1, 3..=9), (2, 6..=8)]);
+        archive.add_history(two(at(6)), Timestamp::UNIX_EPOCH);
+        let coverage = archive.coverage(&two(at(6)), at(3), None);
+        assert_eq!(parts(&coverage), [(1, 3, 5), (2, 6, 8)]);
+        assert_eq!(coverage.missing.number, 9);
+        // Segments of timeline 1 behind the switch are of another history.
+        assert!(!coverage.more_after);
+    }
+
+    #[test]
+    fn the_segment_of_a_switch_may_come_from_the_older_timeline() {
+        let archive = archive(&[(1, 3..=6)]);
+        let coverage = archive.coverage(&two(at(6)), at(3), None);
+        assert_eq!(parts(&coverage), [(1, 3, 6)]);
+        assert_eq!(coverage.missing.number, 7);
+        assert_eq!(coverage.missing.timeline, TimelineId::new(2));
+    }
+
+    #[test]
+    fn latest_counts_up_as_the_server_does() {
+        let mut archive = archive(&[]);
+        for timeline in [2, 3, 5] {
+            let history = TimelineHistory::first(TimelineId::new(timeline));
+            archive.add_history(history, Timestamp::UNIX_EPOCH);
+        }
+        assert_eq!(archive.latest_from(TimelineId::FIRST).get(), 3);
+        assert_eq!(archive.latest_from(TimelineId::new(4)).get(), 5);
+    }
+}

@@ -1,0 +1,104 @@
+//! What is in the archive.
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalSegment};
+
+use super::{Archive, ArchivedWal};
+use crate::error::{Error, Kind, Result};
+
+/// Histories are small and far away: this many are fetched at once.
+const FETCH_AT_ONCE: usize = 16;
+
+impl Archive {
+    /// Everything in the archive, as its listing tells; histories are not read. Of the `watched` segments each time is
+    /// kept.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be listed.
+    pub async fn list(&self, watched: impl Iterator<Item = WalSegment>) -> Result<ArchivedWal> {
+        let mut found = ArchivedWal::new(self.segment_size);
+        found.watch(watched);
+        let prefix = self.cluster.name.wal_prefix();
+        for object in self.cluster.repository.list(&prefix).await? {
+            let below = object.key[prefix.len()..].trim_start_matches('/');
+            let Some((directory, name)) = below.split_once('/') else {
+                continue;
+            };
+            let Some(timeline) = timeline_named(directory) else {
+                continue;
+            };
+            let of_timeline = found.of_timeline(timeline);
+            of_timeline.stored_bytes += object.size_bytes;
+            match self.parse(name) {
+                Ok(file) if self.key(file) != object.key => of_timeline.unknown.push(object.key),
+                Ok(ArchiveFile::Segment(segment)) => found.add_segment(segment, object.modified),
+                Ok(ArchiveFile::History(_)) => {
+                    of_timeline.history_stored_at = Some(object.modified)
+                }
+                Ok(ArchiveFile::BackupLabel { segment, .. }) => {
+                    of_timeline.backup_labels.insert(segment.number);
+                }
+                // It does not take part in recovery.
+                Ok(ArchiveFile::Partial(segment)) => found.add_partial(segment),
+                Err(_) => of_timeline.unknown.push(object.key),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads the histories that `found` lists.
+    ///
+    /// # Errors
+    /// `Damaged` when one cannot be read; `Repository`.
+    pub async fn read_histories(&self, found: &mut ArchivedWal) -> Result<()> {
+        let listed: Vec<_> = found
+            .by_timeline()
+            .filter_map(|(timeline, found)| Some((timeline, found.history_stored_at?)))
+            .collect();
+        let reading = listed.into_iter().map(|(timeline, stored_at)| async move {
+            let history = self.history(timeline).await?;
+            Ok::<_, Error>((history, stored_at))
+        });
+        let histories: Vec<_> = stream::iter(reading)
+            .buffer_unordered(FETCH_AT_ONCE)
+            .try_collect()
+            .await?;
+        for (history, stored_at) in histories {
+            found.add_history(history, stored_at);
+        }
+        Ok(())
+    }
+
+    /// The history of `timeline`. The first timeline has no file; its history is itself.
+    ///
+    /// # Errors
+    /// `NotFound` when a later timeline's history is certainly not in the archive; `Damaged` when
+    /// it cannot be read.
+    pub async fn history(&self, timeline: TimelineId) -> Result<TimelineHistory> {
+        let text = match self.contents(ArchiveFile::History(timeline)).await {
+            Err(error) if error.kind() == Kind::NotFound && timeline == TimelineId::FIRST => {
+                return Ok(TimelineHistory::first(timeline));
+            }
+            read => read?,
+        };
+        let text = String::from_utf8_lossy(&text);
+        Ok(TimelineHistory::parse(timeline, &text)?)
+    }
+
+    /// The timelines of which something is archived, in order.
+    pub(super) async fn timelines(&self) -> Result<Vec<TimelineId>> {
+        let prefix = self.cluster.name.wal_prefix();
+        let names = self.cluster.repository.list_names(&prefix).await?;
+        Ok(names
+            .iter()
+            .filter_map(|name| timeline_named(name))
+            .collect())
+    }
+}
+
+/// The timeline whose files are in the directory `name`.
+fn timeline_named(name: &str) -> Option<TimelineId> {
+    let number = u32::from_str_radix(name, 16).ok().filter(|&n| n > 0);
+    let timeline = TimelineId::new(number?);
+    (timeline.hex8() == name).then_some(timeline)
+}

@@ -1,0 +1,108 @@
+//! Damaged objects of the archive, and what stands in for them.
+//!
+//! Nothing is ever overwritten, and whoever pushes need not have the right to delete. A file whose object turns out
+//! damaged is therefore stored once more under a key of its own, and readers that find the object damaged read that.
+//! An object that is not damaged is never looked past, so a second key says nothing that the first one contradicts.
+
+use pgstrata_layer::wal;
+use pgstrata_pgdata::{ArchiveFile, TimelineId};
+
+use super::{Archive, timeline_of};
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Kind, Result};
+
+/// More than this many damaged copies of one file are a store that cannot hold it.
+pub(super) const MOST_MENDED: u32 = 16;
+
+/// Whether `error` says that an object is not what was written.
+pub(super) fn is_damage(error: &Error) -> bool {
+    // A flipped bit in the version makes an object of no version we know.
+    matches!(error.kind(), Kind::Damaged | Kind::Unsupported)
+}
+
+/// Where the object of one file is, and what stands in for it.
+pub(super) struct Places<'a> {
+    cluster: &'a ClusterRepository,
+    timeline: TimelineId,
+    file_name: &'a str,
+}
+
+impl Places<'_> {
+    /// The key of the object, for 0, or of the `number`th that stands in for it.
+    pub(super) fn key(&self, number: u32) -> String {
+        let timeline = self.timeline.hex8();
+        match number {
+            0 => self.cluster.name.wal_key(&timeline, self.file_name),
+            _ => {
+                let name = &self.cluster.name;
+                name.mended_wal_key(&timeline, self.file_name, number)
+            }
+        }
+    }
+
+    /// What `read` makes of the object; when that is damaged, of the first one that stands in for it and is not.
+    pub(super) async fn first_good<T>(
+        &self,
+        mut read: impl AsyncFnMut(String) -> Result<T>,
+    ) -> Result<T> {
+        let damage = match read(self.key(0)).await {
+            Err(error) if is_damage(&error) => error,
+            other => return other,
+        };
+        for number in 1..=MOST_MENDED {
+            match read(self.key(number)).await {
+                Ok(good) => {
+                    let key = self.key(number);
+                    tracing::info!(%damage, "reading \"{key}\" instead");
+                    return Ok(good);
+                }
+                Err(error) if error.kind() == Kind::NotFound => break,
+                Err(error) if is_damage(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(damage)
+    }
+}
+
+impl Archive {
+    /// What `read` makes of the object of `file`, or of what stands in for it.
+    pub(super) async fn first_good<T>(
+        &self,
+        file: ArchiveFile,
+        read: impl AsyncFnMut(String) -> Result<T>,
+    ) -> Result<T> {
+        let file_name = file.file_name(self.segment_size);
+        let places = Places {
+            cluster: &self.cluster,
+            timeline: timeline_of(file),
+            file_name: &file_name,
+        };
+        places.first_good(read).await
+    }
+
+    /// The key of what stands in for the object of `file`, as [`Places::key`].
+    pub(super) fn place(&self, file: ArchiveFile, number: u32) -> String {
+        let places = Places {
+            cluster: &self.cluster,
+            timeline: timeline_of(file),
+            file_name: &file.file_name(self.segment_size),
+        };
+        places.key(number)
+    }
+
+    /// The contents of a small archived file; when its object is damaged, of what stands in for it.
+    ///
+    /// # Errors
+    /// `NotFound` when it has no object; `Damaged` and `Unsupported` when it has no good one; `Repository`.
+    pub async fn contents(&self, file: ArchiveFile) -> Result<Vec<u8>> {
+        let name = file.file_name(self.segment_size);
+        let read = async |key: String| {
+            let object = self.cluster.repository.get(&key).await?;
+            self.check_header(file, &wal::header(&object)?)?;
+            wal::decode(&name, &object)
+                .map_err(|e| Error::from(e).while_doing(format!("could not read \"{key}\"")))
+        };
+        self.first_good(file, read).await
+    }
+}

@@ -1,0 +1,77 @@
+//! Notes of what this host has just stored, for itself.
+//!
+//! The server asks for each segment that was pushed as a neighbour of another. Whether a segment that is in the archive
+//! is whole there can be told only by reading it all; a note of the push that stored it moments ago says so for less. A
+//! note is used once and not for long, so a push by hand reads. Without notes everything is read: they can be lost.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::spool::{check_private, check_root};
+use crate::catalog::hex;
+
+/// The server asks within moments; a broken archiver makes it ask again within a minute.
+const VALID_FOR: Duration = Duration::from_secs(120);
+
+/// Where the notes of one archiver are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notes {
+    root: PathBuf,
+    directory: PathBuf,
+}
+
+impl Notes {
+    /// Notes below `root` of pushes to the cluster `cluster` of the repository `url`.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>, url: &str, cluster: &str) -> Self {
+        let root = root.into();
+        let digest = blake3::hash(format!("{url}\n{cluster}").as_bytes()).to_hex();
+        let directory = root.join(format!("{cluster}-pushed-{}", &digest[..16]));
+        Self { root, directory }
+    }
+
+    /// Notes that the file was stored.
+    pub(super) fn add(&self, file_name: &str, digest: &[u8; 32]) {
+        let made = |path: &Path| {
+            let mut builder = DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(path)
+        };
+        if made(&self.root).is_err() || made(&self.directory).is_err() || !self.are_ours() {
+            return;
+        }
+        for entry in fs::read_dir(&self.directory)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if !is_fresh(&entry.path()) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        let _ = fs::write(self.path(file_name, digest), b"");
+    }
+
+    /// Whether the file was stored just now; the note goes.
+    pub(super) fn take(&self, file_name: &str, digest: &[u8; 32]) -> bool {
+        let path = self.path(file_name, digest);
+        let fresh = self.are_ours() && is_fresh(&path);
+        // A note that stays would be believed once more.
+        fs::remove_file(&path).is_ok() && fresh
+    }
+
+    fn are_ours(&self) -> bool {
+        check_root(&self.root).is_ok() && check_private(&self.directory).is_ok()
+    }
+
+    fn path(&self, file_name: &str, digest: &[u8; 32]) -> PathBuf {
+        self.directory.join(format!("{file_name}.{}", hex(digest)))
+    }
+}
+
+fn is_fresh(path: &Path) -> bool {
+    let modified = fs::symlink_metadata(path).and_then(|m| m.modified());
+    let age = modified.ok().and_then(|modified| modified.elapsed().ok());
+    age.is_some_and(|age| age < VALID_FOR)
+}

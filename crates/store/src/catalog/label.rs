@@ -1,0 +1,121 @@
+//! Choosing a label: later than all there are, and claimed before anything else is written.
+
+use bytes::Bytes;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use pgstrata_layer::claim::{self, ClaimRecord};
+use pgstrata_layer::label::{Label, LayerKind};
+
+use super::Catalog;
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Kind, Result};
+use crate::repository::Repository;
+
+/// Backups that started in the same second each move one second on.
+const ATTEMPTS: u32 = 30;
+
+impl Catalog {
+    /// The next free time for a label: now, or the second after the latest label,
+    /// that of a failed audit included: it must not cast doubt on a newer layer.
+    fn next_time(&self, now: Timestamp, distrusted: Option<&Label>) -> Result<DateTime> {
+        let finished = self.layers.iter().map(|layer| &layer.label);
+        let unfinished = self.unfinished.iter().map(|unfinished| &unfinished.label);
+        let damaged = self.damaged.iter().map(|(label, _)| label);
+        let merged: Vec<Label> = self.merged_labels().filter_map(Label::parse).collect();
+        let others = unfinished
+            .chain(damaged)
+            .chain(&self.abandoned)
+            .chain(distrusted);
+        let labels = finished.chain(others).chain(&merged);
+        let latest = labels.map(Label::own_stamp).max();
+        let now = now.to_zoned(TimeZone::UTC).datetime();
+        let latest = latest.and_then(|stamp| DateTime::strptime("%Y%m%d-%H%M%S", stamp).ok());
+        let Some(latest) = latest else { return Ok(now) };
+        if latest > now {
+            tracing::warn!(%latest, %now, "the clock is behind the latest layer: the new one is dated after it");
+        }
+        Ok(second_after(latest)?.max(now))
+    }
+}
+
+/// What a new layer is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerPlan<'a> {
+    /// What it holds.
+    pub kind: LayerKind,
+    /// The newest layer that it stands on.
+    pub parent: Option<&'a Label>,
+}
+
+/// Claims a label for a new layer. The claim's label is filled in here.
+///
+/// # Errors
+/// When the repository cannot be written.
+pub async fn claim(
+    cluster: &ClusterRepository,
+    catalog: &Catalog,
+    plan: LayerPlan<'_>,
+    mut record: ClaimRecord,
+) -> Result<Label> {
+    let distrusted = last_distrusted(cluster).await?;
+    let mut time = catalog.next_time(record.started_at, distrusted.as_ref())?;
+    for _ in 0..ATTEMPTS {
+        let label = match plan.parent {
+            Some(parent) => parent.successor(plan.kind, time),
+            None => Label::full(time),
+        };
+        label.as_str().clone_into(&mut record.label);
+        let body = Bytes::from(claim::encode(&record));
+        let key = cluster.name.claim_key(&label);
+        match cluster.repository.create(&key, body.clone()).await {
+            Ok(()) => return Ok(label),
+            Err(error) if error.kind() == Kind::AlreadyExists => time = second_after(time)?,
+            Err(error) => {
+                take_back(&cluster.repository, &key, &body).await;
+                return Err(error.while_doing(format!("could not claim layer {label}")));
+            }
+        }
+    }
+    Err(Error::new(
+        Kind::Busy,
+        format!(
+            "could not claim a label for a new layer: {ATTEMPTS} in a row were taken by others"
+        ),
+    ))
+}
+
+/// A claim that was created although we were told otherwise would look like somebody at work.
+async fn take_back(repository: &Repository, key: &str, body: &Bytes) {
+    let ours = repository.get(key).await;
+    if ours.is_ok_and(|found| found == *body)
+        && let Err(error) = repository.delete(key).await
+    {
+        tracing::warn!(key, %error, "could not take back a claim: it is harmless, and listed by info");
+    }
+}
+
+/// The label of the last backup whose audit failed, if one did.
+///
+/// # Errors
+/// When the repository cannot be listed.
+pub async fn last_distrusted(cluster: &ClusterRepository) -> Result<Option<Label>> {
+    let names = cluster
+        .repository
+        .list_names(&cluster.name.distrust_prefix())
+        .await?;
+    Ok(names
+        .iter()
+        .filter_map(|name| Label::parse(name))
+        .max_by(|a, b| a.own_stamp().cmp(b.own_stamp())))
+}
+
+fn second_after(time: DateTime) -> Result<DateTime> {
+    time.checked_add(SignedDuration::from_secs(1))
+        .map_err(|error| {
+            Error::new(
+                Kind::Refused,
+                format!("could not date a new layer after {time}: {error}"),
+            )
+        })
+}

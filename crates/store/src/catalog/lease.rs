@@ -1,0 +1,265 @@
+//! Who is at work, known from the repository alone.
+//!
+//! Whoever makes a layer creates an object below its label at least once a minute: packs, or a sign of life. Whoever
+//! wants to know creates an object too, and compares the two times that the store itself has noted. No process id, no
+//! host name and no clock of a host has a part in it.
+//!
+//! A wrong answer costs an attempt or some patience, never a layer: what is taken for dead is fenced before anything of
+//! it is removed ([`super::abandon`]), and then cannot be committed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use tokio::task::JoinHandle;
+
+use super::{Catalog, Unfinished, hex};
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Kind, Result};
+use crate::repository::Repository;
+
+/// Who has stored nothing for that long is taken for dead: many signs of life in a row were lost, or its host sleeps.
+pub const LEASE: SignedDuration = SignedDuration::from_mins(15);
+
+/// A sign of life as often as this; none in the first minute.
+pub(super) const BEAT_EVERY: Duration = Duration::from_secs(60);
+
+/// More than one means to be stopped for minutes again and again.
+const QUESTIONS: u32 = 10;
+
+/// The time by the store's clock, or for words alone by this host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreTime(Timestamp);
+
+impl StoreTime {
+    /// Asks the store: creates an object, and looks what time the store has noted for it.
+    ///
+    /// # Errors
+    /// When the repository cannot be written or listed.
+    pub async fn ask(cluster: &ClusterRepository) -> Result<Self> {
+        let act = |error: Error| error.while_doing("could not ask the repository for its time");
+        for _ in 0..QUESTIONS {
+            let asked = Self::ask_once(cluster).await.map_err(act)?;
+            if let Some(now) = asked {
+                return Ok(now);
+            }
+        }
+        let what = "what is created there is not listed";
+        Err(act(Error::new(Kind::Repository, what)))
+    }
+
+    /// Nothing when somebody has tidied up our object before we looked: we were stopped for long.
+    async fn ask_once(cluster: &ClusterRepository) -> Result<Option<Self>> {
+        let prefix = cluster.name.clock_prefix();
+        let key = format!("{prefix}/{}", hex(&rand::random::<[u8; 16]>()));
+        cluster.repository.create(&key, Bytes::new()).await?;
+        let listed = cluster.repository.list(&prefix).await?;
+        let ours = listed.iter().find(|object| object.key == key);
+        let Some(now) = ours.map(|object| Self(object.modified)) else {
+            return Ok(None);
+        };
+        for object in &listed {
+            // Those of others too, when they were killed before they came to it.
+            let left = object.key == key || now.since(object.modified) > LEASE;
+            if left && let Err(error) = cluster.repository.delete(&object.key).await {
+                tracing::debug!(key = object.key, %error, "an empty object stays behind");
+            }
+        }
+        Ok(Some(now))
+    }
+
+    /// This host's clock instead, when nothing may be written: good for words, not for deciding.
+    #[must_use]
+    pub fn by_this_host() -> Self {
+        Self(Timestamp::now())
+    }
+
+    /// How long ago an object was written.
+    pub fn since(self, modified: Timestamp) -> SignedDuration {
+        self.0.duration_since(modified)
+    }
+}
+
+impl Unfinished {
+    /// Whether somebody may be making it: something was stored lately, and it is not given up.
+    #[must_use]
+    pub fn is_at_work(&self, now: StoreTime) -> bool {
+        let quiet = self.modified.map(|last| now.since(last));
+        let fresh = quiet.is_some_and(|quiet| quiet <= LEASE);
+        fresh && !self.abandoned && !self.was_committed && !self.was_merged
+    }
+}
+
+/// Backups and merges under way, which may be reading layers or be about to stand on them.
+pub fn at_work(catalog: &Catalog, now: StoreTime) -> Vec<String> {
+    let unfinished = catalog.unfinished.iter();
+    unfinished
+        .filter(|unfinished| unfinished.is_at_work(now))
+        .map(|unfinished| {
+            format!(
+                "{} is being made, or was interrupted less than {} minutes ago: nothing is removed meanwhile",
+                unfinished.label,
+                LEASE.as_mins()
+            )
+        })
+        .collect()
+}
+
+/// Signs of life, until it is stopped or dropped.
+#[derive(Debug)]
+pub(super) struct Heartbeat {
+    task: JoinHandle<()>,
+    beats: Arc<Beats>,
+}
+
+/// Where they go.
+pub(super) struct Beats {
+    pub(crate) repository: Repository,
+    /// The key of each.
+    pub(crate) key: Box<dyn Fn(u32) -> String + Send + Sync>,
+    /// What they hold.
+    pub(crate) body: Bytes,
+    /// How often.
+    pub(crate) every: Duration,
+    /// How many there are.
+    pub(crate) count: AtomicU32,
+}
+
+impl std::fmt::Debug for Beats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Beats(like {})", (self.key)(0))
+    }
+}
+
+impl Heartbeat {
+    /// Begins, with the first sign after one period. `look` is done with each; it ends them.
+    pub(crate) fn start<F, L>(beats: Beats, look: L) -> Self
+    where
+        L: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output = bool> + Send,
+    {
+        let beats = Arc::new(beats);
+        let ours = Arc::clone(&beats);
+        let task = tokio::spawn(async move {
+            let mut pause = ours.every;
+            loop {
+                tokio::time::sleep(pause).await;
+                pause = match ours.beat().await {
+                    true => ours.every,
+                    // The repository has been patient already.
+                    false => ours.every / 6,
+                };
+                if look().await {
+                    return;
+                }
+            }
+        });
+        Self { task, beats }
+    }
+
+    /// No sign is created any more when it returns.
+    pub(super) async fn stop(mut self) -> Arc<Beats> {
+        self.task.abort();
+        (&mut self.task).await.ok();
+        Arc::clone(&self.beats)
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Beats {
+    /// Gives one sign of life; false when it could not be stored. The act goes on: its commit does not rely on it.
+    async fn beat(&self) -> bool {
+        let number = self.count.load(Ordering::Relaxed);
+        let key = (self.key)(number);
+        if let Err(error) = self.repository.create(&key, self.body.clone()).await {
+            tracing::warn!(%error, "could not store a sign of life: without one for {} minutes an expiry takes this process for dead", LEASE.as_mins());
+            return false;
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Removes them, as far as the repository lets us.
+    pub(super) async fn remove(&self) {
+        for number in 0..self.count.load(Ordering::Relaxed) {
+            if let Err(error) = self.repository.delete(&(self.key)(number)).await {
+                tracing::debug!(%error, "signs of life stay until the layer goes");
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+mod tests {
+    use super::*;
+    use pgstrata_layer::keys::ClusterName;
+    use pgstrata_layer::label::Label;
+
+    fn unfinished(modified: Timestamp) -> Unfinished {
+        Unfinished {
+            label: Label::full(jiff::civil::date(2026, 11, 21).at(9, 0, 0, 0)),
+            claim: None,
+            object_count: 1,
+            size_bytes: 1,
+            modified: Some(modified),
+            abandoned: false,
+            was_committed: false,
+            was_merged: false,
+        }
+    }
+
+    #[test]
+    fn a_writer_is_at_work_while_its_last_object_is_young_and_it_is_not_given_up() {
+        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1000);
+        let at = |minutes| unfinished(now - SignedDuration::from_mins(minutes));
+        assert!(at(0).is_at_work(StoreTime(now)));
+        assert!(at(14).is_at_work(StoreTime(now)));
+        // The store's clock was put back: patience.
+        assert!(at(-600).is_at_work(StoreTime(now)));
+        assert!(!at(16).is_at_work(StoreTime(now)));
+        let mut fenced = at(0);
+        fenced.abandoned = true;
+        assert!(!fenced.is_at_work(StoreTime(now)));
+    }
+
+    #[tokio::test]
+    async fn the_store_is_asked_for_the_time_and_nothing_stays_behind() {
+        let name = ClusterName::parse("main").unwrap();
+        let cluster = ClusterRepository::new(&Repository::memory(), &name);
+        let now = StoreTime::ask(&cluster).await.unwrap();
+        assert!(now.since(Timestamp::now()).as_secs().abs() < 60);
+        assert!(cluster.repository.list("main").await.unwrap().is_empty());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn signs_of_life_come_until_they_are_stopped() {
+        let repository = Repository::memory();
+        let beats = Beats {
+            repository: repository.clone(),
+            key: Box::new(|number| format!("main/beat-{number}")),
+            body: Bytes::from_static(b"here"),
+            every: Duration::from_millis(20),
+            count: AtomicU32::new(0),
+        };
+        let heart = Heartbeat::start(beats, || async { false });
+        while repository.list("main").await.unwrap().len() < 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let beats = heart.stop().await;
+        let count = repository.list("main").await.unwrap().len();
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        assert_eq!(repository.list("main").await.unwrap().len(), count);
+        // One that was stored and not counted when it was stopped may stay.
+        beats.remove().await;
+        assert!(repository.list("main").await.unwrap().len() <= 1);
+    }
+}

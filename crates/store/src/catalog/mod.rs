@@ -1,0 +1,377 @@
+//! The catalog: what layers there are. It is not stored, it is the listing of manifests.
+//!
+//! A layer without a manifest does not exist; what it left is [`Unfinished`] and
+//! harmless. A manifest that cannot be read is reported and never stood upon. A
+//! chain is whole when every parent is there with the very contents its child
+//! names.
+
+mod abandon;
+mod chain;
+mod digests;
+mod label;
+mod lease;
+mod new_layer;
+mod old_wal;
+mod presence;
+mod removal;
+mod remove;
+mod restoring;
+
+use std::collections::BTreeSet;
+
+use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use pgstrata_layer::abandoned;
+use pgstrata_layer::claim::{self, ClaimRecord};
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::{self, Manifest, ParentRef};
+
+pub use chain::{ChainEntries, PartLocation, missing_is_damage};
+pub use digests::ChainDigests;
+pub use label::{LayerPlan, claim, last_distrusted};
+pub use lease::{LEASE, StoreTime, at_work};
+pub use new_layer::NewLayer;
+pub use old_wal::{before as wal_before, find as find_old_wal};
+pub use presence::{
+    NotCommitted, WRITTEN_BY, check_stays, check_wal, commit_layer, hex, host_name, removed_since,
+    unless_removed,
+};
+pub use removal::{Leaving, Removed, Terms, complete_removals, not_known, remove_layers};
+pub use remove::remove_leftover;
+pub use restoring::{InUse, RESTORE_LEASE, Restoring, forget_old, in_use};
+
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Kind, Result};
+
+/// Manifests are small and far away: this many are fetched at once.
+const FETCH_AT_ONCE: usize = 16;
+
+/// A finished layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Its label.
+    pub label: Label,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// BLAKE3 of the manifest object, as a child names it.
+    pub manifest_digest: String,
+}
+
+impl Layer {
+    /// How other layers name it.
+    #[must_use]
+    pub fn reference(&self) -> ParentRef {
+        ParentRef {
+            label: self.label.to_string(),
+            manifest_digest: self.manifest_digest.clone(),
+        }
+    }
+}
+
+/// What an unfinished backup, running or interrupted, has left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The label it claimed.
+    pub label: Label,
+    /// Who claimed it; `None` when the claim is missing or unreadable.
+    pub claim: Option<ClaimRecord>,
+    /// Number of its objects.
+    pub object_count: usize,
+    /// Sum of their sizes.
+    pub size_bytes: u64,
+    /// When the last of them was written.
+    pub modified: Option<Timestamp>,
+    /// Nothing will come of it: a record says so in its manifest's place.
+    pub abandoned: bool,
+    /// It was finished: it has lost its manifest, or is being removed.
+    pub was_committed: bool,
+    /// It was finished, merged into a layer that is there, and its removal was interrupted.
+    pub was_merged: bool,
+}
+
+/// All layers of a cluster.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    /// Finished layers, oldest first.
+    pub layers: Vec<Layer>,
+    /// Claims without a manifest, oldest first.
+    pub unfinished: Vec<Unfinished>,
+    /// Layers whose manifest cannot be used, and why.
+    pub damaged: Vec<(Label, Error)>,
+    /// Labels of which there will be no layer, and nothing is left but the record that says so.
+    pub abandoned: Vec<Label>,
+}
+
+enum Found {
+    Layer(Box<Layer>),
+    Unfinished(Unfinished),
+    Damaged(Label, Error),
+    Abandoned(Label),
+}
+
+impl Catalog {
+    /// Reads every manifest of `cluster`.
+    ///
+    /// # Errors
+    /// When the repository cannot be read. A damaged manifest is no error here.
+    pub async fn load(cluster: &ClusterRepository) -> Result<Self> {
+        let names = cluster
+            .repository
+            .list_names(&cluster.name.layers_prefix())
+            .await?;
+        let labels: Vec<Label> = names.iter().filter_map(|name| Label::parse(name)).collect();
+        let looking = labels.into_iter().map(|label| look(cluster, label));
+        let found: Vec<Found> = futures::stream::iter(looking)
+            .buffer_unordered(FETCH_AT_ONCE)
+            .try_collect()
+            .await?;
+        let mut catalog = Self::default();
+        for found in found {
+            match found {
+                Found::Layer(layer) => catalog.layers.push(*layer),
+                Found::Unfinished(unfinished) => catalog.unfinished.push(unfinished),
+                Found::Damaged(label, error) => catalog.damaged.push((label, error)),
+                Found::Abandoned(label) => catalog.abandoned.push(label),
+            }
+        }
+        // A merged layer has its place where the backup has whose state it holds, and after it.
+        catalog
+            .layers
+            .sort_by_cached_key(|layer| (layer.manifest.state_stamp(), layer.label.clone()));
+        let merged: BTreeSet<String> = catalog.merged_labels().map(str::to_owned).collect();
+        for unfinished in &mut catalog.unfinished {
+            unfinished.was_merged = merged.contains(unfinished.label.as_str());
+        }
+        catalog
+            .unfinished
+            .sort_by(|a, b| order(&a.label).cmp(&order(&b.label)));
+        catalog
+            .damaged
+            .sort_by(|a, b| order(&a.0).cmp(&order(&b.0)));
+        Ok(catalog)
+    }
+
+    /// Labels of layers that were merged into others. None of them is ever given to a new layer.
+    fn merged_labels(&self) -> impl Iterator<Item = &str> {
+        let layers = self.layers.iter();
+        layers.flat_map(|layer| {
+            let manifest = &layer.manifest;
+            let named = manifest.inputs.iter().chain(&manifest.replaces);
+            named.map(|layer| layer.label.as_str())
+        })
+    }
+
+    /// The layer of that label.
+    ///
+    /// # Errors
+    /// `NotFound`, or why the layer cannot be used.
+    pub fn layer(&self, label: &Label) -> Result<&Layer> {
+        if let Some(layer) = self.layers.iter().find(|layer| layer.label == *label) {
+            return Ok(layer);
+        }
+        if let Some((_, error)) = self.damaged.iter().find(|(damaged, _)| damaged == label) {
+            return Err(Error::new(error.kind(), error.to_string())
+                .while_doing(format!("could not use layer {label}")));
+        }
+        let replaces = |layer: &&Layer| {
+            let mut replaced = layer.manifest.replaces.iter();
+            replaced.any(|replaced| replaced.label == label.as_str())
+        };
+        if let Some(merged) = self.layers.iter().rev().find(replaces) {
+            return Err(Error::new(
+                Kind::NotFound,
+                format!("layer {label} was merged into {}", merged.label),
+            )
+            .hint(format!("{} has its state", merged.label)));
+        }
+        let unfinished = self
+            .unfinished
+            .iter()
+            .any(|unfinished| unfinished.label == *label);
+        let why = if unfinished {
+            "was never finished"
+        } else if self.abandoned.contains(label) {
+            "was never finished, or was removed"
+        } else {
+            "does not exist"
+        };
+        Err(Error::new(Kind::NotFound, format!("layer {label} {why}"))
+            .hint("\"pgstrata info\" lists the layers"))
+    }
+
+    /// The layer and all it stands on, newest first.
+    ///
+    /// # Errors
+    /// When a layer of the chain is missing, damaged, or not the one its child was made on.
+    pub fn chain(&self, label: &Label) -> Result<Vec<&Layer>> {
+        let broken =
+            |error: Error| error.while_doing(format!("the chain of layer {label} is broken"));
+        let mut child = self.layer(label)?;
+        let mut chain = vec![child];
+        while let Some(parent) = &child.manifest.parent {
+            let layer = self.parent_of(child, parent).map_err(broken)?;
+            if chain.iter().any(|seen| seen.label == layer.label) {
+                let complaint = format!("{} stands on itself", layer.label);
+                return Err(broken(Error::new(Kind::Damaged, complaint)));
+            }
+            chain.push(layer);
+            child = layer;
+        }
+        Ok(chain)
+    }
+}
+
+impl Catalog {
+    /// The layer that `child` stands on: the one it names, or one merged out of that and those below, which is
+    /// preferred because it makes the chain shorter.
+    fn parent_of(&self, child: &Layer, parent: &ParentRef) -> Result<&Layer> {
+        if let Some(found) = self.standing_for(parent) {
+            return Ok(found);
+        }
+        let label = Label::parse(&parent.label).ok_or_else(|| {
+            let what = format!("\"{}\" is not the label of a layer", parent.label);
+            Error::new(Kind::Damaged, what)
+        })?;
+        self.layer(&label)?;
+        Err(Error::new(
+            Kind::Damaged,
+            format!(
+                "the manifest of {label} is not the one {} was made on",
+                child.label
+            ),
+        ))
+    }
+
+    /// The layer on which who names `parent` stands, if there is one.
+    #[must_use]
+    pub fn standing_for<'a>(&'a self, parent: &ParentRef) -> Option<&'a Layer> {
+        let stands = |layer: &&Layer| layer.manifest.stands_for(&layer.manifest_digest, parent);
+        self.layers.iter().rfind(stands)
+    }
+
+    /// Those of `unwanted`, newest first, that can be removed in this order while every other layer keeps a parent.
+    #[must_use]
+    pub fn removable(&self, unwanted: &[Label]) -> Vec<Label> {
+        self.removable_beside(unwanted, &BTreeSet::new())
+    }
+
+    /// The same while others remove `leaving`, or may: nobody can stand on those instead.
+    pub(crate) fn removable_beside(
+        &self,
+        unwanted: &[Label],
+        leaving: &BTreeSet<ParentRef>,
+    ) -> Vec<Label> {
+        let mut gone: Vec<Label> = Vec::new();
+        for layer in self.layers.iter().rev() {
+            if !unwanted.contains(&layer.label) {
+                continue;
+            }
+            let left = |other: &&Layer| other.label != layer.label && !gone.contains(&other.label);
+            let stays = |other: &&Layer| !leaving.contains(&other.reference());
+            let needed = self.layers.iter().filter(left).any(|child| {
+                child.manifest.parent.as_ref().is_some_and(|parent| {
+                    let stands = |on: &Layer| on.manifest.stands_for(&on.manifest_digest, parent);
+                    let mut others = self.layers.iter().filter(left).filter(stays);
+                    stands(layer) && !others.any(stands)
+                })
+            });
+            if !needed {
+                gone.push(layer.label.clone());
+            }
+        }
+        gone
+    }
+}
+
+/// Layers in the order they were made.
+fn order(label: &Label) -> (&str, &str) {
+    (label.own_stamp(), label.as_str())
+}
+
+async fn look(cluster: &ClusterRepository, label: Label) -> Result<Found> {
+    match cluster
+        .repository
+        .get(&cluster.name.manifest_key(&label))
+        .await
+    {
+        Ok(object) if abandoned::is_one(&object) => {
+            let decoded = abandoned::decode(&object).map_err(Error::from);
+            let complaint = match decoded {
+                Ok(record) if record.label == label.as_str() => None,
+                Ok(record) => {
+                    let what = format!("the record in its place is that of {}", record.label);
+                    Some(Error::new(Kind::Damaged, what))
+                }
+                Err(error) => Some(error),
+            };
+            match complaint {
+                Some(error) => Ok(Found::Damaged(label, error)),
+                None => given_up(cluster, label).await,
+            }
+        }
+        Ok(object) => Ok(match read(&label, &object) {
+            Ok(layer) => Found::Layer(Box::new(layer)),
+            Err(error) => Found::Damaged(label, error),
+        }),
+        Err(error) if error.kind() == Kind::NotFound => {
+            unfinished(cluster, label).await.map(Found::Unfinished)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A label of which there will be no layer: unfinished as long as objects are left.
+async fn given_up(cluster: &ClusterRepository, label: Label) -> Result<Found> {
+    let mut unfinished = unfinished(cluster, label).await?;
+    unfinished.abandoned = true;
+    Ok(match unfinished.object_count {
+        0 => Found::Abandoned(unfinished.label),
+        _ => Found::Unfinished(unfinished),
+    })
+}
+
+fn read(label: &Label, object: &[u8]) -> Result<Layer> {
+    let manifest = manifest::decode(object)?;
+    if manifest.label != label.as_str() {
+        return Err(Error::new(
+            Kind::Damaged,
+            format!("manifest is that of layer {}", manifest.label),
+        ));
+    }
+    Ok(Layer {
+        label: label.clone(),
+        manifest,
+        manifest_digest: manifest::digest(object),
+    })
+}
+
+async fn unfinished(cluster: &ClusterRepository, label: Label) -> Result<Unfinished> {
+    let (record, committed) = (
+        cluster.name.manifest_key(&label),
+        cluster.name.committed_key(&label),
+    );
+    let mut objects = cluster
+        .repository
+        .list(&cluster.name.layer_prefix(&label))
+        .await?;
+    objects.retain(|object| object.key != record);
+    let claim = match cluster
+        .repository
+        .get(&cluster.name.claim_key(&label))
+        .await
+    {
+        Ok(bytes) => claim::decode(&bytes).ok(),
+        Err(error) if error.kind() == Kind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    Ok(Unfinished {
+        claim,
+        object_count: objects.len(),
+        size_bytes: objects.iter().map(|object| object.size_bytes).sum(),
+        modified: objects.iter().map(|object| object.modified).max(),
+        was_committed: objects.iter().any(|object| object.key == committed),
+        abandoned: false,
+        was_merged: false,
+        label,
+    })
+}

@@ -1,0 +1,132 @@
+//! A layer that this process is making: claimed, kept alive, then committed or cleared away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_layer::claim::{self, ClaimRecord};
+use pgstrata_layer::label::Label;
+
+use super::abandon;
+use super::label::{LayerPlan, claim};
+use super::lease::{BEAT_EVERY, Beats, Heartbeat};
+use super::presence::{WRITTEN_BY, commit_layer, hex, host_name};
+use super::remove::remove_own;
+use super::{Catalog, Layer};
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Result};
+
+/// A layer of which this process has claimed the label. Gives signs of life until it ends.
+#[derive(Debug)]
+pub struct NewLayer {
+    cluster: ClusterRepository,
+    label: Label,
+    id: [u8; 16],
+    heart: Heartbeat,
+    /// Its manifest was sent, and may be there or not.
+    may_exist: AtomicBool,
+}
+
+impl NewLayer {
+    /// Claims a label for a layer as `plan` has it. Should the layer be given up by somebody, `lost` is told so, once:
+    /// the commit would fail.
+    ///
+    /// # Errors
+    /// When the repository cannot be written.
+    pub async fn begin(
+        cluster: &ClusterRepository,
+        catalog: &Catalog,
+        plan: LayerPlan<'_>,
+        started_at: Timestamp,
+        lost: impl Fn(Error) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let id: [u8; 16] = rand::random();
+        let mut record = ClaimRecord {
+            label: String::new(),
+            layer_id: hex(&id),
+            host: host_name(),
+            pid: std::process::id(),
+            started_at,
+            written_by: WRITTEN_BY.to_owned(),
+        };
+        let label = claim(cluster, catalog, plan, record.clone()).await?;
+        label.as_str().clone_into(&mut record.label);
+        Ok(Self {
+            heart: keep_alive(cluster, &label, &record, lost),
+            cluster: cluster.clone(),
+            label,
+            id,
+            may_exist: AtomicBool::new(false),
+        })
+    }
+
+    /// The label that was claimed.
+    #[must_use]
+    pub fn label(&self) -> &Label {
+        &self.label
+    }
+
+    /// What its packs and its index have in their headers.
+    #[must_use]
+    pub fn id(&self) -> [u8; 16] {
+        self.id
+    }
+
+    /// Makes the layer exist, on `chain`, newest layer first; see [`commit_layer`].
+    ///
+    /// # Errors
+    /// `Refused` when it was given up, or what it stands on has gone; when the repository cannot be read or written.
+    pub async fn commit(&self, chain: &[Arc<Layer>], manifest: Vec<u8>) -> Result<()> {
+        let committed = commit_layer(&self.cluster, &self.label, chain, manifest).await;
+        committed.map_err(|not| {
+            self.may_exist.store(not.may_exist, Ordering::Relaxed);
+            not.error
+        })
+    }
+
+    /// The end of the act, well or not. What a failed one has stored is removed as far as the repository lets us, the
+    /// claim last; unless it is not known whether the layer exists.
+    pub async fn end<T>(self, outcome: &Result<T>) {
+        let beats = self.heart.stop().await;
+        let label = &self.label;
+        if outcome.is_ok() {
+            beats.remove().await;
+        } else if self.may_exist.load(Ordering::Relaxed) {
+            // The manifest may have been created, or may yet be, although we were told otherwise.
+            tracing::warn!(%label, "it is not known whether the layer was committed: see info");
+        } else if let Err(error) = remove_own(&self.cluster, label).await {
+            tracing::warn!(%label, %error, "could not remove what was stored of a layer that failed: it is harmless, and listed by info");
+        }
+    }
+}
+
+/// Signs of life of who makes the layer that `record` claims.
+fn keep_alive(
+    cluster: &ClusterRepository,
+    label: &Label,
+    record: &ClaimRecord,
+    lost: impl Fn(Error) + Send + Sync + 'static,
+) -> Heartbeat {
+    let (name, own_label) = (cluster.name.clone(), label.clone());
+    let beats = Beats {
+        repository: cluster.repository.clone(),
+        key: Box::new(move |number| name.beat_key(&own_label, number)),
+        body: Bytes::from(claim::encode(record)),
+        every: BEAT_EVERY,
+        count: AtomicU32::new(0),
+    };
+    let (repository, key) = (cluster.repository.clone(), cluster.name.manifest_key(label));
+    let (label, lost) = (label.clone(), Arc::new(lost));
+    Heartbeat::start(beats, move || {
+        let (repository, key) = (repository.clone(), key.clone());
+        let (label, lost) = (label.clone(), Arc::clone(&lost));
+        async move {
+            let found = repository.get(&key).await.ok();
+            let how = found.and_then(|object| abandon::describe(&object));
+            let Some(how) = how else { return false };
+            lost(abandon::given_up(&label, &how));
+            true
+        }
+    })
+}

@@ -1,0 +1,319 @@
+//! Making a layer exist: what it is made of, and what it stands on, is looked at once more.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use pgstrata_layer::claim;
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::{self, Manifest};
+use pgstrata_pgdata::lsn::Lsn;
+
+use super::abandon::{self, Fate};
+use super::removal::{self, Leaving};
+use super::{Catalog, FETCH_AT_ONCE, Layer};
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Kind, Result};
+
+/// This host's name, as claims have it. For people alone.
+pub fn host_name() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
+/// Program and version, as objects record them.
+pub const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
+
+/// Lower-case hexadecimal, as manifests and claims have layer ids.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Why a layer was not committed.
+#[derive(Debug)]
+pub struct NotCommitted {
+    /// What went wrong.
+    pub error: Error,
+    /// It is not known whether the layer exists, or will.
+    pub may_exist: bool,
+}
+
+/// Before its manifest was sent, or when it is known that the manifest will never be there.
+impl From<Error> for NotCommitted {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            may_exist: false,
+        }
+    }
+}
+
+impl From<NotCommitted> for Error {
+    fn from(not: NotCommitted) -> Self {
+        not.error
+    }
+}
+
+/// Makes a layer exist whose label has been claimed, unless an object of it is not there, or a layer of `chain`, newest
+/// first, has been removed or is about to be.
+///
+/// # Errors
+/// `Refused` then; when the repository cannot be read or written.
+pub async fn commit_layer(
+    cluster: &ClusterRepository,
+    label: &Label,
+    chain: &[Arc<Layer>],
+    object: Vec<u8>,
+) -> std::result::Result<(), NotCommitted> {
+    // What we could not read back must not be written.
+    let manifest = manifest::decode(&object).map_err(Error::from)?;
+    let (claim, leaving) = futures::try_join!(
+        check_own(cluster, label, &manifest),
+        check_stays(cluster, chain)
+    )?;
+    check_wal(&leaving, manifest.start_lsn)?;
+    let key = cluster.name.manifest_key(label);
+    let object = Bytes::from(object);
+    if let Err(error) = cluster.repository.create(&key, object.clone()).await {
+        let committed = settle(cluster, label, &object).await;
+        match committed {
+            Ok(true) => tracing::warn!(%label, %error, "the layer was committed all the same"),
+            Ok(false) => {
+                let error = match cluster.repository.get(&key).await {
+                    Ok(found) if error.kind() == Kind::AlreadyExists => {
+                        let how = abandon::describe(&found);
+                        abandon::given_up(label, &how.unwrap_or_else(|| error.to_string()))
+                    }
+                    _ => error,
+                };
+                return Err(error.into());
+            }
+            Err(unknown) => {
+                tracing::debug!(%label, error = %unknown, "what became of the manifest is not known");
+                return Err(NotCommitted {
+                    error,
+                    may_exist: true,
+                });
+            }
+        }
+    }
+    // From here on nobody creates the manifest again: who removes the layer need not leave a record.
+    if let Err(error) = cluster
+        .repository
+        .create(&cluster.name.committed_key(label), claim)
+        .await
+    {
+        tracing::debug!(%label, %error, "could not note that the layer is committed: that does no harm");
+    }
+    Ok(())
+}
+
+/// After a manifest could not be created, or was and its answer was lost: true when it is there, false when it never
+/// will be.
+async fn settle(cluster: &ClusterRepository, label: &Label, object: &Bytes) -> Result<bool> {
+    if abandon::abandon(cluster, label).await? == Fate::Abandoned {
+        return Ok(false);
+    }
+    let key = cluster.name.manifest_key(label);
+    if cluster.repository.get(&key).await? != *object {
+        let what = format!("\"{key}\" is not the manifest that was to be created");
+        return Err(Error::new(Kind::Damaged, what));
+    }
+    cluster.repository.make_durable(&key).await?;
+    Ok(true)
+}
+
+/// Refuses when the claim is not there or not ours, or an object that the manifest names is not there in its length.
+/// Answers the claim.
+async fn check_own(
+    cluster: &ClusterRepository,
+    label: &Label,
+    manifest: &Manifest,
+) -> Result<Bytes> {
+    let (key, prefix) = (
+        cluster.name.claim_key(label),
+        cluster.name.layer_prefix(label),
+    );
+    let (claim, objects) = futures::join!(
+        cluster.repository.get(&key),
+        cluster.repository.list(&prefix)
+    );
+    let claim = match claim {
+        Ok(claim) => claim,
+        Err(error) if error.kind() == Kind::NotFound => {
+            return Err(abandon::given_up(label, "its claim is gone"));
+        }
+        Err(error) => return Err(error),
+    };
+    let id = claim::decode(&claim)
+        .map_err(|error| Error::from(error).while_doing(format!("could not read \"{key}\"")))?
+        .layer_id;
+    if id != manifest.layer_id {
+        return Err(abandon::given_up(label, "its claim is another's"));
+    }
+    let objects = objects?;
+    let sizes: BTreeMap<&str, u64> = objects
+        .iter()
+        .map(|object| (object.key.as_str(), object.size_bytes))
+        .collect();
+    match missing(&cluster.name, label, manifest, &sizes) {
+        None => Ok(claim),
+        Some(what) => Err(abandon::given_up(label, &what)),
+    }
+}
+
+/// What of the layer's objects is not as its manifest says. Pure.
+fn missing(
+    cluster: &ClusterName,
+    label: &Label,
+    manifest: &Manifest,
+    sizes: &BTreeMap<&str, u64>,
+) -> Option<String> {
+    let mut pack_bytes = 0;
+    for number in 0..manifest.pack_count {
+        let key = cluster.pack_key(label, number);
+        match sizes.get(key.as_str()) {
+            Some(size) => pack_bytes += size,
+            None => return Some(format!("\"{key}\" is not there")),
+        }
+    }
+    if pack_bytes != manifest.pack_bytes {
+        return Some(format!(
+            "its packs have {pack_bytes} bytes, expected {}",
+            manifest.pack_bytes
+        ));
+    }
+    for (number, part) in (0..).zip(&manifest.index) {
+        let index = (cluster.index_key(label, number), part.index_bytes);
+        let digest = (cluster.digest_key(label, number), part.digest_bytes);
+        for (key, expected) in [index, digest] {
+            match sizes.get(key.as_str()) {
+                Some(&size) if size == expected => {}
+                Some(size) => {
+                    return Some(format!("\"{key}\" has {size} bytes, expected {expected}"));
+                }
+                None => return Some(format!("\"{key}\" is not there")),
+            }
+        }
+    }
+    None
+}
+
+/// Refuses when a layer of `chain`, newest first, has been removed or is about to be, unless a merged one has taken its
+/// place. Whoever calls it has claimed the label of the layer that is to stand on them. Answers what else is going.
+///
+/// # Errors
+/// `Refused` then; when the repository cannot be read.
+pub async fn check_stays(cluster: &ClusterRepository, chain: &[Arc<Layer>]) -> Result<Leaving> {
+    let leaving = removal::leaving(cluster).await?;
+    let Some(newest) = chain.first() else {
+        return Ok(leaving);
+    };
+    let stays = |layer: &Layer| !leaving.layers.contains(&layer.reference());
+    // Read, not looked up: a record that it is gone may have its place.
+    let looking = chain.iter().map(|layer| async {
+        let object = match cluster
+            .repository
+            .get(&cluster.name.manifest_key(&layer.label))
+            .await
+        {
+            Ok(object) => object,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        Ok::<bool, Error>(manifest::digest(&object) == layer.manifest_digest && stays(layer))
+    });
+    let there: Vec<bool> = futures::stream::iter(looking)
+        .buffer_unordered(FETCH_AT_ONCE)
+        .try_collect()
+        .await?;
+    if there.iter().all(|there| *there) {
+        return Ok(leaving);
+    }
+    let mut catalog = Catalog::load(cluster).await?;
+    catalog.layers.retain(stays);
+    let parent = newest.reference();
+    let standing = catalog.standing_for(&parent);
+    match standing.is_some_and(|layer| catalog.chain(&layer.label).is_ok()) {
+        true => Ok(leaving),
+        false => Err(Error::new(
+            Kind::Refused,
+            format!(
+                "layer {} or one that it stands on was removed in the meantime",
+                newest.label
+            ),
+        )
+        .hint("start again")),
+    }
+}
+
+/// Refuses when WAL of a layer that starts there is going away. `leaving` is to be of the time of the claim: whoever
+/// has looked before it did not know that the layer would be.
+///
+/// # Errors
+/// `Refused` then.
+pub fn check_wal(leaving: &Leaving, start_lsn: Lsn) -> Result<()> {
+    match leaving.wal_before {
+        Some(before) if start_lsn < before => Err(Error::new(
+            Kind::Refused,
+            format!("WAL before {before} is being removed, and the layer starts at {start_lsn}"),
+        )
+        .hint("start again, when the server has come further")),
+        _ => Ok(()),
+    }
+}
+
+/// Those of `layers` whose manifest is not there any more: they were removed since they were listed.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub async fn removed_since(
+    cluster: &ClusterRepository,
+    layers: &[Arc<Layer>],
+) -> Result<Vec<Label>> {
+    let looking = layers.iter().map(|layer| async move {
+        match cluster
+            .repository
+            .get(&cluster.name.manifest_key(&layer.label))
+            .await
+        {
+            Ok(object) => Ok((manifest::digest(&object) != layer.manifest_digest).then_some(layer)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(Some(layer)),
+            Err(error) => Err(error),
+        }
+    });
+    let found: Vec<Option<&Arc<Layer>>> = futures::stream::iter(looking)
+        .buffered(FETCH_AT_ONCE)
+        .try_collect()
+        .await?;
+    Ok(found
+        .into_iter()
+        .flatten()
+        .map(|l| l.label.clone())
+        .collect())
+}
+
+/// What kept an act from reading `layers`: what it says, or that somebody has removed one of them meanwhile. An object
+/// that is missing then is no damage.
+pub async fn unless_removed(
+    cluster: &ClusterRepository,
+    layers: &[Arc<Layer>],
+    error: Error,
+) -> Error {
+    if !matches!(error.kind(), Kind::Damaged | Kind::NotFound) {
+        return error;
+    }
+    let gone = removed_since(cluster, layers).await;
+    let Some(label) = gone.ok().and_then(|gone| gone.into_iter().next()) else {
+        return error;
+    };
+    tracing::debug!(%label, %error, "a layer has gone meanwhile");
+    Error::new(
+        Kind::Busy,
+        format!("layer {label} was removed by an expiry or a merge while it was read"),
+    )
+    .hint("run it again")
+}

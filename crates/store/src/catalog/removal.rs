@@ -1,0 +1,449 @@
+//! Removing layers while others make new ones, and others remove.
+//!
+//! A removal has two objects. The remover announces what it wants to remove, then looks who may be making a layer and
+//! which layers stand on which, then creates the verdict: what goes. Who makes a layer has claimed its label; then, and
+//! again before its manifest, it withdraws every removal that has no verdict yet, by creating an empty one, and stands on
+//! nothing that a verdict names.
+//!
+//! So of a remover that has not decided and a writer that has looked, one loses: the verdict is created once. A
+//! claim that the remover did not see was made after its look, and so its maker finds the announcement. A claim that it
+//! saw is young, and nothing goes; or it is fenced, and its maker cannot commit. However long either is stopped between
+//! two steps, its next one fails. ADR 19 has the whole argument.
+//!
+//! What a verdict names goes, and whoever finds it completes it: doing so twice is harmless, because labels are not
+//! used again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::ParentRef;
+use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord};
+use pgstrata_pgdata::lsn::Lsn;
+
+use super::abandon::{Fate, close};
+use super::lease::{LEASE, StoreTime, at_work};
+use super::presence::{WRITTEN_BY, hex, host_name};
+use super::remove::remove_layer;
+use super::restoring::{self, InUse};
+use super::{Catalog, Layer, old_wal};
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Kind, Result};
+
+/// Attempts that are committed while we look are looked at again; each time one has ended.
+const LOOKS: u32 = 100;
+
+/// What became of a removal.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// Layers that are gone, newest first.
+    pub labels: Vec<Label>,
+    /// Why nothing was removed.
+    pub notes: Vec<String>,
+    /// Why some were not.
+    pub remarks: Vec<String>,
+}
+
+/// What must hold for a removal.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms<'a> {
+    /// The layer that has what is kept of them: must be there, and stay.
+    pub instead: Option<&'a Label>,
+    /// Whether what a restore may need goes too.
+    pub ignore_restores: bool,
+    /// Whether WAL goes that no layer needs then.
+    pub wal: bool,
+}
+
+/// What a removal has decided on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Verdict {
+    layers: Vec<ParentRef>,
+    wal_before: Option<Lsn>,
+}
+
+impl Verdict {
+    /// Nothing goes: the removal is withdrawn.
+    fn is_empty(&self) -> bool {
+        self.layers.is_empty() && self.wal_before.is_none()
+    }
+}
+
+/// What is going away.
+#[derive(Clone, Debug, Default)]
+pub struct Leaving {
+    pub(super) layers: BTreeSet<ParentRef>,
+    /// Segments that end at or before this.
+    pub(super) wal_before: Option<Lsn>,
+}
+
+/// A removal that was found.
+struct Found {
+    id: String,
+    announced: Timestamp,
+    verdict: Option<Verdict>,
+}
+
+/// Removes those of `wanted` that no other layer needs, unless somebody is making a layer. What others had decided to
+/// remove goes first.
+///
+/// # Errors
+/// When the repository cannot be read or written.
+pub async fn remove_layers(
+    cluster: &ClusterRepository,
+    wanted: &[Arc<Layer>],
+    terms: Terms<'_>,
+) -> Result<Removed> {
+    if wanted.is_empty() && !terms.wal {
+        return Ok(Removed::default());
+    }
+    let mut gone = complete_removals(cluster).await?;
+    let removal = Removal::announce(cluster, wanted).await?;
+    let (mut removed, verdict) = match removal.look(wanted, terms).await {
+        Ok(seen) => seen,
+        Err(error) => {
+            removal.withdraw().await;
+            return Err(error);
+        }
+    };
+    if verdict.is_empty() {
+        removal.withdraw().await;
+    } else if removal.decide(&verdict).await? {
+        execute(cluster, &verdict).await?;
+        removal.forget().await?;
+        removed.labels = labels(&verdict);
+    } else {
+        removal.withdraw().await;
+        let note = "a layer has been begun or finished meanwhile, and may stand on what was to go: nothing is removed";
+        removed.notes.push(note.to_owned());
+    }
+    gone.retain(|label| wanted.iter().any(|layer| layer.label == *label));
+    gone.append(&mut removed.labels);
+    removed.labels = gone;
+    Ok(removed)
+}
+
+/// Our own removal, announced.
+struct Removal<'a> {
+    cluster: &'a ClusterRepository,
+    id: String,
+}
+
+impl<'a> Removal<'a> {
+    async fn announce(cluster: &'a ClusterRepository, wanted: &[Arc<Layer>]) -> Result<Self> {
+        let record = RemovalRecord {
+            layers: wanted.iter().map(|layer| layer.reference()).collect(),
+            host: host_name(),
+            pid: std::process::id(),
+            started_at: Timestamp::now(),
+            written_by: WRITTEN_BY.to_owned(),
+        };
+        let id = hex(&rand::random::<[u8; 16]>());
+        let body = Bytes::from(removal::encode(&record));
+        cluster
+            .repository
+            .create(&cluster.name.removal_key(&id), body)
+            .await?;
+        Ok(Self { cluster, id })
+    }
+
+    /// What can go, and what there is to say. Others' removals are read before the layers: one that has ended since
+    /// shows in the layers.
+    async fn look(&self, wanted: &[Arc<Layer>], terms: Terms<'_>) -> Result<(Removed, Verdict)> {
+        let cluster = &self.cluster;
+        let now = StoreTime::ask(cluster).await?;
+        let restores = match terms.ignore_restores {
+            true => Vec::new(),
+            false => restoring::in_use(cluster, now).await?,
+        };
+        for _ in 0..LOOKS {
+            let leaving = self.others().await?;
+            let catalog = Catalog::load(cluster).await?;
+            let mut notes = at_work(&catalog, now);
+            notes.extend(not_known(&catalog));
+            if !notes.is_empty() {
+                let removed = Removed {
+                    notes,
+                    ..Removed::default()
+                };
+                return Ok((removed, Verdict::default()));
+            }
+            if self.fence(&catalog).await? {
+                return what_goes(&catalog, wanted, terms, &leaving, &restores);
+            }
+        }
+        let what = "layers are finished faster than they can be looked at";
+        Err(Error::new(Kind::Busy, what).hint("run it again"))
+    }
+
+    /// Makes sure that nothing comes of any unfinished attempt; false when one of them has been committed.
+    async fn fence(&self, catalog: &Catalog) -> Result<bool> {
+        for unfinished in &catalog.unfinished {
+            let label = &unfinished.label;
+            if !unfinished.abandoned && close(self.cluster, label).await? == Fate::Committed {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The layers that others have decided to remove, or may.
+    async fn others(&self) -> Result<BTreeSet<ParentRef>> {
+        let mut leaving = BTreeSet::new();
+        for found in load(self.cluster).await? {
+            match found.verdict {
+                _ if found.id == self.id => {}
+                Some(verdict) => leaving.extend(verdict.layers),
+                None => leaving.extend(self.wanted_by(&found.id).await?),
+            }
+        }
+        Ok(leaving)
+    }
+
+    /// What another removal has announced; nothing when it has ended.
+    async fn wanted_by(&self, id: &str) -> Result<Vec<ParentRef>> {
+        let key = self.cluster.name.removal_key(id);
+        match self.cluster.repository.get(&key).await {
+            Ok(object) => {
+                let wanted = removal::decode(&object);
+                Ok(wanted
+                    .map_err(|error| unreadable(error.into(), &key))?
+                    .layers)
+            }
+            Err(error) if error.kind() == Kind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates the verdict; false when somebody has withdrawn the removal.
+    async fn decide(&self, verdict: &Verdict) -> Result<bool> {
+        let decided = decide(self.cluster, &self.id, verdict).await?;
+        Ok(decided.is_none())
+    }
+
+    /// Takes a removal back of which we have not created the verdict, and never will.
+    async fn withdraw(&self) {
+        if let Err(error) = self.forget().await {
+            tracing::warn!(%error, "could not take back the record of a removal: the next expiry does");
+        }
+    }
+
+    /// When all that it names is gone, or it is withdrawn.
+    async fn forget(&self) -> Result<()> {
+        forget(self.cluster, &self.id).await
+    }
+}
+
+/// Why nothing can be removed: what a damaged manifest stands on is not known.
+pub fn not_known(catalog: &Catalog) -> Vec<String> {
+    let damaged = catalog.damaged.iter();
+    damaged
+        .map(|(label, error)| {
+            format!(
+                "nothing is removed, because it is not known what layer {label} stands on: {error}"
+            )
+        })
+        .collect()
+}
+
+/// Pure: what of `wanted` goes.
+fn what_goes(
+    catalog: &Catalog,
+    wanted: &[Arc<Layer>],
+    terms: Terms<'_>,
+    leaving: &BTreeSet<ParentRef>,
+    restores: &[InUse],
+) -> Result<(Removed, Verdict)> {
+    let mut removed = Removed::default();
+    if let Some(instead) = terms.instead
+        && leaving.contains(&catalog.layer(instead)?.reference())
+    {
+        let note =
+            format!("layer {instead} is being removed by another process: nothing is removed");
+        removed.notes.push(note);
+        return Ok((removed, Verdict::default()));
+    }
+    let mut unwanted = Vec::new();
+    for layer in &catalog.layers {
+        let reference = layer.reference();
+        if !wanted.iter().any(|wanted| wanted.reference() == reference) {
+            continue;
+        }
+        match restores.iter().find(|found| found.needs(&reference)) {
+            Some(found) => {
+                removed
+                    .remarks
+                    .push(format!("layer {} stays: {}", layer.label, found.describe()))
+            }
+            None => unwanted.push(layer.label.clone()),
+        }
+    }
+    let labels = catalog.removable_beside(&unwanted, leaving);
+    let references = labels
+        .iter()
+        .map(|label| Ok(catalog.layer(label)?.reference()));
+    let verdict = Verdict {
+        layers: references.collect::<Result<_>>()?,
+        wal_before: match terms.wal {
+            true => old_wal::before(catalog, &labels, restores),
+            false => None,
+        },
+    };
+    Ok((removed, verdict))
+}
+
+/// Completes what others have decided to remove, and withdraws what they have announced long ago and not decided.
+/// Answers what went.
+///
+/// # Errors
+/// When the repository cannot be read or written.
+pub async fn complete_removals(cluster: &ClusterRepository) -> Result<Vec<Label>> {
+    let found = load(cluster).await?;
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    let now = StoreTime::ask(cluster).await?;
+    let mut gone = Vec::new();
+    for found in found {
+        let verdict = match found.verdict {
+            Some(verdict) => verdict,
+            None if now.since(found.announced) <= LEASE => continue,
+            None => decide(cluster, &found.id, &Verdict::default())
+                .await?
+                .unwrap_or_default(),
+        };
+        if verdict.is_empty() {
+            // The verdict stays: its remover may only have been stopped, and must find it.
+            cluster
+                .repository
+                .delete(&cluster.name.removal_key(&found.id))
+                .await?;
+            continue;
+        }
+        tracing::info!(removal = found.id, since = %found.announced, "completing what an expiry or a merge began to remove");
+        execute(cluster, &verdict).await?;
+        forget(cluster, &found.id).await?;
+        gone.extend(labels(&verdict));
+    }
+    Ok(gone)
+}
+
+/// What somebody has decided to remove; nobody will decide on anything else after this, but who sees our claim.
+/// To be called by who has claimed a label.
+///
+/// # Errors
+/// When the repository cannot be read or written.
+pub(super) async fn leaving(cluster: &ClusterRepository) -> Result<Leaving> {
+    let mut leaving = Leaving::default();
+    for found in load(cluster).await? {
+        let verdict = match found.verdict {
+            Some(verdict) => verdict,
+            None => decide(cluster, &found.id, &Verdict::default())
+                .await?
+                .unwrap_or_default(),
+        };
+        leaving.layers.extend(verdict.layers);
+        leaving.wal_before = leaving.wal_before.max(verdict.wal_before);
+    }
+    Ok(leaving)
+}
+
+/// Creates the verdict of a removal: what goes, or nothing. `None` when it is that; otherwise what somebody else has
+/// decided before.
+async fn decide(
+    cluster: &ClusterRepository,
+    id: &str,
+    verdict: &Verdict,
+) -> Result<Option<Verdict>> {
+    let record = VerdictRecord {
+        layers: verdict.layers.clone(),
+        wal_before: verdict.wal_before,
+        host: host_name(),
+        pid: std::process::id(),
+        decided_at: Timestamp::now(),
+        written_by: WRITTEN_BY.to_owned(),
+    };
+    let key = cluster.name.verdict_key(id);
+    let body = Bytes::from(removal::encode_verdict(&record));
+    match cluster.repository.create(&key, body).await {
+        Ok(()) => Ok(None),
+        Err(error) if error.kind() == Kind::AlreadyExists => {
+            let found = verdict_of(cluster, id).await?;
+            Ok(Some(found.unwrap_or_default()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The verdict of a removal, if there is one. One that has been completed meanwhile is gone.
+async fn verdict_of(cluster: &ClusterRepository, id: &str) -> Result<Option<Verdict>> {
+    let key = cluster.name.verdict_key(id);
+    match cluster.repository.get(&key).await {
+        Ok(object) => {
+            let decoded = removal::decode_verdict(&object);
+            let record = decoded.map_err(|error| unreadable(error.into(), &key))?;
+            Ok(Some(Verdict {
+                layers: record.layers,
+                wal_before: record.wal_before,
+            }))
+        }
+        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn unreadable(error: Error, key: &str) -> Error {
+    error
+        .while_doing(format!("could not read \"{key}\""))
+        .hint("when no expiry and no merge runs anywhere, this object can be deleted")
+}
+
+/// All removals that are announced. One whose announcement is gone has ended.
+async fn load(cluster: &ClusterRepository) -> Result<Vec<Found>> {
+    let prefix = cluster.name.removals_prefix();
+    let mut found = Vec::new();
+    for object in cluster.repository.list(&prefix).await? {
+        let rest = object.key[prefix.len()..].trim_start_matches('/');
+        if let Some((id, "wanted")) = rest.split_once('/') {
+            found.push(Found {
+                id: id.to_owned(),
+                announced: object.modified,
+                verdict: verdict_of(cluster, id).await?,
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// Removes what a verdict names, in its order.
+async fn execute(cluster: &ClusterRepository, verdict: &Verdict) -> Result<()> {
+    for layer in &verdict.layers {
+        remove_layer(cluster, layer).await?;
+    }
+    match verdict.wal_before {
+        Some(before) => old_wal::remove(cluster, before).await,
+        None => Ok(()),
+    }
+}
+
+/// The announcement first: a verdict alone means nothing to anybody but the remover.
+async fn forget(cluster: &ClusterRepository, id: &str) -> Result<()> {
+    cluster
+        .repository
+        .delete(&cluster.name.removal_key(id))
+        .await?;
+    cluster
+        .repository
+        .delete(&cluster.name.verdict_key(id))
+        .await
+}
+
+fn labels(verdict: &Verdict) -> Vec<Label> {
+    let parsed = verdict
+        .layers
+        .iter()
+        .filter_map(|layer| Label::parse(&layer.label));
+    parsed.collect()
+}

@@ -1,0 +1,185 @@
+//! Restores that are going on, as the repository knows them: which layers and WAL somebody needs.
+//!
+//! A restore says at its start what it needs, and gives a sign of life every hour while it copies. Nothing tells when
+//! recovery has ended, so what it needs is kept for a day after the last sign; then the record is forgotten.
+
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use pgstrata_layer::manifest::ParentRef;
+use pgstrata_layer::restoring::{self, RestoreRecord};
+use pgstrata_pgdata::lsn::Lsn;
+
+use super::hex;
+use super::lease::{Beats, Heartbeat, StoreTime};
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Kind, Result};
+
+/// How long after its last sign of life a restore keeps what it needs: recovery of a day's WAL is done by then.
+pub const RESTORE_LEASE: SignedDuration = SignedDuration::from_hours(24);
+
+const BEAT_EVERY: Duration = Duration::from_secs(3600);
+
+/// A restore that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// Its id.
+    pub id: String,
+    /// What it needs.
+    pub record: RestoreRecord,
+    /// Since its last sign of life.
+    pub age: SignedDuration,
+}
+
+impl InUse {
+    /// Whether it reads that layer.
+    pub fn needs(&self, layer: &ParentRef) -> bool {
+        self.record.layers.contains(layer)
+    }
+
+    /// For people.
+    pub fn describe(&self) -> String {
+        let record = &self.record;
+        let minutes = self.age.as_mins().max(0);
+        format!(
+            "the restore to \"{}\" on \"{}\", begun at {}, may need it (last sign of life {} hours {} minutes ago; \
+             --ignore-restores removes it all the same)",
+            record.directory,
+            record.host,
+            record.started_at,
+            minutes / 60,
+            minutes % 60
+        )
+    }
+}
+
+/// Restores that may still need something, oldest first.
+///
+/// # Errors
+/// When the repository cannot be read, or a record of them is damaged.
+pub async fn in_use(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<InUse>> {
+    let found = find(cluster, now).await?;
+    Ok(found
+        .into_iter()
+        .filter(|found| found.age <= RESTORE_LEASE)
+        .collect())
+}
+
+/// Forgets restores that have given no sign of life for long.
+///
+/// # Errors
+/// When the repository cannot be read or written.
+pub async fn forget_old(cluster: &ClusterRepository, now: StoreTime) -> Result<()> {
+    for id in ids(cluster).await? {
+        if now.since(id.1) > RESTORE_LEASE {
+            forget(cluster, &id.0).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn forget(cluster: &ClusterRepository, id: &str) -> Result<()> {
+    let prefix = format!("{}/{id}", cluster.name.restores_prefix());
+    for object in cluster.repository.list(&prefix).await? {
+        cluster.repository.delete(&object.key).await?;
+    }
+    Ok(())
+}
+
+/// Each restore, and when the last of its objects was written.
+async fn ids(cluster: &ClusterRepository) -> Result<Vec<(String, Timestamp)>> {
+    let prefix = cluster.name.restores_prefix();
+    let mut ids: Vec<(String, Timestamp)> = Vec::new();
+    for object in cluster.repository.list(&prefix).await? {
+        let rest = object.key[prefix.len()..].trim_start_matches('/');
+        let Some((id, _)) = rest.split_once('/') else {
+            continue;
+        };
+        match ids.last_mut() {
+            Some((last, modified)) if last == id => *modified = object.modified.max(*modified),
+            _ => ids.push((id.to_owned(), object.modified)),
+        }
+    }
+    Ok(ids)
+}
+
+async fn find(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<InUse>> {
+    let mut found = Vec::new();
+    for (id, modified) in ids(cluster).await? {
+        let key = cluster.name.restore_key(&id);
+        let object = match cluster.repository.get(&key).await {
+            Ok(object) => object,
+            // Forgotten in the meantime, or a late sign of life alone.
+            Err(error) if error.kind() == Kind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let record = restoring::decode(&object).map_err(|error| {
+            Error::from(error)
+                .while_doing(format!("could not read \"{key}\""))
+                .hint("when no restore is going on, this object can be deleted")
+        })?;
+        found.push(InUse {
+            id,
+            record,
+            age: now.since(modified),
+        });
+    }
+    found.sort_by_key(|found| found.record.started_at);
+    Ok(found)
+}
+
+/// The oldest WAL that restores need.
+pub(super) fn wal_needed(restores: &[InUse]) -> Option<Lsn> {
+    restores.iter().map(|found| found.record.start_lsn).min()
+}
+
+/// Our own restore.
+#[derive(Debug)]
+pub struct Restoring {
+    cluster: ClusterRepository,
+    id: String,
+    heart: Heartbeat,
+}
+
+impl Restoring {
+    /// Says what a restore needs.
+    ///
+    /// # Errors
+    /// When the repository cannot be written; the restore can go on without.
+    pub async fn begin(cluster: &ClusterRepository, record: &RestoreRecord) -> Result<Self> {
+        let id = hex(&rand::random::<[u8; 16]>());
+        let body = Bytes::from(restoring::encode(record));
+        cluster
+            .repository
+            .create(&cluster.name.restore_key(&id), body.clone())
+            .await?;
+        let (name, beats_id) = (cluster.name.clone(), id.clone());
+        let beats = Beats {
+            repository: cluster.repository.clone(),
+            key: Box::new(move |number| name.restore_beat_key(&beats_id, number)),
+            body,
+            every: BEAT_EVERY,
+            count: AtomicU32::new(0),
+        };
+        Ok(Self {
+            cluster: cluster.clone(),
+            id,
+            heart: Heartbeat::start(beats, async || false),
+        })
+    }
+
+    /// The copy is there; recovery begins now, and may take its time.
+    pub async fn copied(self) {
+        self.heart.stop().await;
+    }
+
+    /// Nothing will be recovered.
+    pub async fn failed(self) {
+        self.heart.stop().await;
+        if let Err(error) = forget(&self.cluster, &self.id).await {
+            tracing::debug!(%error, "the record of this restore stays, and is forgotten in a day");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! How many files and connections a process has open at most, and what that allows.
+//!
+//! Every command is made of workers and requests: a worker has one file of a cluster
+//! open, a request to the repository one connection or one file. Both are counted, so
+//! the sum is known whatever the number of tables: it stays below 256, and with a
+//! smaller limit of the process there are fewer of both.
+
+use std::num::NonZeroUsize;
+use std::sync::OnceLock;
+use std::thread;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Beside workers and requests: standard streams, the runtime, the log, sessions with
+/// the server, the directories in which a restore works, and a name being looked up.
+/// Measured: fewer than 30.
+const OTHERS: u64 = 40;
+
+/// With `MOST_REQUESTS` and `OTHERS` below 256, and more than a disk or a network card needs.
+const MOST_WORKERS: u64 = 64;
+
+/// See [`MOST_WORKERS`].
+const MOST_REQUESTS: u64 = 96;
+
+/// Raises the limit of open files as far as it may be raised. For the beginning of a program.
+pub fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
+        // Some systems refuse "unlimited" although they name it; what there is will do.
+        tracing::debug!("could not raise the limit of open files");
+    }
+}
+
+/// How many workers there are when `jobs` are asked for; 0 asks for one per core.
+#[must_use]
+pub fn workers(jobs: usize) -> usize {
+    let wanted = match jobs {
+        0 => thread::available_parallelism().map_or(1, NonZeroUsize::get),
+        jobs => jobs,
+    };
+    wanted.min(shares().workers)
+}
+
+/// How many requests to a repository there are at once.
+pub(crate) fn requests() -> usize {
+    shares().requests
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shares {
+    workers: usize,
+    requests: usize,
+}
+
+fn shares() -> Shares {
+    static SHARES: OnceLock<Shares> = OnceLock::new();
+    *SHARES.get_or_init(|| shares_of(getrlimit(Resource::Nofile).current))
+}
+
+/// `None` is a process without limit.
+fn shares_of(limit: Option<u64>) -> Shares {
+    let spare = limit.unwrap_or(u64::MAX).saturating_sub(OTHERS);
+    let workers = (spare / 3).clamp(1, MOST_WORKERS);
+    let requests = spare.saturating_sub(workers).clamp(2, MOST_REQUESTS);
+    let small = |number| usize::try_from(number).expect("below 256");
+    Shares {
+        workers: small(workers),
+        requests: small(requests),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_together_stays_below_256() {
+        const { assert!(OTHERS + MOST_WORKERS + MOST_REQUESTS < 256) };
+        let most = Shares {
+            workers: 64,
+            requests: 96,
+        };
+        for limit in [Some(256), Some(1024), None] {
+            assert_eq!(shares_of(limit), most, "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn a_small_limit_is_kept_and_leaves_something_of_each() {
+        for limit in 0..256 {
+            let Shares { workers, requests } = shares_of(Some(limit));
+            assert!(workers >= 1 && requests >= 2, "{limit}");
+            let used = OTHERS + u64::try_from(workers + requests).unwrap();
+            assert!(used <= limit.max(OTHERS + 3), "{limit}: {used}");
+        }
+    }
+}

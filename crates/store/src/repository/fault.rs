@@ -1,0 +1,297 @@
+//! A store that fails where a test says. Not for anything but tests.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result,
+};
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The operation is not done, and fails for good.
+    Before,
+    /// The operation is done, and reported as failed for good.
+    After,
+    /// The operation is not done; trying again would help.
+    PassingBefore,
+    /// The operation is done, its answer is lost, trying again would help.
+    LostAnswer,
+    /// The operation is not done, as a file system would say.
+    Io(std::io::ErrorKind),
+    /// A read or write is cut to half its bytes, and reported as successful.
+    Truncated,
+    /// The operation is done late.
+    Delayed(Duration),
+}
+
+/// The error of an injected fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Injected {
+    nth: u64,
+    fault: Fault,
+}
+
+impl Injected {
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self.fault, Fault::PassingBefore | Fault::LostAnswer)
+    }
+}
+
+impl fmt::Display for Injected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "injected failure of operation {} ({:?})",
+            self.nth, self.fault
+        )
+    }
+}
+
+impl std::error::Error for Injected {}
+
+/// Wraps a store and counts its operations (each create, read, range request, look-up,
+/// listing and deletion is one); fails those it was told to.
+#[derive(Debug)]
+pub struct FaultStore {
+    inner: Arc<dyn ObjectStore>,
+    faults: Mutex<Vec<(Range<u64>, Fault)>>,
+    count: AtomicU64,
+}
+
+impl FaultStore {
+    /// Passes everything on, until told otherwise.
+    #[must_use]
+    pub fn new(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            faults: Mutex::default(),
+            count: AtomicU64::new(0),
+        })
+    }
+
+    /// Fails the `nth` operation (from 0) and no other.
+    #[must_use]
+    pub fn failing_at(nth: u64, fault: Fault, inner: Arc<dyn ObjectStore>) -> Arc<Self> {
+        let store = Self::new(inner);
+        store.fail(nth..nth + 1, fault);
+        store
+    }
+
+    /// Fails the operations `which`, counted from the beginning of the store's life.
+    pub fn fail(&self, which: Range<u64>, fault: Fault) {
+        let mut faults = self
+            .faults
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        faults.push((which, fault));
+    }
+
+    /// How many operations there were.
+    #[must_use]
+    pub fn operation_count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Counts an operation; answers its fault, having failed or waited where that comes first.
+    async fn enter(&self) -> Result<Option<Injected>> {
+        meet(self.draw()).await
+    }
+
+    /// Counts an operation, and says what becomes of it.
+    fn draw(&self) -> Option<Injected> {
+        let nth = self.count.fetch_add(1, Ordering::SeqCst);
+        let faults = self
+            .faults
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut faults = faults.iter();
+        let fault = faults.find(|(which, _)| which.contains(&nth));
+        fault.map(|&(_, fault)| Injected { nth, fault })
+    }
+}
+
+/// Before an operation: fails or waits where that comes first.
+async fn meet(injected: Option<Injected>) -> Result<Option<Injected>> {
+    let Some(injected) = injected else {
+        return Ok(None);
+    };
+    match injected.fault {
+        Fault::Before | Fault::PassingBefore => Err(injected.into()),
+        Fault::Io(kind) => Err(Error::Generic {
+            store: "fault",
+            source: std::io::Error::from(kind).into(),
+        }),
+        Fault::Delayed(time) => {
+            tokio::time::sleep(time).await;
+            Ok(None)
+        }
+        Fault::After | Fault::LostAnswer | Fault::Truncated => Ok(Some(injected)),
+    }
+}
+
+impl From<Injected> for Error {
+    fn from(injected: Injected) -> Self {
+        Self::Generic {
+            store: "fault",
+            source: Box::new(injected),
+        }
+    }
+}
+
+/// After an operation: its result, unless it is to be reported as failed.
+fn leave<T>(injected: Option<Injected>, done: Result<T>) -> Result<T> {
+    match injected {
+        Some(i) if matches!(i.fault, Fault::After | Fault::LostAnswer) => Err(i.into()),
+        _ => done,
+    }
+}
+
+fn truncates(injected: Option<Injected>) -> bool {
+    injected.is_some_and(|i| i.fault == Fault::Truncated)
+}
+
+fn half(bytes: &Bytes) -> Bytes {
+    bytes.slice(..bytes.len() / 2)
+}
+
+impl fmt::Display for FaultStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "faulty {}", self.inner)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for FaultStore {
+    async fn put_opts(
+        &self,
+        to: &Path,
+        body: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        let injected = self.enter().await?;
+        let body = if truncates(injected) {
+            half(&body.into()).into()
+        } else {
+            body
+        };
+        let done = self.inner.put_opts(to, body, options).await;
+        leave(injected, done)
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        to: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let injected = self.enter().await?;
+        let done = self.inner.put_multipart_opts(to, options).await;
+        leave(injected, done)
+    }
+
+    async fn get_opts(&self, from: &Path, options: GetOptions) -> Result<GetResult> {
+        let injected = self.enter().await?;
+        let done = self.inner.get_opts(from, options).await;
+        if !truncates(injected) {
+            return leave(injected, done);
+        }
+        let done = done?;
+        let (range, meta) = (done.range.clone(), done.meta.clone());
+        let (attributes, extensions) = (done.attributes.clone(), done.extensions.clone());
+        let cut = half(&done.bytes().await?);
+        let payload = GetResultPayload::Stream(stream::once(async { Ok(cut) }).boxed());
+        Ok(GetResult {
+            payload,
+            meta,
+            range,
+            attributes,
+            extensions,
+        })
+    }
+
+    async fn get_ranges(&self, from: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let injected = self.enter().await?;
+        let done = self.inner.get_ranges(from, ranges).await;
+        if truncates(injected) {
+            return done.map(|parts| parts.iter().map(half).collect());
+        }
+        leave(injected, done)
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        // One deletion at a time is all the repository asks for; the first counts.
+        let inner = Arc::clone(&self.inner);
+        let drawn = self.draw();
+        let deleted = async move {
+            let injected = meet(drawn).await?;
+            let locations: Vec<Path> = locations.try_collect().await?;
+            let mut done = Ok(());
+            for location in &locations {
+                done = done.and(inner.delete(location).await);
+            }
+            leave(injected, done.map(|()| locations))
+        };
+        let each = stream::once(deleted)
+            .map_ok(|done| stream::iter(done.into_iter().map(Ok)))
+            .try_flatten();
+        each.boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let prefix = prefix.cloned();
+        self.listing(move |inner| inner.list(prefix.as_ref()))
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (prefix, offset) = (prefix.cloned(), offset.clone());
+        self.listing(move |inner| inner.list_with_offset(prefix.as_ref(), &offset))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let injected = self.enter().await?;
+        let done = self.inner.list_with_delimiter(prefix).await;
+        leave(injected, done)
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        let injected = self.enter().await?;
+        let done = self.inner.copy_opts(from, to, options).await;
+        leave(injected, done)
+    }
+}
+
+impl FaultStore {
+    /// A listing fails at its first entry, or at its end.
+    fn listing(
+        &self,
+        list: impl FnOnce(&dyn ObjectStore) -> BoxStream<'static, Result<ObjectMeta>> + Send + 'static,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (inner, drawn) = (Arc::clone(&self.inner), self.draw());
+        let listed = async move {
+            let injected = meet(drawn).await?;
+            let failure = injected.filter(|injected| injected.fault != Fault::Truncated);
+            let end = stream::iter(failure.map(|injected| Err(Error::from(injected))));
+            Ok::<_, Error>(list(inner.as_ref()).chain(end))
+        };
+        stream::once(listed).try_flatten().boxed()
+    }
+}

@@ -1,0 +1,508 @@
+//! A directory as an object store: create-only and durable.
+//!
+//! An object is written to a file without a name (`O_TMPFILE`; where the file system
+//! has none, to a hidden one), synced, linked under its name (which fails when the
+//! name is taken) and its directory synced. So a name always leads to a whole,
+//! durable object, and a crash leaves nothing that is listed. Each directory that
+//! this process writes to is synced up to the repository's root once, because another
+//! process may have made it and died before syncing it.
+//!
+//! Directories are never removed: removing one while another process creates an
+//! object in it would lose the synced entry. An empty directory is not listed.
+//! Names starting with a dot are not objects.
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use object_store::path::Path;
+use object_store::{
+    Attributes, CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult,
+    MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result,
+};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+
+/// A repository holds whole databases: not for everybody's eyes.
+const FILE_MODE: u32 = 0o640;
+const DIRECTORY_MODE: u32 = 0o750;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct LocalStore(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    root: PathBuf,
+    /// Directories whose entries, up to the root's parent, this process has synced.
+    durable: Mutex<HashSet<PathBuf>>,
+}
+
+impl std::fmt::Display for LocalStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "directory {}", self.0.root.display())
+    }
+}
+
+impl LocalStore {
+    pub(super) fn new(root: impl Into<PathBuf>) -> Self {
+        Self(Arc::new(Inner {
+            root: root.into(),
+            durable: Mutex::default(),
+        }))
+    }
+
+    /// The directory.
+    pub(super) fn root(&self) -> &FilePath {
+        &self.0.root
+    }
+
+    /// Syncs the name of an object that somebody else created.
+    pub(super) async fn make_durable(&self, location: &Path) -> Result<()> {
+        let location = location.clone();
+        self.blocking(move |inner| {
+            let path = inner.file_path(&location);
+            let directory = path.parent().unwrap_or(&inner.root);
+            let synced = inner.make_durable(directory);
+            synced
+                .and_then(|()| sync_directory(directory))
+                .map_err(failed)
+        })
+        .await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let inner = Arc::clone(&self.0);
+        tokio::task::spawn_blocking(move || act(&inner)).await?
+    }
+}
+
+#[async_trait]
+impl ObjectStore for LocalStore {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        if !matches!(options.mode, PutMode::Create) {
+            return Err(unsupported("overwriting"));
+        }
+        let location = location.clone();
+        self.blocking(move |inner| inner.create(&location, &payload))
+            .await?;
+        Ok(PutResult {
+            e_tag: None,
+            version: None,
+            extensions: object_store::Extensions::default(),
+        })
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        _: &Path,
+        _: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        Err(unsupported("multipart upload"))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let location = location.clone();
+        self.blocking(move |inner| inner.open(location, &options))
+            .await
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let location = location.clone();
+        let ranges = ranges.to_vec();
+        self.blocking(move |inner| {
+            let path = inner.file_path(&location);
+            let file = File::open(&path).map_err(|e| named(&path, e))?;
+            let read = ranges.iter().map(|r| read_range(&file, r));
+            read.collect::<io::Result<_>>().map_err(|e| named(&path, e))
+        })
+        .await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        let store = self.clone();
+        let deleted = locations.then(move |location| {
+            let store = store.clone();
+            async move { store.blocking(move |inner| inner.delete(location?)).await }
+        });
+        deleted.boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.listing(prefix, None)
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.listing(prefix, Some(offset.clone()))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let prefix = prefix.cloned().unwrap_or_default();
+        self.blocking(move |inner| inner.list_level(&prefix)).await
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
+        Err(unsupported("copying"))
+    }
+}
+
+impl LocalStore {
+    fn listing(
+        &self,
+        prefix: Option<&Path>,
+        after: Option<Path>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let store = self.clone();
+        let prefix = prefix.cloned().unwrap_or_default();
+        let found = async move {
+            let walked = store.blocking(move |inner| {
+                let mut found = Vec::new();
+                inner.walk(&prefix, after.as_ref(), &mut found)?;
+                Ok(found)
+            });
+            match walked.await {
+                Ok(found) => found.into_iter().map(Ok).collect(),
+                Err(error) => vec![Err(error)],
+            }
+        };
+        stream::once(found).flat_map(stream::iter).boxed()
+    }
+}
+
+impl Inner {
+    fn file_path(&self, location: &Path) -> PathBuf {
+        let mut path = self.root.clone();
+        path.extend(location.parts().map(|p| p.as_ref().to_owned()));
+        path
+    }
+
+    fn create(&self, location: &Path, payload: &PutPayload) -> Result<()> {
+        let path = self.file_path(location);
+        let directory = path.parent().unwrap_or(&self.root).to_owned();
+        let written = loop {
+            self.make_durable(&directory)
+                .map_err(|e| named(&directory, e))?;
+            match write_new(&directory, &path, payload) {
+                // The directory went away after it was made.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => self.forget(&directory),
+                other => break other,
+            }
+        };
+        match written {
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                // Whoever repeats a create relies on the object as if it were its own, so
+                // its directory entry must be durable here too.
+                sync_directory(&directory).map_err(|e| named(&directory, e))?;
+                Err(Error::AlreadyExists {
+                    path: location.to_string(),
+                    source: e.into(),
+                })
+            }
+            Err(e) => Err(failed(e)),
+        }
+    }
+
+    /// Makes `directory` and syncs it and every directory above it, to the root's parent.
+    fn make_durable(&self, directory: &FilePath) -> io::Result<()> {
+        let known = |set: &HashSet<PathBuf>| set.contains(directory);
+        if known(&self.durable.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(());
+        }
+        let mut builder = DirBuilder::new();
+        builder
+            .recursive(true)
+            .mode(DIRECTORY_MODE)
+            .create(directory)?;
+        let above = directory.ancestors().skip(1);
+        let to_root = above.take_while(|a| a.starts_with(&self.root));
+        for ancestor in to_root.chain(self.root.parent()) {
+            sync_directory(ancestor)?;
+        }
+        let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        durable.insert(directory.to_owned());
+        Ok(())
+    }
+
+    fn forget(&self, directory: &FilePath) {
+        let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        durable.remove(directory);
+    }
+
+    fn open(&self, location: Path, options: &GetOptions) -> Result<GetResult> {
+        let path = self.file_path(&location);
+        let file = File::open(&path).map_err(|e| named(&path, e))?;
+        let metadata = file.metadata().map_err(|e| named(&path, e))?;
+        if !metadata.is_file() {
+            return Err(named(&path, io::ErrorKind::NotFound.into()));
+        }
+        let meta = meta(location, &metadata).map_err(|e| named(&path, e))?;
+        options.check_preconditions(&meta)?;
+        let range = match &options.range {
+            None => 0..meta.size,
+            Some(GetRange::Bounded(r)) if r.end <= meta.size => r.clone(),
+            Some(_) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
+        };
+        Ok(GetResult {
+            payload: GetResultPayload::File(file, path),
+            meta,
+            range,
+            attributes: Attributes::default(),
+            extensions: object_store::Extensions::default(),
+        })
+    }
+
+    fn delete(&self, location: Path) -> Result<Path> {
+        let path = self.file_path(&location);
+        fs::remove_file(&path).map_err(|e| named(&path, e))?;
+        if let Some(directory) = path.parent() {
+            sync_directory(directory).map_err(|e| named(directory, e))?;
+        }
+        Ok(location)
+    }
+
+    fn walk(&self, prefix: &Path, after: Option<&Path>, found: &mut Vec<ObjectMeta>) -> Result<()> {
+        for (name, path) in self.entries(prefix)? {
+            let location = prefix.clone().join(name);
+            if after.is_some_and(|after| ends_before(&location, after)) {
+                continue;
+            }
+            // A directory that went away held nothing.
+            let Some(metadata) = present(fs::metadata(&path))? else {
+                continue;
+            };
+            if metadata.is_dir() {
+                self.walk(&location, after, found)?;
+            } else if metadata.is_file() && after.is_none_or(|a| location > *a) {
+                found.push(meta(location, &metadata).map_err(failed)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn list_level(&self, prefix: &Path) -> Result<ListResult> {
+        let mut result = ListResult {
+            common_prefixes: Vec::new(),
+            objects: Vec::new(),
+            extensions: object_store::Extensions::default(),
+        };
+        for (name, path) in self.entries(prefix)? {
+            let location = prefix.clone().join(name);
+            let Some(metadata) = present(fs::metadata(&path))? else {
+                continue;
+            };
+            if metadata.is_file() {
+                let meta = meta(location, &metadata).map_err(failed)?;
+                result.objects.push(meta);
+            } else if metadata.is_dir() && self.holds_object(&location)? {
+                result.common_prefixes.push(location);
+            }
+        }
+        Ok(result)
+    }
+
+    fn holds_object(&self, prefix: &Path) -> Result<bool> {
+        let mut below = Vec::new();
+        for (name, path) in self.entries(prefix)? {
+            match present(fs::metadata(&path))? {
+                Some(metadata) if metadata.is_file() => return Ok(true),
+                Some(metadata) if metadata.is_dir() => below.push(prefix.clone().join(name)),
+                _ => {}
+            }
+        }
+        for directory in below {
+            if self.holds_object(&directory)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What lies in the directory of `prefix` and may be, or hold, an object.
+    fn entries(&self, prefix: &Path) -> Result<Vec<(String, PathBuf)>> {
+        let path = self.file_path(prefix);
+        let listed = match fs::read_dir(&path) {
+            // Like a missing bucket: not an empty repository.
+            Err(e) if path == self.root => return Err(failed(e)),
+            listed => match present(listed)? {
+                Some(listed) => listed,
+                // An object store does not know an empty prefix from a missing one.
+                None if self.root.is_dir() => return Ok(Vec::new()),
+                None => return Err(failed(io::ErrorKind::NotFound.into())),
+            },
+        };
+        let mut found = Vec::new();
+        for entry in listed {
+            let entry = entry.map_err(failed)?;
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            if !name.starts_with('.') && Path::parse(&name).is_ok() {
+                found.push((name, entry.path()));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether `location`, and whatever may lie below it, comes before `after`: an archive of years has a hundred thousand
+/// files, and who looks for the few after one must not look at each.
+fn ends_before(location: &Path, after: &Path) -> bool {
+    location < after && !after.as_ref().starts_with(location.as_ref())
+}
+
+/// Writes `payload` as the new file `path` in `directory`; both are durable afterwards.
+fn write_new(directory: &FilePath, path: &FilePath, payload: &PutPayload) -> io::Result<()> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    match rustix::fs::open(directory, flags, Mode::from_raw_mode(FILE_MODE)) {
+        Ok(fd) => {
+            let file = File::from(fd);
+            fill(&file, payload)?;
+            link_unnamed(&file, path)?;
+        }
+        Err(e) if e == rustix::io::Errno::NOENT => return Err(e.into()),
+        // No O_TMPFILE here (NFS, FUSE, overlays): EOPNOTSUPP, EISDIR or EINVAL, by kernel.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR | rustix::io::Errno::INVAL) => {
+            write_named(directory, path, payload)?;
+        }
+        Err(e) => return Err(e.into()),
+    }
+    sync_directory(directory)
+}
+
+fn fill(mut file: &File, payload: &PutPayload) -> io::Result<()> {
+    payload.iter().try_for_each(|part| file.write_all(part))?;
+    file.sync_all()
+}
+
+/// Gives an unnamed file its name, unless the name is taken.
+fn link_unnamed(file: &File, path: &FilePath) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match rustix::fs::linkat(CWD, unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+        Err(e) if e == rustix::io::Errno::NOENT && !FilePath::new("/proc/self/fd").exists() => {
+            Err(io::Error::other("/proc is not mounted"))
+        }
+        linked => Ok(linked?),
+    }
+}
+
+fn write_named(directory: &FilePath, path: &FilePath, payload: &PutPayload) -> io::Result<()> {
+    let name = format!(".{:032x}.tmp", rand::random::<u128>());
+    let hidden = directory.join(name);
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(
+        &hidden,
+        flags,
+        Mode::from_raw_mode(FILE_MODE),
+    )?);
+    let published = fill(&file, payload).and_then(|()| publish_named(&hidden, path));
+    let removed = fs::remove_file(&hidden);
+    match removed {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => published.and(Err(e)),
+        _ => published,
+    }
+}
+
+/// Renames or links `hidden` to `path` unless that is taken; `hidden` may remain.
+fn publish_named(hidden: &FilePath, path: &FilePath) -> io::Result<()> {
+    match rustix::fs::renameat_with(CWD, hidden, CWD, path, RenameFlags::NOREPLACE) {
+        // The file system (NFS) knows no such flag; a link does not replace either.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
+            fs::hard_link(hidden, path)
+        }
+        renamed => Ok(renamed?),
+    }
+}
+
+fn sync_directory(path: &FilePath) -> io::Result<()> {
+    // The root of the file system has no parent that could be named.
+    let path = if path.as_os_str().is_empty() {
+        FilePath::new(".")
+    } else {
+        path
+    };
+    File::open(path)?.sync_all()
+}
+
+/// One `pread` per range, into memory of the right size.
+fn read_range(file: &File, range: &Range<u64>) -> io::Result<Bytes> {
+    let length = usize::try_from(range.end - range.start)
+        .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let mut buffer = vec![0; length];
+    file.read_exact_at(&mut buffer, range.start)?;
+    Ok(buffer.into())
+}
+
+fn meta(location: Path, metadata: &fs::Metadata) -> io::Result<ObjectMeta> {
+    Ok(ObjectMeta {
+        location,
+        last_modified: metadata.modified()?.into(),
+        size: metadata.size(),
+        e_tag: None,
+        version: None,
+    })
+}
+
+fn present<T>(found: io::Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(e) if is_absent(&e) => Ok(None),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// An error on an object that may simply not be there.
+fn named(path: &FilePath, error: io::Error) -> Error {
+    if is_absent(&error) {
+        return Error::NotFound {
+            path: path.display().to_string(),
+            source: error.into(),
+        };
+    }
+    failed(error)
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::Generic {
+        store: "directory",
+        source: error.into(),
+    }
+}
+
+fn unsupported(what: &str) -> Error {
+    Error::NotImplemented {
+        operation: what.to_owned(),
+        implementer: "a directory repository".to_owned(),
+    }
+}

@@ -1,0 +1,574 @@
+//! The repository: named, immutable objects in a directory or an object store.
+//!
+//! Every object is created if absent and never overwritten, and is durable when
+//! [`Repository::create`] returns. A create whose answer was lost and that is
+//! repeated meets its own object and succeeds. Failures that may pass (a dropped
+//! connection, a server error, throttling) are retried with growing pauses; what
+//! remains is one error that names the act, the object and the repository, with
+//! a hint where there is something to do.
+//!
+//! The runtime it is called from needs tokio's timer.
+
+#[doc(hidden)]
+pub mod fault;
+mod local;
+mod open;
+mod probe;
+mod reason;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::error::{Error, Kind, Result};
+use crate::limits;
+use local::LocalStore;
+pub use open::{RepositoryOptions, is_secret_option};
+use reason::Reason;
+
+/// Requests that the `object_store` crate makes at once for several ranges of one object.
+const RANGES_AT_ONCE: usize = 10;
+
+/// One listed object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Its key, relative to the repository's root.
+    pub key: String,
+    /// Its length.
+    pub size_bytes: u64,
+    /// When it was created, by the store's clock.
+    pub modified: Timestamp,
+}
+
+/// A handle on a repository. Cheap to clone.
+#[derive(Clone)]
+pub struct Repository(Arc<Inner>);
+
+impl std::fmt::Debug for Repository {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Repository({})", self.url())
+    }
+}
+
+struct Inner {
+    store: Arc<dyn ObjectStore>,
+    /// The same store, when it is a directory.
+    local: Option<LocalStore>,
+    /// What comes before every key in the store.
+    root: Path,
+    url: String,
+    patience: Patience,
+    /// Whether any request was ever answered.
+    reached: AtomicBool,
+    /// Values that must not appear in a message.
+    secrets: Vec<String>,
+    /// One for each connection, or open file, that there may be.
+    permits: Semaphore,
+}
+
+/// How long failures that may pass are retried.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// Before the first answer: a repository that was never reached is a wrong
+    /// setting more often than an outage.
+    first: Duration,
+    /// After it.
+    later: Duration,
+}
+
+/// The pauses of one operation's retries.
+struct Retries {
+    limit: Duration,
+    tries: u32,
+    /// A connection that stalls may take longer to fail than patience lasts: that counts from here.
+    first_failure: Option<Instant>,
+    pause: Duration,
+}
+
+impl Retries {
+    const FIRST_PAUSE: Duration = Duration::from_millis(100);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+    /// However long each of them took.
+    const LEAST_TRIES: u32 = 3;
+
+    fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            tries: 0,
+            first_failure: None,
+            pause: Self::FIRST_PAUSE,
+        }
+    }
+
+    /// After a failure: waits and answers true, or answers false when patience has run out.
+    async fn wait(&mut self) -> bool {
+        self.tries += 1;
+        let first_failure = *self.first_failure.get_or_insert_with(Instant::now);
+        // Half to whole of the pause, so that workers that failed together do not return together.
+        let pause = self.pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+        if self.tries >= Self::LEAST_TRIES && first_failure.elapsed() + pause > self.limit {
+            return false;
+        }
+        tokio::time::sleep(pause).await;
+        self.pause = (self.pause * 2).min(Self::LONGEST_PAUSE);
+        true
+    }
+}
+
+impl Repository {
+    /// Opens the repository that `options` name. Does not touch it.
+    ///
+    /// # Errors
+    /// `Usage` for an unknown scheme or option.
+    pub fn open(options: &RepositoryOptions) -> Result<Self> {
+        let opened = open::open(options)?;
+        Ok(Self(Arc::new(Inner {
+            store: opened.store,
+            local: opened.local,
+            root: opened.root,
+            url: opened.url,
+            patience: opened.patience,
+            reached: AtomicBool::new(false),
+            secrets: opened.secrets,
+            permits: Semaphore::new(limits::requests()),
+        })))
+    }
+
+    /// An empty repository in memory, for tests.
+    #[must_use]
+    pub fn memory() -> Self {
+        Self::with_store(Arc::new(object_store::memory::InMemory::new()))
+    }
+
+    /// A repository over any store, for tests: the store's root is the repository's,
+    /// and it is retried for a second at most.
+    #[must_use]
+    pub fn with_store(store: Arc<dyn ObjectStore>) -> Self {
+        let second = Duration::from_secs(1);
+        Self(Arc::new(Inner {
+            store,
+            local: None,
+            root: Path::default(),
+            url: "memory:///".to_owned(),
+            patience: Patience {
+                first: second,
+                later: second,
+            },
+            reached: AtomicBool::new(false),
+            secrets: Vec::new(),
+            permits: Semaphore::new(limits::requests()),
+        }))
+    }
+
+    /// Where the repository is, without credentials.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.0.url
+    }
+
+    /// The directory that holds the repository; `None` when an object store does.
+    #[must_use]
+    pub fn directory(&self) -> Option<&std::path::Path> {
+        self.0.local.as_ref().map(LocalStore::root)
+    }
+
+    /// Creates the object `key`, durably. Repeating a create with the same contents succeeds.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the object is there with other contents; `Repository` when it
+    /// cannot be written.
+    pub async fn create(&self, key: &str, body: Bytes) -> Result<()> {
+        const ACT: &str = "could not write";
+        let path = self.path(key)?;
+        let mut retries = self.retries();
+        loop {
+            let error = match self.put_new(&path, &body).await {
+                Ok(()) => {
+                    self.note_answer();
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let again = match &error {
+                object_store::Error::AlreadyExists { .. } => {
+                    self.note_answer();
+                    match self.has_contents(key, &path, &body).await? {
+                        Some(true) => return Ok(()),
+                        Some(false) => return Err(self.exists_with_other_contents(key)),
+                        // Deleted since, or the store refused two creates at once and kept neither.
+                        None => true,
+                    }
+                }
+                other => Reason::of(other).may_pass,
+            };
+            if !again || !retries.wait().await {
+                return Err(self.error(ACT, key, &error));
+            }
+            tracing::debug!(key, %error, "repeating a create");
+        }
+    }
+
+    /// The whole object `key`.
+    ///
+    /// # Errors
+    /// `NotFound` when the repository answered that there is no such object.
+    pub async fn get(&self, key: &str) -> Result<Bytes> {
+        let path = self.path(key)?;
+        self.retrying(|| async { self.0.store.get(&path).await?.bytes().await })
+            .await
+            .map_err(|e| self.error("could not read", key, &e))
+    }
+
+    /// Bytes `range` of the object `key`.
+    ///
+    /// # Errors
+    /// `Damaged` when the object is shorter; `NotFound` as for [`Repository::get`].
+    pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+        let mut parts = self.get_ranges(key, &[range]).await?;
+        Ok(parts.pop().unwrap_or_default())
+    }
+
+    /// Several ranges of the object `key`, in the order asked for.
+    ///
+    /// # Errors
+    /// As for [`Repository::get_range`].
+    pub async fn get_ranges(&self, key: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let path = self.path(key)?;
+        let wanted: Vec<Range<u64>> = ranges.iter().filter(|r| r.start < r.end).cloned().collect();
+        let got = match &wanted[..] {
+            [] => Ok(Vec::new()),
+            [one] => self
+                .retrying(|| self.0.store.get_range(&path, one.clone()))
+                .await
+                .map(|bytes| vec![bytes]),
+            _ => {
+                let at_once = wanted.len().min(RANGES_AT_ONCE);
+                self.retrying_as(at_once, || self.0.store.get_ranges(&path, &wanted))
+                    .await
+            }
+        };
+        let got = match got {
+            Ok(got) => got,
+            Err(error) => return Err(self.range_error(key, &wanted, &error).await),
+        };
+        for (range, bytes) in wanted.iter().zip(&got) {
+            if u64::try_from(bytes.len()).ok() != Some(range.end - range.start) {
+                return Err(self.too_short(key, range.end, None));
+            }
+        }
+        let mut got = got.into_iter();
+        Ok(ranges
+            .iter()
+            .map(|r| if r.start < r.end { got.next() } else { None })
+            .map(Option::unwrap_or_default)
+            .collect())
+    }
+
+    /// The length of the object `key`; `None` when there is no such object.
+    ///
+    /// # Errors
+    /// `Repository` when that cannot be known. A missing bucket is indistinguishable
+    /// from a missing object here; [`Repository::get`] tells them apart.
+    pub async fn size(&self, key: &str) -> Result<Option<u64>> {
+        let path = self.path(key)?;
+        match self.retrying(|| self.0.store.head(&path)).await {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(error) if Reason::of(&error).object_is_absent => Ok(None),
+            Err(error) => Err(self.error("could not look up", key, &error)),
+        }
+    }
+
+    /// Every object below `prefix` (a whole key component), in order of key.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be listed.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        let path = self.path(prefix)?;
+        let found = self
+            .retrying(|| self.0.store.list(Some(&path)).try_collect::<Vec<_>>())
+            .await
+            .map_err(|e| self.error("could not list", prefix, &e))?;
+        self.infos(found)
+    }
+
+    /// Like [`Repository::list`], only keys greater than `after`.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be listed.
+    pub async fn list_from(&self, prefix: &str, after: &str) -> Result<Vec<ObjectInfo>> {
+        let path = self.path(prefix)?;
+        let offset = self.path(after)?;
+        let found = self
+            .retrying(|| {
+                let stream = self.0.store.list_with_offset(Some(&path), &offset);
+                stream.try_collect::<Vec<_>>()
+            })
+            .await
+            .map_err(|e| self.error("could not list", prefix, &e))?;
+        self.infos(found)
+    }
+
+    /// Keys of objects below `prefix` that are greater than `after`, in order: the first of them, and as many as `most`.
+    /// Costs an object store one request for each thousand.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be listed.
+    pub async fn list_some(&self, prefix: &str, after: &str, most: usize) -> Result<Vec<String>> {
+        let path = self.path(prefix)?;
+        let offset = self.path(after)?;
+        // A directory is listed in no order; what it costs is paid with the listing.
+        let most = if self.0.local.is_some() {
+            usize::MAX
+        } else {
+            most
+        };
+        let found = self
+            .retrying(|| {
+                let stream = self.0.store.list_with_offset(Some(&path), &offset);
+                stream.take(most).try_collect::<Vec<_>>()
+            })
+            .await
+            .map_err(|e| self.error("could not list", prefix, &e))?;
+        let infos = self.infos(found)?;
+        Ok(infos.into_iter().map(|object| object.key).collect())
+    }
+
+    /// The names one level below `prefix`, of objects and of prefixes that hold objects, in order.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be listed.
+    pub async fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        let path = self.path(prefix)?;
+        let found = self
+            .retrying(|| self.0.store.list_with_delimiter(Some(&path)))
+            .await
+            .map_err(|e| self.error("could not list", prefix, &e))?;
+        let objects = found.objects.iter().map(|o| &o.location);
+        let mut names: Vec<String> = objects
+            .chain(&found.common_prefixes)
+            .filter_map(|p| p.filename().map(str::to_owned))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// Makes an object that was found, not created, as durable as one's own: in a directory its
+    /// writer may not have come to syncing its name. An object store has nothing to do.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be done.
+    pub async fn make_durable(&self, key: &str) -> Result<()> {
+        let path = self.path(key)?;
+        match &self.0.local {
+            None => Ok(()),
+            Some(local) => local
+                .make_durable(&path)
+                .await
+                .map_err(|e| self.error("could not sync", key, &e)),
+        }
+    }
+
+    /// Deletes the object `key`, durably. An object that is not there is no error.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be deleted.
+    pub async fn delete(&self, key: &str) -> Result<()> {
+        let path = self.path(key)?;
+        match self.retrying(|| self.0.store.delete(&path)).await {
+            Ok(()) => Ok(()),
+            Err(error) if Reason::of(&error).object_is_absent => Ok(()),
+            Err(error) => Err(self.error("could not delete", key, &error)),
+        }
+    }
+
+    /// Proves that objects created below `prefix` are created if absent, whole, listed,
+    /// readable by range and deletable. Leaves nothing behind.
+    ///
+    /// # Errors
+    /// `Refused` when the store cannot be trusted; `Repository` when it cannot be used.
+    pub async fn probe(&self, prefix: &str) -> Result<()> {
+        probe::run(self, prefix).await
+    }
+
+    async fn put_new(&self, path: &Path, body: &Bytes) -> object_store::Result<()> {
+        let options = PutOptions::from(PutMode::Create);
+        let payload = PutPayload::from_bytes(body.clone());
+        let _permit = self.permit(1).await;
+        self.0.store.put_opts(path, payload, options).await?;
+        Ok(())
+    }
+
+    /// Whether the object holds exactly `body`; `None` when it is not there.
+    async fn has_contents(&self, key: &str, path: &Path, body: &Bytes) -> Result<Option<bool>> {
+        let differs = match self.size(key).await? {
+            None => return Ok(None),
+            Some(size) => u64::try_from(body.len()).ok() != Some(size),
+        };
+        if differs {
+            return Ok(Some(false));
+        }
+        let read = self.retrying(|| async { self.0.store.get(path).await?.bytes().await });
+        match read.await {
+            Ok(stored) => Ok(Some(stored == body)),
+            Err(error) if Reason::of(&error).object_is_absent => Ok(None),
+            Err(error) => Err(self.error("could not read", key, &error)),
+        }
+    }
+
+    /// Waits until so many requests may be made. Whoever has a permit asks for no other.
+    async fn permit(&self, requests: usize) -> SemaphorePermit<'_> {
+        let requests = u32::try_from(requests.min(limits::requests())).unwrap_or(1);
+        let permit = self.0.permits.acquire_many(requests).await;
+        permit.expect("it is never closed")
+    }
+
+    async fn retrying<T, F, Fut>(&self, act: F) -> object_store::Result<T>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = object_store::Result<T>>,
+    {
+        self.retrying_as(1, act).await
+    }
+
+    /// As `retrying`, for an act that makes so many requests at once.
+    async fn retrying_as<T, F, Fut>(&self, requests: usize, mut act: F) -> object_store::Result<T>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = object_store::Result<T>>,
+    {
+        let mut retries = self.retries();
+        loop {
+            let done = {
+                // Not while it waits to try again.
+                let _permit = self.permit(requests).await;
+                act().await
+            };
+            match done {
+                Ok(done) => {
+                    self.note_answer();
+                    return Ok(done);
+                }
+                Err(error) => {
+                    if !Reason::of(&error).may_pass || !retries.wait().await {
+                        return Err(error);
+                    }
+                    tracing::debug!(%error, "repeating a request to the repository");
+                }
+            }
+        }
+    }
+
+    fn retries(&self) -> Retries {
+        let patience = &self.0.patience;
+        Retries::new(if self.0.reached.load(Ordering::Relaxed) {
+            patience.later
+        } else {
+            patience.first
+        })
+    }
+
+    fn note_answer(&self) {
+        self.0.reached.store(true, Ordering::Relaxed);
+    }
+
+    fn path(&self, key: &str) -> Result<Path> {
+        let parsed = Path::parse(key)
+            .map_err(|e| Error::new(Kind::Usage, format!("bad object name \"{key}\": {e}")))?;
+        Ok(self.0.root.parts().chain(parsed.parts()).collect())
+    }
+
+    fn infos(&self, found: Vec<ObjectMeta>) -> Result<Vec<ObjectInfo>> {
+        let mut infos = Vec::with_capacity(found.len());
+        for meta in found {
+            let Some(rest) = meta.location.prefix_match(&self.0.root) else {
+                continue;
+            };
+            let key: Path = rest.collect();
+            let micros = meta.last_modified.timestamp_micros();
+            let modified = Timestamp::from_microsecond(micros).map_err(|e| {
+                Error::new(
+                    Kind::Damaged,
+                    format!("object \"{key}\" has a bad time: {e}"),
+                )
+            })?;
+            infos.push(ObjectInfo {
+                key: key.into(),
+                size_bytes: meta.size,
+                modified,
+            });
+        }
+        infos.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(infos)
+    }
+
+    fn object(&self, key: &str) -> String {
+        if key.is_empty() {
+            self.url().to_owned()
+        } else {
+            format!("\"{key}\" in {}", self.url())
+        }
+    }
+
+    fn exists_with_other_contents(&self, key: &str) -> Error {
+        let object = self.object(key);
+        Error::new(
+            Kind::AlreadyExists,
+            format!("could not write {object}: it exists with other contents"),
+        )
+    }
+
+    fn too_short(&self, key: &str, end: u64, size: Option<u64>) -> Error {
+        let object = self.object(key);
+        let size = size.map_or("shorter".to_owned(), |s| format!("{s} bytes long"));
+        Error::new(
+            Kind::Damaged,
+            format!("could not read {object}: it is {size}, expected at least {end} bytes"),
+        )
+    }
+
+    /// Stores answer a range beyond the end in ways of their own; the size tells.
+    async fn range_error(
+        &self,
+        key: &str,
+        wanted: &[Range<u64>],
+        e: &object_store::Error,
+    ) -> Error {
+        if !matches!(e, object_store::Error::NotFound { .. }) {
+            let end = wanted.iter().map(|r| r.end).max().unwrap_or(0);
+            if let Ok(Some(size)) = self.size(key).await
+                && size < end
+            {
+                return self.too_short(key, end, Some(size));
+            }
+        }
+        self.error("could not read", key, e)
+    }
+
+    fn error(&self, act: &str, key: &str, error: &object_store::Error) -> Error {
+        let reason = Reason::of(error);
+        let reads = act == "could not read";
+        let kind = if reads && reason.object_is_absent {
+            Kind::NotFound
+        } else {
+            Kind::Repository
+        };
+        let mut text = reason.text;
+        for secret in &self.0.secrets {
+            text = text.replace(secret, "***");
+        }
+        let made = Error::new(kind, format!("{act} {}: {text}", self.object(key)));
+        match reason.hint {
+            Some(hint) if kind != Kind::NotFound => made.hint(hint),
+            _ => made,
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! From a URL and options to a store.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::path::Path;
+use object_store::{BackoffConfig, ObjectStore, RetryConfig};
+
+use super::Patience;
+use super::local::LocalStore;
+use crate::error::{Error, FileContext, Kind, Result};
+
+/// Where a repository is and how to reach it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct RepositoryOptions {
+    /// `file:///directory`, `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`,
+    /// or `memory:///` for tests.
+    pub url: String,
+    /// `endpoint`, `region`, `path_style`, `allow_http`, `unsigned_payload`, `retry_seconds`,
+    /// `connect_timeout`, `read_timeout`, `timeout`, and every key of the `object_store` crate
+    /// for the scheme (`access_key_id`, `secret_access_key`, `service_account_path`, ...).
+    /// `KEY_file` takes the value of `KEY` from a file. Options beat the environment
+    /// (`AWS_*`, `GOOGLE_*`, `AZURE_*`), which beats the instance's role.
+    pub options: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for RepositoryOptions {
+    /// Values may be secrets; only keys are shown.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RepositoryOptions")
+            .field("url", &self.url)
+            .field("options", &self.options.keys())
+            .finish()
+    }
+}
+
+impl RepositoryOptions {
+    /// The repository at `url`, with credentials and settings from the environment.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            options: BTreeMap::new(),
+        }
+    }
+
+    /// Adds or replaces an option.
+    #[must_use]
+    pub fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.options.insert(key.into(), value.into());
+        self
+    }
+}
+
+pub(super) struct Opened {
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) local: Option<LocalStore>,
+    pub(super) root: Path,
+    pub(super) url: String,
+    pub(super) patience: Patience,
+    pub(super) secrets: Vec<String>,
+}
+
+/// Set before the environment and the options, which override them.
+///
+/// A stalled connection is given up after two minutes, so one 16 MiB pack passes over
+/// 1.2 Mbit/s; a request that moves all the time is not cut off before a quarter of an hour.
+const DEFAULTS: &[(&str, &str)] = &[
+    ("connect_timeout", "5s"),
+    ("read_timeout", "120s"),
+    ("timeout", "900s"),
+];
+
+/// The second is longer than `read_timeout`, so that a connection that stalls is not the end.
+const PATIENCE: Patience = Patience {
+    first: Duration::from_secs(10),
+    later: Duration::from_secs(300),
+};
+
+pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
+    let url = options.url.trim_end_matches('/');
+    let (scheme, rest) = split_scheme(url)?;
+    let mut settings = Settings::new(&options.options)?;
+    let patience = settings.patience()?;
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    if bucket.contains('@') {
+        return Err(usage("the repository's URL may not contain credentials")
+            .hint("set them as options of the repository or in the environment"));
+    }
+    if !["file", "memory"].contains(&scheme) && bucket.is_empty() {
+        return Err(usage(format!(
+            "the repository's URL \"{url}\" names no bucket"
+        )));
+    }
+    let mut local = None;
+    let (store, prefix): (Arc<dyn ObjectStore>, &str) = match scheme {
+        "file" => {
+            settings.refuse_rest("file")?;
+            let store = LocalStore::new(directory(rest)?);
+            local = Some(store.clone());
+            (Arc::new(store), "")
+        }
+        "memory" => (Arc::new(object_store::memory::InMemory::new()), ""),
+        "s3" => (settings.s3(bucket)?, prefix),
+        "gs" => (settings.gs(bucket)?, prefix),
+        "az" => (settings.az(bucket)?, prefix),
+        other => {
+            return Err(usage(format!("unknown kind of repository \"{other}://\""))
+                .hint("use file:///, s3://, gs:// or az://"));
+        }
+    };
+    let root = Path::parse(prefix)
+        .map_err(|e| usage(format!("bad prefix in the repository's URL \"{url}\": {e}")))?;
+    Ok(Opened {
+        store,
+        local,
+        root,
+        url: format!("{scheme}://{rest}"),
+        patience,
+        secrets: settings.secrets,
+    })
+}
+
+fn split_scheme(url: &str) -> Result<(&str, &str)> {
+    if url.starts_with('/') {
+        return Ok(("file", url));
+    }
+    // "memory:///" and "file:///" lost their slashes to trimming.
+    let parts = url.split_once("://").or_else(|| url.split_once(':'));
+    parts.ok_or_else(|| {
+        usage(format!("\"{url}\" is not the URL of a repository"))
+            .hint("use file:///directory or s3://bucket/prefix")
+    })
+}
+
+fn directory(rest: &str) -> Result<&str> {
+    let bad = || usage(format!("\"file://{rest}\" is not the URL of a directory"));
+    if !rest.starts_with('/') || rest.split('/').any(|part| part == "..") {
+        return Err(
+            bad().hint("write three slashes and an absolute path: file:///var/lib/pgstrata")
+        );
+    }
+    Ok(rest)
+}
+
+/// Options not used yet, and what the environment says.
+struct Settings {
+    options: BTreeMap<String, String>,
+    secrets: Vec<String>,
+}
+
+impl Settings {
+    fn new(given: &BTreeMap<String, String>) -> Result<Self> {
+        let mut options = BTreeMap::new();
+        for (key, value) in given {
+            options.insert(key.to_ascii_lowercase(), value.clone());
+        }
+        Ok(Self {
+            secrets: secrets_in(&options),
+            options,
+        })
+    }
+
+    fn patience(&mut self) -> Result<Patience> {
+        let Some(text) = self.options.remove("retry_seconds") else {
+            return Ok(PATIENCE);
+        };
+        let seconds: u64 = text.parse().map_err(|_| {
+            usage(format!(
+                "retry_seconds is \"{text}\", not a number of seconds"
+            ))
+        })?;
+        let limit = Duration::from_secs(seconds);
+        Ok(Patience {
+            first: limit,
+            later: limit,
+        })
+    }
+
+    fn refuse_rest(&self, scheme: &str) -> Result<()> {
+        match self.options.keys().next() {
+            Some(key) => Err(unknown(key, scheme)),
+            None => Ok(()),
+        }
+    }
+
+    /// Hands every setting to `set`: defaults, then the environment, then the options.
+    fn apply<B, K: FromStr>(
+        &mut self,
+        scheme: &str,
+        environment: &[&str],
+        mut builder: B,
+        set: impl Fn(B, K, String) -> B,
+    ) -> Result<B> {
+        for (key, value) in DEFAULTS {
+            if let Ok(key) = key.parse() {
+                builder = set(builder, key, (*value).to_owned());
+            }
+        }
+        for (name, value) in std::env::vars() {
+            let name = name.to_ascii_lowercase();
+            if !environment.iter().any(|prefix| name.starts_with(prefix)) {
+                continue;
+            }
+            if let Ok(key) = name.parse() {
+                if is_secret(&name) {
+                    self.secrets.push(value.clone());
+                }
+                builder = set(builder, key, value);
+            }
+        }
+        for (name, value) in std::mem::take(&mut self.options) {
+            let (key, value) = if let Ok(key) = name.parse() {
+                (key, value)
+            } else {
+                let key = name.strip_suffix("_file").and_then(|k| k.parse().ok());
+                let key = key.ok_or_else(|| unknown(&name, scheme))?;
+                (key, self.read_secret(&name, &value)?)
+            };
+            builder = set(builder, key, value);
+        }
+        Ok(builder)
+    }
+
+    fn read_secret(&mut self, name: &str, path: &str) -> Result<String> {
+        let text = std::fs::read_to_string(path)
+            .context(|| format!("could not read \"{path}\", option {name} of the repository"))?;
+        let value = text.trim().to_owned();
+        if is_secret(name) {
+            self.secrets.push(value.clone());
+        }
+        Ok(value)
+    }
+
+    fn s3(&mut self, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
+        if let Some(style) = self.options.remove("path_style") {
+            let virtual_host = match style.as_str() {
+                "true" | "yes" | "on" | "1" => "false",
+                "false" | "no" | "off" | "0" => "true",
+                _ => {
+                    return Err(usage(format!(
+                        "path_style is \"{style}\", not true or false"
+                    )));
+                }
+            };
+            let key = "virtual_hosted_style_request".to_owned();
+            self.options.insert(key, virtual_host.to_owned());
+        }
+        self.refuse_plain_http()?;
+        // Signing the payload costs more than all compression; frames and manifests carry
+        // checksums of their own, and TLS protects the transport.
+        let builder = AmazonS3Builder::new()
+            .with_unsigned_payload(true)
+            .with_retry(request_retries());
+        self.apply("s3", &["aws_"], builder, AmazonS3Builder::with_config)?
+            .with_bucket_name(bucket)
+            .build()
+            .map(shared)
+            .map_err(|e| self.bad_settings("s3", &e))
+    }
+
+    fn gs(&mut self, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
+        let builder = GoogleCloudStorageBuilder::new().with_retry(request_retries());
+        let set = GoogleCloudStorageBuilder::with_config;
+        self.apply("gs", &["google_"], builder, set)?
+            .with_bucket_name(bucket)
+            .build()
+            .map(shared)
+            .map_err(|e| self.bad_settings("gs", &e))
+    }
+
+    fn az(&mut self, container: &str) -> Result<Arc<dyn ObjectStore>> {
+        let builder = MicrosoftAzureBuilder::new().with_retry(request_retries());
+        let set = MicrosoftAzureBuilder::with_config;
+        self.apply("az", &["azure_", "msi_", "identity_"], builder, set)?
+            .with_container_name(container)
+            .build()
+            .map(shared)
+            .map_err(|e| self.bad_settings("az", &e))
+    }
+
+    /// Says at once what every request would fail with.
+    fn refuse_plain_http(&self) -> Result<()> {
+        let option = |names: &[&str]| {
+            let given = names.iter().find_map(|n| self.options.get(*n).cloned());
+            given.or_else(|| {
+                let of_environment = |n: &&str| std::env::var(n.to_ascii_uppercase()).ok();
+                names.iter().find_map(of_environment)
+            })
+        };
+        let names = [
+            "endpoint",
+            "endpoint_url",
+            "aws_endpoint",
+            "aws_endpoint_url",
+        ];
+        let plain = option(&names).is_some_and(|e| e.starts_with("http://"));
+        let allowed = option(&["allow_http", "aws_allow_http"])
+            .is_some_and(|v| ["true", "1", "yes", "on"].contains(&v.as_str()));
+        if plain && !allowed {
+            return Err(
+                usage("the repository's endpoint is not encrypted (http://)")
+                    .hint("use https://, or set the option \"allow_http\" to true"),
+            );
+        }
+        Ok(())
+    }
+
+    fn bad_settings(&self, scheme: &str, error: &dyn Display) -> Error {
+        let mut text = error.to_string();
+        for secret in &self.secrets {
+            text = text.replace(secret, "***");
+        }
+        usage(format!(
+            "the settings of the {scheme} repository are not usable: {text}"
+        ))
+    }
+}
+
+fn shared(store: impl ObjectStore) -> Arc<dyn ObjectStore> {
+    Arc::new(store)
+}
+
+/// Retries of one request inside the store's client; the repository's own go on from there.
+fn request_retries() -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(2),
+            base: 2.,
+        },
+        max_retries: 2,
+        retry_timeout: Duration::from_secs(30),
+    }
+}
+
+/// Whether the option `key` is set to a secret, and not to the name of a file that holds one.
+#[must_use]
+pub fn is_secret_option(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    is_secret(&key) && !key.ends_with("_file")
+}
+
+fn is_secret(key: &str) -> bool {
+    let marks = [
+        "secret",
+        "token",
+        "password",
+        "access_key",
+        "account_key",
+        "customer_key",
+        "master_key",
+        "sas",
+    ];
+    marks.iter().any(|mark| key.contains(mark)) && !key.ends_with("_id")
+}
+
+fn secrets_in(options: &BTreeMap<String, String>) -> Vec<String> {
+    let secret = |(key, value): &(&String, &String)| is_secret(key) && !value.is_empty();
+    options
+        .iter()
+        .filter(secret)
+        .map(|(_, value)| value.clone())
+        .collect()
+}
+
+fn usage(message: impl Into<String>) -> Error {
+    Error::new(Kind::Usage, message)
+}
+
+/// Options that people set, by scheme; the `object_store` crate knows some more.
+const KNOWN: &[(&str, &[&str])] = &[
+    ("file", &["retry_seconds"]),
+    (
+        "s3",
+        &[
+            "access_key_id",
+            "secret_access_key",
+            "session_token",
+            "endpoint",
+            "region",
+            "path_style",
+            "allow_http",
+            "conditional_put",
+            "unsigned_payload",
+            "skip_signature",
+            "connect_timeout",
+            "read_timeout",
+            "timeout",
+            "retry_seconds",
+        ],
+    ),
+    (
+        "gs",
+        &[
+            "service_account",
+            "service_account_key",
+            "application_credentials",
+            "connect_timeout",
+            "read_timeout",
+            "timeout",
+            "retry_seconds",
+        ],
+    ),
+    (
+        "az",
+        &[
+            "account_name",
+            "access_key",
+            "sas_key",
+            "client_id",
+            "client_secret",
+            "tenant_id",
+            "endpoint",
+            "connect_timeout",
+            "read_timeout",
+            "timeout",
+            "retry_seconds",
+        ],
+    ),
+];
+
+fn unknown(key: &str, scheme: &str) -> Error {
+    let error = usage(format!("a {scheme} repository has no option \"{key}\""));
+    match KNOWN.iter().find(|(known, _)| *known == scheme) {
+        Some((_, keys)) => error.hint(format!(
+            "it has {}; KEY_file takes the value of KEY from a file",
+            keys.join(", ")
+        )),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_that_a_hint_names_is_taken() {
+        for (scheme, keys) in KNOWN {
+            let root = if *scheme == "file" { "/" } else { "" };
+            let url = format!("{scheme}://{root}x/y");
+            for key in *keys {
+                let value = match *key {
+                    "retry_seconds" => "1",
+                    "path_style" | "allow_http" | "unsigned_payload" | "skip_signature" => "true",
+                    "conditional_put" => "etag",
+                    "endpoint" => "https://localhost",
+                    key if key.ends_with("timeout") => "1s",
+                    _ => "x",
+                };
+                let options = RepositoryOptions::new(url.as_str()).with(*key, value);
+                if let Err(error) = super::open(&options) {
+                    assert!(
+                        !error.to_string().contains("has no option"),
+                        "{scheme} {key}: {error}"
+                    );
+                }
+            }
+        }
+        let error = super::open(&RepositoryOptions::new("s3://x/y").with("acess_key_id", "x"));
+        let error = error.map(|_| ()).unwrap_err();
+        assert!(
+            error
+                .hint_text()
+                .is_some_and(|hint| hint.contains("access_key_id")),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,321 @@
+//! Why a store failed: in words, with what to do, and whether trying again may help.
+
+use std::error::Error as StdError;
+use std::io;
+
+use object_store::client::{HttpError, HttpErrorKind};
+
+use super::fault::Injected;
+
+/// One failure, explained.
+#[derive(Debug)]
+pub(super) struct Reason {
+    pub(super) text: String,
+    pub(super) hint: Option<&'static str>,
+    /// The same request may succeed later.
+    pub(super) may_pass: bool,
+    /// The store said that the object, and nothing else, is not there.
+    pub(super) object_is_absent: bool,
+}
+
+/// Answers of object stores that mean a wrong setting: code, words, hint.
+const CODES: &[(&str, &str, &str)] = &[
+    ("NoSuchBucket", "the bucket does not exist", BUCKET),
+    ("ContainerNotFound", "the container does not exist", BUCKET),
+    ("InvalidBucketName", "the bucket name is not valid", BUCKET),
+    (
+        "XAdminUserNotFound",
+        "the access key is unknown",
+        CREDENTIALS,
+    ),
+    (
+        "InvalidAccessKeyId",
+        "the access key is unknown",
+        CREDENTIALS,
+    ),
+    (
+        "SignatureDoesNotMatch",
+        "the secret key is wrong",
+        CREDENTIALS,
+    ),
+    ("ExpiredToken", "the session token has expired", CREDENTIALS),
+    ("InvalidToken", "the session token is wrong", CREDENTIALS),
+    (
+        "AuthenticationFailed",
+        "the credentials are wrong",
+        CREDENTIALS,
+    ),
+    (
+        "RequestTimeTooSkewed",
+        "the clocks differ too much",
+        "set this machine's clock",
+    ),
+    (
+        "AuthorizationHeaderMalformed",
+        "the region is wrong",
+        REGION,
+    ),
+    (
+        "PermanentRedirect",
+        "the bucket is in another region",
+        REGION,
+    ),
+    ("QuotaExceeded", "the quota is used up", FULL),
+    ("XMinioStorageFull", "the store is full", FULL),
+    ("AccessDenied", "access denied", ACCESS),
+    (
+        "MethodNotAllowed",
+        "the store does not allow this request",
+        ACCESS,
+    ),
+    (
+        "NotImplemented",
+        "the store cannot do this",
+        "use a store with conditional writes",
+    ),
+];
+
+const BUCKET: &str = "create the bucket, or correct the repository's URL";
+const CREDENTIALS: &str =
+    "check the credentials of the repository (options, environment, instance role)";
+const REGION: &str = "set the option \"region\" of the repository";
+const FULL: &str = "free space where the repository is";
+const ACCESS: &str =
+    "the repository's credentials must allow reading, listing and creating objects";
+const REACH: &str = "check the repository's endpoint, and that it can be reached from here";
+
+const NO_CREDENTIALS: &str = "set access_key_id and secret_access_key in the file that --credentials names, or \
+    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment";
+const HTTP: &str = "correct the port, or write http:// if the connection need not be encrypted";
+
+/// Where a machine's role is asked for.
+const INSTANCE: &[&str] = &["169.254.", "/latest/api/token", "/latest/meta-data/"];
+
+/// What a TLS library says of an answer in plain text.
+const NO_TLS: &[&str] = &["InvalidContentType", "wrong version number"];
+
+impl Reason {
+    pub(super) fn of(error: &object_store::Error) -> Self {
+        let mut causes: Vec<&(dyn StdError + 'static)> = Vec::new();
+        let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+        while let Some(cause) = next {
+            causes.push(cause);
+            next = cause.source();
+        }
+        for cause in &causes {
+            if let Some(injected) = cause.downcast_ref::<Injected>() {
+                return Self::plain(injected.to_string(), None).passing(injected.may_pass());
+            }
+        }
+        let whole = error.to_string();
+        Self::of_status(error, &whole)
+            .or_else(|| Self::of_code(&whole))
+            .or_else(|| Self::of_transport(&causes))
+            .or_else(|| match error {
+                object_store::Error::NotFound { .. } => None,
+                _ => Self::of_file(&causes),
+            })
+            .unwrap_or_else(|| Self::of_rest(error, &causes))
+    }
+
+    fn plain(text: impl Into<String>, hint: Option<&'static str>) -> Self {
+        Self {
+            text: text.into(),
+            hint,
+            may_pass: false,
+            object_is_absent: false,
+        }
+    }
+
+    fn passing(mut self, may_pass: bool) -> Self {
+        self.may_pass = may_pass;
+        self
+    }
+
+    /// Server errors and throttling pass; their code says what they were.
+    fn of_status(error: &object_store::Error, whole: &str) -> Option<Self> {
+        if !matches!(error, object_store::Error::Generic { .. }) {
+            return None;
+        }
+        let status = whole.split("status code: ").nth(1)?;
+        let number: u16 = status.get(..3)?.parse().ok()?;
+        let passes = (500..600).contains(&number) && number != 501 || [408, 429].contains(&number);
+        let full = ["QuotaExceeded", "XMinioStorageFull"]
+            .iter()
+            .any(|c| whole.contains(c));
+        if !passes || full {
+            return None;
+        }
+        let code = xml_code(whole).map_or(String::new(), |c| format!(" ({c})"));
+        let text = format!("the store answered with status {number}{code}");
+        Some(Self::plain(text, Some("try again later, or ask who runs the store")).passing(true))
+    }
+
+    fn of_code(whole: &str) -> Option<Self> {
+        if let Some(reason) = Self::of_deletion(whole) {
+            return Some(reason);
+        }
+        let code = xml_code(whole)?;
+        let &(code, text, hint) = CODES.iter().find(|(c, _, _)| *c == code)?;
+        Some(Self::plain(format!("{text} ({code})"), Some(hint)))
+    }
+
+    /// A request to delete several objects succeeds, and tells of each object whether it did.
+    fn of_deletion(whole: &str) -> Option<Self> {
+        let (_, failure) = whole.split_once("DeleteObjects request failed for key ")?;
+        let (_, code) = failure.rsplit_once("(code: ")?;
+        let (code, _) = code.split_once(')')?;
+        if ABSENT.contains(&code) {
+            return Some(Self::absent());
+        }
+        if let Some((code, text, hint)) = CODES.iter().find(|(known, _, _)| *known == code) {
+            return Some(Self::plain(format!("{text} ({code})"), Some(hint)));
+        }
+        let text = format!("the store did not delete it ({code})");
+        Some(Self::plain(text, None).passing(PASSING.contains(&code)))
+    }
+
+    fn of_transport(causes: &[&(dyn StdError + 'static)]) -> Option<Self> {
+        let http = causes.iter().find_map(|c| c.downcast_ref::<HttpError>())?;
+        let last = causes.last().map(ToString::to_string).unwrap_or_default();
+        let words = match http.kind() {
+            HttpErrorKind::Connect => "could not connect",
+            HttpErrorKind::Timeout => "the store did not answer in time",
+            _ => "the connection failed",
+        };
+        let first = causes.first().map(ToString::to_string).unwrap_or_default();
+        // The instance's credentials are asked for only when there are no others.
+        if INSTANCE.iter().any(|address| first.contains(address)) {
+            let text = "there are no credentials, and this machine has no role that gives any";
+            return Some(Self::plain(text, Some(NO_CREDENTIALS)).passing(true));
+        }
+        if NO_TLS.iter().any(|words| last.contains(words)) {
+            let text = "the endpoint's URL begins with https://, and the port does not speak TLS";
+            return Some(Self::plain(text, Some(HTTP)));
+        }
+        let may_pass = !last.contains("URL scheme is not allowed");
+        Some(Self::plain(format!("{words}: {}", one_line(&last)), Some(REACH)).passing(may_pass))
+    }
+
+    fn of_file(causes: &[&(dyn StdError + 'static)]) -> Option<Self> {
+        let io = causes.iter().find_map(|c| c.downcast_ref::<io::Error>())?;
+        let hint = match io.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(FULL),
+            io::ErrorKind::ReadOnlyFilesystem => {
+                Some("mount the repository's file system for writing")
+            }
+            io::ErrorKind::PermissionDenied => {
+                Some("the repository's directory must belong to the user who runs this")
+            }
+            io::ErrorKind::NotFound => Some("is the repository's file system mounted?"),
+            _ => None,
+        };
+        let may_pass = matches!(
+            io.kind(),
+            io::ErrorKind::TimedOut | io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+        );
+        Some(Self::plain(one_line(&io.to_string()), hint).passing(may_pass))
+    }
+
+    fn of_rest(error: &object_store::Error, causes: &[&(dyn StdError + 'static)]) -> Self {
+        use object_store::Error as E;
+        match error {
+            E::NotFound { .. } => Self::of_absence(&error.to_string()),
+            E::AlreadyExists { .. } => Self::plain("it exists already", None),
+            E::PermissionDenied { .. } => Self::plain("access denied", Some(ACCESS)),
+            E::Unauthenticated { .. } => {
+                Self::plain("the credentials were not accepted", Some(CREDENTIALS))
+            }
+            _ => {
+                let last = causes.last().map(ToString::to_string).unwrap_or_default();
+                Self::plain(one_line(&last), None)
+            }
+        }
+    }
+}
+
+/// Codes with which a store says that an object is not there.
+const ABSENT: &[&str] = &["NoSuchKey", "BlobNotFound"];
+
+/// Codes of failures that pass.
+const PASSING: &[&str] = &[
+    "InternalError",
+    "SlowDown",
+    "ServiceUnavailable",
+    "OperationAborted",
+];
+
+impl Reason {
+    /// "Not found" can also mean a missing bucket, an unknown user or a wrong address; only
+    /// a store that says so, or need not (a directory, the answer to a `HEAD`), is believed.
+    fn of_absence(whole: &str) -> Self {
+        let answered = whole.contains("status code: 404") && !whole.contains("performing HEAD");
+        let code = xml_code(whole);
+        let absent = !answered || code.is_some_and(|c| ABSENT.contains(&c));
+        if !absent {
+            let code = code.unwrap_or("no code");
+            return Self::plain(
+                format!("the store answered with status 404 ({code})"),
+                Some(REACH),
+            );
+        }
+        Self::absent()
+    }
+
+    fn absent() -> Self {
+        let mut reason = Self::plain("there is no such object", None);
+        reason.object_is_absent = true;
+        reason
+    }
+}
+
+/// The text between `<Code>` and `</Code>` in a store's answer.
+fn xml_code(answer: &str) -> Option<&str> {
+    let (_, rest) = answer.split_once("<Code>")?;
+    rest.split_once("</Code>").map(|(code, _)| code)
+}
+
+/// On one line, without query strings (they may carry signatures), not too long.
+fn one_line(text: &str) -> String {
+    let words = text
+        .split_whitespace()
+        .map(|word| match word.split_once('?') {
+            Some((address, _)) if address.contains("://") => address,
+            _ => word,
+        });
+    let line = words.collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(300) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As object_store reports that of several objects one was not deleted.
+    fn of_deletion(code: &str, message: &str) -> Reason {
+        let source = format!(
+            "DeleteObjects request failed for key main/layer/x/claim: {message} (code: {code})"
+        );
+        Reason::of(&object_store::Error::Generic {
+            store: "S3",
+            source: source.into(),
+        })
+    }
+
+    #[test]
+    fn what_another_has_deleted_meanwhile_is_deleted() {
+        let reason = of_deletion("NoSuchKey", "The specified key does not exist.");
+        assert!(reason.object_is_absent);
+        let reason = of_deletion("InternalError", "We encountered an internal error (again).");
+        assert!(reason.may_pass && !reason.object_is_absent);
+        let reason = of_deletion("AccessDenied", "Access Denied");
+        assert!(
+            !reason.may_pass && reason.text.starts_with("access denied"),
+            "{}",
+            reason.text
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! What is in the archive, and waiting for it.
+
+#![allow(clippy::unwrap_used, reason = "a test states what must hold")]
+
+mod support;
+
+use std::iter;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pgstrata_pgdata::{ArchiveFile, Lsn, TimelineId};
+use pgstrata_store::archive::{self, Archive, PushOptions};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::Kind;
+use pgstrata_store::progress::Progress;
+use pgstrata_store::repository::Repository;
+use support::wal;
+
+async fn push(repository: &Repository, name: &str, contents: &[u8]) {
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = pg_wal.path().join(name);
+    std::fs::write(&path, contents).unwrap();
+    let options = PushOptions::default();
+    archive::push(
+        &wal::cluster_in(repository),
+        &wal::record(),
+        &path,
+        &options,
+    )
+    .await
+    .unwrap();
+}
+
+async fn push_segment(repository: &Repository, timeline: u32, number: u64) {
+    let segment = wal::segment(timeline, number);
+    let contents = wal::contents(segment, wal::size(), 1);
+    push(repository, &segment.file_name(wal::size()), &contents).await;
+}
+
+#[tokio::test]
+async fn the_inventory_tells_files_apart_and_shows_gaps() {
+    let repository = wal::repository().await;
+    for number in [0xFFF, 0x1000, 0x1003, 0x1004, 0x1006] {
+        push_segment(&repository, 1, number).await;
+    }
+    push_segment(&repository, 2, 0x1006).await;
+    push(&repository, "00000002.history", b"1\t1/600000\treason\n").await;
+    let partial = format!("{}.partial", wal::file_name(1, 0x1007));
+    let contents = wal::contents(wal::segment(1, 0x1007), wal::size(), 1);
+    push(&repository, &partial, &contents).await;
+    let label = format!("{}.00000028.backup", wal::file_name(1, 0x1003));
+    push(&repository, &label, b"START WAL LOCATION\n").await;
+    repository
+        .create("main/wal/00000001/junk", Bytes::from_static(b"x"))
+        .await
+        .unwrap();
+    repository
+        .create("main/wal/junk/x", Bytes::from_static(b"x"))
+        .await
+        .unwrap();
+
+    let archive = Archive::load(&wal::cluster_in(&repository)).await.unwrap();
+    let found = archive.list(iter::empty()).await.unwrap();
+    let [(first, one), (second, two)] = &found.by_timeline().collect::<Vec<_>>()[..] else {
+        unreachable!("two timelines, not {found:?}")
+    };
+    assert_eq!((first.get(), second.get()), (1, 2));
+    let runs: Vec<_> = one.runs.iter().map(|run| run.first..=run.last).collect();
+    assert_eq!(runs, [0xFFF..=0x1000, 0x1003..=0x1004, 0x1006..=0x1006]);
+    assert_eq!(one.segments(), 5);
+    let gaps: Vec<_> = one.gaps().collect();
+    assert_eq!(gaps, [0x1001..=0x1002, 0x1005..=0x1005]);
+    assert_eq!(one.unknown, ["main/wal/00000001/junk"]);
+    assert_eq!(one.history_stored_at, None);
+    assert!(two.history_stored_at.is_some());
+    assert_eq!(two.gaps().count(), 0);
+    assert!(found.holds(wal::segment(2, 0x1006)));
+    // A partial segment is none.
+    assert!(!found.holds(wal::segment(1, 0x1007)));
+    for (file, is_there) in [
+        (ArchiveFile::Partial(wal::segment(1, 0x1007)), true),
+        (ArchiveFile::Partial(wal::segment(1, 0x1006)), false),
+        (ArchiveFile::Segment(wal::segment(1, 0x1006)), true),
+        (ArchiveFile::History(TimelineId::new(2)), true),
+        (ArchiveFile::History(TimelineId::new(3)), false),
+    ] {
+        assert_eq!(found.holds_file(file), is_there, "{file:?}");
+    }
+}
+
+#[tokio::test]
+async fn histories_are_read_and_the_first_timeline_has_none() {
+    let repository = wal::repository().await;
+    let read = |n| {
+        let (repository, name) = (repository.clone(), wal::name());
+        async move {
+            let cluster = ClusterRepository::new(&repository, &name);
+            let archive = Archive::load(&cluster).await.unwrap();
+            archive.history(TimelineId::new(n)).await
+        }
+    };
+    assert_eq!(read(1).await.unwrap().entries().len(), 1);
+    assert_eq!(read(2).await.unwrap_err().kind(), Kind::NotFound);
+    push(&repository, "00000002.history", b"1\t0/3000000\treason\n").await;
+    let history = read(2).await.unwrap();
+    let switch = Lsn::new(0x300_0000);
+    assert_eq!(history.switch_point(TimelineId::new(1)), Some(switch));
+    let empty = Repository::memory();
+    let error = Archive::load(&wal::cluster_in(&empty)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Repository);
+}
+
+#[tokio::test]
+async fn waiting_ends_when_the_last_segment_arrives() {
+    let repository = wal::repository().await;
+    let wanted: Vec<_> = (1..=40).map(|n| wal::segment(1, n)).collect();
+    for segment in &wanted[..39] {
+        push_segment(&repository, 1, segment.number).await;
+    }
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        push_segment(&repository, 1, 40).await;
+    };
+    let (name, progress) = (wal::name(), Progress::default());
+    let timeout = Duration::from_secs(20);
+    let cluster = ClusterRepository::new(&repository, &name);
+    let archive = Archive::load(&cluster).await.unwrap();
+    let wait = archive.wait_for(&wanted, timeout, &progress);
+    let started = Instant::now();
+    let (waited, ()) = futures::join!(wait, late);
+    waited.unwrap();
+    assert!(started.elapsed() >= Duration::from_millis(300));
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn waiting_ends_with_the_name_of_the_first_missing_segment() {
+    let repository = wal::repository().await;
+    push_segment(&repository, 1, 1).await;
+    let wanted = [wal::segment(1, 1), wal::segment(1, 2), wal::segment(1, 3)];
+    let timeout = Duration::from_millis(200);
+    let (name, progress) = (wal::name(), Progress::default());
+    let cluster = ClusterRepository::new(&repository, &name);
+    let archive = Archive::load(&cluster).await.unwrap();
+    let waited = archive.wait_for(&wanted, timeout, &progress).await;
+    let error = waited.unwrap_err();
+    assert_eq!(error.kind(), Kind::WalMissing);
+    assert!(
+        error.to_string().contains("000000010000000000000002"),
+        "{error}"
+    );
+    assert!(error.to_string().contains("1 more"), "{error}");
+    assert!(error.hint_text().is_some());
+    progress.cancel();
+    let waited = archive.wait_for(&wanted, timeout, &progress).await;
+    assert_eq!(waited.unwrap_err().kind(), Kind::Interrupted);
+}
+
+#[tokio::test]
+async fn a_segment_of_another_cluster_is_not_waited_for() {
+    let repository = wal::repository().await;
+    let segment = wal::segment(1, 1);
+    let name = segment.file_name(wal::size());
+    let contents = wal::contents(segment, wal::size(), 1);
+    let codec = pgstrata_layer::frame::Codec::None;
+    let object = pgstrata_layer::wal::encode(&name, &contents, 5, codec).unwrap();
+    let key = format!("main/wal/00000001/{name}");
+    repository.create(&key, Bytes::from(object)).await.unwrap();
+    let progress = Progress::default();
+    let timeout = Duration::from_secs(20);
+    let cluster = wal::name();
+    let cluster = ClusterRepository::new(&repository, &cluster);
+    let archive = Archive::load(&cluster).await.unwrap();
+    let waited = archive.wait_for(&[segment], timeout, &progress).await;
+    assert_eq!(waited.unwrap_err().kind(), Kind::Damaged);
+}

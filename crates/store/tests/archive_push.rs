@@ -1,0 +1,590 @@
+//! What `archive_command` may rely on.
+
+#![allow(clippy::unwrap_used, reason = "a test states what must hold")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use pgstrata_layer::frame::Codec;
+use pgstrata_store::archive::{self, GetOptions, PushOptions, Pushed};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind};
+use pgstrata_store::repository::Repository;
+use pgstrata_store::repository::fault::{Fault, FaultStore};
+use support::wal;
+
+const ALONE: PushOptions = PushOptions {
+    codec: Codec::Zstd(1),
+    neighbours: 0,
+    jobs: 1,
+    notes: None,
+};
+
+async fn push(repository: &Repository, path: &Path) -> Result<Pushed, Error> {
+    let pushed = archive::push(&wal::cluster_in(repository), &wal::record(), path, &ALONE).await;
+    pushed.map(|outcome| outcome.pushed)
+}
+
+/// What the archive gives back; `None` when it says that there is nothing.
+async fn stored(repository: &Repository, name: &str) -> Option<Vec<u8>> {
+    let scratch = tempfile::tempdir().unwrap();
+    let to = scratch.path().join("got");
+    match archive::get(
+        &wal::cluster_in(repository),
+        name,
+        &to,
+        &GetOptions::default(),
+    )
+    .await
+    {
+        Ok(_) => Some(std::fs::read(&to).unwrap()),
+        Err(error) => {
+            assert_eq!(error.kind(), Kind::NotFound, "{error}");
+            None
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_kind_of_file_comes_back_as_it_was() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let segment = wal::segment(2, 9);
+    let whole = wal::contents(segment, wal::size(), 1);
+    let files = [
+        (segment.file_name(wal::size()), whole.clone()),
+        (format!("{}.partial", segment.file_name(wal::size())), whole),
+        (
+            "00000002.history".to_owned(),
+            b"1\t0/2000000\tno recovery target specified\n".to_vec(),
+        ),
+        (
+            format!("{}.00000028.backup", segment.file_name(wal::size())),
+            b"START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\n".to_vec(),
+        ),
+    ];
+    for (name, contents) in &files {
+        let path = pg_wal.path().join(name);
+        std::fs::write(&path, contents).unwrap();
+        let first = push(&repository, &path).await.unwrap();
+        assert!(matches!(first, Pushed::Stored { .. }), "{name}");
+    }
+    for (name, contents) in &files {
+        assert_eq!(
+            stored(&repository, name).await.as_ref(),
+            Some(contents),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_identical_push_succeeds_and_stores_nothing() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = wal::write(pg_wal.path(), 1, 1, 1);
+    push(&repository, &path).await.unwrap();
+    let before = repository.list("").await.unwrap();
+    assert_eq!(push(&repository, &path).await.unwrap(), Pushed::Present);
+    let recompressed = PushOptions {
+        codec: Codec::None,
+        ..ALONE
+    };
+    let (name, record) = (wal::name(), wal::record());
+    let again = archive::push(
+        &ClusterRepository::new(&repository, &name),
+        &record,
+        &path,
+        &recompressed,
+    )
+    .await;
+    assert_eq!(again.unwrap().pushed, Pushed::Present);
+    assert_eq!(repository.list("").await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn other_contents_under_a_name_are_refused_and_the_first_stay() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let other_wal = tempfile::tempdir().unwrap();
+    let path = wal::write(pg_wal.path(), 1, 1, 1);
+    let other = wal::write(other_wal.path(), 1, 1, 2);
+    push(&repository, &path).await.unwrap();
+    let error = push(&repository, &other).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::AlreadyExists);
+    assert!(
+        error.to_string().contains("000000010000000000000001"),
+        "{error}"
+    );
+    assert!(error.hint_text().is_some());
+
+    let history = pg_wal.path().join("00000002.history");
+    std::fs::write(&history, "1\t0/2000000\tone\n").unwrap();
+    push(&repository, &history).await.unwrap();
+    std::fs::write(&history, "1\t0/3000000\tother\n").unwrap();
+    let error = push(&repository, &history).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::AlreadyExists);
+
+    let name = wal::file_name(1, 1);
+    assert_eq!(
+        stored(&repository, &name).await,
+        Some(std::fs::read(&path).unwrap())
+    );
+    let history = stored(&repository, "00000002.history").await.unwrap();
+    assert_eq!(history, b"1\t0/2000000\tone\n");
+}
+
+#[tokio::test]
+async fn of_two_clusters_pushing_one_name_one_wins() {
+    let repository = wal::repository().await;
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let paths = [
+        wal::write(one.path(), 1, 1, 1),
+        wal::write(other.path(), 1, 1, 2),
+    ];
+    let (first, second) =
+        futures::join!(push(&repository, &paths[0]), push(&repository, &paths[1]));
+    let winner = match (&first, &second) {
+        (Ok(_), Err(e)) | (Err(e), Ok(_)) => {
+            assert_eq!(e.kind(), Kind::AlreadyExists);
+            if first.is_ok() { &paths[0] } else { &paths[1] }
+        }
+        both => unreachable!("one of two must win: {both:?}"),
+    };
+    let name = wal::file_name(1, 1);
+    assert_eq!(
+        stored(&repository, &name).await,
+        Some(std::fs::read(winner).unwrap())
+    );
+}
+
+async fn assert_refused(bytes: &[u8], name: &str, words: &str) {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = pg_wal.path().join(name);
+    std::fs::write(&path, bytes).unwrap();
+    let error = push(&repository, &path).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    assert!(error.to_string().contains(words), "{error}");
+    assert_eq!(repository.list("main/wal").await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn files_that_are_not_what_their_name_says_are_refused() {
+    let segment = wal::segment(1, 7);
+    let name = segment.file_name(wal::size());
+    let good = wal::contents(segment, wal::size(), 1);
+    let changed = |at: usize, to: &[u8]| {
+        let mut bytes = good.clone();
+        bytes[at..at + to.len()].copy_from_slice(to);
+        bytes
+    };
+    assert_refused(&good[..good.len() - 1], &name, "complete segment").await;
+    assert_refused(&[], &name, "complete segment").await;
+    assert_refused(&[&good[..], b"x"].concat(), &name, "complete segment").await;
+    assert_refused(
+        &changed(24, &5_u64.to_le_bytes()),
+        &name,
+        "system identifier 5",
+    )
+    .await;
+    assert_refused(&changed(32, &(2 * wal::MIB).to_le_bytes()), &name, "").await;
+    assert_refused(&changed(0, &[0; 2]), &name, "magic").await;
+    assert_refused(
+        &changed(0, &0xD118_u16.to_le_bytes()),
+        &name,
+        "PostgreSQL 18",
+    )
+    .await;
+    assert_refused(&good, &wal::file_name(1, 8), "begins at").await;
+    assert_refused(&changed(4, &2_u32.to_le_bytes()), &name, "timeline 2").await;
+    assert_refused(b"no history", "00000002.history", "line").await;
+    assert_refused(b"3\t0/1\tlater\n", "00000002.history", "increase").await;
+}
+
+#[tokio::test]
+async fn the_first_segment_of_a_timeline_may_begin_with_the_page_before_it() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let contents = wal::contents(wal::segment(1, 7), wal::size(), 1);
+    let path = pg_wal.path().join(wal::file_name(2, 7));
+    std::fs::write(&path, contents).unwrap();
+    push(&repository, &path).await.unwrap();
+}
+
+#[tokio::test]
+async fn names_the_server_does_not_archive_are_usage_errors() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    for name in [
+        "x",
+        "archive_status",
+        "00000001000000000000000g",
+        "000000010000000000001000",
+    ] {
+        let path = pg_wal.path().join(name);
+        std::fs::write(&path, b"x").unwrap();
+        let error = push(&repository, &path).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage, "{name}: {error}");
+    }
+    let absent = pg_wal.path().join(wal::file_name(1, 1));
+    assert_eq!(
+        push(&repository, &absent).await.unwrap_err().kind(),
+        Kind::File
+    );
+}
+
+#[tokio::test]
+async fn ready_neighbours_are_pushed_along_and_their_marks_stay() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let first = wal::write(pg_wal.path(), 1, 5, 1);
+    for number in [3, 6, 7, 8, 9] {
+        wal::write(pg_wal.path(), 1, number, 1);
+    }
+    // A segment that is not complete fails for itself, not for the one asked for; those behind it wait.
+    std::fs::write(pg_wal.path().join(wal::file_name(1, 8)), b"short").unwrap();
+    std::fs::write(pg_wal.path().join("archive_status/junk.ready"), b"").unwrap();
+    let marks = || {
+        std::fs::read_dir(pg_wal.path().join("archive_status"))
+            .unwrap()
+            .count()
+    };
+    let before = marks();
+    let options = PushOptions {
+        neighbours: 4,
+        jobs: 4,
+        ..ALONE
+    };
+    let record = wal::record();
+    let outcome = archive::push(&wal::cluster_in(&repository), &record, &first, &options)
+        .await
+        .unwrap();
+    let along: Vec<String> = outcome
+        .neighbours
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(along, [wal::file_name(1, 6), wal::file_name(1, 7)]);
+    assert_eq!(marks(), before);
+    let again = archive::push(&wal::cluster_in(&repository), &record, &first, &options)
+        .await
+        .unwrap();
+    assert_eq!(again.pushed, Pushed::Present);
+    assert!(again.neighbours.is_empty(), "they were looked at before");
+    let name = wal::file_name(1, 6);
+    let path = pg_wal.path().join(&name);
+    assert_eq!(push(&repository, &path).await.unwrap(), Pushed::Present);
+    assert_eq!(
+        stored(&repository, &name).await,
+        Some(std::fs::read(&path).unwrap())
+    );
+}
+
+#[tokio::test]
+async fn large_segments_come_back_as_they_were() {
+    const MIB: u32 = 128 << 20;
+    let record = wal::record_of(wal::SYSTEM, MIB);
+    let size = pgstrata_pgdata::WalSegmentSize::try_from(u64::from(MIB)).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", scratch.path().join("repo").display());
+    let repository =
+        Repository::open(&pgstrata_store::repository::RepositoryOptions::new(url)).unwrap();
+    let encoded = pgstrata_layer::cluster::encode(&record);
+    repository
+        .create("main/cluster", encoded.into())
+        .await
+        .unwrap();
+    let segment = wal::segment(1, 3);
+    let name = segment.file_name(size);
+    let path = scratch.path().join(&name);
+    let contents = wal::contents(segment, size, 1);
+    std::fs::write(&path, &contents).unwrap();
+    let pushed = archive::push(&wal::cluster_in(&repository), &record, &path, &ALONE)
+        .await
+        .unwrap();
+    assert!(matches!(pushed.pushed, Pushed::Stored { .. }));
+    assert!(stored(&repository, &name).await.unwrap() == contents);
+}
+
+/// A file is archived if and only if a push said so, or will be found by the push repeated.
+#[tokio::test]
+async fn a_push_survives_the_failure_of_every_store_operation() {
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = wal::write(pg_wal.path(), 1, 5, 1);
+    wal::write(pg_wal.path(), 1, 6, 1);
+    let names = [wal::file_name(1, 5), wal::file_name(1, 6)];
+    let expected = names
+        .clone()
+        .map(|n| std::fs::read(pg_wal.path().join(n)).unwrap());
+    let options = PushOptions {
+        neighbours: 1,
+        jobs: 2,
+        ..ALONE
+    };
+    let record = wal::record();
+    for fault in [
+        Fault::Before,
+        Fault::After,
+        Fault::PassingBefore,
+        Fault::LostAnswer,
+    ] {
+        for nth in 0.. {
+            let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+            let direct = Repository::with_store(Arc::clone(&memory));
+            wal::init(&direct).await;
+            let store = FaultStore::failing_at(nth, fault, memory);
+            let through = Repository::with_store(store.clone());
+            let outcome = archive::push(&wal::cluster_in(&through), &record, &path, &options).await;
+            let names = [&names[0], &names[1]];
+            let there = direct.list("main/wal").await.unwrap();
+            let there = names.map(|n| there.iter().any(|object| object.key.ends_with(n)));
+            assert!(there != [false, true], "{fault:?} {nth}: a hole");
+            if outcome.is_ok() {
+                let got = stored(&direct, names[0]).await;
+                assert!(got.as_ref() == Some(&expected[0]), "{fault:?} {nth}");
+            } else {
+                assert!(!matches!(fault, Fault::PassingBefore | Fault::LostAnswer));
+            }
+            for (name, expected) in names.into_iter().zip(&expected) {
+                let got = stored(&direct, name).await;
+                assert!(
+                    got.is_none_or(|g| g == *expected),
+                    "{fault:?} {nth}: whole or not there"
+                );
+            }
+            let again = archive::push(&wal::cluster_in(&direct), &record, &path, &options).await;
+            let again = again.unwrap();
+            let fresh = again.pushed != Pushed::Present;
+            assert_eq!(
+                again.neighbours.len(),
+                usize::from(fresh),
+                "{fault:?} {nth}"
+            );
+            // The server asks for each, whatever became of it as a neighbour.
+            let second = pg_wal.path().join(names[1]);
+            push(&direct, &second).await.unwrap();
+            let got = stored(&direct, names[1]).await;
+            assert!(got.as_ref() == Some(&expected[1]), "{fault:?} {nth}");
+            if store.operation_count() <= nth {
+                assert!(nth >= 4, "both files need a look and a create");
+                break;
+            }
+        }
+    }
+}
+
+/// Segments 5 to 9 are ready; the store fails, or answers late, at one operation after the other.
+#[tokio::test]
+async fn a_later_segment_is_never_there_before_an_earlier_one() {
+    let pg_wal = tempfile::tempdir().unwrap();
+    for number in 5..=9 {
+        wal::write(pg_wal.path(), 1, number, 1);
+    }
+    let path = pg_wal.path().join(wal::file_name(1, 5));
+    let options = PushOptions {
+        neighbours: 8,
+        jobs: 4,
+        ..ALONE
+    };
+    for nth in 0..12 {
+        let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let direct = Repository::with_store(Arc::clone(&memory));
+        wal::init(&direct).await;
+        let store = FaultStore::failing_at(nth, Fault::Before, Arc::clone(&memory));
+        let late = Fault::Delayed(std::time::Duration::from_millis(100));
+        store.fail(nth + 1..nth + 2, late);
+        let through = Repository::with_store(store);
+        let record = wal::record();
+        let name = wal::name();
+        let cluster = ClusterRepository::new(&through, &name);
+        let pushing = archive::push(&cluster, &record, &path, &options);
+        let looking = async {
+            for _ in 0..40 {
+                assert_no_hole(&direct, nth).await;
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        let (_, ()) = futures::join!(pushing, looking);
+        assert_no_hole(&direct, nth).await;
+    }
+}
+
+async fn assert_no_hole(repository: &Repository, nth: u64) {
+    let there = repository.list("main/wal").await.unwrap();
+    let names: Vec<&str> = there
+        .iter()
+        .map(|object| object.key.rsplit('/').next().unwrap())
+        .collect();
+    let expected: Vec<String> = (5..)
+        .take(names.len())
+        .map(|n| wal::file_name(1, n))
+        .collect();
+    assert_eq!(names, expected, "failure of operation {nth}");
+}
+
+/// What a disk, a store or a hand may make of an object.
+fn damages(object: &[u8], another: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let flipped = |at: usize| {
+        let mut bytes = object.to_vec();
+        bytes[at] ^= 0x10;
+        bytes
+    };
+    vec![
+        ("empty", Vec::new()),
+        ("cut in the header", object[..60].to_vec()),
+        ("cut in the frames", object[..object.len() / 2].to_vec()),
+        ("cut in the trailer", object[..object.len() - 3].to_vec()),
+        ("longer", [object, b"x"].concat()),
+        ("magic", flipped(1)),
+        ("version", flipped(8)),
+        ("digest in the header", flipped(40)),
+        ("name in the header", flipped(70)),
+        ("frame header", flipped(130)),
+        ("frame", flipped(object.len() / 2)),
+        ("trailer", flipped(object.len() - 2)),
+        ("zeros", vec![0; object.len()]),
+        ("another segment's object", another.to_vec()),
+    ]
+}
+
+/// Nothing is overwritten or deleted, and still the file is there again.
+#[tokio::test]
+async fn rule_13_11_pushing_the_intact_file_mends_every_kind_of_damage() {
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = wal::write(pg_wal.path(), 1, 5, 1);
+    let other = wal::write(pg_wal.path(), 1, 6, 1);
+    let good = wal::repository().await;
+    push(&good, &path).await.unwrap();
+    push(&good, &other).await.unwrap();
+    let name = wal::file_name(1, 5);
+    let key = format!("main/wal/00000001/{name}");
+    let object = good.get(&key).await.unwrap();
+    let another = format!("main/wal/00000001/{}", wal::file_name(1, 6));
+    let another = good.get(&another).await.unwrap();
+    for (what, damaged) in damages(&object, &another) {
+        let repository = wal::repository().await;
+        repository
+            .create(&key, damaged.clone().into())
+            .await
+            .unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let to = scratch.path().join("to");
+        let (cluster, options) = (wal::name(), GetOptions::default());
+        let got = archive::get(
+            &ClusterRepository::new(&repository, &cluster),
+            &name,
+            &to,
+            &options,
+        )
+        .await;
+        assert!(got.is_err(), "{what} is not noticed");
+        assert_eq!(
+            push(&repository, &path).await.unwrap(),
+            Pushed::Mended,
+            "{what}"
+        );
+        let got = stored(&repository, &name).await.unwrap();
+        assert!(got == std::fs::read(&path).unwrap(), "{what}");
+        assert_eq!(repository.get(&key).await.unwrap(), damaged, "{what}");
+        // Again, and once more when that is damaged too.
+        assert_eq!(
+            push(&repository, &path).await.unwrap(),
+            Pushed::Present,
+            "{what}"
+        );
+        let mended = format!("main/wal-mended/00000001/{name}-1");
+        repository.delete(&mended).await.unwrap();
+        repository.create(&mended, damaged.into()).await.unwrap();
+        assert_eq!(
+            push(&repository, &path).await.unwrap(),
+            Pushed::Mended,
+            "{what}"
+        );
+        assert!(stored(&repository, &name).await.is_some(), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_of_other_contents_is_not_mended_with_these() {
+    let repository = wal::repository().await;
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = wal::write(one.path(), 1, 5, 1);
+    let stranger = wal::write(other.path(), 1, 5, 2);
+    push(&repository, &path).await.unwrap();
+    let key = format!("main/wal/00000001/{}", wal::file_name(1, 5));
+    let mut object = repository.get(&key).await.unwrap().to_vec();
+    let middle = object.len() / 2;
+    object[middle] ^= 1;
+    repository.delete(&key).await.unwrap();
+    repository.create(&key, object.into()).await.unwrap();
+    let error = push(&repository, &stranger).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::AlreadyExists, "{error}");
+    assert_eq!(push(&repository, &path).await.unwrap(), Pushed::Mended);
+    let error = push(&repository, &stranger).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::AlreadyExists, "{error}");
+}
+
+#[tokio::test]
+async fn histories_are_mended_too() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = pg_wal.path().join("00000002.history");
+    std::fs::write(&path, "1\t0/2000000\tone\n").unwrap();
+    let key = "main/wal/00000002/00000002.history";
+    repository.create(key, "".into()).await.unwrap();
+    assert_eq!(push(&repository, &path).await.unwrap(), Pushed::Mended);
+    let timeline = pgstrata_pgdata::TimelineId::new(2);
+    let cluster = wal::cluster_in(&repository);
+    let archive = archive::Archive::load(&cluster).await.unwrap();
+    let history = archive.history(timeline).await;
+    assert_eq!(history.unwrap().entries().len(), 2);
+}
+
+/// The server asks for each neighbour in turn; that need not fetch what was stored a moment ago.
+#[tokio::test]
+async fn a_neighbour_just_pushed_is_not_read_back_and_any_other_file_is() {
+    let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let store = FaultStore::new(Arc::clone(&memory));
+    let repository = Repository::with_store(store.clone());
+    wal::init(&repository).await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let first = wal::write(pg_wal.path(), 1, 5, 1);
+    let second = wal::write(pg_wal.path(), 1, 6, 1);
+    let scratch = tempfile::tempdir().unwrap();
+    let notes = archive::Notes::new(scratch.path().join("spool"), repository.url(), "main");
+    let options = PushOptions {
+        neighbours: 8,
+        jobs: 4,
+        notes: Some(notes),
+        ..ALONE
+    };
+    let (name, record) = (wal::name(), wal::record());
+    let along = archive::push(
+        &ClusterRepository::new(&repository, &name),
+        &record,
+        &first,
+        &options,
+    )
+    .await;
+    assert_eq!(along.unwrap().neighbours.len(), 1);
+    let requests = async || {
+        let before = store.operation_count();
+        let again = archive::push(
+            &ClusterRepository::new(&repository, &name),
+            &record,
+            &second,
+            &options,
+        )
+        .await;
+        assert_eq!(again.unwrap().pushed, Pushed::Present);
+        store.operation_count() - before
+    };
+    assert_eq!(requests().await, 1, "the header");
+    // By hand, once more: that is somebody who wants to know.
+    assert_eq!(requests().await, 3, "the header, the size, the object");
+}

@@ -1,0 +1,98 @@
+//! What a repository in a directory promises beyond the conformance suite.
+
+#![allow(clippy::unwrap_used, reason = "a test states what must hold")]
+
+use std::os::unix::fs::PermissionsExt;
+
+use bytes::Bytes;
+use pgstrata_store::error::Kind;
+use pgstrata_store::repository::{Repository, RepositoryOptions};
+
+fn open(directory: &std::path::Path) -> Repository {
+    let url = format!("file://{}", directory.display());
+    Repository::open(&RepositoryOptions::new(url)).unwrap()
+}
+
+#[tokio::test]
+async fn nothing_but_objects_remains_after_a_create() {
+    let scratch = tempfile::tempdir().unwrap();
+    let repository = open(&scratch.path().join("new/repository"));
+    repository
+        .create("main/layer/a/claim", Bytes::from_static(b"x"))
+        .await
+        .unwrap();
+    let directory = scratch.path().join("new/repository/main/layer/a");
+    let names: Vec<_> = std::fs::read_dir(&directory)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["claim"]);
+    let mode = std::fs::metadata(directory.join("claim"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o007, 0, "others may not read backups");
+}
+
+#[tokio::test]
+async fn a_missing_directory_is_not_an_empty_repository() {
+    let scratch = tempfile::tempdir().unwrap();
+    let repository = open(&scratch.path().join("absent"));
+    for error in [
+        repository.list("main").await.unwrap_err(),
+        repository.list_names("").await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), Kind::Repository);
+        assert!(error.to_string().contains("absent"), "{error}");
+        assert!(error.hint_text().is_some());
+    }
+}
+
+#[tokio::test]
+async fn hidden_files_and_empty_directories_are_not_listed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let repository = open(scratch.path());
+    repository
+        .create("main/cluster", Bytes::from_static(b"x"))
+        .await
+        .unwrap();
+    std::fs::write(scratch.path().join("main/.0123.tmp"), b"left").unwrap();
+    std::fs::create_dir_all(scratch.path().join("main/layer/empty")).unwrap();
+    assert_eq!(repository.list_names("main").await.unwrap(), ["cluster"]);
+    let listed = repository.list("").await.unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0].key, "main/cluster");
+}
+
+#[tokio::test]
+async fn names_cannot_leave_the_repository() {
+    let scratch = tempfile::tempdir().unwrap();
+    let repository = open(&scratch.path().join("inside"));
+    for key in [
+        "../outside",
+        "main/../../outside",
+        "/outside",
+        "main//x",
+        "main/.",
+    ] {
+        let created = repository.create(key, Bytes::from_static(b"x")).await;
+        if let Err(error) = &created {
+            assert_eq!(error.kind(), Kind::Usage, "{key}");
+        }
+        assert!(!scratch.path().join("outside").exists(), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_repository_is_one_clear_error() {
+    let error = open(std::path::Path::new("/proc/pgstrata"))
+        .create("main/cluster", Bytes::from_static(b"x"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Repository);
+    assert!(
+        error
+            .to_string()
+            .starts_with("could not write \"main/cluster\" in file:///proc")
+    );
+}

@@ -1,0 +1,127 @@
+//! How a test reaches the lab's S3 servers, and archives to test with.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "not every test needs all of it"
+)]
+
+use pgstrata_store::repository::RepositoryOptions;
+use pgstrata_testbed::s3::S3Server;
+
+/// The repository at `prefix` of the server's bucket; gives up early.
+pub(crate) fn options(server: &S3Server, prefix: &str) -> RepositoryOptions {
+    RepositoryOptions::new(format!("s3://{}/{prefix}", server.bucket()))
+        .with("endpoint", server.endpoint())
+        .with("region", server.region())
+        .with("allow_http", "true")
+        .with("path_style", "true")
+        .with("access_key_id", server.access_key())
+        .with("secret_access_key", server.secret())
+        .with("retry_seconds", "3")
+}
+
+/// Archives made up for tests: small segments with true headers.
+pub(crate) mod wal {
+    use std::path::{Path, PathBuf};
+
+    use bytes::Bytes;
+    use pgstrata_layer::cluster::{self, ClusterRecord};
+    use pgstrata_layer::keys::ClusterName;
+    use pgstrata_pgdata::{Major, TimelineId, WalSegment, WalSegmentSize};
+    use pgstrata_store::cluster::ClusterRepository;
+    use pgstrata_store::repository::Repository;
+
+    pub(crate) const SYSTEM: u64 = 7_000_000_000_000_000_001;
+    pub(crate) const MIB: u32 = 1 << 20;
+
+    pub(crate) fn name() -> ClusterName {
+        ClusterName::parse("main").unwrap()
+    }
+
+    pub(crate) fn cluster_in(repository: &Repository) -> ClusterRepository {
+        ClusterRepository::new(repository, &name())
+    }
+
+    pub(crate) fn size() -> WalSegmentSize {
+        WalSegmentSize::try_from(u64::from(MIB)).unwrap()
+    }
+
+    pub(crate) fn record() -> ClusterRecord {
+        record_of(SYSTEM, MIB)
+    }
+
+    pub(crate) fn record_of(system_identifier: u64, wal_segment_size: u32) -> ClusterRecord {
+        ClusterRecord {
+            name: "main".to_owned(),
+            format: cluster::FORMAT,
+            system_identifier,
+            major: 15,
+            catalog_version: Major::V15.catalog_version(),
+            block_size: 8192,
+            wal_segment_size,
+            created_at: jiff::Timestamp::UNIX_EPOCH,
+            written_by: "test".to_owned(),
+        }
+    }
+
+    /// A repository in memory that knows the cluster.
+    pub(crate) async fn repository() -> Repository {
+        let repository = Repository::memory();
+        init(&repository).await;
+        repository
+    }
+
+    pub(crate) async fn init(repository: &Repository) {
+        let record = Bytes::from(cluster::encode(&record()));
+        repository
+            .create(&name().cluster_key(), record)
+            .await
+            .unwrap();
+    }
+
+    pub(crate) fn segment(timeline: u32, number: u64) -> WalSegment {
+        WalSegment {
+            timeline: TimelineId::new(timeline),
+            number,
+        }
+    }
+
+    pub(crate) fn file_name(timeline: u32, number: u64) -> String {
+        segment(timeline, number).file_name(size())
+    }
+
+    /// The contents of a segment; `seed` tells histories apart.
+    pub(crate) fn contents(segment: WalSegment, size: WalSegmentSize, seed: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(Major::V15.wal_page_magic().to_le_bytes());
+        bytes.extend(0x0006_u16.to_le_bytes());
+        bytes.extend(segment.timeline.get().to_le_bytes());
+        bytes.extend(segment.start_lsn(size).get().to_le_bytes());
+        bytes.extend(0_u64.to_le_bytes());
+        bytes.extend(SYSTEM.to_le_bytes());
+        bytes.extend(u32::try_from(size.get()).unwrap().to_le_bytes());
+        bytes.extend(8192_u32.to_le_bytes());
+        let mut word = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + segment.number;
+        while bytes.len() < usize::try_from(size.get()).unwrap() {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Half of it compresses.
+            bytes.extend((word >> 32).to_le_bytes());
+            bytes.extend([0; 8]);
+        }
+        bytes.truncate(usize::try_from(size.get()).unwrap());
+        bytes
+    }
+
+    /// Writes the segment where a server would have it, marked as ready.
+    pub(crate) fn write(pg_wal: &Path, timeline: u32, number: u64, seed: u64) -> PathBuf {
+        let segment = segment(timeline, number);
+        let path = pg_wal.join(segment.file_name(size()));
+        std::fs::write(&path, contents(segment, size(), seed)).unwrap();
+        let marks = pg_wal.join("archive_status");
+        std::fs::create_dir_all(&marks).unwrap();
+        let mark = format!("{}.ready", segment.file_name(size()));
+        std::fs::write(marks.join(mark), b"").unwrap();
+        path
+    }
+}

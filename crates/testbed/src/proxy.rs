@@ -1,0 +1,273 @@
+//! A TCP proxy before a server, an S3 server say, that fails as networks do or is as slow as they are.
+//!
+//! One fault at a time; [`Proxy::clear`] ends it. Bytes pass at full speed. With a delay, what a client sends first, or
+//! first after the server has answered, waits: HTTP/1.1 without pipelining, as S3 clients speak it, has one request at a
+//! time on a connection. Threads end with their connections, the listener's with the program.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// 64 KiB: a cut or a stall comes up to so many bytes early.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// How often a connection that stands still looks whether it may go on.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What the network does.
+#[derive(Debug, Default)]
+struct Weather {
+    /// Bytes passed in either direction since the last change.
+    passed: AtomicU64,
+    /// After so many bytes every connection breaks and none is accepted; 0 is never.
+    cut_after: AtomicU64,
+    /// After so many bytes nothing moves any more, though connections stay; 0 is never.
+    stall_after: AtomicU64,
+    /// Every so many connections one is closed as soon as it is used; 0 is none.
+    drop_every: AtomicU64,
+    /// How long a request waits.
+    delay_microseconds: AtomicU64,
+    connections: AtomicU64,
+    requests: AtomicU64,
+    dropped: AtomicU64,
+    stopped: AtomicBool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Proxy {
+    endpoint: String,
+    weather: Arc<Weather>,
+}
+
+impl Proxy {
+    /// Begins to pass everything on to `endpoint`, an `http://host:port`, from a free loopback port.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub fn before(endpoint: &str) -> Result<Self> {
+        let upstream = endpoint.trim_start_matches("http://").to_owned();
+        let act = "could not listen on a loopback port";
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context(act)?;
+        let endpoint = format!("http://{}", listener.local_addr().context(act)?);
+        let weather = Arc::new(Weather::default());
+        let shared = Arc::clone(&weather);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // A connection that could not be passed on is closed, which its client sees.
+                let _ = accept(&client, &upstream, &shared);
+            }
+        });
+        Ok(Self { endpoint, weather })
+    }
+
+    /// Where clients find it.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Breaks everything after so many more bytes.
+    pub fn cut_after(&self, bytes: u64) {
+        self.clear();
+        self.weather.cut_after.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Lets nothing pass after so many more bytes.
+    pub fn stall_after(&self, bytes: u64) {
+        self.clear();
+        self.weather.stall_after.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Closes one of so many connections when it is first used.
+    pub fn drop_every(&self, connections: u64) {
+        self.clear();
+        self.weather.drop_every.store(connections, Ordering::SeqCst);
+    }
+
+    /// Lets every request arrive late, as from another building.
+    pub fn delay(&self, latency: Duration) {
+        self.clear();
+        let microseconds = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        let setting = &self.weather.delay_microseconds;
+        setting.store(microseconds, Ordering::SeqCst);
+    }
+
+    /// Good weather again.
+    pub fn clear(&self) {
+        self.weather.stopped.store(false, Ordering::SeqCst);
+        for setting in [
+            &self.weather.cut_after,
+            &self.weather.stall_after,
+            &self.weather.drop_every,
+            &self.weather.delay_microseconds,
+            &self.weather.passed,
+        ] {
+            setting.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Bytes passed since the last change.
+    #[must_use]
+    pub fn passed(&self) -> u64 {
+        self.weather.passed.load(Ordering::SeqCst)
+    }
+
+    /// Requests that came so far.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.weather.requests.load(Ordering::SeqCst)
+    }
+
+    /// Whether the network is cut or stands still.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.weather.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Connections that were closed on purpose.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.weather.dropped.load(Ordering::SeqCst)
+    }
+}
+
+/// Starts the two threads of a connection, or closes it.
+fn accept(client: &TcpStream, upstream: &str, weather: &Arc<Weather>) -> io::Result<()> {
+    let nth = weather.connections.fetch_add(1, Ordering::SeqCst) + 1;
+    let every = weather.drop_every.load(Ordering::SeqCst);
+    let cut =
+        weather.stopped.load(Ordering::SeqCst) && weather.cut_after.load(Ordering::SeqCst) > 0;
+    if cut || (every > 0 && nth.is_multiple_of(every)) {
+        weather.dropped.fetch_add(1, Ordering::SeqCst);
+        return Ok(());
+    }
+    let server = TcpStream::connect(upstream)?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let answered = Arc::new(AtomicBool::new(true));
+    let (from, to) = (client.try_clone()?, server.try_clone()?);
+    let (shared, flag) = (Arc::clone(weather), Arc::clone(&answered));
+    thread::spawn(move || {
+        carry(&from, &to, &shared, || {
+            if flag.swap(false, Ordering::SeqCst) {
+                shared.requests.fetch_add(1, Ordering::SeqCst);
+                let delay = shared.delay_microseconds.load(Ordering::SeqCst);
+                thread::sleep(Duration::from_micros(delay));
+            }
+        });
+    });
+    let (from, to) = (server, client.try_clone()?);
+    let shared = Arc::clone(weather);
+    thread::spawn(move || {
+        carry(&from, &to, &shared, || {
+            answered.store(true, Ordering::SeqCst)
+        })
+    });
+    Ok(())
+}
+
+/// Passes bytes on in one direction; whatever ends one way ends the connection.
+fn carry(from: &TcpStream, to: &TcpStream, weather: &Weather, before: impl FnMut()) {
+    let _ = pass(from, to, weather, before);
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+fn pass(
+    mut from: &TcpStream,
+    mut to: &TcpStream,
+    weather: &Weather,
+    mut before: impl FnMut(),
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let read = from.read(&mut buffer)?;
+        let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else {
+            return Ok(());
+        };
+        before();
+        let length = u64::try_from(read).map_err(io::Error::other)?;
+        let passed = weather.passed.fetch_add(length, Ordering::SeqCst) + length;
+        let cut = weather.cut_after.load(Ordering::SeqCst);
+        if cut > 0 && passed > cut {
+            weather.stopped.store(true, Ordering::SeqCst);
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let stall = weather.stall_after.load(Ordering::SeqCst);
+        if stall > 0 && passed > stall {
+            weather.stopped.store(true, Ordering::SeqCst);
+            // Kept open until the client is gone or the test is over.
+            while weather.stopped.load(Ordering::SeqCst) {
+                thread::sleep(POLL);
+            }
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        to.write_all(bytes)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// A server that answers so many requests of 100 kB each.
+    fn answering(requests: usize) -> String {
+        let server = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let endpoint = format!("http://{}", server.local_addr().unwrap());
+        thread::spawn(move || {
+            let (mut peer, _) = server.accept().unwrap();
+            let mut request = [0; 100_000];
+            for _ in 0..requests {
+                peer.read_exact(&mut request).unwrap();
+                peer.write_all(b"answer").unwrap();
+            }
+        });
+        endpoint
+    }
+
+    fn client_of(proxy: &Proxy) -> TcpStream {
+        TcpStream::connect(proxy.endpoint().trim_start_matches("http://")).unwrap()
+    }
+
+    fn ask(client: &mut TcpStream) -> io::Result<()> {
+        for _ in 0..10 {
+            client.write_all(&[1; 10_000])?;
+        }
+        let mut answer = [0; 6];
+        client.read_exact(&mut answer)
+    }
+
+    #[test]
+    fn each_request_waits_once_and_its_bytes_do_not() {
+        let proxy = Proxy::before(&answering(3)).unwrap();
+        proxy.delay(Duration::from_millis(50));
+        let mut client = client_of(&proxy);
+        let start = Instant::now();
+        for _ in 0..3 {
+            ask(&mut client).unwrap();
+        }
+        assert!(start.elapsed() >= Duration::from_millis(150));
+        assert_eq!(proxy.requests(), 3);
+        assert_eq!(proxy.passed(), 3 * 100_006);
+    }
+
+    #[test]
+    fn a_cut_breaks_what_is_there_and_lets_nobody_in() {
+        let proxy = Proxy::before(&answering(2)).unwrap();
+        let mut client = client_of(&proxy);
+        ask(&mut client).unwrap();
+        assert!(!proxy.has_failed());
+        proxy.cut_after(50_000);
+        assert!(ask(&mut client).is_err());
+        assert!(proxy.has_failed());
+        assert!(ask(&mut client_of(&proxy)).is_err());
+        assert_eq!(proxy.dropped(), 1);
+    }
+}
