@@ -121,17 +121,23 @@ fn the_role_of_the_manual_is_enough_on_18() {
 fn rule_1_a_backup_whose_wal_does_not_arrive_does_not_exist() {
     let builder = Cluster::builder(Major::V15)
         .conf("archive_mode", "on")
-        .conf("archive_command", "false # pgstrata archive-push");
+        // Neither the archive nor pg_wal has what the server believes to be archived.
+        .conf("archive_command", "rm %p # pgstrata archive-push");
     let stage = Stage::silent(builder, Store::Directory);
     let pgdata = stage.pgdata();
     let relying = ["--wal", "archive", "--archive-timeout", "2s"];
     let (code, log) = stage.fails(&[&["backup", "-D", &pgdata], &relying[..]].concat());
     assert_eq!(code, 18, "{log}");
     assert!(
-        log.contains("0000000100000000") && log.contains("archive_command failed"),
+        log.contains("0000000100000000") && log.contains("did not arrive in the archive in 2 s"),
         "{log}"
     );
     assert_eq!(stage.layer_counts(), (0, 0));
+    stage
+        .cluster
+        .append_conf("archive_command", "true")
+        .unwrap();
+    stage.cluster.reload().unwrap();
     stage.wait_out_of_backup_mode();
     let (code, log) = stage.fails(&["check", "-D", &pgdata, "--archive-timeout", "2s"]);
     assert_ne!(code, 0, "{log}");
