@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 mod circles;
 #[path = "house/documents.rs"]
 mod documents;
+#[path = "house/nouns.rs"]
+mod nouns;
 
 /// Each crate of the workspace and the crates below it. Whatever is not listed
 /// is a wrong direction. A further crate needs a decision record first.

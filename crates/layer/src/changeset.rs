@@ -102,7 +102,7 @@ impl ChangedBlocks {
 
 /// A file as the scan of the data directory found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScannedFile {
+pub struct PresentFile {
     /// Relative to the data directory.
     pub path: String,
     /// Directory, relation segment, or plain file.
@@ -166,7 +166,7 @@ pub fn page_selected(page_lsn: Lsn, threshold: Lsn) -> bool {
 
 /// Decides how to read one file.
 #[must_use]
-pub fn plan_file(file: &ScannedFile, parent: Option<&ParentFile>, changes: &Changes) -> ReadPlan {
+pub fn plan_file(file: &PresentFile, parent: Option<&ParentFile>, changes: &Changes) -> ReadPlan {
     let Some(parent) = parent.filter(|parent| parent.kind == file.kind) else {
         return ReadPlan::Whole;
     };
@@ -232,7 +232,7 @@ mod tests {
 
     fn plan(path: &str, fork: ForkKind, exact: ChangedBlocks) -> ReadPlan {
         let (size_bytes, identity, kind) = (10 * u64::from(BLOCK_BYTES), 7, EntryKind::Relation);
-        let file = ScannedFile {
+        let file = PresentFile {
             path: path.to_owned(),
             kind,
             fork: Some(fork),

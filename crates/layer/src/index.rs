@@ -284,7 +284,7 @@ fn encode_entry(entry: &FileEntry, last_path: &str, out: &mut Vec<u8>) {
 
 fn encode_frames(frames: &[FrameRef], out: &mut Vec<u8>) {
     put_varint(out, to_u64(frames.len()));
-    let mut expected = Expected::default();
+    let mut expected = NextFrame::default();
     let mut block = 0;
     for frame in frames {
         put_signed(out, i64::from(frame.pack) - i64::from(expected.pack));
@@ -309,12 +309,12 @@ fn encode_runs(runs: &[BlockRun], block: &mut u64, out: &mut Vec<u8>) {
 
 /// Where the next frame of a file most likely lies: right after the last one.
 #[derive(Default)]
-struct Expected {
+struct NextFrame {
     pack: u32,
     offset: u64,
 }
 
-impl Expected {
+impl NextFrame {
     fn offset_in(&self, pack: u32) -> u64 {
         if pack == self.pack { self.offset } else { 0 }
     }
@@ -598,7 +598,7 @@ fn decode_frames(cursor: &mut Cursor<'_>) -> Result<Vec<FrameRef>> {
     const FEWEST_BYTES: usize = 14;
     let count = cursor.varint()?;
     let mut frames = Vec::with_capacity(bounded(count, cursor, FEWEST_BYTES)?);
-    let mut expected = Expected::default();
+    let mut expected = NextFrame::default();
     let mut block = 0;
     for _ in 0..count {
         let pack = i64::from(expected.pack)

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::entry::{BlockRun, DigestRef, FileEntry, FrameRef};
 use crate::error::Result;
 use crate::frame::PAGES;
-use crate::overlay::{DigestRun, DigestSource, Source, Take, newest_of, resolve_above};
+use crate::overlay::{DigestRun, DigestSource, RunSource, Take, newest_of, resolve_above};
 
 /// Pages taken from one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,8 +91,8 @@ pub fn plan_file(
         chain,
         stands_on_others.then_some(layers),
         |layer, _, run, source| match source {
-            Source::Zeros => zero_runs.push(run),
-            Source::Page {
+            RunSource::Zeros => zero_runs.push(run),
+            RunSource::Page {
                 frame,
                 frame_page,
                 ordinal,

@@ -102,8 +102,8 @@ pub fn plan_file(chain: &[(usize, &FileEntry)]) -> Result<FilePlan> {
     };
     let mut last = None;
     resolve(chain, |layer, entry, run, source| match source {
-        Source::Zeros => plan.zero_runs.push(run),
-        Source::Page {
+        RunSource::Zeros => plan.zero_runs.push(run),
+        RunSource::Page {
             frame, frame_page, ..
         } => {
             if last != Some((layer, frame)) {
@@ -136,8 +136,8 @@ pub fn digest_sources(chain: &[(usize, &FileEntry)]) -> Result<Vec<DigestRun>> {
     let mut runs = Vec::new();
     resolve(chain, |layer, _, run, source| {
         let source = match source {
-            Source::Zeros => DigestSource::Zeros,
-            Source::Page { ordinal, .. } => DigestSource::Stored {
+            RunSource::Zeros => DigestSource::Zeros,
+            RunSource::Page { ordinal, .. } => DigestSource::Stored {
                 layer,
                 first: ordinal,
             },
@@ -157,7 +157,7 @@ pub(crate) fn newest_of<'a>(chain: &[(usize, &'a FileEntry)]) -> Result<&'a File
 
 /// Where a run of blocks is found within one entry.
 #[derive(Clone, Copy)]
-pub(crate) enum Source {
+pub(crate) enum RunSource {
     Page {
         /// Which of the entry's frames.
         frame: usize,
@@ -173,7 +173,7 @@ pub(crate) enum Source {
 /// a layer in ascending order.
 fn resolve(
     chain: &[(usize, &FileEntry)],
-    visit: impl FnMut(usize, &FileEntry, BlockRun, Source),
+    visit: impl FnMut(usize, &FileEntry, BlockRun, RunSource),
 ) -> Result<()> {
     let rest = resolve_above(chain, None, visit)?;
     assert!(rest.is_empty());
@@ -185,7 +185,7 @@ fn resolve(
 pub(crate) fn resolve_above(
     chain: &[(usize, &FileEntry)],
     stands_on: Option<usize>,
-    mut visit: impl FnMut(usize, &FileEntry, BlockRun, Source),
+    mut visit: impl FnMut(usize, &FileEntry, BlockRun, RunSource),
 ) -> Result<Vec<BlockRun>> {
     let newest = newest_of(chain)?;
     let blocks = u32::try_from(newest.block_count())
@@ -232,9 +232,9 @@ fn split_wanted(
     wanted: &[BlockRun],
     entry: &FileEntry,
     rest: &mut Vec<BlockRun>,
-    mut visit: impl FnMut(BlockRun, Source),
+    mut visit: impl FnMut(BlockRun, RunSource),
 ) {
-    let mut held = Held::new(entry).peekable();
+    let mut held = HeldRuns::new(entry).peekable();
     for run in wanted {
         let mut start = u64::from(run.start);
         let end = run.end();
@@ -293,7 +293,7 @@ fn check_inheritance(
     }
 }
 
-impl Source {
+impl RunSource {
     /// The source of the page that many pages further on in the same run.
     fn skip(self, pages: u32) -> Self {
         match self {
@@ -312,7 +312,7 @@ impl Source {
 }
 
 /// The runs an entry holds, pages and zeros merged, ascending.
-struct Held<'a> {
+struct HeldRuns<'a> {
     entry: &'a FileEntry,
     frame: usize,
     run: usize,
@@ -321,7 +321,7 @@ struct Held<'a> {
     zero: usize,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldRuns<'a> {
     fn new(entry: &'a FileEntry) -> Self {
         Self {
             entry,
@@ -346,8 +346,8 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Iterator for Held<'_> {
-    type Item = (BlockRun, Source);
+impl Iterator for HeldRuns<'_> {
+    type Item = (BlockRun, RunSource);
 
     fn next(&mut self) -> Option<Self::Item> {
         let pages = self.next_page_run();
@@ -358,10 +358,10 @@ impl Iterator for Held<'_> {
         };
         if zeros_first {
             self.zero += 1;
-            return Some((zeros?, Source::Zeros));
+            return Some((zeros?, RunSource::Zeros));
         }
         let run = pages?;
-        let source = Source::Page {
+        let source = RunSource::Page {
             frame: self.frame,
             frame_page: self.frame_page,
             ordinal: self.ordinal,
@@ -376,17 +376,17 @@ impl Iterator for Held<'_> {
 /// Merges the indexes of a chain, newest first, by path: for every path in the
 /// newest index, its entry in each layer. Paths that only older layers have
 /// were dropped, and are passed over.
-pub struct Merge<I: Iterator> {
-    layers: Vec<Layer<I>>,
+pub struct PathMerge<I: Iterator> {
+    layers: Vec<LayerEntries<I>>,
     failed: bool,
 }
 
-struct Layer<I: Iterator> {
+struct LayerEntries<I: Iterator> {
     entries: Peekable<I>,
     last_path: String,
 }
 
-impl<I, E> Merge<I>
+impl<I, E> PathMerge<I>
 where
     I: Iterator<Item = std::result::Result<FileEntry, E>>,
     E: From<Error>,
@@ -395,7 +395,7 @@ where
     pub fn new(layers: Vec<I>) -> Self {
         let layers = layers
             .into_iter()
-            .map(|entries| Layer {
+            .map(|entries| LayerEntries {
                 entries: entries.peekable(),
                 last_path: String::new(),
             })
@@ -422,7 +422,7 @@ where
     }
 }
 
-impl<I, E> Iterator for Merge<I>
+impl<I, E> Iterator for PathMerge<I>
 where
     I: Iterator<Item = std::result::Result<FileEntry, E>>,
     E: From<Error>,
@@ -439,7 +439,7 @@ where
     }
 }
 
-impl<I, E> Layer<I>
+impl<I, E> LayerEntries<I>
 where
     I: Iterator<Item = std::result::Result<FileEntry, E>>,
     E: From<Error>,
@@ -475,7 +475,7 @@ where
 
 /// Plans every file of the newest layer, in order of path; see [`Merge`] and [`plan_file`].
 pub struct Overlay<I: Iterator> {
-    merge: Merge<I>,
+    merge: PathMerge<I>,
 }
 
 impl<I, E> Overlay<I>
@@ -486,7 +486,7 @@ where
     /// Overlays streams of entries in order of path, the newest layer's first.
     pub fn new(layers: Vec<I>) -> Self {
         Self {
-            merge: Merge::new(layers),
+            merge: PathMerge::new(layers),
         }
     }
 }

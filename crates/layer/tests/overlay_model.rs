@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pgstrata_layer::changeset::{
-    ChangedBlocks, Changes, FileChanges, ParentFile, ReadPlan, ScannedFile, page_selected,
+    ChangedBlocks, Changes, FileChanges, ParentFile, PresentFile, ReadPlan, page_selected,
     plan_file,
 };
 use pgstrata_layer::digest;
 use pgstrata_layer::entry::{BlockRun, EntryKind, FileEntry};
 use pgstrata_layer::frame::Codec;
-use pgstrata_layer::overlay::Merge;
+use pgstrata_layer::overlay::PathMerge;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::relation::ForkKind;
 use proptest::prelude::*;
@@ -250,7 +250,7 @@ fn chain(backups: &[Backup], newest: usize) -> Vec<&StoredLayer> {
 
 /// Entries of a chain by path, newest first.
 fn merged(chain: &[&StoredLayer]) -> HashMap<String, Vec<Option<FileEntry>>> {
-    Merge::new(chain.iter().map(|layer| entries(layer)).collect())
+    PathMerge::new(chain.iter().map(|layer| entries(layer)).collect())
         .map(|found| found.unwrap())
         .map(|found| (found[0].as_ref().unwrap().path.clone(), found))
         .collect()
@@ -362,7 +362,7 @@ fn back_up(model: &Model, backups: &[Backup], round: &Round) -> Backup {
                 identity: entry.identity,
                 content_digest: entry.content_digest,
             });
-        let scanned = ScannedFile {
+        let scanned = PresentFile {
             path: path.clone(),
             kind: file.kind,
             fork: Model::fork(path),

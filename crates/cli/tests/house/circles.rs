@@ -1,4 +1,5 @@
-//! No circles between the modules at the top of a crate: of two rooms one stands on the other.
+//! No circles between the modules at the top of a crate: of two rooms one stands on the other. Nor between the
+//! folders of a room, which are the steps of its work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -158,6 +159,59 @@ fn no_crate_has_circles_between_its_rooms() {
     }
     assert!(edge_count > 100, "only {edge_count} edges were seen");
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// The folders of a crate's rooms, each room as if it were a crate. A room's own files may use all of its folders.
+fn steps(files: &Files) -> BTreeMap<&str, Files> {
+    let mut rooms: BTreeMap<&str, Files> = BTreeMap::new();
+    for (path, text) in files {
+        let mut parts = path.splitn(3, '/');
+        if let (Some(room), Some(step), Some(file)) = (parts.next(), parts.next(), parts.next()) {
+            let own = format!("crate::{room}::");
+            let inside = text.replace(&own, "\0").replace("crate::", "elsewhere::");
+            let files = rooms.entry(room).or_default();
+            files.insert(format!("{step}/{file}"), inside.replace('\0', "crate::"));
+        }
+    }
+    rooms
+}
+
+#[test]
+fn no_room_has_circles_between_its_steps() {
+    let (mut found, mut edge_count) = (Vec::new(), 0);
+    for directory in fs::read_dir(root().join("crates")).unwrap() {
+        let files = files_of(&directory.unwrap().path().join("src"));
+        for (room, files) in steps(&files) {
+            edge_count += edges(&files).values().map(BTreeSet::len).sum::<usize>();
+            let circles = circles(&files).into_iter();
+            found.extend(circles.map(|circle| format!("{room}: {circle}")));
+        }
+    }
+    assert!(edge_count > 3, "only {edge_count} edges were seen");
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn a_circle_between_steps_is_noticed() {
+    let with = |in_copy: &str| {
+        let files = [
+            (
+                "backup/decide/source.rs",
+                "use crate::backup::copy::read;\n",
+            ),
+            ("backup/copy/read.rs", in_copy),
+            ("backup/run.rs", "use super::decide::source;\n"),
+        ];
+        let files = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
+        circles(&steps(&Files::from(files))["backup"])
+    };
+    assert_eq!(with("use crate::server::decide;\n"), Vec::<String>::new());
+    for upwards in [
+        "use super::super::decide::source;\n",
+        "use crate::backup::decide::source;\n",
+    ] {
+        assert_eq!(with(upwards).len(), 2, "{upwards}");
+    }
 }
 
 #[test]

@@ -167,7 +167,7 @@ impl FrameReader<'_> {
     ) -> Result<()> {
         let workers = self.workers.max(1);
         let queue = Queue::new(workers);
-        let failure = Failure::default();
+        let failure = FirstError::default();
         std::thread::scope(|scope| {
             for number in 0..workers {
                 let (taker, failure) = (queue.taker(number), &failure);
@@ -199,7 +199,7 @@ impl FrameReader<'_> {
     fn work<T>(
         &self,
         tasks: &Taker<'_, ReadTask<T>>,
-        failure: &Failure,
+        failure: &FirstError,
         mut on_frame: impl FnMut(WantedFrame<T>, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut decoder = FrameDecoder::new()?;
@@ -331,12 +331,12 @@ fn stopped() -> Error {
 
 /// The first error of several threads.
 #[derive(Default)]
-struct Failure {
+struct FirstError {
     failed: AtomicBool,
     error: Mutex<Option<Error>>,
 }
 
-impl Failure {
+impl FirstError {
     fn set(&self, error: Error) {
         let mut first = self
             .error

@@ -42,7 +42,7 @@ pub async fn execute(
     let started = Instant::now();
     let catalog = Catalog::load(cluster).await?;
     let choice = Choice::new(&catalog, options)?;
-    let merge = Merge {
+    let merge = MergeRun {
         cluster,
         catalog: &catalog,
         choice: &choice,
@@ -250,7 +250,7 @@ fn existing<'a>(
 }
 
 /// One merge under way.
-struct Merge<'a> {
+struct MergeRun<'a> {
     cluster: &'a ClusterRepository,
     catalog: &'a Catalog,
     choice: &'a Choice,
@@ -258,7 +258,7 @@ struct Merge<'a> {
     progress: &'a Progress,
 }
 
-impl Merge<'_> {
+impl MergeRun<'_> {
     /// Makes the merged layer, unless it is there, and reads it back; answers also how many bytes making it has fetched.
     async fn run(&self) -> Result<(Label, Written, u64)> {
         let (choice, progress) = (self.choice, self.progress);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind, FileEntry, FrameRef};
 use pgstrata_layer::manifest::{CorruptPage, IndexPartRef, Totals};
 use pgstrata_layer::merge::{MergedFile, OutputFrame, plan_file};
-use pgstrata_layer::overlay::{DigestSource, Merge, chain_of};
+use pgstrata_layer::overlay::{DigestSource, PathMerge, chain_of};
 use pgstrata_layer::pack::TARGET_BYTES;
 use pgstrata_store::error::Result;
 
@@ -105,7 +105,7 @@ impl<'a> MergeWriter<'a> {
     fn write(&mut self) -> Result<()> {
         let chain = self.maker.inputs;
         let mut digests = chain.digests();
-        for entries in Merge::new(chain.entries()) {
+        for entries in PathMerge::new(chain.entries()) {
             let entries = entries?;
             let layers = chain_of(&entries);
             let file = plan_file(&layers, chain.layers.len(), self.stands_on_others)?;

@@ -13,6 +13,8 @@ mod decide;
 mod execute;
 mod finish;
 mod place;
+mod settings;
+mod target;
 
 use std::path::PathBuf;
 
@@ -20,10 +22,10 @@ use pgstrata_layer::label::Label;
 use serde::{Deserialize, Serialize};
 
 pub use decide::plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
-pub use decide::target::{Target, TargetAction, TimelineChoice};
 pub use execute::{RestoreReport, execute};
-pub use finish::settings::KeptLine;
 pub use place::layout::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};
+pub use settings::KeptLine;
+pub use target::{Target, TargetAction, TimelineChoice};
 
 /// What to restore, how far, and to where.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgstrata_layer::entry::{EntryKind, FileEntry};
-use pgstrata_layer::overlay::{FilePlan, Merge, chain_of, plan_file};
+use pgstrata_layer::overlay::{FilePlan, PathMerge, chain_of, plan_file};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::{Error, Result};
@@ -32,7 +32,7 @@ impl Verifier {
         let progress = self.progress.clone();
         let complaints = blocking(move || {
             let mut complaints = Vec::new();
-            for merged in Merge::new(chain.entries()) {
+            for merged in PathMerge::new(chain.entries()) {
                 match merged.and_then(|entries: Vec<Option<FileEntry>>| check_file(&entries)) {
                     Ok(()) => {}
                     Err(error) => complaints.push(error),

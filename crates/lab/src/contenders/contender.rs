@@ -25,6 +25,8 @@ pub struct Arena {
     pub cluster: Cluster,
     /// The `pgstrata` program, where the server's user can run it.
     pub pgstrata: PathBuf,
+    /// Another build of it, likewise.
+    pub baseline: Option<PathBuf>,
     /// Workers that every contender may use.
     pub jobs: usize,
 }
@@ -37,9 +39,22 @@ impl Arena {
     pub fn new(cluster: Cluster, pgstrata: &Path, jobs: usize) -> Result<Self> {
         Ok(Self {
             pgstrata: cluster.installed_binary(pgstrata)?,
+            baseline: None,
             jobs,
             cluster,
         })
+    }
+
+    /// The arena with another build of `pgstrata` beside it.
+    ///
+    /// # Errors
+    /// When the program cannot be copied.
+    pub fn with_baseline(mut self, program: &Path) -> Result<Self> {
+        let copy = self.cluster.create_dir("baseline")?.join("pgstrata");
+        fs::copy(program, &copy)
+            .with_context(|| format!("could not copy program \"{}\"", program.display()))?;
+        self.baseline = Some(copy);
+        Ok(self)
     }
 
     /// Sends the server's WAL to the archive of this contender alone; of none, to nowhere.

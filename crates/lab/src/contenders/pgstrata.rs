@@ -46,6 +46,8 @@ impl Storage {
 /// `pgstrata` with one change source and one compression.
 #[derive(Debug)]
 pub struct Pgstrata<'a> {
+    /// Whether it is the arena's other build.
+    pub baseline: bool,
     /// `--change-source`.
     pub change_source: String,
     /// `--compress`, and part of the name; the program's own when absent.
@@ -57,6 +59,11 @@ pub struct Pgstrata<'a> {
 }
 
 impl Pgstrata<'_> {
+    fn program<'a>(&self, arena: &'a Arena) -> &'a Path {
+        let baseline = arena.baseline.as_ref().filter(|_| self.baseline);
+        baseline.unwrap_or(&arena.pgstrata)
+    }
+
     /// The repository's URL.
     fn url(&self, arena: &Arena) -> String {
         match self.storage {
@@ -66,7 +73,7 @@ impl Pgstrata<'_> {
     }
 
     fn command(&self, arena: &Arena, act: &str) -> Command {
-        let mut command = arena.cluster.command_as_server_user(&arena.pgstrata);
+        let mut command = arena.cluster.command_as_server_user(self.program(arena));
         command
             .arg("--repo")
             .arg(self.url(arena))
@@ -100,9 +107,14 @@ impl Pgstrata<'_> {
 
 impl Contender for Pgstrata<'_> {
     fn name(&self) -> String {
+        let program = if self.baseline {
+            "baseline"
+        } else {
+            "pgstrata"
+        };
         let compress = self.compress.map(|name| format!("{name} "));
         format!(
-            "pgstrata {}{}",
+            "{program} {}{}",
             compress.unwrap_or_default(),
             self.change_source
         )
@@ -112,7 +124,7 @@ impl Contender for Pgstrata<'_> {
         self.archives.then(|| {
             format!(
                 "{} --repo {} --cluster {CLUSTER} archive-push %p",
-                arena.pgstrata.display(),
+                self.program(arena).display(),
                 self.url(arena)
             )
         })

@@ -76,6 +76,9 @@ pub struct Arguments {
     /// profile one more round of the first contender with perf (root only): flame graphs beside the result
     #[arg(long)]
     profile: bool,
+    /// another build of pgstrata, to compare this one with
+    #[arg(long, value_name = "PATH")]
+    baseline: Option<PathBuf>,
     #[command(flatten)]
     tools: ToolArguments,
     #[command(flatten)]
@@ -121,7 +124,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let tools = arguments.tools.find(arguments.preset)?;
     let sources = arguments.sources(&tools)?;
     let storage = Storage::Directory;
-    let contenders = everybody(&sources, &tools, &storage);
+    let contenders = everybody(arguments, &sources, &tools, &storage);
     let workload = arguments.workload();
     let arms = arms(&contenders, &tools);
     if arguments.shared.dry_run {
@@ -147,7 +150,10 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             .conf("shared_buffers", "256MB")
             .conf("max_wal_size", "4GB")
             .conf("autovacuum", "off");
-        let arena = tools.arena(server.start()?)?;
+        let mut arena = tools.arena(server.start()?)?;
+        if let Some(baseline) = &arguments.baseline {
+            arena = arena.with_baseline(baseline)?;
+        }
         if let Some(extension) = &extension {
             let mut client = session::connect(&arena.cluster.conninfo("postgres"))?;
             session::run(&mut client, &extension.sql())?;
@@ -188,13 +194,15 @@ fn sketch(arguments: &Arguments, tools: &Tools, arms: Vec<Arm>) -> Sketch {
     }
 }
 
-/// Ours with each change source, and in other compressions beside what else is installed.
+/// Ours with each change source, the baseline likewise, and in other compressions beside what else is installed.
 fn everybody<'a>(
+    arguments: &Arguments,
     sources: &[String],
     tools: &Tools,
     storage: &'a Storage,
 ) -> Vec<Box<dyn Contender + 'a>> {
     let ours = |compress, change_source: &str| Pgstrata {
+        baseline: false,
         change_source: change_source.to_owned(),
         compress: Some(compress),
         archives: true,
@@ -203,6 +211,13 @@ fn everybody<'a>(
     let mut all: Vec<Box<dyn Contender + 'a>> = Vec::new();
     for source in sources {
         all.push(Box::new(ours("zstd", source)));
+        if arguments.baseline.is_some() {
+            let ours = ours("zstd", source);
+            all.push(Box::new(Pgstrata {
+                baseline: true,
+                ..ours
+            }));
+        }
     }
     if let Some(major) = tools.others {
         all.push(Box::new(ours("lz4", "auto")));

@@ -29,6 +29,7 @@ pub(super) fn contenders<'a>(
     let mut all: Vec<Box<dyn Contender + 'a>> = Vec::new();
     for source in sources {
         all.push(Box::new(Pgstrata {
+            baseline: false,
             change_source: source.clone(),
             compress: None,
             archives: false,

@@ -4,7 +4,7 @@ use pgstrata_layer::entry::FrameRef;
 use pgstrata_layer::frame::{Codec, FrameDecoder, FrameEncoder};
 use pgstrata_layer::index::IndexWriter;
 use pgstrata_layer::merge::{OutputFrame, plan_file};
-use pgstrata_layer::overlay::{DigestSource, Merge, chain_of};
+use pgstrata_layer::overlay::{DigestSource, PathMerge, chain_of};
 use pgstrata_layer::pack::{PackBuilder, PlacedFrame};
 
 use super::{BLOCK, StoredLayer, entries, entry_digests};
@@ -18,7 +18,7 @@ pub fn merge(chain: &[&StoredLayer], count: usize, layer_id: [u8; 16]) -> (Store
     let mut index = IndexWriter::with_codec(layer_id, Codec::Lz4).unwrap();
     let mut parts = Vec::new();
     let streams: Vec<_> = merged.iter().map(|layer| entries(layer)).collect();
-    for found in Merge::new(streams) {
+    for found in PathMerge::new(streams) {
         let found = found.unwrap();
         let mut file = plan_file(&chain_of(&found), count, count < chain.len()).unwrap();
         for output in &file.frames {

@@ -16,7 +16,7 @@ use pgstrata_layer::wal::WalReader;
 use pgstrata_pgdata::ArchiveFile;
 
 use super::file::NewFile;
-use super::spool::{Ahead, Batch};
+use super::spool::{Ahead, Neighbours};
 use super::{Archive, PIECE_BYTES, WHOLE_BYTES};
 use crate::blocking::blocking;
 use crate::cluster::ClusterRepository;
@@ -88,7 +88,7 @@ pub async fn get(
     archive.check_asker(asking).map_err(doing)?;
     let file = archive.parse(file_name).map_err(doing)?;
     let batch = match (&options.ahead, file) {
-        (Some(ahead), ArchiveFile::Segment(segment)) => Batch::open(&archive, ahead, segment),
+        (Some(ahead), ArchiveFile::Segment(segment)) => Neighbours::open(&archive, ahead, segment),
         _ => None,
     };
     let wanted = archive.get(file, destination, options);

@@ -114,7 +114,7 @@ pub async fn push(
     let doing = |error: Error| error.while_doing(format!("could not archive \"{name}\""));
     let looked = archive.look(path, file).await.map_err(doing)?;
     // What is there was pushed as a neighbour, and those behind it with it.
-    let fresh = matches!(looked.found, Found::Nothing);
+    let fresh = matches!(looked.found, InArchive::Nothing);
     let pushed = archive.store(file, looked, options).await.map_err(doing)?;
     let neighbours = match fresh {
         true => archive.push_neighbours(path, file, options).await,
@@ -130,20 +130,20 @@ pub async fn push(
 /// A file that was read, and what the archive has under its name.
 struct Looked {
     contents: Contents,
-    found: Found,
+    found: InArchive,
 }
 
-enum Found {
+enum InArchive {
     Nothing,
     Header(wal::WalHeader),
     Damage,
 }
 
 /// A file ready to be stored, unless there is something already.
-struct Ready {
+struct Prepared {
     name: String,
     file: ArchiveFile,
-    found: Found,
+    found: InArchive,
     object: Encoded,
 }
 
@@ -160,7 +160,7 @@ impl Archive {
             let looked = self.look(&path.with_file_name(&name), neighbour).await?;
             let codec = options.codec;
             let object = blocking(move || looked.contents.encode(codec)).await?;
-            Ok::<_, Error>(Ready {
+            Ok::<_, Error>(Prepared {
                 name,
                 file: neighbour,
                 found: looked.found,
@@ -185,13 +185,13 @@ impl Archive {
 
     async fn push_neighbour(
         &self,
-        ready: Result<Ready>,
+        ready: Result<Prepared>,
         options: &PushOptions,
     ) -> Result<(String, Pushed)> {
         let ready = ready?;
         let digest = ready.object.contents.description.raw_digest;
         let pushed = match ready.found {
-            Found::Nothing => self.create(ready.file, ready.object).await?,
+            InArchive::Nothing => self.create(ready.file, ready.object).await?,
             _ => self.settle_encoded(ready.file, ready.object).await?,
         };
         if let Some(notes) = &options.notes {
@@ -239,9 +239,9 @@ impl Archive {
         let (contents, found) = futures::join!(read, self.header_of(&key));
         let contents = contents?;
         let found = match found {
-            Ok(None) => Found::Nothing,
-            Ok(Some(header)) => Found::Header(header),
-            Err(error) if is_damage(&error) => Found::Damage,
+            Ok(None) => InArchive::Nothing,
+            Ok(Some(header)) => InArchive::Header(header),
+            Err(error) if is_damage(&error) => InArchive::Damage,
             Err(error) => return Err(error),
         };
         Ok(Looked { contents, found })
@@ -254,7 +254,7 @@ impl Archive {
         options: &PushOptions,
     ) -> Result<Pushed> {
         let description = &looked.contents.description;
-        if let Found::Header(header) = &looked.found {
+        if let InArchive::Header(header) = &looked.found {
             self.check_same(description, header)?;
             let notes = options.notes.as_ref();
             if notes.is_some_and(|n| n.take(&description.file_name, &description.raw_digest)) {
@@ -270,7 +270,7 @@ impl Archive {
         // Begun only when it is needed.
         let encoding = blocking(move || looked.contents.encode(codec));
         match looked.found {
-            Found::Nothing => self.create(file, encoding.await?).await,
+            InArchive::Nothing => self.create(file, encoding.await?).await,
             _ => self.settle(file, &description, encoding).await,
         }
     }

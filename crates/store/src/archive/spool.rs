@@ -160,7 +160,7 @@ impl Ahead {
 }
 
 /// The segments that are fetched with one that was asked for.
-pub(super) struct Batch {
+pub(super) struct Neighbours {
     archive: Archive,
     directory: PathBuf,
     /// Of several calls one works; the lock goes with it.
@@ -179,7 +179,7 @@ struct Gain {
     failed: bool,
 }
 
-impl Batch {
+impl Neighbours {
     /// What to fetch with `segment`; `None` when there is no room, or another call is at work.
     pub(super) fn open(archive: &Archive, ahead: &Ahead, segment: WalSegment) -> Option<Self> {
         let fit = MOST_BYTES / archive.segment_size.get();

@@ -22,12 +22,12 @@ pub struct ChainDigests {
     cluster: ClusterRepository,
     runtime: Handle,
     chain: Vec<Arc<Layer>>,
-    ahead: Vec<Option<Ahead>>,
+    ahead: Vec<Option<NextPart>>,
     zero_digest: u64,
 }
 
 /// Bytes of one digest part.
-struct Ahead {
+struct NextPart {
     number: u32,
     start: u64,
     bytes: Bytes,
@@ -150,7 +150,7 @@ impl ChainDigests {
         let part = PartLocation::of(&layer, path).ok_or_else(missing)?;
         let range = digest_range(&entry.page_digests);
         let ahead = self.ahead.get_mut(position).ok_or_else(missing)?;
-        let covers = |ahead: &Ahead| {
+        let covers = |ahead: &NextPart| {
             let end = ahead.start + u64::try_from(ahead.bytes.len()).expect("usize has 64 bits");
             ahead.number == part.number && ahead.start <= range.start && range.end <= end
         };
@@ -163,7 +163,7 @@ impl ChainDigests {
                 .runtime
                 .block_on(self.cluster.repository.get_range(&key, range.start..end))
                 .map_err(missing_is_damage)?;
-            *ahead = Some(Ahead {
+            *ahead = Some(NextPart {
                 number: part.number,
                 start: range.start,
                 bytes,

@@ -80,7 +80,7 @@ pub struct Leaving {
 }
 
 /// A removal that was found.
-struct Found {
+struct AnnouncedRemoval {
     id: String,
     announced: Timestamp,
     verdict: Option<Verdict>,
@@ -401,13 +401,13 @@ fn unreadable(error: Error, key: &str) -> Error {
 }
 
 /// All removals that are announced. One whose announcement is gone has ended.
-async fn load(cluster: &ClusterRepository) -> Result<Vec<Found>> {
+async fn load(cluster: &ClusterRepository) -> Result<Vec<AnnouncedRemoval>> {
     let prefix = cluster.name.removals_prefix();
     let mut found = Vec::new();
     for object in cluster.repository.list(&prefix).await? {
         let rest = object.key[prefix.len()..].trim_start_matches('/');
         if let Some((id, "wanted")) = rest.split_once('/') {
-            found.push(Found {
+            found.push(AnnouncedRemoval {
                 id: id.to_owned(),
                 announced: object.modified,
                 verdict: verdict_of(cluster, id).await?,

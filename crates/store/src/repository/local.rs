@@ -37,10 +37,10 @@ const DIRECTORY_MODE: u32 = 0o750;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct LocalStore(Arc<Inner>);
+pub(super) struct LocalStore(Arc<OpenDirectory>);
 
 #[derive(Debug)]
-struct Inner {
+struct OpenDirectory {
     root: PathBuf,
     /// Directories whose entries, up to the root's parent, this process has synced.
     durable: Mutex<HashSet<PathBuf>>,
@@ -54,7 +54,7 @@ impl std::fmt::Display for LocalStore {
 
 impl LocalStore {
     pub(super) fn new(root: impl Into<PathBuf>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(OpenDirectory {
             root: root.into(),
             durable: Mutex::default(),
         }))
@@ -81,7 +81,7 @@ impl LocalStore {
 
     async fn blocking<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
+        act: impl FnOnce(&OpenDirectory) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let inner = Arc::clone(&self.0);
         tokio::task::spawn_blocking(move || act(&inner)).await?
@@ -192,7 +192,7 @@ impl LocalStore {
     }
 }
 
-impl Inner {
+impl OpenDirectory {
     fn file_path(&self, location: &Path) -> PathBuf {
         let mut path = self.root.clone();
         path.extend(location.parts().map(|p| p.as_ref().to_owned()));

@@ -50,7 +50,7 @@ pub struct ObjectInfo {
 
 /// A handle on a repository. Cheap to clone.
 #[derive(Clone)]
-pub struct Repository(Arc<Inner>);
+pub struct Repository(Arc<OpenRepository>);
 
 impl std::fmt::Debug for Repository {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Repository {
     }
 }
 
-struct Inner {
+struct OpenRepository {
     store: Arc<dyn ObjectStore>,
     /// The same store, when it is a directory.
     local: Option<LocalStore>,
@@ -130,7 +130,7 @@ impl Repository {
     /// `Usage` for an unknown scheme or option.
     pub fn open(options: &RepositoryOptions) -> Result<Self> {
         let opened = open::open(options)?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(OpenRepository {
             store: opened.store,
             local: opened.local,
             root: opened.root,
@@ -153,7 +153,7 @@ impl Repository {
     #[must_use]
     pub fn with_store(store: Arc<dyn ObjectStore>) -> Self {
         let second = Duration::from_secs(1);
-        Self(Arc::new(Inner {
+        Self(Arc::new(OpenRepository {
             store,
             local: None,
             root: Path::default(),

@@ -182,7 +182,7 @@ fn part_bytes() -> u64 {
 
 /// Work for one worker.
 #[derive(Debug)]
-pub(crate) enum Item {
+pub(crate) enum WorkItem {
     /// One part of a relation segment.
     Part(Arc<Job>, u32),
     /// Whole files: one large plain file, or many small ones.

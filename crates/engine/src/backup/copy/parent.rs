@@ -3,7 +3,7 @@
 use std::iter::Peekable;
 
 use pgstrata_layer::entry::FileEntry;
-use pgstrata_layer::overlay::Merge;
+use pgstrata_layer::overlay::PathMerge;
 use pgstrata_store::catalog::{ChainDigests, ChainEntries};
 use pgstrata_store::error::{Error, Kind, Result};
 
@@ -12,14 +12,14 @@ use crate::frames::{Chain, Entries};
 
 /// A chain as seen from its newest layer. For a thread outside of the runtime.
 pub(crate) struct Parent {
-    merge: Peekable<Merge<ChainEntries>>,
+    merge: Peekable<PathMerge<ChainEntries>>,
     digests: ChainDigests,
 }
 
 impl Parent {
     pub(crate) fn new(chain: &Chain) -> Self {
         Self {
-            merge: Merge::new(chain.entries()).peekable(),
+            merge: PathMerge::new(chain.entries()).peekable(),
             digests: chain.digests(),
         }
     }

@@ -18,7 +18,7 @@ use pgstrata_store::progress::Progress;
 
 use super::assemble::{Assembled, Assembler};
 use super::check::PageCheck;
-use super::job::{Item, PartOutcome};
+use super::job::{PartOutcome, WorkItem};
 use super::limiter::Limiter;
 use super::parent::Parent;
 use super::plan::{Planner, SmallFiles};
@@ -97,10 +97,10 @@ fn run(work: &Work, parent: Option<Parent>, files: Vec<ScannedFile>) -> Result<A
         progress: &work.progress,
         abort: &work.abort,
     };
-    let (items, receive_items) = sync_channel::<Item>(workers * 2);
+    let (items, receive_items) = sync_channel::<WorkItem>(workers * 2);
     let (done, receive_done) = channel::<PartOutcome>();
     // Only workers hold the receiving end: when they are gone, sending fails instead of blocking.
-    let receive_items: Arc<Mutex<Receiver<Item>>> = Arc::new(Mutex::new(receive_items));
+    let receive_items: Arc<Mutex<Receiver<WorkItem>>> = Arc::new(Mutex::new(receive_items));
     let assembled = thread::scope(|scope| {
         for _ in 0..workers {
             let (items, done, context) = (Arc::clone(&receive_items), done.clone(), &context);

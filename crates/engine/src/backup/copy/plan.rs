@@ -9,7 +9,7 @@ use pgstrata_layer::entry::EntryKind;
 use pgstrata_store::error::Result;
 use pgstrata_store::progress::Progress;
 
-use super::job::{Item, Job, Outcome, PartOutcome, block_bytes};
+use super::job::{Job, Outcome, PartOutcome, WorkItem, block_bytes};
 use super::parent::Parent;
 use super::window::Window;
 use crate::backup::abort::Abort;
@@ -27,7 +27,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) changes: &'a Changes,
     pub(crate) audit: Option<Sample>,
     pub(crate) parent: Option<Parent>,
-    pub(crate) items: SyncSender<Item>,
+    pub(crate) items: SyncSender<WorkItem>,
     pub(crate) done: Sender<PartOutcome>,
     pub(crate) window: &'a Window,
     pub(crate) progress: &'a Progress,
@@ -75,7 +75,7 @@ impl Planner<'_> {
             identity: entry.identity,
             content_digest: entry.content_digest,
         });
-        let scanned = changeset::ScannedFile {
+        let scanned = changeset::PresentFile {
             path: file.path.clone(),
             kind: file.kind,
             fork: file.fork(),
@@ -118,11 +118,15 @@ impl Planner<'_> {
             return;
         }
         if job.file.segment.is_none() {
-            self.items.send(Item::Files(vec![job])).ok();
+            self.items.send(WorkItem::Files(vec![job])).ok();
             return;
         }
         for part in 0..job.parts {
-            if self.items.send(Item::Part(Arc::clone(&job), part)).is_err() {
+            if self
+                .items
+                .send(WorkItem::Part(Arc::clone(&job), part))
+                .is_err()
+            {
                 return;
             }
         }
@@ -131,7 +135,7 @@ impl Planner<'_> {
     fn flush(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         if !batch.jobs.is_empty() {
-            self.items.send(Item::Files(batch.jobs)).ok();
+            self.items.send(WorkItem::Files(batch.jobs)).ok();
         }
     }
 }

@@ -21,7 +21,7 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::progress::Progress;
 
 use super::check::PageCheck;
-use super::job::{Item, Job, OpenFile, Outcome, PART_BLOCKS, PartOutcome};
+use super::job::{Job, OpenFile, Outcome, PART_BLOCKS, PartOutcome, WorkItem};
 use super::limiter::Limiter;
 use super::suspects::Suspect;
 use crate::backup::abort::Abort;
@@ -68,12 +68,12 @@ impl<'a> Worker<'a> {
     }
 
     /// Works until there is nothing left or the backup has failed.
-    pub(crate) fn run(mut self, items: &Mutex<Receiver<Item>>) -> Result<()> {
+    pub(crate) fn run(mut self, items: &Mutex<Receiver<WorkItem>>) -> Result<()> {
         while !self.context.abort.is_raised() {
             let item = items.lock().unwrap_or_else(PoisonError::into_inner).recv();
             match item {
-                Ok(Item::Part(job, part)) => self.act(&job, part)?,
-                Ok(Item::Files(jobs)) => jobs.iter().try_for_each(|job| self.act(job, 0))?,
+                Ok(WorkItem::Part(job, part)) => self.act(&job, part)?,
+                Ok(WorkItem::Files(jobs)) => jobs.iter().try_for_each(|job| self.act(job, 0))?,
                 // The planner is done, or has failed.
                 Err(_) if self.context.abort.is_raised() => return Ok(()),
                 Err(_) => return self.packs.finish(),

@@ -42,7 +42,7 @@ struct Compared {
 }
 
 /// What the pages of a file must be.
-struct Expected<'a> {
+struct ExpectedPages<'a> {
     path: &'a str,
     size_bytes: u64,
     digests: &'a [u64],
@@ -103,7 +103,7 @@ impl<'a> Comparison<'a> {
         let blocks = u32::try_from(plan.size_bytes.div_ceil(u64::from(BLOCK_BYTES)))
             .map_err(|_| Error::new(Kind::Damaged, format!("\"{}\" is too large", plan.path)))?;
         let digests = self.digests.digests(entries, blocks)?;
-        let expected = Expected {
+        let expected = ExpectedPages {
             path: &plan.path,
             size_bytes: plan.size_bytes,
             digests: &digests,
@@ -154,7 +154,7 @@ fn chunk_bytes() -> usize {
     usize::try_from(CHUNK_BLOCKS * BLOCK_BYTES).expect("1 MiB")
 }
 
-impl Expected<'_> {
+impl ExpectedPages<'_> {
     /// Compares all blocks, by as many threads as it is worth.
     fn compare(
         &self,

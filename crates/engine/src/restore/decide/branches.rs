@@ -16,7 +16,7 @@ use pgstrata_store::archive::{ArchivedWal, Tail};
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::select::Candidate;
-use super::target::Target;
+use crate::restore::target::Target;
 
 /// The way that a recovery is about to take.
 #[derive(Clone, Copy, Debug)]

@@ -3,4 +3,3 @@
 mod branches;
 pub(super) mod plan;
 mod select;
-pub(super) mod target;

@@ -13,7 +13,7 @@ use pgstrata_store::archive::{ArchivedWal, Coverage};
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::branches::Way;
-use super::target::{Target, TimelineChoice};
+use crate::restore::target::{Target, TimelineChoice};
 
 /// What selection knows of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,4 +2,3 @@
 
 pub(super) mod durable;
 pub(super) mod lineage;
-pub(super) mod settings;

@@ -28,7 +28,7 @@ use super::layout::{
 };
 use super::links::{Links, link_target};
 use super::running::{PID_FILE, refuse_running_server};
-use crate::restore::finish::settings::{kept_settings, turns_archiving_off};
+use crate::restore::settings::{kept_settings, turns_archiving_off};
 use crate::restore::{ArchiveMode, InPlace, RestoreOptions, Target, Vouched};
 use crate::server::lineage;
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::running::refuse_running_server;
 use crate::restore::ArchiveMode;
-use crate::restore::finish::settings::KeptLine;
+use crate::restore::settings::KeptLine;
 
 /// Its presence says that a restore has not finished.
 pub const MARKER: &str = "pgstrata.restore-incomplete";

@@ -9,7 +9,7 @@
 use pgstrata_pgdata::timeline::TimelineId;
 use serde::{Deserialize, Serialize};
 
-use crate::restore::decide::target::{Target, TargetAction, TimelineChoice};
+use crate::restore::target::{Target, TargetAction, TimelineChoice};
 
 /// What a server runs for itself during recovery, beside `restore_command`. In `postgresql.conf` they are the source's:
 /// one may move an address of the network, the other delete WAL that the source's standbys need.
