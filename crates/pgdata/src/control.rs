@@ -167,6 +167,13 @@ impl ControlFile {
     pub fn has_checksums(&self) -> bool {
         self.data_checksum_version != 0
     }
+
+    /// Whether a page gets a new LSN with each of its bits: `XLogHintBitIsNeeded` of `access/xlog.h`. Without, hint
+    /// bits change without WAL, and the bit that says "all visible" changes under the LSN that the page had.
+    #[must_use]
+    pub const fn logs_hints(&self) -> bool {
+        self.data_checksum_version != 0 || self.wal_log_hints
+    }
 }
 
 fn check_crc(bytes: &[u8], crc_offset: usize) -> Result<()> {

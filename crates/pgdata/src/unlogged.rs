@@ -98,7 +98,7 @@ impl Excuses {
     /// Of a server with these settings.
     #[must_use]
     pub fn of(control: &ControlFile) -> Self {
-        let hints_are_logged = control.has_checksums() || control.wal_log_hints;
+        let hints_are_logged = control.logs_hints();
         let without_pages = hints_are_logged && !control.full_page_writes;
         Self {
             hints: !hints_are_logged || without_pages,

@@ -22,6 +22,7 @@ const ALONE: PushOptions = PushOptions {
     neighbours: 0,
     jobs: 1,
     notes: None,
+    finished: false,
 };
 
 async fn push(repository: &Repository, path: &Path) -> Result<Pushed, Error> {
@@ -236,6 +237,41 @@ async fn names_the_server_does_not_archive_are_usage_errors() {
         push(&repository, &absent).await.unwrap_err().kind(),
         Kind::File
     );
+}
+
+/// Stored too early it could never be replaced, and the server would ask for it for ever.
+#[tokio::test]
+async fn a_segment_that_the_server_may_still_write_is_refused() {
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let current = wal::write(pg_wal.path(), 1, 5, 1);
+    let mark = |kind: &str| {
+        let marks = pg_wal.path().join("archive_status");
+        marks.join(format!("{}.{kind}", wal::file_name(1, 5)))
+    };
+    std::fs::remove_file(mark("ready")).unwrap();
+    // The server keeps a file for the next segment, which was the third one.
+    let later = pg_wal.path().join(wal::file_name(1, 6));
+    let recycled = wal::contents(wal::segment(1, 3), wal::size(), 1);
+    std::fs::write(&later, recycled).unwrap();
+    let refused = push(&repository, &current).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Refused);
+    assert!(
+        refused.to_string().contains("has not finished"),
+        "{refused}"
+    );
+    assert!(refused.hint_text().unwrap().contains("pg_switch_wal"));
+
+    // Finished is what the server has marked, or left for the next one.
+    std::fs::write(mark("done"), b"").unwrap();
+    let stored = push(&repository, &current).await.unwrap();
+    assert!(matches!(stored, Pushed::Stored { .. }));
+    let other = wal::repository().await;
+    std::fs::remove_file(mark("done")).unwrap();
+    let begun = wal::contents(wal::segment(1, 6), wal::size(), 1);
+    std::fs::write(&later, begun).unwrap();
+    let stored = push(&other, &current).await.unwrap();
+    assert!(matches!(stored, Pushed::Stored { .. }));
 }
 
 #[tokio::test]

@@ -238,6 +238,8 @@ impl Archive {
             neighbours: 0,
             jobs: 1,
             notes: None,
+            // By what the server says of the end of its WAL.
+            finished: true,
         };
         let path = self.wal_directory.join(file_name);
         archive::push(&self.cluster, &self.record, &path, &options)

@@ -13,6 +13,9 @@
 //!
 //! Never is a later segment stored before an earlier one: to whoever reads meanwhile, or after this host
 //! is lost, that would be a hole. Neighbours are read and compressed at once, and stored one after the other.
+//!
+//! Nor is a segment stored before the server has finished it: objects are never overwritten, so that the
+//! finished one would be refused from then on. The server marks what is finished, in `archive_status` beside the segments.
 
 use std::fs::File;
 use std::io::Read;
@@ -52,6 +55,9 @@ pub struct PushOptions {
     pub jobs: usize,
     /// Where to note what was pushed along, so that it need not be read back.
     pub notes: Option<Notes>,
+    /// Whether the caller knows that segments are finished. Else a mark of the server must say so, or the
+    /// segment after it, unless the file lies where no server leaves marks.
+    pub finished: bool,
 }
 
 impl Default for PushOptions {
@@ -61,6 +67,7 @@ impl Default for PushOptions {
             neighbours: 8,
             jobs: 4,
             notes: None,
+            finished: false,
         }
     }
 }
@@ -113,6 +120,9 @@ pub async fn push(
     let file = archive.parse(name)?;
     let doing = |error: Error| error.while_doing(format!("could not archive \"{name}\""));
     let looked = archive.look(path, file).await.map_err(doing)?;
+    if let (ArchiveFile::Segment(segment), false) = (file, options.finished) {
+        archive.require_finished(path, segment).map_err(doing)?;
+    }
     // What is there was pushed as a neighbour, and those behind it with it.
     let fresh = matches!(looked.found, InArchive::Nothing);
     let pushed = archive.store(file, looked, options).await.map_err(doing)?;
@@ -229,6 +239,35 @@ impl Archive {
         let adjacent = ready.into_iter().zip(expected);
         let adjacent = adjacent.take_while(|(file, next)| *file == ArchiveFile::Segment(*next));
         adjacent.take(limit).map(|(file, _)| file).collect()
+    }
+
+    /// Refuses a segment in `pg_wal` that the server may still write.
+    fn require_finished(&self, path: &Path, segment: WalSegment) -> Result<()> {
+        let directory = path.parent().unwrap_or(path);
+        let marks = directory.join("archive_status");
+        if !marks.is_dir() {
+            return Ok(());
+        }
+        let name = segment.file_name(self.segment_size);
+        let is_marked = |kind| marks.join(format!("{name}.{kind}")).exists();
+        if is_marked("ready") || is_marked("done") || self.has_begun(directory, segment.next()) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Refused,
+            "the server has not finished this segment: archive_status has neither a mark \"ready\" nor \"done\" for it",
+        )
+        .hint("push it when the server asks for it; SELECT pg_switch_wal() finishes the current segment"))
+    }
+
+    /// Whether the file of `segment` holds its first page already. A file that the server keeps for later use has the
+    /// address of the segment that it was.
+    fn has_begun(&self, directory: &Path, segment: WalSegment) -> bool {
+        let mut page = [0; WalPageHeader::SIZE_BYTES];
+        let path = directory.join(segment.file_name(self.segment_size));
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut page));
+        let header = read.ok().and_then(|()| WalPageHeader::parse(&page).ok());
+        header.is_some_and(|header| header.page_address == segment.start_lsn(self.segment_size))
     }
 
     async fn look(&self, path: &Path, file: ArchiveFile) -> Result<Looked> {

@@ -2,12 +2,14 @@
 //!
 //! A parent that is not proved to lie in this server's past is compared by digest, whoever
 //! else may say that he knows the changes. Otherwise a source that cannot answer is passed over,
-//! and the layer's record says why. Page LSNs, the last one, read every page and always answer.
+//! and the layer's record says why. Page LSNs read every page, and answer when each
+//! change of a page gives it a new LSN. Digests, the last one, always answer.
 
 use std::result::Result as Answer;
 
 use pgstrata_layer::changeset::{ChangedBlocks, Changes};
 use pgstrata_layer::manifest::{ChangeSource, ChangeSourceRecord, Manifest};
+use pgstrata_pgdata::ControlFile;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -79,7 +81,27 @@ pub(crate) async fn find(
             Err(why) => passed_over.push(format!("not by summary: {why}")),
         }
     }
-    Ok(lsn_source(wanted, parent).despite(&passed_over, wanted, parent, question))
+    let last = match lsn_doubt(ready, parent) {
+        Some(why) => {
+            passed_over.push(format!("not by lsn: {why}"));
+            digest_source("the parent is compared page by page".to_owned())
+        }
+        None => lsn_source(wanted, parent),
+    };
+    Ok(last.despite(&passed_over, wanted, parent, question))
+}
+
+/// Why page LSNs do not tell what changed since `parent`, if so. Without logged hints `VACUUM` sets the bit "all visible"
+/// of a heap page under the LSN that the page had (`visibilitymap_set` in PostgreSQL). The visibility map, which is
+/// compared by digest, would come without the heap's bit; later changes of the page would then leave the map as it is,
+/// and queries that look at the map alone would see rows that are gone.
+fn lsn_doubt(ready: &Ready, parent: &Manifest) -> Option<String> {
+    let then = parent.pg_control_bytes().ok();
+    let then = then.and_then(|bytes| ControlFile::parse(&bytes).ok());
+    let logged = ready.control.logs_hints() && then.is_some_and(|then| then.logs_hints());
+    (!logged).then(|| {
+        "pages change under the LSN that they had, because neither data checksums nor wal_log_hints are on".to_owned()
+    })
 }
 
 /// Why no source may be believed that tells what changed since `parent`, if so.

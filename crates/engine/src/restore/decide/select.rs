@@ -165,9 +165,10 @@ fn newest(
     best.ok_or_else(|| no_layer(request, &rejects))
 }
 
-/// Newer layers rank higher; ended later on the clock and, for equal clocks, in the WAL.
-fn rank(candidate: &Candidate) -> (Timestamp, Lsn) {
-    (candidate.finished_at, candidate.stop)
+/// Newer layers rank higher: by the stamps of the backups whose states they are, which only grow. What clocks said when
+/// a backup ended does not: they may have been ahead, and set right.
+fn rank(candidate: &Candidate) -> (&str, Lsn) {
+    (&candidate.stamp, candidate.stop)
 }
 
 /// Which layers would have been taken before `chosen`, could they be read: an error, or sentences for who passes them

@@ -119,6 +119,18 @@ fn the_newest_layer_whose_stop_is_before_the_target_is_chosen() {
 }
 
 #[test]
+fn a_clock_that_was_ahead_does_not_make_an_older_layer_the_newest() {
+    let archive = archive(&[(1, 10..=40)], &[]);
+    let mut layers = three();
+    // Set right after the first backup; labels go on from the latest one all the same.
+    layers[0].finished_at = second(500);
+    for target in [Target::Default, Target::Immediate, Target::Standby] {
+        let selection = choose(&layers, &ask(target.clone()), &archive).unwrap();
+        assert_eq!(layers[selection.candidate].label.as_str(), C, "{target}");
+    }
+}
+
+#[test]
 fn a_target_before_the_first_backup_is_refused() {
     let archive = archive(&[(1, 10..=40)], &[]);
     let words = "before the first backup";
