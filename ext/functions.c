@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * functions.c
- *	  The SQL functions, of pgstrata and of pgstrata_ptrack.
+ *	  The SQL functions.
  *
  * What they mean is in docs/TRACKER.md and in the comments that the SQL files
  * put on them. Functions that tell what changed raise an error when that is
@@ -14,8 +14,8 @@
 #include "access/htup_details.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "functions.h"
 #include "miscadmin.h"
-#include "report.h"
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
 #include "utils/timestamp.h"
@@ -31,13 +31,10 @@ PG_FUNCTION_INFO_V1(pgstrata_bump);
 PG_FUNCTION_INFO_V1(pgstrata_token_status);
 PG_FUNCTION_INFO_V1(pgstrata_changes);
 PG_FUNCTION_INFO_V1(pgstrata_change_stat);
-PG_FUNCTION_INFO_V1(pgstrata_ptrack_init_lsn);
-PG_FUNCTION_INFO_V1(pgstrata_ptrack_get_pagemapset);
-PG_FUNCTION_INFO_V1(pgstrata_ptrack_get_change_stat);
 
 /* Raise an error unless the tracker can be trusted. */
-static void
-require_tracking(void)
+void
+functions_require_tracking(void)
 {
 	const char *why = lifecycle_refusal();
 
@@ -71,7 +68,7 @@ require_token(const char *token)
 	uint32		generation;
 	char	   *why;
 
-	require_tracking();
+	functions_require_tracking();
 	if (!history_find(token, &generation, &why))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -80,38 +77,14 @@ require_token(const char *token)
 	return generation;
 }
 
-static XLogRecPtr
-lsn_argument(FunctionCallInfo fcinfo)
-{
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("LSN must not be null")));
-	return PG_GETARG_LSN(0);
-}
-
-static uint32
-require_lsn(XLogRecPtr lsn)
-{
-	uint32		generation;
-
-	require_tracking();
-	if (!history_find_lsn(lsn, &generation))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("changed blocks are not known from %X/%X", LSN_FORMAT_ARGS(lsn)),
-				 errhint("Take a full backup.")));
-	return generation;
-}
-
 /*
  * At the end of an answer: a renumbering of generations in its middle, or
  * lost room, would have made it wrong.
  */
-static void
-require_same(uint32 before, uint32 now)
+void
+functions_require_same(uint32 before, uint32 now)
 {
-	require_tracking();
+	functions_require_tracking();
 	if (before != now)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
@@ -120,8 +93,8 @@ require_same(uint32 before, uint32 now)
 }
 
 /* The row type that the function was declared with, by whatever version. */
-static TupleDesc
-row_type(FunctionCallInfo fcinfo, int columns)
+TupleDesc
+functions_row_type(FunctionCallInfo fcinfo, int columns)
 {
 	TupleDesc	desc;
 
@@ -139,7 +112,7 @@ row_type(FunctionCallInfo fcinfo, int columns)
 static HeapTuple
 form_row(FunctionCallInfo fcinfo, int columns, Datum *values, bool *nulls)
 {
-	return heap_form_tuple(row_type(fcinfo, columns), values, nulls);
+	return heap_form_tuple(functions_row_type(fcinfo, columns), values, nulls);
 }
 
 Datum
@@ -196,7 +169,7 @@ pgstrata_bump(PG_FUNCTION_ARGS)
 {
 	MapToken	token;
 
-	require_tracking();
+	functions_require_tracking();
 	token = history_bump(TOKEN_BACKUP);
 
 	/* or a crash would make it unknown before the next checkpoint */
@@ -224,8 +197,8 @@ pgstrata_token_status(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, lengthof(values), values, nulls)));
 }
 
-static bytea *
-bitmap_of(const ReportRow *row)
+bytea *
+functions_bitmap_of(const ReportRow *row)
 {
 	bytea	   *result = palloc(VARHDRSZ + row->bitmap_bytes);
 
@@ -259,7 +232,7 @@ changes_row(FuncCallContext *call, const ReportRow *row)
 	values[2] = Int32GetDatum(row->segment);
 	values[3] = BoolGetDatum(row->whole);
 	if (!nulls[4])
-		values[4] = PointerGetDatum(bitmap_of(row));
+		values[4] = PointerGetDatum(functions_bitmap_of(row));
 	return HeapTupleGetDatum(heap_form_tuple(call->tuple_desc, values, nulls));
 }
 
@@ -275,7 +248,7 @@ pgstrata_changes(PG_FUNCTION_ARGS)
 
 		call = SRF_FIRSTCALL_INIT();
 		old = MemoryContextSwitchTo(call->multi_call_memory_ctx);
-		call->tuple_desc = row_type(fcinfo, 5);
+		call->tuple_desc = functions_row_type(fcinfo, 5);
 		state = palloc0(sizeof(ChangesState));
 		state->token = token_argument(fcinfo);
 		state->since = require_token(state->token);
@@ -287,7 +260,7 @@ pgstrata_changes(PG_FUNCTION_ARGS)
 	state = call->user_fctx;
 	if (report_next(state->report, &state->row))
 		SRF_RETURN_NEXT(call, changes_row(call, &state->row));
-	require_same(state->since, require_token(state->token));
+	functions_require_same(state->since, require_token(state->token));
 	SRF_RETURN_DONE(call);
 }
 
@@ -324,92 +297,9 @@ pgstrata_change_stat(PG_FUNCTION_ARGS)
 
 	count.since = require_token(token);
 	report_visit_files(count_file, &count);
-	require_same(count.since, require_token(token));
+	functions_require_same(count.since, require_token(token));
 	values[0] = Int64GetDatum(count.files);
 	values[1] = Int64GetDatum(count.blocks);
 	values[2] = Int64GetDatum(count.blocks * BLCKSZ);
-	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, lengthof(values), values, nulls)));
-}
-
-/* ------------------------------------------------------------------------
- * ptrack's functions
- *
- * A tool written for ptrack asks by LSN. Changes since an LSN are those since
- * the newest token made at or before it, or since the history began: so each
- * of its questions makes a token, for the next to be answered tightly.
- * ------------------------------------------------------------------------
- */
-Datum
-pgstrata_ptrack_init_lsn(PG_FUNCTION_ARGS)
-{
-	XLogRecPtr	lsn;
-
-	/* ptrack says so when it is off */
-	if (lifecycle_refusal() != NULL && !lifecycle_is_starting())
-		PG_RETURN_LSN(InvalidXLogRecPtr);
-	require_tracking();
-	(void) history_bump(TOKEN_QUESTION);
-	LWLockAcquire(map.lock, LW_SHARED);
-	lsn = map.header->since_lsn;
-	LWLockRelease(map.lock);
-	PG_RETURN_LSN(lsn);
-}
-
-typedef struct PageMapSet
-{
-	uint32		since;
-	TupleDesc	desc;
-	Tuplestorestate *store;
-	ReportRow	row;
-} PageMapSet;
-
-static void
-put_page_map(const RelationFile *file, void *context)
-{
-	PageMapSet *set = context;
-	Datum		values[3];
-	bool		nulls[3] = {false, false, false};
-
-	report_file(file, set->since, &set->row);
-	if (set->row.block_count == 0)
-		return;
-	values[0] = CStringGetTextDatum(set->row.path);
-	values[1] = Int64GetDatum(set->row.block_count);
-	values[2] = PointerGetDatum(bitmap_of(&set->row));
-	tuplestore_putvalues(set->store, set->desc, values, nulls);
-	pfree(DatumGetPointer(values[0]));
-	pfree(DatumGetPointer(values[2]));
-}
-
-Datum
-pgstrata_ptrack_get_pagemapset(PG_FUNCTION_ARGS)
-{
-	XLogRecPtr	lsn = lsn_argument(fcinfo);
-	PageMapSet	set = {require_lsn(lsn)};
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	(void) row_type(fcinfo, 3);
-	InitMaterializedSRF(fcinfo, 0);
-	set.desc = result->setDesc;
-	set.store = result->setResult;
-	report_visit_files(put_page_map, &set);
-	require_same(set.since, require_lsn(lsn));
-	(void) history_bump(TOKEN_QUESTION);
-	return (Datum) 0;
-}
-
-Datum
-pgstrata_ptrack_get_change_stat(PG_FUNCTION_ARGS)
-{
-	XLogRecPtr	lsn = lsn_argument(fcinfo);
-	ChangeCount count = {0};
-	Datum		values[2];
-	bool		nulls[2] = {false, false};
-
-	count.since = require_lsn(lsn);
-	report_visit_files(count_file, &count);
-	require_same(count.since, require_lsn(lsn));
-	values[0] = Int64GetDatum(count.files);
-	values[1] = Int64GetDatum(count.blocks);
 	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, lengthof(values), values, nulls)));
 }

@@ -252,6 +252,10 @@ history_bump(uint16 kind)
 	pg_atomic_write_u32(&map.shared->generation, token.generation);
 	pg_memory_barrier();
 	token.lsn = current_lsn();
+
+	/* a history that began where no LSN is known is known from here on */
+	if (header->since_lsn == InvalidXLogRecPtr)
+		header->since_lsn = token.lsn;
 	map.tokens[header->token_count] = token;
 	map_dirty(&map.tokens[header->token_count++]);
 	LWLockRelease(map.lock);

@@ -36,5 +36,6 @@ _PG_init(void)
 							&pgstrata_map_size, DEFAULT_MAP_SIZE, 0, MAX_MAP_SIZE,
 							PGC_POSTMASTER, GUC_UNIT_MB, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("pgstrata");
+	ptrack_define_settings();
 	lifecycle_start();
 }

@@ -15,6 +15,7 @@
  *	lifecycle.c	  start, worker, stop: whether an old map may be trusted (P6)
  *	report.c	  reading changed blocks out of the map
  *	functions.c	  the SQL functions
+ *	ptrack.c	  what tools written for ptrack ask
  *
  * The server's per-major names and types are dealt with here and in
  * interpose.c, nowhere else.
@@ -76,5 +77,8 @@ extern BlockNumber protocol_last_truncate_to;
 
 /* probe.c */
 extern bool probe_tables(void);
+
+/* ptrack.c */
+extern void ptrack_define_settings(void);
 
 #endif							/* PGSTRATA_H */
