@@ -31,6 +31,10 @@ PG_FUNCTION_INFO_V1(pgstrata_bump);
 PG_FUNCTION_INFO_V1(pgstrata_token_status);
 PG_FUNCTION_INFO_V1(pgstrata_changes);
 PG_FUNCTION_INFO_V1(pgstrata_change_stat);
+PG_FUNCTION_INFO_V1(pgstrata_changed_files);
+PG_FUNCTION_INFO_V1(pgstrata_tokens);
+PG_FUNCTION_INFO_V1(pgstrata_drop_token);
+PG_FUNCTION_INFO_V1(pgstrata_reset);
 
 /* Raise an error unless the tracker can be trusted. */
 void
@@ -105,7 +109,7 @@ functions_row_type(FunctionCallInfo fcinfo, int columns)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("this function of pgstrata was made for another version of the library, which is %s",
 						PGSTRATA_VERSION),
-				 errhint("Restart the server if the library was replaced, then drop and create the extension.")));
+				 errhint("Restart the server if the library was replaced, then run ALTER EXTENSION ... UPDATE.")));
 	return BlessTupleDesc(desc);
 }
 
@@ -302,4 +306,96 @@ pgstrata_change_stat(PG_FUNCTION_ARGS)
 	values[1] = Int64GetDatum(count.blocks);
 	values[2] = Int64GetDatum(count.blocks * BLCKSZ);
 	PG_RETURN_DATUM(HeapTupleGetDatum(form_row(fcinfo, lengthof(values), values, nulls)));
+}
+
+typedef struct ChangedFiles
+{
+	uint32		since;
+	FunctionCallInfo fcinfo;
+	ReportRow	row;
+} ChangedFiles;
+
+static void
+put_changed_file(const RelationFile *file, void *context)
+{
+	ChangedFiles *changed = context;
+	ReturnSetInfo *result = (ReturnSetInfo *) changed->fcinfo->resultinfo;
+	Datum		values[7];
+	bool		nulls[7] = {false};
+
+	report_file(file, changed->since, &changed->row);
+	if (changed->row.block_count == 0)
+		return;
+	values[0] = CStringGetTextDatum(file->path);
+	values[1] = ObjectIdGetDatum(file->spc);
+	values[2] = ObjectIdGetDatum(file->db);
+	values[3] = ObjectIdGetDatum(file->rel);
+	values[4] = CStringGetTextDatum(forkNames[file->fork]);
+	values[5] = Int32GetDatum(file->segment);
+	values[6] = Int64GetDatum(changed->row.block_count);
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	pfree(DatumGetPointer(values[0]));
+	pfree(DatumGetPointer(values[4]));
+}
+
+Datum
+pgstrata_changed_files(PG_FUNCTION_ARGS)
+{
+	char	   *token = token_argument(fcinfo);
+	ChangedFiles changed = {require_token(token), fcinfo};
+
+	(void) functions_row_type(fcinfo, 7);
+	InitMaterializedSRF(fcinfo, 0);
+	report_visit_files(put_changed_file, &changed);
+	functions_require_same(changed.since, require_token(token));
+	return (Datum) 0;
+}
+
+/* ------------------------------------------------------------------------
+ * For who looks after the tracker
+ * ------------------------------------------------------------------------
+ */
+Datum
+pgstrata_tokens(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	MapToken   *tokens;
+	uint32		count;
+
+	functions_require_tracking();
+	tokens = history_tokens(&count);
+	(void) functions_row_type(fcinfo, 4);
+	InitMaterializedSRF(fcinfo, 0);
+	for (uint32 i = 0; i < count; i++)
+	{
+		Datum		values[4];
+		bool		nulls[4] = {false};
+
+		values[0] = CStringGetTextDatum(history_token_text(&tokens[i]));
+		values[1] = TimestampTzGetDatum(tokens[i].at);
+		values[2] = LSNGetDatum(tokens[i].lsn);
+		values[3] = BoolGetDatum(tokens[i].kind == TOKEN_QUESTION);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* A crash may bring it back, which does no harm. */
+Datum
+pgstrata_drop_token(PG_FUNCTION_ARGS)
+{
+	char	   *token = token_argument(fcinfo);
+
+	functions_require_tracking();
+	PG_RETURN_BOOL(history_drop_token(token));
+}
+
+/* What was forgotten must not come back, whatever happens. */
+Datum
+pgstrata_reset(PG_FUNCTION_ARGS)
+{
+	functions_require_tracking();
+	history_drop(psprintf("it was reset by role \"%s\"", GetUserNameFromId(GetUserId(), false)));
+	mapfile_flush_or_error();
+	PG_RETURN_VOID();
 }

@@ -45,7 +45,10 @@ current_lsn(void)
 	return RecoveryInProgress() ? GetXLogReplayRecPtr(NULL) : GetXLogInsertRecPtr();
 }
 
-/* The running server loses its history: forget all tokens. */
+/*
+ * The running server loses its history: forget all tokens. They are in the file
+ * until the next flush.
+ */
 void
 history_drop(const char *why)
 {
@@ -168,6 +171,15 @@ compact_running(void)
 					  InvalidXLogRecPtr);
 }
 
+/* So many tokens are left, and lie elsewhere than before. */
+static void
+tokens_moved(uint32 kept)
+{
+	map.header->token_count = kept;
+	for (uint32 page = 0; page < TOKEN_PAGES; page++)
+		map_dirty((char *) map.tokens + page * MAP_PAGE);
+}
+
 /* Forget the oldest tokens of a kind. */
 static void
 drop_tokens(uint16 kind, uint32 count)
@@ -179,9 +191,7 @@ drop_tokens(uint16 kind, uint32 count)
 			count--;
 		else
 			map.tokens[kept++] = map.tokens[i];
-	map.header->token_count = kept;
-	for (uint32 page = 0; page < TOKEN_PAGES; page++)
-		map_dirty((char *) map.tokens + page * MAP_PAGE);
+	tokens_moved(kept);
 }
 
 static uint32
@@ -285,32 +295,92 @@ unknown_token(uint32 serial)
 					timestamptz_to_str(header->since), header->since_why);
 }
 
+static bool
+parse_token(const char *text, uint32 *serial, uint64 *nonce)
+{
+	unsigned long long n;
+	int			length = 0;
+
+	if (sscanf(text, "%10u:%16llx%n", serial, &n, &length) != 2 || text[length] != '\0')
+		return false;
+	*nonce = n;
+	return true;
+}
+
+/* Where the token is, under the lock; token_count if it is not there. */
+static uint32
+place_of_token(uint32 serial, uint64 nonce)
+{
+	uint32		i = 0;
+
+	while (i < map.header->token_count &&
+		   (map.tokens[i].serial != serial || map.tokens[i].nonce != nonce))
+		i++;
+	return i;
+}
+
 /* The generation of a token, or why it is unknown. */
 bool
 history_find(const char *text, uint32 *generation, char **why)
 {
-	unsigned long long nonce;
-	unsigned int serial;
-	int			length = 0;
-	bool		found = false;
+	uint32		serial;
+	uint64		nonce;
+	uint32		place;
+	bool		found;
 
-	if (sscanf(text, "%10u:%16llx%n", &serial, &nonce, &length) != 2 ||
-		text[length] != '\0')
+	if (!parse_token(text, &serial, &nonce))
 	{
 		*why = pstrdup("it is not a token");
 		return false;
 	}
 	LWLockAcquire(map.lock, LW_SHARED);
-	for (uint32 i = 0; i < map.header->token_count && !found; i++)
-		if (map.tokens[i].serial == serial && map.tokens[i].nonce == nonce)
-		{
-			*generation = map.tokens[i].generation;
-			found = true;
-		}
-	if (!found)
+	place = place_of_token(serial, nonce);
+	found = place < map.header->token_count;
+	if (found)
+		*generation = map.tokens[place].generation;
+	else
 		*why = unknown_token(serial);
 	LWLockRelease(map.lock);
 	return found;
+}
+
+/* Forget one token; false if it was not there. */
+bool
+history_drop_token(const char *text)
+{
+	uint32		serial;
+	uint64		nonce;
+	uint32		place;
+	bool		found;
+
+	if (!parse_token(text, &serial, &nonce))
+		return false;
+	LWLockAcquire(map.lock, LW_EXCLUSIVE);
+	place = place_of_token(serial, nonce);
+	found = place < map.header->token_count;
+	if (found)
+	{
+		uint32		kept = map.header->token_count - 1;
+
+		memmove(&map.tokens[place], &map.tokens[place + 1],
+				(kept - place) * sizeof(MapToken));
+		tokens_moved(kept);
+	}
+	LWLockRelease(map.lock);
+	return found;
+}
+
+/* A copy of all tokens, the oldest first. */
+MapToken *
+history_tokens(uint32 *count)
+{
+	MapToken   *copy = palloc(MAX_TOKENS * sizeof(MapToken));
+
+	LWLockAcquire(map.lock, LW_SHARED);
+	*count = map.header->token_count;
+	memcpy(copy, map.tokens, *count * sizeof(MapToken));
+	LWLockRelease(map.lock);
+	return copy;
 }
 
 /*

@@ -294,6 +294,8 @@ extern void history_begin(const char *why, XLogRecPtr lsn);
 extern void history_drop(const char *why);
 extern void history_side_forks_changed(void);
 extern MapToken history_bump(uint16 kind);
+extern bool history_drop_token(const char *text);
+extern MapToken *history_tokens(uint32 *count);
 extern bool history_find(const char *text, uint32 *generation, char **why);
 extern bool history_find_lsn(XLogRecPtr lsn, uint32 *generation);
 extern char *history_token_text(const MapToken *token);

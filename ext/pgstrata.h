@@ -38,7 +38,7 @@
 #error "pgstrata needs a server that forks: its memory is inherited"
 #endif
 
-#define PGSTRATA_VERSION	"1.0"
+#define PGSTRATA_VERSION	"1.1"
 
 /* PostgreSQL 16 renamed relation file nodes to locators. */
 #if PG_VERSION_NUM >= 160000
