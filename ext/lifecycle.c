@@ -408,6 +408,7 @@ probe_failed(void)
 
 	EmitErrorReport();
 	FlushErrorState();
+	activity_show_tracking();
 	while (naps-- > 0 && !ShutdownRequestPending)
 	{
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -471,6 +472,7 @@ pgstrata_worker_main(Datum arg)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 
+	activity_begin();
 	take_up_work();
 	while (!ShutdownRequestPending)
 	{
@@ -483,6 +485,7 @@ pgstrata_worker_main(Datum arg)
 		if (enableFsync)
 			record_checkpoint();
 		watch_room();
+		activity_show_tracking();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 WORKER_NAP_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);

@@ -16,9 +16,10 @@
  *	report.c	  reading changed blocks out of the map
  *	functions.c	  the SQL functions
  *	ptrack.c	  what tools written for ptrack ask
+ *	activity.c	  the worker's row in pg_stat_activity
  *
- * The server's per-major names and types are dealt with here and in
- * interpose.c, nowhere else.
+ * The server's per-major names and types are dealt with here, in interpose.c
+ * and in activity.c, nowhere else.
  *
  *-------------------------------------------------------------------------
  */
@@ -77,6 +78,11 @@ extern BlockNumber protocol_last_truncate_to;
 
 /* probe.c */
 extern bool probe_tables(void);
+
+/* activity.c */
+extern void activity_begin(void);
+extern void activity_show(const char *text);
+extern void activity_show_tracking(void);
 
 /* ptrack.c */
 extern void ptrack_define_settings(void);

@@ -6,6 +6,7 @@ Test Anything Protocol (https://testanything.org), so that prove(1) can run it.
 """
 
 import argparse
+import pathlib
 import textwrap
 import time
 import traceback
@@ -61,6 +62,16 @@ def check_marked(cluster, token, blocks):
 
 def update_block(cluster, block):
     cluster.sql(f"UPDATE t SET filler = filler WHERE ctid >= '({block},0)' AND ctid < '({block + 1},0)' AND k % 7 = 0")
+
+
+def crash_child(cluster, pid):
+    """The server notices, ends all others, and recovers."""
+    cluster.kill(pid)
+    until = time.monotonic() + 30
+    while pathlib.Path(f"/proc/{pid}").exists():
+        check(time.monotonic() < until, f"process {pid} is not gone")
+        time.sleep(0.01)
+    cluster.wait_ready()
 
 
 def compare_now(cluster, token, old):
