@@ -383,7 +383,10 @@ record_checkpoint(void)
 	pfree(control);
 }
 
-/* Settings changed under us: while fsync is off, crashes lose what we think is kept. */
+/*
+ * While fsync is off, crashes lose what we think is kept. It may have been
+ * turned off while there was no worker.
+ */
 static void
 check_settings(void)
 {
@@ -392,7 +395,7 @@ check_settings(void)
 	if (had_fsync && !enableFsync)
 	{
 		history_drop("fsync was turned off");
-		(void) mapfile_flush(InvalidXLogRecPtr);
+		mapfile_flush_or_error();
 	}
 	had_fsync = enableFsync;
 }
@@ -480,8 +483,8 @@ pgstrata_worker_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			check_settings();
 		}
+		check_settings();
 		if (enableFsync)
 			record_checkpoint();
 		watch_room();
