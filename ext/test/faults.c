@@ -14,7 +14,9 @@
  *	 pause		if it says "pause", or "pause" and the process's number: the
  *				file "stopped" appears, and the process waits until it is gone.
  *
- * The step "random" is the making of random bytes, which a token needs.
+ * The step "random" is the making of random bytes, which a token needs. The
+ * steps "renumber-begin" and "renumber-end" enclose a renumbering of generations,
+ * which works on memory alone: it takes a table for that, and gives it back.
  *
  *-------------------------------------------------------------------------
  */
@@ -125,6 +127,43 @@ fault(int fd, const char *act)
 	static __typeof__(&call) real; \
 	if (real == NULL) \
 		real = (__typeof__(&call)) dlsym(RTLD_NEXT, #call)
+
+/* 65536 generations of 2 bytes. */
+#define RENUMBER_BYTES 131072
+
+static void *renumber;
+
+static int
+called_by_tracker(void *caller)
+{
+	Dl_info		info;
+
+	return dladdr(caller, &info) != 0 && strstr(info.dli_fname, "/pgstrata.so") != NULL;
+}
+
+extern void *__libc_malloc(size_t size);
+extern void __libc_free(void *memory);
+
+void *
+malloc(size_t size)
+{
+	if (size != RENUMBER_BYTES || !called_by_tracker(__builtin_return_address(0)))
+		return __libc_malloc(size);
+	if (obey("renumber-begin"))
+		return NULL;
+	return renumber = __libc_malloc(size);
+}
+
+void
+free(void *memory)
+{
+	if (memory != NULL && memory == renumber)
+	{
+		renumber = NULL;
+		(void) obey("renumber-end");
+	}
+	__libc_free(memory);
+}
 
 ssize_t
 pwrite(int fd, const void *data, size_t length, off_t offset)
