@@ -294,6 +294,7 @@ fn rule_4_12_what_voids_the_history_falls_back_aloud() {
     let (code, check) = outcome(&stage, &["tracker", "install-check"]);
     assert_eq!((code, failed_items(&check).len()), (0, 0), "{check}");
     require_rights(&stage);
+    require_update(&stage);
     // The server was started without the library.
     cluster.append_conf("shared_preload_libraries", "").unwrap();
     cluster.restart().unwrap();
@@ -335,6 +336,51 @@ fn require_rights(stage: &Stage) {
     stage.cluster.sql("postgres", statements).unwrap();
     let (code, report) = outcome(stage, &check);
     assert_eq!((code, failed_items(&report).len()), (0, 0), "{report}");
+}
+
+/// Functions of an older version are named with the statement that renews them.
+fn require_update(stage: &Stage) {
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("DROP EXTENSION pgstrata; CREATE EXTENSION pgstrata VERSION '1.0'");
+    let (code, report) = outcome(stage, &["tracker", "install-check"]);
+    let items = report["items"].as_array().unwrap();
+    let warning = |item: &&Value| item["status"] == "warning";
+    let warned: Vec<&Value> = items.iter().filter(warning).collect();
+    let [item] = warned.as_slice() else {
+        panic!("{report}")
+    };
+    assert_eq!((code, text(item, "/name")), (3, "version"), "{report}");
+    let (database, statement) = text(item, "/hint").split_once(": ").unwrap();
+    assert_eq!(database, "in database \"postgres\"");
+    sql(statement);
+    let (code, report) = outcome(stage, &["tracker", "install-check"]);
+    assert_eq!(code, 0, "{report}");
+}
+
+/// What is missing is named with what gets it, wherever somebody meets it.
+#[test]
+fn a_server_without_the_trackers_parts_says_how_to_get_them() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let (code, report) = outcome(&stage, &["tracker", "install-check"]);
+    assert_eq!(code, 13, "{report}");
+    assert_eq!(failed_items(&report), ["files", "library"]);
+    let files = &report["items"].as_array().unwrap()[1];
+    let hint = text(files, "/hint");
+    assert!(hint.contains("postgresql-server-dev-15"), "{hint}");
+    assert!(hint.contains("make -C ext install"), "{hint}");
+    let (code, status) = outcome(&stage, &["tracker", "status"]);
+    assert_eq!(code, 3, "{status}");
+    let hint = text(&status, "/problem/hint");
+    assert!(hint.contains("pgstrata tracker install-check"), "{hint}");
+    let (code, refused) = outcome(&stage, &["backup", "--require-tracker"]);
+    assert_eq!(code, 13, "{refused}");
+    let error = text(&refused, "/message");
+    assert!(
+        error.ends_with("cannot be used: the server runs without the pgstrata library"),
+        "{error}"
+    );
+    let hint = text(&refused, "/hint");
+    assert!(hint.contains("pgstrata tracker install-check"), "{hint}");
 }
 
 fn failed_items(report: &Value) -> Vec<&str> {

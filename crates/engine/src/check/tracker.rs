@@ -3,6 +3,7 @@
 //! Asks and changes nothing. Backups work without the tracker; these are for the
 //! person who wants them to read less.
 
+use pgstrata_pgdata::version::Major;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::CheckReport;
@@ -64,12 +65,10 @@ pub async fn install_check(connection: &ConnectionOptions) -> CheckReport {
     let Some(session) = session else {
         return report;
     };
-    let installed = session.tracker_files().await.and_then(|version| {
-        version.ok_or_else(|| {
-            Error::new(Kind::NotFound, "the extension's files are not installed on the server")
-                .hint("on the server's host: make -C ext install PG_CONFIG=/path/to/the/server's/pg_config")
-        })
-    });
+    let installed = session
+        .tracker_files()
+        .await
+        .and_then(|version| version.ok_or_else(|| not_installed(session.facts().major)));
     let installed = report.note("files", installed, |version| {
         format!("extension \"pgstrata\" {version} can be created")
     });
@@ -105,6 +104,17 @@ pub async fn install_check(connection: &ConnectionOptions) -> CheckReport {
     report
 }
 
+fn not_installed(major: Major) -> Error {
+    Error::new(
+        Kind::NotFound,
+        "the extension's files are not installed on the server",
+    )
+    .hint(format!(
+        "on the server's host, with a C compiler and the server's headers (Debian: build-essential, postgresql-server-dev-{major}): \
+         make -C ext install PG_CONFIG=/path/to/the/server's/pg_config"
+    ))
+}
+
 async fn check_tracker(report: &mut CheckReport, tracker: &Tracker, installed: Option<String>) {
     let rights = tracker.missing_grants().await.and_then(|missing| {
         if missing.is_empty() {
@@ -131,13 +141,7 @@ async fn check_tracker(report: &mut CheckReport, tracker: &Tracker, installed: O
     }) else {
         return;
     };
-    if installed.is_some_and(|installed| installed != state.version) {
-        report.warn(
-            "version",
-            "the files on disk are of another version than the loaded library".to_owned(),
-            "restart the server, then ALTER EXTENSION pgstrata UPDATE",
-        );
-    }
+    check_versions(report, tracker, installed.as_deref(), &state).await;
     let tracking = if state.tracking {
         Ok(())
     } else {
@@ -156,6 +160,39 @@ async fn check_tracker(report: &mut CheckReport, tracker: &Tracker, installed: O
             "flushes",
             format!("{} flushes of the page map failed", state.flush_failures),
             "look into the server's log: is the disk full?",
+        );
+    }
+}
+
+/// Files, library and functions are renewed one after the other: what is left to do.
+async fn check_versions(
+    report: &mut CheckReport,
+    tracker: &Tracker,
+    installed: Option<&str>,
+    state: &TrackerState,
+) {
+    let library = &state.version;
+    if let Some(installed) = installed.filter(|installed| installed != library) {
+        report.warn(
+            "version",
+            format!(
+                "the files on disk are of version {installed}, the loaded library is {library}"
+            ),
+            "restart the server, then run ALTER EXTENSION pgstrata UPDATE",
+        );
+        return;
+    }
+    let created = report.note("functions", tracker.functions_version().await, |version| {
+        format!("version {version}")
+    });
+    if let Some(created) = created.filter(|created| created != library) {
+        report.warn(
+            "version",
+            format!("the functions are of version {created}, the loaded library is {library}"),
+            &format!(
+                "in database \"{}\": ALTER EXTENSION pgstrata UPDATE",
+                tracker.database()
+            ),
         );
     }
 }

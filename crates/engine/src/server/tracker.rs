@@ -87,7 +87,7 @@ impl Tracker {
         if !is_loaded(session.client()).await? {
             return Err(NoTracker {
                 reason: "the server runs without the pgstrata library".to_owned(),
-                hint: "install it, add 'pgstrata' to shared_preload_libraries, restart the server, and run CREATE EXTENSION pgstrata in one database".to_owned(),
+                hint: "install it (\"pgstrata tracker install-check\" says how), add 'pgstrata' to shared_preload_libraries, restart the server, and run CREATE EXTENSION pgstrata in one database".to_owned(),
             });
         }
         let client = Arc::clone(session.client());
@@ -115,6 +115,17 @@ impl Tracker {
     #[must_use]
     pub fn database(&self) -> &str {
         &self.database
+    }
+
+    /// The version of the functions that the database has; the library may be a newer one.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn functions_version(&self) -> Result<String> {
+        let act = "could not ask for the version of the tracker's functions";
+        let query = "SELECT extversion FROM pg_extension WHERE extname = 'pgstrata'";
+        let row = self.client.query_one(query, &[]).await;
+        get(&row.map_err(|error| server_error(act, &error))?, 0, act)
     }
 
     /// What of the schema our role may not use, as the statements that change it.
