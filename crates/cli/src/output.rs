@@ -96,8 +96,11 @@ fn usage_error(told: &clap::Error) -> Error {
     use clap::error::ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand, MissingSubcommand};
     let missing = [DisplayHelpOnMissingArgumentOrSubcommand, MissingSubcommand];
     if missing.contains(&told.kind()) {
-        return Error::new(Kind::Usage, "no command was given")
-            .hint("\"pgstrata --help\" lists the commands");
+        let help = format!(
+            "\"{} --help\" lists the commands",
+            command_of(&told.to_string())
+        );
+        return Error::new(Kind::Usage, "no command was given").hint(help);
     }
     let text = told.to_string();
     let mut paragraphs = text.split("\n\n").map(|paragraph| {
@@ -110,6 +113,14 @@ fn usage_error(told: &clap::Error) -> Error {
     let hint =
         tip.unwrap_or_else(|| "\"pgstrata COMMAND --help\" describes the options".to_owned());
     Error::new(Kind::Usage, message).hint(hint)
+}
+
+/// What was called: "pgstrata tracker" of "Usage: pgstrata tracker <COMMAND>".
+fn command_of(help: &str) -> String {
+    let usage = help.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let words = usage.unwrap_or("pgstrata").split_whitespace();
+    let words = words.take_while(|word| !word.starts_with(['<', '[']));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Whether programs read what `arguments`, which were not understood, ask for.
@@ -149,4 +160,25 @@ pub(crate) fn start_log(level: LogLevel) {
         // It would say so where it cannot: on standard error, and end the program there.
         .log_internal_errors(false)
         .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_command_is_looked_up_where_it_is_missing() {
+        for (words, hint) in [
+            (vec!["pgstrata"], "\"pgstrata --help\" lists the commands"),
+            (
+                vec!["pgstrata", "tracker"],
+                "\"pgstrata tracker --help\" lists the commands",
+            ),
+        ] {
+            let told = crate::args::command()
+                .try_get_matches_from(words)
+                .unwrap_err();
+            assert_eq!(usage_error(&told).hint_text(), Some(hint));
+        }
+    }
 }
