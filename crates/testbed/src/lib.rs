@@ -5,6 +5,7 @@
 //! value is killed. Tests of every crate and the lab stand on it; it knows nothing
 //! of the product.
 
+pub mod certificates;
 pub mod cluster;
 mod leash;
 mod os_user;

@@ -1,7 +1,8 @@
 //! Where the server is: a conninfo string, completed from libpq's environment.
 //!
 //! `tokio-postgres` reads conninfo strings and URLs but neither the `PG*`
-//! environment variables nor the password file; a DBA expects both.
+//! environment variables nor the password file; a DBA expects both. Of TLS it
+//! knows the least, so that is read by [`Target`].
 
 use std::env;
 use std::fs;
@@ -14,6 +15,9 @@ use pgstrata_store::error::{Error, Kind, Result};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
+use super::parameters;
+use super::target::{Environment, TLS_PARAMETERS, Target};
+
 /// A local server answers at once; ten seconds are for one that is starting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -22,7 +26,7 @@ const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
 /// How to reach the server: `conninfo` (`host=/run/postgresql user=backup`, or
 /// a URL; may be empty), completed from `PGHOST`, `PGPORT`, `PGUSER`,
-/// `PGDATABASE`, `PGPASSWORD`, `PGPASSFILE` and libpq's defaults.
+/// `PGDATABASE`, `PGPASSWORD`, `PGPASSFILE`, those about TLS, and libpq's defaults.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionOptions {
     /// Connection string; what it does not say comes from the environment.
@@ -37,12 +41,12 @@ impl ConnectionOptions {
         of_lock_file(&text)
     }
 
-    /// The completed configuration.
+    /// The server, with all that is known of it. Reads the files that TLS needs.
     ///
     /// # Errors
-    /// When the conninfo string or a variable makes no sense.
-    pub fn config(&self) -> Result<Config> {
-        complete(&self.conninfo, &|name| {
+    /// When the conninfo string or a variable makes no sense, or such a file cannot be used.
+    pub(super) fn target(&self) -> Result<Target> {
+        target_of(&self.conninfo, &|name| {
             env::var(name).ok().filter(|value| !value.is_empty())
         })
     }
@@ -64,7 +68,13 @@ fn of_lock_file(text: &str) -> Option<ConnectionOptions> {
     })
 }
 
-fn complete(conninfo: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
+fn target_of(conninfo: &str, environment: Environment<'_>) -> Result<Target> {
+    let names = TLS_PARAMETERS.map(|(name, _)| name);
+    let (rest, of_tls) = parameters::take(conninfo, &names);
+    Target::new(complete(&rest, environment)?, &of_tls, environment)
+}
+
+fn complete(conninfo: &str, environment: Environment<'_>) -> Result<Config> {
     let mut config = Config::from_str(conninfo).map_err(|error| {
         let cause = std::error::Error::source(&error)
             .map_or_else(|| error.to_string(), ToString::to_string);
@@ -106,7 +116,7 @@ fn complete(conninfo: &str, environment: &dyn Fn(&str) -> Option<String>) -> Res
     Ok(config)
 }
 
-fn port(environment: &dyn Fn(&str) -> Option<String>) -> Result<u16> {
+fn port(environment: Environment<'_>) -> Result<u16> {
     match environment("PGPORT") {
         None => Ok(5432),
         Some(text) => text.parse().map_err(|_| {
@@ -118,7 +128,7 @@ fn port(environment: &dyn Fn(&str) -> Option<String>) -> Result<u16> {
     }
 }
 
-fn add_hosts(config: &mut Config, environment: &dyn Fn(&str) -> Option<String>) {
+fn add_hosts(config: &mut Config, environment: Environment<'_>) {
     if let Some(hosts) = environment("PGHOST") {
         for host in hosts.split(',') {
             config.host(host);
@@ -138,10 +148,7 @@ fn add_hosts(config: &mut Config, environment: &dyn Fn(&str) -> Option<String>) 
 }
 
 /// The password for this connection in libpq's password file.
-fn stored_password(
-    config: &Config,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Option<String> {
+fn stored_password(config: &Config, environment: Environment<'_>) -> Option<String> {
     let path = match environment("PGPASSFILE") {
         Some(path) => PathBuf::from(path),
         None => Path::new(&environment("HOME")?).join(".pgpass"),
@@ -216,8 +223,8 @@ mod tests {
         let of = |text| of_lock_file(text).map(|options| options.conninfo);
         let both = "42\n/data\n1790000000\n5433\n/run/it's here\nlocalhost\n  1 2\nready\n";
         assert_eq!(of(both).unwrap(), "host='/run/it\\'s here' port=5433");
-        let config = of_lock_file(both).unwrap().config().unwrap();
-        assert_eq!(config.get_ports(), [5433]);
+        let target = of_lock_file(both).unwrap().target().unwrap();
+        assert_eq!(target.config.get_ports(), [5433]);
         let no_socket = "42\n/data\n1790000000\n5433\n\n*\n";
         assert_eq!(of(no_socket).unwrap(), "host='localhost' port=5433");
         assert_eq!(of("42\n/data\n"), None);

@@ -5,13 +5,17 @@
 //! list is never older than the checkpoint recovery begins from.
 
 pub(crate) mod apart;
+mod certificate;
 pub mod conninfo;
 pub mod control;
 pub mod facts;
 pub mod lineage;
+mod parameters;
 pub mod scan;
 pub mod session;
 pub mod summary;
+mod target;
+mod tls;
 pub mod tracker;
 
 pub use conninfo::ConnectionOptions;

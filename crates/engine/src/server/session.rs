@@ -16,10 +16,12 @@ use pgstrata_pgdata::{Lsn, TimelineId};
 use pgstrata_store::error::{Error, Kind, Result};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_postgres::{Client, NoTls, Row};
+use tokio_postgres::{Client, Row};
 
 use super::conninfo::{ConnectionOptions, describe};
 use super::facts::ServerFacts;
+use super::target::{Target, is_of_tls, is_without_tls};
+use super::tls::Connector;
 
 /// Name of the session that holds the backup, in `pg_stat_activity`.
 pub const APPLICATION_NAME: &str = "pgstrata backup";
@@ -89,6 +91,8 @@ pub struct Session {
     run: String,
     lost: watch::Receiver<Option<String>>,
     pinger: JoinHandle<()>,
+    /// How a request to cancel reaches the server.
+    connector: Connector,
 }
 
 impl Drop for Session {
@@ -103,12 +107,13 @@ impl Session {
     /// # Errors
     /// `Kind::Server` when the server cannot be reached or refuses us.
     pub async fn connect(options: &ConnectionOptions) -> Result<Self> {
+        let mut target = options.target()?;
         let (announce, lost) = watch::channel(None);
-        let holder = open(options, APPLICATION_NAME, announce).await?;
+        let holder = open(&mut target, APPLICATION_NAME, announce).await?;
         let facts = ServerFacts::read(&holder).await?;
         // Its end is known from the next question.
         let (unheard, _) = watch::channel(None);
-        let asker = open(options, QUESTIONS_NAME, unheard).await;
+        let asker = open(&mut target, QUESTIONS_NAME, unheard).await;
         let asker = asker.map_err(|error| {
             let hint = error.hint_text().map(str::to_owned);
             error
@@ -134,6 +139,7 @@ impl Session {
             run,
             lost,
             pinger,
+            connector: target.connector(),
         })
     }
 
@@ -256,7 +262,7 @@ impl Session {
     /// Ends what the session that holds the backup waits for: a server does not see by itself that its client is gone.
     pub async fn cancel(&self) {
         let cancelling = self.holder.cancel_token();
-        let cancelling = cancelling.cancel_query(NoTls);
+        let cancelling = cancelling.cancel_query(self.connector.clone());
         let reason = match tokio::time::timeout(CANCEL_WITHIN, cancelling).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => cause(&error),
@@ -451,14 +457,13 @@ async fn row_of(
 
 /// Connects under `name` and prepares the session; `announce` learns why it ended.
 async fn open(
-    options: &ConnectionOptions,
+    target: &mut Target,
     name: &str,
     announce: watch::Sender<Option<String>>,
 ) -> Result<Client> {
-    let mut config = options.config()?;
-    config.application_name(name);
-    let place = describe(&config);
-    let (client, connection) = config.connect(NoTls).await.map_err(|error| {
+    target.config.application_name(name);
+    let place = describe(&target.config);
+    let (client, connection) = target.connect().await.map_err(|error| {
         server_error(
             &format!("could not connect to the server at {place}"),
             &error,
@@ -550,10 +555,19 @@ fn cause(error: &tokio_postgres::Error) -> String {
 }
 
 fn connect_hint(error: &tokio_postgres::Error) -> &'static str {
+    let cause = cause(error);
     if error.as_db_error().is_some() {
         "look at pg_hba.conf, the role and the database; PGUSER, PGDATABASE and PGPASSWORD are honoured"
-    } else if error.to_string().contains("TLS") {
-        "TLS is not built in: connect over the server's unix socket, host=/run/postgresql"
+    } else if is_without_tls(error) {
+        "set ssl = on there, connect over the server's unix socket, or ask for less with sslmode"
+    } else if cause.contains("certificate is for") {
+        "connect to a name that the certificate has (host=NAME hostaddr=ADDRESS), or have one made for this name"
+    } else if is_of_tls(error) {
+        "sslrootcert names the file of the certificate authority, and sslmode says what is verified"
+    } else if cause.contains("channel binding") {
+        "channel binding needs TLS and a password of type scram-sha-256; sslmode=require asks for TLS"
+    } else if cause.contains("fatal alert") {
+        "look at the client certificate: sslcert and sslkey name its files, and the server's ssl_ca_file who may sign it"
     } else {
         "is the server running, and does it listen there? PGHOST and PGPORT are honoured"
     }

@@ -16,7 +16,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSql;
-use tokio_postgres::{Client, NoTls, Row};
+use tokio_postgres::{Client, Row};
 
 use super::conninfo::ConnectionOptions;
 use super::session::{Session, prepare, server_error};
@@ -369,11 +369,12 @@ fn no_answer(error: tokio_postgres::Error) -> NoTracker {
 
 /// A second connection, for the database of the extension.
 async fn connect(options: &ConnectionOptions, database: &str) -> Result<Client> {
-    let mut config = options.config()?;
+    let mut target = options.target()?;
+    let config = &mut target.config;
     config.dbname(database).application_name("pgstrata tracker");
     let act = format!("could not connect to database \"{database}\"");
-    let (client, connection) = config
-        .connect(NoTls)
+    let (client, connection) = target
+        .connect()
         .await
         .map_err(|error| server_error(&act, &error))?;
     // Its end is known from the next question.

@@ -1,0 +1,179 @@
+//! Parameters of a connection string that `tokio-postgres` does not know, taken out of it.
+//!
+//! libpq has two notations: `key = 'value'` words, and URLs whose query holds the parameters. What is
+//! not taken stays as it is, so that mistakes in it are still found by whoever reads the rest.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The connection string without the parameters `names`, and their values. The last value of a name counts.
+pub(super) fn take(conninfo: &str, names: &[&str]) -> (String, BTreeMap<String, String>) {
+    let is_url = ["postgres://", "postgresql://"]
+        .iter()
+        .any(|scheme| conninfo.starts_with(scheme));
+    if is_url {
+        take_of_url(conninfo, names)
+    } else {
+        take_of_words(conninfo, names)
+    }
+}
+
+fn take_of_url(url: &str, names: &[&str]) -> (String, BTreeMap<String, String>) {
+    let mut taken = BTreeMap::new();
+    let Some((place, query)) = url.split_once('?') else {
+        return (url.to_owned(), taken);
+    };
+    let mut kept = Vec::new();
+    for parameter in query.split('&') {
+        let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        match decoded(value) {
+            Some(value) if names.contains(&key) => {
+                taken.insert(key.to_owned(), value);
+            }
+            _ => kept.push(parameter),
+        }
+    }
+    match kept.is_empty() {
+        true => (place.to_owned(), taken),
+        false => (format!("{place}?{}", kept.join("&")), taken),
+    }
+}
+
+/// `%41` is `A`; `None` when that is no text.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                let digits = std::str::from_utf8(&digits).ok()?;
+                u8::from_str_radix(digits, 16).ok()?
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn take_of_words(conninfo: &str, names: &[&str]) -> (String, BTreeMap<String, String>) {
+    let mut taken = BTreeMap::new();
+    let mut kept = String::new();
+    let mut done = 0;
+    while let Some(word) = next_word(conninfo, done) {
+        if names.contains(&word.key) {
+            kept.push_str(conninfo.get(done..word.place.start).unwrap_or_default());
+            taken.insert(word.key.to_owned(), word.value);
+        } else {
+            kept.push_str(conninfo.get(done..word.place.end).unwrap_or_default());
+        }
+        done = word.place.end;
+    }
+    kept.push_str(conninfo.get(done..).unwrap_or_default());
+    (kept, taken)
+}
+
+struct Word<'a> {
+    key: &'a str,
+    value: String,
+    /// From the key's first byte to behind the value.
+    place: Range<usize>,
+}
+
+/// The next `key = value`; `None` where there is none, or none that is written as it should be.
+fn next_word(conninfo: &str, from: usize) -> Option<Word<'_>> {
+    let rest = conninfo.get(from..)?;
+    let start = from + (rest.len() - rest.trim_start().len());
+    let text = conninfo.get(start..)?;
+    let (key, after) = text.split_once('=')?;
+    let value = after.trim_start();
+    let begins = conninfo.len() - value.len();
+    let is_quoted = value.starts_with('\'');
+    let mut characters = value.char_indices().skip(usize::from(is_quoted));
+    let mut read = String::new();
+    let mut length = value.len();
+    let mut is_closed = !is_quoted;
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '\\' => read.push(characters.next()?.1),
+            '\'' if is_quoted => {
+                (length, is_closed) = (at + 1, true);
+                break;
+            }
+            space if space.is_whitespace() && !is_quoted => {
+                length = at;
+                break;
+            }
+            other => read.push(other),
+        }
+    }
+    is_closed.then(|| Word {
+        key: key.trim_end(),
+        value: read,
+        place: start..begins + length,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(conninfo: &str) -> (String, Vec<(String, String)>) {
+        let (rest, taken) = take(conninfo, &["sslmode", "sslrootcert"]);
+        (rest.trim().to_owned(), taken.into_iter().collect())
+    }
+
+    fn pair(key: &str, value: &str) -> (String, String) {
+        (key.to_owned(), value.to_owned())
+    }
+
+    #[test]
+    fn words_are_taken_as_libpq_reads_them() {
+        let (rest, found) =
+            taken("host=a sslmode = 'verify-full'  sslrootcert='/it\\'s here' user=b");
+        assert_eq!(
+            rest.split_whitespace().collect::<Vec<_>>(),
+            ["host=a", "user=b"]
+        );
+        assert_eq!(
+            found,
+            [
+                pair("sslmode", "verify-full"),
+                pair("sslrootcert", "/it's here")
+            ]
+        );
+        let (rest, found) = taken("password='sslmode=disable' sslmode=require");
+        assert_eq!(rest, "password='sslmode=disable'");
+        assert_eq!(found, [pair("sslmode", "require")]);
+        assert_eq!(taken("sslmode=a sslmode=b").1, [pair("sslmode", "b")]);
+    }
+
+    #[test]
+    fn parameters_of_a_url_are_taken_and_decoded() {
+        let url =
+            "postgresql://u@h:1,i:2/db?sslmode=require&application_name=x&sslrootcert=%2Froot%20ca";
+        let (rest, found) = taken(url);
+        assert_eq!(rest, "postgresql://u@h:1,i:2/db?application_name=x");
+        assert_eq!(
+            found,
+            [pair("sslmode", "require"), pair("sslrootcert", "/root ca")]
+        );
+        assert_eq!(taken("postgres://h?sslmode=allow").0, "postgres://h");
+        assert_eq!(
+            taken("postgres://h/db"),
+            ("postgres://h/db".to_owned(), vec![])
+        );
+    }
+
+    #[test]
+    fn what_is_written_badly_stays_for_the_reader_of_the_rest() {
+        for bad in ["sslmode", "sslmode='open", "host=a sslmode=x\\", ""] {
+            let (rest, _) = taken(bad);
+            assert_eq!(rest, bad);
+        }
+        assert_eq!(
+            taken("postgres://h?sslmode=%zz").0,
+            "postgres://h?sslmode=%zz"
+        );
+    }
+}

@@ -1,0 +1,311 @@
+//! A server to connect to: what the connection string and libpq's environment say, and the connecting.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use pgstrata_store::error::{Error, Kind, Result};
+use tokio_postgres::config::{ChannelBinding, Host, SslMode as WireMode, SslNegotiation};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Config, Connection, Socket};
+
+use super::tls::{Connector, Named, Root, SslMode, Stream, TlsOptions};
+
+/// What is known of the environment; empty values are as good as none.
+pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Parameters about TLS, which [`Target`] reads itself, with libpq's variable for each.
+pub(super) const TLS_PARAMETERS: [(&str, &str); 6] = [
+    ("sslmode", "PGSSLMODE"),
+    ("sslrootcert", "PGSSLROOTCERT"),
+    ("sslcert", "PGSSLCERT"),
+    ("sslkey", "PGSSLKEY"),
+    ("channel_binding", "PGCHANNELBINDING"),
+    ("sslnegotiation", "PGSSLNEGOTIATION"),
+];
+
+/// A server, and how to speak with it.
+pub(super) struct Target {
+    pub(super) config: Config,
+    mode: SslMode,
+    connector: Connector,
+}
+
+/// A connection and what drives it.
+pub(super) type Connected = (Client, Connection<Socket, Stream>);
+
+impl Target {
+    /// The server of `config`, whose parameters about TLS are `given` or in the environment.
+    pub(super) fn new(
+        mut config: Config,
+        given: &BTreeMap<String, String>,
+        environment: Environment<'_>,
+    ) -> Result<Self> {
+        let settings = Settings { given, environment };
+        let options = settings.tls_options()?;
+        config.channel_binding(settings.channel_binding()?);
+        config.ssl_negotiation(settings.negotiation(options.mode)?);
+        let by_socket = |host: &Host| matches!(host, Host::Unix(_));
+        let is_local =
+            config.get_hostaddrs().is_empty() && config.get_hosts().iter().all(by_socket);
+        if is_local {
+            // As in libpq, sslmode says nothing about sockets.
+            return Ok(Self {
+                config,
+                mode: SslMode::Disable,
+                connector: Connector::off(),
+            });
+        }
+        Ok(Self {
+            config,
+            mode: options.mode,
+            connector: options.connector()?,
+        })
+    }
+
+    /// For a request to cancel, which goes the way of the connection.
+    pub(super) fn connector(&self) -> Connector {
+        self.connector.clone()
+    }
+
+    /// Connects, with and without TLS in the order that the mode has.
+    pub(super) async fn connect(&self) -> std::result::Result<Connected, tokio_postgres::Error> {
+        match self.mode {
+            SslMode::Disable => self.attempt(WireMode::Disable).await,
+            SslMode::Allow => match self.attempt(WireMode::Disable).await {
+                Err(plain) if is_turned_away(&plain) => {
+                    let encrypted = self.attempt(WireMode::Require).await;
+                    encrypted.map_err(|error| if is_without_tls(&error) { plain } else { error })
+                }
+                other => other,
+            },
+            SslMode::Prefer => match self.attempt(WireMode::Prefer).await {
+                Err(error) if is_turned_away(&error) || is_of_tls(&error) => {
+                    self.attempt(WireMode::Disable).await.map_err(|_| error)
+                }
+                other => other,
+            },
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => {
+                self.attempt(WireMode::Require).await
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        mode: WireMode,
+    ) -> std::result::Result<Connected, tokio_postgres::Error> {
+        let mut config = self.config.clone();
+        config.ssl_mode(mode);
+        if config.get_hosts().is_empty() {
+            // TLS wants a name, and an address is one.
+            for address in self.config.get_hostaddrs() {
+                config.host(address.to_string());
+            }
+        }
+        config.connect(self.connector.clone()).await
+    }
+}
+
+/// Whether TLS could not be agreed on.
+pub(super) fn is_of_tls(error: &tokio_postgres::Error) -> bool {
+    error.to_string().contains("TLS handshake")
+}
+
+/// Whether the server, or this one of its ports, has no TLS.
+pub(super) fn is_without_tls(error: &tokio_postgres::Error) -> bool {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    is_of_tls(error) && cause.is_some_and(|cause| cause.contains("does not support TLS"))
+}
+
+/// Whether `pg_hba.conf` has no place for this connection, and may have one for the other kind.
+fn is_turned_away(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
+}
+
+/// The parameters and their environment.
+struct Settings<'a> {
+    given: &'a BTreeMap<String, String>,
+    environment: Environment<'a>,
+}
+
+impl Settings<'_> {
+    /// The value of a parameter, and what says so.
+    fn value(&self, parameter: &'static str) -> Option<(String, &'static str)> {
+        let given = self.given.get(parameter).filter(|value| !value.is_empty());
+        if let Some(given) = given {
+            return Some((given.clone(), parameter));
+        }
+        let (_, variable) = TLS_PARAMETERS.iter().find(|(name, _)| *name == parameter)?;
+        (self.environment)(variable).map(|value| (value, *variable))
+    }
+
+    fn tls_options(&self) -> Result<TlsOptions> {
+        let mode = self.value("sslmode");
+        let mode = mode
+            .map(|(text, from)| SslMode::parse(&text, from))
+            .transpose()?;
+        let root = match self.value("sslrootcert") {
+            Some((text, _)) if text == "system" => Root::System,
+            _ => Root::File(self.file("sslrootcert", "root.crt")),
+        };
+        let mode = match (mode, &root) {
+            (Some(SslMode::VerifyFull) | None, Root::System) => SslMode::VerifyFull,
+            (Some(_), Root::System) => {
+                let what = "sslrootcert is system, and sslmode does not ask for the host's name";
+                let hint = "use sslmode=verify-full: anybody can have a certificate that this machine trusts";
+                return Err(Error::new(Kind::Usage, what).hint(hint));
+            }
+            (mode, Root::File(_)) => mode.unwrap_or(SslMode::Prefer),
+        };
+        Ok(TlsOptions {
+            mode,
+            root,
+            certificate: self.file("sslcert", "postgresql.crt"),
+            key: self.file("sslkey", "postgresql.key"),
+        })
+    }
+
+    /// The file that `parameter` names, or the one in `~/.postgresql`.
+    fn file(&self, parameter: &'static str, default: &str) -> Named {
+        if let Some((path, _)) = self.value(parameter) {
+            return Named {
+                path: PathBuf::from(path),
+                is_default: false,
+            };
+        }
+        let home = (self.environment)("HOME").unwrap_or_default();
+        Named {
+            path: Path::new(&home).join(".postgresql").join(default),
+            is_default: true,
+        }
+    }
+
+    fn channel_binding(&self) -> Result<ChannelBinding> {
+        let Some((text, from)) = self.value("channel_binding") else {
+            return Ok(ChannelBinding::Prefer);
+        };
+        match text.as_str() {
+            "disable" => Ok(ChannelBinding::Disable),
+            "prefer" => Ok(ChannelBinding::Prefer),
+            "require" => Ok(ChannelBinding::Require),
+            _ => {
+                let what = format!("{from} is \"{text}\", which is not a use of channel binding");
+                Err(Error::new(Kind::Usage, what).hint("use one of: disable, prefer, require"))
+            }
+        }
+    }
+
+    fn negotiation(&self, mode: SslMode) -> Result<SslNegotiation> {
+        let Some((text, from)) = self.value("sslnegotiation") else {
+            return Ok(SslNegotiation::Postgres);
+        };
+        match text.as_str() {
+            "postgres" => Ok(SslNegotiation::Postgres),
+            "direct" if mode >= SslMode::Require => Ok(SslNegotiation::Direct),
+            "direct" => {
+                let what = format!("{from} is direct, and sslmode does not ask for TLS");
+                Err(Error::new(Kind::Usage, what)
+                    .hint("use sslmode=require, verify-ca or verify-full"))
+            }
+            _ => {
+                let what = format!("{from} is \"{text}\", which is no way to agree on TLS");
+                Err(Error::new(Kind::Usage, what).hint("use one of: postgres, direct"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(given: &[(&str, &str)], variables: &[(&str, &str)]) -> Result<TlsOptions> {
+        let owned = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            let pairs = pairs.iter();
+            pairs
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect()
+        };
+        let (given, variables) = (owned(given), owned(variables));
+        let environment = |name: &str| variables.get(name).cloned();
+        let settings = Settings {
+            given: &given,
+            environment: &environment,
+        };
+        settings.channel_binding()?;
+        let options = settings.tls_options()?;
+        settings.negotiation(options.mode)?;
+        Ok(options)
+    }
+
+    #[test]
+    fn parameters_of_tls_are_completed_from_the_environment() {
+        let variables = [
+            ("PGSSLMODE", "verify-ca"),
+            ("PGSSLROOTCERT", "/ca"),
+            ("PGSSLCERT", "/own"),
+            ("HOME", "/home/carol"),
+        ];
+        let read = options(&[("sslmode", "require")], &variables).unwrap();
+        assert_eq!(read.mode, SslMode::Require);
+        let named = |path: &str, is_default| Named {
+            path: PathBuf::from(path),
+            is_default,
+        };
+        assert_eq!(read.root, Root::File(named("/ca", false)));
+        assert_eq!(read.certificate, named("/own", false));
+        assert_eq!(
+            read.key,
+            named("/home/carol/.postgresql/postgresql.key", true)
+        );
+        assert_eq!(options(&[], &variables).unwrap().mode, SslMode::VerifyCa);
+        assert_eq!(options(&[], &[]).unwrap().mode, SslMode::Prefer);
+    }
+
+    #[test]
+    fn the_machines_roots_are_for_verified_names_alone() {
+        let system = ("sslrootcert", "system");
+        assert_eq!(options(&[system], &[]).unwrap().mode, SslMode::VerifyFull);
+        for weak in ["disable", "allow", "prefer", "require", "verify-ca"] {
+            let error = options(&[system, ("sslmode", weak)], &[]).unwrap_err();
+            assert!(
+                error
+                    .hint_text()
+                    .is_some_and(|hint| hint.contains("verify-full"))
+            );
+        }
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_named_with_their_source() {
+        for (given, variables, words) in [
+            (vec![("sslmode", "yes")], vec![], "sslmode is \"yes\""),
+            (vec![], vec![("PGSSLMODE", "on")], "PGSSLMODE is \"on\""),
+            (
+                vec![("channel_binding", "1")],
+                vec![],
+                "channel_binding is \"1\"",
+            ),
+            (
+                vec![],
+                vec![("PGCHANNELBINDING", "x")],
+                "PGCHANNELBINDING is \"x\"",
+            ),
+            (
+                vec![("sslnegotiation", "no")],
+                vec![],
+                "sslnegotiation is \"no\"",
+            ),
+            (
+                vec![("sslnegotiation", "direct")],
+                vec![],
+                "sslnegotiation is direct",
+            ),
+        ] {
+            let error = options(&given, &variables).unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage);
+            assert!(error.to_string().starts_with(words), "{error}");
+            assert!(error.hint_text().is_some());
+        }
+    }
+}
