@@ -6,8 +6,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +28,10 @@ struct Weather {
     cut_after: AtomicU64,
     /// After so many bytes nothing moves any more, though connections stay; 0 is never.
     stall_after: AtomicU64,
+    /// Whether one connection alone stalls.
+    stalls_one: AtomicBool,
+    /// An access key whose session token has expired.
+    expired_key: Mutex<Option<String>>,
     /// Every so many connections one is closed as soon as it is used; 0 is none.
     drop_every: AtomicU64,
     /// How long a request waits.
@@ -35,6 +39,7 @@ struct Weather {
     connections: AtomicU64,
     requests: AtomicU64,
     dropped: AtomicU64,
+    refused: AtomicU64,
     stopped: AtomicBool,
 }
 
@@ -84,6 +89,19 @@ impl Proxy {
         self.weather.stall_after.store(bytes, Ordering::SeqCst);
     }
 
+    /// Lets nothing more pass on the connection that carries the byte after so many more; others go on.
+    pub fn stall_one_after(&self, bytes: u64) {
+        self.clear();
+        self.weather.stalls_one.store(true, Ordering::SeqCst);
+        self.weather.stall_after.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Answers requests signed with this access key as a store does when the session token that came with it has expired.
+    pub fn expire_key(&self, access_key: &str) {
+        self.clear();
+        *self.weather.expired_key() = Some(access_key.to_owned());
+    }
+
     /// Closes one of so many connections when it is first used.
     pub fn drop_every(&self, connections: u64) {
         self.clear();
@@ -101,6 +119,8 @@ impl Proxy {
     /// Good weather again.
     pub fn clear(&self) {
         self.weather.stopped.store(false, Ordering::SeqCst);
+        self.weather.stalls_one.store(false, Ordering::SeqCst);
+        *self.weather.expired_key() = None;
         for setting in [
             &self.weather.cut_after,
             &self.weather.stall_after,
@@ -130,11 +150,47 @@ impl Proxy {
         self.weather.stopped.load(Ordering::SeqCst)
     }
 
+    /// Requests that were refused for their key.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.weather.refused.load(Ordering::SeqCst)
+    }
+
     /// Connections that were closed on purpose.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.weather.dropped.load(Ordering::SeqCst)
     }
+}
+
+impl Weather {
+    fn expired_key(&self) -> MutexGuard<'_, Option<String>> {
+        let key = self.expired_key.lock();
+        key.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the request that begins with these bytes is signed with the key that has expired.
+    fn refuses(&self, request: &[u8]) -> bool {
+        let Some(key) = self.expired_key().clone() else {
+            return false;
+        };
+        let signed = format!("Credential={key}/");
+        let mut found = request.windows(signed.len());
+        found.any(|at| at == signed.as_bytes())
+    }
+}
+
+/// What a store answers to a session token that has expired.
+fn refuse(mut client: &TcpStream) -> io::Error {
+    let body = "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>";
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: application/xml\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    // Closing before the request has come in full would hide the answer.
+    let told = client.write_all(answer.as_bytes());
+    let told = told.and_then(|()| io::copy(&mut client, &mut io::sink()));
+    told.err().unwrap_or(io::ErrorKind::ConnectionReset.into())
 }
 
 /// Starts the two threads of a connection, or closes it.
@@ -154,26 +210,37 @@ fn accept(client: &TcpStream, upstream: &str, weather: &Arc<Weather>) -> io::Res
     let (from, to) = (client.try_clone()?, server.try_clone()?);
     let (shared, flag) = (Arc::clone(weather), Arc::clone(&answered));
     thread::spawn(move || {
-        carry(&from, &to, &shared, || {
+        carry(&from, &to, &shared, |bytes| {
             if flag.swap(false, Ordering::SeqCst) {
                 shared.requests.fetch_add(1, Ordering::SeqCst);
                 let delay = shared.delay_microseconds.load(Ordering::SeqCst);
                 thread::sleep(Duration::from_micros(delay));
+                if shared.refuses(bytes) {
+                    shared.refused.fetch_add(1, Ordering::SeqCst);
+                    return Err(refuse(&from));
+                }
             }
+            Ok(())
         });
     });
     let (from, to) = (server, client.try_clone()?);
     let shared = Arc::clone(weather);
     thread::spawn(move || {
-        carry(&from, &to, &shared, || {
-            answered.store(true, Ordering::SeqCst)
-        })
+        carry(&from, &to, &shared, |_| {
+            answered.store(true, Ordering::SeqCst);
+            Ok(())
+        });
     });
     Ok(())
 }
 
 /// Passes bytes on in one direction; whatever ends one way ends the connection.
-fn carry(from: &TcpStream, to: &TcpStream, weather: &Weather, before: impl FnMut()) {
+fn carry(
+    from: &TcpStream,
+    to: &TcpStream,
+    weather: &Weather,
+    before: impl FnMut(&[u8]) -> io::Result<()>,
+) {
     let _ = pass(from, to, weather, before);
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
@@ -183,7 +250,7 @@ fn pass(
     mut from: &TcpStream,
     mut to: &TcpStream,
     weather: &Weather,
-    mut before: impl FnMut(),
+    mut before: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
@@ -191,7 +258,7 @@ fn pass(
         let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else {
             return Ok(());
         };
-        before();
+        before(bytes)?;
         let length = u64::try_from(read).map_err(io::Error::other)?;
         let passed = weather.passed.fetch_add(length, Ordering::SeqCst) + length;
         let cut = weather.cut_after.load(Ordering::SeqCst);
@@ -200,8 +267,9 @@ fn pass(
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         let stall = weather.stall_after.load(Ordering::SeqCst);
-        if stall > 0 && passed > stall {
-            weather.stopped.store(true, Ordering::SeqCst);
+        let others_go_on = weather.stalls_one.load(Ordering::SeqCst);
+        let is_first = || !weather.stopped.swap(true, Ordering::SeqCst);
+        if stall > 0 && passed > stall && (is_first() || !others_go_on) {
             // Kept open until the client is gone or the test is over.
             while weather.stopped.load(Ordering::SeqCst) {
                 thread::sleep(POLL);

@@ -11,12 +11,14 @@ use anyhow::{Context, Result, bail};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use rand::Rng as _;
 
+use crate::certificates::Identity;
 use crate::cluster::free_port;
 use crate::leash::Leash;
 use crate::programs;
 
 const BUCKET: &str = "pgstrata";
 const REGION: &str = "us-east-1";
+const SECOND: &str = "second";
 
 /// Both servers answer within 0.3 s on an idle machine.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,6 +29,7 @@ pub struct S3Server {
     endpoint: String,
     access_key: String,
     secret: String,
+    second_secret: String,
     directory: PathBuf,
     /// Ends the server and removes `directory` when dropped.
     _leash: Leash,
@@ -35,28 +38,30 @@ pub struct S3Server {
 impl S3Server {
     /// Starts `versitygw`, which honours create-if-absent.
     pub fn start() -> Result<Self> {
-        Self::start_program("versitygw", |start| {
-            let mut command = Command::new(&start.program);
-            command
-                .env("ROOT_ACCESS_KEY_ID", &start.access_key)
-                .env("ROOT_SECRET_ACCESS_KEY", &start.secret)
-                .args(["--port", &start.address, "--region", REGION, "posix"])
-                .arg(start.directory.join("buckets"));
-            command
+        Self::start_program("versitygw", "http", versitygw)
+    }
+
+    /// Starts it with TLS, known by `identity`.
+    pub fn start_with_tls(identity: &Identity) -> Result<Self> {
+        Self::start_program("versitygw", "https", |start| {
+            let [certificate, key] = identity.write(&start.directory, "server")?;
+            let mut command = versitygw(start)?;
+            command.env("VGW_CERT", certificate).env("VGW_KEY", key);
+            Ok(command)
         })
     }
 
     /// Starts `rclone serve s3`, which ignores `If-None-Match`: whoever writes
     /// last wins. The product must find that out and refuse it.
     pub fn start_hostile() -> Result<Self> {
-        Self::start_program("rclone", |start| {
+        Self::start_program("rclone", "http", |start| {
             let mut command = Command::new(&start.program);
             command
                 .env("RCLONE_CONFIG", start.directory.join("rclone.conf"))
                 .args(["serve", "s3", "--addr", &start.address, "--auth-key"])
                 .arg(format!("{},{}", start.access_key, start.secret))
                 .arg(start.directory.join("buckets"));
-            command
+            Ok(command)
         })
     }
 
@@ -66,7 +71,7 @@ impl S3Server {
         &self.endpoint
     }
 
-    /// The only access key it knows.
+    /// The access key of the account that owns the bucket.
     #[must_use]
     pub fn access_key(&self) -> &str {
         &self.access_key
@@ -76,6 +81,18 @@ impl S3Server {
     #[must_use]
     pub fn secret(&self) -> &str {
         &self.secret
+    }
+
+    /// The access key of a second account of the honest server, with the same rights.
+    #[must_use]
+    pub const fn second_access_key(&self) -> &'static str {
+        SECOND
+    }
+
+    /// The secret of that key.
+    #[must_use]
+    pub fn second_secret(&self) -> &str {
+        &self.second_secret
     }
 
     /// The region it says it is in.
@@ -137,7 +154,11 @@ impl S3Server {
             .context("could not set up an S3 client")
     }
 
-    fn start_program(program: &str, command: impl Fn(&Start) -> Command) -> Result<Self> {
+    fn start_program(
+        program: &str,
+        scheme: &str,
+        command: impl Fn(&Start) -> Result<Command>,
+    ) -> Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix("pgs-s3-")
             .tempdir()
@@ -151,15 +172,17 @@ impl S3Server {
             address: format!("127.0.0.1:{}", free_port()?),
             access_key: random_word("access"),
             secret: random_word("secret"),
+            second_secret: random_word("secret"),
             directory,
         };
         let log = start.directory.join("log");
-        let leash = Leash::run(&command(&start), &start.directory, &log)?;
+        let leash = Leash::run(&command(&start)?, &start.directory, &log)?;
         wait_until_it_answers(program, &start.address, &log)?;
         Ok(Self {
-            endpoint: format!("http://{}", start.address),
+            endpoint: format!("{scheme}://{}", start.address),
             access_key: start.access_key,
             secret: start.secret,
+            second_secret: start.second_secret,
             directory: start.directory,
             _leash: leash,
         })
@@ -172,7 +195,30 @@ struct Start {
     address: String,
     access_key: String,
     secret: String,
+    second_secret: String,
     directory: PathBuf,
+}
+
+fn versitygw(start: &Start) -> Result<Command> {
+    let accounts = start.directory.join("accounts");
+    fs::create_dir(&accounts)
+        .with_context(|| format!("could not create \"{}\"", accounts.display()))?;
+    let second = format!(
+        r#"{{"accessAccounts":{{"{SECOND}":{{"access":"{SECOND}","secret":"{}","role":"admin"}}}}}}"#,
+        start.second_secret
+    );
+    let file = accounts.join("users.json");
+    fs::write(&file, second).with_context(|| format!("could not write \"{}\"", file.display()))?;
+    let mut command = Command::new(&start.program);
+    command
+        .env("ROOT_ACCESS_KEY_ID", &start.access_key)
+        .env("ROOT_SECRET_ACCESS_KEY", &start.secret)
+        .args(["--port", &start.address, "--region", REGION])
+        .arg("--iam-dir")
+        .arg(accounts)
+        .arg("posix")
+        .arg(start.directory.join("buckets"));
+    Ok(command)
 }
 
 fn wait_until_it_answers(program: &str, address: &str, log: &Path) -> Result<()> {
