@@ -48,7 +48,7 @@ pub(crate) struct Cli {
 const GLOBAL_OPTIONS: &str = "\
 Options of every command (\"pgstrata --help\" describes them):
   --config, --repo, --cluster, --credentials, --storage, --s3-endpoint, --s3-region,
-  --s3-path-style, --jobs, --output, --log-level, --no-progress";
+  --s3-path-style, --s3-ca-file, --jobs, --output, --log-level, --no-progress";
 
 /// The command line as it is parsed and as its help shows it.
 pub(crate) fn command() -> clap::Command {
@@ -119,10 +119,15 @@ pub(crate) struct Global {
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) s3_path_style: Option<bool>,
 
+    /// Trust the certificate authorities in this PEM file for the S3 endpoint, beside those of the system
+    /// [default: those of the system]
+    #[arg(long, global = true, env = "PGSTRATA_S3_CA_FILE", value_name = "FILE")]
+    pub(crate) s3_ca_file: Option<PathBuf>,
+
     /// Read storage options from this file, `key = "value"` lines; secrets belong here [default: none]
     ///
     /// The keys are those of the object store: `access_key_id`, `secret_access_key`, `session_token`, ... Other users
-    /// must not be able to read the file. The environment variables of the vendor (`AWS_ACCESS_KEY_ID`, ...) and
+    /// must not be able to read the file. Keys and session tokens are read again when it changes. The environment variables of the vendor (`AWS_ACCESS_KEY_ID`, ...) and
     /// the role of the machine work too.
     #[arg(long, global = true, env = "PGSTRATA_CREDENTIALS", value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,

@@ -5,23 +5,19 @@
 //! environment (clap has merged the two already), the environment beats the file.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::limits;
-use pgstrata_store::repository::{RepositoryOptions, is_secret_option};
+use pgstrata_store::repository::{RepositoryOptions, is_secret_option, read_credentials};
 use serde::Deserialize;
 
 use crate::args::Global;
 use crate::value::parse_jobs;
 
 const DEFAULT_FILE: &str = "/etc/pgstrata/pgstrata.toml";
-
-/// Permissions of users who are neither the owner nor in the group of a file.
-const OTHERS: u32 = 0o007;
 
 /// Keys of the file, at the top or in `[clusters.NAME]`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -32,6 +28,7 @@ pub(crate) struct Settings {
     pub(crate) s3_endpoint: Option<String>,
     pub(crate) s3_region: Option<String>,
     pub(crate) s3_path_style: Option<bool>,
+    pub(crate) s3_ca_file: Option<PathBuf>,
     pub(crate) credentials: Option<PathBuf>,
     pub(crate) jobs: Option<usize>,
     pub(crate) output: Option<String>,
@@ -112,44 +109,64 @@ impl Config {
         let url = self.global.repo.as_ref().or(self.settings.repo.as_ref());
         let url = url.ok_or_else(|| missing("the repository", "--repo", "PGSTRATA_REPO"))?;
         let mut options = self.storage.clone();
-        if let Some(file) = self
-            .global
-            .credentials
-            .as_ref()
-            .or(self.settings.credentials.as_ref())
-        {
-            options.extend(read_credentials(file)?);
+        let credentials = self.credentials();
+        if let Some(file) = &credentials {
+            let named = read_credentials(file)?;
+            options.retain(|key, _| !named.contains_key(key));
         }
-        let mut set = |key: &str, value: Option<String>| {
-            if let Some(value) = value {
-                options.insert(key.to_owned(), value);
+        for (flag, key, value) in self.s3_settings()? {
+            if !url.starts_with("s3://") {
+                let what = format!("--{flag} is set, and the repository {url} is not on S3");
+                return Err(Error::new(Kind::Usage, what).hint(format!(
+                    "leave out {flag}, on the command line, in the environment and in the configuration file, or give a repository s3://BUCKET/PREFIX"
+                )));
             }
-        };
-        let endpoint = self
-            .global
-            .s3_endpoint
-            .clone()
-            .or(self.settings.s3_endpoint.clone());
-        let plain_http = endpoint.as_ref().is_some_and(|e| e.starts_with("http://"));
-        set("aws_endpoint", endpoint);
-        set("aws_allow_http", plain_http.then(|| "true".to_owned()));
-        set(
-            "aws_region",
-            self.global
-                .s3_region
-                .clone()
-                .or(self.settings.s3_region.clone()),
-        );
-        let path_style = self.global.s3_path_style.or(self.settings.s3_path_style);
-        set(
-            "aws_virtual_hosted_style_request",
-            path_style.map(|p| (!p).to_string()),
-        );
+            options.insert(key.to_owned(), value);
+        }
         options.extend(self.global.storage.iter().cloned());
         Ok(RepositoryOptions {
             url: url.clone(),
             options,
+            credentials,
         })
+    }
+
+    fn credentials(&self) -> Option<PathBuf> {
+        let flag = self.global.credentials.as_ref();
+        flag.or(self.settings.credentials.as_ref()).cloned()
+    }
+
+    /// What is said of S3 by options of their own: the option's name, the store's key, the value.
+    fn s3_settings(&self) -> Result<Vec<(&'static str, &'static str, String)>> {
+        let (told, file) = (&self.global, &self.settings);
+        let path_style = told.s3_path_style.or(file.s3_path_style);
+        let ca_file = told.s3_ca_file.as_ref().or(file.s3_ca_file.as_ref());
+        let ca_file = ca_file.map(|path| absolute(path)).transpose()?;
+        let all = [
+            (
+                "s3-endpoint",
+                "aws_endpoint",
+                told.s3_endpoint.clone().or(file.s3_endpoint.clone()),
+            ),
+            (
+                "s3-region",
+                "aws_region",
+                told.s3_region.clone().or(file.s3_region.clone()),
+            ),
+            (
+                "s3-path-style",
+                "aws_virtual_hosted_style_request",
+                path_style.map(|path_style| (!path_style).to_string()),
+            ),
+            (
+                "s3-ca-file",
+                "ca_file",
+                ca_file.map(|path| path.display().to_string()),
+            ),
+        ];
+        let said = all.into_iter();
+        let said = said.filter_map(|(flag, key, value)| value.map(|value| (flag, key, value)));
+        Ok(said.collect())
     }
 
     /// Number of workers: as asked for, else one per core.
@@ -188,6 +205,10 @@ impl Config {
         flag(
             "s3-path-style",
             self.global.s3_path_style.map(|p| p.to_string()),
+        );
+        flag(
+            "s3-ca-file",
+            self.global.s3_ca_file.as_ref().map(path).transpose()?,
         );
         flag(
             "credentials",
@@ -311,30 +332,6 @@ fn read(file: &Path, cluster: Option<&str>) -> Result<(Settings, BTreeMap<String
     Ok((settings.map_err(|e| invalid(&e))?, storage))
 }
 
-fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
-    let failed = || format!("could not read credentials file \"{}\"", file.display());
-    let metadata = std::fs::metadata(file).context(failed)?;
-    if metadata.is_file() && metadata.permissions().mode() & OTHERS != 0 {
-        let what = format!(
-            "credentials file \"{}\" can be read or written by every user of this machine",
-            file.display()
-        );
-        let hint = format!("run: chmod o-rwx \"{}\"", file.display());
-        return Err(Error::new(Kind::Refused, what).hint(hint));
-    }
-    let text = std::fs::read_to_string(file).context(failed)?;
-    // The parser's message would show the line, and with it the secret.
-    toml::from_str(&text).map_err(|_| {
-        Error::new(
-            Kind::Usage,
-            format!(
-                "credentials file \"{}\" is not a list of key = \"value\" lines",
-                file.display()
-            ),
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -377,25 +374,5 @@ mod tests {
         }
         let error = read_text("[clusters.a.storage]\nk = 'v'\n", None).unwrap_err();
         assert!(error.to_string().contains("clusters.a"), "{error}");
-    }
-
-    #[test]
-    fn credentials_that_everybody_can_read_are_refused() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "secret_access_key = 'hunter2'\n").unwrap();
-        for (mode, refused) in [(0o600, false), (0o640, false), (0o644, true), (0o602, true)] {
-            let permissions = std::fs::Permissions::from_mode(mode);
-            std::fs::set_permissions(file.path(), permissions).unwrap();
-            let kind = read_credentials(file.path()).map_err(|error| error.kind());
-            assert_eq!(kind.err(), refused.then_some(Kind::Refused), "{mode:o}");
-        }
-    }
-
-    #[test]
-    fn a_broken_credentials_file_shows_no_secret() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "secret_access_key = hunter2\n").unwrap();
-        let error = read_credentials(file.path()).unwrap_err();
-        assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 }

@@ -19,6 +19,7 @@ const BUSY: i32 = 12;
 const REFUSED: i32 = 13;
 const DAMAGED: i32 = 14;
 const REPOSITORY: i32 = 15;
+const FILE: i32 = 17;
 const SERVER: i32 = 16;
 const TARGET: i32 = 19;
 
@@ -200,6 +201,39 @@ fn wal_level_minimal_is_refused() {
         REFUSED,
         &["wal_level", "minimal", "replica"],
     );
+}
+
+#[test]
+fn options_of_s3_are_refused_where_they_cannot_be_obeyed() {
+    let stage = stage();
+    let pgdata = stage.pgdata();
+    // The stage's repository is a directory.
+    for option in [
+        ["--s3-endpoint", "https://s3.example.com"],
+        ["--s3-region", "eu-west-1"],
+        ["--s3-ca-file", "/etc/ca.pem"],
+    ] {
+        let arguments = [&option[..], &["info"]].concat();
+        require(
+            stage.fails(&arguments),
+            USAGE,
+            &[option[0], "file:///", "s3://"],
+        );
+    }
+    let far = [
+        "--repo",
+        "s3://bucket/x",
+        "--s3-endpoint",
+        "http://s3.example.com",
+    ];
+    let arguments = [&far[..], &["init", "-D", &pgdata]].concat();
+    require(
+        stage.fails(&arguments),
+        USAGE,
+        &["not encrypted", "--storage allow_http=true"],
+    );
+    let no_file = [&far[..2], &["--s3-ca-file", "/nowhere/ca.pem", "info"]].concat();
+    require(stage.fails(&no_file), FILE, &["/nowhere/ca.pem"]);
 }
 
 #[test]

@@ -4,13 +4,16 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pgstrata_store::error::{Error, Kind};
 use pgstrata_store::repository::{Repository, RepositoryOptions};
+use pgstrata_testbed::certificates::{Authority, Subject};
 use pgstrata_testbed::proxy::Proxy;
 use pgstrata_testbed::s3::S3Server;
 
@@ -128,10 +131,125 @@ async fn a_store_that_ignores_create_if_absent_is_refused() {
 
 #[test]
 fn unencrypted_endpoints_must_be_allowed() {
-    let options = RepositoryOptions::new("s3://b/p").with("endpoint", "http://127.0.0.1:1");
-    let error = Repository::open(&options).unwrap_err();
+    let at = |endpoint: &str| RepositoryOptions::new("s3://b/p").with("endpoint", endpoint);
+    let far = at("http://s3.example.com:9000");
+    for options in [
+        far.clone(),
+        at("http://10.0.0.1"),
+        at("http://127.0.0.1").with("allow_http", "false"),
+    ] {
+        let error = Repository::open(&options).unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage);
+        assert!(error.hint_text().unwrap().contains("allow_http"));
+    }
+    Repository::open(&far.with("allow_http", "true")).unwrap();
+    // Nobody listens between a program and its own machine.
+    Repository::open(&at("http://127.0.0.1:1")).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authority_of_ones_own_is_trusted_when_it_is_named() {
+    let authority = Authority::new("of the house").unwrap();
+    let subject = Subject {
+        common_name: "s3",
+        names: &["localhost"],
+        is_expired: false,
+    };
+    let server = S3Server::start_with_tls(&authority.issue(subject).unwrap()).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let file = authority.write(scratch.path()).unwrap();
+    let named = server.endpoint().replace("127.0.0.1", "localhost");
+    let options = support::options(&server, "p").with("endpoint", named);
+    for error in failures(&options).await {
+        assert_clear(&error, "its authority is not trusted");
+        assert!(
+            error.hint_text().unwrap().contains("--s3-ca-file"),
+            "{error}"
+        );
+    }
+    let trusting = options.with("ca_file", file.to_str().unwrap());
+    let repository = Repository::open(&trusting).unwrap();
+    repository.probe("main").await.unwrap();
+    let elsewhere = trusting.clone().with("endpoint", server.endpoint());
+    for error in failures(&elsewhere).await {
+        assert_clear(&error, "it is for another host");
+    }
+    std::fs::write(&file, "no certificate").unwrap();
+    let error = Repository::open(&trusting).unwrap_err();
     assert_eq!(error.kind(), Kind::Usage);
-    assert!(error.hint_text().unwrap().contains("allow_http"));
+    assert!(error.to_string().contains("ca.crt"), "{error}");
+}
+
+/// A credentials file.
+fn write_keys(file: &Path, access_key: &str, secret: &str) {
+    let text = format!("access_key_id = '{access_key}'\nsecret_access_key = '{secret}'\n");
+    std::fs::write(file, text).unwrap();
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(file, mode).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_that_expire_are_read_again_from_their_file() {
+    let server = S3Server::start().unwrap();
+    let first = || (server.access_key(), server.secret());
+    let second = || (server.second_access_key(), server.second_secret());
+    let proxy = Proxy::before(server.endpoint()).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("s3.toml");
+    let write = |(key, secret): (&str, &str)| write_keys(&file, key, secret);
+    write(first());
+    let mut options = support::options(&server, "p")
+        .with("endpoint", proxy.endpoint())
+        .with("retry_seconds", "60");
+    options.options.remove("access_key_id");
+    options.options.remove("secret_access_key");
+    options.credentials = Some(file.clone());
+    let repository = Repository::open(&options).unwrap();
+    let body = Bytes::from(vec![7; 1 << 20]);
+    repository.create("main/a", body.clone()).await.unwrap();
+
+    // Renewed in time: nobody notices.
+    proxy.expire_key(first().0);
+    write(second());
+    assert_eq!(repository.get("main/a").await.unwrap(), body);
+    assert_eq!(proxy.refused(), 0);
+
+    // Renewed too late: every kind of request waits for it.
+    proxy.expire_key(second().0);
+    let renewing = async {
+        while proxy.refused() < 4 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        write(first());
+    };
+    let (created, read, listed, size, ()) = tokio::join!(
+        repository.create("main/b", body.clone()),
+        repository.get("main/a"),
+        repository.list("main"),
+        repository.size("main/a"),
+        renewing
+    );
+    created.unwrap();
+    assert_eq!(read.unwrap(), body);
+    assert!(!listed.unwrap().is_empty());
+    assert_eq!(size.unwrap(), Some(1 << 20));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_token_that_nobody_can_renew_is_one_clear_error_at_once() {
+    let server = S3Server::start().unwrap();
+    let proxy = Proxy::before(server.endpoint()).unwrap();
+    proxy.expire_key(server.access_key());
+    let options = support::options(&server, "p")
+        .with("endpoint", proxy.endpoint())
+        .with("retry_seconds", "600");
+    for error in failures(&options).await {
+        assert_clear(&error, "the session token has expired");
+        assert!(
+            error.hint_text().unwrap().contains("--credentials"),
+            "{error}"
+        );
+    }
 }
 
 #[test]
@@ -209,4 +327,53 @@ async fn a_connection_that_stalls_is_not_the_end() {
     assert!(proxy.requests() >= 4, "{}", proxy.requests());
     clearing.join().unwrap();
     assert_eq!(read.unwrap(), body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_connection_that_stalls_costs_half_a_minute() {
+    let server = S3Server::start().unwrap();
+    let proxy = Proxy::before(server.endpoint()).unwrap();
+    let mut options = support::options(&server, "p").with("endpoint", proxy.endpoint());
+    options.options.remove("retry_seconds");
+    let repository = Repository::open(&options).unwrap();
+    let body = Bytes::from(vec![7; 1 << 20]);
+    repository.create("main/a", body.clone()).await.unwrap();
+    proxy.stall_one_after(100_000);
+    let begun = Instant::now();
+    assert_eq!(repository.get("main/a").await.unwrap(), body);
+    assert!(proxy.has_failed());
+    // It was two minutes; no machine is so slow that it needs one.
+    assert!(
+        begun.elapsed() < Duration::from_secs(90),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_may_take_longer_than_an_answer_and_not_for_ever() {
+    let server = S3Server::start().unwrap();
+    let proxy = Proxy::before(server.endpoint()).unwrap();
+    let options = support::options(&server, "p")
+        .with("endpoint", proxy.endpoint())
+        .with("read_timeout", "1s");
+    let repository = Repository::open(&options).unwrap();
+    // One MiB has seven seconds more than a question.
+    let body = Bytes::from(vec![7; 1 << 20]);
+    proxy.delay(Duration::from_secs(3));
+    repository.create("main/slow", body.clone()).await.unwrap();
+    assert_eq!(proxy.requests(), 1, "it was sent again");
+    proxy.stall_one_after(500_000);
+    let begun = Instant::now();
+    repository
+        .create("main/stalled", body.clone())
+        .await
+        .unwrap();
+    assert!(proxy.has_failed());
+    assert!(
+        begun.elapsed() > Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(repository.get("main/stalled").await.unwrap(), body);
 }

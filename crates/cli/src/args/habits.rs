@@ -46,6 +46,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("remove-inputs", "remove merged layers"),
     ("repo", "repository"),
     ("require-tracker", "the tracker or nothing"),
+    ("s3-ca-file", "authority of the S3 endpoint"),
     ("s3-endpoint", "S3 endpoint"),
     ("s3-path-style", "S3 addressing"),
     ("s3-region", "S3 region"),

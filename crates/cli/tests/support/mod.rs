@@ -113,6 +113,11 @@ impl Stage {
         self.s3.as_ref().unwrap().secret()
     }
 
+    /// The server that holds the bucket.
+    pub fn s3(&self) -> &S3Server {
+        self.s3.as_ref().unwrap()
+    }
+
     /// The directory whose files are the repository's objects, also of one on S3.
     pub fn objects(&self) -> PathBuf {
         match &self.s3 {

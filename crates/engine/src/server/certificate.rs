@@ -290,7 +290,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
             let (digits, rest) = rest.split_at_checked(usize::from(first - 0x80))?;
             let length = digits
                 .iter()
-                .fold(0_usize, |length, digit| length << 8 | usize::from(*digit));
+                .fold(0_usize, |length, digit| (length << 8) | usize::from(*digit));
             (length, rest)
         }
         _ => return None,

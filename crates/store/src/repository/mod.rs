@@ -9,6 +9,8 @@
 //!
 //! The runtime it is called from needs tokio's timer.
 
+mod client;
+mod credentials;
 #[doc(hidden)]
 pub mod fault;
 mod local;
@@ -30,6 +32,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::{Error, Kind, Result};
 use crate::limits;
+use credentials::Secrets;
+pub use credentials::read_credentials;
 use local::LocalStore;
 pub use open::{RepositoryOptions, is_secret_option};
 use reason::Reason;
@@ -69,7 +73,9 @@ struct OpenRepository {
     /// Whether any request was ever answered.
     reached: AtomicBool,
     /// Values that must not appear in a message.
-    secrets: Vec<String>,
+    secrets: Secrets,
+    /// Whether credentials that have expired may be followed by others.
+    renews: bool,
     /// One for each connection, or open file, that there may be.
     permits: Semaphore,
 }
@@ -138,6 +144,7 @@ impl Repository {
             patience: opened.patience,
             reached: AtomicBool::new(false),
             secrets: opened.secrets,
+            renews: opened.renews,
             permits: Semaphore::new(limits::requests()),
         })))
     }
@@ -163,7 +170,8 @@ impl Repository {
                 later: second,
             },
             reached: AtomicBool::new(false),
-            secrets: Vec::new(),
+            secrets: Secrets::default(),
+            renews: false,
             permits: Semaphore::new(limits::requests()),
         }))
     }
@@ -207,7 +215,7 @@ impl Repository {
                         None => true,
                     }
                 }
-                other => Reason::of(other).may_pass,
+                other => self.may_pass(other),
             };
             if !again || !retries.wait().await {
                 return Err(self.error(ACT, key, &error));
@@ -458,13 +466,19 @@ impl Repository {
                     return Ok(done);
                 }
                 Err(error) => {
-                    if !Reason::of(&error).may_pass || !retries.wait().await {
+                    if !self.may_pass(&error) || !retries.wait().await {
                         return Err(error);
                     }
                     tracing::debug!(%error, "repeating a request to the repository");
                 }
             }
         }
+    }
+
+    /// Whether the same request may succeed later, perhaps with other credentials.
+    fn may_pass(&self, error: &object_store::Error) -> bool {
+        let reason = Reason::of(error);
+        reason.may_pass || (self.0.renews && reason.token_has_expired)
     }
 
     fn retries(&self) -> Retries {
@@ -561,10 +575,7 @@ impl Repository {
         } else {
             Kind::Repository
         };
-        let mut text = reason.text;
-        for secret in &self.0.secrets {
-            text = text.replace(secret, "***");
-        }
+        let text = self.0.secrets.hidden_in(&reason.text);
         let made = Error::new(kind, format!("{act} {}: {text}", self.object(key)));
         match reason.hint {
             Some(hint) if kind != Kind::NotFound => made.hint(hint),

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +12,11 @@ use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
-use object_store::{BackoffConfig, ObjectStore, RetryConfig};
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
-use super::Patience;
+use super::credentials::{Renewed, Secrets, Source, read_credentials};
 use super::local::LocalStore;
+use super::{Patience, client};
 use crate::error::{Error, FileContext, Kind, Result};
 
 /// Where a repository is and how to reach it.
@@ -22,12 +25,15 @@ pub struct RepositoryOptions {
     /// `file:///directory`, `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`,
     /// or `memory:///` for tests.
     pub url: String,
-    /// `endpoint`, `region`, `path_style`, `allow_http`, `unsigned_payload`, `retry_seconds`,
+    /// `endpoint`, `region`, `path_style`, `allow_http`, `ca_file`, `unsigned_payload`, `retry_seconds`,
     /// `connect_timeout`, `read_timeout`, `timeout`, and every key of the `object_store` crate
     /// for the scheme (`access_key_id`, `secret_access_key`, `service_account_path`, ...).
     /// `KEY_file` takes the value of `KEY` from a file. Options beat the environment
     /// (`AWS_*`, `GOOGLE_*`, `AZURE_*`), which beats the instance's role.
     pub options: BTreeMap<String, String>,
+    /// A file with more options, which beats the environment and not the options. Keys and session
+    /// tokens are read from it again when it changes.
+    pub credentials: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for RepositoryOptions {
@@ -36,6 +42,7 @@ impl std::fmt::Debug for RepositoryOptions {
         f.debug_struct("RepositoryOptions")
             .field("url", &self.url)
             .field("options", &self.options.keys())
+            .field("credentials", &self.credentials)
             .finish()
     }
 }
@@ -47,6 +54,7 @@ impl RepositoryOptions {
         Self {
             url: url.into(),
             options: BTreeMap::new(),
+            credentials: None,
         }
     }
 
@@ -64,21 +72,18 @@ pub(super) struct Opened {
     pub(super) root: Path,
     pub(super) url: String,
     pub(super) patience: Patience,
-    pub(super) secrets: Vec<String>,
+    pub(super) secrets: Secrets,
+    /// Whether credentials that have expired may be followed by others.
+    pub(super) renews: bool,
 }
 
 /// Set before the environment and the options, which override them.
 ///
-/// A stalled connection is given up after two minutes, so one 16 MiB pack passes over
-/// 1.2 Mbit/s; a request that moves all the time is not cut off before a quarter of an hour.
-const DEFAULTS: &[(&str, &str)] = &[
-    ("connect_timeout", "5s"),
-    ("read_timeout", "120s"),
-    ("timeout", "900s"),
-];
+/// A request that moves all the time is not cut off before a quarter of an hour.
+const DEFAULTS: &[(&str, &str)] = &[("connect_timeout", "5s"), ("timeout", "900s")];
 
-/// The second is longer than `read_timeout`, so that a connection that stalls is not the end.
-const PATIENCE: Patience = Patience {
+/// The second is longer than several tries over connections that stall; `client` says how long one is believed.
+pub(super) const PATIENCE: Patience = Patience {
     first: Duration::from_secs(10),
     later: Duration::from_secs(300),
 };
@@ -86,7 +91,7 @@ const PATIENCE: Patience = Patience {
 pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
     let url = options.url.trim_end_matches('/');
     let (scheme, rest) = split_scheme(url)?;
-    let mut settings = Settings::new(&options.options)?;
+    let mut settings = Settings::new(options)?;
     let patience = settings.patience()?;
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.contains('@') {
@@ -124,6 +129,7 @@ pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
         url: format!("{scheme}://{rest}"),
         patience,
         secrets: settings.secrets,
+        renews: settings.renews,
     })
 }
 
@@ -152,18 +158,41 @@ fn directory(rest: &str) -> Result<&str> {
 /// Options not used yet, and what the environment says.
 struct Settings {
     options: BTreeMap<String, String>,
-    secrets: Vec<String>,
+    /// Where keys come from that may change.
+    source: Source,
+    secrets: Secrets,
+    renews: bool,
 }
 
 impl Settings {
-    fn new(given: &BTreeMap<String, String>) -> Result<Self> {
-        let mut options = BTreeMap::new();
-        for (key, value) in given {
-            options.insert(key.to_ascii_lowercase(), value.clone());
+    fn new(given: &RepositoryOptions) -> Result<Self> {
+        let lower = |options: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+            let pairs = options.iter();
+            pairs
+                .map(|(key, value)| (key.to_ascii_lowercase(), value.clone()))
+                .collect()
+        };
+        let own = lower(&given.options);
+        let mut options = match &given.credentials {
+            Some(file) => lower(&read_credentials(file)?),
+            None => BTreeMap::new(),
+        };
+        options.extend(own.clone());
+        let secrets = Secrets::default();
+        for (key, value) in &options {
+            if is_secret(key) {
+                secrets.add(value);
+            }
         }
         Ok(Self {
-            secrets: secrets_in(&options),
             options,
+            source: Source {
+                environment: BTreeMap::new(),
+                file: given.credentials.clone(),
+                options: own,
+            },
+            secrets,
+            renews: false,
         })
     }
 
@@ -210,8 +239,9 @@ impl Settings {
             }
             if let Ok(key) = name.parse() {
                 if is_secret(&name) {
-                    self.secrets.push(value.clone());
+                    self.secrets.add(&value);
                 }
+                self.source.environment.insert(name, value.clone());
                 builder = set(builder, key, value);
             }
         }
@@ -233,7 +263,7 @@ impl Settings {
             .context(|| format!("could not read \"{path}\", option {name} of the repository"))?;
         let value = text.trim().to_owned();
         if is_secret(name) {
-            self.secrets.push(value.clone());
+            self.secrets.add(&value);
         }
         Ok(value)
     }
@@ -252,21 +282,39 @@ impl Settings {
             let key = "virtual_hosted_style_request".to_owned();
             self.options.insert(key, virtual_host.to_owned());
         }
-        self.refuse_plain_http()?;
+        self.judge_plain_http()?;
         // Signing the payload costs more than all compression; frames and manifests carry
         // checksums of their own, and TLS protects the transport.
         let builder = AmazonS3Builder::new()
+            .with_client_options(self.client_options(Some("AWS_CA_BUNDLE"))?)
+            .with_http_connector(client::Connector)
             .with_unsigned_payload(true)
             .with_retry(request_retries());
-        self.apply("s3", &["aws_"], builder, AmazonS3Builder::with_config)?
-            .with_bucket_name(bucket)
-            .build()
-            .map(shared)
-            .map_err(|e| self.bad_settings("s3", &e))
+        let mut builder = self
+            .apply("s3", &["aws_"], builder, AmazonS3Builder::with_config)?
+            .with_bucket_name(bucket);
+        let source = std::mem::take(&mut self.source);
+        self.renews = !source.names_keys()?;
+        if let Some(renewed) = Renewed::of(source, &self.secrets)? {
+            self.renews = true;
+            builder = builder.with_credentials(Arc::new(renewed));
+        }
+        let built = builder.build();
+        built.map(shared).map_err(|e| self.bad_settings("s3", &e))
+    }
+
+    /// What the store's client is before all other options; `variable` may name certificates too.
+    fn client_options(&mut self, variable: Option<&str>) -> Result<ClientOptions> {
+        let told = self.options.remove("ca_file");
+        let told = told.or_else(|| std::env::var(variable?).ok());
+        client::options(told.as_deref().filter(|path| !path.is_empty()))
     }
 
     fn gs(&mut self, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
-        let builder = GoogleCloudStorageBuilder::new().with_retry(request_retries());
+        let builder = GoogleCloudStorageBuilder::new()
+            .with_client_options(self.client_options(None)?)
+            .with_http_connector(client::Connector)
+            .with_retry(request_retries());
         let set = GoogleCloudStorageBuilder::with_config;
         self.apply("gs", &["google_"], builder, set)?
             .with_bucket_name(bucket)
@@ -276,7 +324,10 @@ impl Settings {
     }
 
     fn az(&mut self, container: &str) -> Result<Arc<dyn ObjectStore>> {
-        let builder = MicrosoftAzureBuilder::new().with_retry(request_retries());
+        let builder = MicrosoftAzureBuilder::new()
+            .with_client_options(self.client_options(None)?)
+            .with_http_connector(client::Connector)
+            .with_retry(request_retries());
         let set = MicrosoftAzureBuilder::with_config;
         self.apply("az", &["azure_", "msi_", "identity_"], builder, set)?
             .with_container_name(container)
@@ -285,8 +336,8 @@ impl Settings {
             .map_err(|e| self.bad_settings("az", &e))
     }
 
-    /// Says at once what every request would fail with.
-    fn refuse_plain_http(&self) -> Result<()> {
+    /// Who does not say that the network may see everything gets no plain HTTP, but to this machine.
+    fn judge_plain_http(&mut self) -> Result<()> {
         let option = |names: &[&str]| {
             let given = names.iter().find_map(|n| self.options.get(*n).cloned());
             given.or_else(|| {
@@ -299,28 +350,45 @@ impl Settings {
             "endpoint_url",
             "aws_endpoint",
             "aws_endpoint_url",
+            "aws_endpoint_url_s3",
         ];
-        let plain = option(&names).is_some_and(|e| e.starts_with("http://"));
-        let allowed = option(&["allow_http", "aws_allow_http"])
-            .is_some_and(|v| ["true", "1", "yes", "on"].contains(&v.as_str()));
-        if plain && !allowed {
-            return Err(
-                usage("the repository's endpoint is not encrypted (http://)")
-                    .hint("use https://, or set the option \"allow_http\" to true"),
-            );
+        let endpoint = option(&names).unwrap_or_default();
+        let Some(place) = endpoint.strip_prefix("http://") else {
+            return Ok(());
+        };
+        match option(&["allow_http", "aws_allow_http"]) {
+            Some(told) if ["true", "1", "yes", "on"].contains(&told.as_str()) => Ok(()),
+            None if is_this_machine(place) => {
+                self.options.insert("allow_http".to_owned(), "true".to_owned());
+                Ok(())
+            }
+            _ => Err(
+                usage("the repository's endpoint is not encrypted (http://): the network would see every page and could change it")
+                    .hint("use https://, with ca_file for a certificate authority of your own; where the network is trusted, say so with --storage allow_http=true"),
+            ),
         }
-        Ok(())
     }
 
     fn bad_settings(&self, scheme: &str, error: &dyn Display) -> Error {
-        let mut text = error.to_string();
-        for secret in &self.secrets {
-            text = text.replace(secret, "***");
-        }
+        let text = self.secrets.hidden_in(&error.to_string());
         usage(format!(
             "the settings of the {scheme} repository are not usable: {text}"
         ))
     }
+}
+
+/// Whether what follows `http://` leads no further than this machine.
+fn is_this_machine(place: &str) -> bool {
+    let authority = place.split(['/', '?']).next().unwrap_or_default();
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next(),
+        None => authority.split(':').next(),
+    };
+    let host = host.unwrap_or_default();
+    let is_loopback = host
+        .parse::<IpAddr>()
+        .is_ok_and(|address| address.is_loopback());
+    host == "localhost" || is_loopback
 }
 
 fn shared(store: impl ObjectStore) -> Arc<dyn ObjectStore> {
@@ -361,15 +429,6 @@ fn is_secret(key: &str) -> bool {
     marks.iter().any(|mark| key.contains(mark)) && !key.ends_with("_id")
 }
 
-fn secrets_in(options: &BTreeMap<String, String>) -> Vec<String> {
-    let secret = |(key, value): &(&String, &String)| is_secret(key) && !value.is_empty();
-    options
-        .iter()
-        .filter(secret)
-        .map(|(_, value)| value.clone())
-        .collect()
-}
-
 fn usage(message: impl Into<String>) -> Error {
     Error::new(Kind::Usage, message)
 }
@@ -387,6 +446,7 @@ const KNOWN: &[(&str, &[&str])] = &[
             "region",
             "path_style",
             "allow_http",
+            "ca_file",
             "conditional_put",
             "unsigned_payload",
             "skip_signature",
@@ -402,6 +462,7 @@ const KNOWN: &[(&str, &[&str])] = &[
             "service_account",
             "service_account_key",
             "application_credentials",
+            "ca_file",
             "connect_timeout",
             "read_timeout",
             "timeout",
@@ -418,6 +479,7 @@ const KNOWN: &[(&str, &[&str])] = &[
             "client_secret",
             "tenant_id",
             "endpoint",
+            "ca_file",
             "connect_timeout",
             "read_timeout",
             "timeout",
@@ -442,6 +504,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_this_machine_is_reached_without_tls_by_itself() {
+        for near in [
+            "localhost",
+            "localhost:9000/x",
+            "127.0.0.1:1",
+            "127.9.9.9",
+            "[::1]:9000",
+        ] {
+            assert!(is_this_machine(near), "{near}");
+        }
+        for far in [
+            "s3.example.com",
+            "10.0.0.1:9000",
+            "localhost.example.com",
+            "[::2]",
+            "",
+            "x@localhost",
+        ] {
+            assert!(!is_this_machine(far), "{far}");
+        }
+    }
+
+    #[test]
     fn every_option_that_a_hint_names_is_taken() {
         for (scheme, keys) in KNOWN {
             let root = if *scheme == "file" { "/" } else { "" };
@@ -451,6 +536,7 @@ mod tests {
                     "retry_seconds" => "1",
                     "path_style" | "allow_http" | "unsigned_payload" | "skip_signature" => "true",
                     "conditional_put" => "etag",
+                    "ca_file" => "/dev/null",
                     "endpoint" => "https://localhost",
                     key if key.ends_with("timeout") => "1s",
                     _ => "x",

@@ -16,6 +16,8 @@ pub(super) struct Reason {
     pub(super) may_pass: bool,
     /// The store said that the object, and nothing else, is not there.
     pub(super) object_is_absent: bool,
+    /// With a newer session token the same request may succeed.
+    pub(super) token_has_expired: bool,
 }
 
 /// Answers of object stores that mean a wrong setting: code, words, hint.
@@ -38,7 +40,12 @@ const CODES: &[(&str, &str, &str)] = &[
         "the secret key is wrong",
         CREDENTIALS,
     ),
-    ("ExpiredToken", "the session token has expired", CREDENTIALS),
+    ("ExpiredToken", "the session token has expired", EXPIRED),
+    (
+        "TokenRefreshRequired",
+        "the session token has expired",
+        EXPIRED,
+    ),
     ("InvalidToken", "the session token is wrong", CREDENTIALS),
     (
         "AuthenticationFailed",
@@ -78,6 +85,8 @@ const CODES: &[(&str, &str, &str)] = &[
 const BUCKET: &str = "create the bucket, or correct the repository's URL";
 const CREDENTIALS: &str =
     "check the credentials of the repository (options, environment, instance role)";
+const EXPIRED: &str = "write a new token into the file that --credentials or session_token_file names, \
+    which is read again when it changes; a token in the environment cannot be renewed";
 const REGION: &str = "set the option \"region\" of the repository";
 const FULL: &str = "free space where the repository is";
 const ACCESS: &str =
@@ -86,7 +95,11 @@ const REACH: &str = "check the repository's endpoint, and that it can be reached
 
 const NO_CREDENTIALS: &str = "set access_key_id and secret_access_key in the file that --credentials names, or \
     AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment";
-const HTTP: &str = "correct the port, or write http:// if the connection need not be encrypted";
+const HTTP: &str =
+    "correct the port, or write http:// and --storage allow_http=true where the network is trusted";
+const AUTHORITY: &str =
+    "name the file of its certificate authority with --s3-ca-file, or the storage option ca_file";
+const NAME: &str = "write the endpoint with a name that its certificate has";
 
 /// Where a machine's role is asked for.
 const INSTANCE: &[&str] = &["169.254.", "/latest/api/token", "/latest/meta-data/"];
@@ -124,6 +137,7 @@ impl Reason {
             hint,
             may_pass: false,
             object_is_absent: false,
+            token_has_expired: false,
         }
     }
 
@@ -155,9 +169,27 @@ impl Reason {
         if let Some(reason) = Self::of_deletion(whole) {
             return Some(reason);
         }
-        let code = xml_code(whole)?;
+        let Some(code) = xml_code(whole) else {
+            // The answer to a HEAD has no body; AWS refuses so what it calls ExpiredToken elsewhere.
+            let is_bare = whole.contains("performing HEAD") && whole.contains("status code: 400");
+            return is_bare.then(|| {
+                let text =
+                    "the store answered with status 400, as to a session token that has expired";
+                Self::plain(text, Some(EXPIRED)).expired()
+            });
+        };
         let &(code, text, hint) = CODES.iter().find(|(c, _, _)| *c == code)?;
-        Some(Self::plain(format!("{text} ({code})"), Some(hint)))
+        let reason = Self::plain(format!("{text} ({code})"), Some(hint));
+        Some(if hint == EXPIRED {
+            reason.expired()
+        } else {
+            reason
+        })
+    }
+
+    fn expired(mut self) -> Self {
+        self.token_has_expired = true;
+        self
     }
 
     /// A request to delete several objects succeeds, and tells of each object whether it did.
@@ -193,8 +225,25 @@ impl Reason {
             let text = "the endpoint's URL begins with https://, and the port does not speak TLS";
             return Some(Self::plain(text, Some(HTTP)));
         }
+        if let Some(reason) = Self::of_certificate(&last) {
+            return Some(reason);
+        }
         let may_pass = !last.contains("URL scheme is not allowed");
         Some(Self::plain(format!("{words}: {}", one_line(&last)), Some(REACH)).passing(may_pass))
+    }
+
+    /// A certificate does not become a better one by asking again.
+    fn of_certificate(last: &str) -> Option<Self> {
+        let (_, problem) = last.split_once("invalid peer certificate: ")?;
+        let (text, hint) = if problem.starts_with("UnknownIssuer") {
+            ("its authority is not trusted by this machine", AUTHORITY)
+        } else if problem.contains("not valid for name") || problem.starts_with("NotValidForName") {
+            ("it is for another host", NAME)
+        } else {
+            (problem, AUTHORITY)
+        };
+        let text = format!("the endpoint's certificate is refused: {}", one_line(text));
+        Some(Self::plain(text, Some(hint)))
     }
 
     fn of_file(causes: &[&(dyn StdError + 'static)]) -> Option<Self> {

@@ -1,0 +1,128 @@
+//! Backups over TLS, to the server and to S3, with credentials that expire on the way.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pgstrata_testbed::certificates::{Authority, Subject};
+use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::proxy::Proxy;
+use support::process::log_of;
+use support::{PATIENCE, Stage, Store};
+
+/// Hands the file to the server's user.
+fn give(stage: &Stage, file: &Path) {
+    let owner = fs::metadata(stage.pgdata()).unwrap();
+    chown(file, Some(owner.uid()), Some(owner.gid())).unwrap();
+}
+
+/// Lets the stage's server speak TLS, as `localhost`, and nothing else over TCP, to who has a password; returns the
+/// authority's file.
+fn speak_tls(stage: &Stage) -> PathBuf {
+    let authority = Authority::new("of the house").unwrap();
+    let subject = Subject {
+        common_name: "db",
+        names: &["localhost"],
+        is_expired: false,
+    };
+    let pgdata = PathBuf::from(stage.pgdata());
+    let files = authority.issue(subject).unwrap();
+    for file in files.write(&pgdata, "server").unwrap() {
+        give(stage, &file);
+    }
+    let hba = "local all all trust\nhostssl postgres all 127.0.0.1/32 scram-sha-256\n";
+    fs::write(pgdata.join("pg_hba.conf"), hba).unwrap();
+    stage.cluster.append_conf("ssl", "on").unwrap();
+    stage.cluster.reload().unwrap();
+    let secret = "SET password_encryption = 'scram-sha-256'; ALTER ROLE postgres PASSWORD 'secret'";
+    stage.cluster.sql("postgres", secret).unwrap();
+    authority
+        .write(&stage.cluster.create_dir("authority").unwrap())
+        .unwrap()
+}
+
+#[test]
+fn a_backup_over_verified_tls_restores() {
+    let builder = Cluster::builder(Major::V17).tcp(true);
+    let stage = Stage::archiving(builder, Store::Directory);
+    let authority = speak_tls(&stage);
+    let address = format!(
+        "host=localhost hostaddr=127.0.0.1 port={} user=postgres dbname=postgres password=secret channel_binding=require",
+        stage.cluster.port()
+    );
+    let verified = format!(
+        "{address} sslmode=verify-full sslrootcert={}",
+        authority.display()
+    );
+    let pgdata = stage.pgdata();
+    stage.ok(&["check", "-D", &pgdata, "-d", &verified]);
+    stage.json(&["backup", "-D", &pgdata, "-d", &verified]);
+
+    // The machine's own authorities, of which there is one.
+    let system = format!("{address} sslrootcert=system");
+    let arguments = ["check", "-D", &pgdata, "-d", &system];
+    let mut command = stage.command(&arguments);
+    let output = command.env("SSL_CERT_FILE", &authority).output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    let (_, log) = stage.fails(&arguments);
+    assert!(log.contains("this machine's trusted certificates"), "{log}");
+
+    // Variables of libpq.
+    let plain = format!("{address} sslmode=");
+    let mut command = stage.command(&["check", "-D", &pgdata, "-d", &plain]);
+    let output = command.env("PGSSLMODE", "verify-ca").output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{log}");
+    assert!(
+        log.contains("sslmode is verify-ca, and there is no file"),
+        "{log}"
+    );
+
+    let (lsn, before) = stage.moment();
+    let restored = stage.start_restored_at("restored", &lsn);
+    require_same_dump(&before, &restored.dump().unwrap()).unwrap();
+}
+
+#[test]
+fn credentials_that_expire_under_a_backup_are_renewed() {
+    let builder = Cluster::builder(Major::V18).conf("autovacuum", "off");
+    let stage = Stage::archiving(builder, Store::S3);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    let proxy = Proxy::before(stage.s3_endpoint()).unwrap();
+    let file = stage.cluster.create_dir("tokens").unwrap().join("s3.toml");
+    let write = |access_key: &str, secret: &str| {
+        let text = format!("access_key_id = \"{access_key}\"\nsecret_access_key = \"{secret}\"\n");
+        let whole = file.with_extension("new");
+        fs::write(&whole, text).unwrap();
+        fs::set_permissions(&whole, fs::Permissions::from_mode(0o600)).unwrap();
+        give(&stage, &whole);
+        fs::rename(&whole, &file).unwrap();
+    };
+    let s3 = stage.s3();
+    write(s3.access_key(), s3.secret());
+    let credentials = file.display().to_string();
+    let through = [
+        "--s3-endpoint",
+        proxy.endpoint(),
+        "--credentials",
+        &credentials,
+    ];
+    let backup = stage.begin_backup(&through);
+    proxy.expire_key(s3.access_key());
+    let end = Instant::now() + PATIENCE;
+    while proxy.refused() < 3 {
+        assert!(Instant::now() < end, "nothing was refused");
+        thread::sleep(Duration::from_millis(20));
+    }
+    write(s3.second_access_key(), s3.second_secret());
+    let log = log_of(backup);
+    assert_eq!(stage.layer_counts(), (1, 0), "{log}");
+    stage.ok(&["verify", "--deep"]);
+}

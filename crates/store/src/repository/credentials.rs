@@ -1,0 +1,372 @@
+//! Credentials that may change while a command runs: session tokens expire, keys are rotated.
+//!
+//! A backup can take longer than a session token lasts. Whoever renews the token writes it into the file that it
+//! came from; the file is looked at before each request, and read again when it changed. A file that cannot be read
+//! then, because it is being written, leaves the credentials as they were.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use object_store::CredentialProvider;
+use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
+
+use crate::error::{Error, FileContext, Kind, Result};
+
+/// Permissions of users who are neither the owner nor in the group of a file.
+const OTHERS: u32 = 0o007;
+
+/// The options in a credentials file: lines `key = "value"`, read by nobody else.
+///
+/// # Errors
+/// `Refused` when every user may read the file; `Usage` when it holds something else.
+pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
+    let failed = || format!("could not read credentials file \"{}\"", file.display());
+    let metadata = std::fs::metadata(file).context(failed)?;
+    if metadata.is_file() && metadata.permissions().mode() & OTHERS != 0 {
+        let what = format!(
+            "credentials file \"{}\" can be read or written by every user of this machine",
+            file.display()
+        );
+        let hint = format!("run: chmod o-rwx \"{}\"", file.display());
+        return Err(Error::new(Kind::Refused, what).hint(hint));
+    }
+    let text = std::fs::read_to_string(file).context(failed)?;
+    // The parser's message would show the line, and with it the secret.
+    toml::from_str(&text).map_err(|_| {
+        Error::new(
+            Kind::Usage,
+            format!(
+                "credentials file \"{}\" is not a list of key = \"value\" lines",
+                file.display()
+            ),
+        )
+    })
+}
+
+/// Values that must not appear in a message. Clones share them.
+#[derive(Clone, Default)]
+pub(super) struct Secrets(Arc<Mutex<Vec<String>>>);
+
+impl Secrets {
+    pub(super) fn add(&self, secret: &str) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !secret.is_empty() && !all.iter().any(|known| known == secret) {
+            all.push(secret.to_owned());
+        }
+    }
+
+    /// The text without them.
+    pub(super) fn hidden_in(&self, text: &str) -> String {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter()
+            .fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
+    }
+}
+
+/// Where the keys of an S3 account come from; each beats those before it.
+#[derive(Default)]
+pub(super) struct Source {
+    /// Variables of the environment.
+    pub(super) environment: BTreeMap<String, String>,
+    /// The credentials file.
+    pub(super) file: Option<PathBuf>,
+    /// Options of the repository.
+    pub(super) options: BTreeMap<String, String>,
+}
+
+impl Source {
+    /// The files that it is read from.
+    fn files(&self) -> Vec<PathBuf> {
+        let named = self.options.iter();
+        let named = named.filter(|(key, _)| part_of_file(key).is_some());
+        let named = named.map(|(_, path)| PathBuf::from(path));
+        self.file.iter().cloned().chain(named).collect()
+    }
+
+    fn read(&self) -> Result<Option<AwsCredential>> {
+        let mut parts = BTreeMap::new();
+        collect(&self.environment, &mut parts)?;
+        if let Some(file) = &self.file {
+            collect(&read_credentials(file)?, &mut parts)?;
+        }
+        collect(&self.options, &mut parts)?;
+        let mut take = |part| parts.remove(&part);
+        let (key_id, secret, token) = (take(Part::KeyId), take(Part::Secret), take(Part::Token));
+        Ok(key_id
+            .zip(secret)
+            .map(|(key_id, secret_key)| AwsCredential {
+                key_id,
+                secret_key,
+                token,
+            }))
+    }
+
+    /// Whether it names keys at all, or leaves that to the machine's role.
+    pub(super) fn names_keys(&self) -> Result<bool> {
+        Ok(self.read()?.is_some())
+    }
+}
+
+/// Adds what `options` say of the keys.
+fn collect(options: &BTreeMap<String, String>, parts: &mut BTreeMap<Part, String>) -> Result<()> {
+    let mut found = BTreeMap::new();
+    for (name, value) in options {
+        let name = name.to_ascii_lowercase();
+        if let Some(part) = part(&name) {
+            found.insert(part, value.clone());
+        } else if let Some(part) = part_of_file(&name) {
+            let text = std::fs::read_to_string(value).context(|| {
+                format!("could not read \"{value}\", option {name} of the repository")
+            })?;
+            found.insert(part, text.trim().to_owned());
+        }
+    }
+    if found.contains_key(&Part::KeyId) {
+        // A token belongs to its key.
+        parts.remove(&Part::Token);
+    }
+    parts.extend(found);
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    KeyId,
+    Secret,
+    Token,
+}
+
+fn part(key: &str) -> Option<Part> {
+    match key.parse() {
+        Ok(AmazonS3ConfigKey::AccessKeyId) => Some(Part::KeyId),
+        Ok(AmazonS3ConfigKey::SecretAccessKey) => Some(Part::Secret),
+        Ok(AmazonS3ConfigKey::Token) => Some(Part::Token),
+        _ => None,
+    }
+}
+
+fn part_of_file(key: &str) -> Option<Part> {
+    part(key.strip_suffix("_file")?)
+}
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    size_bytes: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Self {
+            inode: metadata.ino(),
+            size_bytes: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        })
+    }
+}
+
+/// Credentials out of files, as new as the files are.
+pub(super) struct Renewed {
+    source: Source,
+    files: Vec<PathBuf>,
+    secrets: Secrets,
+    state: Mutex<State>,
+}
+
+struct State {
+    credential: Arc<AwsCredential>,
+    seen: Vec<Option<Stamp>>,
+}
+
+impl std::fmt::Debug for Renewed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Renewed")
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Renewed {
+    /// `None` when there are no keys, or none that could change.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub(super) fn of(source: Source, secrets: &Secrets) -> Result<Option<Self>> {
+        let files = source.files();
+        if files.is_empty() {
+            return Ok(None);
+        }
+        // Before the reading: what is written after it is seen as a change.
+        let seen = stamps(&files);
+        let Some(credential) = source.read()? else {
+            return Ok(None);
+        };
+        add_secrets(&credential, secrets);
+        Ok(Some(Self {
+            source,
+            files,
+            secrets: secrets.clone(),
+            state: Mutex::new(State {
+                credential: Arc::new(credential),
+                seen,
+            }),
+        }))
+    }
+
+    fn newest(&self) -> Arc<AwsCredential> {
+        let seen = stamps(&self.files);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.seen == seen {
+            return Arc::clone(&state.credential);
+        }
+        state.seen = seen;
+        match self.source.read() {
+            Ok(Some(credential)) if credential != *state.credential => {
+                tracing::info!("the repository's credentials have changed, and were read again");
+                add_secrets(&credential, &self.secrets);
+                state.credential = Arc::new(credential);
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                tracing::warn!(
+                    "the repository's credentials have changed and hold no keys: the old ones stay in use"
+                );
+            }
+            Err(error) => {
+                tracing::warn!(
+                    "the repository's credentials have changed, and the old ones stay in use: {error}"
+                );
+            }
+        }
+        Arc::clone(&state.credential)
+    }
+}
+
+fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
+    files.iter().map(|file| Stamp::of(file)).collect()
+}
+
+fn add_secrets(credential: &AwsCredential, secrets: &Secrets) {
+    secrets.add(&credential.secret_key);
+    secrets.add(credential.token.as_deref().unwrap_or_default());
+}
+
+#[async_trait]
+impl CredentialProvider for Renewed {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        Ok(self.newest())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(file: &Path, text: &str) {
+        std::fs::write(file, text).unwrap();
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(file, mode).unwrap();
+    }
+
+    fn renewed(options: &[(&str, &str)], file: Option<&Path>) -> Option<Renewed> {
+        let owned = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
+        let variables = [
+            ("aws_access_key_id", "theirs"),
+            ("aws_session_token", "theirs"),
+        ];
+        let source = Source {
+            environment: variables.iter().map(owned).collect(),
+            file: file.map(Path::to_owned),
+            options: options.iter().map(owned).collect(),
+        };
+        Renewed::of(source, &Secrets::default()).unwrap()
+    }
+
+    #[test]
+    fn a_file_that_changes_is_read_again_and_a_broken_one_is_not_believed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("s3.toml");
+        let keys = "access_key_id = 'a'\nsecret_access_key = 'b'\n";
+        write(&file, &format!("{keys}session_token = 'old'\n"));
+        let renewed = renewed(&[], Some(&file)).unwrap();
+        let token = || renewed.newest().token.clone();
+        assert_eq!(token().as_deref(), Some("old"));
+        write(&file, "access_key_id = 'a'\nsecret_acc");
+        assert_eq!(token().as_deref(), Some("old"));
+        write(&file, "region = 'x'\n");
+        assert_eq!(token().as_deref(), Some("old"));
+        write(&file, &format!("{keys}session_token = 'newer'\n"));
+        assert_eq!(token().as_deref(), Some("newer"));
+        assert_eq!(renewed.secrets.hidden_in("old newer b"), "*** *** ***");
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(token().as_deref(), Some("newer"));
+    }
+
+    #[test]
+    fn single_values_are_renewed_and_options_beat_the_file() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (file, token) = (scratch.path().join("s3.toml"), scratch.path().join("token"));
+        write(
+            &file,
+            "access_key_id = 'a'\nsecret_access_key = 'b'\nsession_token = 'c'\n",
+        );
+        write(&token, "first\n");
+        let path = token.to_str().unwrap();
+        let options = [("AWS_ACCESS_KEY_ID", "mine"), ("session_token_file", path)];
+        let renewed = renewed(&options, Some(&file)).unwrap();
+        let now = renewed.newest();
+        assert_eq!(
+            (now.key_id.as_str(), now.token.as_deref()),
+            ("mine", Some("first"))
+        );
+        write(&token, "the second\n");
+        assert_eq!(renewed.newest().token.as_deref(), Some("the second"));
+    }
+
+    #[test]
+    fn a_token_belongs_to_the_key_it_stands_with() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("s3.toml");
+        write(&file, "access_key_id = 'a'\nsecret_access_key = 'b'\n");
+        let now = renewed(&[], Some(&file)).unwrap().newest();
+        assert_eq!((now.key_id.as_str(), now.token.as_deref()), ("a", None));
+    }
+
+    #[test]
+    fn what_cannot_change_is_left_to_the_client() {
+        let keys = [("access_key_id", "a"), ("secret_access_key", "b")];
+        assert!(renewed(&keys, None).is_none());
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("s3.toml");
+        write(&file, "region = 'x'\n");
+        assert!(renewed(&[], Some(&file)).is_none());
+    }
+
+    #[test]
+    fn credentials_that_everybody_can_read_are_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret_access_key = 'hunter2'\n").unwrap();
+        for (mode, refused) in [(0o600, false), (0o640, false), (0o644, true), (0o602, true)] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(file.path(), permissions).unwrap();
+            let kind = read_credentials(file.path()).map_err(|error| error.kind());
+            assert_eq!(kind.err(), refused.then_some(Kind::Refused), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_broken_credentials_file_shows_no_secret() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret_access_key = hunter2\n").unwrap();
+        let error = read_credentials(file.path()).unwrap_err();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+}
