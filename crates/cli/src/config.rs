@@ -35,6 +35,7 @@ pub(crate) struct Settings {
     pub(crate) log_level: Option<String>,
     pub(crate) pgdata: Option<PathBuf>,
     pub(crate) connection: Option<String>,
+    pub(crate) primary: Option<String>,
     #[serde(rename = "type")]
     pub(crate) kind: Option<String>,
     pub(crate) change_source: Option<String>,

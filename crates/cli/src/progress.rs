@@ -66,10 +66,18 @@ impl Act {
     /// What goes on when every byte is done.
     const fn end(self) -> &'static str {
         match self {
-            Self::Backup => "waiting for WAL",
+            Self::Backup => "stopping the backup and storing WAL",
             Self::Restore => "making files durable",
             Self::Merge | Self::Expire => "reading back, then removing",
             Self::Verify => "looking at WAL",
+        }
+    }
+
+    /// What goes on when there is nothing left whose time could be told.
+    fn last(self, now: Reading, waits_for: Option<&str>) -> Option<String> {
+        match waits_for {
+            Some(what) => Some(format!("waiting for {what}")),
+            None => is_over(now).then(|| self.end().to_owned()),
         }
     }
 
@@ -130,17 +138,18 @@ async fn draw(act: Act, bar: ProgressBar, progress: Progress) {
     bar.set_style(style(was_over));
     loop {
         let now = progress.read();
-        if is_over(now) != was_over {
-            was_over = is_over(now);
+        let last = act.last(now, progress.waits_for().as_deref());
+        if last.is_some() != was_over {
+            was_over = last.is_some();
             bar.set_style(style(was_over));
         }
         if now.total_bytes > 0 {
             bar.set_length(now.total_bytes);
         }
         let counts = act.counts(now);
-        bar.set_message(match was_over {
-            true => format!("{counts}, {}", act.end()),
-            false => counts,
+        bar.set_message(match last {
+            Some(last) => format!("{counts}, {last}"),
+            None => counts,
         });
         bar.set_position(now.done_bytes);
         tokio::time::sleep(DRAW_EVERY).await;
@@ -151,20 +160,22 @@ async fn log_lines(act: Act, progress: Progress) {
     let started = Instant::now();
     loop {
         tokio::time::sleep(LINE_EVERY).await;
-        let line = line(act, progress.read(), started.elapsed());
+        let now = progress.read();
+        let last = act.last(now, progress.waits_for().as_deref());
+        let line = line(act, now, started.elapsed(), last);
         tracing::info!("{}: {line}", act.name());
     }
 }
 
-fn line(act: Act, now: Reading, elapsed: Duration) -> String {
+fn line(act: Act, now: Reading, elapsed: Duration, last: Option<String>) -> String {
     let done = format!(
         "{} of {}, {}",
         HumanBytes(now.done_bytes),
         HumanBytes(now.total_bytes),
         act.counts(now)
     );
-    if is_over(now) {
-        return format!("{done}, {}", act.end());
+    if let Some(last) = last {
+        return format!("{done}, {last}");
     }
     let rate = u128::from(now.done_bytes) * 1000 / elapsed.as_millis().max(1);
     let rate = u64::try_from(rate).unwrap_or(u64::MAX);
@@ -190,7 +201,7 @@ mod tests {
             pages: 12_800,
             stored_bytes: 40 << 20,
         };
-        let text = line(Act::Backup, now, Duration::from_secs(10));
+        let text = line(Act::Backup, now, Duration::from_secs(10), None);
         assert_eq!(
             text,
             "100.00 MiB of 300.00 MiB, 12,800 pages stored, 40.00 MiB stored, 10.00 MiB/s, ETA 20 seconds"
@@ -205,7 +216,7 @@ mod tests {
             pages: 12_800,
             stored_bytes: 40 << 20,
         };
-        let text = line(Act::Restore, now, Duration::from_secs(10));
+        let text = line(Act::Restore, now, Duration::from_secs(10), None);
         assert!(
             text.contains("12,800 pages restored, 40.00 MiB fetched"),
             "{text}"
@@ -221,9 +232,15 @@ mod tests {
             pages: 1,
             stored_bytes: 1,
         };
-        let text = line(Act::Backup, now, Duration::from_secs(10));
-        assert!(text.ends_with(", waiting for WAL"), "{text}");
-        assert!(!text.contains("ETA"), "{text}");
+        for (waits_for, end) in [
+            (None, ", stopping the backup and storing WAL"),
+            (Some("WAL segment 5"), ", waiting for WAL segment 5"),
+        ] {
+            let last = Act::Backup.last(now, waits_for);
+            let text = line(Act::Backup, now, Duration::from_secs(10), last);
+            assert!(text.ends_with(end), "{text}");
+            assert!(!text.contains("ETA"), "{text}");
+        }
     }
 
     #[test]
@@ -234,6 +251,7 @@ mod tests {
             pages: 0,
             stored_bytes: 0,
         };
-        assert!(line(Act::Backup, now, Duration::from_secs(1)).ends_with("ETA unknown"));
+        let text = line(Act::Backup, now, Duration::from_secs(1), None);
+        assert!(text.ends_with("ETA unknown"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! How far a long act has come: counters that the engine raises and the caller reads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Shared counters of one backup, restore or verification. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,7 @@ struct Counters {
     pages: AtomicU64,
     stored_bytes: AtomicU64,
     cancelled: AtomicBool,
+    waits_for: Mutex<Option<String>>,
 }
 
 /// One reading of the counters.
@@ -48,6 +49,22 @@ impl Progress {
     /// Counts repository bytes.
     pub fn add_stored(&self, bytes: u64) {
         self.0.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Says what the act waits for, which is in nobody's hands here; `None` when it goes on.
+    pub fn wait_for(&self, what: Option<String>) {
+        *self
+            .0
+            .waits_for
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    /// What the act waits for.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<String> {
+        let waits_for = self.0.waits_for.lock();
+        waits_for.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Asks the act to stop at the next safe place; it then fails with `Kind::Interrupted`.

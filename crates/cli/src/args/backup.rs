@@ -11,6 +11,13 @@ pub(crate) struct BackupArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
 
+    /// Reach the primary of a standby with this libpq connection string or URI [default: the standby's primary_conninfo]
+    ///
+    /// A backup of a standby ends in a WAL segment that only the primary can finish. The backup asks it to do so, as a
+    /// role that may call pg_switch_wal(). On a primary the option means nothing.
+    #[arg(long, env = "PGSTRATA_PRIMARY", value_name = "CONNINFO")]
+    pub(crate) primary: Option<String>,
+
     /// Choose the type of the backup [default: auto]
     #[arg(short = 't', long = "type", value_enum, value_name = "TYPE")]
     pub(crate) kind: Option<BackupType>,

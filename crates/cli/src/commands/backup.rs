@@ -5,6 +5,7 @@ use pgstrata_engine::backup::{
     self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
     ChangeSourceChoice, CorruptPagePolicy, HarmlessPages, WalMode as Wal,
 };
+use pgstrata_engine::server::ConnectionOptions;
 use pgstrata_layer::manifest::ChangeSource;
 use pgstrata_store::error::Result;
 use serde_json::{Value, json};
@@ -53,9 +54,13 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
     )?;
     let pace = choose(args.checkpoint, file.checkpoint.as_deref(), "checkpoint")?;
     let timeout = context.archive_timeout(&args.wal)?;
+    let primary = args.primary.as_ref().or(file.primary.as_ref());
     Ok(BackupOptions {
         connection: context.connection(&args.server),
         data_directory: Some(context.data_directory(&args.server)?),
+        primary: primary
+            .cloned()
+            .map(|conninfo| ConnectionOptions { conninfo }),
         backup_type: kind.map_or(default.backup_type, Into::into),
         change_source: source.map_or(default.change_source, Into::into),
         require_tracker: args.require_tracker || file.require_tracker == Some(true),

@@ -30,3 +30,36 @@ pub fn restartpoint(stage: &Stage, standby: &Cluster) {
     let taken = format!("SELECT redo_lsn >= '{redo}'::pg_lsn FROM pg_control_checkpoint()");
     standby.wait_for("postgres", &taken, PATIENCE).unwrap();
 }
+
+/// A standby of the stage's server, made from a new full backup, that follows it by `conninfo`.
+pub fn standby_of(stage: &Stage, conninfo: &str) -> Cluster {
+    stage.backup(&["--type", "full"]);
+    let directory = stage.restore("standby", &["--target-type", "standby"]);
+    let standby = Cluster::adopt(stage.cluster.major(), &directory)
+        .conf("primary_conninfo", conninfo)
+        .start()
+        .unwrap();
+    stage.archive_all();
+    catch_up(stage, &standby);
+    standby
+}
+
+/// Waits until the standby has replayed all that the primary has written.
+pub fn catch_up(stage: &Stage, standby: &Cluster) {
+    let query = "SELECT pg_current_wal_lsn()";
+    let end = stage.cluster.sql("postgres", query).unwrap();
+    let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{end}'::pg_lsn");
+    standby.wait_for("postgres", &replayed, PATIENCE).unwrap();
+}
+
+/// The words that back up a standby.
+pub fn backup_of(standby: &Cluster, more: &[&str]) -> Vec<String> {
+    let (pgdata, conninfo) = (
+        standby.pgdata().display().to_string(),
+        standby.conninfo("postgres"),
+    );
+    let mut all = vec!["backup".to_owned(), "-D".to_owned(), pgdata];
+    all.extend(["-d".to_owned(), conninfo]);
+    all.extend(more.iter().map(|&word| word.to_owned()));
+    all
+}

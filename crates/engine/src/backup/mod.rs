@@ -14,6 +14,7 @@ mod options;
 mod phases;
 mod report;
 mod run;
+mod standby;
 mod wal;
 
 pub use decide::audit::AuditReport;

@@ -104,6 +104,8 @@ pub struct BackupOptions {
     pub connection: ConnectionOptions,
     /// Its data directory; `None`: ask the server.
     pub data_directory: Option<PathBuf>,
+    /// When the server is a standby, its primary; `None`: ask the standby where that is.
+    pub primary: Option<ConnectionOptions>,
     /// Which layer to make.
     pub backup_type: BackupType,
     /// The parent to stand on; `None`: the newest usable.
@@ -137,6 +139,7 @@ impl Default for BackupOptions {
         Self {
             connection: ConnectionOptions::default(),
             data_directory: None,
+            primary: None,
             backup_type: BackupType::default(),
             parent: None,
             change_source: ChangeSourceChoice::default(),

@@ -25,6 +25,7 @@ use super::manifest::check_label;
 use super::options::{BackupOptions, CorruptPagePolicy};
 use super::phases::Stopwatch;
 use super::report::{BackupPlan, BackupReport};
+use super::standby::{End, Finisher};
 use super::wal::{self, Archive, Following, Stream, WalChoice};
 use crate::frames::{Chain, LayerWriter};
 use crate::server::Session;
@@ -47,7 +48,9 @@ pub async fn plan(cluster: &ClusterRepository, options: &BackupOptions) -> Resul
         parent: choice.chain.first().copied(),
     };
     let source = source::find(search, &now, Question::Would).await?;
-    let found = ready.scan().await?;
+    let mut found = ready.scan().await?;
+    let finisher = Finisher::find(&ready, options).await?;
+    found.warnings.extend(finisher.doubt());
     Ok(BackupPlan {
         kind: choice.kind,
         parent: choice.chain.first().map(|layer| layer.label.clone()),
@@ -177,6 +180,7 @@ pub(super) struct Copied {
 /// The WAL from start to stop, and where it goes.
 struct WalOfBackup<'a> {
     archive: &'a Archive,
+    finisher: &'a Finisher,
     timeline: TimelineId,
     range: std::ops::Range<Lsn>,
 }
@@ -225,6 +229,11 @@ impl Backup<'_> {
             "the server"
         };
         tracing::info!(reason = %self.wal.reason, "WAL will be stored by {by}");
+        let finding = Finisher::find(ready, self.options);
+        let finisher = self.abort.guard(finding).await?;
+        if let Some(doubt) = finisher.doubt() {
+            tracing::info!("{doubt}");
+        }
         // Before the start: what is written in between must be the next backup's.
         let token = source::make_token(ready).await;
         if self.options.require_tracker {
@@ -247,6 +256,7 @@ impl Backup<'_> {
         let corrupt_pages = self.corrupt_pages(&copied, stopped.lsn)?;
         let wal = WalOfBackup {
             archive: &archive,
+            finisher: &finisher,
             timeline: start.timeline(),
             range: start.lsn..stopped.lsn,
         };
@@ -423,12 +433,21 @@ impl Backup<'_> {
     ) -> Result<(u64, Option<String>)> {
         let WalOfBackup {
             archive,
+            finisher,
             timeline,
             range,
         } = wal;
         let timeout = self.options.wal_timeout;
         archive.push_history(timeline).await?;
-        match following {
+        let end = End {
+            timeline,
+            stop: range.end,
+            size: archive.segment_size,
+        };
+        let last = finisher.finish(session, end, timeout).await?;
+        let range = range.start..last.segment.end_lsn(archive.segment_size);
+        self.progress.wait_for(Some(last.waits_for));
+        let secured = match following {
             Some(following) => {
                 let finishing = following.finish(archive, timeline, range.end, timeout);
                 finishing.await.map(|stored| (stored, None))
@@ -437,7 +456,9 @@ impl Backup<'_> {
                 let waiting = archive.wait_or_store(session, timeline, range, timeout);
                 waiting.await
             }
-        }
+        };
+        self.progress.wait_for(None);
+        secured
     }
 
     fn report(&self, manifest: Manifest, copied: Copied, wal_segments_stored: u64) -> BackupReport {

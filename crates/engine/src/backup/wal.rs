@@ -545,7 +545,7 @@ impl Stream {
                 if Instant::now() >= end.deadline {
                     let name = next.file_name(size);
                     return Err(Error::new(Kind::WalMissing, format!("WAL segment {name} was not finished in time"))
-                        .hint("on a standby the primary must finish it: run SELECT pg_switch_wal() there, or set archive_timeout"));
+                        .hint("on a standby the primary must finish it: say with --primary how to reach it, or run SELECT pg_switch_wal() there, or set archive_timeout"));
                 }
             }
             tokio::select! {

@@ -394,6 +394,16 @@ impl Session {
         })
     }
 
+    /// The standby's `primary_conninfo`; `None` when our role may not see it.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn primary_conninfo(&self) -> Result<Option<String>> {
+        let act = "could not ask which server the standby follows";
+        let query = "SELECT (SELECT setting FROM pg_settings WHERE name = 'primary_conninfo')";
+        get(&self.ask(act, query, &[]).await?, 0, act)
+    }
+
     /// Replication slots with a name of ours.
     ///
     /// # Errors
@@ -443,9 +453,9 @@ impl Session {
 }
 
 /// What a statement is given.
-type Parameter<'a> = &'a (dyn tokio_postgres::types::ToSql + Sync);
+pub(super) type Parameter<'a> = &'a (dyn tokio_postgres::types::ToSql + Sync);
 
-async fn row_of(
+pub(super) async fn row_of(
     client: &Client,
     act: &str,
     query: &str,
@@ -456,7 +466,7 @@ async fn row_of(
 }
 
 /// Connects under `name` and prepares the session; `announce` learns why it ended.
-async fn open(
+pub(super) async fn open(
     target: &mut Target,
     name: &str,
     announce: watch::Sender<Option<String>>,
@@ -513,7 +523,7 @@ async fn ping(clients: [Arc<Client>; 2]) {
     }
 }
 
-fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
+pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a Row,
     column: usize,
     act: &str,
@@ -522,7 +532,7 @@ fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
         .map_err(|error| server_error(act, &error))
 }
 
-fn lsn(row: &Row, column: usize, act: &str) -> Result<Lsn> {
+pub(super) fn lsn(row: &Row, column: usize, act: &str) -> Result<Lsn> {
     let text: Option<String> = get(row, column, act)?;
     text.as_deref()
         .and_then(|text| text.parse().ok())

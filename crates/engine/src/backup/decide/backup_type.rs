@@ -153,21 +153,6 @@ pub(crate) fn lsn_source(wanted: ChangeSourceChoice, parent: &Manifest) -> Sourc
     }
 }
 
-/// On a standby the backup starts at the last restartpoint, which can be before the end of its parent.
-pub(crate) fn check_order(parent: &Manifest, now: &Standpoint) -> Result<()> {
-    if now.from_standby && now.timeline == parent.timeline && now.start_lsn < parent.stop_lsn {
-        return Err(Error::new(
-            Kind::Refused,
-            format!(
-                "the backup would start at {}, before its parent {} ended at {}",
-                now.start_lsn, parent.label, parent.stop_lsn
-            ),
-        )
-        .hint("this can happen on a standby with little activity: run CHECKPOINT on the primary, wait for a restartpoint, and try again"));
-    }
-    Ok(())
-}
-
 /// Why no source but digests may tell what changed since the parent, if so, by what the server says of
 /// itself.
 pub(crate) fn doubt(parent: &Manifest, now: &Standpoint) -> Option<String> {
@@ -175,9 +160,15 @@ pub(crate) fn doubt(parent: &Manifest, now: &Standpoint) -> Option<String> {
         return Some("data checksums were switched on or off since the parent".to_owned());
     }
     if now.timeline == parent.timeline {
+        // On a standby the backup starts at the last restartpoint. The parent's pages may be younger: they
+        // count as unchanged only when they are equal.
+        let starts = match now.from_standby {
+            true => "the standby's last restartpoint is",
+            false => "the WAL is",
+        };
         return (now.start_lsn < parent.stop_lsn).then(|| {
             format!(
-                "the WAL is at {}, before the end of the parent at {}",
+                "{starts} at {}, before the end of the parent at {}",
                 now.start_lsn, parent.stop_lsn
             )
         });

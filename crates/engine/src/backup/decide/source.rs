@@ -15,9 +15,7 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::audit;
-use super::backup_type::{
-    SourceChoice, Standpoint, check_order, digest_source, doubt, full_source, lsn_source,
-};
+use super::backup_type::{SourceChoice, Standpoint, digest_source, doubt, full_source, lsn_source};
 use super::past;
 use super::prepare::Ready;
 use crate::backup::options::ChangeSourceChoice;
@@ -55,7 +53,6 @@ pub(crate) async fn find(
         return Ok(full_source());
     };
     let parent = &layer.manifest;
-    check_order(parent, now)?;
     if wanted == ChangeSourceChoice::Digest {
         return Ok(digest_source("asked for".to_owned()));
     }
@@ -323,7 +320,6 @@ pub(crate) async fn require_tracker(
     let now = search
         .ready
         .standpoint(&search.ready.control, search.ready.would_start().await?);
-    check_order(parent, &now)?;
     let doubt = in_doubt(search, layer, &now).await?;
     match doubt.or(tracker.doubt(token).await?) {
         Some(why) => refuse(&why, instead),

@@ -1,0 +1,150 @@
+//! Backups of standbys whose primary does nothing: the primary is asked to finish the WAL segment in which the backup
+//! ends; who cannot be asked is named at once; and a parent that ended after the standby's last restartpoint is compared.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pgstrata_testbed::cluster::{Builder, Cluster, Major, require_same_dump};
+use support::standby::{backup_of, catch_up, standby_of};
+use support::{PATIENCE, Stage, Store, text};
+
+const SERVER: i32 = 16;
+
+/// A server that writes nothing by itself for as long as a test takes.
+fn idle(major: Major) -> Builder {
+    Cluster::builder(major)
+        .conf("autovacuum", "off")
+        .conf("checkpoint_timeout", "1h")
+        .conf("bgwriter_lru_maxpages", "0")
+}
+
+fn words(all: &[String]) -> Vec<&str> {
+    all.iter().map(String::as_str).collect()
+}
+
+fn json(stage: &Stage, standby: &Cluster, more: &[&str]) -> serde_json::Value {
+    let all = backup_of(standby, more);
+    stage.json(&words(&all))
+}
+
+/// A chain from the standby of a primary that nobody uses, which is asked to finish WAL. Both layers start at the same restartpoint, the second
+/// one before the first one ended.
+fn rule_4_11_a_parent_from_after_the_restartpoint_is_compared(major: Major) {
+    let stage = Stage::archiving(idle(major), Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE ROLE replicator LOGIN REPLICATION;
+         CREATE TABLE numbers AS SELECT g, repeat('x', 200) AS t FROM generate_series(1, 20000) g");
+    let follows = stage.cluster.conninfo_as("replicator", "postgres");
+    let standby = standby_of(
+        &stage,
+        &format!("{follows} gssencmode=prefer sslcompression=0"),
+    );
+    sql("INSERT INTO numbers SELECT g, 'before the full one' FROM generate_series(1, 500) g");
+    catch_up(&stage, &standby);
+    let full = json(&stage, &standby, &["--type", "full"]);
+    assert_eq!(full["from_standby"], true);
+
+    sql("UPDATE numbers SET t = 'since' WHERE g % 1000 = 0");
+    catch_up(&stage, &standby);
+    let dump = standby.dump().unwrap();
+    for source in ["auto", "lsn", "summary"] {
+        let layer = json(
+            &stage,
+            &standby,
+            &["--type", "incr", "--change-source", source],
+        );
+        let reason = text(&layer, "/change_source/reason");
+        assert_eq!(layer["start_lsn"], full["start_lsn"], "{source}");
+        assert_eq!(text(&layer, "/change_source/used"), "digest", "{source}");
+        assert!(reason.contains("last restartpoint"), "{source}: {reason}");
+    }
+    stage.ok(&["verify", "--deep"]);
+    let until = ["--target-type", "immediate", "--target-action", "promote"];
+    let restored = stage.start_restored(&stage.restore("restored", &until));
+    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+    restored.amcheck().unwrap();
+    restored.check_visibility_maps().unwrap();
+}
+
+#[test]
+fn an_idle_primary_is_asked_and_a_parent_from_after_the_restartpoint_is_compared_on_15() {
+    rule_4_11_a_parent_from_after_the_restartpoint_is_compared(Major::V15);
+}
+
+#[test]
+fn an_idle_primary_is_asked_and_a_parent_from_after_the_restartpoint_is_compared_on_18() {
+    rule_4_11_a_parent_from_after_the_restartpoint_is_compared(Major::V18);
+}
+
+/// The role that backs up may not see where the primary is.
+#[test]
+fn what_only_the_primary_can_end_is_said_at_once_and_shown_while_it_lasts() {
+    let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE ROLE plain LOGIN REPLICATION;
+         GRANT EXECUTE ON FUNCTION pg_catalog.pg_backup_start(text, boolean) TO plain;
+         GRANT EXECUTE ON FUNCTION pg_catalog.pg_backup_stop(boolean) TO plain");
+    let standby = standby_of(&stage, &stage.cluster.conninfo("postgres"));
+    sql("CREATE TABLE numbers AS SELECT 1");
+    catch_up(&stage, &standby);
+    let log = stage.cluster.socket_dir().join("backup.log");
+    let mut all = backup_of(&standby, &["--type", "full", "--wal", "stream"]);
+    all.extend(["-d".to_owned(), standby.conninfo_as("plain", "postgres")]);
+    all.drain(3..5);
+    let mut command = stage.command(&words(&all));
+    let mut child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
+    let said = || fs::read_to_string(&log).unwrap();
+    for wanted in [
+        "run SELECT pg_switch_wal() on the primary",
+        "role \"plain\" may not see the primary_conninfo",
+        ", waiting for WAL segment 0000",
+    ] {
+        let end = Instant::now() + PATIENCE;
+        while !said().contains(wanted) {
+            assert!(child.try_wait().unwrap().is_none(), "{}", said());
+            assert!(Instant::now() < end, "\"{wanted}\" is not in {}", said());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    stage.archive_all();
+    assert!(child.wait().unwrap().success(), "{}", said());
+
+    // Told where it is, the next one need not wait.
+    let primary = stage.cluster.conninfo("postgres");
+    let told = ["--type", "full", "--primary", &primary];
+    json(&stage, &standby, &told);
+    all.push("--dry-run".to_owned());
+    let plan = stage.json(&words(&all));
+    let warning = text(&plan, "/warnings/0");
+    assert!(warning.contains("--primary"), "{warning}");
+    wrong_primaries_are_refused_before_the_copy(&stage, &standby);
+}
+
+fn wrong_primaries_are_refused_before_the_copy(stage: &Stage, standby: &Cluster) {
+    let other = Cluster::builder(Major::V15).start().unwrap();
+    stage
+        .cluster
+        .sql("postgres", "CREATE ROLE nobody LOGIN")
+        .unwrap();
+    let before = stage.layer_counts();
+    for (conninfo, why) in [
+        (other.conninfo("postgres"), "is of another cluster"),
+        (standby.conninfo("postgres"), "is a standby itself"),
+        (
+            stage.cluster.conninfo_as("nobody", "postgres"),
+            "role \"nobody\" may not call pg_switch_wal()",
+        ),
+    ] {
+        let all = backup_of(standby, &["--type", "full", "--primary", &conninfo]);
+        let (code, log) = stage.fails(&words(&all));
+        assert_eq!(code, SERVER, "{log}");
+        assert!(log.contains(why), "{why}: {log}");
+        assert!(log.contains("--primary"), "{log}");
+    }
+    assert_eq!(stage.layer_counts(), before);
+}

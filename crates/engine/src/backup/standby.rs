@@ -1,0 +1,131 @@
+//! The end of a standby's backup: it lies in a WAL segment that only the primary can finish.
+//!
+//! A primary finishes the segment by itself when its backup stops. A standby cannot, and a primary with nothing to do
+//! would not for hours. So the backup asks the primary, and says what it waits for, to whom it cannot ask as well.
+
+use std::time::Duration;
+
+use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_store::error::Result;
+
+use super::decide::prepare::Ready;
+use super::options::BackupOptions;
+use crate::server::{Primary, Session};
+
+/// Who finishes the last WAL segment of a backup.
+pub(super) enum Finisher {
+    /// The server that is backed up: a primary.
+    Server,
+    /// The primary of the standby, when it is asked.
+    Primary(Primary),
+    /// The primary, sooner or later: why it cannot be asked.
+    Nobody(String),
+}
+
+impl Finisher {
+    /// Looks for it before the copy, which may take hours.
+    ///
+    /// # Errors
+    /// When the user names a primary that cannot be asked.
+    pub(super) async fn find(ready: &Ready, options: &BackupOptions) -> Result<Self> {
+        let session = &ready.session;
+        if !session.facts().in_recovery {
+            return Ok(Self::Server);
+        }
+        let told = options.primary.as_ref();
+        match Primary::find(session, &options.connection, told).await {
+            Ok(primary) => Ok(Self::Primary(primary)),
+            Err(error) if told.is_some() => {
+                Err(error.while_doing("could not use the primary that --primary names"))
+            }
+            Err(error) => Ok(Self::Nobody(error.to_string())),
+        }
+    }
+
+    /// What may hold a backup up that is otherwise done.
+    pub(super) fn doubt(&self) -> Option<String> {
+        let Self::Nobody(why) = self else {
+            return None;
+        };
+        Some(format!(
+            "the backup will wait at its end until the primary has finished a WAL segment, because the primary cannot be asked to do so: {why}; --primary says how to reach it"
+        ))
+    }
+
+    /// Has the segment finished in which the backup ends.
+    ///
+    /// Recovery to the end of the backup stops at the first record behind it, and fails when there is none. A primary
+    /// writes one when its backup stops; behind the stop of a standby's backup the primary has to write one.
+    pub(super) async fn finish(
+        &self,
+        session: &Session,
+        end: End,
+        timeout: Duration,
+    ) -> Result<LastSegment> {
+        let size = end.size;
+        let last = WalSegment::containing_end(end.timeline, end.stop, size);
+        let beyond = WalSegment::containing(end.timeline, end.stop, size);
+        let complete = session.wal_end().await?;
+        let why = match self {
+            Self::Server => return Ok(LastSegment::there(last, size)),
+            _ if beyond.end_lsn(size) <= complete => return Ok(LastSegment::there(beyond, size)),
+            Self::Nobody(why) => why.clone(),
+            Self::Primary(primary) => match primary.finish(beyond, size).await {
+                Err(error) => error.to_string(),
+                Ok(()) => return Ok(LastSegment::asked(beyond, size, primary)),
+            },
+        };
+        let name = last.file_name(size);
+        if last.end_lsn(size) <= complete {
+            tracing::warn!(
+                "the backup ends where WAL segment {name} ends: until the next one is archived, restore it with --target-type default, because recovery does not stop where the archive ends; the backup cannot have it finished, {why}"
+            );
+            return Ok(LastSegment::there(last, size));
+        }
+        tracing::warn!(
+            "waiting up to {} s for WAL segment {name}, in which the backup ends and which only the primary can finish: run SELECT pg_switch_wal() on the primary; the backup cannot ask it, {why}",
+            timeout.as_secs()
+        );
+        Ok(LastSegment {
+            segment: last,
+            waits_for: format!("WAL segment {name}, which the primary must finish"),
+        })
+    }
+}
+
+/// Where a backup has stopped.
+#[derive(Clone, Copy)]
+pub(super) struct End {
+    pub(super) timeline: TimelineId,
+    pub(super) stop: Lsn,
+    pub(super) size: WalSegmentSize,
+}
+
+/// The last WAL segment that goes with a backup.
+pub(super) struct LastSegment {
+    pub(super) segment: WalSegment,
+    /// What is waited for, for people.
+    pub(super) waits_for: String,
+}
+
+impl LastSegment {
+    fn there(segment: WalSegment, size: WalSegmentSize) -> Self {
+        Self {
+            segment,
+            waits_for: format!("WAL segment {}", segment.file_name(size)),
+        }
+    }
+
+    fn asked(segment: WalSegment, size: WalSegmentSize, primary: &Primary) -> Self {
+        let name = segment.file_name(size);
+        tracing::info!(
+            "the primary at {primary} was asked to finish WAL segment {name}, in which the backup ends"
+        );
+        Self {
+            segment,
+            waits_for: format!(
+                "WAL segment {name}, which the primary at {primary} was asked to finish"
+            ),
+        }
+    }
+}
