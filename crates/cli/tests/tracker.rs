@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, TrackedServer, require_same_dump};
 use serde_json::Value;
-use support::process::{document, spawn};
+use support::process::{document, signal, spawn};
 use support::standby::{restartpoint, switch_wal_all_the_time};
 use support::{PATIENCE, Stage, Store, number, text};
 
@@ -558,6 +558,40 @@ fn what_is_dropped_while_it_is_audited_is_no_finding() {
     let restored = stage.start_restored(&target);
     let left = format!("SELECT to_regclass('{table}') IS NULL");
     assert_eq!(restored.sql("postgres", &left).unwrap(), "t");
+}
+
+/// More pages are written while they are audited than are kept to be judged.
+#[test]
+fn an_audit_under_load_passes_however_much_is_written_meanwhile() {
+    let server = TrackedServer::copy(Major::V15).unwrap();
+    let stage = tracked_stage(&server, true);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    let tables = ["one", "two"];
+    for table in tables {
+        sql(&format!(
+            "CREATE TABLE {table} WITH (autovacuum_enabled = off) AS TABLE quiet"
+        ));
+        sql(&format!("VACUUM (FREEZE) {table}"));
+    }
+    sql("CHECKPOINT");
+    let files = tables.map(|table| sql(&format!("SELECT pg_relation_filepath('{table}')")));
+    stage.backup(&["--type", "full"]);
+
+    let pgdata = stage.pgdata();
+    let mut arguments = vec!["--output", "json", "backup", "--pgdata", &pgdata];
+    arguments.extend(["--audit", "100%", "--require-tracker"]);
+    arguments.extend(["--max-rate", "8M", "--jobs", "1"]);
+    let mut child = spawn(&stage, &arguments);
+    let first = wait_until_open(&mut child, &files, None);
+    // The other table changes before it is read.
+    signal(&child, "-STOP");
+    sql(&format!("UPDATE {} SET g = g", tables[1 - first]));
+    sql("CHECKPOINT");
+    signal(&child, "-CONT");
+    let report = document(child);
+    assert_eq!(text(&report, "/change_source/used"), "tracker");
+    assert!(number(&report, "/audit/pages") > 10_000, "{report}");
+    stage.backup(&["--require-tracker", "--audit", "100%"]);
 }
 
 /// Waits until the process has one of the files open, but `but`, and says which.

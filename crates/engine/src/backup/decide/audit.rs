@@ -19,14 +19,17 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{ChangeSource, Manifest};
 use pgstrata_pgdata::Lsn;
 use pgstrata_pgdata::page::PageHeader;
+use pgstrata_pgdata::relation::BLOCK_SIZE;
 use pgstrata_store::catalog::{WRITTEN_BY, last_distrusted};
 use pgstrata_store::cluster::ClusterRepository;
-use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
 use super::backup_type::SourceChoice;
 use super::harmless::{Examiner, HarmlessPages, excuses};
 use super::prepare::Ready;
-use crate::backup::copy::suspects::{Audited, MOST_SUSPECTS, Suspect};
+use crate::backup::copy::job::block_bytes;
+use crate::backup::copy::read::read_at;
+use crate::backup::copy::suspects::{Audited, Others, PAGES_KEPT, Suspect};
 use crate::frames::Chain;
 
 /// What an audit that passed looked at.
@@ -55,30 +58,83 @@ pub(crate) struct Audit<'a> {
 impl Audit<'_> {
     /// Passes, or fails the backup and voids the trust in its change source.
     pub(crate) async fn judge(&self, seen: Audited) -> Result<AuditReport> {
-        let unexplained = self.without_later_changes(seen.suspects).await?;
-        let (missed, harmless) = self.without_harmless(unexplained).await?;
+        let (mut missed, mut harmless) = self.examine(seen.suspects).await?;
+        let mut count = to_u64(missed.len());
+        let others = self.not_written_since(seen.others).await?;
+        for some in &others {
+            let (more, excused) = self.examine(self.read_again(some)?).await?;
+            harmless.add(excused);
+            count += to_u64(more.len());
+            if missed.is_empty() {
+                missed = more;
+            }
+        }
         let report = AuditReport {
             pages: seen.pages,
             harmless,
             seed: self.sample.seed(),
         };
         let Some(first) = missed.first() else {
-            if seen.more_suspects == 0 {
-                return Ok(report);
-            }
-            // A thousand pages written within one backup, and more: that is no finding.
-            return Err(Error::new(
-                Kind::Busy,
-                format!(
-                    "could not audit the backup: {} audited pages changed while it ran",
-                    seen.more_suspects + to_u64(MOST_SUSPECTS)
-                ),
-            )
-            .hint("audit a smaller share"));
+            return Ok(report);
         };
-        let count = to_u64(missed.len());
         self.record(first, count, report.pages).await?;
         Err(self.failure(first, count, &report))
+    }
+
+    /// The suspects that nothing explains, and what the others had.
+    async fn examine(&self, suspects: Vec<Suspect>) -> Result<(Vec<Suspect>, HarmlessPages)> {
+        let unexplained = self.without_later_changes(suspects).await?;
+        self.without_harmless(unexplained).await
+    }
+
+    /// Of suspects without pages those that the tracker does not name now, as many at once as there is room for their
+    /// pages. With other sources the page tells, when it is read again.
+    async fn not_written_since(&self, others: Vec<Others>) -> Result<Vec<Others>> {
+        let now = match (self.source.record.used, self.token(), &self.ready.tracker) {
+            (ChangeSource::Tracker, Some(token), Ok(tracker)) if !others.is_empty() => {
+                Some(tracker.changes(token).await?)
+            }
+            _ => None,
+        };
+        let mut left = Vec::new();
+        for Others { path, fork, blocks } in others {
+            let is_named = |block| match &now {
+                Some(now) => now.may_have_changed(&path, fork, block),
+                None => false,
+            };
+            let unnamed = blocks.into_iter().filter(|&block| !is_named(block));
+            let unnamed: Vec<u32> = unnamed.collect();
+            left.extend(unnamed.chunks(PAGES_KEPT).map(|blocks| Others {
+                path: path.clone(),
+                fork,
+                blocks: blocks.to_vec(),
+            }));
+        }
+        Ok(left)
+    }
+
+    /// Reads suspects once more. What is written after that, the tracker names; what was dropped is no suspect.
+    fn read_again(&self, others: &Others) -> Result<Vec<Suspect>> {
+        let path = self.ready.data_directory.join(&others.path);
+        let about = || format!("could not read \"{}\"", path.display());
+        let file = match fs::File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            opened => opened.context(about)?,
+        };
+        let mut suspects = Vec::new();
+        for &block in &others.blocks {
+            let mut page = vec![0; BLOCK_SIZE];
+            let offset = u64::from(block) * block_bytes();
+            if read_at(&file, &mut page, offset).context(about)? == BLOCK_SIZE {
+                suspects.push(Suspect {
+                    path: others.path.clone(),
+                    fork: others.fork,
+                    block,
+                    page,
+                });
+            }
+        }
+        Ok(suspects)
     }
 
     /// Drops what was written after the changes were asked for.
@@ -109,7 +165,7 @@ impl Audit<'_> {
     /// before it removes it; a new one of that name is named as a whole.
     fn is_gone(&self, suspect: &Suspect) -> bool {
         let path = self.ready.data_directory.join(&suspect.path);
-        let after = (u64::from(suspect.block) + 1) * crate::backup::copy::job::block_bytes();
+        let after = (u64::from(suspect.block) + 1) * block_bytes();
         match fs::metadata(path) {
             Ok(file) => file.len() < after,
             Err(error) => error.kind() == ErrorKind::NotFound,

@@ -35,6 +35,14 @@ pub struct HarmlessPages {
 }
 
 impl HarmlessPages {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.hint_bits += more.hint_bits;
+        self.logged_hint_bits += more.logged_hint_bits;
+        self.all_visible += more.all_visible;
+        self.last_used_pages += more.last_used_pages;
+        self.empty_pages += more.empty_pages;
+    }
+
     /// Of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
@@ -82,6 +90,10 @@ impl Examiner {
                 Some(entries) => self.chain.page(entries, suspect.block)?,
                 None => Vec::new(),
             };
+            // One that was read again may be as it was.
+            if before == suspect.page {
+                continue;
+            }
             match self.excuse(&before, &suspect)? {
                 Some(found) => harmless.count(found),
                 None => left.push(suspect),
