@@ -367,9 +367,8 @@ fn a_backup_on_a_later_timeline_stores_its_history() {
 }
 
 /// The archiver worked when the backup began to rely on it.
-#[test]
-fn a_backup_outlives_an_archiver_that_breaks_under_it() {
-    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+fn a_backup_outlives_an_archiver_that_breaks_under_it(major: Major, store: Store) {
+    let stage = Stage::archiving(Cluster::builder(major), store);
     stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
     stage.archive_all();
     let child = stage.begin_backup(&["--wal", "archive", "--output", "json"]);
@@ -385,6 +384,16 @@ fn a_backup_outlives_an_archiver_that_breaks_under_it() {
     let until = ["--target-type", "immediate", "--target-action", "promote"];
     let restored = stage.start_restored(&stage.restore("restored", &until));
     require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+}
+
+#[test]
+fn a_backup_outlives_an_archiver_that_breaks_under_it_on_15() {
+    a_backup_outlives_an_archiver_that_breaks_under_it(Major::V15, Store::Directory);
+}
+
+#[test]
+fn a_backup_outlives_an_archiver_that_breaks_under_it_on_18_to_s3() {
+    a_backup_outlives_an_archiver_that_breaks_under_it(Major::V18, Store::S3);
 }
 
 /// Many pages that a checkpoint would have to write, which then takes nearly an hour.
