@@ -30,6 +30,7 @@ pub mod lineage;
 pub mod manifest;
 pub mod merge;
 mod object;
+pub mod outside;
 pub mod overlay;
 pub mod pack;
 mod record;

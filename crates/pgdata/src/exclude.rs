@@ -69,6 +69,10 @@ const ROOT_FILES: [&[u8]; 14] = [
     b"tablespace_map",
 ];
 
+/// Under this name a layer lists configuration from outside of the data directory; a directory of that name in it is what
+/// an interrupted restore left.
+const OUTSIDE: &[u8] = b"pgstrata.config";
+
 /// Prefix of temporary files and their directories.
 const TEMPORARY_PREFIX: &[u8] = b"pgsql_tmp";
 
@@ -112,8 +116,8 @@ pub fn decide(path: impl AsRef<[u8]>, entry: EntryType, major: Major) -> Decisio
 
 fn is_left_out(parts: &[&[u8]], major: Major) -> bool {
     match parts {
-        [name] => ROOT_FILES.contains(name),
-        [root, ..] if EMPTY_DIRECTORIES.contains(root) => true,
+        [name] => ROOT_FILES.contains(name) || *name == OUTSIDE,
+        [root, ..] if EMPTY_DIRECTORIES.contains(root) || *root == OUTSIDE => true,
         [b"global", name] => name.starts_with(RELATION_CACHE_PREFIX),
         [b"base", below @ ..] => is_left_out_of_tablespace(below),
         [b"pg_tblspc", _oid, version, below @ ..] => {

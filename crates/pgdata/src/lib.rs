@@ -7,6 +7,7 @@
 pub mod backup_manifest;
 mod bytes;
 pub mod checksum;
+pub mod conf;
 pub mod control;
 mod error;
 pub mod exclude;

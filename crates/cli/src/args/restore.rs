@@ -59,6 +59,13 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) wal_dir: Option<PathBuf>,
 
+    /// Put the configuration that lay outside of the data directory into this directory [default: the target directory]
+    ///
+    /// The directory must be absent or empty. Without the option postgresql.conf, pg_hba.conf and pg_ident.conf go into
+    /// the target directory, and settings in them that name files of the source are commented out.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) config_dir: Option<PathBuf>,
+
     /// Change a stopped cluster in place: write only what differs, remove what does not belong there
     ///
     /// The target directory must hold a cluster of the same system identifier. The command reads its pages and compares

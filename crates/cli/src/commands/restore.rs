@@ -65,6 +65,7 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
         directory: absolute(&args.target_dir)?,
         tablespaces: args.tablespace_map.iter().map(map).collect::<Result<_>>()?,
         wal_directory: args.wal_dir.as_deref().map(absolute).transpose()?,
+        config_directory: args.config_dir.as_deref().map(absolute).transpose()?,
         restore_command: restore_command(context)?,
         jobs: context.config.jobs()?,
         method: match args.delta {

@@ -20,6 +20,7 @@ use crate::health::{Alarm, AlarmKind, Severity};
 use crate::info::{self, InfoOptions};
 use crate::server::apart::require_apart;
 use crate::server::control::{check_record, check_same_cluster, control_of};
+use crate::server::outside::outside;
 use crate::server::scan::files_of;
 use crate::server::{ConnectionOptions, Session, Tracker};
 
@@ -390,8 +391,9 @@ async fn check_directory(
 async fn read_directory(session: &Session, directory: &Path) -> Result<(ControlFile, Vec<String>)> {
     let control = control_of(directory).await?.control;
     check_same_cluster(directory, &control, session.facts())?;
-    let found = files_of(directory, control.major).await?;
-    Ok((control, found.warnings))
+    let mut warnings = files_of(directory, control.major).await?.warnings;
+    warnings.extend(outside(session, directory).await?.warnings);
+    Ok((control, warnings))
 }
 
 async fn check_layers(

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use pgstrata_layer::lineage::FILE_NAME;
+use pgstrata_layer::outside;
 use pgstrata_layer::overlay::Overlay;
 use pgstrata_layer::restoring::RestoreRecord;
 use pgstrata_pgdata::backup_manifest::WalRange;
@@ -32,8 +33,9 @@ use rustix::fs::{AtFlags, Mode, OFlags, chownat};
 use serde::Serialize;
 
 use super::copy::compare::Comparison;
-use super::copy::write::{ManifestSink, Writer};
+use super::copy::write::{AUTO_CONF, ManifestSink, Writer};
 use super::decide::plan::{PlanInner, RestorePlan, inspect, prefixes};
+use super::finish::config::{Configuration, Entry};
 use super::finish::durable;
 use super::finish::lineage;
 use super::place::beneath;
@@ -47,8 +49,6 @@ use crate::server::control::CONTROL_PATH;
 
 /// Name under which `pg_control` is written before it is renamed.
 const CONTROL_TEMPORARY: &str = "global/pg_control.pgstrata";
-
-const AUTO_CONF: &str = "postgresql.auto.conf";
 
 /// What a restore has done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -216,7 +216,7 @@ impl Restore {
         };
         layout.check_space(&self.plan.space)?;
         self.write_cluster(&claimed, &layout, &condition)?;
-        if !layout.data.join("postgresql.conf").exists() {
+        if layout.config.is_none() && !layout.data.join("postgresql.conf").exists() {
             self.done.notes.push(
                 "the layer holds no postgresql.conf: the configuration of its server lies elsewhere".to_owned(),
             );
@@ -263,7 +263,11 @@ impl Restore {
         if let Some(wal) = &layout.wal {
             self.link(claimed, &writer, "pg_wal", wal)?;
         }
-        self.write_files(&writer, condition)?;
+        let outside = self.write_files(&writer, condition)?;
+        let config = layout.config_root();
+        let settled = Configuration::new(&claimed.roots, &writer, config, &outside).settle()?;
+        self.done.notes.extend(settled);
+        writer.list_settled()?;
         for directory in ["pg_wal"]
             .iter()
             .chain(empty_wal_directories(self.plan.major))
@@ -274,7 +278,9 @@ impl Restore {
         self.write_label_and_map(claimed, &writer, layout)?;
         self.write_settings(claimed, &writer)?;
         let mode = if writer.group_access() { 0o750 } else { 0o700 };
-        for root in &claimed.roots {
+        // A directory for configuration keeps what its owner gave it.
+        let of_the_cluster = claimed.roots.len() - usize::from(config > 0);
+        for root in &claimed.roots[..of_the_cluster] {
             let about = || {
                 format!(
                     "could not set the permissions of \"{}\"",
@@ -294,8 +300,8 @@ impl Restore {
         })
     }
 
-    /// All files of the index.
-    fn write_files(&mut self, writer: &Writer<'_>, condition: &Condition) -> Result<()> {
+    /// All files of the index; returns those that are configuration from outside of the data directory.
+    fn write_files(&mut self, writer: &Writer<'_>, condition: &Condition) -> Result<Vec<Entry>> {
         let chain = &self.chain;
         let frames = AtomicU64::new(0);
         let reader = FrameReader {
@@ -312,11 +318,18 @@ impl Restore {
                 &self.progress,
             )
         });
-        let mut files = 0;
+        let (mut files, mut outside) = (0, Vec::new());
         writer.write_frames(&reader, |wanted| {
             for planned in Overlay::new(chain.entries()) {
                 let (file, entries) = planned?;
                 files += 1;
+                if outside::parse(&file.path).is_some() {
+                    outside.push(Entry {
+                        path: file.path.clone(),
+                        kind: file.kind,
+                        mode: file.mode,
+                    });
+                }
                 match &mut comparison {
                     None => writer.begin(file, |frame| wanted.push(frame))?,
                     Some(comparison) => {
@@ -330,7 +343,7 @@ impl Restore {
         self.done.files = files;
         self.done.frames = frames.into_inner();
         self.done.read_bytes = comparison.map_or(0, |comparison| comparison.read_bytes());
-        Ok(())
+        Ok(outside)
     }
 
     /// The WAL that makes the layer consistent. Recovery could fetch it itself; with it in place the directory passes

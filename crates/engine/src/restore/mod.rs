@@ -48,6 +48,8 @@ pub struct RestoreOptions {
     pub tablespaces: Vec<TablespaceMapping>,
     /// A directory for WAL outside of the data directory.
     pub wal_directory: Option<PathBuf>,
+    /// A directory for the configuration that lay outside of the data directory; `None`: the data directory.
+    pub config_directory: Option<PathBuf>,
     /// The program and arguments that fetch a WAL file, up to and including `archive-get`.
     pub restore_command: Vec<String>,
     /// Threads that fetch, decode and write.

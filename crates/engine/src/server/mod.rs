@@ -11,6 +11,7 @@ pub mod control;
 pub mod facts;
 pub mod lineage;
 mod parameters;
+pub(crate) mod outside;
 pub mod primary;
 pub mod scan;
 pub mod session;

@@ -25,6 +25,7 @@ use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
 use super::control::CONTROL_PATH;
+use super::outside::Outside;
 
 /// One file or directory as the scan saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +69,21 @@ pub struct Scan {
     pub warnings: Vec<String>,
     /// Sum of all sizes.
     pub size_bytes: u64,
+}
+
+impl Scan {
+    /// Adds files that lie elsewhere and belong to the cluster.
+    pub(crate) fn add_outside(&mut self, outside: Outside) {
+        self.size_bytes += outside
+            .files
+            .iter()
+            .map(|file| file.size_bytes)
+            .sum::<u64>();
+        self.files.extend(outside.files);
+        self.files
+            .sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
+        self.warnings.extend(outside.warnings);
+    }
 }
 
 /// Lists the cluster below `data_directory`.

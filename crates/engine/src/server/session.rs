@@ -22,6 +22,7 @@ use super::conninfo::{ConnectionOptions, describe};
 use super::facts::ServerFacts;
 use super::target::{Target, is_of_tls, is_without_tls};
 use super::tls::Connector;
+use super::outside::ConfigFiles;
 
 /// Name of the session that holds the backup, in `pg_stat_activity`.
 pub const APPLICATION_NAME: &str = "pgstrata backup";
@@ -402,6 +403,20 @@ impl Session {
         let act = "could not ask which server the standby follows";
         let query = "SELECT (SELECT setting FROM pg_settings WHERE name = 'primary_conninfo')";
         get(&self.ask(act, query, &[]).await?, 0, act)
+    }
+
+    /// Where the server's configuration files are.
+    pub(super) async fn config_files(&self) -> Result<ConfigFiles> {
+        let act = "could not ask where the configuration files are";
+        let query = "SELECT (SELECT setting FROM pg_settings WHERE name = 'config_file'),
+            (SELECT setting FROM pg_settings WHERE name = 'hba_file'),
+            (SELECT setting FROM pg_settings WHERE name = 'ident_file')";
+        let row = self.ask(act, query, &[]).await?;
+        Ok(ConfigFiles {
+            config_file: get(&row, 0, act)?,
+            hba_file: get(&row, 1, act)?,
+            ident_file: get(&row, 2, act)?,
+        })
     }
 
     /// Replication slots with a name of ours.

@@ -177,6 +177,7 @@ pub(crate) fn options(directory: &Path) -> RestoreOptions {
         directory: directory.to_owned(),
         tablespaces: Vec::new(),
         wal_directory: None,
+        config_directory: None,
         restore_command: vec!["/usr/bin/pgstrata".to_owned(), "archive-get".to_owned()],
         jobs: 3,
         method: Method::default(),

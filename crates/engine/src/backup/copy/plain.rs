@@ -17,12 +17,14 @@ use pgstrata_layer::changeset::ReadPlan;
 use pgstrata_layer::digest::ContentHasher;
 use pgstrata_layer::entry::{BlockRun, FrameRef};
 use pgstrata_layer::frame;
+use pgstrata_layer::outside::is_outside;
 use pgstrata_pgdata::relation::{BLOCK_SIZE, PathKind};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use rustix::fs::SeekFrom;
 
 use super::job::{Job, OpenFile, Outcome, block_bytes, open};
 use super::read::{Worker, read_at};
+use crate::server::outside::source_of;
 use crate::server::scan::identity;
 
 /// Bytes of a plain file in one frame.
@@ -65,6 +67,7 @@ impl Nature {
             Self::Replayed
         } else if ["PG_VERSION", "pg_logical/replorigin_checkpoint"].contains(&path)
             || path.ends_with(".conf")
+            || is_outside(path)
             || !below.is_empty() && NEEDED.contains(&first)
         {
             Self::Needed
@@ -215,7 +218,7 @@ impl Worker<'_> {
     /// Opens the version that is there now. What was replaced in two steps, rather than by a
     /// rename over the old one, is missing in between.
     fn open_plain(&self, job: &Job, nature: Nature) -> Result<Option<OpenFile>> {
-        let path = self.context.data_directory.join(&job.file.path);
+        let path = source_of(self.context.data_directory, &job.file.path);
         let found = open(&path, &job.file)?;
         // Without its directory it was dropped.
         let directory_is_there = || path.parent().is_some_and(Path::exists);

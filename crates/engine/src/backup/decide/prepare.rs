@@ -15,6 +15,7 @@ use super::backup_type::Standpoint;
 use crate::backup::options::BackupOptions;
 use crate::server::apart::require_apart;
 use crate::server::control::{check_record, check_same_cluster, control_of};
+use crate::server::outside::outside;
 use crate::server::scan::{Scan, files_of, tablespaces};
 use crate::server::{NoTracker, Session, Tracker};
 
@@ -52,9 +53,11 @@ impl Ready {
         }
     }
 
-    /// The files of the cluster as they are now.
+    /// The files of the cluster as they are now, with its configuration outside of the data directory.
     pub(crate) async fn scan(&self) -> Result<Scan> {
-        files_of(&self.data_directory, self.control.major).await
+        let mut scan = files_of(&self.data_directory, self.control.major).await?;
+        scan.add_outside(outside(&self.session, &self.data_directory).await?);
+        Ok(scan)
     }
 
     /// What to say about tablespaces that are there and were not among those `listed`: their

@@ -3,6 +3,7 @@
 //! A file is created with its final size, so that what is never written is a hole. Workers write at positions, in
 //! whatever order frames come; when the last page of a file is there, its checksum is put together from the pieces.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,9 +11,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, EntryKind};
+use pgstrata_layer::outside::is_outside;
 use pgstrata_layer::overlay::{FilePlan, Take};
 use pgstrata_pgdata::backup_manifest::{ManifestFile, WalRange};
 use pgstrata_pgdata::{BackupManifestWriter, FileChecksum, Major};
@@ -24,6 +26,9 @@ use super::region::Region;
 use crate::frames::{FrameReader, WantedFrame, WantedFrames, bytes_of, pages_of};
 use crate::restore::place::beneath;
 use crate::restore::place::claim::{Claimed, Root};
+
+/// The file in which the server keeps what ALTER SYSTEM sets.
+pub(crate) const AUTO_CONF: &str = "postgresql.auto.conf";
 
 /// A file from this size on is worth a system call to ask that its pages go to disk now rather than at the end.
 const WRITEBACK_BYTES: u64 = 1 << 20;
@@ -47,6 +52,20 @@ pub(crate) struct FileTask {
     listed: bool,
     /// Offset and checksum of what has been written.
     pieces: Mutex<Vec<(u64, FileChecksum)>>,
+}
+
+/// A file or directory of the restore: which of its directories holds it, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Below {
+    pub(crate) root: usize,
+    pub(crate) path: String,
+}
+
+/// What is known of a configuration file before it is as it will be.
+#[derive(Clone, Copy, Debug)]
+struct Unsettled {
+    modified: i64,
+    mode: u32,
 }
 
 /// What goes to one file from one frame.
@@ -98,6 +117,8 @@ pub(crate) struct Writer<'a> {
     prefixes: Vec<(String, usize)>,
     owner: Option<(Uid, Gid)>,
     listing: Mutex<ManifestSink>,
+    /// Configuration files of the data directory, which may be changed when all are there and are listed then.
+    unsettled: Mutex<BTreeMap<String, Unsettled>>,
     /// Bytes written to files of the cluster.
     written: AtomicU64,
     progress: &'a Progress,
@@ -117,6 +138,7 @@ impl<'a> Writer<'a> {
             roots,
             prefixes,
             listing: Mutex::new(listing),
+            unsettled: Mutex::default(),
             written: AtomicU64::new(0),
             progress,
             group_access: AtomicBool::new(false),
@@ -165,6 +187,15 @@ impl<'a> Writer<'a> {
         mut push: impl FnMut(WantedFrame<Part>) -> Result<()>,
     ) -> Result<()> {
         let (root, _) = self.locate_file(&plan.path)?;
+        let listed = is_listed(&plan.path);
+        let is_unsettled = listed && is_configuration(&plan);
+        if is_unsettled {
+            let known = Unsettled {
+                modified: plan.modified,
+                mode: plan.mode,
+            };
+            self.unsettled().insert(plan.path.clone(), known);
+        }
         let takes = plan.pieces.iter().flat_map(|piece| &piece.take);
         let left = takes.map(|take| bytes_of(take, plan.size_bytes)).sum();
         kept.reserve(plan.pieces.len());
@@ -173,7 +204,7 @@ impl<'a> Writer<'a> {
             size_bytes: plan.size_bytes,
             modified: plan.modified,
             left: AtomicU64::new(left),
-            listed: is_listed(&plan.path),
+            listed: listed && !is_unsettled,
             pieces: Mutex::new(kept),
             path: plan.path,
         });
@@ -281,9 +312,13 @@ impl<'a> Writer<'a> {
         if path == "global" && mode & 0o050 == 0o050 {
             self.group_access.store(true, Ordering::Relaxed);
         }
-        let Some((root, below)) = self.locate(path) else {
-            return Ok(());
-        };
+        match self.locate(path) {
+            Some((root, below)) => self.make_directory(root, below, mode),
+            None => Ok(()),
+        }
+    }
+
+    fn make_directory(&self, root: usize, below: &str, mode: u32) -> Result<()> {
         let about = || {
             format!(
                 "could not create the directory \"{}\"",
@@ -353,6 +388,88 @@ impl<'a> Writer<'a> {
                 jiff::Timestamp::now().as_second(),
                 FileChecksum::of(contents),
             )?;
+        }
+        Ok(())
+    }
+
+    fn unsettled(&self) -> MutexGuard<'_, BTreeMap<String, Unsettled>> {
+        self.unsettled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a configuration file anew, whatever is there. It gets the permissions of the source, when they are known.
+    pub(crate) fn write_over(
+        &self,
+        place: &Below,
+        contents: &[u8],
+        mode: Option<u32>,
+    ) -> Result<()> {
+        let Below { root, path } = place;
+        let known = self.unsettled().get(path).copied().filter(|_| *root == 0);
+        let ours = if self.group_access() { 0o640 } else { 0o600 };
+        let mode = mode.or(known.map(|known| known.mode)).unwrap_or(ours);
+        let about = || {
+            format!(
+                "could not write \"{}\"",
+                self.full_path(*root, path).display()
+            )
+        };
+        if let Some((above, _)) = path.rsplit_once('/') {
+            let above = Below {
+                root: *root,
+                path: above.to_owned(),
+            };
+            self.make_directories(&above, 0)?;
+        }
+        match beneath::remove_file(&self.roots[*root].dir, Path::new(path)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).context(about);
+            }
+            _ => {}
+        }
+        let mut file = self.create_file(*root, path, mode, 0)?;
+        file.write_all(contents).context(about)?;
+        if *root == 0 && is_listed(path) {
+            let modified = known.map_or_else(
+                || jiff::Timestamp::now().as_second(),
+                |known| known.modified,
+            );
+            let known = Unsettled { modified, mode };
+            self.unsettled().insert(path.clone(), known);
+        }
+        Ok(())
+    }
+
+    /// Makes a directory and those above it, as far as they are not there.
+    pub(crate) fn make_directories(&self, place: &Below, mode: u32) -> Result<()> {
+        let ends = place.path.match_indices('/').map(|(end, _)| end);
+        for end in ends.chain([place.path.len()]) {
+            let below = &place.path[..end];
+            let mode = if end == place.path.len() { mode } else { 0 };
+            let there = beneath::exists(&self.roots[place.root].dir, Path::new(below));
+            let about = || {
+                format!(
+                    "could not look at \"{}\"",
+                    self.full_path(place.root, below).display()
+                )
+            };
+            if !there.context(about)? {
+                self.make_directory(place.root, below, mode & 0o777 | 0o700)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the configuration files as they are now.
+    pub(crate) fn list_settled(&self) -> Result<()> {
+        let unsettled = std::mem::take(&mut *self.unsettled());
+        for (path, known) in unsettled {
+            let (root, below) = self.locate_file(&path)?;
+            let read = beneath::read(&self.roots[root].dir, Path::new(below));
+            let contents = read.context(|| format!("could not read \"{path}\""))?;
+            let contents = contents.unwrap_or_default();
+            self.list(&path, known.modified, FileChecksum::of(&contents))?;
         }
         Ok(())
     }
@@ -500,9 +617,16 @@ impl<'a> Writer<'a> {
 }
 
 /// Whether `backup_manifest` lists a file of the index. `postgresql.auto.conf` is rewritten and listed then;
-/// `pg_wal` is described by its WAL range.
+/// `pg_wal` is described by its WAL range; configuration from outside does not stay.
 fn is_listed(path: &str) -> bool {
-    path != "postgresql.auto.conf" && !path.starts_with("pg_wal/")
+    path != AUTO_CONF && !path.starts_with("pg_wal/") && !is_outside(path)
+}
+
+/// Whether a file of the data directory may be part of the server's configuration.
+fn is_configuration(plan: &FilePlan) -> bool {
+    /// Others are something else, and too large to read at once.
+    const LARGEST_BYTES: u64 = 16 << 20;
+    plan.path.ends_with(".conf") && plan.size_bytes <= LARGEST_BYTES
 }
 
 /// Whom the files shall belong to, when we are root: PostgreSQL does not start from files of another user.

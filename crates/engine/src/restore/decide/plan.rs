@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind};
 use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::outside;
 use pgstrata_layer::overlay::{FilePlan, Overlay};
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
@@ -154,6 +155,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     let layout = Layout::new(
         &options.directory,
         options.wal_directory.as_deref(),
+        options.config_directory.as_deref(),
         &layer.manifest.tablespaces,
         &options.tablespaces,
     )?;
@@ -170,11 +172,16 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     let archive_mode = archive_mode(&options, &condition, &layout, &links)?;
     selection.notes.extend(archive_note(archive_mode));
     let survey = survey_of(Chain::new(cluster, chain.clone()), &layout).await?;
+    selection.notes.extend(survey.outside_note(&layout)?);
     let own = own_wal(&layer, &selection, &archive);
     let seen = match condition {
         Condition::Existing => Seen::of(&layout.data, options.vouched)?,
         _ => Seen::default(),
     };
+    let wal_root = layout
+        .wal
+        .as_ref()
+        .map_or(0, |_| layout.tablespaces.len() + 1);
     let inner = PlanInner {
         cluster: cluster.clone(),
         layout,
@@ -185,7 +192,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         archive_mode,
         links,
         seen,
-        space: survey.space(segment_size, &layer, &inventory.taken),
+        space: survey.space(segment_size, &layer, &inventory, wal_root),
         chain,
     };
     let mut plan = describe(inner, &selection, &survey, &condition);
@@ -499,6 +506,8 @@ struct Survey {
     layers: Vec<LayerFetch>,
     /// Bytes by directory.
     roots: Vec<u64>,
+    /// Configuration files from outside of the data directory.
+    outside: u64,
 }
 
 /// As [`survey`], on a thread of its own.
@@ -520,6 +529,8 @@ fn survey(chain: &Chain, prefixes: &[(String, usize)], roots: usize) -> Result<S
         let (file, _) = planned?;
         check_place(&file)?;
         survey.files += 1;
+        let is_outside = outside::parse(&file.path).is_some();
+        survey.outside += u64::from(is_outside && file.kind != EntryKind::Directory);
         survey.cluster_bytes += file.size_bytes;
         let zeros: u64 = file.zero_runs.iter().map(|run| u64::from(run.count)).sum();
         let written = file
@@ -577,28 +588,39 @@ fn check_place(file: &FilePlan) -> Result<()> {
 }
 
 impl Survey {
+    /// Where configuration from outside of the source's data directory goes.
+    fn outside_note(&self, layout: &Layout) -> Result<Option<String>> {
+        let directory = layout.config.as_ref().unwrap_or(&layout.data);
+        match self.outside {
+            0 if layout.config.is_some() => Err(Error::new(
+                Kind::Usage,
+                "the layer has no configuration from outside of the data directory to put elsewhere",
+            )
+            .hint("leave out --config-dir")),
+            0 => Ok(None),
+            count => Ok(Some(format!(
+                "{count} configuration files lay outside of the source's data directory: they go to \"{}\"",
+                directory.display()
+            ))),
+        }
+    }
+
     /// Bytes needed below each directory, the layer's own WAL included.
-    fn space(&self, segment_size: WalSegmentSize, layer: &Layer, taken: &[u64]) -> Vec<u64> {
+    fn space(
+        &self,
+        segment_size: WalSegmentSize,
+        layer: &Layer,
+        inventory: &Inventory,
+        wal_root: usize,
+    ) -> Vec<u64> {
         let manifest = &layer.manifest;
         let first = manifest.start_lsn.segment(segment_size);
         let last = manifest.stop_lsn.segment(segment_size);
         let wal = (last - first.min(last) + 1).saturating_mul(segment_size.get());
         let mut space = self.roots.clone();
-        // The directory for WAL, when there is one, is the last.
-        let tablespaces = manifest
-            .tablespaces
-            .iter()
-            .filter(|t| t.location.is_some())
-            .count();
-        let roots = self.roots.len();
-        let root = if roots > tablespaces + 1 {
-            roots - 1
-        } else {
-            0
-        };
-        space[root] = space[root].saturating_add(wal);
+        space[wal_root] = space[wal_root].saturating_add(wal);
         // What is there is overwritten or removed first.
-        for (space, taken) in space.iter_mut().zip(taken) {
+        for (space, taken) in space.iter_mut().zip(&inventory.taken) {
             *space = space.saturating_sub(*taken);
         }
         space

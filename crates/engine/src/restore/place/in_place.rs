@@ -23,8 +23,8 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use super::beneath;
 use super::claim::Root;
 use super::layout::{
-    CONTROL, Condition, DirectoryState, Layout, MARKER, Marker, Seen, foreign_marker, occupied,
-    read_if_there, read_marker, state,
+    CONFIG_DIRECTORY, CONTROL, Condition, DirectoryState, Layout, MARKER, Marker, Seen,
+    foreign_marker, occupied, read_if_there, read_marker, state,
 };
 use super::links::{Links, link_target};
 use super::running::{PID_FILE, refuse_running_server};
@@ -71,6 +71,9 @@ impl Layout {
             let link = self.data.join("pg_wal");
             let link = links.is_own("pg_wal").then_some(link.as_path());
             self.check_other(wal, link, "the directory for WAL")?;
+        }
+        if let Some(config) = &self.config {
+            self.check_other(config, None, CONFIG_DIRECTORY)?;
         }
         Ok(Condition::Existing)
     }

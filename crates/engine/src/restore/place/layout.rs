@@ -27,6 +27,9 @@ pub const MARKER: &str = "pgstrata.restore-incomplete";
 
 const MARKER_FORMAT: u32 = 1;
 
+/// What the directory is for that `--config-dir` names.
+pub(crate) const CONFIG_DIRECTORY: &str = "the directory for configuration";
+
 pub(crate) const CONTROL: &str = "global/pg_control";
 
 /// What the marker says.
@@ -131,6 +134,8 @@ pub(crate) struct Layout {
     /// By OID.
     pub(crate) tablespaces: BTreeMap<u32, PathBuf>,
     pub(crate) wal: Option<PathBuf>,
+    /// For configuration that lay outside of the data directory; `None`: the data directory.
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// What a restore in place saw when it looked at the directory.
@@ -164,6 +169,7 @@ impl Layout {
     pub(crate) fn new(
         data: &Path,
         wal: Option<&Path>,
+        config: Option<&Path>,
         tablespaces: &[Tablespace],
         mappings: &[TablespaceMapping],
     ) -> Result<Self> {
@@ -171,6 +177,7 @@ impl Layout {
             data: resolve(data)?,
             tablespaces: BTreeMap::new(),
             wal: wal.map(resolve).transpose()?,
+            config: config.map(resolve).transpose()?,
         };
         let mut used = vec![false; mappings.len()];
         for tablespace in tablespaces {
@@ -205,11 +212,23 @@ impl Layout {
 
     /// All directories, the data directory first.
     pub(crate) fn directories(&self) -> Vec<&Path> {
-        let others = self.tablespaces.values().chain(&self.wal);
+        let others = self
+            .tablespaces
+            .values()
+            .chain(&self.wal)
+            .chain(&self.config);
         std::iter::once(&self.data)
             .chain(others)
             .map(PathBuf::as_path)
             .collect()
+    }
+
+    /// Where configuration from outside goes, among [`Self::directories`].
+    pub(crate) fn config_root(&self) -> usize {
+        match self.config {
+            Some(_) => self.directories().len() - 1,
+            None => 0,
+        }
     }
 
     fn check_apart(&self) -> Result<()> {
@@ -227,7 +246,7 @@ impl Layout {
                         other.display()
                     ),
                 )
-                .hint("Give every tablespace a directory of its own with --tablespace-map."));
+                .hint("Give every tablespace a directory of its own with --tablespace-map, and WAL and configuration, too."));
             }
         }
         Ok(())
@@ -271,6 +290,9 @@ impl Layout {
         }
         if let Some(wal) = &self.wal {
             self.inspect_other(wal, "the directory for WAL")?;
+        }
+        if let Some(config) = &self.config {
+            self.inspect_other(config, CONFIG_DIRECTORY)?;
         }
         Ok(condition)
     }

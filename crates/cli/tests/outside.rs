@@ -1,0 +1,314 @@
+//! Configuration outside the data directory, as Debian's packages have it: it is in the backup, and the restored server
+//! starts with it, from the data directory or from a directory of its own.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use serde_json::Value;
+use support::{PATIENCE, Stage, Store, text};
+
+const WARNINGS: i32 = 3;
+const USAGE: i32 = 2;
+const REFUSED: i32 = 13;
+
+const UNTIL: [&str; 4] = ["--target-type", "immediate", "--target-action", "promote"];
+
+/// A server whose configuration was moved out of its data directory.
+struct Moved {
+    stage: Stage,
+    server: Cluster,
+    etc: PathBuf,
+}
+
+/// Everything below belongs to the server's user.
+fn give(stage: &Stage, path: &Path) {
+    let owner = fs::metadata(stage.cluster.pgdata()).unwrap();
+    let mut all = vec![path.to_owned()];
+    while let Some(path) = all.pop() {
+        chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
+        if path.is_dir() {
+            let entries = fs::read_dir(path).unwrap();
+            all.extend(entries.map(|entry| entry.unwrap().path()));
+        }
+    }
+}
+
+/// Starts a server as `pg_createcluster` would have made it: `etc/main` has the three files and `conf.d`, and the files
+/// name others by all ways.
+fn moved(major: Major) -> Moved {
+    let stage = Stage::archiving(Cluster::builder(major), Store::Directory);
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let data = stage.cluster.pgdata();
+    let etc = stage.cluster.socket_dir().join("etc");
+    let main = etc.join("main");
+    for directory in ["main/conf.d", "main/empty.d", "common"] {
+        fs::create_dir_all(etc.join(directory)).unwrap();
+    }
+    for name in ["postgresql.conf", "pg_hba.conf", "pg_ident.conf"] {
+        fs::rename(data.join(name), main.join(name)).unwrap();
+    }
+    let mut conf = fs::read_to_string(main.join("postgresql.conf")).unwrap();
+    conf.push_str(&format!(
+        "data_directory = '{data}'\nhba_file = '{main}/pg_hba.conf'\nident_file = '{main}/pg_ident.conf'\n\
+         external_pid_file = '{etc}/main.pid'\ninclude_dir = 'conf.d'\ninclude_dir 'empty.d'\n\
+         include '{etc}/common/site.conf'\ninclude_if_exists 'gone.conf'\n",
+        data = data.display(),
+        main = main.display(),
+        etc = etc.display(),
+    ));
+    fs::write(main.join("postgresql.conf"), conf).unwrap();
+    fs::write(main.join("conf.d/memory.conf"), "work_mem = '7MB'\n").unwrap();
+    fs::write(etc.join("common/site.conf"), "include 'deeper.conf'\n").unwrap();
+    fs::write(etc.join("common/deeper.conf"), "cluster_name = 'moved'\n").unwrap();
+    fs::write(main.join("admins"), "postgres\n").unwrap();
+    let mut hba = "local all @admins trust\n".to_owned();
+    if major >= Major::V16 {
+        hba.push_str("include more_hba.conf\n");
+    }
+    fs::write(main.join("pg_hba.conf"), hba).unwrap();
+    fs::write(main.join("more_hba.conf"), "local postgres other trust\n").unwrap();
+    give(&stage, &etc);
+    let config = main.join("postgresql.conf").display().to_string();
+    let server = Cluster::adopt(major, data).conf("config_file", &config);
+    let server = server.start().unwrap();
+    server
+        .sql(
+            "postgres",
+            "CREATE ROLE other LOGIN; CREATE TABLE kept AS SELECT 1",
+        )
+        .unwrap();
+    Moved { stage, server, etc }
+}
+
+impl Moved {
+    fn backup_words(&self, more: &[&str]) -> Vec<String> {
+        let conninfo = self.server.conninfo("postgres");
+        let pgdata = self.stage.pgdata();
+        let words = ["backup", "-D", &pgdata, "-d", &conninfo];
+        words
+            .iter()
+            .chain(more)
+            .map(|&word| word.to_owned())
+            .collect()
+    }
+
+    fn backup(&self, more: &[&str]) -> Value {
+        let words = self.backup_words(more);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.stage.json(&words)
+    }
+
+    fn setting(server: &Cluster, name: &str) -> String {
+        server.sql("postgres", &format!("SHOW {name}")).unwrap()
+    }
+
+    /// What the files say holds, and nothing of it leads to the source.
+    fn require_configured(&self, restored: &Cluster, config: &Path) {
+        restored.wait_promoted(PATIENCE).unwrap();
+        let target = restored.pgdata().display().to_string();
+        let of = |name: &str| config.join(name).display().to_string();
+        for (name, value) in [
+            ("data_directory", target.as_str()),
+            ("hba_file", &of("pg_hba.conf")),
+            ("ident_file", &of("pg_ident.conf")),
+            ("config_file", &of("postgresql.conf")),
+            ("work_mem", "7MB"),
+            ("cluster_name", "moved"),
+        ] {
+            assert_eq!(Self::setting(restored, name), value, "{name}");
+        }
+        assert_eq!(restored.sql("postgres", "SELECT 1 FROM kept").unwrap(), "1");
+        let broken = "SELECT count(*) FROM pg_hba_file_rules WHERE error IS NOT NULL";
+        assert_eq!(restored.sql("postgres", broken).unwrap(), "0");
+        if restored.major() >= Major::V16 {
+            let one = restored.sql_as("other", "postgres", "SELECT current_user");
+            assert_eq!(one.unwrap(), "other");
+        }
+        let etc = self.etc.display().to_string();
+        let files =
+            "SELECT coalesce(string_agg(DISTINCT sourcefile, ' '), '') FROM pg_file_settings";
+        let files = restored.sql("postgres", files).unwrap();
+        assert!(
+            !files.split(' ').any(|file| file.starts_with(&etc)),
+            "{files}"
+        );
+        // The source went on running beside it.
+        let source = Self::setting(&self.server, "data_directory");
+        assert_eq!(source, self.stage.pgdata());
+    }
+}
+
+fn a_restored_server_starts_with_configuration_from_outside(major: Major) {
+    let moved = moved(major);
+    let stage = &moved.stage;
+    moved.backup(&["--type", "full"]);
+    fs::write(
+        moved.etc.join("main/conf.d/memory.conf"),
+        "work_mem = '7MB' # 2\n",
+    )
+    .unwrap();
+    moved.backup(&["--type", "incr"]);
+    stage.ok(&["verify", "--deep"]);
+
+    let target = stage.target("inside");
+    let directory = target.display().to_string();
+    let report = stage.json(&[&["restore", "--target-dir", &directory][..], &UNTIL].concat());
+    let notes = report["notes"].to_string();
+    for words in [
+        "(was ",
+        "data_directory, external_pid_file, hba_file, ident_file",
+        "pg_ctl -D",
+    ] {
+        assert!(notes.contains(words), "{words}: {notes}");
+    }
+    assert!(!target.join("pgstrata.config").exists());
+    let mut verify = stage.cluster.command("pg_verifybackup");
+    let verified = verify.arg("-n").arg(&target).output().unwrap();
+    let said = String::from_utf8_lossy(&verified.stderr);
+    assert!(verified.status.success(), "{said}");
+    let restored = Cluster::adopt(major, &target).start().unwrap();
+    moved.require_configured(&restored, &target);
+    let included = target.join(format!(
+        "pgstrata.included{}/main/conf.d/memory.conf",
+        moved.etc.display()
+    ));
+    assert!(fs::read_to_string(&included).unwrap().contains("# 2"));
+
+    // What is in the data directory now comes with the next backup as it is, and the one after it restores.
+    let (pgdata, conninfo) = (directory, restored.conninfo("postgres"));
+    let words = ["backup", "-D", &pgdata, "-d", &conninfo, "--type", "full"];
+    let layer = stage.json(&words);
+    let again = stage.restore("again", &[&[text(&layer, "/label")][..], &UNTIL].concat());
+    let again = Cluster::adopt(major, &again).start().unwrap();
+    moved.require_configured(&again, again.pgdata());
+}
+
+#[test]
+fn a_restored_server_starts_with_configuration_from_outside_on_15() {
+    a_restored_server_starts_with_configuration_from_outside(Major::V15);
+}
+
+#[test]
+fn a_restored_server_starts_with_configuration_from_outside_on_18() {
+    a_restored_server_starts_with_configuration_from_outside(Major::V18);
+}
+
+#[test]
+fn configuration_from_outside_goes_where_the_user_says_and_nowhere_else() {
+    let moved = moved(Major::V15);
+    let stage = &moved.stage;
+    let layer = moved.backup(&["--type", "full"]);
+    let before = contents(&moved.etc);
+    let config = stage.target("etc-of-copy");
+    let named = config.display().to_string();
+    let target = stage.restore("copy", &[&["--config-dir", &named][..], &UNTIL].concat());
+    assert!(!target.join("postgresql.conf").exists());
+    assert!(config.join("conf.d/memory.conf").exists());
+    let restored = Cluster::adopt(Major::V15, &target);
+    let file = config.join("postgresql.conf").display().to_string();
+    let restored = restored.conf("config_file", &file).start().unwrap();
+    moved.require_configured(&restored, &config);
+
+    // What is there already stays.
+    let other = stage.target("other").display().to_string();
+    let words = ["restore", "--target-dir", &other, "--config-dir", &named];
+    let (code, log) = stage.fails(&[&words[..], &UNTIL].concat());
+    assert_eq!(code, REFUSED, "{log}");
+    assert!(log.contains("the directory for configuration"), "{log}");
+
+    // In place, the files of the source's configuration are left alone.
+    restored.stop(StopMode::Fast).unwrap();
+    let delta = ["--delta", "--links-are-own"];
+    let label = text(&layer, "/label");
+    stage.restore("copy", &[&[label][..], &delta, &UNTIL].concat());
+    let restored = Cluster::adopt(Major::V15, &target).start().unwrap();
+    moved.require_configured(&restored, &target);
+    assert!(contents(&moved.etc) == before);
+
+    // A layer without such files has nothing to put there.
+    restored.stop(StopMode::Fast).unwrap();
+    drop(restored);
+    let inside = Cluster::adopt(Major::V15, &target).start().unwrap();
+    let (pgdata, conninfo) = (target.display().to_string(), inside.conninfo("postgres"));
+    let words = ["backup", "-D", &pgdata, "-d", &conninfo, "--type", "full"];
+    let inside = stage.json(&words);
+    let empty = stage.target("empty").display().to_string();
+    let words = ["restore", text(&inside, "/label"), "--target-dir", &other];
+    let (code, log) = stage.fails(&[&words[..], &["--config-dir", &empty], &UNTIL].concat());
+    assert_eq!(code, USAGE, "{log}");
+}
+
+/// All files below a directory, with what they hold.
+fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(contents(&path)),
+            false => found.push((path.clone(), fs::read(&path).unwrap())),
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn configuration_that_cannot_be_read_is_named_and_the_rest_is_stored() {
+    let moved = moved(Major::V15);
+    let secret = moved.etc.join("common/deeper.conf");
+    // Even the server's own user reads what belongs to it; a directory in its place is read by nobody.
+    fs::rename(&secret, moved.etc.join("aside")).unwrap();
+    fs::create_dir(&secret).unwrap();
+    fs::set_permissions(&secret, Permissions::from_mode(0o755)).unwrap();
+    let words = moved.backup_words(&["--type", "full"]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (code, log) = moved.stage.fails(&words);
+    assert_eq!(code, WARNINGS, "{log}");
+    assert!(log.contains("common/deeper.conf"), "{log}");
+    fs::remove_dir(&secret).unwrap();
+    let target = moved.stage.target("without").display().to_string();
+    let words = ["restore", "--target-dir", &target];
+    let report = moved.stage.json(&[&words[..], &UNTIL].concat());
+    let notes = report["notes"].to_string();
+    assert!(
+        notes.contains("is neither in the layer nor on this host"),
+        "{notes}"
+    );
+    let restored = Cluster::adopt(Major::V15, Path::new(&target))
+        .start()
+        .unwrap();
+    assert_eq!(Moved::setting(&restored, "work_mem"), "7MB");
+    assert_eq!(Moved::setting(&restored, "cluster_name"), "");
+}
+
+/// A copy that began to run on its original's data would be the end of both.
+#[test]
+fn a_restored_server_does_not_start_on_the_data_of_its_source() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let data = stage.pgdata();
+    stage.cluster.append_conf("data_directory", &data).unwrap();
+    stage.cluster.restart().unwrap();
+    stage.backup(&["--type", "full"]);
+    let target = stage.restore("copy", &UNTIL);
+    let mut asked = stage.cluster.command("postgres");
+    asked.args(["-C", "data_directory", "-D"]).arg(&target);
+    let asked = asked.output().unwrap();
+    let said = String::from_utf8_lossy(&asked.stdout);
+    assert_eq!(said.trim(), target.display().to_string());
+    let mut verify = stage.cluster.command("pg_verifybackup");
+    assert!(
+        verify
+            .arg("-n")
+            .arg(&target)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+}
