@@ -3,12 +3,14 @@
 //!
 //! Nothing is removed while a layer is being made: it may be about to stand on one that would go.
 
+use std::collections::{HashMap, HashSet};
 use std::iter;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::retention::{self, Held, MergeStep, Policy, Why};
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_store::archive::{Archive, ArchivedWal};
@@ -200,7 +202,7 @@ async fn unless_gone<T>(
 ) -> Result<T> {
     let Err(error) = outcome else { return outcome };
     let catalog = Catalog::load(cluster).await?;
-    let there = |label: &Label| catalog.layers.iter().any(|layer| layer.label == *label);
+    let there = |label: &Label| catalog.layers.position(label).is_some();
     if labels.iter().all(there) {
         return Err(error);
     }
@@ -235,11 +237,11 @@ async fn find(
         false => catalog::in_use(cluster, now).await?,
     };
     let catalog = Catalog::load(cluster).await?;
+    let mut notes = catalog::at_work(&catalog, now);
+    notes.extend(catalog::not_known(&catalog));
     let archived = Archive::load(cluster).await?.list(iter::empty()).await?;
     let layers = held(&catalog, &archived, &restores);
     let plan = retention::plan(&layers, &options.policy, Timestamp::now());
-    let mut notes = catalog::at_work(&catalog, now);
-    notes.extend(catalog::not_known(&catalog));
     let unwanted = layers.iter().zip(&plan.keep);
     let unwanted: Vec<Label> = unwanted
         .filter(|(_, why)| why.is_none())
@@ -286,11 +288,11 @@ async fn find(
 
 /// The layers that stay, and why.
 fn kept(catalog: &Catalog, keep: &[Option<Why>], restores: &[InUse]) -> Vec<Kept> {
+    let needed = catalog::needed(restores);
     let keep = catalog.layers.iter().zip(keep);
     let keep = keep.filter_map(|(layer, why)| {
         let why = (*why)?;
-        let needs = |found: &&InUse| found.needs(&layer.reference());
-        let restore = restores.iter().find(needs);
+        let restore = needed.get(&layer.reference());
         Some(Kept {
             label: layer.label.to_string(),
             why: match restore.filter(|_| why == Why::InUse) {
@@ -322,31 +324,26 @@ async fn old_wal(
 
 /// The catalog's layers as retention sees them.
 fn held(catalog: &Catalog, archived: &ArchivedWal, restores: &[InUse]) -> Vec<Held> {
-    let position = |label: &Label| {
-        catalog
-            .layers
-            .iter()
-            .position(|layer| layer.label == *label)
-    };
+    let manifests = || catalog.layers.iter().map(|layer| &layer.manifest);
+    let replaced: HashSet<&ParentRef> = manifests().flat_map(|m| &m.replaces).collect();
+    let merged: HashSet<&ParentRef> = manifests().flat_map(|m| &m.inputs).collect();
+    // Two merges at the same time make the same twice; the later one is that on which others stand.
+    let mut latest: HashMap<&ParentRef, usize> = HashMap::new();
+    for (at, manifest) in manifests().enumerate() {
+        latest.extend(manifest.replaces.last().map(|state| (state, at)));
+    }
+    let needed = catalog::needed(restores);
     let held = |(at, layer): (usize, &Layer)| {
-        let chain = catalog.chain(&layer.label).unwrap_or_default();
         let own = layer.reference();
-        // Two merges at the same time make the same twice; the later one is that on which others stand.
         let state = layer.manifest.replaces.last();
-        let later = &catalog.layers[at + 1..];
-        let twice = state.is_some_and(|state| {
-            let mut later = later.iter();
-            later.any(|other| other.manifest.replaces.last() == Some(state))
-        });
-        let replaced = |other: &Layer| other.manifest.replaces.contains(&own);
-        let merged = |other: &Layer| other.manifest.inputs.contains(&own);
+        let twice = state.is_some_and(|state| latest.get(state) != Some(&at));
         Held {
             label: layer.label.clone(),
-            parent: chain.get(1).and_then(|parent| position(&parent.label)),
+            parent: catalog.layers.below(at),
             finished_at: layer.manifest.finished_at,
-            replaced: twice || catalog.layers.iter().any(replaced),
-            merged: catalog.layers.iter().any(merged),
-            in_use: restores.iter().any(|found| found.needs(&own)),
+            replaced: twice || replaced.contains(&own),
+            merged: merged.contains(&own),
+            in_use: needed.contains_key(&own),
             broken: health::problem(catalog, layer, Some(archived)).is_some(),
         }
     };

@@ -4,6 +4,7 @@
 //! `info`, `check` and `verify` show the same alarms. What was promised is judged, not what there once was: a restore
 //! from any usable layer goes on along the WAL of its timeline, and of each timeline that begins there, to its end.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -147,7 +148,7 @@ pub(crate) fn problem(
     layer: &Layer,
     archived: Option<&ArchivedWal>,
 ) -> Option<String> {
-    if let Err(error) = catalog.chain(&layer.label) {
+    if let Err(error) = catalog.chain_length(&layer.label) {
         return Some(error.to_string());
     }
     let archived = archived?;
@@ -198,10 +199,8 @@ fn age(facts: &Facts<'_>) -> Option<Alarm> {
         lost: None,
         to_do: "run \"pgstrata backup\", and find out why the last one is so old".to_owned(),
     };
-    let usable = facts.catalog.layers.iter().filter(|layer| {
-        let archived = facts.archived.ok();
-        problem(facts.catalog, layer, archived).is_none()
-    });
+    let archived = facts.archived.ok();
+    let usable = usable(facts.catalog, archived).into_iter();
     let Some(newest) = usable.max_by_key(|layer| layer.manifest.finished_at) else {
         return Some(alarm("there is no backup that can be restored".to_owned()));
     };
@@ -218,15 +217,14 @@ fn age(facts: &Facts<'_>) -> Option<Alarm> {
 
 /// For each timeline the way to its end, from the first layer that leads there.
 pub(crate) fn ways<'a>(catalog: &'a Catalog, archived: &ArchivedWal) -> Vec<Way<'a>> {
+    let usable = usable(catalog, Some(archived));
     let of_layers = catalog.layers.iter().map(|layer| layer.manifest.timeline);
     let mut timelines: Vec<TimelineId> = archived.timelines().chain(of_layers).collect();
     timelines.sort_unstable();
     timelines.dedup();
     let ways = timelines.into_iter().filter_map(|timeline| {
         let history = archived.history(timeline);
-        let leads = |layer: &&Layer| passes(&history, layer) && usable(catalog, layer, archived);
-        let layer = catalog.layers.iter().filter(leads);
-        let layer = layer.min_by_key(|layer| layer.manifest.start_lsn)?;
+        let layer = usable.iter().find(|layer| passes(&history, layer))?;
         Some(Way { layer, history })
     });
     ways.collect()
@@ -238,8 +236,14 @@ fn passes(history: &TimelineHistory, layer: &Layer) -> bool {
     history.is_ancestor(manifest.timeline, manifest.stop_lsn)
 }
 
-fn usable(catalog: &Catalog, layer: &Layer, archived: &ArchivedWal) -> bool {
-    problem(catalog, layer, Some(archived)).is_none()
+/// The layers against which nothing is known, in the order in which they start.
+fn usable<'a>(catalog: &'a Catalog, archived: Option<&ArchivedWal>) -> Vec<&'a Layer> {
+    let layers = catalog.layers.iter();
+    let mut usable: Vec<&Layer> = layers
+        .filter(|layer| problem(catalog, layer, archived).is_none())
+        .collect();
+    usable.sort_by_key(|layer| layer.manifest.start_lsn);
+    usable
 }
 
 /// The WAL that is missing on any way, each hole once.
@@ -248,10 +252,16 @@ pub(crate) fn holes<'a>(
     archived: &ArchivedWal,
     now: Timestamp,
 ) -> Vec<Hole<'a>> {
-    let mut holes: Vec<Hole<'a>> = Vec::new();
+    let between = Between {
+        archived,
+        usable: usable(catalog, Some(archived)),
+        begins: never_promised(catalog, archived),
+        latest: archived.newest_at().max(now),
+    };
+    let (mut holes, mut known) = (Vec::new(), BTreeSet::new());
     for way in ways(catalog, archived) {
-        for hole in way.holes(catalog, archived, now) {
-            if !holes.iter().any(|known| known.first == hole.first) {
+        for hole in between.holes(&way) {
+            if known.insert(hole.first) {
                 holes.push(hole);
             }
         }
@@ -259,63 +269,76 @@ pub(crate) fn holes<'a>(
     holes
 }
 
-impl<'a> Way<'a> {
-    fn holes(&self, catalog: &'a Catalog, archived: &ArchivedWal, now: Timestamp) -> Vec<Hole<'a>> {
-        let size = archived.segment_size();
-        let behind = |number: u64| {
-            let layers = catalog.layers.iter();
-            let behind = layers.filter(|layer| {
-                let start = layer.manifest.start_lsn.segment(size);
-                start >= number && passes(&self.history, layer)
-            });
-            behind
-                .filter(|layer| usable(catalog, layer, archived))
-                .min_by_key(|layer| layer.manifest.start_lsn)
+/// Numbers of the segments behind backups of which the server's archiver noted no end: no WAL was promised from there to
+/// the next backup.
+fn never_promised(catalog: &Catalog, archived: &ArchivedWal) -> BTreeSet<u64> {
+    let size = archived.segment_size();
+    let behind = catalog.layers.iter().filter_map(|layer| {
+        let manifest = &layer.manifest;
+        let start = WalSegment::containing(manifest.timeline, manifest.start_lsn, size);
+        let end = WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size);
+        (!archived.has_backup_label(start)).then_some(end.next().number)
+    });
+    behind.collect()
+}
+
+/// What holes lie between.
+struct Between<'a, 'b> {
+    archived: &'b ArchivedWal,
+    /// In the order in which they start.
+    usable: Vec<&'a Layer>,
+    /// Segments with which a hole may begin that was never promised to be filled.
+    begins: BTreeSet<u64>,
+    latest: Timestamp,
+}
+
+impl<'a> Between<'a, '_> {
+    fn holes(&self, way: &Way<'a>) -> Vec<Hole<'a>> {
+        let (archived, size) = (self.archived, self.archived.segment_size());
+        let layers = self.usable.iter().copied();
+        let layers: Vec<&Layer> = layers.filter(|layer| passes(&way.history, layer)).collect();
+        let start = |layer: &Layer| layer.manifest.start_lsn.segment(size);
+        let behind = |number| {
+            let at = layers.partition_point(|layer| start(layer) < number);
+            layers.get(at).copied()
         };
         let mut holes = Vec::new();
-        let mut from = self.layer.manifest.start_lsn;
+        let mut from = way.layer.manifest.start_lsn;
         loop {
-            let coverage = archived.coverage(&self.history, from, None);
-            let Some(next) = archived.next_after(&self.history, coverage.missing.number) else {
+            let coverage = archived.coverage(&way.history, from, None);
+            let Some(next) = archived.next_after(&way.history, coverage.missing.number) else {
                 return holes;
             };
             let hole = Hole {
                 first: coverage.missing,
                 last: next.number - 1,
-                from: self.layer,
+                from: way.layer,
                 since: coverage.stored_at,
                 until: behind(next.number),
             };
             let is_open = archived
                 .stored_from(next)
-                .is_some_and(|at| archived.newest_at().max(now).duration_since(at) > ON_ITS_WAY);
-            if is_open && !hole.was_never_promised(catalog, archived) {
+                .is_some_and(|at| self.latest.duration_since(at) > ON_ITS_WAY);
+            if is_open && !self.was_never_promised(&hole) {
                 holes.push(hole);
             }
             from = next.start_lsn(size);
         }
     }
+
+    /// Backups that store their own WAL, and no archiver, leave a hole between each two. The archiver's note of the
+    /// backup before it tells that there was one.
+    fn was_never_promised(&self, hole: &Hole<'_>) -> bool {
+        let size = self.archived.segment_size();
+        let behind = hole.until.is_some_and(|layer| {
+            let start = layer.manifest.start_lsn;
+            WalSegment::containing(layer.manifest.timeline, start, size).number == hole.last + 1
+        });
+        behind && self.begins.contains(&hole.first.number)
+    }
 }
 
 impl Hole<'_> {
-    /// Backups that store their own WAL, and no archiver, leave a hole between each two. The archiver's note of the
-    /// backup before it tells that there was one.
-    fn was_never_promised(&self, catalog: &Catalog, archived: &ArchivedWal) -> bool {
-        let size = archived.segment_size();
-        let behind = self.until.is_some_and(|layer| {
-            let start = layer.manifest.start_lsn;
-            WalSegment::containing(layer.manifest.timeline, start, size).number == self.last + 1
-        });
-        behind
-            && catalog.layers.iter().any(|layer| {
-                let manifest = &layer.manifest;
-                let timeline = manifest.timeline;
-                let end = WalSegment::containing_end(timeline, manifest.stop_lsn, size);
-                let start = WalSegment::containing(timeline, manifest.start_lsn, size);
-                end.next().number == self.first.number && !archived.has_backup_label(start)
-            })
-    }
-
     /// What is missing, in words.
     pub(crate) fn describe(&self, archived: &ArchivedWal) -> String {
         let size = archived.segment_size();

@@ -89,7 +89,7 @@ pub struct Manifest {
 }
 
 /// A reference to the parent, by name and by contents.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParentRef {
     /// The parent's label.

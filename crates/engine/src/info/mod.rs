@@ -206,8 +206,13 @@ pub async fn collect(cluster: &ClusterRepository, options: &InfoOptions) -> Resu
     let catalog = Catalog::load(cluster).await?;
     let mut histories = None;
     let archived = archived(cluster, &mut histories).await;
-    let layers = catalog.layers.iter();
-    let layers = layers.map(|layer| layer_info(&catalog, layer, archived.as_ref().ok()));
+    let chain_bytes = catalog.layers.along_chains(|layer, below| {
+        let below = below.copied().unwrap_or(0);
+        stored_bytes(layer) + below
+    });
+    let layers = catalog.layers.iter().zip(chain_bytes);
+    let layers =
+        layers.map(|(layer, bytes)| layer_info(&catalog, layer, bytes, archived.as_ref().ok()));
     let now = StoreTime::by_this_host();
     let unfinished = catalog.unfinished.iter();
     let unfinished = unfinished.map(|unfinished| Leftover::of(unfinished, now));
@@ -355,19 +360,19 @@ fn range(first: WalSegment, last: WalSegment, size: WalSegmentSize) -> SegmentRa
 fn layer_info(
     catalog: &Catalog,
     layer: &Layer,
+    chain_bytes: Option<u64>,
     archived: Option<&ArchivedWal>,
 ) -> Result<LayerInfo> {
     let manifest = &layer.manifest;
     let size = WalSegmentSize::try_from(u64::from(manifest.cluster.wal_segment_size))?;
     let timeline = manifest.timeline;
-    let chain = catalog.chain(&layer.label);
+    let chain_length = catalog.chain_length(&layer.label).unwrap_or(1);
     let problem = health::problem(catalog, layer, archived);
-    let chain = chain.unwrap_or_else(|_| vec![layer]);
     Ok(LayerInfo {
         label: layer.label.to_string(),
         kind: layer.label.kind().as_str(),
         parent: manifest.parent.as_ref().map(|parent| parent.label.clone()),
-        chain_length: u64::try_from(chain.len()).expect("usize has 64 bits"),
+        chain_length: u64::try_from(chain_length).expect("usize has 64 bits"),
         problem,
         started_at: manifest.started_at,
         finished_at: manifest.finished_at,
@@ -385,7 +390,7 @@ fn layer_info(
         tracker_token: manifest.tracker_token.clone(),
         totals: manifest.totals,
         stored_bytes: stored_bytes(layer),
-        chain_stored_bytes: chain.iter().map(|layer| stored_bytes(layer)).sum(),
+        chain_stored_bytes: chain_bytes.unwrap_or_else(|| stored_bytes(layer)),
         data_checksums: manifest.cluster.data_checksum_version > 0,
         tablespaces: manifest.tablespaces.clone(),
         corrupt_pages: manifest.corrupt_pages.clone(),

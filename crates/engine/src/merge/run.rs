@@ -1,6 +1,6 @@
 //! The acts of a merge in their order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -143,8 +143,7 @@ impl Choice {
     /// layer has been verified.
     fn resumed(catalog: &Catalog, options: &MergeOptions) -> Option<Self> {
         let label = options.label.as_str();
-        let mut layers = catalog.layers.iter();
-        if layers.any(|layer| layer.label == options.label) {
+        if catalog.layers.position(&options.label).is_some() {
             return None;
         }
         let merged_from = |layer: &&Layer| {
@@ -161,12 +160,8 @@ impl Choice {
         let merged = catalog.layers.iter().rfind(merged_from)?;
         let inputs = merged.manifest.inputs.iter();
         let inputs: Vec<Arc<Layer>> = inputs
-            .filter_map(|input| {
-                catalog
-                    .layers
-                    .iter()
-                    .find(|layer| layer.reference() == *input)
-            })
+            .filter(|input| catalog.layers.holds(input))
+            .filter_map(|input| catalog.layer(&Label::parse(&input.label)?).ok())
             .map(|layer| Arc::new(layer.clone()))
             .collect();
         let parent = merged.manifest.parent.as_ref();
@@ -199,13 +194,11 @@ impl Choice {
         // Who stands on the newest will have the merged layer to stand on; all others must be inputs themselves.
         let mut gone = BTreeSet::from([labels[0].clone()]);
         for input in &self.inputs[1..] {
-            let needed = catalog.layers.iter().any(|child| {
-                let parent = child.manifest.parent.as_ref();
-                let stands = parent.is_some_and(|parent| {
-                    input.manifest.stands_for(&input.manifest_digest, parent)
-                        && *parent != self.newest
-                });
-                stands && !gone.contains(&child.label)
+            let names = input.manifest.replaces.iter().cloned();
+            let mut names = names.chain([input.reference()]);
+            let needed = names.any(|name| {
+                let mut children = catalog.layers.children(&name);
+                name != self.newest && children.any(|child| !gone.contains(&child.label))
             });
             if !needed {
                 gone.insert(input.label.clone());
@@ -342,8 +335,7 @@ impl MergeRun<'_> {
             .iter()
             .map(|input| input.reference())
             .collect();
-        let still_there =
-            |input: &&ParentRef| self.catalog.layers.iter().any(|l| l.reference() == **input);
+        let still_there = |input: &&ParentRef| self.catalog.layers.holds(input);
         for input in &choice.inputs {
             let older = input.manifest.inputs.iter().filter(still_there);
             inputs.extend(older.cloned());
@@ -401,16 +393,16 @@ pub(crate) async fn verify_replacements(
         jobs,
         progress,
     };
-    for merged in catalog
-        .layers
+    let unwanted: HashMap<&str, &Label> = unwanted
         .iter()
-        .filter(|layer| !unwanted.contains(&layer.label))
-    {
-        let replaced = merged.manifest.replaces.iter().find_map(|replaced| {
-            unwanted
-                .iter()
-                .find(|label| label.as_str() == replaced.label)
-        });
+        .map(|label| (label.as_str(), label))
+        .collect();
+    for merged in &catalog.layers {
+        if unwanted.contains_key(merged.label.as_str()) {
+            continue;
+        }
+        let mut replaced = merged.manifest.replaces.iter();
+        let replaced = replaced.find_map(|replaced| unwanted.get(replaced.label.as_str()));
         if let Some(replaced) = replaced {
             verification.replaces(&merged.label, replaced).await?;
         }

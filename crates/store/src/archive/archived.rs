@@ -212,8 +212,14 @@ impl ArchivedWal {
     /// Whether the segment is there.
     #[must_use]
     pub fn holds(&self, segment: WalSegment) -> bool {
-        let mut runs = self.runs(segment.timeline).iter();
-        runs.any(|run| (run.first..=run.last).contains(&segment.number))
+        self.run_of(segment).is_some()
+    }
+
+    /// The run that holds the segment.
+    fn run_of(&self, segment: WalSegment) -> Option<&SegmentRun> {
+        let runs = self.runs(segment.timeline);
+        let at = runs.partition_point(|run| run.last < segment.number);
+        runs.get(at).filter(|run| run.first <= segment.number)
     }
 
     /// Size of its segments.
@@ -299,10 +305,9 @@ impl ArchivedWal {
             begins && number <= self.last_of(entry)
         });
         for entry in passing {
-            let runs = self.runs(entry.timeline);
-            let at = runs.partition_point(|run| run.last < number);
-            if let Some(run) = runs.get(at).filter(|run| run.first <= number) {
-                return Some((entry.timeline, *run));
+            let timeline = entry.timeline;
+            if let Some(run) = self.run_of(WalSegment { timeline, number }) {
+                return Some((timeline, *run));
             }
         }
         None
@@ -337,14 +342,12 @@ impl ArchivedWal {
         let found = entries.filter_map(|entry| {
             let begin = entry.begin.segment(self.segment_size).max(number + 1);
             let last = self.last_of(entry);
-            let runs = self.runs(entry.timeline).iter();
-            let firsts = runs.filter_map(|run| {
-                let first = run.first.max(begin);
-                (first <= run.last.min(last)).then_some(first)
-            });
-            Some(WalSegment {
+            let runs = self.runs(entry.timeline);
+            let run = runs.get(runs.partition_point(|run| run.last < begin))?;
+            let number = run.first.max(begin);
+            (number <= last).then_some(WalSegment {
                 timeline: entry.timeline,
-                number: firsts.min()?,
+                number,
             })
         });
         found.min_by_key(|segment| (segment.number, std::cmp::Reverse(segment.timeline)))
@@ -353,9 +356,7 @@ impl ArchivedWal {
     /// When the first segment was stored of the run that holds `segment`.
     #[must_use]
     pub fn stored_from(&self, segment: WalSegment) -> Option<Timestamp> {
-        let mut runs = self.runs(segment.timeline).iter();
-        let run = runs.find(|run| (run.first..=run.last).contains(&segment.number))?;
-        Some(run.first_at)
+        Some(self.run_of(segment)?.first_at)
     }
 
     /// When the newest segment of all was stored; the beginning of time when there is none.

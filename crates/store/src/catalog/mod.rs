@@ -9,6 +9,7 @@ mod abandon;
 mod chain;
 mod digests;
 mod label;
+mod layers;
 mod lease;
 mod new_layer;
 mod old_wal;
@@ -29,6 +30,7 @@ use pgstrata_layer::manifest::{self, Manifest, ParentRef};
 pub use chain::{ChainEntries, PartLocation, missing_is_damage};
 pub use digests::ChainDigests;
 pub use label::{LayerPlan, claim, last_distrusted};
+pub use layers::Layers;
 pub use lease::{LEASE, StoreTime, at_work};
 pub use new_layer::NewLayer;
 pub use old_wal::{before as wal_before, find as find_old_wal};
@@ -38,10 +40,11 @@ pub use presence::{
 };
 pub use removal::{Leaving, Removed, Terms, complete_removals, not_known, remove_layers};
 pub use remove::remove_leftover;
-pub use restoring::{InUse, RESTORE_LEASE, Restoring, forget_old, in_use};
+pub use restoring::{InUse, RESTORE_LEASE, Restoring, forget_old, in_use, needed};
 
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
+use layers::Chain;
 
 /// Manifests are small and far away: this many are fetched at once.
 const FETCH_AT_ONCE: usize = 16;
@@ -93,7 +96,7 @@ pub struct Unfinished {
 #[derive(Debug, Default)]
 pub struct Catalog {
     /// Finished layers, oldest first.
-    pub layers: Vec<Layer>,
+    pub layers: Layers,
     /// Claims without a manifest, oldest first.
     pub unfinished: Vec<Unfinished>,
     /// Layers whose manifest cannot be used, and why.
@@ -125,19 +128,20 @@ impl Catalog {
             .buffer_unordered(FETCH_AT_ONCE)
             .try_collect()
             .await?;
-        let mut catalog = Self::default();
+        let (mut catalog, mut layers) = (Self::default(), Vec::new());
         for found in found {
             match found {
-                Found::Layer(layer) => catalog.layers.push(*layer),
+                Found::Layer(layer) => layers.push(*layer),
                 Found::Unfinished(unfinished) => catalog.unfinished.push(unfinished),
                 Found::Damaged(label, error) => catalog.damaged.push((label, error)),
                 Found::Abandoned(label) => catalog.abandoned.push(label),
             }
         }
         // A merged layer has its place where the backup has whose state it holds, and after it.
-        catalog
-            .layers
-            .sort_by_cached_key(|layer| (layer.manifest.state_stamp(), layer.label.clone()));
+        layers.sort_by_cached_key(|layer: &Layer| {
+            (layer.manifest.state_stamp(), layer.label.clone())
+        });
+        catalog.layers = Layers::new(layers);
         let merged: BTreeSet<String> = catalog.merged_labels().map(str::to_owned).collect();
         for unfinished in &mut catalog.unfinished {
             unfinished.was_merged = merged.contains(unfinished.label.as_str());
@@ -166,23 +170,24 @@ impl Catalog {
     /// # Errors
     /// `NotFound`, or why the layer cannot be used.
     pub fn layer(&self, label: &Label) -> Result<&Layer> {
-        if let Some(layer) = self.layers.iter().find(|layer| layer.label == *label) {
-            return Ok(layer);
+        match self.layers.position(label) {
+            Some(at) => Ok(&self.layers[at]),
+            None => Err(self.why_not(label)),
         }
+    }
+
+    /// Why there is no layer of that label.
+    fn why_not(&self, label: &Label) -> Error {
         if let Some((_, error)) = self.damaged.iter().find(|(damaged, _)| damaged == label) {
-            return Err(Error::new(error.kind(), error.to_string())
-                .while_doing(format!("could not use layer {label}")));
+            return Error::new(error.kind(), error.to_string())
+                .while_doing(format!("could not use layer {label}"));
         }
-        let replaces = |layer: &&Layer| {
-            let mut replaced = layer.manifest.replaces.iter();
-            replaced.any(|replaced| replaced.label == label.as_str())
-        };
-        if let Some(merged) = self.layers.iter().rev().find(replaces) {
-            return Err(Error::new(
+        if let Some(merged) = self.layers.replacing(label) {
+            return Error::new(
                 Kind::NotFound,
                 format!("layer {label} was merged into {}", merged.label),
             )
-            .hint(format!("{} has its state", merged.label)));
+            .hint(format!("{} has its state", merged.label));
         }
         let unfinished = self
             .unfinished
@@ -195,64 +200,75 @@ impl Catalog {
         } else {
             "does not exist"
         };
-        Err(Error::new(Kind::NotFound, format!("layer {label} {why}"))
-            .hint("\"pgstrata info\" lists the layers"))
+        Error::new(Kind::NotFound, format!("layer {label} {why}"))
+            .hint("\"pgstrata info\" lists the layers")
     }
 
-    /// The layer and all it stands on, newest first.
+    /// The layer and all it stands on, newest first. To know how many they are, or whether they are there, costs less:
+    /// [`Catalog::chain_length`].
     ///
     /// # Errors
     /// When a layer of the chain is missing, damaged, or not the one its child was made on.
     pub fn chain(&self, label: &Label) -> Result<Vec<&Layer>> {
-        let broken =
-            |error: Error| error.while_doing(format!("the chain of layer {label} is broken"));
-        let mut child = self.layer(label)?;
-        let mut chain = vec![child];
-        while let Some(parent) = &child.manifest.parent {
-            let layer = self.parent_of(child, parent).map_err(broken)?;
-            if chain.iter().any(|seen| seen.label == layer.label) {
-                let complaint = format!("{} stands on itself", layer.label);
-                return Err(broken(Error::new(Kind::Damaged, complaint)));
-            }
-            chain.push(layer);
-            child = layer;
+        let mut chain = Vec::with_capacity(self.chain_length(label)?);
+        let mut next = self.layers.position(label);
+        while let Some(at) = next {
+            chain.push(&self.layers[at]);
+            next = self.layers.below(at);
         }
         Ok(chain)
     }
-}
 
-impl Catalog {
-    /// The layer that `child` stands on: the one it names, or one merged out of that and those below, which is
-    /// preferred because it makes the chain shorter.
-    fn parent_of(&self, child: &Layer, parent: &ParentRef) -> Result<&Layer> {
-        if let Some(found) = self.standing_for(parent) {
-            return Ok(found);
-        }
-        let label = Label::parse(&parent.label).ok_or_else(|| {
-            let what = format!("\"{}\" is not the label of a layer", parent.label);
-            Error::new(Kind::Damaged, what)
-        })?;
-        self.layer(&label)?;
-        Err(Error::new(
-            Kind::Damaged,
-            format!(
-                "the manifest of {label} is not the one {} was made on",
-                child.label
-            ),
-        ))
+    /// How many layers the chain has.
+    ///
+    /// # Errors
+    /// As for [`Catalog::chain`].
+    pub fn chain_length(&self, label: &Label) -> Result<usize> {
+        let Some(at) = self.layers.position(label) else {
+            return Err(self.why_not(label));
+        };
+        let why = match self.layers.chain(at) {
+            Chain::Whole(length) => return Ok(length),
+            Chain::Missing(at) => self.missing_below(&self.layers[at]),
+            Chain::Circle(at) => {
+                let complaint = format!("{} stands on itself", self.layers[at].label);
+                Error::new(Kind::Damaged, complaint)
+            }
+        };
+        Err(why.while_doing(format!("the chain of layer {label} is broken")))
     }
 
-    /// The layer on which who names `parent` stands, if there is one.
+    /// Why nothing is there that `child` could stand on.
+    fn missing_below(&self, child: &Layer) -> Error {
+        let named = child.manifest.parent.as_ref();
+        let named = named.map_or("", |parent| parent.label.as_str());
+        let Some(label) = Label::parse(named) else {
+            let what = format!("\"{named}\" is not the label of a layer");
+            return Error::new(Kind::Damaged, what);
+        };
+        match self.layer(&label) {
+            Err(error) => error,
+            Ok(_) => Error::new(
+                Kind::Damaged,
+                format!(
+                    "the manifest of {label} is not the one {} was made on",
+                    child.label
+                ),
+            ),
+        }
+    }
+
+    /// The layer on which who names `parent` stands, if there is one: the one named, or one merged out of that and those
+    /// below, which is preferred because it makes the chain shorter.
     #[must_use]
-    pub fn standing_for<'a>(&'a self, parent: &ParentRef) -> Option<&'a Layer> {
-        let stands = |layer: &&Layer| layer.manifest.stands_for(&layer.manifest_digest, parent);
-        self.layers.iter().rfind(stands)
+    pub fn standing_for(&self, parent: &ParentRef) -> Option<&Layer> {
+        self.layers.standing_for(parent)
     }
 
     /// Those of `unwanted`, newest first, that can be removed in this order while every other layer keeps a parent.
     #[must_use]
     pub fn removable(&self, unwanted: &[Label]) -> Vec<Label> {
-        self.removable_beside(unwanted, &BTreeSet::new())
+        self.layers.removable(unwanted, &BTreeSet::new())
     }
 
     /// The same while others remove `leaving`, or may: nobody can stand on those instead.
@@ -261,25 +277,7 @@ impl Catalog {
         unwanted: &[Label],
         leaving: &BTreeSet<ParentRef>,
     ) -> Vec<Label> {
-        let mut gone: Vec<Label> = Vec::new();
-        for layer in self.layers.iter().rev() {
-            if !unwanted.contains(&layer.label) {
-                continue;
-            }
-            let left = |other: &&Layer| other.label != layer.label && !gone.contains(&other.label);
-            let stays = |other: &&Layer| !leaving.contains(&other.reference());
-            let needed = self.layers.iter().filter(left).any(|child| {
-                child.manifest.parent.as_ref().is_some_and(|parent| {
-                    let stands = |on: &Layer| on.manifest.stands_for(&on.manifest_digest, parent);
-                    let mut others = self.layers.iter().filter(left).filter(stays);
-                    stands(layer) && !others.any(stands)
-                })
-            });
-            if !needed {
-                gone.push(layer.label.clone());
-            }
-        }
-        gone
+        self.layers.removable(unwanted, leaving)
     }
 }
 

@@ -3,6 +3,8 @@
 //! Recovery from a layer begins at its start and only goes forward, on whatever timeline: what ends before the first
 //! start of all is read by none. Histories are kept for ever.
 
+use std::collections::HashSet;
+
 use futures::{StreamExt, TryStreamExt};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
@@ -16,6 +18,7 @@ use crate::error::Result;
 
 /// What ends at or before this is needed by no restore, and by no layer but `going`; `None` when there is no layer.
 pub fn before(catalog: &Catalog, going: &[Label], restores: &[InUse]) -> Option<Lsn> {
+    let going: HashSet<&Label> = going.iter().collect();
     let stays = catalog.layers.iter();
     let stays = stays.filter(|layer| !going.contains(&layer.label));
     let first = stays.map(|layer| layer.manifest.start_lsn).min()?;

@@ -13,7 +13,7 @@
 //! What a verdict names goes, and whoever finds it completes it: doing so twice is harmless, because labels are not
 //! used again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -266,12 +266,14 @@ fn what_goes(
         return Ok((removed, Verdict::default()));
     }
     let mut unwanted = Vec::new();
+    let wanted: HashSet<ParentRef> = wanted.iter().map(|layer| layer.reference()).collect();
+    let needed = restoring::needed(restores);
     for layer in &catalog.layers {
         let reference = layer.reference();
-        if !wanted.iter().any(|wanted| wanted.reference() == reference) {
+        if !wanted.contains(&reference) {
             continue;
         }
-        match restores.iter().find(|found| found.needs(&reference)) {
+        match needed.get(&reference) {
             Some(found) => {
                 removed
                     .remarks

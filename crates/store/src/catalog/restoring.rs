@@ -3,6 +3,7 @@
 //! A restore says at its start what it needs, and gives a sign of life every hour while it copies. Nothing tells when
 //! recovery has ended, so what it needs is kept for a day after the last sign; then the record is forgotten.
 
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -33,12 +34,18 @@ pub struct InUse {
     pub age: SignedDuration,
 }
 
-impl InUse {
-    /// Whether it reads that layer.
-    pub fn needs(&self, layer: &ParentRef) -> bool {
-        self.record.layers.contains(layer)
+/// For each layer that restores need the first of these.
+pub fn needed(restores: &[InUse]) -> HashMap<&ParentRef, &InUse> {
+    let mut needed = HashMap::new();
+    for found in restores {
+        for layer in &found.record.layers {
+            needed.entry(layer).or_insert(found);
+        }
     }
+    needed
+}
 
+impl InUse {
     /// For people.
     pub fn describe(&self) -> String {
         let record = &self.record;

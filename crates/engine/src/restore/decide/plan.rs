@@ -368,7 +368,7 @@ fn candidates(catalog: &Catalog, cluster: &ClusterName) -> Result<(Vec<Candidate
     };
     let (mut candidates, mut lost) = (Vec::new(), Vec::new());
     for layer in &catalog.layers {
-        match catalog.chain(&layer.label) {
+        match catalog.chain_length(&layer.label) {
             Ok(_) => candidates.push(candidate(layer)),
             Err(error) => lost.push(Lost {
                 label: layer.label.clone(),
@@ -395,7 +395,7 @@ fn candidates(catalog: &Catalog, cluster: &ClusterName) -> Result<(Vec<Candidate
     lost.sort_by(|one, other| one.label.own_stamp().cmp(other.label.own_stamp()));
     if candidates.is_empty() {
         if let Some(layer) = catalog.layers.last() {
-            catalog.chain(&layer.label)?;
+            catalog.chain_length(&layer.label)?;
         }
         if let Some((label, error)) = catalog.damaged.last() {
             return Err(Error::new(
@@ -420,7 +420,7 @@ fn segment_size(
     label: Option<&pgstrata_layer::label::Label>,
 ) -> Result<WalSegmentSize> {
     if let Some(label) = label {
-        catalog.chain(label)?;
+        catalog.chain_length(label)?;
     }
     let newest = catalog.layers.last();
     let layer = label.map_or(Ok(newest), |label| catalog.layer(label).map(Some))?;
