@@ -196,13 +196,23 @@ async fn nothing_goes_while_a_backup_runs_or_a_manifest_is_damaged() {
 /// Whatever operation fails, the newest state restores, and running it again completes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expiry_that_fails_anywhere_loses_nothing() {
+    expiries_that_fail(Fault::Before).await;
+}
+
+/// The same when of a request to delete many half is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expiry_whose_deletions_end_half_way_loses_nothing() {
+    expiries_that_fail(Fault::Halfway).await;
+}
+
+async fn expiries_that_fail(fault: Fault) {
     let original = Repository::memory();
     let made = chain_of_three(&original).await;
     let mut failures = 0;
     for nth in 0.. {
         let memory = copy_of(&original, &made).await;
         let sound = Repository::with_store(memory.clone());
-        let store = FaultStore::failing_at(nth, Fault::Before, memory.clone());
+        let store = FaultStore::failing_at(nth, fault, memory.clone());
         let faulty = Repository::with_store(store.clone());
         let outcome = expire(&faulty, &made, &max_chain(1)).await;
         assert_newest_restores(&sound, &made).await;

@@ -18,6 +18,7 @@ mod conformance {
         ranges_are_exact(repository).await;
         listings_are_whole_and_in_order(repository).await;
         deletion_removes_one_object(repository).await;
+        many_objects_are_deleted_at_once(repository).await;
         repository.probe("main").await.unwrap();
         repository.probe("").await.unwrap();
         the_probe_leaves_nothing(repository).await;
@@ -126,6 +127,27 @@ mod conformance {
         assert_eq!(repository.list_names("gone").await.unwrap(), ["ab"]);
         repository.create("gone/a", bytes("again")).await.unwrap();
         assert_eq!(repository.get("gone/a").await.unwrap(), bytes("again"));
+    }
+
+    async fn many_objects_are_deleted_at_once(repository: &Repository) {
+        let keys: Vec<String> = (0..1100)
+            .map(|n| format!("many/{}/object-{n}", n % 3))
+            .collect();
+        // Not all of them are there.
+        let there = keys.iter().filter(|key| !key.ends_with('7'));
+        let creates: Vec<_> = there
+            .map(|key| repository.create(key, bytes("x")))
+            .collect();
+        for created in future::join_all(creates).await {
+            created.unwrap();
+        }
+        repository.create("many/0/stays", bytes("y")).await.unwrap();
+        repository.delete_all(&keys).await.unwrap();
+        let left = repository.list("many").await.unwrap();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert_eq!(left[0].key, "many/0/stays");
+        repository.delete_all(&keys).await.unwrap();
+        repository.delete_all(&[]).await.unwrap();
     }
 
     async fn the_probe_leaves_nothing(repository: &Repository) {

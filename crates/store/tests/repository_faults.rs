@@ -143,3 +143,38 @@ async fn a_store_that_cuts_objects_is_refused() {
     assert_eq!(error.kind(), Kind::Refused);
     assert!(direct.list("").await.unwrap().is_empty());
 }
+
+/// `count` objects below "main", and their keys.
+async fn objects(repository: &Repository, count: usize) -> Vec<String> {
+    let keys: Vec<String> = (0..count).map(|n| format!("main/{n:05}")).collect();
+    for key in &keys {
+        repository.create(key, BODY).await.unwrap();
+    }
+    keys
+}
+
+#[tokio::test]
+async fn a_thousand_deletions_are_one_operation_that_is_repeated_until_all_are_done() {
+    let (faults, repository, direct) = faulty();
+    let keys = objects(&direct, 2500).await;
+    faults.fail(0..1, Fault::PassingBefore);
+    faults.fail(2..3, Fault::LostAnswer);
+    repository.delete_all(&keys).await.unwrap();
+    assert!(direct.list("main").await.unwrap().is_empty());
+    // Three batches, two of them twice.
+    assert_eq!(faults.operation_count(), 5);
+}
+
+#[tokio::test]
+async fn a_deletion_that_ends_half_way_is_an_error_and_can_be_repeated() {
+    let (faults, repository, direct) = faulty();
+    let keys = objects(&direct, 10).await;
+    faults.fail(0..1, Fault::Halfway);
+    let error = repository.delete_all(&keys).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Repository);
+    let words = "could not delete all of 10 objects, the first of them \"main/00000\"";
+    assert!(error.to_string().starts_with(words), "{error}");
+    assert_eq!(direct.list("main").await.unwrap().len(), 5);
+    repository.delete_all(&keys).await.unwrap();
+    assert!(direct.list("main").await.unwrap().is_empty());
+}

@@ -377,3 +377,23 @@ async fn an_upload_may_take_longer_than_an_answer_and_not_for_ever() {
     );
     assert_eq!(repository.get("main/stalled").await.unwrap(), body);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_thousand_objects_are_deleted_with_three_requests() {
+    let server = S3Server::start().unwrap();
+    let direct = Repository::open(&support::options(&server, "p")).unwrap();
+    let keys: Vec<String> = (0..2100).map(|n| format!("main/{n}")).collect();
+    let creates = keys
+        .iter()
+        .map(|key| direct.create(key, Bytes::from_static(b"x")));
+    let creates: Vec<_> = creates.collect();
+    for created in futures::future::join_all(creates).await {
+        created.unwrap();
+    }
+    let proxy = Proxy::before(server.endpoint()).unwrap();
+    let options = support::options(&server, "p").with("endpoint", proxy.endpoint());
+    let repository = Repository::open(&options).unwrap();
+    repository.delete_all(&keys).await.unwrap();
+    assert_eq!(proxy.requests(), 3);
+    assert!(direct.list("main").await.unwrap().is_empty());
+}

@@ -188,11 +188,10 @@ impl Beats {
 
     /// Removes them, as far as the repository lets us.
     pub(super) async fn remove(&self) {
-        for number in 0..self.count.load(Ordering::Relaxed) {
-            if let Err(error) = self.repository.delete(&(self.key)(number)).await {
-                tracing::debug!(%error, "signs of life stay until the layer goes");
-                return;
-            }
+        let count = self.count.load(Ordering::Relaxed);
+        let keys: Vec<String> = (0..count).map(|number| (self.key)(number)).collect();
+        if let Err(error) = self.repository.delete_all(&keys).await {
+            tracing::debug!(%error, "signs of life stay until the layer goes");
         }
     }
 }

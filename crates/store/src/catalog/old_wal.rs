@@ -5,13 +5,11 @@
 
 use std::collections::HashSet;
 
-use futures::{StreamExt, TryStreamExt};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
 
 use super::Catalog;
-use super::remove::DELETE_AT_ONCE;
 use super::restoring::{InUse, wal_needed};
 use crate::cluster::ClusterRepository;
 use crate::error::Result;
@@ -72,11 +70,8 @@ pub(super) async fn remove(cluster: &ClusterRepository, before: Lsn) -> Result<(
         .into_iter()
         .partition(|(key, _)| key.starts_with(&mended));
     for group in [mended, archived] {
-        let deletions = group.iter().map(|(key, _)| cluster.repository.delete(key));
-        futures::stream::iter(deletions)
-            .buffer_unordered(DELETE_AT_ONCE)
-            .try_collect::<Vec<()>>()
-            .await?;
+        let keys: Vec<String> = group.into_iter().map(|(key, _)| key).collect();
+        cluster.repository.delete_all(&keys).await?;
     }
     Ok(())
 }

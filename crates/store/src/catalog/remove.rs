@@ -1,15 +1,11 @@
 //! Removing layers: the manifest first, so that what is half removed does not exist; the claim last.
 
-use futures::{StreamExt, TryStreamExt};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, ParentRef};
 
 use super::abandon::{self, Fate};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
-
-/// Deletions at once.
-pub(super) const DELETE_AT_ONCE: usize = 16;
 
 /// Removes a layer that a verdict names. Doing so again, or while another does the same, does no harm.
 ///
@@ -102,11 +98,10 @@ async fn remove_objects(cluster: &ClusterRepository, label: &Label) -> Result<()
         .list(&cluster.name.layer_prefix(label))
         .await?;
     let keys = objects.into_iter().map(|object| object.key);
-    let keys = keys.filter(|key| *key != stays && !last.contains(key));
-    futures::stream::iter(keys.map(|key| async move { cluster.repository.delete(&key).await }))
-        .buffer_unordered(DELETE_AT_ONCE)
-        .try_collect::<Vec<()>>()
-        .await?;
+    let keys: Vec<String> = keys
+        .filter(|key| *key != stays && !last.contains(key))
+        .collect();
+    cluster.repository.delete_all(&keys).await?;
     for key in last {
         cluster.repository.delete(&key).await?;
     }

@@ -89,10 +89,9 @@ pub async fn forget_old(cluster: &ClusterRepository, now: StoreTime) -> Result<(
 
 async fn forget(cluster: &ClusterRepository, id: &str) -> Result<()> {
     let prefix = format!("{}/{id}", cluster.name.restores_prefix());
-    for object in cluster.repository.list(&prefix).await? {
-        cluster.repository.delete(&object.key).await?;
-    }
-    Ok(())
+    let objects = cluster.repository.list(&prefix).await?.into_iter();
+    let keys: Vec<String> = objects.map(|object| object.key).collect();
+    cluster.repository.delete_all(&keys).await
 }
 
 /// Each restore, and when the last of its objects was written.

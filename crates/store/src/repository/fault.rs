@@ -14,8 +14,7 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
-    PutResult, Result,
+    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 /// What goes wrong.
@@ -33,6 +32,8 @@ pub enum Fault {
     Io(std::io::ErrorKind),
     /// A read or write is cut to half its bytes, and reported as successful.
     Truncated,
+    /// Half of what was to be deleted is, and the first of the rest fails for good; another operation is not done.
+    Halfway,
     /// The operation is done late.
     Delayed(Duration),
 }
@@ -139,6 +140,7 @@ async fn meet(injected: Option<Injected>) -> Result<Option<Injected>> {
             Ok(None)
         }
         Fault::After | Fault::LostAnswer | Fault::Truncated => Ok(Some(injected)),
+        Fault::Halfway => Err(injected.into()),
     }
 }
 
@@ -234,22 +236,28 @@ impl ObjectStore for FaultStore {
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        // One deletion at a time is all the repository asks for; the first counts.
+        // As with S3, which is asked to delete many at once: one operation.
         let inner = Arc::clone(&self.inner);
         let drawn = self.draw();
         let deleted = async move {
-            let injected = meet(drawn).await?;
-            let locations: Vec<Path> = locations.try_collect().await?;
-            let mut done = Ok(());
-            for location in &locations {
-                done = done.and(inner.delete(location).await);
+            let mut locations: Vec<Path> = locations.try_collect().await?;
+            let halfway = drawn.filter(|injected| injected.fault == Fault::Halfway);
+            let injected = match halfway {
+                Some(_) => {
+                    locations.truncate(locations.len() / 2);
+                    None
+                }
+                None => meet(drawn).await?,
+            };
+            let deleting = inner.delete_stream(stream::iter(locations).map(Ok).boxed());
+            let mut outcomes: Vec<Result<Path>> = deleting.collect().await;
+            if let Err(error) = leave(injected, Ok(())) {
+                outcomes = vec![Err(error)];
             }
-            leave(injected, done.map(|()| locations))
+            outcomes.extend(halfway.map(|injected| Err(injected.into())));
+            Ok::<_, Error>(stream::iter(outcomes))
         };
-        let each = stream::once(deleted)
-            .map_ok(|done| stream::iter(done.into_iter().map(Ok)))
-            .try_flatten();
-        each.boxed()
+        stream::once(deleted).try_flatten().boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {

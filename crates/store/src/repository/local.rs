@@ -11,7 +11,7 @@
 //! object in it would lose the synced entry. An empty directory is not listed.
 //! Names starting with a dot are not objects.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::ops::Range;
@@ -34,6 +34,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 /// A repository holds whole databases: not for everybody's eyes.
 const FILE_MODE: u32 = 0o640;
 const DIRECTORY_MODE: u32 = 0o750;
+
+/// Files removed by one thread before their directories are synced.
+const DELETED_AT_ONCE: usize = 1000;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -140,11 +143,14 @@ impl ObjectStore for LocalStore {
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
         let store = self.clone();
-        let deleted = locations.then(move |location| {
+        let deleted = locations.chunks(DELETED_AT_ONCE).then(move |batch| {
             let store = store.clone();
-            async move { store.blocking(move |inner| inner.delete(location?)).await }
+            async move {
+                let deleted = store.blocking(move |inner| Ok(inner.delete(batch)));
+                deleted.await.unwrap_or_else(|error| vec![Err(error)])
+            }
         });
-        deleted.boxed()
+        deleted.flat_map(stream::iter).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -275,13 +281,30 @@ impl OpenDirectory {
         })
     }
 
-    fn delete(&self, location: Path) -> Result<Path> {
-        let path = self.file_path(&location);
-        fs::remove_file(&path).map_err(|e| named(&path, e))?;
-        if let Some(directory) = path.parent() {
-            sync_directory(directory).map_err(|e| named(directory, e))?;
+    /// Removes files, and then syncs each directory once: a sync costs more than all the removals.
+    fn delete(&self, locations: Vec<Result<Path>>) -> Vec<Result<Path>> {
+        let mut directories = BTreeMap::new();
+        let mut remove = |location: Result<Path>| {
+            let location = location?;
+            let path = self.file_path(&location);
+            fs::remove_file(&path).map_err(|e| named(&path, e))?;
+            if let Some(directory) = path.parent() {
+                directories.insert(directory.to_owned(), location.clone());
+            }
+            Ok(location)
+        };
+        let mut outcomes: Vec<Result<Path>> = locations.into_iter().map(&mut remove).collect();
+        for (directory, last) in directories {
+            if let Err(error) = sync_directory(&directory) {
+                let of_last = |outcome: &&mut Result<Path>| {
+                    outcome.as_ref().is_ok_and(|deleted| *deleted == last)
+                };
+                if let Some(outcome) = outcomes.iter_mut().find(of_last) {
+                    *outcome = Err(named(&directory, error));
+                }
+            }
         }
-        Ok(location)
+        outcomes
     }
 
     fn walk(&self, prefix: &Path, after: Option<&Path>, found: &mut Vec<ObjectMeta>) -> Result<()> {

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
@@ -40,6 +40,12 @@ use reason::Reason;
 
 /// Requests that the `object_store` crate makes at once for several ranges of one object.
 const RANGES_AT_ONCE: usize = 10;
+
+/// What S3 deletes with one request.
+const DELETED_AT_ONCE: usize = 1000;
+
+/// Requests that the `object_store` crate makes at once for so many, where the store deletes one object at a time.
+const REQUESTS_FOR_DELETION: usize = 10;
 
 /// One listed object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -396,6 +402,51 @@ impl Repository {
             Err(error) if Reason::of(&error).object_is_absent => Ok(()),
             Err(error) => Err(self.error("could not delete", key, &error)),
         }
+    }
+
+    /// Deletes all these objects, durably, in any order. One that is not there is no error; after an error any of them may
+    /// be gone.
+    ///
+    /// # Errors
+    /// `Repository` when one of them cannot be deleted.
+    pub async fn delete_all(&self, keys: &[String]) -> Result<()> {
+        for batch in keys.chunks(DELETED_AT_ONCE) {
+            self.delete_batch(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// With one request, where the store can. Repeated as a whole: what has gone by then is no error.
+    async fn delete_batch(&self, keys: &[String]) -> Result<()> {
+        let paths: Vec<Path> = keys
+            .iter()
+            .map(|key| self.path(key))
+            .collect::<Result<_>>()?;
+        let deleting = || async {
+            let paths = stream::iter(paths.clone()).map(Ok).boxed();
+            let mut deleted = self.0.store.delete_stream(paths);
+            let mut failed: Option<(bool, object_store::Error)> = None;
+            while let Some(outcome) = deleted.next().await {
+                let Err(error) = outcome else { continue };
+                let reason = Reason::of(&error);
+                // What does not pass tells more than what does.
+                let lasting = !reason.may_pass;
+                let first = failed.as_ref().is_none_or(|(known, _)| !known && lasting);
+                if !reason.object_is_absent && first {
+                    failed = Some((lasting, error));
+                }
+            }
+            failed.map_or(Ok(()), |(_, error)| Err(error))
+        };
+        let deleted = self.retrying_as(keys.len().min(REQUESTS_FOR_DELETION), deleting);
+        deleted.await.map_err(|error| match keys {
+            [one] => self.error("could not delete", one, &error),
+            _ => {
+                let (first, count) = (&keys[0], keys.len());
+                let act = format!("could not delete all of {count} objects, the first of them");
+                self.error(&act, first, &error)
+            }
+        })
     }
 
     /// Proves that objects created below `prefix` are created if absent, whole, listed,
