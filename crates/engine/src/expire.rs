@@ -3,11 +3,13 @@
 //!
 //! Nothing is removed while a layer is being made: it may be about to stand on one that would go.
 
+mod lines;
+
 use std::collections::{HashMap, HashSet};
 use std::iter;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::SignedDuration;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
@@ -22,6 +24,7 @@ use serde::Serialize;
 
 use crate::health;
 use crate::merge::{self, MergeOptions, MergeReport};
+use lines::{Lines, Placed, SILENCE};
 
 /// What to keep, and how to merge.
 #[derive(Clone, Debug)]
@@ -239,16 +242,18 @@ async fn find(
     let catalog = Catalog::load(cluster).await?;
     let mut notes = catalog::at_work(&catalog, now);
     notes.extend(catalog::not_known(&catalog));
-    let archived = Archive::load(cluster).await?.list(iter::empty()).await?;
+    let archived = archived(cluster, &mut notes).await?;
     let layers = held(&catalog, &archived, &restores);
-    let plan = retention::plan(&layers, &options.policy, Timestamp::now());
+    let lines = find_lines(&catalog, &layers, &archived, options, now);
+    let plan = retention::plan(&layers, &lines.lines, &options.policy, now.timestamp());
     let unwanted = layers.iter().zip(&plan.keep);
     let unwanted: Vec<Label> = unwanted
         .filter(|(_, why)| why.is_none())
         .map(|(layer, _)| layer.label.clone())
         .collect();
     let remove = catalog.removable(&unwanted);
-    let (wal_from, wal, remarks) = old_wal(cluster, &catalog, &remove, &restores).await?;
+    let (wal_from, wal, mut remarks) = old_wal(cluster, &catalog, &remove, &restores).await?;
+    remarks.extend(about(&lines));
     let leftovers: Vec<Label> = catalog
         .unfinished
         .iter()
@@ -284,6 +289,59 @@ async fn find(
         leftovers,
         report,
     })
+}
+
+/// The archive with its histories. When one cannot be read, nobody knows which layers lead where.
+async fn archived(cluster: &ClusterRepository, notes: &mut Vec<String>) -> Result<ArchivedWal> {
+    let archive = Archive::load(cluster).await?;
+    let mut archived = archive.list(iter::empty()).await?;
+    match archive.read_histories(&mut archived).await {
+        Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
+            notes.push(format!(
+                "nothing is removed, because it is not known which timelines begin where: {error}"
+            ));
+        }
+        read => read?,
+    }
+    Ok(archived)
+}
+
+/// Which lines of the history are kept.
+fn find_lines(
+    catalog: &Catalog,
+    layers: &[Held],
+    archived: &ArchivedWal,
+    options: &ExpireOptions,
+    now: StoreTime,
+) -> Lines {
+    let days = options.policy.keep_days.unwrap_or(0);
+    let patience = SILENCE.max(SignedDuration::from_hours(24 * i64::from(days)));
+    let placed = catalog.layers.iter().zip(layers);
+    let placed: Vec<Placed> = placed
+        .map(|(layer, held)| Placed::of(layer, !held.broken && !held.replaced))
+        .collect();
+    lines::lines(&placed, archived, now.timestamp(), patience)
+}
+
+/// What the user should know of a history that branches.
+fn about(lines: &Lines) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if lines.alive.len() > 1 {
+        let alive: Vec<String> = lines.alive.iter().map(ToString::to_string).collect();
+        remarks.push(format!(
+            "the history branches: what the rules promise is kept for each of the timelines {}, until {} days after \
+             something of it was stored last",
+            alive.join(", "),
+            SILENCE.as_hours() / 24
+        ));
+    }
+    for (timeline, last) in &lines.given_up {
+        let last = last.strftime("%Y-%m-%d %H:%M:%SZ");
+        remarks.push(format!(
+            "timeline {timeline} is given up: nothing of it was stored since {last}, and no rule keeps layers for it"
+        ));
+    }
+    remarks
 }
 
 /// The layers that stay, and why.

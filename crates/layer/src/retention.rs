@@ -2,6 +2,11 @@
 //!
 //! A layer goes only when no kept layer stands on it. Planning touches nothing; a crash while deleting leaves orphans,
 //! never a broken chain.
+//!
+//! Rules are promises to each server that may go on. When the history branches, each line of it is kept as if it was
+//! alone: backups of a copy push no backup of its source out.
+
+use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -10,13 +15,13 @@ use crate::label::{Label, LayerKind};
 /// What is kept. A layer that any rule wants stays, with all it stands on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// That many full layers, the newest that can be restored, and everything since the oldest of them; everything when
-    /// there are fewer.
+    /// That many full layers of each line, the newest that can be restored, and everything since the oldest of them;
+    /// everything when there are fewer.
     pub keep_full: Option<usize>,
-    /// What it takes to restore to any moment of the last days.
+    /// What it takes to restore to any moment of the last days, on each line.
     pub keep_days: Option<u32>,
     /// Layers that the chain of the newest layer may have. The oldest are merged; what [`Policy::keep_days`] wants is
-    /// not merged away.
+    /// not merged away, nor what another line needs.
     pub max_chain: Option<usize>,
 }
 
@@ -39,10 +44,31 @@ pub struct Held {
     pub broken: bool,
 }
 
+/// A way through the history that somebody goes on with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Layers from which recovery can follow it, by their positions, ascending.
+    pub layers: Vec<usize>,
+}
+
+impl Line {
+    /// The history has no branches.
+    #[must_use]
+    pub fn only(layers: &[Held]) -> Self {
+        Self {
+            layers: (0..layers.len()).collect(),
+        }
+    }
+
+    fn holds(&self, at: usize) -> bool {
+        self.layers.binary_search(&at).is_ok()
+    }
+}
+
 /// Why a layer stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
-    /// The newest layer always stays.
+    /// The newest layer of each line always stays.
     Newest,
     /// Among the newest full layers, or made since.
     KeepFull,
@@ -91,19 +117,21 @@ pub struct ExpirePlan {
     pub merge: Option<MergeStep>,
 }
 
-/// Decides. Layers come in the order of their states, oldest first.
+/// Decides. Layers come in the order of their states, oldest first. A layer that is on no line goes when it is older than
+/// what every line keeps.
 #[must_use]
-pub fn plan(layers: &[Held], policy: &Policy, now: Timestamp) -> ExpirePlan {
-    let days = policy.keep_days.map(|days| within_days(layers, days, now));
-    let full = policy.keep_full.map(|count| since_full(layers, count));
+pub fn plan(layers: &[Held], lines: &[Line], policy: &Policy, now: Timestamp) -> ExpirePlan {
+    let promises = promises(layers, lines, policy);
+    let days = policy
+        .keep_days
+        .map(|days| within_days(layers, lines, days, now));
+    let full = policy.keep_full.map(|_| since_full(layers, &promises));
     let unlimited = days.is_none() && full.is_none();
-    let newest = layers
-        .iter()
-        .rposition(|layer| !layer.replaced && !layer.broken);
+    let newest = newest(layers, &promises);
     let wanted = |at: usize| {
         let by = |rule: &Option<Vec<bool>>| rule.as_ref().is_some_and(|rule| rule[at]);
         match layers[at].replaced {
-            _ if Some(at) == newest => Some(Why::Newest),
+            _ if newest.contains(&at) => Some(Why::Newest),
             false if by(&full) => Some(Why::KeepFull),
             false if by(&days) => Some(Why::KeepDays),
             false if unlimited && !layers[at].merged => Some(Why::NoRule),
@@ -116,67 +144,132 @@ pub fn plan(layers: &[Held], policy: &Policy, now: Timestamp) -> ExpirePlan {
             continue;
         }
         let mut below = layers[at].parent;
-        // Bounded by the number of layers, should they stand in a circle.
-        for _ in 0..layers.len() {
-            let Some(parent) = below else { break };
-            keep[parent].get_or_insert(Why::StoodUpon);
+        // What is kept has what it stands on kept, now or in its turn.
+        while let Some(parent) = below.filter(|parent| keep[*parent].is_none()) {
+            keep[parent] = Some(Why::StoodUpon);
             below = layers[parent].parent;
         }
     }
-    let merge = policy
-        .max_chain
-        .zip(newest)
-        .and_then(|(limit, newest)| merge_step(layers, newest, limit, days.as_deref()));
+    let merge = policy.max_chain.and_then(|limit| {
+        let mut newest = newest.iter().rev();
+        newest.find_map(|newest| {
+            let chain = chain_of(layers, *newest)?;
+            let mut needed: BTreeSet<usize> = promises
+                .iter()
+                .flat_map(|promise| promise.needs(&chain))
+                .collect();
+            if let Some(days) = &days {
+                needed.extend(chain.iter().filter(|at| days[**at]));
+            }
+            merge_step(&chain, limit, &needed)
+        })
+    });
     ExpirePlan { keep, merge }
 }
 
-/// From the oldest of the newest `count` full layers on.
-fn since_full(layers: &[Held], count: usize) -> Vec<bool> {
-    let full = |(_, layer): &(usize, &Held)| {
-        layer.label.kind() == LayerKind::Full && !layer.replaced && !layer.broken
-    };
-    let positions = layers.iter().enumerate().filter(full).map(|(at, _)| at);
-    let first = positions.rev().nth(count.max(1) - 1).unwrap_or(0);
-    (0..layers.len()).map(|at| at >= first).collect()
+/// What one line is kept for.
+struct Promise<'a> {
+    line: &'a Line,
+    /// The newest layer that can be restored.
+    newest: Option<usize>,
+    /// Everything since this one, by [`Policy::keep_full`].
+    since: Option<usize>,
 }
 
-/// What was finished in the last days, and the layer before, from which the first of these moments is reached.
-fn within_days(layers: &[Held], days: u32, now: Timestamp) -> Vec<bool> {
+impl Promise<'_> {
+    /// From which layer of `chain` the line goes on, if the rules want one.
+    fn needs(&self, chain: &[usize]) -> impl Iterator<Item = usize> {
+        let on_line = chain.iter().copied().find(|at| self.line.holds(*at));
+        let wanted = on_line.filter(|at| self.since.is_some_and(|since| *at >= since));
+        self.newest.into_iter().chain(wanted)
+    }
+}
+
+fn promises<'a>(layers: &[Held], lines: &'a [Line], policy: &Policy) -> Vec<Promise<'a>> {
+    let usable = |at: &usize| !layers[*at].replaced && !layers[*at].broken;
+    let full = |at: &usize| usable(at) && layers[*at].label.kind() == LayerKind::Full;
+    let promise = |line: &'a Line| Promise {
+        line,
+        newest: line.layers.iter().copied().rfind(usable),
+        since: policy.keep_full.map(|count| {
+            let mut full = line.layers.iter().copied().rev().filter(full);
+            full.nth(count.max(1) - 1).unwrap_or(0)
+        }),
+    };
+    lines.iter().map(promise).collect()
+}
+
+/// The newest layer of each line; when no line has one, the newest of all.
+fn newest(layers: &[Held], promises: &[Promise<'_>]) -> BTreeSet<usize> {
+    let newest: BTreeSet<usize> = promises.iter().filter_map(|line| line.newest).collect();
+    if !newest.is_empty() {
+        return newest;
+    }
+    let usable = |layer: &Held| !layer.replaced && !layer.broken;
+    layers.iter().rposition(usable).into_iter().collect()
+}
+
+/// From the oldest of the newest full layers of a line on; what is on none, as long as any line has something older.
+fn since_full(layers: &[Held], promises: &[Promise<'_>]) -> Vec<bool> {
+    let mut on_a_line = vec![false; layers.len()];
+    let mut wanted = vec![false; layers.len()];
+    let mut oldest = layers.len();
+    for promise in promises {
+        let since = promise.since.unwrap_or(0);
+        oldest = oldest.min(since);
+        for at in &promise.line.layers {
+            on_a_line[*at] = true;
+            wanted[*at] |= *at >= since;
+        }
+    }
+    for at in oldest..layers.len() {
+        wanted[at] |= !on_a_line[at];
+    }
+    wanted
+}
+
+/// What was finished in the last days, and of each line the layer before, from which the first of these moments is
+/// reached.
+fn within_days(layers: &[Held], lines: &[Line], days: u32, now: Timestamp) -> Vec<bool> {
     let span = SignedDuration::from_hours(i64::from(days) * 24);
     let cut = now.checked_sub(span).unwrap_or(Timestamp::MIN);
-    let before = layers
+    let mut wanted: Vec<bool> = layers
         .iter()
-        .enumerate()
-        .filter(|(_, layer)| layer.finished_at < cut && !layer.replaced && !layer.broken)
-        .max_by_key(|(_, layer)| layer.finished_at)
-        .map(|(at, _)| at);
-    let wanted = |(at, layer): (usize, &Held)| layer.finished_at >= cut || Some(at) == before;
-    layers.iter().enumerate().map(wanted).collect()
+        .map(|layer| layer.finished_at >= cut)
+        .collect();
+    for line in lines {
+        let before = line.layers.iter().filter(|at| {
+            let layer = &layers[**at];
+            layer.finished_at < cut && !layer.replaced && !layer.broken
+        });
+        if let Some(at) = before.max_by_key(|at| layers[**at].finished_at) {
+            wanted[*at] = true;
+        }
+    }
+    wanted
 }
 
-fn merge_step(
-    layers: &[Held],
-    newest: usize,
-    limit: usize,
-    wanted: Option<&[bool]>,
-) -> Option<MergeStep> {
+/// The layer at `newest` and all it stands on; nothing when it stands on itself.
+fn chain_of(layers: &[Held], newest: usize) -> Option<Vec<usize>> {
     let mut chain = vec![newest];
     while let Some(parent) = layers[*chain.last()?].parent {
-        if chain.contains(&parent) {
+        if chain.len() == layers.len() {
             return None;
         }
         chain.push(parent);
     }
+    Some(chain)
+}
+
+/// How the chain becomes shorter while the states that are `needed` live on.
+fn merge_step(chain: &[usize], limit: usize, needed: &BTreeSet<usize>) -> Option<MergeStep> {
     // The state of the layer at `first` lives on in the merged one; those of the older ones are gone.
-    let mut first = limit.max(1) - 1;
-    let still = |at: &usize| wanted.is_some_and(|wanted| wanted[*at]);
-    while chain.get(first + 1..)?.iter().any(still) {
-        first += 1;
-    }
-    let oldest = *chain.last()?;
+    let last = chain.iter().rposition(|at| needed.contains(at));
+    let last = last.unwrap_or(0);
+    let first = last.max(limit.max(1) - 1);
     (first + 1 < chain.len()).then(|| MergeStep {
         newest: chain[first],
-        oldest,
+        oldest: chain[chain.len() - 1],
         length: (chain.len(), first + 1),
     })
 }
@@ -211,6 +304,11 @@ mod tests {
         layers
     }
 
+    /// The plan when the history has no branches.
+    fn alone(layers: &[Held], policy: &Policy, now: Timestamp) -> ExpirePlan {
+        plan(layers, &[Line::only(layers)], policy, now)
+    }
+
     fn now() -> Timestamp {
         "2026-11-10T12:00:00Z".parse().unwrap_or_default()
     }
@@ -235,26 +333,26 @@ mod tests {
     #[test]
     fn full_layers_are_kept_with_all_that_stands_on_them() {
         let layers = days("FiiFiiFiii");
-        assert_eq!(kept(&plan(&layers, &policy(1, 0, 0), now())), "------kkkk");
-        assert_eq!(kept(&plan(&layers, &policy(2, 0, 0), now())), "---kkkkkkk");
-        assert_eq!(kept(&plan(&layers, &policy(9, 0, 0), now())), "kkkkkkkkkk");
+        assert_eq!(kept(&alone(&layers, &policy(1, 0, 0), now())), "------kkkk");
+        assert_eq!(kept(&alone(&layers, &policy(2, 0, 0), now())), "---kkkkkkk");
+        assert_eq!(kept(&alone(&layers, &policy(9, 0, 0), now())), "kkkkkkkkkk");
     }
 
     #[test]
     fn days_keep_the_layer_before_them_and_what_it_stands_on() {
         let layers = days("FiiFiiFiii");
         // Since November 8th, 12:00: those of the 9th and 10th, and that of the 8th at 3:00.
-        assert_eq!(kept(&plan(&layers, &policy(0, 2, 0), now())), "------skkk");
-        assert_eq!(kept(&plan(&layers, &policy(0, 4, 0), now())), "---sskkkkk");
-        assert_eq!(kept(&plan(&layers, &policy(1, 4, 0), now())), "---sskkkkk");
+        assert_eq!(kept(&alone(&layers, &policy(0, 2, 0), now())), "------skkk");
+        assert_eq!(kept(&alone(&layers, &policy(0, 4, 0), now())), "---sskkkkk");
+        assert_eq!(kept(&alone(&layers, &policy(1, 4, 0), now())), "---sskkkkk");
     }
 
     #[test]
     fn the_newest_layer_always_stays() {
         let layers = days("Fii");
         let later: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap_or_default();
-        assert_eq!(kept(&plan(&layers, &policy(0, 1, 0), later)), "ssk");
-        assert_eq!(kept(&plan(&[], &policy(1, 1, 1), later)), "");
+        assert_eq!(kept(&alone(&layers, &policy(0, 1, 0), later)), "ssk");
+        assert_eq!(kept(&alone(&[], &policy(1, 1, 1), later)), "");
     }
 
     #[test]
@@ -267,8 +365,8 @@ mod tests {
         layers.insert(2, merged);
         layers[3].parent = Some(2);
         layers[4].parent = Some(3);
-        assert_eq!(kept(&plan(&layers, &policy(0, 30, 0), now())), "k-kkk");
-        assert_eq!(kept(&plan(&layers, &policy(0, 0, 9), now())), "k-kkk");
+        assert_eq!(kept(&alone(&layers, &policy(0, 30, 0), now())), "k-kkk");
+        assert_eq!(kept(&alone(&layers, &policy(0, 0, 9), now())), "k-kkk");
     }
 
     /// An interrupted merge of the first three layers: the newest input is gone, the others are still there.
@@ -280,11 +378,11 @@ mod tests {
         }
         layers[2].label = Label::full(jiff::civil::date(2026, 11, 5).at(3, 0, 0, 0));
         layers[2].parent = None;
-        assert_eq!(kept(&plan(&layers, &policy(0, 0, 9), now())), "--kk");
-        assert_eq!(kept(&plan(&layers, &policy(1, 0, 0), now())), "--kk");
+        assert_eq!(kept(&alone(&layers, &policy(0, 0, 9), now())), "--kk");
+        assert_eq!(kept(&alone(&layers, &policy(1, 0, 0), now())), "--kk");
         // Two full layers are two full layers; and days want states, which can still be restored.
-        assert_eq!(kept(&plan(&layers, &policy(2, 0, 0), now())), "kkkk");
-        assert_eq!(kept(&plan(&layers, &policy(0, 30, 0), now())), "kkkk");
+        assert_eq!(kept(&alone(&layers, &policy(2, 0, 0), now())), "kkkk");
+        assert_eq!(kept(&alone(&layers, &policy(0, 30, 0), now())), "kkkk");
     }
 
     /// Merged by hand, and the inputs were to stay.
@@ -297,7 +395,7 @@ mod tests {
         (layers[0].merged, layers[1].merged, layers[1].replaced) = (true, true, true);
         layers.insert(2, merged);
         layers[4].parent = Some(3);
-        let kept = |count| kept(&plan(&layers, &policy(count, 0, 0), now()));
+        let kept = |count| kept(&alone(&layers, &policy(count, 0, 0), now()));
         assert_eq!(kept(5), "k-kkk");
         assert_eq!(kept(3), "k-kkk");
         assert_eq!(kept(2), "--kkk");
@@ -310,7 +408,7 @@ mod tests {
         for broken in &mut layers[3..] {
             broken.broken = true;
         }
-        let plan = |policy| plan(&layers, &policy, now());
+        let plan = |policy| alone(&layers, &policy, now());
         assert_eq!(kept(&plan(policy(1, 0, 0))), "kkkkkk");
         assert_eq!(plan(policy(1, 0, 0)).keep[2], Some(Why::Newest));
         // Of the days before, the newest that can be restored.
@@ -321,10 +419,10 @@ mod tests {
     fn a_layer_that_a_restore_reads_stays_and_keeps_no_other_from_being_the_newest() {
         let mut layers = days("FiiFii");
         layers[1].in_use = true;
-        assert_eq!(kept(&plan(&layers, &policy(1, 0, 0), now())), "sk-kkk");
+        assert_eq!(kept(&alone(&layers, &policy(1, 0, 0), now())), "sk-kkk");
         // Its state lives on elsewhere, but the restore reads this one.
         layers[1].replaced = true;
-        let plan = plan(&layers, &policy(1, 0, 0), now());
+        let plan = alone(&layers, &policy(1, 0, 0), now());
         assert_eq!(plan.keep[1], Some(Why::InUse));
         assert_eq!(plan.keep[5], Some(Why::Newest));
     }
@@ -332,7 +430,7 @@ mod tests {
     #[test]
     fn a_long_chain_is_merged_but_not_what_days_want() {
         let layers = days("Fiiiiiiiii");
-        let step = |policy| plan(&layers, &policy, now()).merge;
+        let step = |policy| alone(&layers, &policy, now()).merge;
         let expected = |newest, length| {
             Some(MergeStep {
                 newest,
@@ -347,5 +445,78 @@ mod tests {
         assert_eq!(step(policy(0, 4, 2)), expected(5, 5));
         assert_eq!(step(policy(0, 90, 2)), None);
         assert_eq!(step(policy(1, 0, 4)), expected(6, 4));
+    }
+
+    /// Where `+` stands.
+    fn line(on: &str) -> Line {
+        let on = on.chars().enumerate().filter(|(_, sign)| *sign == '+');
+        Line {
+            layers: on.map(|(at, _)| at).collect(),
+        }
+    }
+
+    #[test]
+    fn full_layers_of_a_copy_do_not_push_out_those_of_its_source() {
+        // After the third day a copy is backed up, then its source goes on.
+        let layers = days("FiiFFiFi");
+        let lines = [line("+++---++"), line("++++++--")];
+        let sign = |full, lines: &[Line]| kept(&plan(&layers, lines, &policy(full, 0, 0), now()));
+        assert_eq!(sign(1, &lines), "----kkkk");
+        // The source has two full layers, the first and the seventh.
+        assert_eq!(sign(2, &lines), "kkkkkkkk");
+        assert_eq!(sign(2, &[Line::only(&layers)]), "----kkkk");
+        // The source has one, and makes increments alone.
+        let layers = days("FiFFF");
+        let plan = plan(
+            &layers,
+            &[line("++---"), line("+-+++")],
+            &policy(1, 0, 0),
+            now(),
+        );
+        assert_eq!(kept(&plan), "kk--k");
+    }
+
+    #[test]
+    fn the_newest_layer_of_each_line_stays() {
+        let layers = days("FFFF");
+        let lines = [line("+---"), line("++++")];
+        let plan = plan(&layers, &lines, &policy(1, 0, 0), now());
+        assert_eq!(kept(&plan), "k--k");
+        assert_eq!(plan.keep[0], Some(Why::Newest));
+    }
+
+    #[test]
+    fn days_keep_the_layer_before_them_on_each_line() {
+        let layers = days("FFFFFFFFFF");
+        let lines = [line("+++-------"), line("++-+++++++")];
+        assert_eq!(
+            kept(&plan(&layers, &lines, &policy(0, 2, 0), now())),
+            "--k----kkk"
+        );
+    }
+
+    #[test]
+    fn a_branch_that_was_given_up_goes_when_it_is_older_than_what_is_kept() {
+        let layers = days("FiFFiF");
+        let lines = [line("++-+-+")];
+        let kept = |count| kept(&plan(&layers, &lines, &policy(count, 0, 0), now()));
+        assert_eq!(kept(1), "-----k");
+        assert_eq!(kept(2), "---kkk");
+        assert_eq!(kept(3), "kkkkkk");
+    }
+
+    #[test]
+    fn a_chain_is_not_merged_past_where_another_line_leaves_it() {
+        let layers = days("Fiiiiiiiii");
+        let here = line("++++++++++");
+        let step = |there: &str, policy| {
+            let lines = [here.clone(), line(there)];
+            let step = plan(&layers, &lines, &policy, now()).merge;
+            step.map(|step| (step.newest, step.length.1))
+        };
+        assert_eq!(step("++--------", policy(0, 0, 2)), Some((1, 9)));
+        assert_eq!(step("++--------", policy(1, 0, 2)), Some((1, 9)));
+        assert_eq!(step("++++++----", policy(0, 4, 2)), Some((5, 5)));
+        assert_eq!(step("----------", policy(0, 0, 2)), Some((8, 2)));
     }
 }

@@ -76,6 +76,12 @@ impl StoreTime {
         Self(Timestamp::now())
     }
 
+    /// As a time of a clock.
+    #[must_use]
+    pub fn timestamp(self) -> Timestamp {
+        self.0
+    }
+
     /// How long ago an object was written.
     pub fn since(self, modified: Timestamp) -> SignedDuration {
         self.0.duration_since(modified)

@@ -1,0 +1,158 @@
+//! Lines of the history: the ways from the first timeline to each server that may still go on.
+//!
+//! When a copy archives beside its source, nobody but their owner knows which of them counts. So both are kept until
+//! one is silent for so long that nobody backs it up any more. A timeline that ended where another one began, as after
+//! a failover, is no line of its own: all of it lies on the other's.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+use pgstrata_layer::retention::Line;
+use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
+use pgstrata_store::archive::ArchivedWal;
+use pgstrata_store::catalog::Layer;
+
+/// Who stores nothing for so long is given up: a server that is backed up once a month is not, with a week to spare.
+pub(super) const SILENCE: SignedDuration = SignedDuration::from_hours(40 * 24);
+
+/// Where a layer lies in the history.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    pub(super) timeline: TimelineId,
+    pub(super) start: Lsn,
+    pub(super) stop: Lsn,
+    pub(super) finished_at: Timestamp,
+    /// Whether a restore can begin with it.
+    pub(super) usable: bool,
+}
+
+impl Placed {
+    pub(super) fn of(layer: &Layer, usable: bool) -> Self {
+        let manifest = &layer.manifest;
+        Self {
+            timeline: manifest.timeline,
+            start: manifest.start_lsn,
+            stop: manifest.stop_lsn,
+            finished_at: manifest.finished_at,
+            usable,
+        }
+    }
+}
+
+/// The lines that are kept, and those that are not any more.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lines {
+    pub(super) lines: Vec<Line>,
+    /// The last timeline of each line.
+    pub(super) alive: Vec<TimelineId>,
+    /// Timelines with backups that are given up, and when something of them was stored last.
+    pub(super) given_up: Vec<(TimelineId, Timestamp)>,
+}
+
+/// A timeline and the way to it.
+struct Way {
+    history: TimelineHistory,
+    line: Line,
+    last_sign: Timestamp,
+}
+
+/// Finds the lines. `patience` is how long one may be silent. Pure.
+pub(super) fn lines(
+    layers: &[Placed],
+    archived: &ArchivedWal,
+    now: Timestamp,
+    patience: SignedDuration,
+) -> Lines {
+    let of_layers = layers.iter().map(|layer| layer.timeline);
+    // One that was just begun has nothing but its history.
+    let of_archive = archived.by_timeline().map(|(timeline, _)| timeline);
+    let timelines: BTreeSet<TimelineId> = of_archive.chain(of_layers).collect();
+    let ways: Vec<Way> = timelines
+        .into_iter()
+        .map(|timeline| way(layers, archived, archived.history(timeline)))
+        .collect();
+    let leads_on = |way: &&Way| {
+        let mut others = ways.iter().filter(|other| other.goes_on_from(way));
+        let ends = others.any(|other| way.ends_where(other, layers, archived));
+        let usable = way.line.layers.iter().any(|at| layers[*at].usable);
+        usable && !ends
+    };
+    let leading: Vec<&Way> = ways.iter().filter(leads_on).collect();
+    let latest = leading.iter().map(|way| way.last_sign).max();
+    let silent = |way: &Way| {
+        let age = now.duration_since(way.last_sign);
+        age > patience && Some(way.last_sign) != latest
+    };
+    let mut found = Lines::default();
+    for way in leading {
+        let timeline = way.history.timeline();
+        if !silent(way) {
+            found.alive.push(timeline);
+            found.lines.push(way.line.clone());
+        } else if layers.iter().any(|layer| layer.timeline == timeline) {
+            found.given_up.push((timeline, way.last_sign));
+        }
+    }
+    found
+}
+
+fn way(layers: &[Placed], archived: &ArchivedWal, history: TimelineHistory) -> Way {
+    let timeline = history.timeline();
+    let on = layers
+        .iter()
+        .enumerate()
+        .filter(|(_, layer)| history.contains(layer.timeline, layer.start..layer.stop));
+    let line = Line {
+        layers: on.map(|(at, _)| at).collect(),
+    };
+    let begin = history
+        .entry(timeline)
+        .map_or(Lsn::INVALID, |own| own.begin);
+    let wal = archived.tail(timeline, begin.segment(archived.segment_size()));
+    let backups = layers.iter().filter(|layer| layer.timeline == timeline);
+    let backups = backups.map(|layer| layer.finished_at);
+    let signs = backups
+        .chain(wal.map(|wal| wal.newest_at))
+        .chain(archived.history_stored_at(timeline));
+    Way {
+        last_sign: signs.max().unwrap_or(Timestamp::MIN),
+        history,
+        line,
+    }
+}
+
+impl Way {
+    /// Whether this way passes through the other's timeline, and leaves it.
+    fn goes_on_from(&self, other: &Self) -> bool {
+        self.history
+            .switch_point(other.history.timeline())
+            .is_some()
+    }
+
+    /// Whether nothing is there of its timeline beyond the point where the other way leaves it. The segment of that
+    /// point may be there when it was stored before the promotion: that is what a failover loses.
+    fn ends_where(&self, other: &Self, layers: &[Placed], archived: &ArchivedWal) -> bool {
+        let timeline = self.history.timeline();
+        let Some(fork) = other.history.switch_point(timeline) else {
+            return false;
+        };
+        if layers
+            .iter()
+            .any(|layer| layer.timeline == timeline && layer.stop > fork)
+        {
+            return false;
+        }
+        let number = fork.segment(archived.segment_size());
+        let Some(beyond) = archived.tail(timeline, number) else {
+            return true;
+        };
+        let mut entries = other.history.entries().iter();
+        let next = entries.find(|entry| entry.begin == fork && entry.timeline > timeline);
+        let promoted = next.and_then(|next| archived.history_stored_at(next.timeline));
+        beyond.last == number && promoted.is_some_and(|at| beyond.newest_at < at)
+    }
+}
+
+#[cfg(test)]
+mod tests;
