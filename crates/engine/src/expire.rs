@@ -116,6 +116,28 @@ pub async fn execute(
     progress: &Progress,
 ) -> Result<ExpireReport> {
     check_policy(options)?;
+    let outcome = loop {
+        match attempt(cluster, options, progress).await {
+            Err(error) if error.is_lack_of_space() && cluster.repository.free_room().await? => {
+                tracing::info!(%error, "the repository is full: part of its reserve is given up");
+            }
+            Err(error) if error.is_lack_of_space() => break Err(error.hint(FULL)),
+            outcome => break outcome,
+        }
+    };
+    cluster.repository.lay_up_room().await;
+    outcome
+}
+
+/// Where neither the records of a removal fit nor a merged layer.
+const FULL: &str = "free some room where the repository is, by other means, and run it again; a merge needs room for \
+    the merged layer: free that first, with --keep-full or --keep-days alone";
+
+async fn attempt(
+    cluster: &ClusterRepository,
+    options: &ExpireOptions,
+    progress: &Progress,
+) -> Result<ExpireReport> {
     let now = StoreTime::ask(cluster).await?;
     let completed = catalog::complete_removals(cluster).await?;
     let mut found = find(cluster, options, now).await?;

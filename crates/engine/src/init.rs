@@ -1,5 +1,7 @@
 //! Making a cluster known to a repository: once, and for one cluster only.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -9,7 +11,7 @@ use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::control::ControlFile;
 use pgstrata_store::catalog::WRITTEN_BY;
 use pgstrata_store::cluster::ClusterRepository;
-use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
 use crate::server::apart::require_apart;
 use crate::server::control::control_of;
@@ -24,15 +26,27 @@ pub struct InitReport {
 }
 
 /// Records the cluster of `data_directory` under the name that `cluster` has, after proving that the
-/// store honours create-if-absent. Running it again for the same cluster changes nothing.
+/// store honours create-if-absent. In a directory what it makes belongs to the owner of the data directory. Running it again for the same cluster changes nothing.
 ///
 /// # Errors
 /// `Refused` when the name belongs to another cluster, the store overwrites, or the repository lies in the cluster.
 pub async fn init(cluster: &ClusterRepository, data_directory: &Path) -> Result<InitReport> {
     let reading = control_of(data_directory).await?;
     require_apart(&cluster.repository, data_directory).await?;
-    cluster.repository.probe(cluster.name.as_str()).await?;
-    let wanted = record_of(&cluster.name, &reading.control);
+    let owner = fs::metadata(data_directory)
+        .context(|| format!("could not look up \"{}\"", data_directory.display()))?;
+    let home = cluster.name.as_str();
+    let owner = (owner.uid(), owner.gid());
+    cluster.repository.make_home(home, owner).await?;
+    cluster.repository.probe(home).await?;
+    let created = record(cluster, &reading.control).await?;
+    cluster.repository.lay_up_room().await;
+    Ok(created)
+}
+
+/// Creates the cluster's record, or compares the one that is there.
+async fn record(cluster: &ClusterRepository, control: &ControlFile) -> Result<InitReport> {
+    let wanted = record_of(&cluster.name, control);
     let body = Bytes::from(encode(&wanted));
     match cluster
         .repository

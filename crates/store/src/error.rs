@@ -46,6 +46,7 @@ pub struct Error {
     kind: Kind,
     message: String,
     hint: Option<String>,
+    no_space: bool,
 }
 
 impl Error {
@@ -55,6 +56,7 @@ impl Error {
             kind,
             message: message.into(),
             hint: None,
+            no_space: false,
         }
     }
 
@@ -63,6 +65,19 @@ impl Error {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Notes that there was no room where something was to be written.
+    #[must_use]
+    pub(crate) fn for_lack_of_space(mut self) -> Self {
+        self.no_space = true;
+        self
+    }
+
+    /// Whether there was no room where something was to be written.
+    #[must_use]
+    pub fn is_lack_of_space(&self) -> bool {
+        self.no_space
     }
 
     /// Puts the act in front: `could not take a backup: ...`.

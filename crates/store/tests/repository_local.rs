@@ -96,3 +96,29 @@ async fn a_read_only_repository_is_one_clear_error() {
             .starts_with("could not write \"main/cluster\" in file:///proc")
     );
 }
+
+#[tokio::test]
+async fn room_that_is_laid_up_is_no_object_and_is_given_up_in_portions() {
+    let scratch = tempfile::tempdir().unwrap();
+    let repository = open(scratch.path());
+    let held = || std::fs::metadata(scratch.path().join(".reserve")).map_or(0, |m| m.len());
+    assert!(!repository.free_room().await.unwrap());
+    for _ in 0..2 {
+        repository.lay_up_room().await;
+        assert_eq!(held(), 1 << 20);
+    }
+    assert!(repository.list("").await.unwrap().is_empty());
+    assert!(repository.list_names("").await.unwrap().is_empty());
+    let mut portions = 0;
+    while repository.free_room().await.unwrap() {
+        portions += 1;
+        assert_eq!(held(), (1 << 20) - portions * (1 << 18));
+    }
+    assert_eq!(portions, 4);
+    assert!(!scratch.path().join(".reserve").exists());
+    repository.lay_up_room().await;
+    assert_eq!(held(), 1 << 20);
+    // Memory and object stores have none.
+    Repository::memory().lay_up_room().await;
+    assert!(!Repository::memory().free_room().await.unwrap());
+}

@@ -87,3 +87,21 @@ fn by() -> By {
         }
     })
 }
+
+/// Runs `script` of sh(1) as root with mounts of its own, so that nothing of what it mounts outlives it. Its further
+/// words are `$1`, `$2`, and so on.
+///
+/// As for [`apart`]; in a user namespace, whoever runs this is root.
+pub fn with_own_mounts(script: &str, words: &[&str]) -> Command {
+    let mut command = match by() {
+        By::Sudo => Command::new("sudo"),
+        By::Root | By::UserNamespace => Command::new("unshare"),
+    };
+    match by() {
+        By::Sudo => command.args(["-n", "-E", "unshare", "--mount"]),
+        By::Root => command.arg("--mount"),
+        By::UserNamespace => command.args(["--user", "--map-root-user", "--mount"]),
+    };
+    command.args(["sh", "-euc", script, "sh"]).args(words);
+    command
+}

@@ -92,6 +92,7 @@ impl NewLayer {
         let label = &self.label;
         if outcome.is_ok() {
             beats.remove().await;
+            self.cluster.repository.lay_up_room().await;
         } else if self.may_exist.load(Ordering::Relaxed) {
             // The manifest may have been created, or may yet be, although we were told otherwise.
             tracing::warn!(%label, "it is not known whether the layer was committed: see info");

@@ -29,7 +29,10 @@ use object_store::{
     MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload,
     PutResult, Result,
 };
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::process::geteuid;
+
+use super::reserve;
 
 /// A repository holds whole databases: not for everybody's eyes.
 const FILE_MODE: u32 = 0o640;
@@ -80,6 +83,32 @@ impl LocalStore {
                 .map_err(failed)
         })
         .await
+    }
+
+    /// Makes the directories of a prefix; as root, gives them to that user and group.
+    pub(super) async fn make_home(&self, prefix: &Path, owner: (u32, u32)) -> Result<()> {
+        let prefix = prefix.clone();
+        self.blocking(move |inner| {
+            let directory = inner.file_path(&prefix);
+            let made = inner.make_directories(&directory, Some(owner));
+            made.map_err(|e| named(&directory, e))
+        })
+        .await
+    }
+
+    /// Fills the reserve.
+    pub(super) async fn lay_up_room(&self) -> Result<()> {
+        self.blocking(move |inner| {
+            let file = reserve::lay_up(&inner.root).map_err(failed)?;
+            give_to_owner_of(&inner.root, &file).map_err(failed)
+        })
+        .await
+    }
+
+    /// Gives up part of the reserve; false when there is none.
+    pub(super) async fn free_room(&self) -> Result<bool> {
+        self.blocking(move |inner| reserve::free(&inner.root).map_err(failed))
+            .await
     }
 
     async fn blocking<T: Send + 'static>(
@@ -238,11 +267,7 @@ impl OpenDirectory {
         if known(&self.durable.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(());
         }
-        let mut builder = DirBuilder::new();
-        builder
-            .recursive(true)
-            .mode(DIRECTORY_MODE)
-            .create(directory)?;
+        self.make_directories(directory, None)?;
         let above = directory.ancestors().skip(1);
         let to_root = above.take_while(|a| a.starts_with(&self.root));
         for ancestor in to_root.chain(self.root.parent()) {
@@ -250,6 +275,29 @@ impl OpenDirectory {
         }
         let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         durable.insert(directory.to_owned());
+        Ok(())
+    }
+
+    /// Makes `directory` and those above it, as far as they are missing. Made by root they belong to `owner`, or else to
+    /// the owner of the one above: a backup by root must not keep the server from archiving.
+    fn make_directories(&self, directory: &FilePath, owner: Option<(u32, u32)>) -> io::Result<()> {
+        let missing = directory.ancestors().take_while(|path| !path.is_dir());
+        let missing: Vec<&FilePath> = missing.collect();
+        for path in missing.into_iter().rev() {
+            match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => continue,
+                made => made?,
+            }
+            if geteuid().is_root() {
+                let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let made = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+                match (owner, path.parent()) {
+                    (Some(owner), _) => give_to(&made, owner),
+                    (None, Some(above)) => give_to_owner_of(above, &made)?,
+                    (None, None) => {}
+                }
+            }
+        }
         Ok(())
     }
 
@@ -403,6 +451,7 @@ fn write_new(directory: &FilePath, path: &FilePath, payload: &PutPayload) -> io:
     match rustix::fs::open(directory, flags, Mode::from_raw_mode(FILE_MODE)) {
         Ok(fd) => {
             let file = File::from(fd);
+            give_to_owner_of(directory, &file)?;
             fill(&file, payload)?;
             link_unnamed(&file, path)?;
         }
@@ -414,6 +463,25 @@ fn write_new(directory: &FilePath, path: &FilePath, payload: &PutPayload) -> io:
         Err(e) => return Err(e.into()),
     }
     sync_directory(directory)
+}
+
+/// As root, gives what we have made to the owner of the directory that it is in, unless that is root.
+fn give_to_owner_of(directory: &FilePath, file: &File) -> io::Result<()> {
+    if geteuid().is_root() {
+        let above = fs::metadata(directory)?;
+        give_to(file, (above.uid(), above.gid()));
+    }
+    Ok(())
+}
+
+/// A file server may not let root do that.
+fn give_to(file: &File, owner: (u32, u32)) {
+    let (user, group) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
+    if !user.is_root()
+        && let Err(error) = rustix::fs::fchown(file, Some(user), Some(group))
+    {
+        tracing::debug!(%error, "what root has made in the repository stays root's");
+    }
 }
 
 fn fill(mut file: &File, payload: &PutPayload) -> io::Result<()> {
@@ -442,7 +510,9 @@ fn write_named(directory: &FilePath, path: &FilePath, payload: &PutPayload) -> i
         flags,
         Mode::from_raw_mode(FILE_MODE),
     )?);
-    let published = fill(&file, payload).and_then(|()| publish_named(&hidden, path));
+    let published = give_to_owner_of(directory, &file)
+        .and_then(|()| fill(&file, payload))
+        .and_then(|()| publish_named(&hidden, path));
     let removed = fs::remove_file(&hidden);
     match removed {
         Err(e) if e.kind() != io::ErrorKind::NotFound => published.and(Err(e)),

@@ -17,6 +17,7 @@ mod local;
 mod open;
 mod probe;
 mod reason;
+mod reserve;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -449,6 +450,46 @@ impl Repository {
         })
     }
 
+    /// Makes the directories of `prefix` in a directory, and gives them to that user and group when we are root: the server
+    /// stores its WAL there. An object store has nothing to do.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be done.
+    pub async fn make_home(&self, prefix: &str, owner: (u32, u32)) -> Result<()> {
+        let path = self.path(prefix)?;
+        match &self.0.local {
+            None => Ok(()),
+            Some(local) => local
+                .make_home(&path, owner)
+                .await
+                .map_err(|e| self.error("could not make the directory", prefix, &e)),
+        }
+    }
+
+    /// Lays up some room in a directory, as far as there is any: on a full disk nothing could be removed otherwise, because
+    /// a removal is announced before. An object store has nothing to do.
+    pub async fn lay_up_room(&self) {
+        if let Some(local) = &self.0.local
+            && let Err(error) = local.lay_up_room().await
+        {
+            tracing::debug!(%error, "there is no reserve for an expiry of a full repository");
+        }
+    }
+
+    /// Gives up part of what was laid up; false when nothing is left.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be done.
+    pub async fn free_room(&self) -> Result<bool> {
+        match &self.0.local {
+            None => Ok(false),
+            Some(local) => local
+                .free_room()
+                .await
+                .map_err(|e| self.error("could not free the reserve of", "", &e)),
+        }
+    }
+
     /// Proves that objects created below `prefix` are created if absent, whole, listed,
     /// readable by range and deletable. Leaves nothing behind.
     ///
@@ -626,8 +667,13 @@ impl Repository {
         } else {
             Kind::Repository
         };
+        let no_space = reason.is_lack_of_space();
         let text = self.0.secrets.hidden_in(&reason.text);
         let made = Error::new(kind, format!("{act} {}: {text}", self.object(key)));
+        let made = match no_space {
+            true => made.for_lack_of_space(),
+            false => made,
+        };
         match reason.hint {
             Some(hint) if kind != Kind::NotFound => made.hint(hint),
             _ => made,

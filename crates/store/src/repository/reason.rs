@@ -108,6 +108,11 @@ const INSTANCE: &[&str] = &["169.254.", "/latest/api/token", "/latest/meta-data/
 const NO_TLS: &[&str] = &["InvalidContentType", "wrong version number"];
 
 impl Reason {
+    /// Whether the store is full.
+    pub(super) fn is_lack_of_space(&self) -> bool {
+        self.hint == Some(FULL)
+    }
+
     pub(super) fn of(error: &object_store::Error) -> Self {
         let mut causes: Vec<&(dyn StdError + 'static)> = Vec::new();
         let mut next: Option<&(dyn StdError + 'static)> = Some(error);
