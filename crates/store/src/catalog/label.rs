@@ -15,6 +15,9 @@ use crate::repository::Repository;
 /// Backups that started in the same second each move one second on.
 const ATTEMPTS: u32 = 30;
 
+/// How far ahead of a right clock labels may be dated: so many that each took less than a second are not made in a row.
+const DATED_AHEAD: SignedDuration = SignedDuration::from_mins(1);
+
 impl Catalog {
     /// The next free time for a label: now, or the second after the latest label,
     /// that of a failed audit included: it must not cast doubt on a newer layer.
@@ -32,7 +35,7 @@ impl Catalog {
         let now = now.to_zoned(TimeZone::UTC).datetime();
         let latest = latest.and_then(|stamp| DateTime::strptime("%Y%m%d-%H%M%S", stamp).ok());
         let Some(latest) = latest else { return Ok(now) };
-        if latest > now {
+        if clock_is_behind(latest, now) {
             tracing::warn!(%latest, %now, "the clock is behind the latest layer: the new one is dated after it");
         }
         Ok(second_after(latest)?.max(now))
@@ -110,6 +113,11 @@ pub async fn last_distrusted(cluster: &ClusterRepository) -> Result<Option<Label
         .max_by(|a, b| a.own_stamp().cmp(b.own_stamp())))
 }
 
+/// Backups and merges that begin in one second are dated a second apart, so the latest label may be ahead of any clock.
+fn clock_is_behind(latest: DateTime, now: DateTime) -> bool {
+    latest.duration_since(now) > DATED_AHEAD
+}
+
 fn second_after(time: DateTime) -> Result<DateTime> {
     time.checked_add(SignedDuration::from_secs(1))
         .map_err(|error| {
@@ -118,4 +126,25 @@ fn second_after(time: DateTime) -> Result<DateTime> {
                 format!("could not date a new layer after {time}: {error}"),
             )
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_that_are_dated_a_second_apart_cast_no_doubt_on_the_clock() {
+        let now = jiff::civil::date(2026, 11, 22).at(9, 0, 5, 950_000_000);
+        let stamp = |seconds: i64| {
+            let time = now + SignedDuration::from_secs(seconds);
+            let label = Label::full(time);
+            DateTime::strptime("%Y%m%d-%H%M%S", label.own_stamp()).unwrap_or(now)
+        };
+        assert!(!clock_is_behind(stamp(-1), now));
+        assert!(!clock_is_behind(stamp(0), now));
+        // What the third of three quick backups finds.
+        assert!(!clock_is_behind(stamp(1), now));
+        assert!(!clock_is_behind(stamp(2), now));
+        assert!(clock_is_behind(stamp(120), now));
+    }
 }
