@@ -36,9 +36,8 @@ run --output json info
 "#;
 
 /// What the program said on a full disk: of the command, and of `info` after it.
-fn on_a_full_disk(stage: &Stage, command: &[&str]) -> Output {
+fn on_a_full_disk(stage: &Stage, small: &Path, command: &[&str]) -> Output {
     let repository = stage.objects().display().to_string();
-    let small = stage.cluster.create_dir("small").unwrap();
     let size = 64 << 20;
     let words = [
         repository.as_str(),
@@ -67,10 +66,11 @@ fn an_expiry_frees_a_disk_that_is_full() {
     for _ in 0..3 {
         stage.backup(&["--type", "full"]);
     }
+    let small = stage.cluster.create_dir("small").unwrap();
     let reserve = stage.objects().join(".reserve");
     assert_eq!(fs::metadata(&reserve).unwrap().len(), 1 << 20);
     let expire = ["--output", "json", "expire", "--keep-full", "1"];
-    let output = on_a_full_disk(&stage, &expire);
+    let output = on_a_full_disk(&stage, &small, &expire);
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{}: {log}", output.status);
     let documents = documents(&output);
@@ -82,7 +82,7 @@ fn an_expiry_frees_a_disk_that_is_full() {
 
     // Without a reserve, as in a repository of an older version, it says what to do.
     fs::remove_file(&reserve).unwrap();
-    let output = on_a_full_disk(&stage, &expire);
+    let output = on_a_full_disk(&stage, &small, &expire);
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(15), "{log}");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &log;

@@ -232,6 +232,75 @@ async fn play(
     }
 }
 
+/// What is announced and not decided on.
+async fn announced(world: &World) -> Vec<String> {
+    let prefix = world.cluster().removals_prefix();
+    let objects = world.repository().list(&prefix).await.unwrap();
+    let keys: Vec<String> = objects.into_iter().map(|object| object.key).collect();
+    let open = |key: &&String| {
+        let verdict = key.replace("/wanted", "/verdict");
+        key.ends_with("/wanted") && !keys.contains(&verdict)
+    };
+    keys.iter().filter(open).cloned().collect()
+}
+
+/// Two expiries find what a third has left that was killed, before or after its verdict. At every moment of the one the
+/// other runs to its end: both may tidy up what was left, and neither takes away the fresh record of the other.
+#[test]
+fn two_expiries_that_find_a_stale_removal_leave_each_others_alone() {
+    alone(async {
+        let (mut stale, mut met) = (0, 0);
+        for killed_at in (0..).step_by(4) {
+            let world = World::new().await;
+            let mut killed = expiry(&world, 1);
+            let ended = !killed.steps(killed_at).await;
+            killed.kill().await;
+            let prefix = world.cluster().removals_prefix();
+            let left = world.repository().list(&prefix).await.unwrap();
+            if ended {
+                break;
+            }
+            if left.is_empty() {
+                continue;
+            }
+            stale += 1;
+            for nth in (0..).step_by(5) {
+                let world = world.copy();
+                world.pass(LONG);
+                let mut one = expiry(&world, 1);
+                let ended = !one.steps(nth).await;
+                let fresh = announced(&world).await;
+                let fresh = fresh
+                    .into_iter()
+                    .filter(|key| !left.iter().any(|l| l.key == *key));
+                let fresh: Vec<String> = fresh.collect();
+                let mut other = expiry(&world, 2);
+                to_its_end(&world, &mut other).await;
+                let after = announced(&world).await;
+                for key in &fresh {
+                    assert!(after.contains(key), "{killed_at}, {nth}: {key} is gone");
+                    met += 1;
+                }
+                to_its_end(&world, &mut one).await;
+                for outcome in [one.outcome().await, other.outcome().await] {
+                    if let Err(error) = outcome {
+                        assert_eq!(error.kind(), Kind::Busy, "{killed_at}, {nth}: {error}");
+                    }
+                }
+                world.pass(LONG);
+                let mut last = expiry(&world, 1);
+                to_its_end(&world, &mut last).await;
+                assert!(last.outcome().await.unwrap().done);
+                world.require_nothing_left_over().await;
+                if ended {
+                    break;
+                }
+            }
+        }
+        assert!(stale > 3 && met > 3, "{stale} stale, {met} met");
+    });
+}
+
 /// Three backups and three expiries, in random order of operations; some are killed.
 #[test]
 fn in_whatever_order_operations_come_listed_layers_are_whole() {

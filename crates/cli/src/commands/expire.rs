@@ -81,3 +81,46 @@ fn text(report: &ExpireReport, dry_run: bool) -> String {
     });
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> ExpireReport {
+        ExpireReport {
+            done: false,
+            merge: None,
+            merged: None,
+            keep: Vec::new(),
+            remove: vec!["20261121-093305F".to_owned()],
+            leftovers: Vec::new(),
+            wal_files: 0,
+            wal_bytes: 0,
+            wal_from: None,
+            notes: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+
+    fn last_line(report: &ExpireReport, dry_run: bool) -> String {
+        let text = text(report, dry_run);
+        text.lines().last().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn the_last_line_says_what_was_done_and_why_not() {
+        let dry_run = last_line(&report(), true);
+        assert_eq!(dry_run, "This was a dry run: nothing was changed.");
+        let mut done = report();
+        done.done = true;
+        assert_eq!(last_line(&done, false), "All of this was done.");
+        let mut beside_a_backup = report();
+        beside_a_backup.notes = vec!["20261122-100000F is being made".to_owned()];
+        let said = last_line(&beside_a_backup, false);
+        assert!(said.starts_with("Nothing was removed, for the reasons that the notes give."));
+        assert!(text(&beside_a_backup, false).contains("note     20261122-100000F is being made"));
+        let mut idle = report();
+        idle.remove.clear();
+        assert_eq!(last_line(&idle, false), "There is nothing to expire.");
+    }
+}

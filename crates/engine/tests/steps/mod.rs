@@ -141,6 +141,20 @@ impl World {
         world
     }
 
+    /// A world of its own in the same state.
+    pub fn copy(&self) -> Arc<Self> {
+        let memory = Arc::new(self.memory.fork());
+        let times = self.times.lock().unwrap().clone();
+        Arc::new(Self {
+            memory,
+            clock: Arc::new(AtomicI64::new(self.clock.load(Ordering::SeqCst))),
+            times: Arc::new(Mutex::new(times)),
+            cluster: self.cluster.clone(),
+            template: self.template.clone(),
+            segment: AtomicI64::new(self.segment.load(Ordering::SeqCst)),
+        })
+    }
+
     pub fn cluster(&self) -> &ClusterName {
         &self.cluster
     }

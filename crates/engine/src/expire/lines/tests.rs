@@ -1,3 +1,5 @@
+//! Servers that come from each other, as a simulation that knows which layers lie in whose past.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgstrata_layer::label::{Label, LayerKind};
