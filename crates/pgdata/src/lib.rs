@@ -19,6 +19,7 @@ pub mod timeline;
 pub mod unlogged;
 pub mod version;
 pub mod wal;
+pub mod wal_records;
 
 pub use backup_manifest::BackupManifestWriter;
 pub use checksum::FileChecksum;
@@ -30,3 +31,4 @@ pub use relation::{BlockNumber, ForkKind, Oid, PathKind, RelSegment, RelationFor
 pub use timeline::{TimelineHistory, TimelineId};
 pub use version::Major;
 pub use wal::{ArchiveFile, WalPageHeader, WalSegment, WalSegmentSize};
+pub use wal_records::{RecordReader, WalRecord};

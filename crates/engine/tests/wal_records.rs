@@ -1,0 +1,152 @@
+//! The reader of WAL records, held against `pg_waldump` over whole segments of busy servers.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the helpers of tests fail and report as tests do"
+)]
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use pgstrata_pgdata::wal_records::{Meaning, TransactionId};
+use pgstrata_pgdata::{Lsn, Major, RecordReader, WalSegment, WalSegmentSize};
+use pgstrata_testbed::cluster;
+
+/// What `pg_waldump` prints of the records that matter: where they begin, and which transaction ends.
+fn dumped(text: &str) -> BTreeMap<Lsn, Option<TransactionId>> {
+    let lines = text.lines().filter_map(|line| {
+        let after = |key: &str| line.split_once(key).map(|(_, rest)| rest);
+        let lsn = after("lsn: ")?.split(',').next()?.parse().unwrap();
+        let desc = after("desc: ")?;
+        let transaction = match desc.split(' ').next()? {
+            "COMMIT" | "ABORT" if line.contains("rmgr: Transaction") => {
+                after("tx: ")?.split(',').next()?.trim()
+            }
+            "COMMIT_PREPARED" | "ABORT_PREPARED" => desc.split([' ', ':']).nth(1)?,
+            "RESTORE_POINT" => return Some((lsn, None)),
+            _ => return None,
+        };
+        Some((lsn, Some(TransactionId(transaction.parse().unwrap()))))
+    });
+    lines.collect()
+}
+
+fn busy(major: cluster::Major) -> cluster::Cluster {
+    let server = cluster::Cluster::builder(major)
+        .initdb_arg("--wal-segsize=1")
+        .conf("wal_keep_size", "1GB")
+        .conf("max_prepared_transactions", "5")
+        .start()
+        .unwrap();
+    server.pgbench(&["-i", "-q", "-s", "1"]).unwrap();
+    server.pgbench(&["-n", "-c", "4", "-t", "700"]).unwrap();
+    // Records as long as pages, in which transactions end.
+    let long = "DO $$ BEGIN FOR i IN 1..3000 LOOP BEGIN INSERT INTO pgbench_history VALUES (i, i, i, i, now());
+        EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$";
+    for nth in 0..4 {
+        server.sql("postgres", long).unwrap();
+        let point = format!("SELECT pg_create_restore_point('point {nth}')");
+        server.sql("postgres", &point).unwrap();
+        let tables =
+            format!("CREATE TABLE t{nth} AS SELECT generate_series(1, 1000); DROP TABLE t{nth}");
+        server.sql("postgres", &tables).unwrap();
+        let prepared = "BEGIN; INSERT INTO pgbench_history VALUES (1); PREPARE TRANSACTION 'p'";
+        server.sql("postgres", prepared).unwrap();
+        server.sql("postgres", "COMMIT PREPARED 'p'").unwrap();
+    }
+    server.sql("postgres", "SELECT pg_switch_wal()").unwrap();
+    server
+}
+
+/// Every segment is read by itself, as a restore does, and what is open at its end is completed from the next.
+fn every_transaction_end_is_found(of_test: cluster::Major, major: Major) {
+    let server = busy(of_test);
+    let size = WalSegmentSize::try_from(1 << 20).unwrap();
+    let end: Lsn = server
+        .sql(
+            "postgres",
+            "SELECT pg_walfile_name(pg_current_wal_lsn() - 1)",
+        )
+        .map(|name| WalSegment::parse(&name, size).unwrap().start_lsn(size))
+        .unwrap();
+    let wal = server.pgdata().join("pg_wal");
+    let mut segments: Vec<WalSegment> = fs::read_dir(&wal)
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+        .filter_map(|name| WalSegment::parse(&name, size).ok())
+        .filter(|segment| segment.start_lsn(size) < end)
+        .collect();
+    segments.sort();
+    let bytes = |segment: WalSegment| fs::read(wal.join(segment.file_name(size))).unwrap();
+    let mut found = BTreeMap::new();
+    let (mut completed, mut records) = (0, 0);
+    for (nth, segment) in segments.iter().enumerate() {
+        let mut reader = RecordReader::new(major, *segment, size);
+        let mut own = Vec::new();
+        reader
+            .feed(&bytes(*segment), |record| own.push(record))
+            .unwrap();
+        if reader.open_record().is_some() && nth + 1 < segments.len() {
+            completed += 1;
+            reader.follow(segments[nth + 1]).unwrap();
+            reader
+                .feed(&bytes(segments[nth + 1]), |record| own.push(record))
+                .unwrap();
+        }
+        for record in own {
+            if record.start >= segment.end_lsn(size) {
+                continue;
+            }
+            records += 1;
+            match record.meaning {
+                Meaning::End(end) => found.insert(record.start, Some(end.transaction)),
+                Meaning::RestorePoint { .. } => found.insert(record.start, None),
+                Meaning::Prepared(_) | Meaning::Other => None,
+            };
+        }
+    }
+    let path = wal.display().to_string();
+    let first = segments[0].file_name(size);
+    let last = segments[segments.len() - 1].file_name(size);
+    let mut dump = server.command("pg_waldump");
+    let dump = dump.args(["-p", &path, &first, &last]).output().unwrap();
+    let expected = dumped(&String::from_utf8_lossy(&dump.stdout));
+    let missing = expected
+        .iter()
+        .find(|(at, what)| found.get(at) != Some(what));
+    assert_eq!(missing, None, "PostgreSQL {major}");
+    assert!(found.len() >= expected.len(), "PostgreSQL {major}");
+    let beyond = found
+        .iter()
+        .find(|(at, what)| expected.get(at) != Some(what));
+    assert_eq!(beyond, None, "PostgreSQL {major}");
+    assert!(
+        expected.len() > 2500 && segments.len() > 10,
+        "PostgreSQL {major}: {records} records"
+    );
+    println!(
+        "PostgreSQL {major}: {records} records in {} segments, {completed} ends completed",
+        segments.len()
+    );
+}
+
+#[test]
+fn every_transaction_end_is_found_on_15() {
+    every_transaction_end_is_found(cluster::Major::V15, Major::V15);
+}
+
+#[test]
+fn every_transaction_end_is_found_on_16() {
+    every_transaction_end_is_found(cluster::Major::V16, Major::V16);
+}
+
+#[test]
+fn every_transaction_end_is_found_on_17() {
+    every_transaction_end_is_found(cluster::Major::V17, Major::V17);
+}
+
+#[test]
+fn every_transaction_end_is_found_on_18() {
+    every_transaction_end_is_found(cluster::Major::V18, Major::V18);
+}
