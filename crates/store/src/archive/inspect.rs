@@ -1,4 +1,4 @@
-//! Reading an archived file to its end, to know that it can be read.
+//! Reading an archived file to its end: to know that it can be read, or for what is in it.
 
 use pgstrata_layer::wal::{WalHeader, WalReader};
 use pgstrata_pgdata::ArchiveFile;
@@ -32,33 +32,80 @@ impl Archive {
 
     /// Reads the object `key` of `file` to its end.
     pub(super) async fn inspect_object(&self, file: ArchiveFile, key: &str) -> Result<WalHeader> {
-        let Some(size) = self.cluster.repository.size(key).await? else {
-            // Says that it is not there, or what else is the matter.
-            let object = self.cluster.repository.get(key).await?;
-            return self.decode_whole(file, &object);
-        };
-        let mut reader = WalReader::new(&file.file_name(self.segment_size));
-        let mut start = 0;
-        while start < size {
-            let end = (start + PIECE_BYTES).min(size);
-            let piece = self.cluster.repository.get_range(key, start..end).await?;
-            reader = blocking(move || {
-                reader.feed(&piece, |_| {})?;
-                Ok(reader)
-            })
-            .await?;
-            start = end;
-        }
-        let header = reader.finish()?;
-        self.check_header(file, &header)?;
+        let (header, ()) = self.walk_object(file, key, (), |(), _| Ok(())).await?;
         Ok(header)
     }
 
-    fn decode_whole(&self, file: ArchiveFile, object: &[u8]) -> Result<WalHeader> {
-        let mut reader = WalReader::new(&file.file_name(self.segment_size));
-        reader.feed(object, |_| {})?;
-        let header = reader.finish()?;
+    /// As [`Archive::inspect`], but hands the contents to `take` as they come, piece by piece. It begins anew, with
+    /// another `state` like the first, when an object turns out damaged and another stands in for it. What `take` makes
+    /// of it counts only when all was read.
+    ///
+    /// # Errors
+    /// As [`Archive::inspect`]; that of `take`.
+    pub async fn walk<S: Clone + Send + 'static>(
+        &self,
+        file: ArchiveFile,
+        state: &S,
+        take: fn(&mut S, &[u8]) -> Result<()>,
+    ) -> Result<S> {
+        let read = async |key: String| {
+            let walked = self.walk_object(file, &key, state.clone(), take).await;
+            walked.map(|(_, state)| state)
+        };
+        self.first_good(file, read).await
+    }
+
+    async fn walk_object<S: Send + 'static>(
+        &self,
+        file: ArchiveFile,
+        key: &str,
+        state: S,
+        take: fn(&mut S, &[u8]) -> Result<()>,
+    ) -> Result<(WalHeader, S)> {
+        let reader = WalReader::new(&file.file_name(self.segment_size));
+        let mut walk = Walk {
+            reader,
+            state,
+            take,
+        };
+        match self.cluster.repository.size(key).await? {
+            Some(size) => {
+                let mut start = 0;
+                while start < size {
+                    let end = (start + PIECE_BYTES).min(size);
+                    let piece = self.cluster.repository.get_range(key, start..end).await?;
+                    walk = blocking(move || walk.feed(&piece)).await?;
+                    start = end;
+                }
+            }
+            None => {
+                // Says that it is not there, or what else is the matter.
+                let object = self.cluster.repository.get(key).await?;
+                walk = blocking(move || walk.feed(&object)).await?;
+            }
+        }
+        let header = walk.reader.finish()?;
         self.check_header(file, &header)?;
-        Ok(header)
+        Ok((header, walk.state))
+    }
+}
+
+/// A file on its way through the hands of `take`.
+struct Walk<S> {
+    reader: WalReader,
+    state: S,
+    take: fn(&mut S, &[u8]) -> Result<()>,
+}
+
+impl<S> Walk<S> {
+    fn feed(mut self, piece: &[u8]) -> Result<Self> {
+        let mut taken = Ok(());
+        self.reader.feed(piece, |raw| {
+            if taken.is_ok() {
+                taken = (self.take)(&mut self.state, raw);
+            }
+        })?;
+        taken?;
+        Ok(self)
     }
 }
