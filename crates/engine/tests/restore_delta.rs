@@ -87,11 +87,11 @@ async fn every_layer_can_be_restored_in_place_over_every_other() {
             .await
             .unwrap();
     }
-    let delta = (target.as_path(), Method::Delta);
-    // An empty directory is filled as by any restore.
-    restore(&repository, &made, delta, Some(&made.labels[0]))
+    let first = (target.as_path(), Method::Overlay);
+    restore(&repository, &made, first, Some(&made.labels[0]))
         .await
         .unwrap();
+    let delta = (target.as_path(), Method::Delta);
     for at in [2, 0, 1, 2, 1, 0] {
         let label = &made.labels[at];
         let report = restore(&repository, &made, delta, Some(label))
@@ -99,6 +99,26 @@ async fn every_layer_can_be_restored_in_place_over_every_other() {
             .unwrap();
         assert!(report.read_bytes > 0);
         assert_same(&target, &fresh(label));
+    }
+}
+
+/// A misspelt directory does not become a second cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_cluster_is_none_is_changed_in_place() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    for there in [false, true] {
+        if there {
+            fs::create_dir(&target).unwrap();
+        }
+        let delta = (target.as_path(), Method::Delta);
+        let error = restore(&repository, &made, delta, None).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Refused, "{error}");
+        assert!(error.to_string().contains("absent or empty"), "{error}");
+        assert!(error.hint_text().unwrap().contains("--delta"), "{error}");
+        assert_eq!(target.exists(), there);
     }
 }
 

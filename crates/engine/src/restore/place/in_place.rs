@@ -49,7 +49,7 @@ impl Layout {
         let identity = &layer.manifest.cluster;
         refuse_running_server(&self.data, vouched.server_is_stopped)?;
         match state(&self.data)? {
-            DirectoryState::Vacant => return self.inspect(layer.label.as_str(), ""),
+            DirectoryState::Vacant => return Err(nothing_there(&self.data)),
             DirectoryState::Marked(marker) => {
                 self.check_marker(&marker, cluster.as_str(), identity)?
             }
@@ -106,6 +106,18 @@ impl Layout {
             DirectoryState::Occupied(name) => Err(occupied(path, &name, what)),
         }
     }
+}
+
+/// Who misspells a directory must not get a second cluster in its place.
+fn nothing_there(data: &Path) -> Error {
+    Error::new(
+        Kind::Refused,
+        format!(
+            "\"{}\" is absent or empty: there is no cluster that could be changed in place",
+            data.display()
+        ),
+    )
+    .hint("Name the data directory of the cluster, or leave out --delta to restore into a new one.")
 }
 
 fn check_same_cluster(data: &Path, identity: &ClusterIdentity) -> Result<()> {
