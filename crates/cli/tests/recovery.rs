@@ -114,7 +114,11 @@ fn recovery_stops_where_it_is_told(major: Major) {
 
 fn the_server_does_at_the_target_what_it_is_told(stage: &Stage, life: &Life) {
     let target = ["--target-type", "lsn", "--target", &life.commit_of_five];
-    let paused = stage.restore("paused", &target);
+    let paused = stage.target("paused");
+    let directory = paused.display().to_string();
+    let restore = [&["restore", "--target-dir", &directory][..], &target].concat();
+    let said = stage.ok(&restore);
+    assert!(said.contains("pg_wal_replay_resume()"), "{said}");
     let paused = Cluster::adopt(stage.cluster.major(), &paused)
         .conf("archive_mode", "off")
         .start()
@@ -126,9 +130,11 @@ fn the_server_does_at_the_target_what_it_is_told(stage: &Stage, life: &Life) {
         .unwrap();
     paused.wait_promoted(PATIENCE).unwrap();
 
-    let mut arguments = target.to_vec();
-    arguments.extend(["--target-action", "shutdown"]);
-    let stopped = stage.restore("stopped", &arguments);
+    let stopped = stage.target("stopped");
+    let directory = stopped.display().to_string();
+    let restore = [&["restore", "--target-dir", &directory][..], &target].concat();
+    let said = stage.ok(&[&restore[..], &["--target-action", "shutdown"]].concat());
+    assert!(said.contains("will shut down at the target"), "{said}");
     let stopped = Cluster::adopt(stage.cluster.major(), &stopped)
         .prepare()
         .unwrap();

@@ -24,7 +24,7 @@ use crate::frames::Chain;
 use crate::restore::place::in_place::{self, Inventory, refuse_unarchived_wal};
 use crate::restore::place::layout::{Condition, Layout, Seen, resolve};
 use crate::restore::place::links::Links;
-use crate::restore::{ArchiveMode, Method, RestoreOptions, Target};
+use crate::restore::{ArchiveMode, Method, RestoreOptions, Target, TargetAction};
 use crate::server::apart::{require_apart, require_apart_from};
 
 /// One layer of the chain.
@@ -171,6 +171,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     };
     let archive_mode = archive_mode(&options, &condition, &layout, &links)?;
     selection.notes.extend(archive_note(archive_mode));
+    selection.notes.extend(action_note(&options));
     let survey = survey_of(Chain::new(cluster, chain.clone()), &layout).await?;
     selection.notes.extend(survey.outside_note(&layout)?);
     let own = own_wal(&layer, &selection, &archive);
@@ -305,6 +306,24 @@ fn archive_note(mode: ArchiveMode) -> Option<String> {
          source, turn it on: ALTER SYSTEM SET archive_mode = 'on', and restart"
             .to_owned()
     })
+}
+
+/// What the server does at the target, for those who would take it for done.
+fn action_note(options: &RestoreOptions) -> Option<String> {
+    let note = match options.action {
+        _ if !options.target.has_stop_point() => return None,
+        TargetAction::Promote => return None,
+        TargetAction::Pause => {
+            "the server will pause at the target, open for queries (with hot_standby = off it will shut down): look \
+             whether the state is the right one, then open it for writes with SELECT pg_wal_replay_resume(); with \
+             --target-action promote it does not pause"
+        }
+        TargetAction::Shutdown => {
+            "the server will shut down at the target, and again whenever it is started, until recovery_target_action in \
+             its postgresql.auto.conf is 'promote' or 'pause'"
+        }
+    };
+    Some(note.to_owned())
 }
 
 /// What the user should know of the layer.
