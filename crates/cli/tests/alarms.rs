@@ -280,3 +280,49 @@ fn expire_does_not_take_a_broken_backup_for_one_of_those_to_keep() {
     assert_eq!(text(&report, "/keep/0/label"), good);
     stage.restore("restored", &[good, "--target-type", "immediate"]);
 }
+
+#[test]
+fn a_lost_pack_is_an_alarm_and_its_backup_is_none_of_those_to_keep() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let good = stage.backup(&["--type", "full"]);
+    let good = text(&good, "/label");
+    let bad = stage.backup(&["--type", "full"]);
+    let bad = text(&bad, "/label");
+    let pack = stored(&stage).join(format!("layer/{bad}/pack-000000"));
+    let whole = fs::read(&pack).unwrap();
+    for left in [Some(&whole[..whole.len() - 1]), None] {
+        match left {
+            Some(bytes) => fs::write(&pack, bytes).unwrap(),
+            None => fs::remove_file(&pack).unwrap(),
+        }
+        let (code, info) = document(&stage, &["info"]);
+        assert_eq!((code, kinds(&info)), (WARNINGS, vec!["layer"]), "{info:#}");
+        assert_eq!(text(&info, "/alarms/0/layer"), bad);
+        assert_eq!(text(&info, "/alarms/0/lost"), bad);
+        let (code, report) = check(&stage);
+        assert_eq!(code, FAILED, "{report:#}");
+        let (_, report) = document(&stage, &["expire", "--keep-full", "1"]);
+        assert_eq!(report["remove"].as_array().unwrap().len(), 0, "{report:#}");
+        let remarks = report["remarks"].to_string();
+        assert!(remarks.contains(bad), "{report:#}");
+    }
+    let target = stage.target("refused").display().to_string();
+    let restore = [
+        "restore",
+        "--target-dir",
+        &target,
+        "--target-type",
+        "immediate",
+    ];
+    for named in [&[][..], &[bad][..]] {
+        let (code, log) = stage.fails(&[&restore[..], named].concat());
+        assert_eq!(code, DAMAGED, "{log}");
+        assert!(log.contains(bad) && log.contains("pack-000000"), "{log}");
+        assert!(!Path::new(&target).exists());
+    }
+    // Nothing new stands on it.
+    let child = stage.backup(&["--type", "incr"]);
+    assert_eq!(text(&child, "/parent"), good);
+    let restored = ["--target-type", "immediate", "--skip-damaged"];
+    stage.restore("restored", &restored);
+}

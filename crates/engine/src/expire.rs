@@ -15,7 +15,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::retention::{self, Held, MergeStep, Policy, Why};
 use pgstrata_pgdata::lsn::Lsn;
-use pgstrata_store::archive::{Archive, ArchivedWal};
+use pgstrata_store::archive::Archive;
 use pgstrata_store::catalog::{self, Catalog, InUse, Layer, StoreTime, Terms, remove_leftover};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -261,11 +261,16 @@ async fn find(
         true => Vec::new(),
         false => catalog::in_use(cluster, now).await?,
     };
-    let catalog = Catalog::load(cluster).await?;
+    let catalog = Catalog::examine(cluster).await?;
     let mut notes = catalog::at_work(&catalog, now);
     notes.extend(catalog::not_known(&catalog));
     let archived = archived(cluster, &mut notes).await?;
-    let layers = held(&catalog, &archived, &restores);
+    let problems: Vec<Option<String>> = catalog
+        .layers
+        .iter()
+        .map(|layer| health::problem(&catalog, layer, Some(&archived)))
+        .collect();
+    let layers = held(&catalog, &problems, &restores);
     let lines = find_lines(&catalog, &layers, &archived, options, now);
     let plan = retention::plan(&layers, &lines.lines, &options.policy, now.timestamp());
     let unwanted = layers.iter().zip(&plan.keep);
@@ -276,6 +281,7 @@ async fn find(
     let remove = catalog.removable(&unwanted);
     let (wal_from, wal, mut remarks) = old_wal(cluster, &catalog, &remove, &restores).await?;
     remarks.extend(about(&lines));
+    remarks.extend(not_counted(&catalog, &problems));
     let leftovers: Vec<Label> = catalog
         .unfinished
         .iter()
@@ -402,21 +408,38 @@ async fn old_wal(
     Ok((Some(from), wal, remarks.collect()))
 }
 
-/// The catalog's layers as retention sees them.
-fn held(catalog: &Catalog, archived: &ArchivedWal, restores: &[InUse]) -> Vec<Held> {
-    let manifests = || catalog.layers.iter().map(|layer| &layer.manifest);
-    let replaced: HashSet<&ParentRef> = manifests().flat_map(|m| &m.replaces).collect();
-    let merged: HashSet<&ParentRef> = manifests().flat_map(|m| &m.inputs).collect();
+/// Layers that stand in for none that can be restored, and why.
+fn not_counted(catalog: &Catalog, problems: &[Option<String>]) -> Vec<String> {
+    let layers = catalog.layers.iter().zip(problems);
+    let remarks = layers.filter_map(|(layer, problem)| {
+        // What stands on it has the same trouble.
+        let own = layer.manifest.parent.is_none() || catalog.losses.contains_key(&layer.label);
+        let problem = problem.as_ref().filter(|_| own)?;
+        let label = &layer.label;
+        Some(format!(
+            "layer {label} counts for none of those to keep, because it cannot be restored: {problem}"
+        ))
+    });
+    remarks.collect()
+}
+
+/// The catalog's layers as retention sees them, with what is wrong with each.
+fn held(catalog: &Catalog, problems: &[Option<String>], restores: &[InUse]) -> Vec<Held> {
+    // A merged layer that cannot be restored replaces nothing.
+    let numbered = || catalog.layers.iter().map(|layer| &layer.manifest).enumerate();
+    let usable = || numbered().filter(|(at, _)| problems[*at].is_none());
+    let replaced: HashSet<&ParentRef> = usable().flat_map(|(_, m)| &m.replaces).collect();
+    let merged: HashSet<&ParentRef> = usable().flat_map(|(_, m)| &m.inputs).collect();
     // Two merges at the same time make the same twice; the later one is that on which others stand.
     let mut latest: HashMap<&ParentRef, usize> = HashMap::new();
-    for (at, manifest) in manifests().enumerate() {
+    for (at, manifest) in usable() {
         latest.extend(manifest.replaces.last().map(|state| (state, at)));
     }
     let needed = catalog::needed(restores);
     let held = |(at, layer): (usize, &Layer)| {
         let own = layer.reference();
         let state = layer.manifest.replaces.last();
-        let twice = state.is_some_and(|state| latest.get(state) != Some(&at));
+        let twice = state.is_some_and(|state| latest.get(state).is_some_and(|last| *last > at));
         Held {
             label: layer.label.clone(),
             parent: catalog.layers.below(at),
@@ -424,7 +447,7 @@ fn held(catalog: &Catalog, archived: &ArchivedWal, restores: &[InUse]) -> Vec<He
             replaced: twice || replaced.contains(&own),
             merged: merged.contains(&own),
             in_use: needed.contains_key(&own),
-            broken: health::problem(catalog, layer, Some(archived)).is_some(),
+            broken: problems[at].is_some(),
         }
     };
     catalog.layers.iter().enumerate().map(held).collect()

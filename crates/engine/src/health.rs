@@ -1,7 +1,7 @@
 //! One judgement of the health of a cluster's backups: what is wrong and since when, what cannot be restored because
 //! of it, what to do.
 //!
-//! `info`, `check` and `verify` show the same alarms. What was promised is judged, not what there once was: a restore
+//! `info`, `check` and `verify` show the same alarms; `expire` and `restore` take no layer for usable that is not. What was promised is judged, not what there once was: a restore
 //! from any usable layer goes on along the WAL of its timeline, and of each timeline that begins there, to its end.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment};
 use pgstrata_store::archive::ArchivedWal;
-use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::catalog::{Catalog, Layer, Loss};
 use pgstrata_store::error::Error;
 use serde::Serialize;
 
@@ -148,7 +148,7 @@ pub(crate) fn problem(
     layer: &Layer,
     archived: Option<&ArchivedWal>,
 ) -> Option<String> {
-    if let Err(error) = catalog.chain_length(&layer.label) {
+    if let Err(error) = catalog.whole(&layer.label) {
         return Some(error.to_string());
     }
     let archived = archived?;
@@ -162,6 +162,7 @@ pub(crate) fn problem(
 }
 
 fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
+    let catalog = facts.catalog;
     let alarm = |label: &Label, reason: String, lost: String| Alarm {
         severity: Severity::Error,
         kind: AlarmKind::Layer,
@@ -172,7 +173,7 @@ fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
             "run \"pgstrata verify {label}\" to see what is lost, and take a full backup"
         ),
     };
-    let damaged = facts.catalog.damaged.iter().map(|(label, error)| {
+    let damaged = catalog.damaged.iter().map(|(label, error)| {
         let reason = format!("the manifest of {label} cannot be used: {error}");
         alarm(
             label,
@@ -180,13 +181,64 @@ fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
             format!("{label} and the layers that stand on it"),
         )
     });
-    let broken = facts.catalog.layers.iter().filter_map(|layer| {
-        let problem = problem(facts.catalog, layer, facts.archived.ok())?;
+    let broken = catalog.layers.iter().filter_map(|layer| {
         let label = &layer.label;
+        // Named once, with the layer that has lost objects.
+        let links = catalog.links(label).unwrap_or_default();
+        if links.iter().any(|layer| stops_restores(catalog, layer)) {
+            return None;
+        }
+        let problem = problem(catalog, layer, facts.archived.ok())?;
         let reason = format!("{label} cannot be restored: {problem}");
         Some(alarm(label, reason, label.to_string()))
     });
-    damaged.chain(broken).collect()
+    let mut alarms: Vec<Alarm> = losses(catalog).collect();
+    alarms.extend(damaged.chain(broken));
+    alarms
+}
+
+fn stops_restores(catalog: &Catalog, layer: &Layer) -> bool {
+    let loss = catalog.losses.get(&layer.label);
+    loss.is_some_and(Loss::stops_restores)
+}
+
+/// Each layer that has lost objects, and all that stand on it.
+fn losses(catalog: &Catalog) -> impl Iterator<Item = Alarm> {
+    catalog.losses.iter().map(|(label, loss)| {
+        let what = loss.describe();
+        if !loss.stops_restores() {
+            return Alarm {
+                severity: Severity::Warning,
+                kind: AlarmKind::Layer,
+                layer: Some(label.to_string()),
+                reason: format!("{label} has lost digests of its pages: {what}"),
+                lost: None,
+                to_do: "take a full backup: restores work without them, but increments and merges do not"
+                    .to_owned(),
+            };
+        }
+        let stands = |layer: &&Layer| {
+            let links = catalog.links(&layer.label).unwrap_or_default();
+            links.iter().skip(1).any(|below| below.label == *label)
+        };
+        let above = catalog.layers.iter().filter(stands);
+        let above: Vec<&str> = above.map(|layer| layer.label.as_str()).collect();
+        let lost = match above.is_empty() {
+            true => label.to_string(),
+            false => format!("{label}, nor what stands on it: {}", above.join(", ")),
+        };
+        Alarm {
+            severity: Severity::Error,
+            kind: AlarmKind::Layer,
+            layer: Some(label.to_string()),
+            reason: format!("{label} has lost objects: {what}"),
+            lost: Some(lost),
+            to_do: format!(
+                "bring them back from a copy of the repository, or take a full backup now; \
+                 \"pgstrata verify {label}\" names what was in them"
+            ),
+        }
+    })
 }
 
 fn age(facts: &Facts<'_>) -> Option<Alarm> {

@@ -38,7 +38,7 @@ use crate::server::scan::Scan;
 /// What would keep the backup from starting.
 pub async fn plan(cluster: &ClusterRepository, options: &BackupOptions) -> Result<BackupPlan> {
     let ready = prepare(cluster, options).await?;
-    let catalog = Catalog::load(cluster).await?;
+    let catalog = Catalog::examine(cluster).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let now = ready.standpoint(&ready.control, ready.would_start().await?);
     let search = Search {
@@ -81,7 +81,7 @@ pub async fn run(
     let ready = prepare(cluster, options).await?;
     ready.session.lock().await?;
     // Under the lock: a backup that has just ended is this one's parent.
-    let catalog = Catalog::load(cluster).await?;
+    let catalog = Catalog::examine(cluster).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let wal = choose_wal(options, &ready, cluster).await?;
     let abort = Abort::new();

@@ -2,10 +2,11 @@
 //!
 //! Collecting never fails because of what is damaged: a record, a manifest, a chain or an
 //! archive that cannot be used is listed with the reason. It reads manifests and
-//! lists WAL; it does not look into packs, which `verify` does.
+//! lists all objects; it does not look into packs, which `verify` does.
 
 mod leftover;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -22,6 +23,9 @@ use serde::Serialize;
 pub use leftover::Leftover;
 
 use crate::health::{self, Alarm, Facts};
+
+/// Layers that were removed while they were looked at are no alarm: it is looked again, so often.
+const LOOKS: u32 = 5;
 
 /// Everything there is to tell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -199,11 +203,29 @@ pub struct InfoOptions {
 /// # Errors
 /// `NotFound` when there is no such cluster or layer; `Repository` when it cannot be read.
 pub async fn collect(cluster: &ClusterRepository, options: &InfoOptions) -> Result<InfoReport> {
+    let mut report = collect_once(cluster, options).await?;
+    for _ in 0..LOOKS {
+        let settled = report.0.alarms.is_empty()
+            || catalog::removed_since(cluster, &report.1).await?.is_empty();
+        if settled {
+            break;
+        }
+        // What is missing may belong to a layer that an expiry has removed meanwhile.
+        report = collect_once(cluster, options).await?;
+    }
+    Ok(report.0)
+}
+
+/// What there is, and the layers of which it was told.
+async fn collect_once(
+    cluster: &ClusterRepository,
+    options: &InfoOptions,
+) -> Result<(InfoReport, Vec<Arc<Layer>>)> {
     let record = match cluster.record().await {
         Err(error) if error.kind() != Kind::Damaged => return Err(error),
         record => record,
     };
-    let catalog = Catalog::load(cluster).await?;
+    let catalog = Catalog::examine(cluster).await?;
     let mut histories = None;
     let archived = archived(cluster, &mut histories).await;
     let chain_bytes = catalog.layers.along_chains(|layer, below| {
@@ -245,24 +267,30 @@ pub async fn collect(cluster: &ClusterRepository, options: &InfoOptions) -> Resu
         restores: restores.iter().map(restore_info).collect(),
     };
     if let Some(label) = &options.label {
-        report.keep_only(label)?;
+        report.keep_only(label, &catalog)?;
     }
     report.status = match (report.alarms.is_empty(), report.layers.is_empty()) {
         (false, _) => Status::Alarm,
         (true, true) => Status::Empty,
         (true, false) => Status::Ok,
     };
-    Ok(report)
+    let layers = catalog.layers.into_iter().map(Arc::new);
+    Ok((report, layers.collect()))
 }
 
 impl InfoReport {
-    fn keep_only(&mut self, label: &Label) -> Result<()> {
+    fn keep_only(&mut self, label: &Label, catalog: &Catalog) -> Result<()> {
         let wanted = label.as_str();
+        let links = catalog.links(label).unwrap_or_default();
+        let concerns = |layer: &str| {
+            let mut links = links.iter();
+            layer == wanted || links.any(|link| link.label.as_str() == layer)
+        };
         self.layers.retain(|layer| layer.label == wanted);
         self.damaged.retain(|damaged| damaged.label == wanted);
         self.unfinished.retain(|leftover| leftover.label == wanted);
         self.alarms
-            .retain(|alarm| alarm.layer.as_deref() == Some(wanted));
+            .retain(|alarm| alarm.layer.as_deref().is_some_and(concerns));
         self.restores
             .retain(|restore| restore.layers.iter().any(|layer| layer == wanted));
         let found = self.layers.len() + self.damaged.len() + self.unfinished.len();

@@ -24,6 +24,8 @@ pub struct Layers {
     naming: HashMap<ParentRef, Vec<usize>>,
     below: Vec<Below>,
     chains: Vec<Chain>,
+    /// Of each the nearest of its chain, itself included, that has lost what restores need.
+    lost: Vec<Option<usize>>,
 }
 
 /// What a layer stands on.
@@ -47,8 +49,14 @@ pub(super) enum Chain {
 }
 
 impl Layers {
-    /// Layers in their order.
+    /// Layers in their order, of which nothing is known to be lost.
     pub(super) fn new(list: Vec<Layer>) -> Self {
+        let lost = vec![false; list.len()];
+        Self::with(list, &lost)
+    }
+
+    /// Layers in their order, and which of them have lost what restores need.
+    fn with(list: Vec<Layer>, lost: &[bool]) -> Self {
         let mut by_label = HashMap::with_capacity(list.len());
         let mut replacing = HashMap::new();
         let mut standing: HashMap<ParentRef, Vec<usize>> = HashMap::with_capacity(list.len());
@@ -56,7 +64,10 @@ impl Layers {
         for (at, layer) in list.iter().enumerate() {
             by_label.entry(layer.label.clone()).or_insert(at);
             for name in names(layer) {
-                standing.entry(name).or_default().push(at);
+                let all = standing.entry(name).or_default();
+                all.push(at);
+                // The last is the one stood upon.
+                all.sort_by_key(|at| !lost[*at]);
             }
             for replaced in &layer.manifest.replaces {
                 replacing.insert(replaced.label.clone(), at);
@@ -73,7 +84,7 @@ impl Layers {
             },
         });
         let below: Vec<Below> = below.collect();
-        Self {
+        let mut made = Self {
             chains: chains(&below),
             below,
             list,
@@ -81,7 +92,29 @@ impl Layers {
             replacing,
             standing,
             naming,
+            lost: Vec::new(),
+        };
+        let numbers = 0..made.list.len();
+        made.lost = numbers.map(|at| lost[at].then_some(at)).collect();
+        let inherited = made.along_numbers(|at, below: Option<&Option<usize>>| {
+            made.lost[at].or_else(|| below.copied().flatten())
+        });
+        for (own, inherited) in made.lost.iter_mut().zip(inherited) {
+            *own = inherited.unwrap_or(*own);
         }
+        made
+    }
+
+    /// Marks which layers have lost what restores need. Of those on which one may stand, one that is whole is better.
+    pub(super) fn mark_lost(&mut self, is_lost: impl Fn(&Layer) -> bool) {
+        let list = std::mem::take(&mut self.list);
+        let lost: Vec<bool> = list.iter().map(is_lost).collect();
+        *self = Self::with(list, &lost);
+    }
+
+    /// The nearest layer of the chain of the one there, itself included, that has lost what restores need.
+    pub(super) fn lost_below(&self, at: usize) -> Option<&Layer> {
+        self.list.get(self.lost[at]?)
     }
 
     /// Without those of which `keep` says no.
@@ -138,6 +171,10 @@ impl Layers {
 
     /// For each layer what `of` makes of it, and of what it has made of the one below. Nothing where a chain is broken.
     pub fn along_chains<T>(&self, of: impl Fn(&Layer, Option<&T>) -> T) -> Vec<Option<T>> {
+        self.along_numbers(|at, below| of(&self.list[at], below))
+    }
+
+    fn along_numbers<T>(&self, of: impl Fn(usize, Option<&T>) -> T) -> Vec<Option<T>> {
         let lengths = self.chains.iter().enumerate();
         let lengths = lengths.filter_map(|(at, chain)| match chain {
             Chain::Whole(length) => Some((*length, at)),
@@ -148,7 +185,7 @@ impl Layers {
         let mut made: Vec<Option<T>> = self.list.iter().map(|_| None).collect();
         for (_, at) in order {
             let below = self.below(at).and_then(|below| made[below].as_ref());
-            made[at] = Some(of(&self.list[at], below));
+            made[at] = Some(of(at, below));
         }
         made
     }

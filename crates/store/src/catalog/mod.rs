@@ -3,7 +3,7 @@
 //! A layer without a manifest does not exist; what it left is [`Unfinished`] and
 //! harmless. A manifest that cannot be read is reported and never stood upon. A
 //! chain is whole when every parent is there with the very contents its child
-//! names.
+//! names, and has lost none of its objects as far as that was looked at.
 
 mod abandon;
 mod chain;
@@ -11,6 +11,7 @@ mod digests;
 mod label;
 mod layers;
 mod lease;
+mod loss;
 mod new_layer;
 mod old_wal;
 mod presence;
@@ -18,7 +19,7 @@ mod removal;
 mod remove;
 mod restoring;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
@@ -32,6 +33,7 @@ pub use digests::ChainDigests;
 pub use label::{LayerPlan, claim, last_distrusted};
 pub use layers::Layers;
 pub use lease::{LEASE, StoreTime, at_work};
+pub use loss::Loss;
 pub use new_layer::NewLayer;
 pub use old_wal::{before as wal_before, find as find_old_wal};
 pub use presence::{
@@ -48,6 +50,9 @@ use layers::Chain;
 
 /// Manifests are small and far away: this many are fetched at once.
 const FETCH_AT_ONCE: usize = 16;
+
+/// Layers that were removed while they were looked at are looked for again, so often.
+const LOOKS: u32 = 5;
 
 /// A finished layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +108,8 @@ pub struct Catalog {
     pub damaged: Vec<(Label, Error)>,
     /// Labels of which there will be no layer, and nothing is left but the record that says so.
     pub abandoned: Vec<Label>,
+    /// What layers have lost; empty unless the catalog was made by [`Catalog::examine`].
+    pub losses: BTreeMap<Label, Loss>,
 }
 
 enum Found {
@@ -155,6 +162,46 @@ impl Catalog {
         Ok(catalog)
     }
 
+    /// Reads every manifest of `cluster`, and lists the objects of all layers: what is lost of them is known then.
+    ///
+    /// # Errors
+    /// When the repository cannot be read.
+    pub async fn examine(cluster: &ClusterRepository) -> Result<Self> {
+        let mut catalog = Self::load(cluster).await?;
+        for _ in 0..LOOKS {
+            catalog.losses = loss::find(cluster, &catalog.layers).await?;
+            let losses = &catalog.losses;
+            catalog.layers.mark_lost(|layer| {
+                let loss = losses.get(&layer.label);
+                loss.is_some_and(Loss::stops_restores)
+            });
+            if catalog.is_plain() {
+                break;
+            }
+            // Of a layer that is removed the manifest goes first, and what is made in its place was there before: when
+            // the same layers are there as before, nobody has removed any.
+            let again = Self::load(cluster).await?;
+            let same = catalog.references().eq(again.references());
+            if same {
+                break;
+            }
+            catalog = again;
+        }
+        Ok(catalog)
+    }
+
+    /// Whether all that was listed is a layer, and whole.
+    fn is_plain(&self) -> bool {
+        let mut layers = self.layers.iter();
+        self.losses.is_empty()
+            && self.unfinished.is_empty()
+            && layers.all(|layer| self.chain_length(&layer.label).is_ok())
+    }
+
+    fn references(&self) -> impl Iterator<Item = ParentRef> {
+        self.layers.iter().map(Layer::reference)
+    }
+
     /// Labels of layers that were merged into others. None of them is ever given to a new layer.
     fn merged_labels(&self) -> impl Iterator<Item = &str> {
         let layers = self.layers.iter();
@@ -205,11 +252,46 @@ impl Catalog {
     }
 
     /// The layer and all it stands on, newest first. To know how many they are, or whether they are there, costs less:
-    /// [`Catalog::chain_length`].
+    /// [`Catalog::chain_length`] and [`Catalog::whole`].
+    ///
+    /// # Errors
+    /// When a layer of the chain is missing, damaged, not the one its child was made on, or has lost what restores need.
+    pub fn chain(&self, label: &Label) -> Result<Vec<&Layer>> {
+        self.whole(label)?;
+        self.links(label)
+    }
+
+    /// Whether [`Catalog::chain`] has an answer.
+    ///
+    /// # Errors
+    /// As for [`Catalog::chain`].
+    pub fn whole(&self, label: &Label) -> Result<()> {
+        self.chain_length(label)?;
+        let at = self.layers.position(label);
+        let Some(layer) = at.and_then(|at| self.layers.lost_below(at)) else {
+            return Ok(());
+        };
+        let what = self.losses.get(&layer.label).map(Loss::describe);
+        let error = Error::new(
+            Kind::Damaged,
+            format!(
+                "layer {} has lost objects: {}",
+                layer.label,
+                what.unwrap_or_default()
+            ),
+        )
+        .hint("bring them back from a copy of the repository");
+        Err(match layer.label == *label {
+            true => error,
+            false => broken(error, label),
+        })
+    }
+
+    /// The layer and all it stands on, newest first, whether their objects are there or not.
     ///
     /// # Errors
     /// When a layer of the chain is missing, damaged, or not the one its child was made on.
-    pub fn chain(&self, label: &Label) -> Result<Vec<&Layer>> {
+    pub fn links(&self, label: &Label) -> Result<Vec<&Layer>> {
         let mut chain = Vec::with_capacity(self.chain_length(label)?);
         let mut next = self.layers.position(label);
         while let Some(at) = next {
@@ -222,7 +304,7 @@ impl Catalog {
     /// How many layers the chain has.
     ///
     /// # Errors
-    /// As for [`Catalog::chain`].
+    /// As for [`Catalog::links`].
     pub fn chain_length(&self, label: &Label) -> Result<usize> {
         let Some(at) = self.layers.position(label) else {
             return Err(self.why_not(label));
@@ -235,7 +317,7 @@ impl Catalog {
                 Error::new(Kind::Damaged, complaint)
             }
         };
-        Err(why.while_doing(format!("the chain of layer {label} is broken")))
+        Err(broken(why, label))
     }
 
     /// Why nothing is there that `child` could stand on.
@@ -279,6 +361,10 @@ impl Catalog {
     ) -> Vec<Label> {
         self.layers.removable(unwanted, leaving)
     }
+}
+
+fn broken(error: Error, label: &Label) -> Error {
+    error.while_doing(format!("the chain of layer {label} is broken"))
 }
 
 /// Layers in the order they were made.

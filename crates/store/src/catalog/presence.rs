@@ -7,12 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use pgstrata_layer::claim;
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, Manifest};
 use pgstrata_pgdata::lsn::Lsn;
 
 use super::abandon::{self, Fate};
+use super::loss::Loss;
 use super::removal::{self, Leaving};
 use super::{Catalog, FETCH_AT_ONCE, Layer};
 use crate::cluster::ClusterRepository;
@@ -159,47 +159,10 @@ async fn check_own(
         .iter()
         .map(|object| (object.key.as_str(), object.size_bytes))
         .collect();
-    match missing(&cluster.name, label, manifest, &sizes) {
+    match Loss::of(&cluster.name, label, manifest, &sizes) {
         None => Ok(claim),
-        Some(what) => Err(abandon::given_up(label, &what)),
+        Some(loss) => Err(abandon::given_up(label, &loss.describe())),
     }
-}
-
-/// What of the layer's objects is not as its manifest says. Pure.
-fn missing(
-    cluster: &ClusterName,
-    label: &Label,
-    manifest: &Manifest,
-    sizes: &BTreeMap<&str, u64>,
-) -> Option<String> {
-    let mut pack_bytes = 0;
-    for number in 0..manifest.pack_count {
-        let key = cluster.pack_key(label, number);
-        match sizes.get(key.as_str()) {
-            Some(size) => pack_bytes += size,
-            None => return Some(format!("\"{key}\" is not there")),
-        }
-    }
-    if pack_bytes != manifest.pack_bytes {
-        return Some(format!(
-            "its packs have {pack_bytes} bytes, expected {}",
-            manifest.pack_bytes
-        ));
-    }
-    for (number, part) in (0..).zip(&manifest.index) {
-        let index = (cluster.index_key(label, number), part.index_bytes);
-        let digest = (cluster.digest_key(label, number), part.digest_bytes);
-        for (key, expected) in [index, digest] {
-            match sizes.get(key.as_str()) {
-                Some(&size) if size == expected => {}
-                Some(size) => {
-                    return Some(format!("\"{key}\" has {size} bytes, expected {expected}"));
-                }
-                None => return Some(format!("\"{key}\" is not there")),
-            }
-        }
-    }
-    None
 }
 
 /// Refuses when a layer of `chain`, newest first, has been removed or is about to be, unless a merged one has taken its

@@ -42,7 +42,7 @@ pub(crate) fn choose_type<'a>(
         };
     }
     let (chain, passed_over) = match parent {
-        Some(label) => (Some(catalog.chain(label)?), None),
+        Some(label) => (Some(fit_chain(catalog, label)?), None),
         None => newest_usable(catalog),
     };
     let because = passed_over.map_or_else(String::new, |why| format!("; passed over: {why}"));
@@ -86,12 +86,29 @@ fn newest_usable(catalog: &Catalog) -> (Option<Vec<&Layer>>, Option<String>) {
         .last()
         .map(|(label, error)| format!("{label}: {error}"));
     for layer in catalog.layers.iter().rev() {
-        match catalog.chain(&layer.label) {
+        match fit_chain(catalog, &layer.label) {
             Ok(chain) => return (Some(chain), passed_over),
             Err(error) => passed_over = passed_over.or_else(|| Some(error.to_string())),
         }
     }
     (None, passed_over)
+}
+
+/// The chain of `label`, when a child can stand on it: its pages are compared with digests.
+fn fit_chain<'a>(catalog: &'a Catalog, label: &Label) -> Result<Vec<&'a Layer>> {
+    let chain = catalog.chain(label)?;
+    let mut losses = chain.iter().filter_map(|layer| {
+        let loss = catalog.losses.get(&layer.label)?;
+        Some((&layer.label, loss.describe()))
+    });
+    match losses.next() {
+        None => Ok(chain),
+        Some((layer, loss)) => Err(Error::new(
+            Kind::Damaged,
+            format!("layer {layer} has lost digests of its pages: {loss}"),
+        )
+        .hint("take a full backup")),
+    }
 }
 
 /// Where the new backup stands.

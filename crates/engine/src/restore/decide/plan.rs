@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind};
 use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::Label;
 use pgstrata_layer::outside;
 use pgstrata_layer::overlay::{FilePlan, Overlay};
 use pgstrata_pgdata::lsn::Lsn;
@@ -14,7 +15,7 @@ use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 use pgstrata_pgdata::{ControlFile, Major};
 use pgstrata_store::archive::{Archive, ArchivedWal};
-use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::catalog::{self, Catalog, Layer, Loss};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
@@ -143,6 +144,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         archive,
         notes,
         major,
+        losses,
     } = choose(cluster, &options).await?;
     selection.notes.extend(notes);
     let segment_size = archive.segment_size();
@@ -172,7 +174,14 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     let archive_mode = archive_mode(&options, &condition, &layout, &links)?;
     selection.notes.extend(archive_note(archive_mode));
     selection.notes.extend(action_note(&options));
-    let survey = survey_of(Chain::new(cluster, chain.clone()), &layout).await?;
+    if condition == Condition::Existing {
+        require_digests(&chain, &losses)?;
+    }
+    let surveyed = survey_of(Chain::new(cluster, chain.clone()), losses, &layout).await;
+    let survey = match surveyed {
+        Ok(survey) => survey,
+        Err(error) => return Err(catalog::unless_removed(cluster, &chain, error).await),
+    };
     selection.notes.extend(survey.outside_note(&layout)?);
     let own = own_wal(&layer, &selection, &archive);
     let seen = match condition {
@@ -233,14 +242,16 @@ struct Chosen {
     /// What the user should know of the layer.
     notes: Vec<String>,
     major: Major,
+    /// What the layers of the chain have lost, which nobody chooses who was not told to.
+    losses: Vec<Option<Loss>>,
 }
 
 /// Chooses the layer and the way from it to the target.
 async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result<Chosen> {
     // Says what no listing says: a format that this version does not know.
     let record = cluster.record().await?;
-    let catalog = Catalog::load(cluster).await?;
-    let (candidates, lost) = candidates(&catalog, &cluster.name)?;
+    let catalog = Catalog::examine(cluster).await?;
+    let (candidates, lost) = candidates(&catalog, &cluster.name, options.label.as_ref())?;
     let segment_size = segment_size(&catalog, options.label.as_ref())?;
     let starts = candidates.iter().map(|layer| WalSegment {
         timeline: layer.timeline,
@@ -261,12 +272,31 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         lost: &lost,
         skip_damaged: options.vouched.skip_damaged,
     };
-    let selection = select(&candidates, &request, &archive)?;
-    let chain = catalog.chain(&candidates[selection.candidate].label)?;
+    let selection = match select(&candidates, &request, &archive) {
+        Ok(selection) => selection,
+        Err(error) => {
+            let layers = catalog.layers.into_iter().map(Arc::new);
+            let layers: Vec<Arc<Layer>> = layers.collect();
+            return Err(catalog::unless_removed(cluster, &layers, error).await);
+        }
+    };
+    let chain = catalog.links(&candidates[selection.candidate].label)?;
+    let losses = chain.iter().map(|layer| catalog.losses.get(&layer.label));
+    let losses: Vec<Option<Loss>> = losses.map(Option::<&Loss>::cloned).collect();
     let chain: Vec<Arc<Layer>> = chain.into_iter().cloned().map(Arc::new).collect();
+    let mut notes = layer_notes(&catalog, &chain[0]);
+    let lossy = chain.iter().zip(&losses);
+    notes.extend(lossy.filter_map(|(layer, loss)| {
+        let what = loss.as_ref()?.describe();
+        let label = &layer.label;
+        Some(format!(
+            "layer {label} has lost objects, of which this restore needs none: {what}"
+        ))
+    }));
     Ok(Chosen {
         major: check_control(&chain[0], record.system_identifier)?,
-        notes: layer_notes(&catalog, &chain[0]),
+        notes,
+        losses,
         chain,
         selection,
         archive,
@@ -375,8 +405,13 @@ fn condition_needs_space(plan: &RestorePlan) -> bool {
     !plan.resumes
 }
 
-/// The layers that can be restored, and those that cannot, oldest first.
-fn candidates(catalog: &Catalog, cluster: &ClusterName) -> Result<(Vec<Candidate>, Vec<Lost>)> {
+/// The layers that can be restored, and those that cannot, oldest first. Of the layer that is `named` it is found out
+/// later whether this restore needs what was lost.
+fn candidates(
+    catalog: &Catalog,
+    cluster: &ClusterName,
+    named: Option<&Label>,
+) -> Result<(Vec<Candidate>, Vec<Lost>)> {
     let candidate = |layer: &Layer| Candidate {
         label: layer.label.clone(),
         start: layer.manifest.start_lsn,
@@ -387,7 +422,11 @@ fn candidates(catalog: &Catalog, cluster: &ClusterName) -> Result<(Vec<Candidate
     };
     let (mut candidates, mut lost) = (Vec::new(), Vec::new());
     for layer in &catalog.layers {
-        match catalog.chain_length(&layer.label) {
+        let chain = match named == Some(&layer.label) {
+            true => catalog.chain_length(&layer.label).map(drop),
+            false => catalog.whole(&layer.label),
+        };
+        match chain {
             Ok(_) => candidates.push(candidate(layer)),
             Err(error) => lost.push(Lost {
                 label: layer.label.clone(),
@@ -418,7 +457,7 @@ fn candidates(catalog: &Catalog, cluster: &ClusterName) -> Result<(Vec<Candidate
         }
         if let Some((label, error)) = catalog.damaged.last() {
             return Err(Error::new(
-                Kind::Damaged,
+                error.kind(),
                 format!("could not use layer {label}: {error}"),
             ));
         }
@@ -434,10 +473,7 @@ fn candidates(catalog: &Catalog, cluster: &ClusterName) -> Result<(Vec<Candidate
     Ok((candidates, lost))
 }
 
-fn segment_size(
-    catalog: &Catalog,
-    label: Option<&pgstrata_layer::label::Label>,
-) -> Result<WalSegmentSize> {
+fn segment_size(catalog: &Catalog, label: Option<&Label>) -> Result<WalSegmentSize> {
     if let Some(label) = label {
         catalog.chain_length(label)?;
     }
@@ -530,15 +566,21 @@ struct Survey {
 }
 
 /// As [`survey`], on a thread of its own.
-async fn survey_of(chain: Chain, layout: &Layout) -> Result<Survey> {
+async fn survey_of(chain: Chain, losses: Vec<Option<Loss>>, layout: &Layout) -> Result<Survey> {
     let (prefixes, roots) = (prefixes(layout), layout.directories().len());
-    tokio::task::spawn_blocking(move || survey(&chain, &prefixes, roots))
+    tokio::task::spawn_blocking(move || survey(&chain, &losses, &prefixes, roots))
         .await
         .map_err(|e| Error::new(Kind::Interrupted, format!("planning was stopped: {e}")))?
 }
 
-/// Lays the overlay once without reading pages: whatever is wrong with the indexes is found before anything is written.
-fn survey(chain: &Chain, prefixes: &[(String, usize)], roots: usize) -> Result<Survey> {
+/// Lays the overlay once without reading pages: whatever is wrong with the indexes, and what is needed and lost, is found
+/// before anything is written.
+fn survey(
+    chain: &Chain,
+    losses: &[Option<Loss>],
+    prefixes: &[(String, usize)],
+    roots: usize,
+) -> Result<Survey> {
     let mut survey = Survey {
         layers: vec![LayerFetch::default(); chain.layers.len()],
         roots: vec![0; roots],
@@ -547,6 +589,7 @@ fn survey(chain: &Chain, prefixes: &[(String, usize)], roots: usize) -> Result<S
     for planned in Overlay::new(chain.entries()) {
         let (file, _) = planned?;
         check_place(&file)?;
+        check_packs(chain, losses, &file)?;
         survey.files += 1;
         let is_outside = outside::parse(&file.path).is_some();
         survey.outside += u64::from(is_outside && file.kind != EntryKind::Directory);
@@ -603,6 +646,43 @@ fn check_place(file: &FilePlan) -> Result<()> {
                 file.path
             ),
         )),
+    }
+}
+
+/// Everything that the file needs is there, as far as a listing tells.
+fn check_packs(chain: &Chain, losses: &[Option<Loss>], file: &FilePlan) -> Result<()> {
+    let lost = file.pieces.iter().find(|piece| {
+        let end = piece.frame.offset + u64::from(piece.frame.length);
+        let loss = losses[piece.layer].as_ref();
+        loss.is_some_and(|loss| !loss.has_pack(piece.frame.pack, end))
+    });
+    let Some(piece) = lost else { return Ok(()) };
+    let label = &chain.layers[piece.layer].label;
+    let key = chain.cluster.name.pack_key(label, piece.frame.pack);
+    Err(Error::new(
+        Kind::Damaged,
+        format!(
+            "layer {label} has lost \"{key}\" or a part of it, which holds pages of \"{}\"",
+            file.path
+        ),
+    )
+    .hint("bring it back from a copy of the repository, or restore another layer: \"pgstrata info\" tells which can be restored"))
+}
+
+/// What is there is compared with digests, which a restore into an empty directory does not need.
+fn require_digests(chain: &[Arc<Layer>], losses: &[Option<Loss>]) -> Result<()> {
+    let mut losses = chain.iter().zip(losses);
+    let lost = losses.find_map(|(layer, loss)| Some((layer, loss.as_ref()?.lost_digests()?)));
+    match lost {
+        None => Ok(()),
+        Some((layer, what)) => Err(Error::new(
+            Kind::Damaged,
+            format!(
+                "layer {} has lost digests, with which a restore in place compares what is there: {what}",
+                layer.label
+            ),
+        )
+        .hint("restore into an empty directory, without --delta")),
     }
 }
 
