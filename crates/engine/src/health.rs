@@ -184,8 +184,7 @@ fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
     let broken = catalog.layers.iter().filter_map(|layer| {
         let label = &layer.label;
         // Named once, with the layer that has lost objects.
-        let links = catalog.links(label).unwrap_or_default();
-        if links.iter().any(|layer| stops_restores(catalog, layer)) {
+        if catalog.nearest_loss(label).is_some() {
             return None;
         }
         let problem = problem(catalog, layer, facts.archived.ok())?;
@@ -195,11 +194,6 @@ fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
     let mut alarms: Vec<Alarm> = losses(catalog).collect();
     alarms.extend(damaged.chain(broken));
     alarms
-}
-
-fn stops_restores(catalog: &Catalog, layer: &Layer) -> bool {
-    let loss = catalog.losses.get(&layer.label);
-    loss.is_some_and(Loss::stops_restores)
 }
 
 /// Each layer that has lost objects, and all that stand on it.

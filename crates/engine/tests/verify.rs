@@ -190,6 +190,91 @@ async fn all_findings_are_listed_and_damaged_packs_name_files() {
     assert_eq!(ok, [false, false, true]);
 }
 
+/// The same object, as a newer version might have written it.
+fn of_version_nine(key: &str, object: &[u8]) -> Vec<u8> {
+    let mut newer = object.to_vec();
+    // "pgstrata KIND VERSION ...", or eight bytes and the version.
+    let at = match newer.starts_with(b"pgstrata ") {
+        true => {
+            let spaces = newer.iter().enumerate().filter(|(_, byte)| **byte == b' ');
+            spaces.map(|(at, _)| at).nth(1).unwrap() + 1
+        }
+        false => 8,
+    };
+    assert!(
+        [1, 2, b'1', b'2'].contains(&newer[at]),
+        "{key}: {}",
+        newer[at]
+    );
+    newer[at] = if newer[at] < 9 { 9 } else { b'9' };
+    newer
+}
+
+#[tokio::test]
+async fn what_a_newer_version_wrote_is_called_so_and_hides_no_damage() {
+    let (repository, made) = scene().await;
+    let wal = repository.list(&made.cluster.wal_prefix()).await.unwrap();
+    let (label, below) = (&made.labels[1], &made.labels[0]);
+    let pack = made.cluster.pack_key(below, 1);
+    for key in [
+        made.cluster.cluster_key(),
+        made.cluster.claim_key(label),
+        made.cluster.manifest_key(label),
+        made.cluster.pack_key(label, 0),
+        wal[0].key.clone(),
+    ] {
+        let original = repository.get(&key).await.unwrap().to_vec();
+        let newer = of_version_nine(&key, &original);
+        replace(&repository, &key, Some(newer)).await;
+        let kind_of = |report: &VerifyReport, key: &str| {
+            let mut findings = report.findings.iter();
+            findings
+                .find(|found| found.object == key)
+                .map(|found| found.kind)
+        };
+        let report = verify(&repository, &made, Scope::All, true).await;
+        assert_eq!(
+            kind_of(&report, &key),
+            Some(FindingKind::Unsupported),
+            "{key}"
+        );
+        if !key.ends_with("/manifest") {
+            assert_eq!(
+                report.failure(),
+                Some(Kind::Unsupported),
+                "{:?}",
+                report.findings
+            );
+        }
+        let whole = repository.get(&pack).await.unwrap().to_vec();
+        replace(&repository, &pack, None).await;
+        let report = verify(&repository, &made, Scope::All, false).await;
+        assert_eq!(
+            kind_of(&report, &key),
+            Some(FindingKind::Unsupported),
+            "{key}"
+        );
+        assert_eq!(kind_of(&report, &pack), Some(FindingKind::Missing), "{key}");
+        assert_eq!(report.failure(), Some(Kind::Damaged), "{key}");
+        replace(&repository, &pack, Some(whole)).await;
+        replace(&repository, &key, Some(original)).await;
+    }
+    // That the record of the cluster is lost hides nothing either.
+    replace(&repository, &made.cluster.cluster_key(), None).await;
+    replace(&repository, &pack, None).await;
+    let report = verify(&repository, &made, Scope::All, false).await;
+    let missing: Vec<&str> = report
+        .findings
+        .iter()
+        .filter(|found| found.kind == FindingKind::Missing)
+        .map(|found| found.object.as_str())
+        .collect();
+    assert_eq!(missing.len(), 2, "{missing:?}");
+    assert!(
+        missing.contains(&made.cluster.cluster_key().as_str()) && missing.contains(&pack.as_str())
+    );
+}
+
 #[tokio::test]
 async fn wal_that_is_missing_or_damaged_is_named() {
     let (repository, made) = scene().await;

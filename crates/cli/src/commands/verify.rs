@@ -62,6 +62,11 @@ fn text(report: &VerifyReport) -> String {
             finding.hint
         ));
     }
+    for label in &report.removed {
+        text.push_str(&format!(
+            "removed   {label}: an expiry or a merge removed it while it was verified\n"
+        ));
+    }
     let count = |severity| {
         let same = report.findings.iter().filter(|f| f.severity == severity);
         same.count()

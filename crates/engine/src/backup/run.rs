@@ -117,7 +117,11 @@ pub async fn run(
             Sample::new(seed, audit.per_million)
         }),
     };
-    let outcome = backup.run(&ready).await;
+    let outcome = match backup.run(&ready).await {
+        // Only when it counted as dead.
+        Err(error) => Err(catalog::unless_removed(cluster, &backup.chain.layers, error).await),
+        done => done,
+    };
     layer.end(&outcome).await;
     outcome
 }

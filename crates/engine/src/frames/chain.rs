@@ -84,11 +84,12 @@ impl Chain {
 
     /// What is wrong with a frame of layer `layer`.
     pub(crate) fn damaged(&self, layer: usize, frame: &FrameRef, what: &dyn Display) -> Error {
-        let (pack, label) = (frame.pack, &self.layers[layer].label);
+        let label = &self.layers[layer].label;
+        let key = self.cluster.name.pack_key(label, frame.pack);
         Error::new(
             Kind::Damaged,
             format!(
-                "could not read pack {pack} of layer {label}: frame at {}: {what}",
+                "could not read \"{key}\": frame at {}: {what}",
                 frame.offset
             ),
         )

@@ -24,6 +24,8 @@ pub struct Leftover {
     /// Whether the backup seems to be at work: it stored something lately. A sign for people; what is removed is decided
     /// by the store's own times.
     pub running: Option<bool>,
+    #[serde(skip)]
+    was_committed: bool,
 }
 
 impl Leftover {
@@ -40,6 +42,7 @@ impl Leftover {
             started_at: claim.map(|claim| claim.started_at),
             modified_at: unfinished.modified,
             running: unfinished.modified.map(|_| unfinished.is_at_work(now)),
+            was_committed: unfinished.was_committed,
         }
     }
 
@@ -47,6 +50,11 @@ impl Leftover {
     #[must_use]
     pub fn describe(&self) -> String {
         let what = format!("{} objects, {} bytes", self.objects, self.stored_bytes);
+        if self.was_committed {
+            return format!(
+                "{what}; it was finished: an expiry or a merge is removing it or was interrupted, or its manifest was lost"
+            );
+        }
         let (Some(host), Some(pid), Some(started_at)) = (&self.host, self.pid, self.started_at)
         else {
             return format!("{what}, without a readable claim");

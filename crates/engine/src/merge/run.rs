@@ -424,6 +424,7 @@ impl Verification<'_> {
         let chain =
             |label| chain_of(self.catalog, label).map(|layers| Chain::new(self.cluster, layers));
         let (ours, inputs) = (chain(merged)?, chain(replaced)?);
+        let layers = [&ours.layers[..], &inputs.layers[..]].concat();
         let (jobs, progress) = (self.jobs, self.progress.clone());
         let verified = tokio::task::spawn_blocking(move || {
             check_same_state(&ours, &inputs, &progress)?;
@@ -435,7 +436,9 @@ impl Verification<'_> {
                 format!("the merge was stopped: {e}"),
             ))
         });
-        verified.map_err(|error| error.while_doing(format!("could not verify layer {merged}")))
+        let Err(error) = verified else { return Ok(()) };
+        let error = catalog::unless_removed(self.cluster, &layers, error).await;
+        Err(error.while_doing(format!("could not verify layer {merged}")))
     }
 }
 

@@ -19,7 +19,7 @@ impl Verifier {
     pub(super) async fn overlay(&self, catalog: &Catalog, layer: &Arc<Layer>) -> Result<()> {
         let label = &layer.label;
         let key = self.cluster.name.manifest_key(label);
-        let chain: Vec<Arc<Layer>> = match catalog.chain(label) {
+        let chain: Vec<Arc<Layer>> = match catalog.links(label) {
             Ok(chain) => chain.into_iter().map(|l| Arc::new(l.clone())).collect(),
             // Further down the chain than the link that was checked for this layer.
             Err(error) => {
@@ -46,15 +46,17 @@ impl Verifier {
         .await?;
         self.check_interrupted()?;
         for error in complaints {
-            if FindingKind::of(&error) == Some(FindingKind::Unreadable) {
-                return Err(error);
-            }
-            self.findings.add(
-                FindingKind::BrokenChain,
-                label,
-                key.clone(),
-                error.to_string(),
-            );
+            let kind = match FindingKind::of(&error) {
+                None => return Err(error),
+                Some(FindingKind::Unreadable) => {
+                    self.require_reachable().await?;
+                    FindingKind::Unreadable
+                }
+                Some(FindingKind::Unsupported) => FindingKind::Unsupported,
+                Some(_) => FindingKind::BrokenChain,
+            };
+            self.findings
+                .add(kind, label, key.clone(), error.to_string());
         }
         Ok(())
     }

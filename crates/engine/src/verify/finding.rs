@@ -134,6 +134,12 @@ impl Findings {
         });
     }
 
+    /// Whether there is any.
+    pub(super) fn any(&self) -> bool {
+        let collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        !collected.findings.is_empty()
+    }
+
     pub(super) fn into_vec(self) -> Vec<Finding> {
         let collected = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         collected.findings

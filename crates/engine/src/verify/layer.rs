@@ -89,8 +89,11 @@ impl Verifier {
         let Some(bytes) = self.found(&layer.label, &key, got).await? else {
             return Ok(());
         };
-        let complaint = match claim::decode(&bytes) {
-            Err(error) => error.to_string(),
+        let complaint = match claim::decode(&bytes).map_err(Error::from) {
+            Err(error) => {
+                let unreadable = self.found::<()>(&layer.label, &key, Err(error));
+                return unreadable.await.map(|_| ());
+            }
             Ok(claim) if claim.label != layer.label.as_str() => {
                 format!("claims the label {}", claim.label)
             }

@@ -8,6 +8,9 @@
 //! every plain file with its digest, and plans the restore of every file.
 //!
 //! Everything found wrong is listed; only an unreachable repository ends it early.
+//! First each object is read by itself, then it is looked how layers and WAL fit
+//! together. A layer that somebody removes meanwhile is named as removed; nothing
+//! is wrong because of it.
 //! Each object of a layer is read once, but for packs whose frames are named far
 //! apart in the index. Memory is bounded by `jobs` packs and frames, one index and
 //! digest part, and the plan of 65,536 frames.
@@ -39,6 +42,9 @@ pub use crate::health::Severity;
 use crate::info::{Leftover, stored_bytes};
 use finding::Findings;
 use wal::WalSeen;
+
+/// When layers are removed while it is looked how they fit together, that is looked at again: so often.
+const LOOKS: u32 = 5;
 
 /// Which layers to verify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,6 +97,8 @@ pub struct VerifyReport {
     pub wal_files: u64,
     /// What is wrong; the worst first.
     pub findings: Vec<Finding>,
+    /// Layers that were removed while they were read: nothing is said of those.
+    pub removed: Vec<String>,
 }
 
 impl VerifyReport {
@@ -107,15 +115,17 @@ impl VerifyReport {
             .findings
             .iter()
             .filter(|finding| finding.severity == Severity::Error);
-        // Damage outweighs what a newer program can read, and that outweighs what is missing alone.
+        // Damage outweighs what cannot be read, that what a newer program can read, and that what is missing alone.
         let weight = |kind: &Kind| match kind {
             Kind::WalMissing => 0,
             Kind::Unsupported => 1,
-            _ => 2,
+            Kind::Repository => 2,
+            _ => 3,
         };
         let kinds = errors.map(|finding| match finding.kind {
             FindingKind::WalMissing => Kind::WalMissing,
             FindingKind::Unsupported => Kind::Unsupported,
+            FindingKind::Unreadable => Kind::Repository,
             _ => Kind::Damaged,
         });
         kinds.max_by_key(weight)
@@ -132,50 +142,35 @@ pub async fn run(
     options: &VerifyOptions,
     progress: Progress,
 ) -> Result<VerifyReport> {
-    let catalog = Catalog::load(cluster).await?;
-    let (archive, lost) = match Archive::load(cluster).await {
-        Err(error) if error.kind() != Kind::Damaged => return Err(error),
-        Ok(archive) => (Some(archive), None),
-        Err(error) => (None, Some(error)),
-    };
-    let mut verifier = Verifier {
-        cluster: cluster.clone(),
-        archive,
-        deep: options.deep,
-        jobs: limits::workers(options.jobs),
-        progress,
-        findings: Findings::default(),
-    };
-    if let Some(error) = lost {
-        // Nobody restores without it, and no WAL can be judged.
-        let key = cluster.name.cluster_key();
-        let findings = &verifier.findings;
-        findings.add(FindingKind::Damaged, "", key, error.to_string());
-    }
-    let layers = verifier.select(&catalog, &options.scope)?;
+    let catalog = Catalog::examine(cluster).await?;
+    let layers = select(&cluster.name, &catalog, &options.scope)?;
     let total = layers.iter().map(|layer| stored_bytes(layer)).sum();
-    verifier.progress.set_total(total);
+    progress.set_total(total);
+    let mut verifier = Verifier::begin(cluster, options, progress).await?;
     let mut report = VerifyReport {
         deep: options.deep,
         ..VerifyReport::default()
     };
-    let mut seen = WalSeen::default();
-    for layer in layers {
-        let layer = Arc::new(layer.clone());
+    for layer in &layers {
+        let layer = Arc::new((*layer).clone());
         let mut verified = verifier.layer(&layer).await?;
-        if options.deep {
-            verifier.overlay(&catalog, &layer).await?;
-        }
-        verifier.wal_of(&layer, &mut seen).await?;
         verified.label = layer.label.to_string();
         report.layers.push(verified);
     }
-    if options.scope == Scope::All {
-        verifier.promised_wal(&catalog, &mut seen).await?;
-    }
-    report.wal_files = seen.read;
     report.findings = std::mem::take(&mut verifier.findings).into_vec();
-    verifier.forget_removed(&catalog, &mut report).await?;
+    let mut seen = WalSeen::default();
+    let now = verifier.relations(&options.scope, &mut seen).await?;
+    report.wal_files = seen.read;
+    let there = |layer: &Layer| now.layers.iter().any(|now| now == layer);
+    let gone = layers.iter().filter(|layer| !there(layer));
+    report.forget(&cluster.name, gone.map(|layer| &layer.label));
+    if let Scope::Chain(label) = &options.scope
+        && report.removed.iter().any(|gone| gone == label.as_str())
+    {
+        let what = format!("layer {label} was removed while it was verified");
+        return Err(Error::new(Kind::NotFound, what).hint("\"pgstrata info\" lists the layers"));
+    }
+    report.findings.append(&mut verifier.findings.into_vec());
     report
         .findings
         .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -186,66 +181,172 @@ pub async fn run(
     Ok(report)
 }
 
+impl VerifyReport {
+    /// Nothing is wrong with layers that an expiry or a merge has removed while they were read.
+    fn forget<'a>(&mut self, cluster: &ClusterName, gone: impl Iterator<Item = &'a Label>) {
+        for label in gone {
+            tracing::info!(%label, "the layer was removed while it was verified");
+            let prefix = format!("{}/", cluster.layer_prefix(label));
+            self.findings.retain(|found| {
+                found.layer != label.as_str() && !found.object.starts_with(&prefix)
+            });
+            self.layers.retain(|layer| layer.label != label.as_str());
+            self.removed.push(label.to_string());
+        }
+    }
+}
+
+/// The layers to verify, oldest first, as far as they can be used.
+fn select<'a>(
+    cluster: &ClusterName,
+    catalog: &'a Catalog,
+    scope: &Scope,
+) -> Result<Vec<&'a Layer>> {
+    match scope {
+        Scope::All if catalog.layers.is_empty() && catalog.damaged.is_empty() => {
+            Err(nothing_to_verify(cluster, &catalog.unfinished))
+        }
+        Scope::All => Ok(catalog.layers.iter().collect()),
+        Scope::Chain(label) if catalog.damaged.iter().any(|(damaged, _)| damaged == label) => {
+            Ok(Vec::new())
+        }
+        Scope::Chain(label) => {
+            let mut chain = vec![catalog.layer(label)?];
+            while let Some(parent) = chain.last().and_then(|l| l.manifest.parent.as_ref()) {
+                match parent_of(catalog, parent) {
+                    Some(found) if chain.iter().all(|seen| seen.label != found.label) => {
+                        chain.push(found);
+                    }
+                    _ => break,
+                }
+            }
+            chain.reverse();
+            Ok(chain)
+        }
+    }
+}
+
 /// One verification under way.
 struct Verifier {
     cluster: ClusterRepository,
-    /// `None` when the cluster's record is damaged.
+    /// `None` when the cluster's record is lost: no WAL can be judged.
     archive: Option<Archive>,
     deep: bool,
     jobs: usize,
     progress: Progress,
+    /// What is found now: first in objects, then between them.
     findings: Findings,
+    /// What is wrong with the cluster's record.
+    record: Option<Error>,
 }
 
 impl Verifier {
-    /// The layers to verify, oldest first. Those that cannot be used become findings.
-    fn select<'a>(&self, catalog: &'a Catalog, scope: &Scope) -> Result<Vec<&'a Layer>> {
-        match scope {
-            Scope::All => {
-                let none = catalog.layers.is_empty() && catalog.damaged.is_empty();
-                if none {
-                    return Err(nothing_to_verify(&self.cluster.name, &catalog.unfinished));
-                }
-                for (label, error) in &catalog.damaged {
-                    self.note_damaged(label, error);
-                }
-                for unfinished in &catalog.unfinished {
-                    self.note_unfinished(unfinished);
-                }
-                for layer in &catalog.layers {
-                    self.check_parent(catalog, layer);
-                }
-                Ok(catalog.layers.iter().collect())
+    async fn begin(
+        cluster: &ClusterRepository,
+        options: &VerifyOptions,
+        progress: Progress,
+    ) -> Result<Self> {
+        let loaded = match cluster.record().await {
+            Ok(record) => Archive::new(cluster, record),
+            Err(error) => Err(error),
+        };
+        let (archive, record) = match loaded {
+            Ok(archive) => (Some(archive), None),
+            Err(error) => match error.kind() {
+                Kind::NotFound | Kind::Damaged | Kind::Unsupported => (None, Some(error)),
+                _ => return Err(error),
+            },
+        };
+        Ok(Self {
+            cluster: cluster.clone(),
+            archive,
+            deep: options.deep,
+            jobs: limits::workers(options.jobs),
+            progress,
+            findings: Findings::default(),
+            record,
+        })
+    }
+
+    /// What layers are to each other and to the archive, as the catalog is now, which is the answer. When layers are
+    /// removed meanwhile it is looked at anew.
+    async fn relations(&mut self, scope: &Scope, seen: &mut WalSeen) -> Result<Catalog> {
+        for look in 1.. {
+            self.findings = Findings::default();
+            seen.look_again();
+            let catalog = Catalog::examine(&self.cluster).await?;
+            self.relate(&catalog, scope, seen).await?;
+            let doubtful = look < LOOKS && self.findings.any();
+            let layers = catalog.layers.iter().cloned().map(Arc::new);
+            let layers: Vec<Arc<Layer>> = layers.filter(|_| doubtful).collect();
+            if catalog::removed_since(&self.cluster, &layers)
+                .await?
+                .is_empty()
+            {
+                return Ok(catalog);
             }
-            Scope::Chain(label) => self.select_chain(catalog, label),
+        }
+        unreachable!("the last look is not doubtful")
+    }
+
+    async fn relate(&self, catalog: &Catalog, scope: &Scope, seen: &mut WalSeen) -> Result<()> {
+        if let Some(error) = &self.record {
+            self.note_record(error);
+        }
+        let layers = match select(&self.cluster.name, catalog, scope) {
+            Ok(layers) => layers,
+            // All were removed.
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.note_unusable(catalog, scope, &layers).await?;
+        for layer in layers {
+            self.check_interrupted()?;
+            self.check_parent(catalog, layer);
+            if self.deep {
+                self.overlay(catalog, &Arc::new(layer.clone())).await?;
+            }
+            self.wal_of(layer, seen).await?;
+        }
+        match scope {
+            Scope::All => self.promised_wal(catalog, seen).await,
+            Scope::Chain(_) => Ok(()),
         }
     }
 
-    fn select_chain<'a>(&self, catalog: &'a Catalog, label: &Label) -> Result<Vec<&'a Layer>> {
-        let damaged = |label: &Label| catalog.damaged.iter().find(|(found, _)| found == label);
-        if let Some((label, error)) = damaged(label) {
+    /// Nobody restores without it.
+    fn note_record(&self, error: &Error) {
+        let kind = FindingKind::of(error).unwrap_or(FindingKind::Damaged);
+        let key = self.cluster.name.cluster_key();
+        self.findings.add(kind, "", key, error.to_string());
+    }
+
+    /// Manifests that cannot be used, and layers that have none.
+    async fn note_unusable(
+        &self,
+        catalog: &Catalog,
+        scope: &Scope,
+        layers: &[&Layer],
+    ) -> Result<()> {
+        let concerns = |label: &Label| match scope {
+            Scope::All => true,
+            Scope::Chain(wanted) => {
+                let parents = layers.iter().filter_map(|l| l.manifest.parent.as_ref());
+                label == wanted || parents.into_iter().any(|p| p.label == label.as_str())
+            }
+        };
+        let damaged = catalog.damaged.iter();
+        for (label, error) in damaged.filter(|(label, _)| concerns(label)) {
             self.note_damaged(label, error);
-            return Ok(Vec::new());
         }
-        let mut chain = vec![catalog.layer(label)?];
-        while let Some(layer) = chain.last().copied() {
-            self.check_parent(catalog, layer);
-            let Some(reference) = &layer.manifest.parent else {
-                break;
-            };
-            let named = Label::parse(&reference.label);
-            if let Some((label, error)) = named.as_ref().and_then(damaged) {
-                self.note_damaged(label, error);
-            }
-            match parent_of(catalog, reference) {
-                Some(found) if chain.iter().all(|seen| seen.label != found.label) => {
-                    chain.push(found);
-                }
-                _ => break,
+        if *scope == Scope::All && !catalog.unfinished.is_empty() {
+            let leaving = catalog::being_removed(&self.cluster).await?;
+            let unfinished = catalog.unfinished.iter();
+            for unfinished in unfinished.filter(|left| !leaving.contains(&left.label)) {
+                self.note_unfinished(unfinished);
             }
         }
-        chain.reverse();
-        Ok(chain)
+        Ok(())
     }
 
     fn note_damaged(&self, label: &Label, error: &Error) {
@@ -299,31 +400,19 @@ impl Verifier {
             return Err(error);
         };
         if kind == FindingKind::Unreadable {
-            // This object, or the whole repository? The latter says so here, and ends it.
-            self.cluster
-                .repository
-                .get(&self.cluster.name.cluster_key())
-                .await?;
+            self.require_reachable().await?;
         }
         self.findings.add(kind, label, key, error.to_string());
         Ok(None)
     }
 
-    /// An expiry may have removed layers while they were read: nothing is wrong with those.
-    async fn forget_removed(&self, catalog: &Catalog, report: &mut VerifyReport) -> Result<()> {
-        if report.failure().is_none() {
-            return Ok(());
+    /// After an object that is not given out: that object, or the whole repository? The latter says so here, and ends it.
+    async fn require_reachable(&self) -> Result<()> {
+        let record = self.cluster.name.cluster_key();
+        match self.cluster.repository.get(&record).await {
+            Err(error) if error.kind() == Kind::Repository => Err(error),
+            _ => Ok(()),
         }
-        let layers: Vec<Arc<Layer>> = catalog.layers.iter().cloned().map(Arc::new).collect();
-        for label in catalog::removed_since(&self.cluster, &layers).await? {
-            tracing::info!(%label, "the layer was removed while it was verified");
-            let prefix = format!("{}/", self.cluster.name.layer_prefix(&label));
-            report.findings.retain(|found| {
-                found.layer != label.as_str() && !found.object.starts_with(&prefix)
-            });
-            report.layers.retain(|layer| layer.label != label.as_str());
-        }
-        Ok(())
     }
 
     fn check_interrupted(&self) -> Result<()> {

@@ -208,9 +208,8 @@ fn check_pack(
         ) {
             Ok(()) => outcome.frames += 1,
             Err(error) => {
-                outcome
-                    .complaints
-                    .push((FindingKind::Damaged, complaint(&wanted, &error)));
+                let kind = FindingKind::of(&error).unwrap_or(FindingKind::Damaged);
+                outcome.complaints.push((kind, complaint(&wanted, &error)));
                 broken.push(wanted);
                 continue;
             }
@@ -223,9 +222,8 @@ fn check_pack(
     if let Err(error) = whole {
         let names = names(&broken);
         let message = format!("{error}{names}");
-        outcome
-            .complaints
-            .insert(0, (FindingKind::Damaged, message));
+        let kind = FindingKind::of(&error.into()).unwrap_or(FindingKind::Damaged);
+        outcome.complaints.insert(0, (kind, message));
     }
     Ok(outcome)
 }

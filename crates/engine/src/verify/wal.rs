@@ -15,8 +15,20 @@ use crate::health;
 /// Files of the archive that were read; layers share them.
 #[derive(Debug, Default)]
 pub(super) struct WalSeen {
-    files: HashSet<ArchiveFile>,
+    good: HashSet<ArchiveFile>,
+    bad: HashSet<ArchiveFile>,
     pub(super) read: u64,
+}
+
+impl WalSeen {
+    /// What was found wrong may have been removed meanwhile.
+    pub(super) fn look_again(&mut self) {
+        self.bad.clear();
+    }
+
+    fn is_new(&self, file: ArchiveFile) -> bool {
+        !self.good.contains(&file) && !self.bad.contains(&file)
+    }
 }
 
 impl Verifier {
@@ -98,7 +110,10 @@ impl Verifier {
         let Some(archive) = &self.archive else {
             return Ok(());
         };
-        let files: Vec<ArchiveFile> = files.filter(|file| seen.files.insert(*file)).collect();
+        let mut once = HashSet::new();
+        let files: Vec<ArchiveFile> = files
+            .filter(|file| seen.is_new(*file) && once.insert(*file))
+            .collect();
         let mut outcomes = futures::stream::iter(files)
             .map(|file| async move { (file, archive.inspect(file).await) })
             .buffer_unordered(self.jobs);
@@ -107,18 +122,18 @@ impl Verifier {
             let error = match outcome {
                 Ok(_) => {
                     seen.read += 1;
+                    seen.good.insert(file);
                     continue;
                 }
                 Err(error) => error,
             };
+            seen.bad.insert(file);
             let kind = match error.kind() {
                 Kind::NotFound => FindingKind::WalMissing,
                 Kind::Damaged => FindingKind::WalDamaged,
                 Kind::Unsupported => FindingKind::Unsupported,
-                // This object, or the whole repository?
                 Kind::Repository => {
-                    let record = self.cluster.name.cluster_key();
-                    self.cluster.repository.get(&record).await?;
+                    self.require_reachable().await?;
                     FindingKind::Unreadable
                 }
                 _ => return Err(error),

@@ -46,7 +46,11 @@ pub struct Archive {
 }
 
 impl Archive {
-    fn new(cluster: &ClusterRepository, record: ClusterRecord) -> Result<Self> {
+    /// The archive of the cluster that has this record.
+    ///
+    /// # Errors
+    /// `Damaged` when the record is another cluster's.
+    pub fn new(cluster: &ClusterRepository, record: ClusterRecord) -> Result<Self> {
         cluster.require_own(&record)?;
         let segment_size = WalSegmentSize::try_from(u64::from(record.wal_segment_size))?;
         Ok(Self {

@@ -80,14 +80,16 @@ impl ChainEntries {
             return;
         }
         let repository = self.cluster.repository.clone();
-        let key = self
-            .cluster
-            .name
-            .index_key(&self.layer.label, self.number());
+        let key = self.key(self.next_part);
         self.fetching = Some(
             self.runtime
                 .spawn(async move { repository.get(&key).await }),
         );
+    }
+
+    fn key(&self, part: usize) -> String {
+        let number = u32::try_from(part).unwrap_or(u32::MAX);
+        self.cluster.name.index_key(&self.layer.label, number)
     }
 
     fn number(&self) -> u32 {
@@ -101,8 +103,8 @@ impl ChainEntries {
         else {
             return Ok(false);
         };
-        let (label, number) = (&self.layer.label, self.number());
-        let act = || format!("could not read part {number} of the index of layer {label}");
+        let (key, number) = (self.key(self.next_part), self.number());
+        let act = || format!("could not read \"{key}\"");
         let bytes = self
             .runtime
             .block_on(fetching)
@@ -122,7 +124,8 @@ impl ChainEntries {
             match self.reader.as_mut().and_then(Iterator::next) {
                 Some(Ok(entry)) => return Ok(Some(entry)),
                 Some(Err(error)) => {
-                    let act = format!("could not read the index of layer {}", self.layer.label);
+                    let key = self.key(self.next_part.saturating_sub(1));
+                    let act = format!("could not read \"{key}\"");
                     return Err(Error::from(error).while_doing(act));
                 }
                 None => self.reader = None,

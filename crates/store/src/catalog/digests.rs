@@ -175,8 +175,8 @@ impl ChainDigests {
         let slice = ahead.bytes.get(from..to).ok_or_else(missing)?;
         decode_digests(slice, &entry.page_digests).map_err(|error| {
             Error::from(error).while_doing(format!(
-                "could not read the digests of \"{path}\" in layer {}",
-                layer.label
+                "could not read the digests of \"{path}\" in \"{}\"",
+                self.cluster.name.digest_key(&layer.label, part.number)
             ))
         })
     }

@@ -40,7 +40,9 @@ pub use presence::{
     NotCommitted, WRITTEN_BY, check_stays, check_wal, commit_layer, hex, host_name, removed_since,
     unless_removed,
 };
-pub use removal::{Leaving, Removed, Terms, complete_removals, not_known, remove_layers};
+pub use removal::{
+    Leaving, Removed, Terms, being_removed, complete_removals, not_known, remove_layers,
+};
 pub use remove::remove_leftover;
 pub use restoring::{InUse, RESTORE_LEASE, Restoring, forget_old, in_use, needed};
 
@@ -267,8 +269,7 @@ impl Catalog {
     /// As for [`Catalog::chain`].
     pub fn whole(&self, label: &Label) -> Result<()> {
         self.chain_length(label)?;
-        let at = self.layers.position(label);
-        let Some(layer) = at.and_then(|at| self.layers.lost_below(at)) else {
+        let Some(layer) = self.nearest_loss(label) else {
             return Ok(());
         };
         let what = self.losses.get(&layer.label).map(Loss::describe);
@@ -285,6 +286,12 @@ impl Catalog {
             true => error,
             false => broken(error, label),
         })
+    }
+
+    /// The nearest layer of the chain, itself included, that is known to have lost what restores need.
+    #[must_use]
+    pub fn nearest_loss(&self, label: &Label) -> Option<&Layer> {
+        self.layers.lost_below(self.layers.position(label)?)
     }
 
     /// The layer and all it stands on, newest first, whether their objects are there or not.

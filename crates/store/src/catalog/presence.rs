@@ -266,7 +266,8 @@ pub async fn unless_removed(
     layers: &[Arc<Layer>],
     error: Error,
 ) -> Error {
-    if !matches!(error.kind(), Kind::Damaged | Kind::NotFound) {
+    let about_objects = [Kind::Damaged, Kind::NotFound, Kind::WalMissing];
+    if !about_objects.contains(&error.kind()) {
         return error;
     }
     let gone = removed_since(cluster, layers).await;

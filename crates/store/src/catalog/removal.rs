@@ -352,6 +352,22 @@ pub(super) async fn leaving(cluster: &ClusterRepository) -> Result<Leaving> {
     Ok(leaving)
 }
 
+/// Layers that somebody has decided to remove, as far as that can be read. Changes nothing.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub async fn being_removed(cluster: &ClusterRepository) -> Result<BTreeSet<Label>> {
+    let found = match load(cluster).await {
+        Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
+            tracing::warn!("{error}");
+            return Ok(BTreeSet::new());
+        }
+        found => found?,
+    };
+    let verdicts = found.iter().filter_map(|found| found.verdict.as_ref());
+    Ok(verdicts.flat_map(labels).collect())
+}
+
 /// Creates the verdict of a removal: what goes, or nothing. `None` when it is that; otherwise what somebody else has
 /// decided before.
 async fn decide(
