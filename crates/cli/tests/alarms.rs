@@ -326,3 +326,62 @@ fn a_lost_pack_is_an_alarm_and_its_backup_is_none_of_those_to_keep() {
     let restored = ["--target-type", "immediate", "--skip-damaged"];
     stage.restore("restored", &restored);
 }
+
+#[test]
+fn what_piles_up_in_pg_wal_is_named() {
+    let builder = Cluster::builder(Major::V15)
+        .conf("archive_mode", "on")
+        .conf("archive_command", "false")
+        .conf("min_wal_size", "32MB")
+        .conf("max_wal_size", "32MB");
+    let stage = Stage::silent(builder, Store::Directory);
+    let sql = |text: &str| stage.cluster.sql("postgres", text).unwrap();
+    sql("SELECT pg_create_physical_replication_slot('forgotten', true)");
+    for _ in 0..8 {
+        sql("SELECT pg_switch_wal() FROM (SELECT pg_logical_emit_message(true, '', '')) m");
+    }
+    let found = |name: &str| {
+        let pgdata = stage.pgdata();
+        let (code, report) = document(&stage, &["check", "--pgdata", &pgdata, "--wal", "stream"]);
+        assert_eq!(code, WARNINGS, "{report:#}");
+        let items = report["items"].as_array().unwrap().iter();
+        let items = items.filter(|item| item["name"] == name);
+        items.cloned().collect::<Vec<Value>>()
+    };
+    let slots = found("slots");
+    let [_, slot] = &slots[..] else {
+        panic!("{slots:?}")
+    };
+    assert_eq!(text(slot, "/status"), "warning");
+    for word in ["\"forgotten\"", "used by nobody", "more than max_wal_size"] {
+        assert!(text(slot, "/detail").contains(word), "{slot:#}");
+    }
+    assert!(text(slot, "/hint").contains("pg_drop_replication_slot('forgotten')"));
+    let backlog = found("archive backlog");
+    assert_eq!(text(&backlog[0], "/status"), "ok", "{backlog:?}");
+    let status = Path::new(&stage.pgdata()).join("pg_wal/archive_status");
+    let long_ago = SystemTime::now() - Duration::from_secs(3600);
+    for entry in fs::read_dir(status).unwrap() {
+        let file = File::open(entry.unwrap().path()).unwrap();
+        file.set_modified(long_ago).unwrap();
+    }
+    let backlog = found("archive backlog");
+    assert_eq!(text(&backlog[0], "/status"), "warning", "{backlog:?}");
+    assert!(text(&backlog[0], "/detail").contains("files wait to be archived, the first since"));
+
+    assert_eq!(text(&found("room for WAL")[0], "/status"), "ok");
+    // More than any disk of today has.
+    sql("ALTER SYSTEM SET max_wal_size = '2000TB'");
+    stage.cluster.reload().unwrap();
+    stage
+        .cluster
+        .wait_for(
+            "postgres",
+            "SELECT current_setting('max_wal_size') = '2000TB'",
+            PATIENCE,
+        )
+        .unwrap();
+    let room = found("room for WAL");
+    assert_eq!(text(&room[0], "/status"), "warning", "{room:?}");
+    assert!(text(&room[0], "/hint").contains("make room"));
+}

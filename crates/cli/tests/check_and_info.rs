@@ -82,6 +82,8 @@ fn the_least_role_passes_and_each_lack_is_named(major: Major, store: Store) {
         "cluster identity",
         "WAL",
         "slots",
+        "archive backlog",
+        "room for WAL",
         "page tracker",
         "layers",
     ] {

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment};
 use pgstrata_store::archive::ArchivedWal;
-use pgstrata_store::catalog::{Catalog, Layer, Loss};
+use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::Error;
 use serde::Serialize;
 

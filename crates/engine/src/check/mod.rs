@@ -2,9 +2,10 @@
 //!
 //! Nothing is changed but for a probe object that is removed again, a WAL switch
 //! and a replication slot that ends with the session. A failed check does not
-//! keep the others from running, unless they need what it looked for. [`tracker`]
-//! looks more closely at the page tracker alone.
+//! keep the others from running, unless they need what it looked for. [`room`] looks
+//! whether WAL piles up; [`tracker`] looks more closely at the page tracker alone.
 
+mod room;
 pub mod tracker;
 
 use std::path::{Path, PathBuf};
@@ -187,15 +188,15 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
         {
             report.note("repository", Err::<(), _>(error), |()| String::new());
         }
-        if let (Some(record), Some((directory, control))) = (&record, control) {
-            let same = check_record(record, &control);
+        if let (Some(record), Some((directory, control))) = (&record, &control) {
+            let same = check_record(record, control);
             let same = report.note("cluster identity", same, |()| {
                 "the server is the cluster in the repository".to_owned()
             });
             let wal = WalCheck {
                 cluster,
                 record,
-                data_directory: &directory,
+                data_directory: directory,
                 timeline: control.timeline,
             };
             // WAL of another cluster must not get into this one's archive.
@@ -204,6 +205,8 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
             }
         }
         check_slots(&mut report, &session).await;
+        let directory = control.as_ref().map(|(directory, _)| directory.as_path());
+        room::check(&mut report, &session, directory, options.wal_timeout).await;
         check_tracker(&mut report, &session, &options.connection).await;
     }
     if record.is_some() {

@@ -9,6 +9,7 @@ mod certificate;
 pub mod conninfo;
 pub mod control;
 pub mod facts;
+pub(crate) mod held;
 pub mod lineage;
 mod parameters;
 pub(crate) mod outside;
