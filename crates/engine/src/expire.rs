@@ -426,7 +426,13 @@ fn not_counted(catalog: &Catalog, problems: &[Option<String>]) -> Vec<String> {
 /// The catalog's layers as retention sees them, with what is wrong with each.
 fn held(catalog: &Catalog, problems: &[Option<String>], restores: &[InUse]) -> Vec<Held> {
     // A merged layer that cannot be restored replaces nothing.
-    let numbered = || catalog.layers.iter().map(|layer| &layer.manifest).enumerate();
+    let numbered = || {
+        catalog
+            .layers
+            .iter()
+            .map(|layer| &layer.manifest)
+            .enumerate()
+    };
     let usable = || numbered().filter(|(at, _)| problems[*at].is_none());
     let replaced: HashSet<&ParentRef> = usable().flat_map(|(_, m)| &m.replaces).collect();
     let merged: HashSet<&ParentRef> = usable().flat_map(|(_, m)| &m.inputs).collect();

@@ -92,7 +92,7 @@ pub(crate) struct Hole<'a> {
 
 /// The way of a recovery: from the first layer of a history to the history's end.
 #[derive(Clone, Debug)]
-pub(crate) struct Way<'a> {
+pub(crate) struct RecoveryPath<'a> {
     pub(crate) layer: &'a Layer,
     pub(crate) history: TimelineHistory,
 }
@@ -262,7 +262,7 @@ fn age(facts: &Facts<'_>) -> Option<Alarm> {
 }
 
 /// For each timeline the way to its end, from the first layer that leads there.
-pub(crate) fn ways<'a>(catalog: &'a Catalog, archived: &ArchivedWal) -> Vec<Way<'a>> {
+pub(crate) fn ways<'a>(catalog: &'a Catalog, archived: &ArchivedWal) -> Vec<RecoveryPath<'a>> {
     let usable = usable(catalog, Some(archived));
     let of_layers = catalog.layers.iter().map(|layer| layer.manifest.timeline);
     let mut timelines: Vec<TimelineId> = archived.timelines().chain(of_layers).collect();
@@ -271,7 +271,7 @@ pub(crate) fn ways<'a>(catalog: &'a Catalog, archived: &ArchivedWal) -> Vec<Way<
     let ways = timelines.into_iter().filter_map(|timeline| {
         let history = archived.history(timeline);
         let layer = usable.iter().find(|layer| passes(&history, layer))?;
-        Some(Way { layer, history })
+        Some(RecoveryPath { layer, history })
     });
     ways.collect()
 }
@@ -339,7 +339,7 @@ struct Between<'a, 'b> {
 }
 
 impl<'a> Between<'a, '_> {
-    fn holes(&self, way: &Way<'a>) -> Vec<Hole<'a>> {
+    fn holes(&self, way: &RecoveryPath<'a>) -> Vec<Hole<'a>> {
         let (archived, size) = (self.archived, self.archived.segment_size());
         let layers = self.usable.iter().copied();
         let layers: Vec<&Layer> = layers.filter(|layer| passes(&way.history, layer)).collect();

@@ -26,7 +26,7 @@ use super::options::{BackupOptions, CorruptPagePolicy};
 use super::phases::Stopwatch;
 use super::report::{BackupPlan, BackupReport};
 use super::standby::{End, Finisher};
-use super::wal::{self, Archive, Following, Stream, WalChoice};
+use super::wal::{self, ServerArchive, Following, Stream, WalChoice};
 use crate::frames::{Chain, LayerWriter};
 use crate::server::Session;
 use crate::server::control::{ControlReading, check_start_is_visible, control_of};
@@ -183,7 +183,7 @@ pub(super) struct Copied {
 
 /// The WAL from start to stop, and where it goes.
 struct WalOfBackup<'a> {
-    archive: &'a Archive,
+    archive: &'a ServerArchive,
     finisher: &'a Finisher,
     timeline: TimelineId,
     range: std::ops::Range<Lsn>,
@@ -319,12 +319,12 @@ impl Backup<'_> {
         }
     }
 
-    fn archive(&self, ready: &Ready) -> Archive {
-        Archive {
+    fn archive(&self, ready: &Ready) -> ServerArchive {
+        ServerArchive {
             cluster: self.chain.cluster.clone(),
             record: ready.record.clone(),
             segment_size: ready.control.wal_segment_size,
-            wal_directory: Archive::wal_directory(&ready.data_directory),
+            wal_directory: ServerArchive::wal_directory(&ready.data_directory),
             codec: self.options.codec,
         }
     }

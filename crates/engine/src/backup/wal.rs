@@ -119,7 +119,7 @@ async fn doubt(
     if !is_ours(&facts.archive_command) {
         return Ok(Some("the server archives elsewhere".to_owned()));
     }
-    if let Some(trouble) = trouble(archiver, &Archive::wal_directory(route.data_directory)) {
+    if let Some(trouble) = trouble(archiver, &ServerArchive::wal_directory(route.data_directory)) {
         return Ok(Some(trouble));
     }
     let Some((file, _)) = &archiver.archived else {
@@ -217,7 +217,7 @@ fn is_ours(command: &str) -> bool {
 
 /// The archive of one cluster, seen from its data directory.
 #[derive(Clone, Debug)]
-pub(super) struct Archive {
+pub(super) struct ServerArchive {
     pub(super) cluster: ClusterRepository,
     pub(super) record: ClusterRecord,
     pub(super) segment_size: WalSegmentSize,
@@ -225,7 +225,7 @@ pub(super) struct Archive {
     pub(super) codec: Codec,
 }
 
-impl Archive {
+impl ServerArchive {
     pub(super) fn wal_directory(data_directory: &Path) -> PathBuf {
         data_directory.join("pg_wal")
     }
@@ -473,7 +473,7 @@ fn why_not(archiver: &Archiver, late: Option<String>) -> String {
 
 /// Takes the WAL out of `pg_wal` while a backup runs.
 pub(super) struct Stream {
-    archive: Archive,
+    archive: ServerArchive,
     session: Arc<Session>,
     slot: String,
 }
@@ -482,7 +482,7 @@ impl Stream {
     /// Makes the server keep its WAL from here on: before the backup starts.
     pub(super) async fn hold(
         session: &Arc<Session>,
-        archive: &Archive,
+        archive: &ServerArchive,
         layer_id: &str,
     ) -> Result<Self> {
         let slot = format!("pgstrata_{}", layer_id.get(..16).unwrap_or(layer_id));
@@ -587,7 +587,7 @@ impl Following {
     /// Waits until all is stored up to `stop_lsn`; returns the number of segments.
     pub(super) async fn finish(
         mut self,
-        archive: &Archive,
+        archive: &ServerArchive,
         timeline: TimelineId,
         stop_lsn: Lsn,
         timeout: Duration,
@@ -741,12 +741,12 @@ impl WalCheck<'_> {
         }
     }
 
-    fn archive(&self) -> Result<Archive> {
-        Ok(Archive {
+    fn archive(&self) -> Result<ServerArchive> {
+        Ok(ServerArchive {
             cluster: self.cluster.clone(),
             record: self.record.clone(),
             segment_size: WalSegmentSize::try_from(u64::from(self.record.wal_segment_size))?,
-            wal_directory: Archive::wal_directory(self.data_directory),
+            wal_directory: ServerArchive::wal_directory(self.data_directory),
             codec: Codec::default(),
         })
     }

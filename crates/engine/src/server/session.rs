@@ -20,9 +20,9 @@ use tokio_postgres::{Client, Row};
 
 use super::conninfo::{ConnectionOptions, describe};
 use super::facts::ServerFacts;
+use super::outside::ConfigFiles;
 use super::target::{Target, is_of_tls, is_without_tls};
 use super::tls::Connector;
-use super::outside::ConfigFiles;
 
 /// Name of the session that holds the backup, in `pg_stat_activity`.
 pub const APPLICATION_NAME: &str = "pgstrata backup";
