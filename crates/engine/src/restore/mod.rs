@@ -6,7 +6,8 @@
 //!
 //! Memory: `jobs * (3 * 8 MiB + 1 MiB)` for ranges and decoded frames, `jobs * 16 MiB` for regions of files (64 MiB in all
 //! from 4 to 32 jobs, 2 MiB each from there on), two windows of 32 768 planned frames (about 8 MB each), an index part for
-//! each layer of the chain, and 48 bytes for every 50 archived WAL segments or so.
+//! each layer of the chain, and 48 bytes for every 50 archived WAL segments or so. While the target is looked for, eight
+//! segments are read at once, in pieces of 8 MiB.
 
 mod copy;
 mod decide;

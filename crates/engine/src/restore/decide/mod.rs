@@ -1,5 +1,8 @@
 //! What is restored and how far: the layer, the way along timelines and WAL to the target, and the plan.
 
 mod branches;
+mod locate;
 pub(super) mod plan;
+mod scan;
 mod select;
+mod sightings;

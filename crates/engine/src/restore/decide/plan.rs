@@ -20,7 +20,8 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
 
-use super::select::{Candidate, Lost, Request, Selection, select};
+use super::locate::Locator;
+use super::select::{Candidate, Lost, Request, Selection, Told};
 use crate::frames::Chain;
 use crate::restore::place::in_place::{self, Inventory, refuse_unarchived_wal};
 use crate::restore::place::layout::{Condition, Layout, Seen, resolve};
@@ -271,8 +272,16 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         now: Timestamp::now(),
         lost: &lost,
         skip_damaged: options.vouched.skip_damaged,
+        told: &Told::default(),
     };
-    let selection = match select(&candidates, &request, &archive) {
+    let locator = Locator {
+        candidates: &candidates,
+        archive: &held,
+        listed: &archive,
+        major: Major::try_from(u32::from(record.major))?,
+        inclusive: options.inclusive,
+    };
+    let selection = match locator.select(&request).await {
         Ok(selection) => selection,
         Err(error) => {
             let layers = catalog.layers.into_iter().map(Arc::new);
@@ -417,6 +426,8 @@ fn candidates(
         start: layer.manifest.start_lsn,
         stop: layer.manifest.stop_lsn,
         timeline: layer.manifest.timeline,
+        started_at: layer.manifest.started_at,
+        from_standby: layer.manifest.from_standby,
         finished_at: layer.manifest.finished_at,
         stamp: layer.manifest.state_stamp(),
     };

@@ -3,12 +3,15 @@
 //! A layer can start a recovery to a target only when it is complete before the target, so its *stop* counts, and when
 //! the target's timeline passes through it. Whatever recovery would only find out hours later is refused here, and so is
 //! a second best that nobody asked for: an older layer because the right one cannot be read, or one of two branches.
+//!
+//! Manifests and listings say nothing of names, transactions and times in the WAL: [`super::locate`] looks for them, and
+//! what it found is [`Told`].
 
 use jiff::Timestamp;
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
-use pgstrata_pgdata::wal::WalSegment;
+use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{ArchivedWal, Coverage};
 use pgstrata_store::error::{Error, Kind, Result};
 
@@ -22,6 +25,10 @@ pub(crate) struct Candidate {
     pub(crate) start: Lsn,
     pub(crate) stop: Lsn,
     pub(crate) timeline: TimelineId,
+    /// When the backup started, on the clock of its host.
+    pub(crate) started_at: Timestamp,
+    /// Whether that is a standby's host.
+    pub(crate) from_standby: bool,
     /// After this time nothing of the backup was still to be replayed.
     pub(crate) finished_at: Timestamp,
     /// When the backup was made whose state it is, as [`pgstrata_layer::manifest::Manifest::state_stamp`].
@@ -51,6 +58,19 @@ pub(crate) struct Request<'a> {
     pub(crate) lost: &'a [Lost],
     /// Whether they are passed over.
     pub(crate) skip_damaged: bool,
+    /// What the archived WAL says.
+    pub(crate) told: &'a Told,
+}
+
+/// What the archived WAL says of target and layers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Where the record begins at which recovery stops.
+    pub(crate) stop: Option<Lsn>,
+    /// Layers from which recovery would stop before they are consistent.
+    pub(crate) too_late: Vec<Label>,
+    /// Layers that were finished after the time target, though nothing of their WAL is of a later time.
+    pub(crate) in_time: Vec<Label>,
 }
 
 /// What was found.
@@ -89,7 +109,7 @@ pub(crate) fn select(
         Some(label) => named(candidates, request, archive, label)?,
         None => newest(candidates, request, archive)?,
     };
-    let mut notes = notes(request, &candidates[candidate]);
+    let mut notes = notes(request.target, &candidates[candidate]);
     notes.extend(passed_over(candidates, candidate, request, archive)?);
     notes.extend(branches(candidates, candidate, request, archive, &history)?);
     let coverage = reach(
@@ -271,6 +291,28 @@ fn judge(
     request: &Request<'_>,
     archive: &ArchivedWal,
 ) -> std::result::Result<TimelineHistory, Reject> {
+    let history = way(candidate, request, archive)?;
+    let told = request.told;
+    let in_time = match request.target {
+        Target::Lsn(lsn) => candidate.stop <= *lsn,
+        Target::Time(time) => {
+            candidate.finished_at < *time || told.in_time.contains(&candidate.label)
+        }
+        _ => told.stop.is_none_or(|stop| candidate.stop <= stop),
+    };
+    if in_time && !told.too_late.contains(&candidate.label) {
+        Ok(history)
+    } else {
+        Err(Reject::TooLate)
+    }
+}
+
+/// The history that recovery from `candidate` follows.
+fn way(
+    candidate: &Candidate,
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+) -> std::result::Result<TimelineHistory, Reject> {
     let timeline = match request.timeline {
         Some(TimelineChoice::Current) => candidate.timeline,
         Some(TimelineChoice::Number(timeline)) => timeline,
@@ -284,19 +326,19 @@ fn judge(
         return Err(Reject::UnknownTimeline(timeline));
     }
     let history = archive.history(timeline);
-    if !history.contains(candidate.timeline, candidate.start..candidate.stop) {
-        return Err(Reject::OtherTimeline(timeline));
+    match history.contains(candidate.timeline, candidate.start..candidate.stop) {
+        true => Ok(history),
+        false => Err(Reject::OtherTimeline(timeline)),
     }
-    let in_time = match request.target {
-        Target::Lsn(lsn) => candidate.stop <= *lsn,
-        Target::Time(time) => candidate.finished_at < *time,
-        _ => true,
-    };
-    if in_time {
-        Ok(history)
-    } else {
-        Err(Reject::TooLate)
-    }
+}
+
+/// The same, for who does not ask why there is none.
+pub(super) fn history_of(
+    candidate: &Candidate,
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+) -> Option<TimelineHistory> {
+    way(candidate, request, archive).ok()
 }
 
 fn no_layer(request: &Request<'_>, rejects: &[(&Candidate, Reject)]) -> Error {
@@ -340,16 +382,9 @@ fn end_of(candidate: &Candidate, target: &Target) -> String {
     }
 }
 
-fn notes(request: &Request<'_>, candidate: &Candidate) -> Vec<String> {
+fn notes(target: &Target, candidate: &Candidate) -> Vec<String> {
     let mut notes = Vec::new();
-    if request.label.is_none() && matches!(request.target, Target::Xid(_) | Target::Name(_)) {
-        notes.push(format!(
-            "where {} lies is not known before its WAL is replayed; the newest layer was chosen: if recovery ends \
-             without reaching it, name a layer that is older than {}",
-            request.target, candidate.label
-        ));
-    }
-    if *request.target == Target::None {
+    if *target == Target::None {
         notes.push(format!(
             "the server goes on with timeline {}, as its source may: both would archive different WAL under the same \
              names, so let it archive only to a new repository",
@@ -383,13 +418,13 @@ fn reach(
     let limit = match request.target {
         Target::Lsn(lsn) => Some(lsn.segment(size).max(stop)),
         Target::Immediate | Target::None => Some(stop),
-        _ => None,
+        _ => request.told.stop.map(|found| found.segment(size).max(stop)),
     };
     let coverage = archive.coverage(history, candidate.start, limit);
     if limit.is_some_and(|limit| coverage.missing.number > limit) {
         return Ok(coverage);
     }
-    match obstacle(request.target, &coverage, archive) {
+    match obstacle(request, &coverage, archive) {
         Some(error) => Err(error),
         None => {
             if coverage.more_after {
@@ -403,61 +438,69 @@ fn reach(
     }
 }
 
-/// Why recovery, which finds only `coverage`, does not get to the target.
-fn obstacle(target: &Target, coverage: &Coverage, archive: &ArchivedWal) -> Option<Error> {
+/// Why recovery, which finds only `coverage`, does not get to the target, as far as the listing says.
+fn obstacle(request: &Request<'_>, coverage: &Coverage, archive: &ArchivedWal) -> Option<Error> {
+    let target = request.target;
     let missing = coverage.missing.file_name(archive.segment_size());
-    let hole = |what: String| {
-        Error::new(
-            Kind::WalMissing,
-            format!("WAL segment {missing} is missing from the archive, though later ones are there: {what}"),
-        )
-        .hint("Restore to an LSN or a time before the gap, or use a layer that was taken after it.")
-    };
+    let stops = matches!(target, Target::Lsn(_)) || request.told.stop.is_some();
     match target {
-        Target::Time(time) if coverage.stored_at.is_some_and(|stored_at| stored_at >= *time) => None,
-        Target::Time(_) | Target::Lsn(_) if coverage.more_after => {
-            Some(hole(format!("recovery cannot get to {target}")))
+        _ if stops && coverage.more_after => {
+            Some(hole(&missing, &format!("recovery cannot get to {target}")))
         }
-        Target::Time(_) => Some(after_last_commit(target, coverage, archive)),
-        Target::Lsn(_) => Some(
-            unreachable(format!(
-                "{target} is beyond what is archived: segment {missing} of timeline {} is not in the archive yet",
+        Target::Lsn(_) => Some(beyond(
+            target,
+            &format!(
+                "segment {missing} of timeline {} is not in the archive yet",
                 coverage.missing.timeline
-            ))
-            .hint(
-                "Run \"select pg_switch_wal()\" on the source and wait until it is archived, or restore to the end of \
-                 the archive (--target-type=default).",
             ),
-        ),
-        Target::Default if coverage.more_after => {
-            Some(hole("recovery would end there and open the server without what came after".to_owned()))
-        }
+        )),
+        Target::Default if coverage.more_after => Some(hole(
+            &missing,
+            "recovery would end there and open the server without what came after",
+        )),
         _ => None,
     }
 }
 
+fn hole(missing: &str, so: &str) -> Error {
+    Error::new(
+        Kind::WalMissing,
+        format!(
+            "WAL segment {missing} is missing from the archive, though later ones are there: {so}"
+        ),
+    )
+    .hint("Restore to an LSN or a time before the gap, or use a layer that was taken after it.")
+}
+
+/// An LSN that no archived record has reached.
+pub(super) fn beyond(target: &Target, why: &str) -> Error {
+    unreachable(format!("{target} is beyond what is archived: {why}")).hint(
+        "Run \"select pg_switch_wal()\" on the source and wait until it is archived, or restore to the end of the \
+         archive (--target-type=default).",
+    )
+}
+
 /// Recovery stops *at* a time only by meeting a transaction that ended after it. Without one PostgreSQL replays all
-/// there is, and then fails with `recovery ended before configured recovery target was reached`.
-fn after_last_commit(target: &Target, coverage: &Coverage, archive: &ArchivedWal) -> Error {
-    let size = archive.segment_size();
-    let last = coverage
-        .parts
-        .last()
-        .map(|&(timeline, _, number)| WalSegment { timeline, number }.file_name(size));
-    let stored = coverage
-        .stored_at
-        .map(Target::Time)
-        .and_then(|time| time.value());
+/// there is, and then fails with `recovery ended before configured recovery target was reached`. `last` says what is
+/// known of the last transaction in `coverage`.
+pub(super) fn after_last_commit(
+    target: &Target,
+    coverage: &Coverage,
+    size: WalSegmentSize,
+    last: &str,
+) -> Error {
+    if coverage.more_after {
+        let missing = coverage.missing.file_name(size);
+        return hole(&missing, &format!("recovery cannot get to {target}"));
+    }
     unreachable(format!(
-        "{target} is after the last transaction in the archive: its last segment, {}, was stored at {}; a server only \
-         knows that it has reached a time when it meets a transaction that ended later",
-        last.unwrap_or_default(),
-        stored.unwrap_or_default()
+        "{target} is after the last transaction in the archive: {last}; a server only knows that it has reached a time \
+         when it meets a transaction that ended later"
     ))
     .hint("Wait until WAL written after that time is archived (\"select pg_switch_wal()\" on the source), or restore to the end of the archive (--target-type=default).")
 }
 
-fn unreachable(message: String) -> Error {
+pub(super) fn unreachable(message: String) -> Error {
     Error::new(Kind::Target, message)
 }
 

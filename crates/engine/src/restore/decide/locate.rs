@@ -1,0 +1,425 @@
+//! Where the target lies in the archived WAL, and so which layer leads to it.
+//!
+//! PostgreSQL looks for its target while it recovers, and when there is none it fails at the end of the archive, hours
+//! later. So times, transactions, restore points and LSNs are looked for before anything is written. A search reads no
+//! more than recovery would, and mostly much less:
+//!
+//! * an LSN is there when a record begins at it or later: read from its own segment on;
+//! * a time is met when a transaction ended later: read from the end of the archive back;
+//! * a transaction or a restore point can lie anywhere: read from the newest layer on, then from the one before it up to
+//!   there, and so on. So the newest layer from which recovery gets there is found, and no segment is read twice.
+//!
+//! Where WAL cannot be read, what manifests and listings say decides, and a note says so.
+
+use jiff::{SignedDuration, Timestamp};
+use pgstrata_pgdata::Major;
+use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
+use pgstrata_pgdata::wal_records::TransactionId;
+use pgstrata_store::archive::{Archive, ArchivedWal, Coverage};
+use pgstrata_store::error::Result;
+
+use super::scan::{Scan, Unread};
+use super::select::{
+    Candidate, Request, Selection, Told, after_last_commit, beyond, history_of, select, unreachable,
+};
+use super::sightings::{Event, Wanted, What};
+use crate::restore::target::Target;
+
+/// A standby's host may have another time than its primary's, which writes the times in WAL.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
+
+/// Who shows more names shows none.
+const SHOWN: usize = 5;
+
+/// Chooses the layer and looks for the target.
+pub(crate) struct Locator<'a> {
+    pub(crate) candidates: &'a [Candidate],
+    pub(crate) archive: &'a Archive,
+    pub(crate) listed: &'a ArchivedWal,
+    pub(crate) major: Major,
+    /// Whether recovery stops after the target rather than before it.
+    pub(crate) inclusive: bool,
+}
+
+impl Locator<'_> {
+    /// The newest layer from which recovery gets to the target.
+    ///
+    /// # Errors
+    /// `Target` or `WalMissing` when it is not there; `Repository` when the archive cannot be asked.
+    pub(crate) async fn select(&self, request: &Request<'_>) -> Result<Selection> {
+        match request.target {
+            Target::Lsn(lsn) => self.position(request, *lsn).await,
+            Target::Time(time) => self.moment(request, *time).await,
+            Target::Name(name) => {
+                let wanted = Wanted::Point(name.clone().into_bytes());
+                self.place(request, wanted).await
+            }
+            Target::Xid(xid) => {
+                // What of the epoch the server reads, it ignores as well.
+                let low = u32::try_from(xid & u64::from(u32::MAX)).expect("32 bits are left");
+                let wanted = Wanted::Transaction(TransactionId(low));
+                self.place(request, wanted).await
+            }
+            Target::Default | Target::Immediate | Target::Standby | Target::None => {
+                select(self.candidates, request, self.listed)
+            }
+        }
+    }
+
+    fn scan(&self, request: &Request<'_>, wanted: Wanted) -> Scan<'_> {
+        let name = request.target.to_string();
+        Scan::new(self.archive, self.major, self.size(), wanted, name)
+    }
+
+    fn size(&self) -> WalSegmentSize {
+        self.listed.segment_size()
+    }
+
+    /// An LSN is reached by a record that begins there or later; the segment that would hold it may end before.
+    async fn position(&self, request: &Request<'_>, lsn: Lsn) -> Result<Selection> {
+        let mut selection = select(self.candidates, request, self.listed)?;
+        let start = self.candidates[selection.candidate].start;
+        let coverage = self.listed.coverage(&selection.history, start, None);
+        let mut scan = self.scan(request, Wanted::Record(lsn));
+        let range = lsn..self.end(&coverage);
+        let unread = scan.forward(&coverage.parts, range).await?;
+        if scan.seen.is_hit() {
+            return Ok(selection);
+        }
+        let Some(unread) = unread else {
+            let missing = coverage.missing.file_name(self.size());
+            let why = format!(
+                "no record begins there, or later and before segment {missing}, which is not in the archive"
+            );
+            return Err(beyond(request.target, &why));
+        };
+        selection.notes.push(unsure(request.target, &unread));
+        Ok(selection)
+    }
+
+    /// Where the WAL ends that recovery can read.
+    fn end(&self, coverage: &Coverage) -> Lsn {
+        coverage.missing.start_lsn(self.size())
+    }
+
+    async fn moment(&self, request: &Request<'_>, time: Timestamp) -> Result<Selection> {
+        let told = self.told_of_layers(request, time).await?;
+        let request = Request {
+            told: &told,
+            ..*request
+        };
+        let mut selection = select(self.candidates, &request, self.listed)?;
+        let stop = self.candidates[selection.candidate].stop;
+        let mut scan = self.scan(&request, self.after(time));
+        let coverage = &selection.coverage;
+        let range = stop..self.end(coverage);
+        let unread = scan.backward(&coverage.parts, range).await?;
+        if scan.seen.is_hit() {
+            return Ok(selection);
+        }
+        let Some(unread) = unread else {
+            let last = scan.seen.last.as_ref();
+            let last = last.map_or(
+                format!(
+                    "none ended after {stop}, the end of layer {}",
+                    self.candidates[selection.candidate].label
+                ),
+                |event| format!("{} {}", subject(event), described(event)),
+            );
+            let last = format!("{last} ({})", scan.cost());
+            return Err(after_last_commit(
+                request.target,
+                coverage,
+                self.size(),
+                &last,
+            ));
+        };
+        self.by_upload(request.target, time, coverage)?;
+        selection.notes.push(unsure(request.target, &unread));
+        Ok(selection)
+    }
+
+    fn after(&self, time: Timestamp) -> Wanted {
+        Wanted::After {
+            time,
+            or_at: !self.inclusive,
+        }
+    }
+
+    /// What the WAL of layers says whose manifests leave a doubt: the target lies in the time that the backup took, or the
+    /// clock is that of a standby.
+    async fn told_of_layers(&self, request: &Request<'_>, time: Timestamp) -> Result<Told> {
+        let mut told = Told::default();
+        for layer in self.candidates {
+            let slack = match layer.from_standby {
+                true => CLOCKS_DIFFER,
+                false => SignedDuration::ZERO,
+            };
+            let within = layer.started_at < time
+                && time
+                    <= layer
+                        .finished_at
+                        .saturating_add(slack)
+                        .unwrap_or(Timestamp::MAX);
+            let other = request.label.is_some_and(|label| *label != layer.label);
+            let Some(history) = history_of(layer, request, self.listed) else {
+                continue;
+            };
+            if !within || other {
+                continue;
+            }
+            let last = WalSegment::containing_end(layer.timeline, layer.stop, self.size()).number;
+            let coverage = self.listed.coverage(&history, layer.start, Some(last));
+            let mut scan = self.scan(request, self.after(time));
+            let range = layer.start..layer.stop.min(self.end(&coverage));
+            let unread = scan.forward(&coverage.parts, range).await?;
+            let whole = unread.is_none() && coverage.missing.number > last;
+            match (scan.seen.is_hit(), whole) {
+                (true, _) => told.too_late.push(layer.label.clone()),
+                (false, true) => told.in_time.push(layer.label.clone()),
+                (false, false) => {}
+            }
+        }
+        Ok(told)
+    }
+
+    /// What is known when the WAL cannot be read: transactions ended before their segment was stored, by the clock of
+    /// the store.
+    fn by_upload(&self, target: &Target, time: Timestamp, coverage: &Coverage) -> Result<()> {
+        if coverage
+            .stored_at
+            .is_some_and(|stored_at| stored_at >= time)
+        {
+            return Ok(());
+        }
+        let last = coverage.parts.last().map(|&(timeline, _, number)| {
+            let segment = WalSegment { timeline, number };
+            segment.file_name(self.size())
+        });
+        let stored = coverage.stored_at.map(written).unwrap_or_default();
+        let last = format!(
+            "its last segment, {}, was stored at {stored}",
+            last.unwrap_or_default()
+        );
+        Err(after_last_commit(target, coverage, self.size(), &last))
+    }
+
+    /// A transaction or a restore point.
+    async fn place(&self, request: &Request<'_>, wanted: Wanted) -> Result<Selection> {
+        let first = select(self.candidates, request, self.listed)?;
+        let coverage =
+            self.listed
+                .coverage(&first.history, self.candidates[first.candidate].start, None);
+        let mut upto = Lsn::new(u64::MAX);
+        let mut wall: Option<Unread> = None;
+        let mut told = Told::default();
+        let mut scan = self.scan(request, wanted);
+        let mut found = None;
+        for layer in self.on_the_way(&first, request) {
+            let coverage = self.listed.coverage(&first.history, layer.start, None);
+            let end = self.end(&coverage);
+            let range = layer.start..end.min(upto);
+            if let Some(unread) = scan.forward(&coverage.parts, range).await? {
+                wall = Some(unread);
+            }
+            let end = wall.as_ref().map_or(end, |wall| wall.at.min(end));
+            let hit = scan.seen.hits(layer.start..end).next();
+            match hit {
+                Some(hit) if hit.start >= layer.stop => {
+                    found = Some((hit.clone(), layer));
+                    break;
+                }
+                Some(_) => told.too_late.push(layer.label.clone()),
+                None => {}
+            }
+            upto = layer.start;
+        }
+        let Some((hit, layer)) = found else {
+            return self.not_found(
+                request,
+                first,
+                &scan,
+                Missed {
+                    told,
+                    wall,
+                    coverage,
+                },
+            );
+        };
+        told.stop = Some(hit.start);
+        let request = Request {
+            told: &told,
+            ..*request
+        };
+        let mut selection = select(self.candidates, &request, self.listed)?;
+        let newest = match request.label {
+            Some(_) => String::new(),
+            None => format!("; {} is the newest layer before it", layer.label),
+        };
+        selection.notes.push(format!(
+            "{} {}{newest} ({})",
+            request.target,
+            described(&hit),
+            scan.cost()
+        ));
+        let others = scan.seen.hits(layer.start..Lsn::new(u64::MAX)).skip(1);
+        let others: Vec<String> = others.map(described).collect();
+        if !others.is_empty() {
+            selection.notes.push(format!(
+                "there is more than one {}: recovery stops at the first behind the layer; another {}: --target-type lsn \
+                 gets there",
+                request.target,
+                others.join(", another ")
+            ));
+        }
+        Ok(selection)
+    }
+
+    /// The layers on the history that recovery would follow, the last to start first.
+    fn on_the_way(&self, first: &Selection, request: &Request<'_>) -> Vec<&Candidate> {
+        let candidates = self.candidates.iter();
+        let mut layers: Vec<&Candidate> = candidates
+            .filter(|layer| request.label.is_none_or(|label| *label == layer.label))
+            .filter(|layer| {
+                let range = layer.start..layer.stop;
+                first.history.contains(layer.timeline, range)
+            })
+            .collect();
+        layers.sort_by_key(|layer| std::cmp::Reverse(layer.start));
+        layers
+    }
+
+    /// No layer leads to the target, as far as WAL could be read.
+    fn not_found(
+        &self,
+        request: &Request<'_>,
+        mut first: Selection,
+        scan: &Scan<'_>,
+        missed: Missed,
+    ) -> Result<Selection> {
+        let target = request.target;
+        if let Some(unread) = &missed.wall {
+            let label = &self.candidates[first.candidate].label;
+            first.notes.push(format!(
+                "{}; the newest layer was chosen: if recovery ends without reaching it, name a layer that is older than \
+                 {label}",
+                unsure(target, unread)
+            ));
+            return Ok(first);
+        }
+        let all = Lsn::INVALID..Lsn::new(u64::MAX);
+        if let Some(hit) = scan.seen.hits(all).next() {
+            let mut told = missed.told;
+            told.stop = Some(hit.start);
+            let request = Request {
+                told: &told,
+                ..*request
+            };
+            return select(self.candidates, &request, self.listed);
+        }
+        let searched = self.on_the_way(&first, request);
+        let from = searched.last().map_or(Lsn::INVALID, |layer| layer.start);
+        let hole = match missed.coverage.more_after {
+            true => format!(
+                ", and segment {} is missing, though later ones are there",
+                missed.coverage.missing.file_name(self.size())
+            ),
+            false => String::new(),
+        };
+        Err(unreachable(format!(
+            "{target} is not in the archived WAL of timeline {}, which was read from {from} to {}{hole} ({})",
+            first.history.timeline(),
+            self.end(&missed.coverage),
+            scan.cost()
+        ))
+        .hint(self.nearest(target, scan)))
+    }
+
+    /// What could have been meant.
+    fn nearest(&self, target: &Target, scan: &Scan<'_>) -> String {
+        let seen = &scan.seen;
+        let mut near = Vec::new();
+        if let Some(whole) = &seen.whole {
+            near.push(format!(
+                "It is a part of {}, which {}: name that one.",
+                subject(whole),
+                described(whole)
+            ));
+        }
+        if let Some(prepared) = seen.prepared {
+            near.push(format!("It was prepared at {prepared}, and has not ended."));
+        }
+        if matches!(target, Target::Name(_)) {
+            let points = seen.points.iter().rev().take(SHOWN);
+            let points: Vec<String> = points
+                .map(|event| format!("{}, which {}", subject(event), described(event)))
+                .collect();
+            near.push(match points.is_empty() {
+                true => "There are no restore points in it.".to_owned(),
+                false => format!("The last restore points in it: {}.", points.join("; ")),
+            });
+        } else {
+            let others = seen.below.iter().chain(&seen.above);
+            let others: Vec<String> = others
+                .map(|event| format!("{}, which {}", subject(event), described(event)))
+                .collect();
+            if !others.is_empty() {
+                near.push(format!("The nearest in it: {}.", others.join("; ")));
+            }
+        }
+        near.push(match &seen.last {
+            Some(last) => format!(
+                "The last to end: {}, which {}.",
+                subject(last),
+                described(last)
+            ),
+            None => "No transaction ended in it.".to_owned(),
+        });
+        near.join(" ")
+    }
+}
+
+/// A search without success.
+struct Missed {
+    told: Told,
+    /// Where WAL could not be read.
+    wall: Option<Unread>,
+    /// Of the layer that would be taken.
+    coverage: Coverage,
+}
+
+/// What is said when the archived WAL does not tell.
+fn unsure(target: &Target, unread: &Unread) -> String {
+    format!(
+        "whether recovery reaches {target} is not known, because archived WAL could not be read: {}",
+        unread.why
+    )
+}
+
+/// "transaction 812", "restore point "x"".
+fn subject(event: &Event) -> String {
+    match &event.what {
+        What::Point(name) => format!("restore point \"{}\"", String::from_utf8_lossy(name)),
+        What::Committed(TransactionId(xid)) | What::RolledBack(TransactionId(xid)) => {
+            format!("transaction {xid}")
+        }
+        What::Other => "a record".to_owned(),
+    }
+}
+
+/// "committed at 2026-11-21 09:33:05.25+00, LSN 0/3000028".
+fn described(event: &Event) -> String {
+    let act = match event.what {
+        What::Point(_) => "was made",
+        What::Committed(_) => "committed",
+        What::RolledBack(_) => "was rolled back",
+        What::Other => "begins",
+    };
+    let time = event.time.map(|time| format!(" at {}", written(time)));
+    format!("{act}{}, LSN {}", time.unwrap_or_default(), event.end)
+}
+
+fn written(time: Timestamp) -> String {
+    Target::Time(time).value().unwrap_or_default()
+}
