@@ -131,6 +131,11 @@ fn what_root_makes_in_a_repository_belongs_to_the_server() {
     as_root(&["init", "--pgdata", &pgdata]);
     require_owner("init");
     assert!(repository.join("main/cluster").exists());
+    // The first segment is finished, and the next one has begun.
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE TABLE t (id int)");
+    sql("SELECT pg_switch_wal()");
+    sql("INSERT INTO t VALUES (1)");
     let segment = "000000010000000000000001";
     let wal = Path::new(&pgdata).join("pg_wal").join(segment);
     as_root(&["archive-push", &wal.display().to_string()]);

@@ -205,7 +205,7 @@ fn configuration_from_outside_goes_where_the_user_says_and_nowhere_else() {
     let stage = &moved.stage;
     let layer = moved.backup(&["--type", "full"]);
     let before = contents(&moved.etc);
-    let config = stage.target("etc-of-copy");
+    let config = stage.target("config-of-copy");
     let named = config.display().to_string();
     let target = stage.restore("copy", &[&["--config-dir", &named][..], &UNTIL].concat());
     assert!(!target.join("postgresql.conf").exists());

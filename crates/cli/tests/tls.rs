@@ -66,7 +66,7 @@ fn a_backup_over_verified_tls_restores() {
 
     // The machine's own authorities, of which there is one.
     let system = format!("{address} sslrootcert=system");
-    let arguments = ["check", "-D", &pgdata, "-d", &system];
+    let arguments = ["backup", "--dry-run", "-D", &pgdata, "-d", &system];
     let mut command = stage.command(&arguments);
     let output = command.env("SSL_CERT_FILE", &authority).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
@@ -76,7 +76,7 @@ fn a_backup_over_verified_tls_restores() {
 
     // Variables of libpq.
     let plain = format!("{address} sslmode=");
-    let mut command = stage.command(&["check", "-D", &pgdata, "-d", &plain]);
+    let mut command = stage.command(&["backup", "--dry-run", "-D", &pgdata, "-d", &plain]);
     let output = command.env("PGSSLMODE", "verify-ca").output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{log}");

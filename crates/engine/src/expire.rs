@@ -15,7 +15,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::retention::{self, Held, MergeStep, Policy, Why};
 use pgstrata_pgdata::lsn::Lsn;
-use pgstrata_store::archive::Archive;
+use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::catalog::{self, Catalog, InUse, Layer, StoreTime, Terms, remove_leftover};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};

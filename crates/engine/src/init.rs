@@ -1,7 +1,6 @@
 //! Making a cluster known to a repository: once, and for one cluster only.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -33,11 +32,10 @@ pub struct InitReport {
 pub async fn init(cluster: &ClusterRepository, data_directory: &Path) -> Result<InitReport> {
     let reading = control_of(data_directory).await?;
     require_apart(&cluster.repository, data_directory).await?;
-    let owner = fs::metadata(data_directory)
+    let like = fs::metadata(data_directory)
         .context(|| format!("could not look up \"{}\"", data_directory.display()))?;
     let home = cluster.name.as_str();
-    let owner = (owner.uid(), owner.gid());
-    cluster.repository.make_home(home, owner).await?;
+    cluster.repository.make_home(home, &like).await?;
     cluster.repository.probe(home).await?;
     let created = record(cluster, &reading.control).await?;
     cluster.repository.lay_up_room().await;

@@ -5,6 +5,7 @@
     clippy::as_conversions,
     clippy::unwrap_used,
     clippy::panic,
+    clippy::print_stdout,
     reason = "tests state facts about small numbers"
 )]
 

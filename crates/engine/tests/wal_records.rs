@@ -32,7 +32,8 @@ fn dumped(text: &str) -> BTreeMap<Lsn, Option<TransactionId>> {
     lines.collect()
 }
 
-fn busy(major: cluster::Major) -> cluster::Cluster {
+/// A server with much WAL, and the last segment that it has finished.
+fn busy(major: cluster::Major) -> (cluster::Cluster, WalSegment) {
     let server = cluster::Cluster::builder(major)
         .initdb_arg("--wal-segsize=1")
         .conf("wal_keep_size", "1GB")
@@ -60,27 +61,26 @@ fn busy(major: cluster::Major) -> cluster::Cluster {
         (1048576 - (pg_current_wal_insert_lsn() - '0/0') % 1048576 - 6000)::int)) IS NULL";
     let across = format!("BEGIN; {long}; {fill}; COMMIT");
     server.sql("postgres", &across).unwrap();
-    server.sql("postgres", "SELECT pg_switch_wal()").unwrap();
-    server
+    let last = "SELECT pg_walfile_name(pg_switch_wal() - 1)";
+    let last = server.sql("postgres", last).unwrap();
+    let last = WalSegment::parse(&last, size()).unwrap();
+    (server, last)
+}
+
+fn size() -> WalSegmentSize {
+    WalSegmentSize::try_from(1 << 20).unwrap()
 }
 
 /// Every segment is read by itself, as a restore does, and what is open at its end is completed from the next.
 fn every_transaction_end_is_found(of_test: cluster::Major, major: Major) {
-    let server = busy(of_test);
-    let size = WalSegmentSize::try_from(1 << 20).unwrap();
-    let end: Lsn = server
-        .sql(
-            "postgres",
-            "SELECT pg_walfile_name(pg_current_wal_lsn() - 1)",
-        )
-        .map(|name| WalSegment::parse(&name, size).unwrap().start_lsn(size))
-        .unwrap();
+    let (server, end) = busy(of_test);
+    let size = size();
     let wal = server.pgdata().join("pg_wal");
     let mut segments: Vec<WalSegment> = fs::read_dir(&wal)
         .unwrap()
         .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
         .filter_map(|name| WalSegment::parse(&name, size).ok())
-        .filter(|segment| segment.start_lsn(size) < end)
+        .filter(|segment| *segment <= end)
         .collect();
     segments.sort();
     let bytes = |segment: WalSegment| fs::read(wal.join(segment.file_name(size))).unwrap();

@@ -46,12 +46,12 @@ pub struct Held {
 
 /// A way through the history that somebody goes on with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
+pub struct HistoryLine {
     /// Layers from which recovery can follow it, by their positions, ascending.
     pub layers: Vec<usize>,
 }
 
-impl Line {
+impl HistoryLine {
     /// The history has no branches.
     #[must_use]
     pub fn only(layers: &[Held]) -> Self {
@@ -120,7 +120,7 @@ pub struct ExpirePlan {
 /// Decides. Layers come in the order of their states, oldest first. A layer that is on no line goes when it is older than
 /// what every line keeps.
 #[must_use]
-pub fn plan(layers: &[Held], lines: &[Line], policy: &Policy, now: Timestamp) -> ExpirePlan {
+pub fn plan(layers: &[Held], lines: &[HistoryLine], policy: &Policy, now: Timestamp) -> ExpirePlan {
     let promises = promises(layers, lines, policy);
     let days = policy
         .keep_days
@@ -169,7 +169,7 @@ pub fn plan(layers: &[Held], lines: &[Line], policy: &Policy, now: Timestamp) ->
 
 /// What one line is kept for.
 struct Promise<'a> {
-    line: &'a Line,
+    line: &'a HistoryLine,
     /// The newest layer that can be restored.
     newest: Option<usize>,
     /// Everything since this one, by [`Policy::keep_full`].
@@ -185,10 +185,10 @@ impl Promise<'_> {
     }
 }
 
-fn promises<'a>(layers: &[Held], lines: &'a [Line], policy: &Policy) -> Vec<Promise<'a>> {
+fn promises<'a>(layers: &[Held], lines: &'a [HistoryLine], policy: &Policy) -> Vec<Promise<'a>> {
     let usable = |at: &usize| !layers[*at].replaced && !layers[*at].broken;
     let full = |at: &usize| usable(at) && layers[*at].label.kind() == LayerKind::Full;
-    let promise = |line: &'a Line| Promise {
+    let promise = |line: &'a HistoryLine| Promise {
         line,
         newest: line.layers.iter().copied().rfind(usable),
         since: policy.keep_full.map(|count| {
@@ -230,7 +230,7 @@ fn since_full(layers: &[Held], promises: &[Promise<'_>]) -> Vec<bool> {
 
 /// What was finished in the last days, and of each line the layer before, from which the first of these moments is
 /// reached.
-fn within_days(layers: &[Held], lines: &[Line], days: u32, now: Timestamp) -> Vec<bool> {
+fn within_days(layers: &[Held], lines: &[HistoryLine], days: u32, now: Timestamp) -> Vec<bool> {
     let span = SignedDuration::from_hours(i64::from(days) * 24);
     let cut = now.checked_sub(span).unwrap_or(Timestamp::MIN);
     let mut wanted: Vec<bool> = layers
@@ -306,7 +306,7 @@ mod tests {
 
     /// The plan when the history has no branches.
     fn alone(layers: &[Held], policy: &Policy, now: Timestamp) -> ExpirePlan {
-        plan(layers, &[Line::only(layers)], policy, now)
+        plan(layers, &[HistoryLine::only(layers)], policy, now)
     }
 
     fn now() -> Timestamp {
@@ -448,9 +448,9 @@ mod tests {
     }
 
     /// Where `+` stands.
-    fn line(on: &str) -> Line {
+    fn line(on: &str) -> HistoryLine {
         let on = on.chars().enumerate().filter(|(_, sign)| *sign == '+');
-        Line {
+        HistoryLine {
             layers: on.map(|(at, _)| at).collect(),
         }
     }
@@ -460,11 +460,12 @@ mod tests {
         // After the third day a copy is backed up, then its source goes on.
         let layers = days("FiiFFiFi");
         let lines = [line("+++---++"), line("++++++--")];
-        let sign = |full, lines: &[Line]| kept(&plan(&layers, lines, &policy(full, 0, 0), now()));
+        let sign =
+            |full, lines: &[HistoryLine]| kept(&plan(&layers, lines, &policy(full, 0, 0), now()));
         assert_eq!(sign(1, &lines), "----kkkk");
         // The source has two full layers, the first and the seventh.
         assert_eq!(sign(2, &lines), "kkkkkkkk");
-        assert_eq!(sign(2, &[Line::only(&layers)]), "----kkkk");
+        assert_eq!(sign(2, &[HistoryLine::only(&layers)]), "----kkkk");
         // The source has one, and makes increments alone.
         let layers = days("FiFFF");
         let plan = plan(

@@ -4,7 +4,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::{Label, LayerKind};
-use pgstrata_layer::retention::{Held, Line, Policy, plan};
+use pgstrata_layer::retention::{Held, HistoryLine, Policy, plan};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -55,17 +55,23 @@ fn held(sketches: &[Sketch]) -> Vec<Held> {
 }
 
 /// Whether a rule wants the layer.
-fn wanted(layers: &[Held], lines: &[Line], policy: &Policy, cut: Timestamp, at: usize) -> bool {
+fn wanted(
+    layers: &[Held],
+    lines: &[HistoryLine],
+    policy: &Policy,
+    cut: Timestamp,
+    at: usize,
+) -> bool {
     let usable = |at: usize| !layers[at].replaced && !layers[at].broken;
-    let on = |line: &Line| line.layers.contains(&at);
-    let newer = |line: &Line| {
+    let on = |line: &HistoryLine| line.layers.contains(&at);
+    let newer = |line: &HistoryLine| {
         let newer = line.layers.iter().filter(|other| **other > at);
         newer
             .copied()
             .filter(|other| usable(*other))
             .collect::<Vec<_>>()
     };
-    let is_newest = |line: &Line| on(line) && usable(at) && newer(line).is_empty();
+    let is_newest = |line: &HistoryLine| on(line) && usable(at) && newer(line).is_empty();
     let any_line = lines
         .iter()
         .any(|line| line.layers.iter().any(|at| usable(*at)));
@@ -79,11 +85,12 @@ fn wanted(layers: &[Held], lines: &[Line], policy: &Policy, cut: Timestamp, at: 
     let on_none = !lines.iter().any(on);
     let by_full = policy.keep_full.is_some_and(|count| {
         let full = |other: &usize| layers[*other].label.kind() == LayerKind::Full;
-        let few = |line: &Line| newer(line).iter().filter(|other| full(other)).count() < count;
+        let few =
+            |line: &HistoryLine| newer(line).iter().filter(|other| full(other)).count() < count;
         lines.iter().any(|line| (on(line) || on_none) && few(line))
     });
     let by_days = policy.keep_days.is_some_and(|_| {
-        let before = |line: &Line| {
+        let before = |line: &HistoryLine| {
             let next = newer(line).into_iter().next();
             let reached = next.is_none_or(|next| layers[next].finished_at >= cut);
             on(line) && usable(at) && reached
@@ -102,10 +109,10 @@ proptest! {
         keep_days in prop::option::of(1..12_u32),
     ) {
         let layers = held(&sketches);
-        let line = |on: &Vec<bool>| Line {
+        let line = |on: &Vec<bool>| HistoryLine {
             layers: (0..layers.len()).filter(|at| on[*at]).collect(),
         };
-        let lines: Vec<Line> = membership.iter().map(line).collect();
+        let lines: Vec<HistoryLine> = membership.iter().map(line).collect();
         let policy = Policy { keep_full, keep_days, max_chain: None };
         let now: Timestamp = "2026-11-14T12:00:00Z".parse().unwrap();
         let days = i64::from(keep_days.unwrap_or(0));
@@ -132,10 +139,10 @@ proptest! {
         limit in 1..6_usize,
     ) {
         let layers = held(&sketches);
-        let line = |on: &Vec<bool>| Line {
+        let line = |on: &Vec<bool>| HistoryLine {
             layers: (0..layers.len()).filter(|at| on[*at]).collect(),
         };
-        let lines: Vec<Line> = membership.iter().map(line).collect();
+        let lines: Vec<HistoryLine> = membership.iter().map(line).collect();
         let policy = Policy { keep_full, keep_days: None, max_chain: Some(limit) };
         let now: Timestamp = "2026-11-14T12:00:00Z".parse().unwrap();
         let plan = plan(&layers, &lines, &policy, now);

@@ -146,13 +146,13 @@ pub struct RecordReader {
     position: Lsn,
     /// Where the last whole record began.
     previous: Option<Lsn>,
-    state: State,
+    state: ScanState,
     /// Bytes of a page that is not complete.
     pending: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum ScanState {
     /// Nothing was read yet.
     Fresh,
     /// The next record begins at the next aligned place.
@@ -176,7 +176,7 @@ struct Partial {
     body: Option<Vec<u8>>,
 }
 
-struct PageHeader {
+struct RecordPageHeader {
     flags: u16,
     /// `xlp_rem_len`: bytes left of the record that the page goes on with.
     left: u64,
@@ -193,7 +193,7 @@ impl RecordReader {
             segment,
             position: segment.start_lsn(size),
             previous: None,
-            state: State::Fresh,
+            state: ScanState::Fresh,
             pending: Vec::new(),
         }
     }
@@ -226,7 +226,7 @@ impl RecordReader {
     #[must_use]
     pub fn open_record(&self) -> Option<Lsn> {
         match &self.state {
-            State::Within(partial) if partial.body.is_some() => Some(partial.start),
+            ScanState::Within(partial) if partial.body.is_some() => Some(partial.start),
             _ => None,
         }
     }
@@ -252,19 +252,19 @@ impl RecordReader {
         let address = self.position;
         let next = address.checked_add(PAGE);
         self.position = next.ok_or_else(|| self.wrong(address, "is the last that there is"))?;
-        if matches!(self.state, State::Switched) {
+        if matches!(self.state, ScanState::Switched) {
             return Ok(());
         }
         let header = self.page_header(page, address)?;
         self.resume(&header, address)?;
         let mut at = header.size;
-        while at < PAGE_BYTES && !matches!(self.state, State::Switched) {
+        while at < PAGE_BYTES && !matches!(self.state, ScanState::Switched) {
             at = self.step(page, at, address, sink)?;
         }
         Ok(())
     }
 
-    fn page_header(&self, page: &[u8], address: Lsn) -> Result<PageHeader> {
+    fn page_header(&self, page: &[u8], address: Lsn) -> Result<RecordPageHeader> {
         let fields = Fields(page);
         let read = || {
             let flags = fields.half(2)?;
@@ -303,7 +303,7 @@ impl RecordReader {
         if long && WalPageHeader::parse(page)?.segment_size != self.size {
             return Err(self.wrong(address, "begins a segment of another size"));
         }
-        Ok(PageHeader {
+        Ok(RecordPageHeader {
             flags,
             left: u64::from(left),
             size: match long {
@@ -314,21 +314,21 @@ impl RecordReader {
     }
 
     /// Whether the page goes on where the one before it ended.
-    fn resume(&mut self, header: &PageHeader, address: Lsn) -> Result<()> {
+    fn resume(&mut self, header: &RecordPageHeader, address: Lsn) -> Result<()> {
         let expected = match &self.state {
-            State::Fresh => {
+            ScanState::Fresh => {
                 self.state = match header.left {
-                    0 => State::Between,
-                    left => State::Foreign { left, whole: left },
+                    0 => ScanState::Between,
+                    left => ScanState::Foreign { left, whole: left },
                 };
                 return Ok(());
             }
-            State::Within(partial) => partial.length - partial.taken,
-            State::Foreign { left, .. } => *left,
-            State::Between | State::Switched => 0,
+            ScanState::Within(partial) => partial.length - partial.taken,
+            ScanState::Foreign { left, .. } => *left,
+            ScanState::Between | ScanState::Switched => 0,
         };
         if expected > 0 && header.flags & OVERWRITES != 0 && header.left == 0 {
-            self.state = State::Between;
+            self.state = ScanState::Between;
             return Ok(());
         }
         match header.left == expected {
@@ -351,34 +351,34 @@ impl RecordReader {
         address: Lsn,
         sink: &mut impl FnMut(WalRecord),
     ) -> Result<usize> {
-        match std::mem::replace(&mut self.state, State::Between) {
-            State::Foreign { left, whole } => {
+        match std::mem::replace(&mut self.state, ScanState::Between) {
+            ScanState::Foreign { left, whole } => {
                 let (taken, at) = take(left, at);
                 if taken < left {
                     let left = left - taken;
-                    self.state = State::Foreign { left, whole };
+                    self.state = ScanState::Foreign { left, whole };
                     return Ok(PAGE_BYTES);
                 }
                 // A switch that began in the segment before has nothing but a header, and nothing behind it.
                 if whole <= RECORD_HEADER && Fields(page).word(at) == Some(0) {
-                    self.state = State::Switched;
+                    self.state = ScanState::Switched;
                 }
                 Ok(at)
             }
-            State::Within(mut partial) => {
+            ScanState::Within(mut partial) => {
                 let (taken, end) = take(partial.length - partial.taken, at);
                 let bytes = page.get(at..at + length(taken)).unwrap_or_default();
                 self.gather(&mut partial, bytes)?;
                 if partial.taken < partial.length {
-                    self.state = State::Within(partial);
+                    self.state = ScanState::Within(partial);
                     return Ok(PAGE_BYTES);
                 }
                 self.complete(partial, offset(address, end), sink)?;
                 Ok(end)
             }
-            State::Fresh | State::Between | State::Switched => {
+            ScanState::Fresh | ScanState::Between | ScanState::Switched => {
                 let start = offset(address, at);
-                self.state = State::Within(self.begin(page, at, start)?);
+                self.state = ScanState::Within(self.begin(page, at, start)?);
                 Ok(at)
             }
         }
@@ -466,7 +466,7 @@ impl RecordReader {
         self.previous = Some(partial.start);
         let mut end = end;
         if header.manager == XLOG && header.info == XLOG_SWITCH {
-            self.state = State::Switched;
+            self.state = ScanState::Switched;
             end = self.segment.end_lsn(self.size);
         }
         let meaning = match &partial.body {

@@ -4,9 +4,12 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -396,4 +399,60 @@ async fn two_thousand_objects_are_deleted_with_three_requests() {
     repository.delete_all(&keys).await.unwrap();
     assert_eq!(proxy.requests(), 3);
     assert!(direct.list("main").await.unwrap().is_empty());
+}
+
+/// A store that keeps connections open and holds one object; returns its address and how many connections came.
+fn store_that_keeps_connections() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let came = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&came);
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            counter.fetch_add(1, Ordering::SeqCst);
+            thread::spawn(move || answer_all(&client));
+        }
+    });
+    (endpoint, came)
+}
+
+fn answer_all(mut client: &TcpStream) {
+    let mut reader = BufReader::new(client);
+    loop {
+        let (mut length, mut line, mut body) = (0, String::new(), "x");
+        while line != "\r\n" {
+            line.clear();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            if line.starts_with("PUT ") {
+                body = "";
+            }
+            let lower = line.to_ascii_lowercase();
+            if let Some(bytes) = lower.strip_prefix("content-length:") {
+                length = bytes.trim().parse().unwrap();
+            }
+        }
+        reader.read_exact(&mut vec![0; length]).unwrap();
+        let head = "HTTP/1.1 200 OK\r\nETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT";
+        let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        client.write_all(answer.as_bytes()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn uploads_and_questions_share_their_connections() {
+    let (endpoint, came) = store_that_keeps_connections();
+    let options = RepositoryOptions::new("s3://b/p")
+        .with("endpoint", endpoint)
+        .with("access_key_id", "a")
+        .with("secret_access_key", SECRET);
+    let repository = Repository::open(&options).unwrap();
+    for _ in 0..3 {
+        let body = Bytes::from_static(b"x");
+        repository.create("main/a", body.clone()).await.unwrap();
+        assert_eq!(repository.get("main/a").await.unwrap(), body);
+    }
+    // As many as there are requests at once is what the limit of open files is reckoned with.
+    assert_eq!(came.load(Ordering::SeqCst), 1);
 }

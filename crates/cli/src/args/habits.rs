@@ -18,6 +18,10 @@ const MEANINGS: &[(&str, &str)] = &[
     ("cluster", "name of the cluster"),
     ("compress", "compression"),
     ("config", "configuration file"),
+    (
+        "config-dir",
+        "directory for configuration from outside the data directory",
+    ),
     ("connection", "connection to the server"),
     ("credentials", "file of storage options"),
     ("deep", "verify pages too"),
@@ -42,6 +46,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("on-hole", "policy for holes"),
     ("output", "format of standard output"),
     ("pgdata", "data directory of a server"),
+    ("primary", "connection to the primary of a standby"),
     ("push-ahead", "segments pushed ahead"),
     ("remove-inputs", "remove merged layers"),
     ("repo", "repository"),

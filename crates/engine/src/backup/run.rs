@@ -25,8 +25,8 @@ use super::manifest::check_label;
 use super::options::{BackupOptions, CorruptPagePolicy};
 use super::phases::Stopwatch;
 use super::report::{BackupPlan, BackupReport};
-use super::standby::{End, Finisher};
-use super::wal::{self, ServerArchive, Following, Stream, WalChoice};
+use super::standby::{Finisher, SegmentEnd};
+use super::wal::{self, Following, ServerArchive, Stream, WalChoice};
 use crate::frames::{Chain, LayerWriter};
 use crate::server::Session;
 use crate::server::control::{ControlReading, check_start_is_visible, control_of};
@@ -443,7 +443,7 @@ impl Backup<'_> {
         } = wal;
         let timeout = self.options.wal_timeout;
         archive.push_history(timeline).await?;
-        let end = End {
+        let end = SegmentEnd {
             timeline,
             stop: range.end,
             size: archive.segment_size,

@@ -59,7 +59,7 @@ impl Finisher {
     pub(super) async fn finish(
         &self,
         session: &Session,
-        end: End,
+        end: SegmentEnd,
         timeout: Duration,
     ) -> Result<LastSegment> {
         let size = end.size;
@@ -95,7 +95,7 @@ impl Finisher {
 
 /// Where a backup has stopped.
 #[derive(Clone, Copy)]
-pub(super) struct End {
+pub(super) struct SegmentEnd {
     pub(super) timeline: TimelineId,
     pub(super) stop: Lsn,
     pub(super) size: WalSegmentSize,

@@ -119,7 +119,10 @@ async fn doubt(
     if !is_ours(&facts.archive_command) {
         return Ok(Some("the server archives elsewhere".to_owned()));
     }
-    if let Some(trouble) = trouble(archiver, &ServerArchive::wal_directory(route.data_directory)) {
+    if let Some(trouble) = trouble(
+        archiver,
+        &ServerArchive::wal_directory(route.data_directory),
+    ) {
         return Ok(Some(trouble));
     }
     let Some((file, _)) = &archiver.archived else {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
-use pgstrata_layer::retention::Line;
+use pgstrata_layer::retention::HistoryLine;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
 use pgstrata_store::archive::ArchivedWal;
@@ -43,7 +43,7 @@ impl Placed {
 /// The lines that are kept, and those that are not any more.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines {
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<HistoryLine>,
     /// The last timeline of each line.
     pub(super) alive: Vec<TimelineId>,
     /// Timelines with backups that are given up, and when something of them was stored last.
@@ -51,9 +51,9 @@ pub(super) struct Lines {
 }
 
 /// A timeline and the way to it.
-struct Way {
+struct LineWay {
     history: TimelineHistory,
-    line: Line,
+    line: HistoryLine,
     last_sign: Timestamp,
 }
 
@@ -68,19 +68,19 @@ pub(super) fn lines(
     // One that was just begun has nothing but its history.
     let of_archive = archived.by_timeline().map(|(timeline, _)| timeline);
     let timelines: BTreeSet<TimelineId> = of_archive.chain(of_layers).collect();
-    let ways: Vec<Way> = timelines
+    let ways: Vec<LineWay> = timelines
         .into_iter()
         .map(|timeline| way(layers, archived, archived.history(timeline)))
         .collect();
-    let leads_on = |way: &&Way| {
+    let leads_on = |way: &&LineWay| {
         let mut others = ways.iter().filter(|other| other.goes_on_from(way));
         let ends = others.any(|other| way.ends_where(other, layers, archived));
         let usable = way.line.layers.iter().any(|at| layers[*at].usable);
         usable && !ends
     };
-    let leading: Vec<&Way> = ways.iter().filter(leads_on).collect();
+    let leading: Vec<&LineWay> = ways.iter().filter(leads_on).collect();
     let latest = leading.iter().map(|way| way.last_sign).max();
-    let silent = |way: &Way| {
+    let silent = |way: &LineWay| {
         let age = now.duration_since(way.last_sign);
         age > patience && Some(way.last_sign) != latest
     };
@@ -97,13 +97,13 @@ pub(super) fn lines(
     found
 }
 
-fn way(layers: &[Placed], archived: &ArchivedWal, history: TimelineHistory) -> Way {
+fn way(layers: &[Placed], archived: &ArchivedWal, history: TimelineHistory) -> LineWay {
     let timeline = history.timeline();
     let on = layers
         .iter()
         .enumerate()
         .filter(|(_, layer)| history.contains(layer.timeline, layer.start..layer.stop));
-    let line = Line {
+    let line = HistoryLine {
         layers: on.map(|(at, _)| at).collect(),
     };
     let begin = history
@@ -115,14 +115,14 @@ fn way(layers: &[Placed], archived: &ArchivedWal, history: TimelineHistory) -> W
     let signs = backups
         .chain(wal.map(|wal| wal.newest_at))
         .chain(archived.history_stored_at(timeline));
-    Way {
+    LineWay {
         last_sign: signs.max().unwrap_or(Timestamp::MIN),
         history,
         line,
     }
 }
 
-impl Way {
+impl LineWay {
     /// Whether this way passes through the other's timeline, and leaves it.
     fn goes_on_from(&self, other: &Self) -> bool {
         self.history

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256, Sha384, Sha512};
 
 /// What is asked of a server's certificate.
 #[derive(Debug)]
-pub(super) struct Verifier {
+pub(super) struct CertificateVerifier {
     pub(super) provider: Arc<CryptoProvider>,
     /// `None` trusts every certificate.
     pub(super) roots: Option<Roots>,
@@ -48,7 +48,7 @@ impl Display for Distrust {
 
 impl std::error::Error for Distrust {}
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for CertificateVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

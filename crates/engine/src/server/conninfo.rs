@@ -2,7 +2,7 @@
 //!
 //! `tokio-postgres` reads conninfo strings and URLs but neither the `PG*`
 //! environment variables nor the password file; a DBA expects both. Of TLS it
-//! knows the least, so that is read by [`Target`].
+//! knows the least, so that is read by [`ServerAddress`].
 
 use std::env;
 use std::fs;
@@ -16,7 +16,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use super::parameters;
-use super::target::{Environment, TLS_PARAMETERS, Target};
+use super::target::{Environment, ServerAddress, TLS_PARAMETERS};
 
 /// A local server answers at once; ten seconds are for one that is starting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ impl ConnectionOptions {
     ///
     /// # Errors
     /// When the conninfo string or a variable makes no sense, or such a file cannot be used.
-    pub(super) fn target(&self) -> Result<Target> {
+    pub(super) fn target(&self) -> Result<ServerAddress> {
         target_of(&self.conninfo, &|name| {
             env::var(name).ok().filter(|value| !value.is_empty())
         })
@@ -68,10 +68,10 @@ fn of_lock_file(text: &str) -> Option<ConnectionOptions> {
     })
 }
 
-fn target_of(conninfo: &str, environment: Environment<'_>) -> Result<Target> {
+fn target_of(conninfo: &str, environment: Environment<'_>) -> Result<ServerAddress> {
     let names = TLS_PARAMETERS.map(|(name, _)| name);
     let (rest, of_tls) = parameters::take(conninfo, &names);
-    Target::new(complete(&rest, environment)?, &of_tls, environment)
+    ServerAddress::new(complete(&rest, environment)?, &of_tls, environment)
 }
 
 fn complete(conninfo: &str, environment: Environment<'_>) -> Result<Config> {

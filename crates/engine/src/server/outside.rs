@@ -109,7 +109,7 @@ pub(crate) async fn outside(session: &Session, data_directory: &Path) -> Result<
 
 fn find(data_directory: &Path, named: &ConfigFiles, role: &str) -> Outside {
     let data = fs::canonicalize(data_directory).unwrap_or_else(|_| data_directory.to_owned());
-    let mut search = Search {
+    let mut search = ConfigSearch {
         data,
         seen: BTreeSet::new(),
         stored: BTreeMap::new(),
@@ -155,7 +155,7 @@ struct Step {
 }
 
 /// A walk from file to file.
-struct Search {
+struct ConfigSearch {
     data: PathBuf,
     /// With whether it was listed: what a listed file includes must be listed as well.
     seen: BTreeSet<(PathBuf, Syntax, bool)>,
@@ -164,7 +164,7 @@ struct Search {
     warnings: Vec<String>,
 }
 
-impl Search {
+impl ConfigSearch {
     fn warn(&mut self, warning: String) {
         tracing::warn!("{warning}");
         self.warnings.push(warning);

@@ -21,7 +21,7 @@ use tokio_postgres::{Client, Row};
 use super::conninfo::{ConnectionOptions, describe};
 use super::facts::ServerFacts;
 use super::outside::ConfigFiles;
-use super::target::{Target, is_of_tls, is_without_tls};
+use super::target::{ServerAddress, is_of_tls, is_without_tls};
 use super::tls::Connector;
 
 /// Name of the session that holds the backup, in `pg_stat_activity`.
@@ -329,14 +329,18 @@ impl Session {
         )
     }
 
-    /// How far the WAL in `pg_wal` is complete: flushed by a primary, replayed by a standby.
+    /// How far the WAL in `pg_wal` is complete: flushed by a primary; replayed by a standby, and flushed by its receiver. A
+    /// standby replays the record of a switch before it has the rest of that segment, in whose place the file still has
+    /// what it held when it had another name.
     ///
     /// # Errors
     /// When the server does not answer.
     pub async fn wal_end(&self) -> Result<Lsn> {
         let act = "could not ask for the end of the WAL";
         let query = if self.facts.in_recovery {
-            "SELECT pg_last_wal_replay_lsn()::text"
+            "SELECT CASE WHEN EXISTS (SELECT FROM pg_stat_wal_receiver)
+                    THEN least(pg_last_wal_replay_lsn(), pg_last_wal_receive_lsn())
+                    ELSE pg_last_wal_replay_lsn() END::text"
         } else {
             "SELECT pg_current_wal_flush_lsn()::text"
         };
@@ -482,7 +486,7 @@ pub(super) async fn row_of(
 
 /// Connects under `name` and prepares the session; `announce` learns why it ended.
 pub(super) async fn open(
-    target: &mut Target,
+    target: &mut ServerAddress,
     name: &str,
     announce: watch::Sender<Option<String>>,
 ) -> Result<Client> {

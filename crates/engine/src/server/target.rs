@@ -8,12 +8,12 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode as WireMode, SslNegot
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, Connection, Socket};
 
-use super::tls::{Connector, Named, Root, SslMode, Stream, TlsOptions};
+use super::tls::{Connector, MaybeTls, NamedFile, SslMode, TlsOptions, TrustRoot};
 
 /// What is known of the environment; empty values are as good as none.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Parameters about TLS, which [`Target`] reads itself, with libpq's variable for each.
+/// Parameters about TLS, which [`ServerAddress`] reads itself, with libpq's variable for each.
 pub(super) const TLS_PARAMETERS: [(&str, &str); 6] = [
     ("sslmode", "PGSSLMODE"),
     ("sslrootcert", "PGSSLROOTCERT"),
@@ -24,23 +24,23 @@ pub(super) const TLS_PARAMETERS: [(&str, &str); 6] = [
 ];
 
 /// A server, and how to speak with it.
-pub(super) struct Target {
+pub(super) struct ServerAddress {
     pub(super) config: Config,
     mode: SslMode,
     connector: Connector,
 }
 
 /// A connection and what drives it.
-pub(super) type Connected = (Client, Connection<Socket, Stream>);
+pub(super) type Connected = (Client, Connection<Socket, MaybeTls>);
 
-impl Target {
+impl ServerAddress {
     /// The server of `config`, whose parameters about TLS are `given` or in the environment.
     pub(super) fn new(
         mut config: Config,
         given: &BTreeMap<String, String>,
         environment: Environment<'_>,
     ) -> Result<Self> {
-        let settings = Settings { given, environment };
+        let settings = TlsSettings { given, environment };
         let options = settings.tls_options()?;
         config.channel_binding(settings.channel_binding()?);
         config.ssl_negotiation(settings.negotiation(options.mode)?);
@@ -123,12 +123,12 @@ fn is_turned_away(error: &tokio_postgres::Error) -> bool {
 }
 
 /// The parameters and their environment.
-struct Settings<'a> {
+struct TlsSettings<'a> {
     given: &'a BTreeMap<String, String>,
     environment: Environment<'a>,
 }
 
-impl Settings<'_> {
+impl TlsSettings<'_> {
     /// The value of a parameter, and what says so.
     fn value(&self, parameter: &'static str) -> Option<(String, &'static str)> {
         let given = self.given.get(parameter).filter(|value| !value.is_empty());
@@ -145,17 +145,17 @@ impl Settings<'_> {
             .map(|(text, from)| SslMode::parse(&text, from))
             .transpose()?;
         let root = match self.value("sslrootcert") {
-            Some((text, _)) if text == "system" => Root::System,
-            _ => Root::File(self.file("sslrootcert", "root.crt")),
+            Some((text, _)) if text == "system" => TrustRoot::System,
+            _ => TrustRoot::File(self.file("sslrootcert", "root.crt")),
         };
         let mode = match (mode, &root) {
-            (Some(SslMode::VerifyFull) | None, Root::System) => SslMode::VerifyFull,
-            (Some(_), Root::System) => {
+            (Some(SslMode::VerifyFull) | None, TrustRoot::System) => SslMode::VerifyFull,
+            (Some(_), TrustRoot::System) => {
                 let what = "sslrootcert is system, and sslmode does not ask for the host's name";
                 let hint = "use sslmode=verify-full: anybody can have a certificate that this machine trusts";
                 return Err(Error::new(Kind::Usage, what).hint(hint));
             }
-            (mode, Root::File(_)) => mode.unwrap_or(SslMode::Prefer),
+            (mode, TrustRoot::File(_)) => mode.unwrap_or(SslMode::Prefer),
         };
         Ok(TlsOptions {
             mode,
@@ -166,15 +166,15 @@ impl Settings<'_> {
     }
 
     /// The file that `parameter` names, or the one in `~/.postgresql`.
-    fn file(&self, parameter: &'static str, default: &str) -> Named {
+    fn file(&self, parameter: &'static str, default: &str) -> NamedFile {
         if let Some((path, _)) = self.value(parameter) {
-            return Named {
+            return NamedFile {
                 path: PathBuf::from(path),
                 is_default: false,
             };
         }
         let home = (self.environment)("HOME").unwrap_or_default();
-        Named {
+        NamedFile {
             path: Path::new(&home).join(".postgresql").join(default),
             is_default: true,
         }
@@ -228,7 +228,7 @@ mod tests {
         };
         let (given, variables) = (owned(given), owned(variables));
         let environment = |name: &str| variables.get(name).cloned();
-        let settings = Settings {
+        let settings = TlsSettings {
             given: &given,
             environment: &environment,
         };
@@ -248,11 +248,11 @@ mod tests {
         ];
         let read = options(&[("sslmode", "require")], &variables).unwrap();
         assert_eq!(read.mode, SslMode::Require);
-        let named = |path: &str, is_default| Named {
+        let named = |path: &str, is_default| NamedFile {
             path: PathBuf::from(path),
             is_default,
         };
-        assert_eq!(read.root, Root::File(named("/ca", false)));
+        assert_eq!(read.root, TrustRoot::File(named("/ca", false)));
         assert_eq!(read.certificate, named("/own", false));
         assert_eq!(
             read.key,

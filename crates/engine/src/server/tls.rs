@@ -21,7 +21,7 @@ use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 
-use super::certificate::{Roots, Verifier, end_point, reason};
+use super::certificate::{CertificateVerifier, Roots, end_point, reason};
 
 /// How much TLS is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,22 +66,22 @@ impl SslMode {
 #[derive(Clone, Debug)]
 pub(super) struct TlsOptions {
     pub(super) mode: SslMode,
-    pub(super) root: Root,
+    pub(super) root: TrustRoot,
     /// The client's certificate and key.
-    pub(super) certificate: Named,
-    pub(super) key: Named,
+    pub(super) certificate: NamedFile,
+    pub(super) key: NamedFile,
 }
 
 /// Whose signatures are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Root {
+pub(super) enum TrustRoot {
     System,
-    File(Named),
+    File(NamedFile),
 }
 
 /// A file, and whether somebody named it or it has the name that libpq looks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct NamedFile {
     pub(super) path: PathBuf,
     pub(super) is_default: bool,
 }
@@ -93,7 +93,7 @@ impl TlsOptions {
             return Ok(Connector::off());
         }
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let verifier = Verifier {
+        let verifier = CertificateVerifier {
             provider: Arc::clone(&provider),
             roots: self.roots()?,
             checks_name: self.mode == SslMode::VerifyFull,
@@ -127,9 +127,9 @@ impl TlsOptions {
     /// libpq verifies whenever there is a root file, also where the mode does not ask for it.
     fn roots(&self) -> Result<Option<Roots>> {
         match &self.root {
-            Root::System => system_roots().map(Some),
-            Root::File(file) if file.path.exists() => roots_of(&file.path).map(Some),
-            Root::File(file) if self.mode >= SslMode::VerifyCa || !file.is_default => {
+            TrustRoot::System => system_roots().map(Some),
+            TrustRoot::File(file) if file.path.exists() => roots_of(&file.path).map(Some),
+            TrustRoot::File(file) if self.mode >= SslMode::VerifyCa || !file.is_default => {
                 let path = file.path.display();
                 Err(usage(format!(
                     "sslmode is {}, and there is no file \"{path}\" with trusted certificates",
@@ -140,7 +140,7 @@ impl TlsOptions {
                      sslrootcert=system for those that this machine trusts",
                 ))
             }
-            Root::File(_) => Ok(None),
+            TrustRoot::File(_) => Ok(None),
         }
     }
 
@@ -263,7 +263,7 @@ impl Connector {
 }
 
 impl MakeTlsConnect<Socket> for Connector {
-    type Stream = Stream;
+    type Stream = MaybeTls;
     type TlsConnect = Handshake;
     type Error = io::Error;
 
@@ -291,9 +291,9 @@ pub(super) struct Handshake {
 }
 
 impl TlsConnect<Socket> for Handshake {
-    type Stream = Stream;
+    type Stream = MaybeTls;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<MaybeTls>> + Send>>;
 
     fn connect(self, socket: Socket) -> Self::Future {
         Box::pin(async move {
@@ -301,7 +301,7 @@ impl TlsConnect<Socket> for Handshake {
                 return Err(io::Error::other("TLS is switched off"));
             };
             let connected = TlsConnector::from(config).connect(self.name, socket).await;
-            connected.map(Stream).map_err(|error| {
+            connected.map(MaybeTls).map_err(|error| {
                 let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref());
                 match of_tls {
                     Some(of_tls) => io::Error::other(reason(of_tls)),
@@ -313,9 +313,9 @@ impl TlsConnect<Socket> for Handshake {
 }
 
 /// A connection that speaks TLS.
-pub(super) struct Stream(tokio_rustls::client::TlsStream<Socket>);
+pub(super) struct MaybeTls(tokio_rustls::client::TlsStream<Socket>);
 
-impl TlsStream for Stream {
+impl TlsStream for MaybeTls {
     fn channel_binding(&self) -> ChannelBinding {
         let (_, session) = self.0.get_ref();
         let certificate = session.peer_certificates().and_then(<[_]>::first);
@@ -326,7 +326,7 @@ impl TlsStream for Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for MaybeTls {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -336,7 +336,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for MaybeTls {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -63,7 +63,7 @@ impl Archive {
         take: fn(&mut S, &[u8]) -> Result<()>,
     ) -> Result<(WalHeader, S)> {
         let reader = WalReader::new(&file.file_name(self.segment_size));
-        let mut walk = Walk {
+        let mut walk = ObjectWalk {
             reader,
             state,
             take,
@@ -91,13 +91,13 @@ impl Archive {
 }
 
 /// A file on its way through the hands of `take`.
-struct Walk<S> {
+struct ObjectWalk<S> {
     reader: WalReader,
     state: S,
     take: fn(&mut S, &[u8]) -> Result<()>,
 }
 
-impl<S> Walk<S> {
+impl<S> ObjectWalk<S> {
     fn feed(mut self, piece: &[u8]) -> Result<Self> {
         let mut taken = Ok(());
         self.reader.feed(piece, |raw| {

@@ -22,15 +22,15 @@ pub struct Layers {
     standing: HashMap<ParentRef, Vec<usize>>,
     /// Who names the key as parent.
     naming: HashMap<ParentRef, Vec<usize>>,
-    below: Vec<Below>,
-    chains: Vec<Chain>,
+    below: Vec<StandsOn>,
+    chains: Vec<ChainState>,
     /// Of each the nearest of its chain, itself included, that has lost what restores need.
     lost: Vec<Option<usize>>,
 }
 
 /// What a layer stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Below {
+enum StandsOn {
     /// It is full.
     Nothing,
     At(usize),
@@ -39,7 +39,7 @@ enum Below {
 
 /// All that a layer stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chain {
+pub(super) enum ChainState {
     /// So many layers, the layer itself included.
     Whole(usize),
     /// What the layer there stands on is missing.
@@ -77,13 +77,13 @@ impl Layers {
             }
         }
         let below = list.iter().map(|layer| match &layer.manifest.parent {
-            None => Below::Nothing,
+            None => StandsOn::Nothing,
             Some(parent) => match standing.get(parent).and_then(|all| all.last()) {
-                Some(at) => Below::At(*at),
-                None => Below::Missing,
+                Some(at) => StandsOn::At(*at),
+                None => StandsOn::Missing,
             },
         });
-        let below: Vec<Below> = below.collect();
+        let below: Vec<StandsOn> = below.collect();
         let mut made = Self {
             chains: chains(&below),
             below,
@@ -154,8 +154,8 @@ impl Layers {
     #[must_use]
     pub fn below(&self, at: usize) -> Option<usize> {
         match self.below[at] {
-            Below::At(below) => Some(below),
-            Below::Nothing | Below::Missing => None,
+            StandsOn::At(below) => Some(below),
+            StandsOn::Nothing | StandsOn::Missing => None,
         }
     }
 
@@ -165,7 +165,7 @@ impl Layers {
         children.map(|at| &self.list[*at])
     }
 
-    pub(super) fn chain(&self, at: usize) -> Chain {
+    pub(super) fn chain(&self, at: usize) -> ChainState {
         self.chains[at]
     }
 
@@ -177,8 +177,8 @@ impl Layers {
     fn along_numbers<T>(&self, of: impl Fn(usize, Option<&T>) -> T) -> Vec<Option<T>> {
         let lengths = self.chains.iter().enumerate();
         let lengths = lengths.filter_map(|(at, chain)| match chain {
-            Chain::Whole(length) => Some((*length, at)),
-            Chain::Missing(_) | Chain::Circle(_) => None,
+            ChainState::Whole(length) => Some((*length, at)),
+            ChainState::Missing(_) | ChainState::Circle(_) => None,
         });
         let mut order: Vec<(usize, usize)> = lengths.collect();
         order.sort_unstable();
@@ -230,8 +230,8 @@ fn names(layer: &Layer) -> impl Iterator<Item = ParentRef> {
 }
 
 /// Follows each layer down until one is reached of which it is known.
-fn chains(below: &[Below]) -> Vec<Chain> {
-    let mut known: Vec<Option<Chain>> = vec![None; below.len()];
+fn chains(below: &[StandsOn]) -> Vec<ChainState> {
+    let mut known: Vec<Option<ChainState>> = vec![None; below.len()];
     for start in 0..below.len() {
         let (mut path, mut at) = (Vec::new(), start);
         let mut chain = loop {
@@ -239,16 +239,16 @@ fn chains(below: &[Below]) -> Vec<Chain> {
                 break chain;
             }
             // Who comes here again before it is known better has gone in a circle.
-            known[at] = Some(Chain::Circle(at));
+            known[at] = Some(ChainState::Circle(at));
             path.push(at);
             match below[at] {
-                Below::Nothing => break Chain::Whole(0),
-                Below::Missing => break Chain::Missing(at),
-                Below::At(next) => at = next,
+                StandsOn::Nothing => break ChainState::Whole(0),
+                StandsOn::Missing => break ChainState::Missing(at),
+                StandsOn::At(next) => at = next,
             }
         };
         for at in path.into_iter().rev() {
-            if let Chain::Whole(length) = &mut chain {
+            if let ChainState::Whole(length) = &mut chain {
                 *length += 1;
             }
             known[at] = Some(chain);
@@ -293,26 +293,26 @@ mod tests {
     #[test]
     fn a_chain_is_as_long_as_what_it_stands_on_or_says_where_it_breaks() {
         let below = [
-            Below::At(1),
-            Below::At(2),
-            Below::Nothing,
-            Below::Missing,
-            Below::At(3),
-            Below::At(6),
-            Below::At(5),
-            Below::At(5),
-            Below::At(8),
+            StandsOn::At(1),
+            StandsOn::At(2),
+            StandsOn::Nothing,
+            StandsOn::Missing,
+            StandsOn::At(3),
+            StandsOn::At(6),
+            StandsOn::At(5),
+            StandsOn::At(5),
+            StandsOn::At(8),
         ];
         let expected = [
-            Chain::Whole(3),
-            Chain::Whole(2),
-            Chain::Whole(1),
-            Chain::Missing(3),
-            Chain::Missing(3),
-            Chain::Circle(5),
-            Chain::Circle(5),
-            Chain::Circle(5),
-            Chain::Circle(8),
+            ChainState::Whole(3),
+            ChainState::Whole(2),
+            ChainState::Whole(1),
+            ChainState::Missing(3),
+            ChainState::Missing(3),
+            ChainState::Circle(5),
+            ChainState::Circle(5),
+            ChainState::Circle(5),
+            ChainState::Circle(8),
         ];
         assert_eq!(chains(&below), expected);
     }

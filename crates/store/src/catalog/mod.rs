@@ -48,7 +48,7 @@ pub use restoring::{InUse, RESTORE_LEASE, Restoring, forget_old, in_use, needed}
 
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
-use layers::Chain;
+use layers::ChainState;
 
 /// Manifests are small and far away: this many are fetched at once.
 const FETCH_AT_ONCE: usize = 16;
@@ -317,9 +317,9 @@ impl Catalog {
             return Err(self.why_not(label));
         };
         let why = match self.layers.chain(at) {
-            Chain::Whole(length) => return Ok(length),
-            Chain::Missing(at) => self.missing_below(&self.layers[at]),
-            Chain::Circle(at) => {
+            ChainState::Whole(length) => return Ok(length),
+            ChainState::Missing(at) => self.missing_below(&self.layers[at]),
+            ChainState::Circle(at) => {
                 let complaint = format!("{} stands on itself", self.layers[at].label);
                 Error::new(Kind::Damaged, complaint)
             }

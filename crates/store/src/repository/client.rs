@@ -4,15 +4,23 @@
 //! for a short time without an answer. One that uploads is believed longer, by its size, because nothing comes
 //! back before the last byte has gone: else no slow line could ever store a pack.
 
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use http_body::{Body, Frame, SizeHint};
 use jiff::SignedDuration;
 use object_store::client::{
     ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest,
-    HttpResponse, HttpService, ReqwestConnector,
+    HttpResponse, HttpResponseBody, HttpService, ReqwestConnector,
 };
 use object_store::{Certificate, ClientOptions};
+use tokio::time::{Sleep, sleep};
 
 use crate::error::{Error, FileContext, Kind, Result};
 
@@ -47,31 +55,26 @@ pub(super) fn options(ca_file: Option<&str>) -> Result<ClientOptions> {
 
 /// Makes clients that know a stalled connection from a long upload.
 #[derive(Debug)]
-pub(super) struct Connector;
+pub(super) struct Dialer;
 
-impl HttpConnector for Connector {
+impl HttpConnector for Dialer {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let told = options.get_config_value(&ClientConfigKey::ReadTimeout);
         let told = told.and_then(|text| text.parse::<SignedDuration>().ok());
-        let stall = told
-            .and_then(|told| Duration::try_from(told).ok())
-            .unwrap_or(STALL);
-        let asking = options.clone().with_read_timeout(stall);
-        // It would count from the first byte that is sent, and not from the last one.
-        let uploading = options.clone().with_read_timeout_disabled();
-        let inner = ReqwestConnector::default();
+        let told = told.and_then(|told| Duration::try_from(told).ok());
+        // It would count from the first byte that is sent, and not from the last one. Two clients with a time-out
+        // each would have connections of their own, and twice as many as `limits` counts.
+        let options = options.clone().with_read_timeout_disabled();
         Ok(HttpClient::new(Client {
-            asking: inner.connect(&asking)?,
-            uploading: inner.connect(&uploading)?,
-            stall,
+            inner: ReqwestConnector::default().connect(&options)?,
+            stall: told.unwrap_or(STALL),
         }))
     }
 }
 
 #[derive(Debug)]
 struct Client {
-    asking: HttpClient,
-    uploading: HttpClient,
+    inner: HttpClient,
     stall: Duration,
 }
 
@@ -79,14 +82,58 @@ struct Client {
 impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         let size_bytes = u64::try_from(request.body().content_length()).unwrap_or(u64::MAX);
-        if size_bytes == 0 {
-            return self.asking.execute(request).await;
-        }
         let limit = allowed(self.stall, size_bytes);
-        match tokio::time::timeout(limit, self.uploading.execute(request)).await {
-            Ok(answer) => answer,
-            Err(elapsed) => Err(HttpError::new(HttpErrorKind::Timeout, elapsed)),
+        let answer = tokio::time::timeout(limit, self.inner.execute(request)).await;
+        let (head, body) = answer.map_err(|_| stalled(limit))??.into_parts();
+        let length = head.headers.get("content-length");
+        let length = length.and_then(|text| text.to_str().ok()?.parse::<u64>().ok());
+        let body = HttpResponseBody::new(Watched {
+            parts: Mutex::new(body.bytes_stream()),
+            size: length.map_or_else(SizeHint::default, SizeHint::with_exact),
+            stall: self.stall,
+            alarm: None,
+        });
+        Ok(HttpResponse::from_parts(head, body))
+    }
+}
+
+fn stalled(limit: Duration) -> HttpError {
+    let what = format!("nothing came for {} seconds", limit.as_secs());
+    HttpError::new(HttpErrorKind::Timeout, std::io::Error::other(what))
+}
+
+/// The body of an answer, which may not stand still.
+struct Watched {
+    /// What comes must be `Sync`, which a mutex is; nobody locks it.
+    parts: Mutex<BoxStream<'static, std::result::Result<Bytes, HttpError>>>,
+    size: SizeHint,
+    stall: Duration,
+    /// Set while somebody waits.
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
+        let this = self.get_mut();
+        let parts = this.parts.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Poll::Ready(next) = parts.poll_next_unpin(context) {
+            this.alarm = None;
+            return Poll::Ready(next.map(|part| part.map(Frame::data)));
         }
+        let stall = this.stall;
+        let alarm = this.alarm.get_or_insert_with(|| Box::pin(sleep(stall)));
+        let rings = alarm.as_mut().poll(context);
+        rings.map(|()| Some(Err(stalled(stall))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.size
     }
 }
 

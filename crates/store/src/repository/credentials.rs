@@ -68,7 +68,7 @@ impl Secrets {
 
 /// Where the keys of an S3 account come from; each beats those before it.
 #[derive(Default)]
-pub(super) struct Source {
+pub(super) struct CredentialSource {
     /// Variables of the environment.
     pub(super) environment: BTreeMap<String, String>,
     /// The credentials file.
@@ -77,7 +77,7 @@ pub(super) struct Source {
     pub(super) options: BTreeMap<String, String>,
 }
 
-impl Source {
+impl CredentialSource {
     /// The files that it is read from.
     fn files(&self) -> Vec<PathBuf> {
         let named = self.options.iter();
@@ -94,7 +94,11 @@ impl Source {
         }
         collect(&self.options, &mut parts)?;
         let mut take = |part| parts.remove(&part);
-        let (key_id, secret, token) = (take(Part::KeyId), take(Part::Secret), take(Part::Token));
+        let (key_id, secret, token) = (
+            take(KeyPart::KeyId),
+            take(KeyPart::Secret),
+            take(KeyPart::Token),
+        );
         Ok(key_id
             .zip(secret)
             .map(|(key_id, secret_key)| AwsCredential {
@@ -111,7 +115,10 @@ impl Source {
 }
 
 /// Adds what `options` say of the keys.
-fn collect(options: &BTreeMap<String, String>, parts: &mut BTreeMap<Part, String>) -> Result<()> {
+fn collect(
+    options: &BTreeMap<String, String>,
+    parts: &mut BTreeMap<KeyPart, String>,
+) -> Result<()> {
     let mut found = BTreeMap::new();
     for (name, value) in options {
         let name = name.to_ascii_lowercase();
@@ -124,31 +131,31 @@ fn collect(options: &BTreeMap<String, String>, parts: &mut BTreeMap<Part, String
             found.insert(part, text.trim().to_owned());
         }
     }
-    if found.contains_key(&Part::KeyId) {
+    if found.contains_key(&KeyPart::KeyId) {
         // A token belongs to its key.
-        parts.remove(&Part::Token);
+        parts.remove(&KeyPart::Token);
     }
     parts.extend(found);
     Ok(())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum KeyPart {
     KeyId,
     Secret,
     Token,
 }
 
-fn part(key: &str) -> Option<Part> {
+fn part(key: &str) -> Option<KeyPart> {
     match key.parse() {
-        Ok(AmazonS3ConfigKey::AccessKeyId) => Some(Part::KeyId),
-        Ok(AmazonS3ConfigKey::SecretAccessKey) => Some(Part::Secret),
-        Ok(AmazonS3ConfigKey::Token) => Some(Part::Token),
+        Ok(AmazonS3ConfigKey::AccessKeyId) => Some(KeyPart::KeyId),
+        Ok(AmazonS3ConfigKey::SecretAccessKey) => Some(KeyPart::Secret),
+        Ok(AmazonS3ConfigKey::Token) => Some(KeyPart::Token),
         _ => None,
     }
 }
 
-fn part_of_file(key: &str) -> Option<Part> {
+fn part_of_file(key: &str) -> Option<KeyPart> {
     part(key.strip_suffix("_file")?)
 }
 
@@ -173,13 +180,13 @@ impl Stamp {
 
 /// Credentials out of files, as new as the files are.
 pub(super) struct Renewed {
-    source: Source,
+    source: CredentialSource,
     files: Vec<PathBuf>,
     secrets: Secrets,
-    state: Mutex<State>,
+    state: Mutex<CredentialState>,
 }
 
-struct State {
+struct CredentialState {
     credential: Arc<AwsCredential>,
     seen: Vec<Option<Stamp>>,
 }
@@ -197,7 +204,7 @@ impl Renewed {
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub(super) fn of(source: Source, secrets: &Secrets) -> Result<Option<Self>> {
+    pub(super) fn of(source: CredentialSource, secrets: &Secrets) -> Result<Option<Self>> {
         let files = source.files();
         if files.is_empty() {
             return Ok(None);
@@ -212,7 +219,7 @@ impl Renewed {
             source,
             files,
             secrets: secrets.clone(),
-            state: Mutex::new(State {
+            state: Mutex::new(CredentialState {
                 credential: Arc::new(credential),
                 seen,
             }),
@@ -282,7 +289,7 @@ mod tests {
             ("aws_access_key_id", "theirs"),
             ("aws_session_token", "theirs"),
         ];
-        let source = Source {
+        let source = CredentialSource {
             environment: variables.iter().map(owned).collect(),
             file: file.map(Path::to_owned),
             options: options.iter().map(owned).collect(),

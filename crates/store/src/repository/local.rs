@@ -45,6 +45,22 @@ const DELETED_AT_ONCE: usize = 1000;
 #[derive(Clone, Debug)]
 pub(super) struct LocalStore(Arc<OpenDirectory>);
 
+/// To whom a file belongs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    user: Uid,
+    group: Gid,
+}
+
+impl Owner {
+    pub(super) fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            user: Uid::from_raw(metadata.uid()),
+            group: Gid::from_raw(metadata.gid()),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct OpenDirectory {
     root: PathBuf,
@@ -85,8 +101,8 @@ impl LocalStore {
         .await
     }
 
-    /// Makes the directories of a prefix; as root, gives them to that user and group.
-    pub(super) async fn make_home(&self, prefix: &Path, owner: (u32, u32)) -> Result<()> {
+    /// Makes the directories of a prefix; as root, gives them to `owner`.
+    pub(super) async fn make_home(&self, prefix: &Path, owner: Owner) -> Result<()> {
         let prefix = prefix.clone();
         self.blocking(move |inner| {
             let directory = inner.file_path(&prefix);
@@ -280,7 +296,7 @@ impl OpenDirectory {
 
     /// Makes `directory` and those above it, as far as they are missing. Made by root they belong to `owner`, or else to
     /// the owner of the one above: a backup by root must not keep the server from archiving.
-    fn make_directories(&self, directory: &FilePath, owner: Option<(u32, u32)>) -> io::Result<()> {
+    fn make_directories(&self, directory: &FilePath, owner: Option<Owner>) -> io::Result<()> {
         let missing = directory.ancestors().take_while(|path| !path.is_dir());
         let missing: Vec<&FilePath> = missing.collect();
         for path in missing.into_iter().rev() {
@@ -468,17 +484,15 @@ fn write_new(directory: &FilePath, path: &FilePath, payload: &PutPayload) -> io:
 /// As root, gives what we have made to the owner of the directory that it is in, unless that is root.
 fn give_to_owner_of(directory: &FilePath, file: &File) -> io::Result<()> {
     if geteuid().is_root() {
-        let above = fs::metadata(directory)?;
-        give_to(file, (above.uid(), above.gid()));
+        give_to(file, Owner::of(&fs::metadata(directory)?));
     }
     Ok(())
 }
 
 /// A file server may not let root do that.
-fn give_to(file: &File, owner: (u32, u32)) {
-    let (user, group) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
-    if !user.is_root()
-        && let Err(error) = rustix::fs::fchown(file, Some(user), Some(group))
+fn give_to(file: &File, owner: Owner) {
+    if !owner.user.is_root()
+        && let Err(error) = rustix::fs::fchown(file, Some(owner.user), Some(owner.group))
     {
         tracing::debug!(%error, "what root has made in the repository stays root's");
     }

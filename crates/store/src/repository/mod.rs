@@ -19,6 +19,7 @@ mod probe;
 mod reason;
 mod reserve;
 
+use std::fs::Metadata;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +36,7 @@ use crate::error::{Error, Kind, Result};
 use crate::limits;
 use credentials::Secrets;
 pub use credentials::read_credentials;
-use local::LocalStore;
+use local::{LocalStore, Owner};
 pub use open::{RepositoryOptions, is_secret_option};
 use reason::Reason;
 
@@ -450,17 +451,17 @@ impl Repository {
         })
     }
 
-    /// Makes the directories of `prefix` in a directory, and gives them to that user and group when we are root: the server
+    /// Makes the directories of `prefix` in a directory, and gives them to the owner of `like` when we are root: the server
     /// stores its WAL there. An object store has nothing to do.
     ///
     /// # Errors
     /// `Repository` when it cannot be done.
-    pub async fn make_home(&self, prefix: &str, owner: (u32, u32)) -> Result<()> {
+    pub async fn make_home(&self, prefix: &str, like: &Metadata) -> Result<()> {
         let path = self.path(prefix)?;
         match &self.0.local {
             None => Ok(()),
             Some(local) => local
-                .make_home(&path, owner)
+                .make_home(&path, Owner::of(like))
                 .await
                 .map_err(|e| self.error("could not make the directory", prefix, &e)),
         }

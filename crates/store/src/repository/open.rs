@@ -14,7 +14,7 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
-use super::credentials::{Renewed, Secrets, Source, read_credentials};
+use super::credentials::{CredentialSource, Renewed, Secrets, read_credentials};
 use super::local::LocalStore;
 use super::{Patience, client};
 use crate::error::{Error, FileContext, Kind, Result};
@@ -159,7 +159,7 @@ fn directory(rest: &str) -> Result<&str> {
 struct Settings {
     options: BTreeMap<String, String>,
     /// Where keys come from that may change.
-    source: Source,
+    source: CredentialSource,
     secrets: Secrets,
     renews: bool,
 }
@@ -186,7 +186,7 @@ impl Settings {
         }
         Ok(Self {
             options,
-            source: Source {
+            source: CredentialSource {
                 environment: BTreeMap::new(),
                 file: given.credentials.clone(),
                 options: own,
@@ -287,7 +287,7 @@ impl Settings {
         // checksums of their own, and TLS protects the transport.
         let builder = AmazonS3Builder::new()
             .with_client_options(self.client_options(Some("AWS_CA_BUNDLE"))?)
-            .with_http_connector(client::Connector)
+            .with_http_connector(client::Dialer)
             .with_unsigned_payload(true)
             .with_retry(request_retries());
         let mut builder = self
@@ -313,7 +313,7 @@ impl Settings {
     fn gs(&mut self, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
         let builder = GoogleCloudStorageBuilder::new()
             .with_client_options(self.client_options(None)?)
-            .with_http_connector(client::Connector)
+            .with_http_connector(client::Dialer)
             .with_retry(request_retries());
         let set = GoogleCloudStorageBuilder::with_config;
         self.apply("gs", &["google_"], builder, set)?
@@ -326,7 +326,7 @@ impl Settings {
     fn az(&mut self, container: &str) -> Result<Arc<dyn ObjectStore>> {
         let builder = MicrosoftAzureBuilder::new()
             .with_client_options(self.client_options(None)?)
-            .with_http_connector(client::Connector)
+            .with_http_connector(client::Dialer)
             .with_retry(request_retries());
         let set = MicrosoftAzureBuilder::with_config;
         self.apply("az", &["azure_", "msi_", "identity_"], builder, set)?

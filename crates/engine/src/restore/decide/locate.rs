@@ -19,7 +19,7 @@ use pgstrata_pgdata::wal_records::TransactionId;
 use pgstrata_store::archive::{Archive, ArchivedWal, Coverage};
 use pgstrata_store::error::Result;
 
-use super::scan::{Scan, Unread};
+use super::scan::{Unread, WalScan};
 use super::select::{
     Candidate, Request, Selection, Told, after_last_commit, beyond, history_of, select, unreachable,
 };
@@ -67,9 +67,9 @@ impl Locator<'_> {
         }
     }
 
-    fn scan(&self, request: &Request<'_>, wanted: Wanted) -> Scan<'_> {
+    fn scan(&self, request: &Request<'_>, wanted: Wanted) -> WalScan<'_> {
         let name = request.target.to_string();
-        Scan::new(self.archive, self.major, self.size(), wanted, name)
+        WalScan::new(self.archive, self.major, self.size(), wanted, name)
     }
 
     fn size(&self) -> WalSegmentSize {
@@ -295,7 +295,7 @@ impl Locator<'_> {
         &self,
         request: &Request<'_>,
         mut first: Selection,
-        scan: &Scan<'_>,
+        scan: &WalScan<'_>,
         missed: Missed,
     ) -> Result<Selection> {
         let target = request.target;
@@ -337,7 +337,7 @@ impl Locator<'_> {
     }
 
     /// What could have been meant.
-    fn nearest(&self, target: &Target, scan: &Scan<'_>) -> String {
+    fn nearest(&self, target: &Target, scan: &WalScan<'_>) -> String {
         let seen = &scan.seen;
         let mut near = Vec::new();
         if let Some(whole) = &seen.whole {

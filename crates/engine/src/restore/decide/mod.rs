@@ -6,3 +6,4 @@ pub(super) mod plan;
 mod scan;
 mod select;
 mod sightings;
+mod survey;

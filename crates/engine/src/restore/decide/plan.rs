@@ -5,11 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind};
+use pgstrata_layer::entry::BLOCK_BYTES;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
-use pgstrata_layer::outside;
-use pgstrata_layer::overlay::{FilePlan, Overlay};
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
@@ -22,7 +20,7 @@ use serde::Serialize;
 
 use super::locate::Locator;
 use super::select::{Candidate, Lost, Request, Selection, Told};
-use crate::frames::Chain;
+use super::survey::{self, LayerFetch, Survey};
 use crate::restore::place::in_place::{self, Inventory, refuse_unarchived_wal};
 use crate::restore::place::layout::{Condition, Layout, Seen, resolve};
 use crate::restore::place::links::Links;
@@ -176,23 +174,16 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     selection.notes.extend(archive_note(archive_mode));
     selection.notes.extend(action_note(&options));
     if condition == Condition::Existing {
-        require_digests(&chain, &losses)?;
+        survey::require_digests(&chain, &losses)?;
     }
-    let surveyed = survey_of(Chain::new(cluster, chain.clone()), losses, &layout).await;
-    let survey = match surveyed {
-        Ok(survey) => survey,
-        Err(error) => return Err(catalog::unless_removed(cluster, &chain, error).await),
-    };
+    let survey = survey::survey_unless_removed(cluster, &chain, losses, &layout).await?;
     selection.notes.extend(survey.outside_note(&layout)?);
     let own = own_wal(&layer, &selection, &archive);
     let seen = match condition {
         Condition::Existing => Seen::of(&layout.data, options.vouched)?,
         _ => Seen::default(),
     };
-    let wal_root = layout
-        .wal
-        .as_ref()
-        .map_or(0, |_| layout.tablespaces.len() + 1);
+    let wal_root = wal_root(&layout);
     let inner = PlanInner {
         cluster: cluster.clone(),
         layout,
@@ -212,6 +203,12 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         plan.inner.layout.check_space(&plan.inner.space)?;
     }
     Ok(plan)
+}
+
+/// Where among [`Layout::directories`] the WAL goes.
+fn wal_root(layout: &Layout) -> usize {
+    let own = layout.wal.as_ref();
+    own.map_or(0, |_| layout.tablespaces.len() + 1)
 }
 
 /// Nobody gets a second server on one timeline without having asked for it.
@@ -552,189 +549,6 @@ pub(crate) fn prefixes(layout: &Layout) -> Vec<(String, usize)> {
         .map(|oid| format!("pg_tblspc/{oid}"));
     let wal = layout.wal.iter().map(|_| "pg_wal".to_owned());
     tablespaces.chain(wal).zip(1..).collect()
-}
-
-/// What is fetched of one layer.
-#[derive(Clone, Copy, Debug, Default)]
-struct LayerFetch {
-    frames: u64,
-    bytes: u64,
-    needed_bytes: u64,
-}
-
-/// What the overlay adds up to.
-#[derive(Debug, Default)]
-struct Survey {
-    files: u64,
-    cluster_bytes: u64,
-    write_bytes: u64,
-    /// By layer of the chain.
-    layers: Vec<LayerFetch>,
-    /// Bytes by directory.
-    roots: Vec<u64>,
-    /// Configuration files from outside of the data directory.
-    outside: u64,
-}
-
-/// As [`survey`], on a thread of its own.
-async fn survey_of(chain: Chain, losses: Vec<Option<Loss>>, layout: &Layout) -> Result<Survey> {
-    let (prefixes, roots) = (prefixes(layout), layout.directories().len());
-    tokio::task::spawn_blocking(move || survey(&chain, &losses, &prefixes, roots))
-        .await
-        .map_err(|e| Error::new(Kind::Interrupted, format!("planning was stopped: {e}")))?
-}
-
-/// Lays the overlay once without reading pages: whatever is wrong with the indexes, and what is needed and lost, is found
-/// before anything is written.
-fn survey(
-    chain: &Chain,
-    losses: &[Option<Loss>],
-    prefixes: &[(String, usize)],
-    roots: usize,
-) -> Result<Survey> {
-    let mut survey = Survey {
-        layers: vec![LayerFetch::default(); chain.layers.len()],
-        roots: vec![0; roots],
-        ..Survey::default()
-    };
-    for planned in Overlay::new(chain.entries()) {
-        let (file, _) = planned?;
-        check_place(&file)?;
-        check_packs(chain, losses, &file)?;
-        survey.files += 1;
-        let is_outside = outside::parse(&file.path).is_some();
-        survey.outside += u64::from(is_outside && file.kind != EntryKind::Directory);
-        survey.cluster_bytes += file.size_bytes;
-        let zeros: u64 = file.zero_runs.iter().map(|run| u64::from(run.count)).sum();
-        let written = file
-            .size_bytes
-            .saturating_sub(zeros * u64::from(BLOCK_BYTES));
-        survey.write_bytes += written;
-        let root = prefixes.iter().find(|(prefix, _)| {
-            file.path
-                .strip_prefix(prefix.as_str())
-                .is_some_and(|rest| rest.starts_with('/'))
-        });
-        // A file takes whole blocks of the file system, of 4 KiB as a rule.
-        survey.roots[root.map_or(0, |(_, root)| *root)] += written.next_multiple_of(4096);
-        for piece in &file.pieces {
-            let layer = &mut survey.layers[piece.layer];
-            let (length, pages) = (u64::from(piece.frame.length), piece.frame.page_count());
-            let taken: u64 = piece
-                .take
-                .iter()
-                .map(|take| u64::from(take.run.count))
-                .sum();
-            layer.frames += 1;
-            layer.bytes += length;
-            layer.needed_bytes += length * taken / pages.max(1);
-        }
-    }
-    Ok(survey)
-}
-
-/// Paths that a restore writes itself must not come from an index: a server could start too early or wrongly.
-fn check_place(file: &FilePlan) -> Result<()> {
-    const OURS: [&str; 7] = [
-        "global/pg_control",
-        "backup_label",
-        "tablespace_map",
-        "backup_manifest",
-        "recovery.signal",
-        "standby.signal",
-        "postmaster.pid",
-    ];
-    let wrong = OURS.contains(&file.path.as_str())
-        || file.path == crate::restore::MARKER
-        || (file.kind != EntryKind::Directory
-            && matches!(file.path.as_str(), "pg_wal" | "pg_tblspc" | "global"));
-    match wrong {
-        false => Ok(()),
-        true => Err(Error::new(
-            Kind::Damaged,
-            format!(
-                "the index has a file \"{}\", which no backup stores",
-                file.path
-            ),
-        )),
-    }
-}
-
-/// Everything that the file needs is there, as far as a listing tells.
-fn check_packs(chain: &Chain, losses: &[Option<Loss>], file: &FilePlan) -> Result<()> {
-    let lost = file.pieces.iter().find(|piece| {
-        let end = piece.frame.offset + u64::from(piece.frame.length);
-        let loss = losses[piece.layer].as_ref();
-        loss.is_some_and(|loss| !loss.has_pack(piece.frame.pack, end))
-    });
-    let Some(piece) = lost else { return Ok(()) };
-    let label = &chain.layers[piece.layer].label;
-    let key = chain.cluster.name.pack_key(label, piece.frame.pack);
-    Err(Error::new(
-        Kind::Damaged,
-        format!(
-            "layer {label} has lost \"{key}\" or a part of it, which holds pages of \"{}\"",
-            file.path
-        ),
-    )
-    .hint("bring it back from a copy of the repository, or restore another layer: \"pgstrata info\" tells which can be restored"))
-}
-
-/// What is there is compared with digests, which a restore into an empty directory does not need.
-fn require_digests(chain: &[Arc<Layer>], losses: &[Option<Loss>]) -> Result<()> {
-    let mut losses = chain.iter().zip(losses);
-    let lost = losses.find_map(|(layer, loss)| Some((layer, loss.as_ref()?.lost_digests()?)));
-    match lost {
-        None => Ok(()),
-        Some((layer, what)) => Err(Error::new(
-            Kind::Damaged,
-            format!(
-                "layer {} has lost digests, with which a restore in place compares what is there: {what}",
-                layer.label
-            ),
-        )
-        .hint("restore into an empty directory, without --delta")),
-    }
-}
-
-impl Survey {
-    /// Where configuration from outside of the source's data directory goes.
-    fn outside_note(&self, layout: &Layout) -> Result<Option<String>> {
-        let directory = layout.config.as_ref().unwrap_or(&layout.data);
-        match self.outside {
-            0 if layout.config.is_some() => Err(Error::new(
-                Kind::Usage,
-                "the layer has no configuration from outside of the data directory to put elsewhere",
-            )
-            .hint("leave out --config-dir")),
-            0 => Ok(None),
-            count => Ok(Some(format!(
-                "{count} configuration files lay outside of the source's data directory: they go to \"{}\"",
-                directory.display()
-            ))),
-        }
-    }
-
-    /// Bytes needed below each directory, the layer's own WAL included.
-    fn space(
-        &self,
-        segment_size: WalSegmentSize,
-        layer: &Layer,
-        inventory: &Inventory,
-        wal_root: usize,
-    ) -> Vec<u64> {
-        let manifest = &layer.manifest;
-        let first = manifest.start_lsn.segment(segment_size);
-        let last = manifest.stop_lsn.segment(segment_size);
-        let wal = (last - first.min(last) + 1).saturating_mul(segment_size.get());
-        let mut space = self.roots.clone();
-        space[wal_root] = space[wal_root].saturating_add(wal);
-        // What is there is overwritten or removed first.
-        for (space, taken) in space.iter_mut().zip(&inventory.taken) {
-            *space = space.saturating_sub(*taken);
-        }
-        space
-    }
 }
 
 fn describe(

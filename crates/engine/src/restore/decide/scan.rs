@@ -38,7 +38,7 @@ pub(super) struct Unread {
 }
 
 /// One search through archived WAL.
-pub(super) struct Scan<'a> {
+pub(super) struct WalScan<'a> {
     archive: &'a Archive,
     major: Major,
     size: WalSegmentSize,
@@ -51,7 +51,7 @@ pub(super) struct Scan<'a> {
     pub(super) seen: Sightings,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> WalScan<'a> {
     pub(super) fn new(
         archive: &'a Archive,
         major: Major,
