@@ -115,7 +115,7 @@ fn usage_error(told: &clap::Error) -> Error {
     Error::new(Kind::Usage, message).hint(hint)
 }
 
-/// What was called: "pgstrata tracker" of "Usage: pgstrata tracker <COMMAND>".
+/// What was called: "pgstrata tracker" of `Usage: pgstrata tracker <COMMAND>`.
 fn command_of(help: &str) -> String {
     let usage = help.lines().find_map(|line| line.strip_prefix("Usage: "));
     let words = usage.unwrap_or("pgstrata").split_whitespace();

@@ -473,7 +473,7 @@ where
     }
 }
 
-/// Plans every file of the newest layer, in order of path; see [`Merge`] and [`plan_file`].
+/// Plans every file of the newest layer, in order of path; see [`PathMerge`] and [`plan_file`].
 pub struct Overlay<I: Iterator> {
     merge: PathMerge<I>,
 }

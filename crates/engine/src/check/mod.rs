@@ -2,7 +2,7 @@
 //!
 //! Nothing is changed but for a probe object that is removed again, a WAL switch
 //! and a replication slot that ends with the session. A failed check does not
-//! keep the others from running, unless they need what it looked for. [`room`] looks
+//! keep the others from running, unless they need what it looked for. `room` looks
 //! whether WAL piles up; [`tracker`] looks more closely at the page tracker alone.
 
 mod room;

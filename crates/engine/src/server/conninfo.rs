@@ -2,7 +2,7 @@
 //!
 //! `tokio-postgres` reads conninfo strings and URLs but neither the `PG*`
 //! environment variables nor the password file; a DBA expects both. Of TLS it
-//! knows the least, so that is read by [`ServerAddress`].
+//! knows the least, so that is read by `ServerAddress`.
 
 use std::env;
 use std::fs;
