@@ -96,6 +96,15 @@ fn a_backup_that_was_stopped_too_long_is_not_committed_over_what_was_removed() {
     });
 }
 
+/// Long after all that happened, one more expiry leaves nothing to do.
+async fn finish_what_was_left(world: &Arc<World>, moment: &str) {
+    world.pass(LONG);
+    let mut last = expiry(world, 1);
+    to_its_end(world, &mut last).await;
+    assert!(last.outcome().await.unwrap().done, "{moment}");
+    world.require_nothing_left_over().await;
+}
+
 /// An expiry is stopped before each of its operations for longer than the lease, while another runs, and a backup; then
 /// it goes on.
 #[test]
@@ -125,11 +134,7 @@ fn an_expiry_that_was_stopped_harms_nothing_when_it_goes_on() {
                 assert!(done.done, "at {nth}: {done:?}");
                 late.outcome().await.unwrap();
                 // What one left undone is done.
-                world.pass(LONG);
-                let mut last = expiry(&world, 1);
-                to_its_end(&world, &mut last).await;
-                assert!(last.outcome().await.unwrap().done);
-                world.require_nothing_left_over().await;
+                finish_what_was_left(&world, &format!("at {nth}")).await;
                 if ended {
                     break;
                 }
@@ -287,11 +292,7 @@ fn two_expiries_that_find_a_stale_removal_leave_each_others_alone() {
                         assert_eq!(error.kind(), Kind::Busy, "{killed_at}, {nth}: {error}");
                     }
                 }
-                world.pass(LONG);
-                let mut last = expiry(&world, 1);
-                to_its_end(&world, &mut last).await;
-                assert!(last.outcome().await.unwrap().done);
-                world.require_nothing_left_over().await;
+                finish_what_was_left(&world, &format!("at {nth}")).await;
                 if ended {
                     break;
                 }
@@ -345,11 +346,7 @@ fn in_whatever_order_operations_come_listed_layers_are_whole() {
                     }
                 }
             }
-            world.pass(LONG);
-            let mut last = expiry(&world, 1);
-            to_its_end(&world, &mut last).await;
-            assert!(last.outcome().await.unwrap().done, "round {round}");
-            world.require_nothing_left_over().await;
+            finish_what_was_left(&world, &format!("round {round}")).await;
         }
         let told = format!(
             "{committed} committed, {removed} removed, {refused} refused, {withdrew} withdrew"

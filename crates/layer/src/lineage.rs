@@ -15,7 +15,6 @@ use crate::cluster::{self, ClusterRecord};
 use crate::digest::contents_hex;
 use crate::entry::check_path;
 use crate::error::{Error, Result};
-use crate::label::Label;
 use crate::manifest::ParentRef;
 use crate::record;
 
@@ -173,19 +172,16 @@ impl Lineage {
 
 impl Line {
     fn check(&self) -> Result<()> {
-        let digest = |text: &str| from_hex_exact::<32>(text).is_some();
         let layers = &self.layers;
-        if !digest(&self.repository) || layers.is_empty() || layers.len() > MAX_LAYERS {
+        let repository = from_hex_exact::<32>(&self.repository);
+        if repository.is_none() || layers.is_empty() || layers.len() > MAX_LAYERS {
             return Err(Error::damaged(format!(
                 "has a line for {:?} of {} layers",
                 self.repository,
                 layers.len()
             )));
         }
-        match layers
-            .iter()
-            .find(|layer| Label::parse(&layer.label).is_none() || !digest(&layer.manifest_digest))
-        {
+        match layers.iter().find(|layer| !layer.can_be()) {
             None => Ok(()),
             Some(layer) => Err(Error::damaged(format!(
                 "lists layer {:?}, which cannot be",

@@ -98,6 +98,25 @@ pub struct ParentRef {
     pub manifest_digest: String,
 }
 
+impl ParentRef {
+    /// Whether a layer can have this name: its label is one, and its digest a digest.
+    pub(crate) fn can_be(&self) -> bool {
+        let digest = from_hex_exact::<32>(&self.manifest_digest);
+        Label::parse(&self.label).is_some() && digest.is_some()
+    }
+
+    /// All of them can be.
+    pub(crate) fn check(layers: &[Self]) -> Result<()> {
+        match layers.iter().find(|layer| !layer.can_be()) {
+            None => Ok(()),
+            Some(layer) => Err(Error::damaged(format!(
+                "layer {:?} with digest {:?} cannot be",
+                layer.label, layer.manifest_digest
+            ))),
+        }
+    }
+}
+
 /// What must be equal for two backups to be of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -9,9 +9,7 @@ use jiff::Timestamp;
 use pgstrata_pgdata::lsn::Lsn;
 use serde::{Deserialize, Serialize};
 
-use crate::bytes::from_hex_exact;
-use crate::error::{Error, Result};
-use crate::label::Label;
+use crate::error::Result;
 use crate::manifest::ParentRef;
 use crate::record;
 
@@ -65,7 +63,7 @@ pub fn encode(record: &RemovalRecord) -> Vec<u8> {
 /// When it is damaged or of another version.
 pub fn decode(bytes: &[u8]) -> Result<RemovalRecord> {
     record::decode_checked(ANNOUNCED, bytes, |found: &RemovalRecord| {
-        check(&found.layers)
+        ParentRef::check(&found.layers)
     })
 }
 
@@ -80,20 +78,9 @@ pub fn encode_verdict(record: &VerdictRecord) -> Vec<u8> {
 /// # Errors
 /// When it is damaged or of another version.
 pub fn decode_verdict(bytes: &[u8]) -> Result<VerdictRecord> {
-    record::decode_checked(VERDICT, bytes, |found: &VerdictRecord| check(&found.layers))
-}
-
-fn check(layers: &[ParentRef]) -> Result<()> {
-    for layer in layers {
-        let digest = from_hex_exact::<32>(&layer.manifest_digest);
-        if Label::parse(&layer.label).is_none() || digest.is_none() {
-            return Err(Error::damaged(format!(
-                "layer {:?} with digest {:?} cannot be",
-                layer.label, layer.manifest_digest
-            )));
-        }
-    }
-    Ok(())
+    record::decode_checked(VERDICT, bytes, |found: &VerdictRecord| {
+        ParentRef::check(&found.layers)
+    })
 }
 
 #[cfg(test)]

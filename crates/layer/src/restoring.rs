@@ -7,9 +7,7 @@ use jiff::Timestamp;
 use pgstrata_pgdata::lsn::Lsn;
 use serde::{Deserialize, Serialize};
 
-use crate::bytes::from_hex_exact;
 use crate::error::{Error, Result};
-use crate::label::Label;
 use crate::manifest::ParentRef;
 use crate::record;
 
@@ -52,16 +50,7 @@ pub fn decode(bytes: &[u8]) -> Result<RestoreRecord> {
         if found.layers.is_empty() || found.timeline == 0 {
             return Err(Error::damaged("no layer, or timeline 0"));
         }
-        for layer in &found.layers {
-            let digest = from_hex_exact::<32>(&layer.manifest_digest);
-            if Label::parse(&layer.label).is_none() || digest.is_none() {
-                return Err(Error::damaged(format!(
-                    "layer {:?} with digest {:?} cannot be",
-                    layer.label, layer.manifest_digest
-                )));
-            }
-        }
-        Ok(())
+        ParentRef::check(&found.layers)
     })
 }
 

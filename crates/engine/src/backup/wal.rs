@@ -379,7 +379,10 @@ impl ServerArchive {
             }
             match missing.first() {
                 Some(first) if is_over => {
-                    return Err(never_arrived(first, missing.len(), timeout, &why));
+                    let late = archive::never_arrived(first, missing.len(), timeout);
+                    let what = format!("{late}, and pg_wal has no finished one");
+                    let advice = format!("{why}; or use --wal stream");
+                    return Err(Error::new(Kind::WalMissing, what).hint(advice));
                 }
                 _ if is_over => break,
                 _ => {}
@@ -439,19 +442,6 @@ struct ArchiverState {
     is_broken: bool,
     /// What that tells about WAL that does not come.
     why: String,
-}
-
-fn never_arrived(first: &str, missing: usize, timeout: Duration, why: &str) -> Error {
-    let others = match missing {
-        1 => String::new(),
-        n => format!(" and {} more", n - 1),
-    };
-    let seconds = timeout.as_secs();
-    Error::new(
-        Kind::WalMissing,
-        format!("WAL segment \"{first}\"{others} did not arrive in the archive in {seconds} s, and pg_wal has no finished one"),
-    )
-    .hint(format!("{why}; or use --wal stream"))
 }
 
 /// What the archiver's state tells about WAL that does not come.

@@ -1,4 +1,5 @@
-//! Parameters of a connection string that `tokio-postgres` does not know, taken out of it.
+//! Connection strings as libpq reads them: parameters that `tokio-postgres` does not know are taken out; words are listed,
+//! and written.
 //!
 //! libpq has two notations: `key = 'value'` words, and URLs whose query holds the parameters. What is
 //! not taken stays as it is, so that mistakes in it are still found by whoever reads the rest.
@@ -56,11 +57,34 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+/// The keywords of `conninfo` with their values, in order; `None` when it is no list of `key = value`.
+pub(super) fn words(conninfo: &str) -> Option<Vec<(String, String)>> {
+    let (mut found, mut done) = (Vec::new(), 0);
+    while let Some(word) = next_word(conninfo, done) {
+        if word.key.is_empty() || word.key.contains(char::is_whitespace) {
+            return None;
+        }
+        found.push((word.key.to_owned(), word.value));
+        done = word.place.end;
+    }
+    let rest = conninfo.get(done..)?;
+    rest.trim().is_empty().then_some(found)
+}
+
+/// A connection string of these keywords and values.
+pub(super) fn written<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let quote = |value: &str| value.replace('\\', "\\\\").replace('\'', "\\'");
+    words
+        .map(|(name, value)| format!("{name}='{}'", quote(value)))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
 fn take_of_words(conninfo: &str, names: &[&str]) -> (String, BTreeMap<String, String>) {
     let mut taken = BTreeMap::new();
     let mut kept = String::new();
     let mut done = 0;
-    while let Some(word) = next_word(conninfo, done) {
+    while let Some(word) = next_word(conninfo, done).filter(|word| !word.is_cut) {
         if names.contains(&word.key) {
             kept.push_str(conninfo.get(done..word.place.start).unwrap_or_default());
             taken.insert(word.key.to_owned(), word.value);
@@ -78,6 +102,8 @@ struct Word<'a> {
     value: String,
     /// From the key's first byte to behind the value.
     place: Range<usize>,
+    /// It ends with a backslash, which libpq passes over.
+    is_cut: bool,
 }
 
 /// The next `key = value`; `None` where there is none, or none that is written as it should be.
@@ -93,9 +119,13 @@ fn next_word(conninfo: &str, from: usize) -> Option<Word<'_>> {
     let mut read = String::new();
     let mut length = value.len();
     let mut is_closed = !is_quoted;
+    let mut is_cut = false;
     while let Some((at, character)) = characters.next() {
         match character {
-            '\\' => read.push(characters.next()?.1),
+            '\\' => match characters.next() {
+                Some((_, escaped)) => read.push(escaped),
+                None => is_cut = true,
+            },
             '\'' if is_quoted => {
                 (length, is_closed) = (at + 1, true);
                 break;
@@ -111,6 +141,7 @@ fn next_word(conninfo: &str, from: usize) -> Option<Word<'_>> {
         key: key.trim_end(),
         value: read,
         place: start..begins + length,
+        is_cut,
     })
 }
 
@@ -125,6 +156,29 @@ mod tests {
 
     fn pair(key: &str, value: &str) -> (String, String) {
         (key.to_owned(), value.to_owned())
+    }
+
+    #[test]
+    fn a_conninfo_is_read_as_libpq_reads_it() {
+        let text = "user=replicator password = 'it\\'s \\\\ here' host=/run/x\\ y  port=5433 sslcompression=0 gssencmode=prefer";
+        let found = words(text).unwrap();
+        let value = |name: &str| found.iter().find(|(key, _)| key == name).unwrap().1.clone();
+        assert_eq!(value("user"), "replicator");
+        assert_eq!(value("password"), "it's \\ here");
+        assert_eq!(value("host"), "/run/x y");
+        assert_eq!(value("gssencmode"), "prefer");
+        assert_eq!(words(" "), Some(Vec::new()));
+        let cut = words("host=a port=1\\").unwrap();
+        assert_eq!(cut, [pair("host", "a"), pair("port", "1")]);
+        for text in ["host", "postgres://host/db", "host='open", "a b=c"] {
+            assert_eq!(words(text), None, "{text}");
+        }
+        let again = written(
+            found
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.as_str())),
+        );
+        assert_eq!(words(&again).unwrap(), found);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use tokio::sync::watch;
 
 use super::conninfo::{ConnectionOptions, describe};
+use super::parameters;
 use super::session::{Session, get, lsn, open, row_of};
 use super::target::TLS_PARAMETERS;
 
@@ -130,7 +131,7 @@ async fn ways_of_the_standby(
             ));
         }
     };
-    let Some(follows) = keywords(&conninfo) else {
+    let Some(follows) = parameters::words(&conninfo) else {
         return refuse(
             "the primary_conninfo of the standby is no list of keywords and values".to_owned(),
         );
@@ -166,74 +167,8 @@ async fn ways_of_the_standby(
             .into_iter()
             .filter_map(|(name, value)| Some((name, value?)));
         ConnectionOptions {
-            conninfo: written(place.iter().copied().chain(who)),
+            conninfo: parameters::written(place.iter().copied().chain(who)),
         }
     };
     Ok(vec![way(as_ourselves), way(as_the_standby)])
-}
-
-/// A connection string of keywords and values, as libpq reads it; `None` when it is none.
-fn keywords(conninfo: &str) -> Option<Vec<(String, String)>> {
-    let mut found = Vec::new();
-    let mut rest = conninfo.trim_start();
-    while !rest.is_empty() {
-        let (name, after) = rest.split_once('=')?;
-        let after = after.trim_start();
-        let quoted = after.strip_prefix('\'');
-        let mut value = String::new();
-        let mut characters = quoted.unwrap_or(after).chars();
-        let mut is_closed = quoted.is_none();
-        while let Some(character) = characters.next() {
-            match character {
-                '\\' => value.extend(characters.next()),
-                '\'' if quoted.is_some() => {
-                    is_closed = true;
-                    break;
-                }
-                space if quoted.is_none() && space.is_whitespace() => break,
-                other => value.push(other),
-            }
-        }
-        let name = name.trim();
-        if !is_closed || name.is_empty() || name.contains(char::is_whitespace) {
-            return None;
-        }
-        found.push((name.to_owned(), value));
-        rest = characters.as_str().trim_start();
-    }
-    Some(found)
-}
-
-fn written<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    let quote = |value: &str| value.replace('\\', "\\\\").replace('\'', "\\'");
-    pairs
-        .map(|(name, value)| format!("{name}='{}'", quote(value)))
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_conninfo_is_read_as_libpq_reads_it() {
-        let text = "user=replicator password = 'it\\'s \\\\ here' host=/run/x\\ y  port=5433 sslcompression=0 gssencmode=prefer";
-        let found = keywords(text).unwrap();
-        let value = |name: &str| found.iter().find(|(key, _)| key == name).unwrap().1.clone();
-        assert_eq!(value("user"), "replicator");
-        assert_eq!(value("password"), "it's \\ here");
-        assert_eq!(value("host"), "/run/x y");
-        assert_eq!(value("gssencmode"), "prefer");
-        assert_eq!(keywords(" "), Some(Vec::new()));
-        for text in ["host", "postgres://host/db", "host='open", "a b=c"] {
-            assert_eq!(keywords(text), None, "{text}");
-        }
-        let again = written(
-            found
-                .iter()
-                .map(|(name, value)| (name.as_str(), value.as_str())),
-        );
-        assert_eq!(keywords(&again).unwrap(), found);
-    }
 }

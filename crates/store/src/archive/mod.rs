@@ -30,6 +30,7 @@ pub use get::{GetOptions, GetOutcome, Source, get};
 pub use notes::Notes;
 pub use push::{PushOptions, PushOutcome, Pushed, push};
 pub use spool::{Ahead, Spool};
+pub use wait::never_arrived;
 
 /// Up to this size a segment is handled in memory whole, in one request; larger ones in pieces.
 const WHOLE_BYTES: u64 = 64 << 20;

@@ -53,7 +53,10 @@ impl Archive {
                 ));
             }
             if started.elapsed() >= timeout {
-                return Err(self.timed_out(*first, missing.len(), timeout));
+                let name = first.file_name(self.segment_size);
+                return Err(never_arrived(&name, missing.len(), timeout).hint(
+                    "look at pg_stat_archiver and the server's log for failures of archive_command",
+                ));
             }
             let left = timeout.saturating_sub(started.elapsed());
             tokio::time::sleep(pause.min(left)).await;
@@ -73,18 +76,18 @@ impl Archive {
         let found = future::try_join_all(lookups).await?;
         Ok(found.iter().take_while(|there| **there).count())
     }
+}
 
-    fn timed_out(&self, first: WalSegment, missing: usize, timeout: Duration) -> Error {
-        let name = first.file_name(self.segment_size);
-        let others = match missing {
-            1 => String::new(),
-            n => format!(" and {} more", n - 1),
-        };
-        let seconds = timeout.as_secs();
-        Error::new(
-            Kind::WalMissing,
-            format!("WAL segment \"{name}\"{others} did not arrive in the archive in {seconds} s"),
-        )
-        .hint("look at pg_stat_archiver and the server's log for failures of archive_command")
-    }
+/// WAL that was waited for in vain: the first of so many segments.
+#[must_use]
+pub fn never_arrived(first: &str, missing: usize, timeout: Duration) -> Error {
+    let others = match missing {
+        1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    let seconds = timeout.as_secs();
+    Error::new(
+        Kind::WalMissing,
+        format!("WAL segment \"{first}\"{others} did not arrive in the archive in {seconds} s"),
+    )
 }

@@ -173,10 +173,12 @@ impl Catalog {
         for _ in 0..LOOKS {
             catalog.losses = loss::find(cluster, &catalog.layers).await?;
             let losses = &catalog.losses;
-            catalog.layers.mark_lost(|layer| {
-                let loss = losses.get(&layer.label);
-                loss.is_some_and(Loss::stops_restores)
-            });
+            if !losses.is_empty() {
+                catalog.layers.mark_lost(|layer| {
+                    let loss = losses.get(&layer.label);
+                    loss.is_some_and(Loss::stops_restores)
+                });
+            }
             if catalog.is_plain() {
                 break;
             }

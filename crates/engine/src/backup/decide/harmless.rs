@@ -158,8 +158,13 @@ fn map_page(path: &Path, block: u32) -> Result<Vec<u8>> {
 /// What may have changed without WAL since `parent`. A control file of the parent that
 /// cannot be read says nothing.
 pub(crate) fn excuses(parent: Option<&Manifest>, now: &ControlFile) -> Excuses {
-    let bytes = parent.and_then(|parent| parent.pg_control_bytes().ok());
-    let then = bytes.and_then(|bytes| ControlFile::parse(&bytes).ok());
+    let then = parent.and_then(control_of);
     let then = then.map(|control| Excuses::of(&control));
     Excuses::of(now).or(then.unwrap_or_default())
+}
+
+/// The control file of a layer, if it can be read.
+pub(crate) fn control_of(layer: &Manifest) -> Option<ControlFile> {
+    let bytes = layer.pg_control_bytes().ok()?;
+    ControlFile::parse(&bytes).ok()
 }

@@ -9,13 +9,13 @@ use std::result::Result as Answer;
 
 use pgstrata_layer::changeset::{ChangedBlocks, Changes};
 use pgstrata_layer::manifest::{ChangeSource, ChangeSourceRecord, Manifest};
-use pgstrata_pgdata::ControlFile;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::audit;
 use super::backup_type::{SourceChoice, Standpoint, digest_source, doubt, full_source, lsn_source};
+use super::harmless::control_of;
 use super::past;
 use super::prepare::Ready;
 use crate::backup::options::ChangeSourceChoice;
@@ -93,8 +93,7 @@ pub(crate) async fn find(
 /// compared by digest, would come without the heap's bit; later changes of the page would then leave the map as it is,
 /// and queries that look at the map alone would see rows that are gone.
 fn lsn_doubt(ready: &Ready, parent: &Manifest) -> Option<String> {
-    let then = parent.pg_control_bytes().ok();
-    let then = then.and_then(|bytes| ControlFile::parse(&bytes).ok());
+    let then = control_of(parent);
     let logged = ready.control.logs_hints() && then.is_some_and(|then| then.logs_hints());
     (!logged).then(|| {
         "pages change under the LSN that they had, because neither data checksums nor wal_log_hints are on".to_owned()
