@@ -22,6 +22,7 @@ use support::{Stage, Store, namespace};
 const ON_A_FULL_DISK: &str = r#"
 repository=$1 size=$2 small=$3 program=$4; shift 4
 user=$(stat -c %u "$repository") group=$(stat -c %g "$repository")
+mount --make-rprivate / 2>/dev/null || trap 'umount "$small"' EXIT
 mount -t tmpfs -o "size=$size,uid=$user,gid=$group,mode=700" tmpfs "$small"
 cp -a "$repository/." "$small"
 head -c "$size" /dev/zero >"$small/.full" 2>/dev/null || true

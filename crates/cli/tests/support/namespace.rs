@@ -88,8 +88,8 @@ fn by() -> By {
     })
 }
 
-/// Runs `script` of sh(1) as root with mounts of its own, so that nothing of what it mounts outlives it. Its further
-/// words are `$1`, `$2`, and so on.
+/// Runs `script` of sh(1) as root with mounts of its own. Its further words are `$1`, `$2`, and so on. Nothing of what it
+/// mounts outlives it, where "/" is a mount; after chroot the script unmounts it.
 ///
 /// As for [`apart`]; in a user namespace, whoever runs this is root.
 pub fn with_own_mounts(script: &str, words: &[&str]) -> Command {
@@ -98,10 +98,11 @@ pub fn with_own_mounts(script: &str, words: &[&str]) -> Command {
         By::Root | By::UserNamespace => Command::new("unshare"),
     };
     match by() {
-        By::Sudo => command.args(["-n", "-E", "unshare", "--mount"]),
-        By::Root => command.arg("--mount"),
-        By::UserNamespace => command.args(["--user", "--map-root-user", "--mount"]),
+        By::Sudo => command.args(["-n", "-E", "unshare"]),
+        By::Root => &mut command,
+        By::UserNamespace => command.args(["--user", "--map-root-user"]),
     };
+    command.args(["--mount", "--propagation", "unchanged"]);
     command.args(["sh", "-euc", script, "sh"]).args(words);
     command
 }
