@@ -403,6 +403,119 @@ fn a_restored_server_compares_first() {
     }
 }
 
+/// What `info` says of the layer of that label.
+fn beside(stage: &Stage, label: &str) -> Value {
+    let info = stage.json(&["info", label]);
+    info["layers"][0]["beside"].clone()
+}
+
+fn require_beside(stage: &Stage, label: &str, of: &str, why: &str) {
+    let beside = beside(stage, label);
+    assert_eq!(text(&beside, "/label"), of);
+    let reason = text(&beside, "/reason");
+    assert!(reason.contains(why), "{reason}");
+    assert!(
+        stage
+            .ok(&["info", label])
+            .contains("not known to come after")
+    );
+}
+
+/// What a restore would say of `layer` and the one beside it.
+fn notes_of(stage: &Stage, arguments: &[&str]) -> Vec<String> {
+    let target = stage.target("planned").display().to_string();
+    let plan = ["restore", "--target-dir", &target, "--dry-run"];
+    let plan = stage.json(&[&plan[..], arguments].concat());
+    let notes = plan["notes"].as_array().unwrap().iter();
+    let notes = notes.map(|note| note.as_str().unwrap().to_owned());
+    notes
+        .filter(|note| note.contains("may be of another server"))
+        .collect()
+}
+
+/// A copy goes on with the timeline of its source, and backs itself up to the same repository.
+#[test]
+fn layers_of_a_server_and_of_its_copy_are_told_apart() {
+    let stage = stage(Cluster::builder(Major::V15));
+    let first = label(&stage.backup(&["--type", "full"]));
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let data = stage.target("copy");
+    copy_all(stage.cluster.pgdata(), &data);
+    let copy = stage.start_restored(&data);
+    let work = "UPDATE old SET state = 5 WHERE id % 2 = 0; SELECT pg_switch_wal()";
+    copy.sql("postgres", work).unwrap();
+    let (pgdata, conninfo) = (data.display().to_string(), copy.conninfo("postgres"));
+    let of_copy = ["backup", "-D", &pgdata, "-d", &conninfo, "--type", "full"];
+    let output = stage.run(&[&["--output", "json"], &of_copy[..]].concat());
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{log}");
+    let said = log
+        .lines()
+        .find(|line| line.contains("may be another one than"));
+    assert!(
+        said.is_some_and(|line| line.contains("WARN") && line.contains(&first)),
+        "{log}"
+    );
+    let second = label(&serde_json::from_slice(&output.stdout).unwrap());
+    require_beside(&stage, &second, &first, "is a copy");
+    let notes = notes_of(&stage, &[]);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains(&first) && notes[0].contains(&second),
+        "{notes:?}"
+    );
+    // Who names a layer means the server of that one.
+    let alone = ["--target-type", "immediate"];
+    for named in [&first, &second] {
+        let notes = notes_of(&stage, &[&[named.as_str()], &alone[..]].concat());
+        assert_eq!(notes, Vec::<String>::new(), "{named}");
+    }
+    // The server itself does not come after its copy's layer; the layer after that comes after its own.
+    copy.stop(StopMode::Fast).unwrap();
+    stage.cluster.start().unwrap();
+    branch(&stage);
+    branch(&stage);
+    let third = label(&stage.backup(&["--type", "full"]));
+    require_beside(&stage, &third, &second, "does not list it");
+    branch(&stage);
+    let fourth = label(&stage.backup(&["--type", "incr"]));
+    assert_eq!(beside(&stage, &fourth), Value::Null);
+    assert_eq!(notes_of(&stage, &[]).len(), 2);
+}
+
+/// The layer was made after the snapshot to which the storage was set back, and the first one after it went elsewhere.
+#[test]
+fn a_layer_after_storage_was_set_back_does_not_come_after_the_one_before() {
+    let stage = stage(Cluster::builder(Major::V18));
+    let pgdata = stage.pgdata();
+    let other = stage.cluster.create_dir("other").unwrap();
+    let other = format!("file://{}", other.display());
+    stage.ok(&["--repo", &other, "init", "-D", &pgdata]);
+    let older = label(&stage.backup(&["--type", "full"]));
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let snapshot = Snapshot::take(stage.cluster.pgdata());
+    stage.cluster.start().unwrap();
+    let first = label(&stage.backup(&["--type", "full"]));
+    assert_eq!(
+        beside(&stage, &first),
+        Value::Null,
+        "a restart is no reason"
+    );
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    snapshot.put_back();
+    stage.cluster.start().unwrap();
+    stage.ok(&["--repo", &other, "backup", "-D", &pgdata]);
+    go_past(&stage);
+    let second = label(&stage.backup(&["--type", "full"]));
+    require_beside(&stage, &second, &first, "does not list it");
+    let notes = notes_of(&stage, &[]);
+    assert!(notes.len() == 1 && !notes[0].contains(&older), "{notes:?}");
+    // Merged or not: the state is the same.
+    branch(&stage);
+    let third = label(&stage.backup(&["--type", "incr"]));
+    assert_eq!(beside(&stage, &third), Value::Null);
+}
+
 /// What a backup of another server would do.
 fn plan_of(stage: &Stage, server: &Cluster, kind: &str) -> Value {
     let (pgdata, conninfo) = (

@@ -19,6 +19,7 @@ fn main() -> Result<()> {
         store(&folder, support::sample::repository(codec))?;
     }
     store(&root.join("merged"), support::sample::merged_repository())?;
+    store(&root.join("beside"), support::sample::beside_repository())?;
     store(&root.join("work"), support::sample::work())?;
     store(&root.join("data"), support::sample::data_directory())
 }

@@ -22,6 +22,9 @@ const KIND: &str = "manifest";
 /// Of the manifests of merged layers: they name what they replace.
 const MERGED_VERSION: u32 = 2;
 
+/// Of the manifests that name a layer beside theirs, merged or not.
+const BESIDE_VERSION: u32 = 3;
+
 /// Size of `pg_control` on every supported version.
 const MAX_CONTROL_BYTES: u32 = 8192;
 
@@ -44,6 +47,9 @@ pub struct Manifest {
     /// there. Whatever became of the merge, it is known by this that nobody asked to keep them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inputs: Vec<ParentRef>,
+    /// What of the same timeline may lie beside this layer rather than before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Beside>,
     /// Which cluster was backed up.
     pub cluster: ClusterIdentity,
     /// Program and version that wrote the layer.
@@ -106,8 +112,8 @@ impl ParentRef {
     }
 
     /// All of them can be.
-    pub(crate) fn check(layers: &[Self]) -> Result<()> {
-        match layers.iter().find(|layer| !layer.can_be()) {
+    pub(crate) fn check<'a>(layers: impl IntoIterator<Item = &'a Self>) -> Result<()> {
+        match layers.into_iter().find(|layer| !layer.can_be()) {
             None => Ok(()),
             Some(layer) => Err(Error::damaged(format!(
                 "layer {:?} with digest {:?} cannot be",
@@ -115,6 +121,18 @@ impl ParentRef {
             ))),
         }
     }
+}
+
+/// The newest layer of the same timeline when the backup started, and why the data directory does not seem to come
+/// after it: as when it is a copy, or its storage was set back. The WAL of both has the same names, so an archive
+/// cannot hold both.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beside {
+    /// That layer.
+    pub layer: ParentRef,
+    /// One line, for people.
+    pub reason: String,
 }
 
 /// What must be equal for two backups to be of one cluster.
@@ -244,9 +262,10 @@ pub struct Encryption {
 /// The object's bytes.
 #[must_use]
 pub fn encode(manifest: &Manifest) -> Vec<u8> {
-    let version = match manifest.replaces.is_empty() {
-        true => record::VERSION,
-        false => MERGED_VERSION,
+    let version = match (&manifest.beside, manifest.replaces.is_empty()) {
+        (Some(_), _) => BESIDE_VERSION,
+        (None, true) => record::VERSION,
+        (None, false) => MERGED_VERSION,
     };
     record::encode_version(KIND, version, manifest)
 }
@@ -263,13 +282,23 @@ pub fn digest(object: &[u8]) -> String {
 /// When it is damaged, of another version, or contradicts itself.
 pub fn decode(object: &[u8]) -> Result<Manifest> {
     let (version, manifest): (u32, Manifest) =
-        record::decode_versions(KIND, MERGED_VERSION, object)?;
-    let merged = version == MERGED_VERSION;
+        record::decode_versions(KIND, BESIDE_VERSION, object)?;
+    let beside = version == BESIDE_VERSION;
+    let merged = match beside {
+        true => !manifest.replaces.is_empty(),
+        false => version == MERGED_VERSION,
+    };
     if merged == manifest.replaces.is_empty() || merged == manifest.inputs.is_empty() {
         return Err(Error::damaged(format!(
             "manifest of version {version} names {} layers that it replaces and {} inputs",
             manifest.replaces.len(),
             manifest.inputs.len()
+        )));
+    }
+    if beside != manifest.beside.is_some() {
+        return Err(Error::damaged(format!(
+            "manifest of version {version} names {} layer beside its own",
+            if beside { "no" } else { "a" }
         )));
     }
     manifest.check().map_err(|e| e.within("manifest"))?;
@@ -350,7 +379,8 @@ impl Manifest {
         for page in &self.corrupt_pages {
             check_path(&page.path).map_err(Error::into_damage)?;
         }
-        Ok(())
+        let beside = self.beside.iter().map(|beside| &beside.layer);
+        ParentRef::check(beside)
     }
 
     fn check_parent(&self) -> Result<()> {

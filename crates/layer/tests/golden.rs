@@ -125,6 +125,34 @@ fn a_merged_layer_stands_for_what_it_replaces() {
 }
 
 #[test]
+fn a_layer_names_what_may_lie_beside_it() {
+    let objects = golden("beside");
+    assert_eq!(objects, sample::beside_repository());
+    let (found, layer) = layer_of(&objects, sample::BESIDE);
+    assert_eq!(found, sample::beside_manifest(&layer));
+    assert_restores(&restore(&[&layer]).unwrap(), &sample::files_of_full());
+    let key = cluster_name().manifest_key(&Label::parse(sample::BESIDE).unwrap());
+    assert!(objects[&key].starts_with(b"pgstrata manifest 3 "));
+    // Nor does its version fit one without, or that of one without fit it.
+    let text = String::from_utf8(objects[&key].clone()).unwrap();
+    let older = text.replacen("manifest 3 ", "manifest 1 ", 1);
+    let error = manifest::decode(older.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("a layer beside its own"), "{error}");
+    let mut nameless = sample::beside_manifest(&layer);
+    nameless
+        .beside
+        .as_mut()
+        .unwrap()
+        .layer
+        .manifest_digest
+        .pop();
+    let error = manifest::decode(&manifest::encode(&nameless))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("cannot be"), "{error}");
+}
+
+#[test]
 fn a_lineage_file_is_read_and_written_again_to_the_byte() {
     let files = golden("data");
     assert_eq!(files, sample::data_directory());
@@ -169,11 +197,16 @@ fn the_version_of_a_manifest_says_whether_it_replaces() {
         assert_ne!(text, other);
         let error = manifest::decode(other.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("layers that it replaces"), "{error}");
-        let newer = other.replacen("manifest 1 ", "manifest 3 ", 1).replacen(
-            "manifest 2 ",
-            "manifest 3 ",
-            1,
-        );
+        let later = |version: u32| {
+            let newer = format!("manifest {version} ");
+            let text = other.replacen("manifest 1 ", &newer, 1);
+            text.replacen("manifest 2 ", &newer, 1)
+        };
+        let error = manifest::decode(later(3).as_bytes())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("names no layer beside its own"), "{error}");
+        let newer = later(4);
         let error = manifest::decode(newer.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("does not know"), "{error}");
     }

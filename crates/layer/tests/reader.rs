@@ -93,6 +93,23 @@ fn the_second_reader_stands_children_on_merged_layers() {
     }
 }
 
+#[test]
+fn the_second_reader_reads_a_layer_that_names_one_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("restored");
+    let output = run_reader(
+        &tests_folder().join("golden/beside"),
+        sample::BESIDE,
+        &target,
+    );
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_restored(&target, &sample::files_of_full());
+}
+
 /// In the place of its manifest, a layer that was merged and removed may have left a record that it is gone.
 #[test]
 fn the_second_reader_takes_an_abandonment_record_for_no_layer() {

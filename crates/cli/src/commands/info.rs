@@ -206,6 +206,13 @@ fn layer_details(layer: &LayerInfo) -> String {
     if let Some(token) = &layer.tracker_token {
         lines.push(("tracker token", token.clone()));
     }
+    if let Some(beside) = &layer.beside {
+        let value = format!(
+            "not known to come after {}: {}",
+            beside.label, beside.reason
+        );
+        lines.push(("history", value));
+    }
     let lines = lines.iter();
     let lines: String = lines
         .map(|(name, value)| format!("  {name:<14} {value}\n"))

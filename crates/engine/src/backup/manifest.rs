@@ -64,6 +64,7 @@ impl Backup<'_> {
             }),
             replaces: Vec::new(),
             inputs: Vec::new(),
+            beside: copied.beside.clone(),
             cluster: ready.identity.clone(),
             written_by: WRITTEN_BY.to_owned(),
             started_at: self.started_at,

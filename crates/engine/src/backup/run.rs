@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::Changes;
-use pgstrata_layer::manifest::{self, Manifest, ParentRef, Tablespace};
+use pgstrata_layer::manifest::{self, Beside, Manifest, ParentRef, Tablespace};
 use pgstrata_pgdata::{ControlFile, Lsn, TimelineId};
 use pgstrata_store::catalog::{self, Catalog, Layer, LayerPlan, NewLayer, hex};
 use pgstrata_store::cluster::ClusterRepository;
@@ -104,6 +104,7 @@ pub async fn run(
     let type_reason = choice.reason.clone();
     let backup = Backup {
         options,
+        catalog: &catalog,
         layer: &layer,
         progress,
         chain: Chain::new(cluster, chain),
@@ -141,6 +142,8 @@ async fn choose_wal(
 /// One backup under way.
 pub(super) struct Backup<'a> {
     pub(super) options: &'a BackupOptions,
+    /// As it was before the start.
+    catalog: &'a Catalog,
     pub(super) layer: &'a NewLayer,
     pub(super) progress: Progress,
     /// The parent's; empty for a full backup.
@@ -179,6 +182,8 @@ pub(super) struct Copied {
     /// From before the start, for the children.
     pub(super) token: Option<String>,
     pub(super) audit: Option<AuditReport>,
+    /// A layer that may lie beside this one.
+    pub(super) beside: Option<Beside>,
 }
 
 /// The WAL from start to stop, and where it goes.
@@ -345,6 +350,15 @@ impl Backup<'_> {
         }
         let parent = self.chain.layers.first().map(|parent| &parent.manifest);
         let token = source::token_or_say(token, &source, parent);
+        let beside = past::beside(ready, self.catalog, now.timeline).await;
+        if let Some(Beside { layer, reason }) = &beside {
+            tracing::warn!(
+                "this server may be another one than that of layer {}, which is of the same timeline {}: {reason}; a \
+                 repository can hold the WAL of one of them",
+                layer.label,
+                now.timeline
+            );
+        }
         self.stopwatch.end("changes");
         let found = ready.scan().await?;
         self.stopwatch.end("list");
@@ -389,6 +403,7 @@ impl Backup<'_> {
             control,
             token,
             audit,
+            beside,
         })
     }
 

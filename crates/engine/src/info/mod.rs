@@ -160,6 +160,8 @@ pub struct LayerInfo {
     pub wal: SegmentRange,
     /// Whether it was taken from a standby.
     pub from_standby: bool,
+    /// The layer of the same timeline that may lie beside this one, and why.
+    pub beside: Option<BesideInfo>,
     /// How changed pages were found, and why so.
     pub change_source: ChangeSourceRecord,
     /// State of the server's page tracker, as the next backup needs it.
@@ -178,6 +180,15 @@ pub struct LayerInfo {
     pub corrupt_pages: Vec<CorruptPage>,
     /// Program that made it.
     pub written_by: String,
+}
+
+/// A layer that another one does not seem to come after.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BesideInfo {
+    /// Its label.
+    pub label: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// A layer whose manifest cannot be used.
@@ -414,6 +425,10 @@ fn layer_info(
             size,
         ),
         from_standby: manifest.from_standby,
+        beside: manifest.beside.as_ref().map(|beside| BesideInfo {
+            label: beside.layer.label.clone(),
+            reason: beside.reason.clone(),
+        }),
         change_source: manifest.change_source.clone(),
         tracker_token: manifest.tracker_token.clone(),
         totals: manifest.totals,

@@ -75,7 +75,19 @@ impl Circumstances {
 /// Why `lineage`, found in a directory that is `place` now, says nothing of it.
 #[must_use]
 pub fn doubt(lineage: &Lineage, place: &Place, now: &Circumstances) -> Option<String> {
-    if lineage.system_identifier != now.system_identifier {
+    if let Some(why) = of_another(lineage, place, now.system_identifier) {
+        return Some(why);
+    }
+    // What the server wrote without fsync, and the WAL of it, may be gone with the operating system's memory.
+    let same_boot = lineage.boot_id.is_some() && lineage.boot_id == now.boot_id;
+    let outlives = (lineage.fsync && now.fsync) || same_boot;
+    (!outlives).then(|| "the operating system was started anew while fsync was off".to_owned())
+}
+
+/// Why `lineage` was not written in the directory that is `place` now; `None` when it was.
+#[must_use]
+pub fn of_another(lineage: &Lineage, place: &Place, system_identifier: u64) -> Option<String> {
+    if lineage.system_identifier != system_identifier {
         return Some("its lineage file is that of another cluster".to_owned());
     }
     let was = &lineage.place;
@@ -85,15 +97,8 @@ pub fn doubt(lineage: &Lineage, place: &Place, now: &Circumstances) -> Option<St
             "the data directory is a copy: its lineage file is that of \"{of}\""
         ));
     }
-    if was.control != place.control {
-        return Some(
-            "global/pg_control was replaced since the lineage file was written".to_owned(),
-        );
-    }
-    // What the server wrote without fsync, and the WAL of it, may be gone with the operating system's memory.
-    let same_boot = lineage.boot_id.is_some() && lineage.boot_id == now.boot_id;
-    let outlives = (lineage.fsync && now.fsync) || same_boot;
-    (!outlives).then(|| "the operating system was started anew while fsync was off".to_owned())
+    (was.control != place.control)
+        .then(|| "global/pg_control was replaced since the lineage file was written".to_owned())
 }
 
 /// Which directory `data` is, and where its links lead.

@@ -592,6 +592,7 @@ fn manifest_of(
         parent: None,
         replaces: Vec::new(),
         inputs: Vec::new(),
+        beside: None,
         cluster: ClusterIdentity {
             system_identifier: control.system_identifier,
             major: 15,

@@ -250,11 +250,15 @@ class Layer:
         self.folder = folder / label
         self.object = (self.folder / "manifest").read_bytes()
         require(not is_abandoned(self.object), f"{label}: no layer, it was abandoned or removed")
-        version = 2 if self.object.startswith(b"pgstrata manifest 2 ") else 1
+        versions = [version for version in (1, 2, 3) if self.object.startswith(b"pgstrata manifest %d " % version)]
+        require(versions, f"{label}: version of the manifest")
+        (version,) = versions
         self.manifest = read_record(self.object, "manifest", version)
-        fields = MANIFEST_FIELDS if version == 1 else MANIFEST_FIELDS | {"replaces", "inputs"}
+        merged = version == 2 or version == 3 and "replaces" in self.manifest
+        fields = MANIFEST_FIELDS | ({"replaces", "inputs"} if merged else set()) | ({"beside"} if version == 3 else set())
         require(set(self.manifest) == fields, f"{label}: fields of the manifest")
-        require(version == 1 or self.manifest["replaces"] and self.manifest["inputs"], f"{label}: merged out of nothing")
+        require(not merged or self.manifest["replaces"] and self.manifest["inputs"], f"{label}: merged out of nothing")
+        require(version != 3 or set(self.manifest["beside"]) == {"layer", "reason"}, f"{label}: what lies beside it")
         require(self.manifest["encryption"] is None, f"{label}: encrypted")
         require(self.manifest["label"] == label, f"{label}: is {self.manifest['label']}")
         require(self.manifest["cluster"]["block_size"] == BLOCK, f"{label}: block size")

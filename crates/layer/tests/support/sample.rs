@@ -15,8 +15,8 @@ use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::lineage::{self, Identity, Line, Lineage, Link, Located, Place};
 use pgstrata_layer::manifest::{
-    self, ChangeSource, ChangeSourceRecord, ClusterIdentity, CorruptPage, Manifest, ParentRef,
-    Tablespace, Totals,
+    self, Beside, ChangeSource, ChangeSourceRecord, ClusterIdentity, CorruptPage, Manifest,
+    ParentRef, Tablespace, Totals,
 };
 use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord};
 use pgstrata_layer::restoring::{self, RestoreRecord};
@@ -143,7 +143,11 @@ fn selections_of_incremental(files: &Files) -> BTreeMap<String, Selection> {
 }
 
 pub fn full_layer(codec: Codec) -> StoredLayer {
-    let mut maker = LayerMaker::new(FULL_ID, codec, 2);
+    full_layer_of(FULL_ID, codec)
+}
+
+fn full_layer_of(id: [u8; 16], codec: Codec) -> StoredLayer {
+    let mut maker = LayerMaker::new(id, codec, 2);
     for (path, file) in &files_of_full() {
         maker.store(path, file, &Selection::whole(file));
     }
@@ -323,6 +327,7 @@ pub fn full_manifest(layer: &StoredLayer) -> Manifest {
         parent: None,
         replaces: Vec::new(),
         inputs: Vec::new(),
+        beside: None,
         cluster: ClusterIdentity {
             system_identifier: SYSTEM_IDENTIFIER,
             major: 15,
@@ -469,6 +474,38 @@ pub fn child_manifest(layer: &StoredLayer) -> Manifest {
         parent: Some(replaced()),
         ..incremental_manifest(layer, b"")
     }
+}
+
+/// A full layer of a copy of the server that went on by itself.
+pub const BESIDE: &str = "20261122-070000F";
+const BESIDE_ID: [u8; 16] = [0x79; 16];
+
+pub fn beside_layer() -> StoredLayer {
+    full_layer_of(BESIDE_ID, Codec::Lz4)
+}
+
+pub fn beside_manifest(layer: &StoredLayer) -> Manifest {
+    Manifest {
+        label: BESIDE.to_owned(),
+        layer_id: hex(BESIDE_ID),
+        beside: Some(Beside {
+            layer: replaced(),
+            reason: "the data directory is a copy: its lineage file is that of \"/srv/15/main\""
+                .to_owned(),
+        }),
+        ..full_manifest(layer)
+    }
+}
+
+/// A repository with that layer.
+pub fn beside_repository() -> Objects {
+    let name = ClusterName::parse("main").unwrap();
+    let layer = beside_layer();
+    let manifest = manifest::encode(&beside_manifest(&layer));
+    let mut objects = Objects::new();
+    objects.insert(name.cluster_key(), cluster::encode(&cluster_record()));
+    insert_layer(&mut objects, layer, BESIDE, manifest);
+    objects
 }
 
 /// A repository in which the layer that the child names has been merged and removed.

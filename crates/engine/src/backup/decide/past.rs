@@ -11,9 +11,10 @@
 //! in it: the tracker's map is bound to the control file.
 
 use pgstrata_layer::lineage::{Lineage, line_name, with_layer};
-use pgstrata_layer::manifest::ParentRef;
+use pgstrata_layer::manifest::{Beside, ParentRef};
+use pgstrata_pgdata::TimelineId;
 use pgstrata_store::blocking::blocking;
-use pgstrata_store::catalog::Layer;
+use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::Result;
 
 use super::prepare::Ready;
@@ -39,6 +40,40 @@ pub(crate) async fn doubt(ready: &Ready, parent: &Layer) -> Option<String> {
         "the parent {} is not proved to lie in the past of the data directory: {why}",
         parent.label
     ))
+}
+
+/// The newest layer of `timeline` that was made from a primary, when the data directory does not seem to come after it.
+/// Its own WAL then has the names of this server's. Only what the lineage file says counts here: where there is none, as
+/// when it cannot be written, nothing is known.
+pub(crate) async fn beside(
+    ready: &Ready,
+    catalog: &Catalog,
+    timeline: TimelineId,
+) -> Option<Beside> {
+    if ready.session.facts().in_recovery {
+        return None;
+    }
+    let of_primary =
+        |layer: &&Layer| layer.manifest.timeline == timeline && !layer.manifest.from_standby;
+    let newest = catalog.layers.iter().rfind(of_primary)?;
+    let data = ready.data_directory.clone();
+    let read = blocking(move || Ok((lineage::read(&data)?, lineage::place(&data)?)));
+    let (Some(found), place) = read.await.ok()? else {
+        return None;
+    };
+    let listed = |layer| newest.manifest.stands_for(&newest.manifest_digest, layer);
+    let reason = match lineage::of_another(&found, &place, ready.control.system_identifier) {
+        Some(why) => why,
+        None if found.layers(&line_name(&ready.record)).iter().any(listed) => return None,
+        None => {
+            "its lineage file does not list it, as after a restore or when storage was set back"
+                .to_owned()
+        }
+    };
+    Some(Beside {
+        layer: newest.reference(),
+        reason,
+    })
 }
 
 /// Adds a layer to those that lie in the past of the data directory: when its backup has stopped, and before it exists.

@@ -427,6 +427,12 @@ fn candidates(
         from_standby: layer.manifest.from_standby,
         finished_at: layer.manifest.finished_at,
         stamp: layer.manifest.state_stamp(),
+        // Where that layer is gone, there is nothing to choose.
+        beside: layer
+            .manifest
+            .beside
+            .clone()
+            .filter(|beside| catalog.layers.standing_for(&beside.layer).is_some()),
     };
     let (mut candidates, mut lost) = (Vec::new(), Vec::new());
     for layer in &catalog.layers {
