@@ -6,6 +6,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,53 @@ fn an_idle_primary_is_asked_and_a_parent_from_after_the_restartpoint_is_compared
 #[test]
 fn an_idle_primary_is_asked_and_a_parent_from_after_the_restartpoint_is_compared_on_18() {
     rule_4_11_a_parent_from_after_the_restartpoint_is_compared(Major::V18);
+}
+
+/// A standby of a standby that is promoted while the other one is backed up: its layer would have two timelines.
+#[test]
+fn a_standby_that_followed_to_another_timeline_is_told_at_once_and_backed_up_again() {
+    let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    let first = standby_of(&stage, &stage.cluster.conninfo("postgres"));
+    let directory = stage.restore("second", &["--target-type", "standby"]);
+    let second = Cluster::adopt(Major::V15, &directory)
+        .conf("primary_conninfo", &first.conninfo("postgres"))
+        .start()
+        .unwrap();
+    catch_up(&stage, &second);
+    let before = stage.layer_counts();
+    let slow = ["--type", "full", "--wal", "stream", "--max-rate", "16M"];
+    let all = backup_of(&second, &slow);
+    let mut command = stage.command(&words(&all));
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let started = "SELECT count(*) = 1 FROM pg_stat_activity
+        WHERE application_name = 'pgstrata backup' AND state = 'idle' AND query LIKE '%wal_replay_lsn%'";
+    second.wait_for("postgres", started, PATIENCE).unwrap();
+    first.sql("postgres", "SELECT pg_promote()").unwrap();
+    let work = "CREATE TABLE later AS SELECT g FROM generate_series(1, 1000) g; CHECKPOINT";
+    first.sql("postgres", work).unwrap();
+    let followed = "SELECT count(*) = 1 FROM pg_class WHERE relname = 'later'";
+    second.wait_for("postgres", followed, PATIENCE).unwrap();
+    second.sql("postgres", "CHECKPOINT").unwrap();
+    let begun = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(13), "{log}");
+    assert!(
+        log.contains("from timeline 1, on which the backup started, to timeline 2"),
+        "{log}"
+    );
+    assert!(
+        begun.elapsed() < PATIENCE,
+        "it waited for WAL that nobody writes"
+    );
+    assert_eq!(stage.layer_counts(), before);
+
+    // By now its last restartpoint is on the new one.
+    let follows = first.conninfo("postgres");
+    let again = ["--type", "full", "--wal", "stream", "--primary", &follows];
+    let layer = json(&stage, &second, &again);
+    assert_eq!(layer["timeline"], 2);
 }
 
 /// The role that backs up may not see where the primary is.

@@ -25,7 +25,7 @@ use super::manifest::check_label;
 use super::options::{BackupOptions, CorruptPagePolicy};
 use super::phases::Stopwatch;
 use super::report::{BackupPlan, BackupReport};
-use super::standby::{Finisher, SegmentEnd};
+use super::standby::{Finisher, SegmentEnd, check_one_timeline};
 use super::wal::{self, Following, ServerArchive, Stream, WalChoice};
 use crate::frames::{Chain, LayerWriter};
 use crate::server::Session;
@@ -262,6 +262,8 @@ impl Backup<'_> {
         self.stopwatch.end("stop");
         tracing::info!(stop_lsn = %stopped.lsn, "the backup has stopped");
         check_label(&stopped, &start, ready)?;
+        let control = control_of(&ready.data_directory).await?.control;
+        check_one_timeline(&control, start.timeline())?;
         let corrupt_pages = self.corrupt_pages(&copied, stopped.lsn)?;
         let wal = WalOfBackup {
             archive: &archive,
@@ -302,6 +304,7 @@ impl Backup<'_> {
         // Only now: after a promotion it tells the old timeline until a checkpoint, such as that of the start.
         let control = control_of(&ready.data_directory).await?.control;
         check_start_is_visible(&ready.data_directory, &control, lsn)?;
+        check_one_timeline(&control, control.timeline)?;
         match ready.session.timeline(lsn).await? {
             Some(timeline) if timeline != control.timeline => Err(Error::new(
                 Kind::Refused,

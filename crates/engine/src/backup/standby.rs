@@ -5,12 +5,30 @@
 
 use std::time::Duration;
 
-use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
-use pgstrata_store::error::Result;
+use pgstrata_pgdata::{ControlFile, Lsn, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_store::error::{Error, Kind, Result};
 
 use super::decide::prepare::Ready;
 use super::options::BackupOptions;
 use crate::server::{Primary, Session};
+
+/// A standby follows its primary to another timeline, and knows of no restartpoint there for a while. A backup ends at the
+/// minimum recovery point that `control` has (`do_pg_backup_stop` in PostgreSQL), and a layer has one timeline.
+///
+/// # Errors
+/// When that point is not on `timeline`, where the backup began.
+pub(super) fn check_one_timeline(control: &ControlFile, timeline: TimelineId) -> Result<()> {
+    match control.min_recovery_timeline {
+        Some(other) if other != timeline => Err(Error::new(
+            Kind::Refused,
+            format!(
+                "the standby has followed its primary from timeline {timeline}, on which the backup started, to timeline {other}"
+            ),
+        )
+        .hint("run CHECKPOINT on the primary, and on the standby when it has replayed that; then start the backup again")),
+        _ => Ok(()),
+    }
+}
 
 /// Who finishes the last WAL segment of a backup.
 pub(super) enum Finisher {
