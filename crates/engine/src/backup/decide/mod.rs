@@ -8,3 +8,6 @@ pub(super) mod harmless;
 pub(super) mod past;
 pub(super) mod prepare;
 pub(super) mod source;
+
+#[cfg(test)]
+mod tests;

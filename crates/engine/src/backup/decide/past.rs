@@ -10,7 +10,9 @@
 //! running that it was written beside, and after that only when the page tracker knows the token
 //! in it: the tracker's map is bound to the control file.
 
-use pgstrata_layer::lineage::{Lineage, line_name, with_layer};
+use std::result::Result as Answer;
+
+use pgstrata_layer::lineage::{Line, Lineage, Place, line_name, with_layer};
 use pgstrata_layer::manifest::{Beside, ParentRef};
 use pgstrata_pgdata::TimelineId;
 use pgstrata_store::blocking::blocking;
@@ -21,20 +23,26 @@ use super::prepare::Ready;
 use super::source;
 use crate::server::lineage::{self, Circumstances};
 
+const NOT_LISTED: &str =
+    "its lineage file does not list it, as after a restore or when storage was set back";
+
+fn lists(lineage: &Lineage, line: &str, layer: &Layer) -> bool {
+    let is_it = |listed| layer.manifest.stands_for(&layer.manifest_digest, listed);
+    lineage.layers(line).iter().any(is_it)
+}
+
 /// Why `parent` is not known to lie in the past of the server's data directory; `None` when it does.
 pub(crate) async fn doubt(ready: &Ready, parent: &Layer) -> Option<String> {
-    let why = match known(ready, ready.session.facts().fsync).await {
+    let known = known(ready, ready.session.facts().fsync).await;
+    judge(known, &line_name(&ready.record), parent)
+}
+
+/// The same, by what is known of the directory's past: its lineage, or why that says nothing.
+pub(super) fn judge(known: Answer<Lineage, String>, line: &str, parent: &Layer) -> Option<String> {
+    let why = match known {
         Err(why) => why,
-        Ok(lineage) => {
-            let layers = lineage.layers(&line_name(&ready.record));
-            let manifest = &parent.manifest;
-            let listed = |layer| manifest.stands_for(&parent.manifest_digest, layer);
-            if layers.iter().any(listed) {
-                return None;
-            }
-            "its lineage file does not list it, as after a restore or when storage was set back"
-                .to_owned()
-        }
+        Ok(lineage) if lists(&lineage, line, parent) => return None,
+        Ok(_) => NOT_LISTED.to_owned(),
     };
     Some(format!(
         "the parent {} is not proved to lie in the past of the data directory: {why}",
@@ -56,19 +64,11 @@ pub(crate) async fn beside(
     let of_primary =
         |layer: &&Layer| layer.manifest.timeline == timeline && !layer.manifest.from_standby;
     let newest = catalog.layers.iter().rfind(of_primary)?;
-    let data = ready.data_directory.clone();
-    let read = blocking(move || Ok((lineage::read(&data)?, lineage::place(&data)?)));
-    let (Some(found), place) = read.await.ok()? else {
-        return None;
-    };
-    let listed = |layer| newest.manifest.stands_for(&newest.manifest_digest, layer);
+    let (found, place) = found(ready).await.ok()??;
     let reason = match lineage::of_another(&found, &place, ready.control.system_identifier) {
         Some(why) => why,
-        None if found.layers(&line_name(&ready.record)).iter().any(listed) => return None,
-        None => {
-            "its lineage file does not list it, as after a restore or when storage was set back"
-                .to_owned()
-        }
+        None if lists(&found, &line_name(&ready.record), newest) => return None,
+        None => NOT_LISTED.to_owned(),
     };
     Some(Beside {
         layer: newest.reference(),
@@ -86,15 +86,23 @@ pub(crate) async fn remember(ready: &Ready, layer: ParentRef) {
 async fn add(ready: &Ready, layer: ParentRef) -> Result<()> {
     // Off at either time: what was written in between may not outlive a crash of the operating system.
     let fsync = ready.session.facts().fsync && ready.session.fsync().await?;
-    let lines = known(ready, fsync).await.map(|lineage| lineage.lines);
-    let lines = with_layer(lines.unwrap_or_default(), &line_name(&ready.record), layer);
-    let token = source::make_token(ready)
-        .await
-        .and_then(std::result::Result::ok);
+    let known = known(ready, fsync).await;
+    let lines = lines_with(known, &line_name(&ready.record), layer);
+    let token = source::make_token(ready).await.and_then(Answer::ok);
     let now = circumstances(ready, fsync);
     let data = ready.data_directory.clone();
     blocking(move || lineage::write(&data, &now.lineage(lineage::place(&data)?, lines, token)))
         .await
+}
+
+/// What lies in the directory's past when `layer` does, too.
+pub(super) fn lines_with(
+    known: Answer<Lineage, String>,
+    line: &str,
+    layer: ParentRef,
+) -> Vec<Line> {
+    let lines = known.map(|lineage| lineage.lines);
+    with_layer(lines.unwrap_or_default(), line, layer)
 }
 
 fn circumstances(ready: &Ready, fsync: bool) -> Circumstances {
@@ -103,19 +111,37 @@ fn circumstances(ready: &Ready, fsync: bool) -> Circumstances {
 }
 
 /// The lineage of the data directory, or why it says nothing.
-async fn known(ready: &Ready, fsync: bool) -> std::result::Result<Lineage, String> {
+async fn known(ready: &Ready, fsync: bool) -> Answer<Lineage, String> {
+    let found = found(ready).await.map_err(|error| error.to_string())?;
+    let ask = ready.tracker.as_ref().ok();
+    let ask = ask.map(|tracker| async |token: &str| tracker.doubt(token).await);
+    believed(found, &circumstances(ready, fsync), ask).await
+}
+
+/// The lineage file of the data directory, if there is one, and which directory that is now.
+async fn found(ready: &Ready) -> Result<Option<(Lineage, Place)>> {
     let data = ready.data_directory.clone();
-    let now = circumstances(ready, fsync);
-    let known = blocking(move || {
-        let Some(lineage) = lineage::read(&data)? else {
-            return Ok(Err("it has no lineage file".to_owned()));
-        };
-        let place = lineage::place(&data)?;
-        let doubt = lineage::doubt(&lineage, &place, &now);
-        Ok(doubt.map_or(Ok(lineage), Err))
-    });
-    let lineage = known.await.unwrap_or_else(|error| Err(error.to_string()))?;
-    match not_set_back(ready, &lineage).await {
+    let found = move || match lineage::read(&data)? {
+        None => Ok(None),
+        Some(lineage) => Ok(Some((lineage, lineage::place(&data)?))),
+    };
+    blocking(found).await
+}
+
+/// The lineage that was found in a directory, which that is, or why it says nothing. `ask` asks the page tracker, if
+/// there is one, why it does not know a token.
+pub(super) async fn believed(
+    found: Option<(Lineage, Place)>,
+    now: &Circumstances,
+    ask: Option<impl AsyncFnOnce(&str) -> Result<Option<String>>>,
+) -> Answer<Lineage, String> {
+    let Some((lineage, place)) = found else {
+        return Err("it has no lineage file".to_owned());
+    };
+    if let Some(why) = lineage::doubt(&lineage, &place, now) {
+        return Err(why);
+    }
+    match not_set_back(&lineage, now, ask).await {
         None => Ok(lineage),
         Some(why) => Err(why),
     }
@@ -123,17 +149,21 @@ async fn known(ready: &Ready, fsync: bool) -> std::result::Result<Lineage, Strin
 
 /// Why older files may have been copied over the directory since its lineage file was written; `None` when that
 /// cannot be.
-async fn not_set_back(ready: &Ready, lineage: &Lineage) -> Option<String> {
-    if lineage.server_run.as_deref() == Some(ready.session.server_run()) {
+async fn not_set_back(
+    lineage: &Lineage,
+    now: &Circumstances,
+    ask: Option<impl AsyncFnOnce(&str) -> Result<Option<String>>>,
+) -> Option<String> {
+    if now.server_run.is_some() && lineage.server_run == now.server_run {
         return None;
     }
     let restarted = "the server was started since its lineage file was written";
-    let (Ok(tracker), Some(token)) = (&ready.tracker, &lineage.tracker_token) else {
+    let (Some(ask), Some(token)) = (ask, &lineage.tracker_token) else {
         return Some(format!(
             "{restarted}, and only the page tracker can tell that no older state was put back before"
         ));
     };
-    match tracker.doubt(token).await {
+    match ask(token).await {
         Ok(None) => None,
         Ok(Some(why)) => Some(format!(
             "{restarted}, and the page tracker does not know its token: {why}"

@@ -232,7 +232,7 @@ async fn by_summary(
 
 /// The WAL from the parent's start to ours, timeline by timeline, or why it is not known
 /// which WAL that is.
-fn stretches(parent: &Manifest, now: &Standpoint) -> Answer<Vec<Stretch>, String> {
+pub(super) fn stretches(parent: &Manifest, now: &Standpoint) -> Answer<Vec<Stretch>, String> {
     if parent.timeline == now.timeline {
         return Ok(vec![Stretch {
             timeline: now.timeline,
