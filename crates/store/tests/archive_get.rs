@@ -520,9 +520,9 @@ async fn segments_fetched_along_are_served_once_and_then_the_end_is_asked_for() 
         assert_eq!(reader.source(&repository, number).await, Source::Spool);
     }
     assert_eq!(
-        store.operation_count(),
-        before,
-        "the repository is not asked"
+        store.operation_count() - before,
+        3,
+        "the repository is asked for the header of each, and for nothing else"
     );
     let end = reader.get(&repository, 5).await;
     assert_eq!(end.unwrap_err().kind(), Kind::NotFound);
@@ -626,6 +626,50 @@ async fn a_spool_is_never_served_to_another_repository_cluster_or_reader() {
     .await;
     assert_eq!(got.unwrap().source, Source::Repository);
     assert_eq!(reader.source(&one, 2).await, Source::Spool);
+}
+
+/// The repository was deleted, and another one made at the same URL for a cluster of that name.
+#[tokio::test]
+async fn segments_of_a_repository_that_was_replaced_are_not_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("repository");
+    let url = format!("file://{}", root.display());
+    let open = || Repository::open(&RepositoryOptions::new(url.clone())).unwrap();
+    let old = open();
+    wal::init(&old).await;
+    archive_segments(&old, 4).await;
+    let reader = reader(8);
+    reader.get(&old, 1).await.unwrap();
+    assert_eq!(reader.spooled_segments(), segment_names(2..=4));
+    std::fs::remove_dir_all(&root).unwrap();
+    let new = open();
+    wal::init(&new).await;
+    archive_segments(&new, 1).await;
+    // Another history under the same names, such as that of the server before it was set back.
+    let pg_wal = tempfile::tempdir().unwrap();
+    archive_file(&new, &wal::write(pg_wal.path(), 1, 2, 7)).await;
+    let got = reader.get(&new, 2).await.unwrap();
+    assert_eq!(got.source, Source::Repository);
+    let other = wal::contents(wal::segment(1, 2), wal::size(), 7);
+    assert!(std::fs::read(&reader.to).unwrap() == other);
+    // What is not there is not there, whatever was.
+    let end = reader.get(&new, 3).await;
+    assert_eq!(end.unwrap_err().kind(), Kind::NotFound);
+}
+
+#[tokio::test]
+async fn a_spooled_segment_that_cannot_be_asked_about_is_not_served_and_is_not_the_end() {
+    for fault in [Fault::Before, Fault::After] {
+        let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let direct = Repository::with_store(Arc::clone(&memory));
+        wal::init(&direct).await;
+        archive_segments(&direct, 3).await;
+        let reader = reader(8);
+        reader.get(&direct, 1).await.unwrap();
+        let failing = Repository::with_store(FaultStore::failing_at(0, fault, memory));
+        let got = reader.get(&failing, 2).await;
+        assert_eq!(got.unwrap_err().kind(), Kind::Repository);
+    }
 }
 
 #[tokio::test]

@@ -76,6 +76,7 @@ pub async fn get(
         .as_ref()
         .and_then(|ahead| ahead.take(cluster, file_name, asking));
     if let Some(spooled) = spooled
+        && spooled.is_of_now().await.map_err(doing)?
         && let Some(raw_bytes) = spooled.deliver(destination).await
     {
         return Ok(GetOutcome {

@@ -405,7 +405,7 @@ impl Archive {
     }
 
     /// The header of the object `key`; `None` when there is none.
-    async fn header_of(&self, key: &str) -> Result<Option<wal::WalHeader>> {
+    pub(super) async fn header_of(&self, key: &str) -> Result<Option<wal::WalHeader>> {
         let length = u64::try_from(wal::HEADER_BYTES).unwrap_or(u64::MAX);
         match self.cluster.repository.get_range(key, 0..length).await {
             Ok(bytes) => Ok(Some(wal::header(&bytes).map_err(|e| {

@@ -4,7 +4,9 @@
 //! again when one is used, and a crash, a half-written file or a changed one costs a fetch
 //! and nothing else. It is a directory per repository, cluster and reader, private to its user and
 //! never in `pg_wal`, with the cluster's record beside the objects; an object of another
-//! cluster does not pass. Only segments are kept, at most as many as were asked for and [`MOST_BYTES`] of them.
+//! cluster does not pass. A repository may have been replaced by another at the same URL, or may have lost the object, since
+//! it was fetched: so the repository is asked for the object's header, which has the digest of the segment, before one is
+//! used. Only segments are kept, at most as many as were asked for and [`MOST_BYTES`] of them.
 //! "Not there" is never answered from a spool.
 //!
 //! All is done by the process that was asked for a segment, while it fetches that one, and before it ends: a child
@@ -30,6 +32,7 @@ use pgstrata_pgdata::{ArchiveFile, WalSegment};
 use rustix::fs::FlockOperation;
 
 use super::file::NewFile;
+use super::mended::is_damage;
 use super::{Archive, WHOLE_BYTES};
 use crate::blocking::blocking;
 use crate::cluster::ClusterRepository;
@@ -78,6 +81,26 @@ pub(super) struct Spooled {
 }
 
 impl Spooled {
+    /// Whether the repository has this very segment now. Its header has the segment's digest, so that is one small request.
+    pub(super) async fn is_of_now(&self) -> Result<bool> {
+        let Ok(ours) = wal::header(&self.object) else {
+            return Ok(false);
+        };
+        match self.archive.header_of(&self.archive.key(self.file)).await {
+            Ok(Some(there)) if there == ours => Ok(true),
+            Ok(_) => {
+                tracing::warn!(
+                    "the segment {} that was fetched ahead is not the one in the repository now, which is asked for it",
+                    ours.file_name
+                );
+                Ok(false)
+            }
+            // Reading it says so, or finds what stands in for it.
+            Err(error) if is_damage(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Writes the segment to `destination`; `None` when it is not good.
     pub(super) async fn deliver(self, destination: &Path) -> Option<u64> {
         let delivered = self.archive.deliver(self.file, self.object, destination);
