@@ -191,6 +191,63 @@ fn recovery_stops_where_it_is_told_on_18() {
     recovery_stops_where_it_is_told(Major::V18);
 }
 
+/// What the source waits for is none of the copy's: a delay of replay, a standby that confirms.
+fn a_copy_does_not_wait_as_its_source_does(major: Major) {
+    let builder = Cluster::builder(major).conf("recovery_min_apply_delay", "1h");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE TABLE numbers (id int)");
+    let conf = &stage.cluster;
+    conf.append_conf("synchronous_standby_names", "*").unwrap();
+    conf.reload().unwrap();
+    stage.backup(&["--type", "full"]);
+    sql("SET synchronous_commit = local; INSERT INTO numbers VALUES (1)");
+    stage.archive_all();
+    let until = ["--target-action", "promote"];
+    let target = stage.restore("copy", &until);
+    let copy = Cluster::adopt(major, &target).start().unwrap();
+    copy.wait_promoted(PATIENCE).unwrap();
+    let began = Instant::now();
+    copy.sql(
+        "postgres",
+        "SET statement_timeout = '60s'; INSERT INTO numbers VALUES (2)",
+    )
+    .unwrap();
+    assert!(began.elapsed() < Duration::from_secs(30), "a commit waits");
+    assert_eq!(copy.sql("postgres", ROWS).unwrap(), "1 2");
+    let setting = "SELECT current_setting('max_logical_replication_workers')";
+    assert_eq!(copy.sql("postgres", setting).unwrap(), "0");
+    copy.stop(StopMode::Fast).unwrap();
+
+    let target = stage.restore("alone", &["--target-type", "none", "--same-timeline"]);
+    let alone = Cluster::adopt(major, &target).start().unwrap();
+    let began = Instant::now();
+    alone
+        .sql(
+            "postgres",
+            "SET statement_timeout = '60s'; INSERT INTO numbers VALUES (3)",
+        )
+        .unwrap();
+    assert!(began.elapsed() < Duration::from_secs(30), "a commit waits");
+    alone.stop(StopMode::Fast).unwrap();
+
+    // A standby is to be as late as it is told.
+    let standby = stage.restore("standby", &["--target-type", "standby"]);
+    let standby = Cluster::adopt(major, &standby).start().unwrap();
+    let settings = "SELECT current_setting('recovery_min_apply_delay'), current_setting('synchronous_standby_names')";
+    assert_eq!(standby.sql("postgres", settings).unwrap(), "1h|*");
+}
+
+#[test]
+fn a_copy_does_not_wait_as_its_source_does_on_15() {
+    a_copy_does_not_wait_as_its_source_does(Major::V15);
+}
+
+#[test]
+fn a_copy_does_not_wait_as_its_source_does_on_18() {
+    a_copy_does_not_wait_as_its_source_does(Major::V18);
+}
+
 /// A copy that was promoted goes on beside its source, both into one archive.
 #[test]
 fn rule_3_recovery_follows_the_timeline_it_is_told() {

@@ -11,6 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::restore::target::{Target, TargetAction, TimelineChoice};
 
+/// How long a standby waits before it replays a transaction. In a copy that is to be opened it would hold up recovery for
+/// as long, hours perhaps. PostgreSQL heeds it also where `recovery.signal` and no `standby.signal` is.
+const APPLY_DELAY: &str = "recovery_min_apply_delay";
+
+/// What a server that is not its source must not do when it is opened: wait at its first commit for a standby that
+/// follows the source; or, with subscriptions of its source, take from a publisher's slot what its source is to get.
+const NOT_OF_A_COPY: [(&str, &str); 2] = [
+    ("synchronous_standby_names", ""),
+    ("max_logical_replication_workers", "0"),
+];
+
 /// What a server runs for itself during recovery, beside `restore_command`. In `postgresql.conf` they are the source's:
 /// one may move an address of the network, the other delete WAL that the source's standbys need.
 const COMMANDS_OF_THE_SOURCE: [&str; 2] = ["recovery_end_command", "archive_cleanup_command"];
@@ -78,6 +89,10 @@ const ARCHIVE_MODE: &str = "archive_mode";
 /// What the copy's file says of archiving.
 const ARCHIVING_IS_OFF: &str = "archiving is off in this restored copy, so that it does not archive beside its source; to turn it on: \
      ALTER SYSTEM SET archive_mode = 'on', and restart";
+
+/// What the copy's file says of standbys and subscriptions.
+const NO_PARTNERS: &str = "this restored copy waits for no synchronous standby and applies no subscription, as its source may; when it replaces \
+     its source: ALTER SYSTEM RESET synchronous_standby_names, and RESET max_logical_replication_workers";
 
 /// The parameters that name a target; PostgreSQL takes one at a time.
 const TARGETS: [(&str, &str); 5] = [
@@ -181,6 +196,13 @@ impl RecoverySettings<'_> {
             let line = format!("{name} = {}\n", quote_setting(&value));
             new.extend_from_slice(line.as_bytes());
         }
+        if self.archiving_off && *self.target != Target::Standby {
+            new.extend_from_slice(format!("# {NO_PARTNERS}\n").as_bytes());
+            for (name, value) in NOT_OF_A_COPY {
+                let line = format!("{name} = {}\n", quote_setting(value));
+                new.extend_from_slice(line.as_bytes());
+            }
+        }
         if self.archiving_off {
             let lines = format!("# {ARCHIVING_IS_OFF}\n{ARCHIVE_MODE} = 'off'\n");
             new.extend_from_slice(lines.as_bytes());
@@ -204,6 +226,9 @@ impl RecoverySettings<'_> {
         let mut settings = vec![("restore_command", shell_command(&command))];
         for name in COMMANDS_OF_THE_SOURCE {
             settings.push((name, String::new()));
+        }
+        if *self.target != Target::Standby {
+            settings.push((APPLY_DELAY, "0".to_owned()));
         }
         // The server reads in order and takes even an empty target after a real one for a second one.
         let (chosen, others): (Vec<_>, Vec<_>) = TARGETS
@@ -336,6 +361,7 @@ mod tests {
                 "restore_command = 'exec /usr/bin/pgstrata archive-get --on-hole=end %f \"%p\"'",
                 "recovery_end_command = ''",
                 "archive_cleanup_command = ''",
+                "recovery_min_apply_delay = '0'",
                 "recovery_target = ''",
                 "recovery_target_time = ''",
                 "recovery_target_xid = ''",
@@ -412,6 +438,36 @@ mod tests {
         );
         assert_eq!(setting, "archive_mode = 'off'");
         assert!(turns_archiving_off(new.as_bytes()));
+    }
+
+    #[test]
+    fn a_standby_keeps_its_delay_and_its_partners_and_no_other_copy_does() {
+        let old = "recovery_min_apply_delay = '2h'\nsynchronous_standby_names = '*'\n";
+        let last = |target: &Target, archiving_off: bool, name: &str| {
+            let settings = RecoverySettings {
+                archiving_off,
+                ..settings(target, &[])
+            };
+            let new = rewritten(&settings, old);
+            let mut lines = new.lines().filter(|line| line.starts_with(name));
+            lines.next_back().map(str::to_owned)
+        };
+        let delay = |target: &Target| last(target, true, "recovery_min_apply_delay").unwrap();
+        assert_eq!(delay(&Target::Standby), "recovery_min_apply_delay = '2h'");
+        assert_eq!(delay(&Target::Default), "recovery_min_apply_delay = '0'");
+        let names =
+            |target: &Target, off: bool| last(target, off, "synchronous_standby_names").unwrap();
+        for target in [Target::None, Target::Immediate, Target::Default] {
+            assert_eq!(names(&target, true), "synchronous_standby_names = ''");
+            // It is its source.
+            assert_eq!(names(&target, false), "synchronous_standby_names = '*'");
+            let workers = last(&target, true, "max_logical_replication_workers");
+            assert_eq!(workers.unwrap(), "max_logical_replication_workers = '0'");
+        }
+        assert_eq!(
+            names(&Target::Standby, true),
+            "synchronous_standby_names = '*'"
+        );
     }
 
     #[test]

@@ -171,7 +171,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         _ => Inventory::default(),
     };
     let archive_mode = archive_mode(&options, &condition, &layout, &links)?;
-    selection.notes.extend(archive_note(archive_mode));
+    selection.notes.extend(copy_notes(archive_mode, &options));
     selection.notes.extend(action_note(&options));
     if condition == Condition::Existing {
         survey::require_digests(&chain, &losses)?;
@@ -336,12 +336,25 @@ fn archive_mode(
     }
 }
 
-fn archive_note(mode: ArchiveMode) -> Option<String> {
-    (mode == ArchiveMode::Off).then(|| {
+/// What a copy does not do as its source does.
+fn copy_notes(mode: ArchiveMode, options: &RestoreOptions) -> Vec<String> {
+    if mode == ArchiveMode::Keep {
+        return Vec::new();
+    }
+    let mut notes = vec![
         "archiving is off in this copy (archive_mode = 'off' in its postgresql.auto.conf); should the server replace its \
          source, turn it on: ALTER SYSTEM SET archive_mode = 'on', and restart"
-            .to_owned()
-    })
+            .to_owned(),
+    ];
+    if options.target != Target::Standby {
+        notes.push(
+            "this copy waits for no synchronous standby and applies no subscription (postgresql.auto.conf); should the \
+             server replace its source: ALTER SYSTEM RESET synchronous_standby_names, ALTER SYSTEM RESET \
+             max_logical_replication_workers, and restart"
+                .to_owned(),
+        );
+    }
+    notes
 }
 
 /// What the server does at the target, for those who would take it for done.
