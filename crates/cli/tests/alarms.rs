@@ -364,6 +364,54 @@ fn what_piles_up_in_pg_wal_is_named() {
     for entry in fs::read_dir(status).unwrap() {
         let file = File::open(entry.unwrap().path()).unwrap();
         file.set_modified(long_ago).unwrap();
+#[test]
+fn a_finished_layer_that_has_lost_its_manifest_is_lost_and_not_unfinished() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let good = stage.backup(&["--type", "full"]);
+    let good = text(&good, "/label");
+    let lost = stage.backup(&["--type", "full"]);
+    let lost = text(&lost, "/label");
+    let directory = stored(&stage).join(format!("layer/{lost}"));
+    fs::remove_file(directory.join("manifest")).unwrap();
+    let says_so =
+        |text: &str| text.contains(lost) && text.contains("manifest") && text.contains("is lost");
+
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!((code, kinds(&info)), (WARNINGS, vec!["layer"]), "{info:#}");
+    assert!(says_so(text(&info, "/alarms/0/reason")), "{info:#}");
+    assert_eq!(text(&info, "/damaged/0/label"), lost);
+    assert_eq!(info["unfinished"].as_array().unwrap().len(), 0, "{info:#}");
+    let (code, report) = check(&stage);
+    assert_eq!(code, FAILED, "{report:#}");
+    assert!(says_so(&report["items"].to_string()), "{report:#}");
+    let (code, report) = document(&stage, &["verify"]);
+    assert_eq!(code, DAMAGED, "{report:#}");
+    assert!(says_so(text(&report, "/findings/0/message")), "{report:#}");
+    // Nobody knows on what it stood, and what is left of it may yet be whole again.
+    let (code, report) = document(&stage, &["expire", "--keep-full", "1"]);
+    assert_eq!(code, WARNINGS, "{report:#}");
+    assert!(directory.join("pack-000000").exists());
+
+    let target = stage.target("refused").display().to_string();
+    for named in [&[][..], &[lost][..]] {
+        let restore = [
+            "restore",
+            "--target-dir",
+            &target,
+            "--target-type",
+            "immediate",
+        ];
+        let (code, log) = stage.fails(&[&restore[..], named].concat());
+        assert_eq!(code, DAMAGED, "{log}");
+        assert!(says_so(&log), "{log}");
+        assert!(!Path::new(&target).exists());
+    }
+    let child = stage.backup(&["--type", "incr"]);
+    assert_eq!(text(&child, "/parent"), good);
+    let before = ["--target-type", "immediate", "--skip-damaged"];
+    stage.restore("restored", &before);
+}
+
     }
     let backlog = found("archive backlog");
     assert_eq!(text(&backlog[0], "/status"), "warning", "{backlog:?}");

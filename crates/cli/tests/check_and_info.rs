@@ -292,7 +292,10 @@ fn leftovers_are_shown(stage: &Stage, full: &str) {
     let layers = directory_of(stage).join("layer");
     let left = layers.join("20200101-000000F");
     copy(&layers.join(full), &left);
-    fs::remove_file(left.join("manifest")).unwrap();
+    for name in ["manifest", "committed"] {
+        fs::remove_file(left.join(name)).unwrap();
+    }
+    stage.age();
     let output = stage.run(&["info"]);
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8(output.stdout).unwrap();

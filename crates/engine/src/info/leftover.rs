@@ -52,7 +52,7 @@ impl Leftover {
         let what = format!("{} objects, {} bytes", self.objects, self.stored_bytes);
         if self.was_committed {
             return format!(
-                "{what}; it was finished: an expiry or a merge is removing it or was interrupted, or its manifest was lost"
+                "{what}; it was finished: an expiry or a merge is removing it, or was interrupted"
             );
         }
         let (Some(host), Some(pid), Some(started_at)) = (&self.host, self.pid, self.started_at)

@@ -91,10 +91,7 @@ impl FindingKind {
                 "find out what damaged them, and restore these relations from an older backup"
             }
             Self::Stray => "harmless; it was not written by a finished backup",
-            Self::Unfinished => {
-                "harmless when a backup is running or was interrupted; if it had been finished, its \
-                 manifest was lost: bring that back"
-            }
+            Self::Unfinished => "harmless when a backup is running or was interrupted",
         }
     }
 }

@@ -435,8 +435,8 @@ fn nothing_to_verify(cluster: &ClusterName, unfinished: &[Unfinished]) -> Error 
     match unfinished.last() {
         None => error.hint("take one with \"pgstrata backup\""),
         Some(last) => error.hint(format!(
-            "layer {} has {} objects and no manifest: a backup is running or was interrupted, or \
-             its manifest was lost; take a full backup",
+            "layer {} has {} objects and no manifest: a backup is running or was interrupted; take a \
+             full backup",
             last.label, last.object_count
         )),
     }

@@ -1,7 +1,8 @@
 //! The catalog: what layers there are. It is not stored, it is the listing of manifests.
 //!
 //! A layer without a manifest does not exist; what it left is [`Unfinished`] and
-//! harmless. A manifest that cannot be read is reported and never stood upon. A
+//! harmless, unless it was committed and nobody removes it: then the manifest is lost. A manifest that is lost or cannot be
+//! read is reported and never stood upon. A
 //! chain is whole when every parent is there with the very contents its child
 //! names, and has lost none of its objects as far as that was looked at.
 
@@ -155,6 +156,7 @@ impl Catalog {
         for unfinished in &mut catalog.unfinished {
             unfinished.was_merged = merged.contains(unfinished.label.as_str());
         }
+        catalog.find_lost_manifests(cluster).await?;
         catalog
             .unfinished
             .sort_by(|a, b| order(&a.label).cmp(&order(&b.label)));
@@ -162,6 +164,32 @@ impl Catalog {
             .damaged
             .sort_by(|a, b| order(&a.0).cmp(&order(&b.0)));
         Ok(catalog)
+    }
+
+    /// Calls those damaged that were committed and have no manifest, although nobody removes them. Of a layer that is
+    /// removed the manifest goes first, and the verdict that names it last; so whoever sees neither looks once more
+    /// whether anything is left.
+    async fn find_lost_manifests(&mut self, cluster: &ClusterRepository) -> Result<()> {
+        let is_suspect = |left: &Unfinished| left.was_committed && !left.was_merged;
+        if !self.unfinished.iter().any(is_suspect) {
+            return Ok(());
+        }
+        let leaving = being_removed(cluster).await?;
+        let unfinished = std::mem::take(&mut self.unfinished);
+        for left in unfinished {
+            if !is_suspect(&left) || leaving.contains(&left.label) {
+                self.unfinished.push(left);
+                continue;
+            }
+            let again = unfinished_now(cluster, left.label.clone()).await?;
+            if again.was_committed {
+                let error = manifest_lost(cluster, &again.label);
+                self.damaged.push((again.label, error));
+            } else if again.object_count > 0 {
+                self.unfinished.push(again);
+            }
+        }
+        Ok(())
     }
 
     /// Reads every manifest of `cluster`, and lists the objects of all layers: what is lost of them is known then.
@@ -381,6 +409,19 @@ fn order(label: &Label) -> (&str, &str) {
     (label.own_stamp(), label.as_str())
 }
 
+/// The error of a layer that was finished, and is being removed by nobody.
+fn manifest_lost(cluster: &ClusterRepository, label: &Label) -> Error {
+    let (manifest, committed) = (
+        cluster.name.manifest_key(label),
+        cluster.name.committed_key(label),
+    );
+    Error::new(
+        Kind::Damaged,
+        format!("its manifest \"{manifest}\" is lost: the layer was finished (\"{committed}\" is there), and nobody removes it"),
+    )
+    .hint("bring the object back from a copy of the repository, or take a full backup now")
+}
+
 async fn look(cluster: &ClusterRepository, label: Label) -> Result<Found> {
     match cluster
         .repository
@@ -407,7 +448,7 @@ async fn look(cluster: &ClusterRepository, label: Label) -> Result<Found> {
             Err(error) => Found::Damaged(label, error),
         }),
         Err(error) if error.kind() == Kind::NotFound => {
-            unfinished(cluster, label).await.map(Found::Unfinished)
+            unfinished_now(cluster, label).await.map(Found::Unfinished)
         }
         Err(error) => Err(error),
     }
@@ -415,7 +456,7 @@ async fn look(cluster: &ClusterRepository, label: Label) -> Result<Found> {
 
 /// A label of which there will be no layer: unfinished as long as objects are left.
 async fn given_up(cluster: &ClusterRepository, label: Label) -> Result<Found> {
-    let mut unfinished = unfinished(cluster, label).await?;
+    let mut unfinished = unfinished_now(cluster, label).await?;
     unfinished.abandoned = true;
     Ok(match unfinished.object_count {
         0 => Found::Abandoned(unfinished.label),
@@ -438,7 +479,7 @@ fn read(label: &Label, object: &[u8]) -> Result<Layer> {
     })
 }
 
-async fn unfinished(cluster: &ClusterRepository, label: Label) -> Result<Unfinished> {
+async fn unfinished_now(cluster: &ClusterRepository, label: Label) -> Result<Unfinished> {
     let (record, committed) = (
         cluster.name.manifest_key(&label),
         cluster.name.committed_key(&label),
