@@ -5,18 +5,20 @@
 //! from any usable layer goes on along the WAL of its timeline, and of each timeline that begins there, to its end.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::Label;
-use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment};
-use pgstrata_store::archive::ArchivedWal;
+use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_store::archive::{ArchivedWal, SegmentRun};
 use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::Error;
 use serde::Serialize;
 
-/// Pushes go ahead of each other: for so long a segment may be missing before one that was stored.
-const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(60);
+/// One host may be ahead of another, and a backup ahead of the archiver: a segment that has been missing for no longer before
+/// one that was stored may be on its way.
+pub(crate) const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(60);
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -88,6 +90,8 @@ pub(crate) struct Hole<'a> {
     pub(crate) since: Option<Timestamp>,
     /// The first layer behind it.
     pub(crate) until: Option<&'a Layer>,
+    /// What lies behind it was stored just now: what is missing may be on its way.
+    pub(crate) is_young: bool,
 }
 
 /// The way of a recovery: from the first layer of a history to the history's end.
@@ -316,16 +320,54 @@ pub(crate) fn holes<'a>(
 }
 
 /// Numbers of the segments behind backups of which the server's archiver noted no end: no WAL was promised from there to
-/// the next backup.
+/// the next backup. A standby has no such notes: of its backups it counts whether there is any WAL but that of backups.
 fn never_promised(catalog: &Catalog, archived: &ArchivedWal) -> BTreeSet<u64> {
     let size = archived.segment_size();
+    let of_layers = || catalog.layers.iter().map(|layer| own_segments(layer, size));
+    let mut more_than_own = BTreeSet::new();
     let behind = catalog.layers.iter().filter_map(|layer| {
-        let manifest = &layer.manifest;
-        let start = WalSegment::containing(manifest.timeline, manifest.start_lsn, size);
-        let end = WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size);
-        (!archived.has_backup_label(start)).then_some(end.next().number)
+        let (start, end) = own_segments(layer, size);
+        let timeline = start.timeline;
+        let noted = match layer.manifest.from_standby {
+            false => archived.has_backup_label(start),
+            true if more_than_own.contains(&timeline) => true,
+            true => {
+                let own = of_layers().filter(|(first, _)| first.timeline == timeline);
+                let own = own.map(|(first, last)| first.number..=last.number);
+                let more = has_more_than(archived.runs(timeline), own.collect());
+                if more {
+                    more_than_own.insert(timeline);
+                }
+                more
+            }
+        };
+        (!noted).then_some(end.next().number)
     });
     behind.collect()
+}
+
+/// The first and the last segment of a layer's own WAL.
+fn own_segments(layer: &Layer, size: WalSegmentSize) -> (WalSegment, WalSegment) {
+    let manifest = &layer.manifest;
+    let timeline = manifest.timeline;
+    (
+        WalSegment::containing(timeline, manifest.start_lsn, size),
+        WalSegment::containing_end(timeline, manifest.stop_lsn, size),
+    )
+}
+
+/// Whether `runs`, in order, have a segment that none of `own` has.
+fn has_more_than(runs: &[SegmentRun], mut own: Vec<RangeInclusive<u64>>) -> bool {
+    own.sort_unstable_by_key(|range| *range.start());
+    runs.iter().any(|run| {
+        let mut next = run.first;
+        for range in &own {
+            if *range.start() <= next && next <= *range.end() {
+                next = *range.end() + 1;
+            }
+        }
+        next <= run.last
+    })
 }
 
 /// What holes lie between.
@@ -355,17 +397,16 @@ impl<'a> Between<'a, '_> {
             let Some(next) = archived.next_after(&way.history, coverage.missing.number) else {
                 return holes;
             };
+            let stored_at = archived.stored_from(next);
             let hole = Hole {
                 first: coverage.missing,
                 last: next.number - 1,
                 from: way.layer,
                 since: coverage.stored_at,
                 until: behind(next.number),
+                is_young: stored_at.is_some_and(|at| self.latest.duration_since(at) <= ON_ITS_WAY),
             };
-            let is_open = archived
-                .stored_from(next)
-                .is_some_and(|at| self.latest.duration_since(at) > ON_ITS_WAY);
-            if is_open && !self.was_never_promised(&hole) {
+            if !self.was_never_promised(&hole) {
                 holes.push(hole);
             }
             from = next.start_lsn(size);
@@ -425,11 +466,18 @@ impl Hole<'_> {
             ),
             None => (format!("no moment {since}"), "otherwise take a backup now"),
         };
+        let (severity, so_far) = match self.is_young {
+            true => (
+                Severity::Warning,
+                "; those were stored within the last minute, so it may be on its way",
+            ),
+            false => (Severity::Error, ""),
+        };
         Alarm {
-            severity: Severity::Error,
+            severity,
             kind: AlarmKind::WalHole,
             layer: None,
-            reason: self.describe(archived),
+            reason: self.describe(archived) + so_far,
             lost: Some(lost),
             to_do: format!(
                 "look for them in the server's pg_wal and in other archives, and store each with \

@@ -2,15 +2,20 @@
 
 use std::collections::HashSet;
 use std::iter;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use jiff::Timestamp;
 use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::{Kind, Result};
 
 use super::{FindingKind, Verifier};
-use crate::health;
+use crate::health::{self, Hole};
+
+/// Between two looks whether WAL that may be on its way has come.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Files of the archive that were read; layers share them.
 #[derive(Debug, Default)]
@@ -24,6 +29,18 @@ impl WalSeen {
     /// What was found wrong may have been removed meanwhile.
     pub(super) fn look_again(&mut self) {
         self.bad.clear();
+    }
+
+    /// Whether all that is missing was named with a layer that needs it.
+    fn is_known(&self, hole: &Hole<'_>) -> bool {
+        let mut numbers = hole.first.number..=hole.last;
+        numbers.all(|number| {
+            let segment = WalSegment {
+                number,
+                ..hole.first
+            };
+            self.bad.contains(&ArchiveFile::Segment(segment))
+        })
     }
 
     fn is_new(&self, file: ArchiveFile) -> bool {
@@ -49,13 +66,9 @@ impl Verifier {
         let Some(archive) = &self.archive else {
             return Ok(());
         };
-        let mut archived = archive.list(iter::empty()).await?;
-        match archive.read_histories(&mut archived).await {
-            // Named below, or by its layer.
-            Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {}
-            read => read?,
-        }
-        for hole in health::holes(catalog, &archived, Timestamp::now()) {
+        let archived = self.settled(archive, catalog, seen).await?;
+        let holes = health::holes(catalog, &archived, Timestamp::now());
+        for hole in holes.iter().filter(|hole| !seen.is_known(hole)) {
             let key = archive.key(ArchiveFile::Segment(hole.first));
             let message = format!(
                 "{}: a restore of {} ends before it",
@@ -97,6 +110,33 @@ impl Verifier {
                 .await?;
         }
         Ok(())
+    }
+
+    /// What is in the archive. What may be on its way there is waited for: a verification says what is, and not what may be.
+    async fn settled(
+        &self,
+        archive: &Archive,
+        catalog: &Catalog,
+        seen: &WalSeen,
+    ) -> Result<ArchivedWal> {
+        let deadline = Instant::now() + health::ON_ITS_WAY.unsigned_abs();
+        loop {
+            let mut archived = archive.list(iter::empty()).await?;
+            match archive.read_histories(&mut archived).await {
+                // Named below, or by its layer.
+                Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {}
+                read => read?,
+            }
+            let holes = health::holes(catalog, &archived, Timestamp::now());
+            let mut young = holes.iter().filter(|hole| hole.is_young);
+            let young = young.find(|hole| !seen.is_known(hole));
+            let Some(hole) = young.filter(|_| Instant::now() < deadline) else {
+                return Ok(archived);
+            };
+            tracing::debug!("waiting: {}", hole.describe(&archived));
+            self.check_interrupted()?;
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// Reads each of `files` that was not read before.
