@@ -205,7 +205,8 @@ fn wal_of_a_time_that_is_gone_is_refused_before_the_copy(major: Major) {
     for _ in 0..6 {
         switch_wal(&stage);
     }
-    stage.backup(&["--type", "full", "--wal", "stream"]);
+    // Its archiver has stumbled over what is there.
+    warns_of_the_archiver(&stage, &["--type", "full", "--wal", "stream"]);
     let restored = stage.restore(
         "own",
         &["--target-type", "immediate", "--target-action", "promote"],
@@ -264,6 +265,48 @@ fn wal_of_another_server_is_not_taken_for_the_backups_own() {
     assert_eq!(stage.layer_counts(), (0, 0));
 }
 
+/// Takes a backup that ends well and tells that the archiver does not; returns its report.
+fn warns_of_the_archiver(stage: &Stage, arguments: &[&str]) -> serde_json::Value {
+    let pgdata = stage.pgdata();
+    let all = ["--output", "json", "backup", "--pgdata", &pgdata];
+    let output = stage.run(&[&all[..], arguments].concat());
+    let log = String::from_utf8_lossy(&output.stderr);
+    let plans = arguments.contains(&"--dry-run");
+    let code = if plans { 0 } else { WARNINGS };
+    assert_eq!(output.status.code(), Some(code), "{log}");
+    assert!(plans || log.contains("WARN"), "{log}");
+    let report = serde_json::from_slice(&output.stdout).unwrap();
+    let warning = text(&report, "/warnings/0");
+    assert!(warning.contains("the server's archiver "), "{warning}");
+    report
+}
+
+/// Our command, but it fails: auto sees that and takes the WAL itself.
+fn our_command_fails_and_is_not_relied_on(stage: &Stage) {
+    let failing = "SELECT last_failed_time > last_archived_time FROM pg_stat_archiver";
+    set_archive_command(stage, "false pgstrata archive-push %p");
+    switch_wal(stage);
+    stage
+        .cluster
+        .wait_for("postgres", failing, PATIENCE)
+        .unwrap();
+    let report = warns_of_the_archiver(stage, &[]);
+    let how = text(&report, "/wal");
+    assert!(
+        how.starts_with("stream: the server's archiver fails"),
+        "{how}"
+    );
+    let failed = "SELECT last_failed_wal || ' ' || last_archived_wal FROM pg_stat_archiver";
+    let failed = stage.cluster.sql("postgres", failed).unwrap();
+    let warning = text(&report, "/warnings/0");
+    for words in failed.split(' ').chain(["last at", "nothing since"]) {
+        assert!(warning.contains(words), "\"{words}\" is not in: {warning}");
+    }
+    // Whoever asked for that, and whoever only asks what would be done.
+    warns_of_the_archiver(stage, &["--wal", "stream", "--type", "full"]);
+    warns_of_the_archiver(stage, &["--dry-run"]);
+}
+
 #[test]
 fn wal_that_does_not_arrive_ends_the_backup_in_time() {
     let builder = Cluster::builder(Major::V15);
@@ -308,20 +351,7 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
         assert!(log.contains(words), "\"{words}\" is not in:\n{log}");
     }
 
-    // Our command, but it fails: auto sees that and takes the WAL itself.
-    let failing = "SELECT last_failed_time > last_archived_time FROM pg_stat_archiver";
-    set_archive_command(&stage, "false pgstrata archive-push %p");
-    switch_wal(&stage);
-    stage
-        .cluster
-        .wait_for("postgres", failing, PATIENCE)
-        .unwrap();
-    let report = stage.backup(&[]);
-    let how = text(&report, "/wal");
-    assert!(
-        how.starts_with("stream: the server's archiver fails"),
-        "{how}"
-    );
+    our_command_fails_and_is_not_relied_on(&stage);
     let (code, log) = stage.fails(&waits);
     assert_eq!(code, WARNINGS, "{log}");
 
@@ -332,7 +362,7 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
     set_archive_command(&stage, "/is-not-there/pgstrata archive-push %p");
     switch_wal(&stage);
     make_ready_marks_old(&stage);
-    let report = stage.backup(&[]);
+    let report = warns_of_the_archiver(&stage, &[]);
     let how = text(&report, "/wal");
     assert!(
         how.starts_with("stream: the server's archiver has not taken 0000"),
@@ -341,7 +371,7 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
 
     // The failed backups left neither a layer, nor objects, nor a slot.
     let info = stage.json(&["info"]);
-    assert_eq!(info["layers"].as_array().unwrap().len(), 4);
+    assert_eq!(info["layers"].as_array().unwrap().len(), 5);
     assert_eq!(info["unfinished"].as_array().unwrap().len(), 0);
     slots_are_gone(&stage);
 }

@@ -51,12 +51,14 @@ pub async fn plan(cluster: &ClusterRepository, options: &BackupOptions) -> Resul
     let mut found = ready.scan().await?;
     let finisher = Finisher::find(&ready, options).await?;
     found.warnings.extend(finisher.doubt());
+    let wal = choose_wal(options, &ready, cluster).await?;
+    found.warnings.extend(wal.trouble.clone());
     Ok(BackupPlan {
         kind: choice.kind,
         parent: choice.chain.first().map(|layer| layer.label.clone()),
         type_reason: choice.reason,
         change_source: source.record,
-        wal: choose_wal(options, &ready, cluster).await?,
+        wal,
         from_standby: ready.session.facts().in_recovery,
         file_count: u64::try_from(found.files.len()).expect("usize has 64 bits"),
         size_bytes: found.size_bytes,
@@ -84,6 +86,9 @@ pub async fn run(
     let catalog = Catalog::examine(cluster).await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let wal = choose_wal(options, &ready, cluster).await?;
+    if let Some(trouble) = &wal.trouble {
+        tracing::warn!("{trouble}");
+    }
     let abort = Abort::new();
     let lost = abort.clone();
     let plan = LayerPlan {
@@ -274,6 +279,7 @@ impl Backup<'_> {
         let securing = self.secure_wal(&ready.session, wal, following);
         let (wal_segments_stored, warning) = self.abort.guard(securing).await?;
         copied.warnings.extend(warning);
+        copied.warnings.extend(self.wal.trouble.clone());
         self.stopwatch.end("wal");
         let manifest = self.manifest(ready, &copied, &stopped, corrupt_pages);
         let object = manifest::encode(&manifest);

@@ -49,6 +49,8 @@ pub struct WalChoice {
     pub streams: bool,
     /// One line, for people.
     pub reason: String,
+    /// The server's archiver is relied on by whoever restores to a later point, and does not work.
+    pub trouble: Option<String>,
 }
 
 impl std::fmt::Display for WalChoice {
@@ -75,8 +77,30 @@ pub(super) async fn choose(
     session: &Session,
     route: WalRoute<'_>,
 ) -> Result<WalChoice> {
+    let mut choice = decide(mode, session, route).await?;
+    if choice.streams && session.facts().archives() {
+        // The backup does not depend on it: what cannot be asked is no trouble.
+        let archiver = session.archiver().await.unwrap_or_default();
+        let wal_directory = ServerArchive::wal_directory(route.data_directory);
+        choice.trouble = trouble(&archiver, &wal_directory).map(|trouble| {
+            format!(
+                "{trouble}: this backup stores its own WAL, and no restore gets past its end until WAL is archived \
+                 again; look at the server's log, and at archive_command"
+            )
+        });
+    }
+    Ok(choice)
+}
+
+async fn decide(mode: WalMode, session: &Session, route: WalRoute<'_>) -> Result<WalChoice> {
     let facts = session.facts();
-    let choice = |streams: bool, reason: String| Ok(WalChoice { streams, reason });
+    let choice = |streams: bool, reason: String| {
+        Ok(WalChoice {
+            streams,
+            reason,
+            trouble: None,
+        })
+    };
     match mode {
         WalMode::Stream => choice(true, "asked for".to_owned()),
         WalMode::Archive if facts.archives() => choice(false, "asked for".to_owned()),
@@ -176,8 +200,12 @@ fn cannot_get_wal(facts: &ServerFacts) -> Error {
 /// What is wrong with the server's archiver, whatever it calls.
 fn trouble(archiver: &Archiver, wal_directory: &Path) -> Option<String> {
     if let (true, Some((file, time))) = (archiver.is_failing, &archiver.failed) {
+        let since = match &archiver.archived {
+            Some((last, since)) => format!("{since}, when it archived {last}"),
+            None => "its statistics begin".to_owned(),
+        };
         return Some(format!(
-            "the server's archiver fails with {file} since {time}"
+            "the server's archiver fails with {file}, last at {time}, and has archived nothing since {since}"
         ));
     }
     late(wal_directory).map(|late| format!("the server's archiver {late}"))
