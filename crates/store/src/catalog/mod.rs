@@ -138,6 +138,7 @@ impl Catalog {
             .buffer_unordered(FETCH_AT_ONCE)
             .try_collect()
             .await?;
+        let (found, lost) = look_again(cluster, found).await?;
         let (mut catalog, mut layers) = (Self::default(), Vec::new());
         for found in found {
             match found {
@@ -156,7 +157,7 @@ impl Catalog {
         for unfinished in &mut catalog.unfinished {
             unfinished.was_merged = merged.contains(unfinished.label.as_str());
         }
-        catalog.find_lost_manifests(cluster).await?;
+        catalog.call_lost(cluster, &lost);
         catalog
             .unfinished
             .sort_by(|a, b| order(&a.label).cmp(&order(&b.label)));
@@ -166,30 +167,18 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Calls those damaged that were committed and have no manifest, although nobody removes them. Of a layer that is
-    /// removed the manifest goes first, and the verdict that names it last; so whoever sees neither looks once more
-    /// whether anything is left.
-    async fn find_lost_manifests(&mut self, cluster: &ClusterRepository) -> Result<()> {
-        let is_suspect = |left: &Unfinished| left.was_committed && !left.was_merged;
-        if !self.unfinished.iter().any(is_suspect) {
-            return Ok(());
-        }
-        let leaving = being_removed(cluster).await?;
+    /// Calls those of `lost` damaged that were not merged into a layer that is there.
+    fn call_lost(&mut self, cluster: &ClusterRepository, lost: &BTreeSet<Label>) {
         let unfinished = std::mem::take(&mut self.unfinished);
         for left in unfinished {
-            if !is_suspect(&left) || leaving.contains(&left.label) {
-                self.unfinished.push(left);
-                continue;
-            }
-            let again = unfinished_now(cluster, left.label.clone()).await?;
-            if again.was_committed {
-                let error = manifest_lost(cluster, &again.label);
-                self.damaged.push((again.label, error));
-            } else if again.object_count > 0 {
-                self.unfinished.push(again);
+            match lost.contains(&left.label) && !left.was_merged {
+                true => {
+                    let error = manifest_lost(cluster, &left.label);
+                    self.damaged.push((left.label, error));
+                }
+                false => self.unfinished.push(left),
             }
         }
-        Ok(())
     }
 
     /// Reads every manifest of `cluster`, and lists the objects of all layers: what is lost of them is known then.
@@ -407,6 +396,46 @@ fn broken(error: Error, label: &Label) -> Error {
 /// Layers in the order they were made.
 fn order(label: &Label) -> (&str, &str) {
     (label.own_stamp(), label.as_str())
+}
+
+/// Looks once more at labels that were committed and had no manifest; answers also which of them have lost it.
+///
+/// Who commits creates the manifest and then says so: the first look may have come before either. Of a layer that is
+/// removed the manifest goes first, and the verdict that names it last. So a label has lost its manifest when it was
+/// committed, no verdict named it then, and after both it has none.
+async fn look_again(
+    cluster: &ClusterRepository,
+    found: Vec<Found>,
+) -> Result<(Vec<Found>, BTreeSet<Label>)> {
+    let is_suspect = |one: &Found| matches!(one, Found::Unfinished(left) if left.was_committed);
+    let mut lost = BTreeSet::new();
+    if !found.iter().any(is_suspect) {
+        return Ok((found, lost));
+    }
+    let leaving = being_removed(cluster).await?;
+    let mut settled = Vec::with_capacity(found.len());
+    for one in found {
+        let label = match &one {
+            Found::Unfinished(left) if left.was_committed && !leaving.contains(&left.label) => {
+                left.label.clone()
+            }
+            _ => {
+                settled.push(one);
+                continue;
+            }
+        };
+        let again = look(cluster, label).await?;
+        match &again {
+            // Removed meanwhile, all of it.
+            Found::Unfinished(left) if left.object_count == 0 => continue,
+            Found::Unfinished(left) if left.was_committed => {
+                lost.insert(left.label.clone());
+            }
+            _ => {}
+        }
+        settled.push(again);
+    }
+    Ok((settled, lost))
 }
 
 /// The error of a layer that was finished, and is being removed by nobody.
