@@ -226,6 +226,142 @@ fn wal_of_a_time_that_is_gone_is_refused_before_the_copy_on_18() {
     wal_of_a_time_that_is_gone_is_refused_before_the_copy(Major::V18);
 }
 
+/// A server whose storage was set back, and that is still writing the first segment that the archive has of the time
+/// that is gone. Rows: 1 of that time, 2 of now.
+fn set_back(major: Major) -> Stage {
+    let stage = Stage::archiving(Cluster::builder(major), Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE TABLE lives (life int)");
+    stage.backup(&["--type", "full"]);
+    switch_wal(&stage);
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let data = stage.cluster.pgdata();
+    let aside = stage.cluster.create_dir("aside").unwrap();
+    copy_all(&data.join("."), &aside);
+    stage.cluster.start().unwrap();
+    sql("INSERT INTO lives SELECT 1 FROM generate_series(1, 1000)");
+    for _ in 0..3 {
+        switch_wal(&stage);
+    }
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    fs::remove_dir_all(data).unwrap();
+    copy_all(&aside, data);
+    stage.cluster.start().unwrap();
+    sql("INSERT INTO lives SELECT 2 FROM generate_series(1, 1000)");
+    stage
+}
+
+const NOTHING_WAITS: &str =
+    "SELECT count(*) = 0 FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+
+const LIVES: &str = "SELECT DISTINCT life FROM lives";
+
+/// The advice of the error is followed, and nothing is left for the archiver to stumble over.
+#[test]
+fn a_server_of_another_history_goes_on_under_a_name_of_its_own() {
+    let stage = set_back(Major::V15);
+    switch_wal(&stage);
+    let failing =
+        "SELECT last_failed_time > coalesce(last_archived_time, '-infinity') FROM pg_stat_archiver";
+    stage
+        .cluster
+        .wait_for("postgres", failing, PATIENCE)
+        .unwrap();
+    let refused = stage
+        .cluster
+        .sql("postgres", "SELECT last_failed_wal FROM pg_stat_archiver");
+    let path = stage.cluster.pgdata().join("pg_wal").join(refused.unwrap());
+    let (code, log) = stage.fails(&["archive-push", &path.display().to_string()]);
+    assert_eq!(code, EXISTS, "{log}");
+    for words in ["init --cluster", "archive_command", "full backup"] {
+        assert!(log.contains(words), "\"{words}\" is not in:\n{log}");
+    }
+    let pgdata = stage.pgdata();
+    stage.ok(&["--cluster", "second", "init", "--pgdata", &pgdata]);
+    let command = format!(
+        "{} --repo {} --cluster second archive-push %p",
+        stage.program.display(),
+        stage.repository
+    );
+    set_archive_command(&stage, &command);
+    stage
+        .cluster
+        .wait_for("postgres", NOTHING_WAITS, PATIENCE)
+        .unwrap();
+    let second = ["--cluster", "second"];
+    stage.ok(&[&second[..], &["backup", "-D", &pgdata, "--type", "full"]].concat());
+    stage.ok(&[&second[..], &["verify"]].concat());
+    let target = stage.target("second").display().to_string();
+    let restore = [
+        "restore",
+        "--target-dir",
+        &target,
+        "--target-type",
+        "immediate",
+    ];
+    stage.ok(&[&second[..], &restore, &["--target-action", "promote"]].concat());
+    let restored = stage.start_restored(&stage.target("second"));
+    assert_eq!(restored.sql("postgres", LIVES).unwrap(), "2");
+    // What the old name has is as it was.
+    let restored = stage.start_restored(&stage.restore("first", &["--target-action", "promote"]));
+    assert_eq!(restored.sql("postgres", LIVES).unwrap(), "1");
+}
+
+fn a_server_of_another_history_goes_on_along_a_new_timeline(major: Major) {
+    let stage = set_back(major);
+    let pgdata = stage.pgdata();
+    let (code, log) = stage.fails(&["backup", "-D", &pgdata]);
+    assert_eq!(code, EXISTS, "{log}");
+    assert!(
+        log.contains("When the archive has another history"),
+        "{log}"
+    );
+    stage.cluster.stop(StopMode::Immediate).unwrap();
+    let signal = stage.cluster.pgdata().join("standby.signal");
+    fs::copy(stage.cluster.pgdata().join("PG_VERSION"), &signal).unwrap();
+    let owner = fs::metadata(stage.cluster.pgdata()).unwrap();
+    std::os::unix::fs::chown(
+        &signal,
+        Some(std::os::unix::fs::MetadataExt::uid(&owner)),
+        Some(std::os::unix::fs::MetadataExt::gid(&owner)),
+    )
+    .unwrap();
+    stage.cluster.start().unwrap();
+    stage
+        .cluster
+        .sql("postgres", "SELECT pg_promote()")
+        .unwrap();
+    stage.cluster.wait_promoted(PATIENCE).unwrap();
+    switch_wal(&stage);
+    stage
+        .cluster
+        .wait_for("postgres", NOTHING_WAITS, PATIENCE)
+        .unwrap();
+    let failed = "SELECT failed_count FROM pg_stat_archiver";
+    assert_eq!(stage.cluster.sql("postgres", failed).unwrap(), "0");
+    let told = ["--target-timeline", "2", "--target-action", "promote"];
+    let restored = stage.start_restored(&stage.restore("before", &told));
+    assert_eq!(restored.sql("postgres", LIVES).unwrap(), "2");
+    stage.backup(&["--type", "full"]);
+    switch_wal(&stage);
+    stage.archive_all();
+    stage.ok(&["verify"]);
+    let restored = stage.start_restored(&stage.restore("after", &["--target-action", "promote"]));
+    assert_eq!(restored.sql("postgres", LIVES).unwrap(), "2");
+}
+
+#[test]
+fn a_server_of_another_history_goes_on_along_a_new_timeline_on_15() {
+    a_server_of_another_history_goes_on_along_a_new_timeline(Major::V15);
+}
+
+#[test]
+fn a_server_of_another_history_goes_on_along_a_new_timeline_on_18() {
+    a_server_of_another_history_goes_on_along_a_new_timeline(Major::V18);
+}
+
 /// Another server pushes segments of the same names while the backup waits for its own.
 #[test]
 fn wal_of_another_server_is_not_taken_for_the_backups_own() {

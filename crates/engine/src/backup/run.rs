@@ -254,6 +254,9 @@ impl Backup<'_> {
             source::require_tracker(self.search(ready), token.as_ref()).await?;
         }
         self.stopwatch.end("prepare");
+        // The start finishes a segment, which may be the first that the archive has of another history.
+        let ours = archive.check_now(&ready.session);
+        self.abort.guard(ours).await?;
         let start = self.start(ready).await?;
         catalog::check_wal(&leaving, start.lsn)?;
         let ours = archive.check_future(&ready.session, start.timeline());

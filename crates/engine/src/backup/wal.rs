@@ -327,7 +327,21 @@ impl ServerArchive {
             Kind::AlreadyExists,
             format!("the archive already has WAL segment \"{name}\", which the server is still writing: it is of another history"),
         )
-        .hint("the server was set back to an earlier state, or a copy of it archives under this cluster's name: begin a new timeline (stop it, create standby.signal in its data directory, start it, and run SELECT pg_promote()), or give this server a cluster name of its own"))
+        .hint(
+            "the server was set back to an earlier state, or a copy of it archives under this cluster's name: give this \
+             server a name of its own (pgstrata init --cluster NAME, the same NAME in its archive_command, a full backup); \
+             or begin a new timeline within this segment (the steps are in OPERATIONS.md, \"When the archive has another \
+             history\": a fast stop would finish the segment, and the archiver would stumble over it)",
+        ))
+    }
+
+    /// The same before the backup starts, which would finish that segment.
+    pub(super) async fn check_now(&self, session: &Session) -> Result<()> {
+        let end = session.wal_end().await?;
+        match session.timeline(end).await? {
+            Some(timeline) => self.check_future(session, timeline).await,
+            None => Ok(()),
+        }
     }
 
     /// Compares what the archive has with the server's own files. What the server has removed, it removed because

@@ -453,8 +453,10 @@ impl Archive {
             ),
         )
         .hint(
-            "another server, such as a restored copy, archives under this cluster's name; \
-             give it a name of its own",
+            "another server, such as a restored copy, archives under this cluster's name, or this one was set back to an \
+             earlier state: give this server or the other one a name of its own (pgstrata init --cluster NAME, the same \
+             NAME in its archive_command, a full backup); what waits for its archiver is then stored under that name. A new \
+             timeline does not help: the file would be refused again",
         ))
     }
 }
