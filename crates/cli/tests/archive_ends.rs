@@ -242,6 +242,61 @@ fn damage_and_holes_stop(stage: &Stage, names: &[String], to: &str) {
     assert_eq!(code(&in_shell(stage, "", &get)), STOP);
 }
 
+/// All of the archive is gone, or all of it behind some segment, and only layers tell that there was more.
+#[test]
+fn rule_13_6_wal_that_is_gone_with_all_later_wal_is_not_the_end() {
+    let builder = Cluster::builder(Major::V15).initdb_arg("--wal-segsize=1");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
+    let first = stage.backup(&["--type", "full"]);
+    let first = support::text(&first, "/label").to_owned();
+    finish_segment(&stage);
+    let kept = sql("SELECT last_archived_wal FROM pg_stat_archiver");
+    for _ in 0..3 {
+        finish_segment(&stage);
+    }
+    stage.backup(&["--type", "full"]);
+    finish_segment(&stage);
+    let last = sql("SELECT last_archived_wal FROM pg_stat_archiver");
+    let scratch = stage.cluster.create_dir("scratch").unwrap();
+    let to = scratch.join("to").display().to_string();
+    let get = |name: &str| in_shell(&stage, "", &format!("archive-get {name} {to}"));
+    let name = |number: u64| format!("{}{number:08X}", &kept[..16]);
+    let number = |name: &str| u64::from_str_radix(&name[16..24], 16).unwrap();
+    let end = name(number(&last) + 1);
+    assert_eq!(code(&get(&end)), END);
+    assert_eq!(code(&get("00000002.history")), END);
+
+    let wal = repository(&stage).join("main/wal/00000001");
+    for entry in fs::read_dir(&wal).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap().to_str().unwrap() > kept.as_str() {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    let hole = name(number(&kept) + 1);
+    let output = get(&hole);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(code(&output), STOP, "{said}");
+    assert!(said.contains("goes along timeline 1"), "{said}");
+    assert_eq!(code(&get(&end)), END);
+
+    // The server that recovers from it does not open.
+    let target = stage.restore(
+        "restored",
+        &[&first, "--target-type", "default", "--skip-damaged"],
+    );
+    fs::remove_dir_all(repository(&stage).join("main/wal")).unwrap();
+    for name in [&kept, &hole, &end, "00000002.history"] {
+        let output = get(name);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(code(&output), STOP, "{name}: {said}");
+    }
+    let error = Cluster::adopt(Major::V15, &target).start();
+    let error = format!("{:#}", error.err().unwrap());
+    assert!(error.contains("exit code 255"), "{error}");
+}
+
 /// 0 only for a file that is in the repository.
 #[test]
 fn archive_push_never_says_0_for_nothing() {

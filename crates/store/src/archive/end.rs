@@ -5,10 +5,13 @@
 //! timeline, or the history of a timeline that left its own after it; the history of a timeline, when the archive has
 //! anything else of that timeline or of a later one (the server asks for one number after the other, and stops at the
 //! first that is missing). Backup labels and partial segments are no part of recovery.
+//!
+//! Layers tell it too, when the WAL that would have told is gone itself: each was made when its own WAL was in the archive.
 
 use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment};
 
-use super::Archive;
+use super::{Archive, timeline_of};
+use crate::catalog;
 use crate::error::{Error, Kind, Result};
 
 /// One request's worth of names.
@@ -17,15 +20,19 @@ const NAMES: usize = 1000;
 impl Archive {
     /// What shows that the archive does not end before `file`, which is not in it.
     pub(super) async fn beyond(&self, file: ArchiveFile) -> Result<Option<String>> {
-        match file {
+        let in_archive = match file {
             ArchiveFile::Segment(segment) => match self.later_file(segment).await? {
-                Some(name) => Ok(Some(format!("\"{name}\" is there"))),
-                None => self.later_branch(segment).await,
+                Some(name) => Some(format!("\"{name}\" is there")),
+                None => self.later_branch(segment).await?,
             },
-            // The first timeline has no history.
-            ArchiveFile::History(TimelineId::FIRST) => Ok(None),
-            ArchiveFile::History(timeline) => self.later_timeline(timeline).await,
-            ArchiveFile::Partial(_) | ArchiveFile::BackupLabel { .. } => Ok(None),
+            // The first timeline has no history, and servers ask for it.
+            ArchiveFile::History(TimelineId::FIRST) => return Ok(None),
+            ArchiveFile::History(timeline) => self.later_timeline(timeline).await?,
+            ArchiveFile::Partial(_) | ArchiveFile::BackupLabel { .. } => return Ok(None),
+        };
+        match in_archive {
+            Some(seen) => Ok(Some(seen)),
+            None => self.layer_beyond(file).await,
         }
     }
 
@@ -80,6 +87,57 @@ impl Archive {
             }
         }
         Ok(None)
+    }
+
+    /// A layer that was made when the archive held the file, or held any WAL though it holds none now.
+    ///
+    /// Along one timeline LSNs ascend with time, and so do timelines. So the newest layer tells that is not of a later
+    /// timeline than the file, or else the newest of all.
+    async fn layer_beyond(&self, file: ArchiveFile) -> Result<Option<String>> {
+        let labels = catalog::labels(&self.cluster).await?;
+        let timeline = timeline_of(file);
+        let Some((newest, manifest)) =
+            catalog::newest_manifest(&self.cluster, &labels, timeline).await?
+        else {
+            return Ok(None);
+        };
+        let goes_beyond = match file {
+            ArchiveFile::Segment(segment) if manifest.timeline == timeline => {
+                let stop = manifest.stop_lsn;
+                let end = WalSegment::containing_end(timeline, stop, self.segment_size);
+                end.number >= segment.number
+            }
+            ArchiveFile::History(_) => manifest.timeline >= timeline,
+            _ => false,
+        };
+        if goes_beyond {
+            let (timeline, stop) = (manifest.timeline, manifest.stop_lsn);
+            return Ok(Some(format!(
+                "layer {newest} goes along timeline {timeline} to {stop}"
+            )));
+        }
+        if self.has_any(file).await? {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "layer {newest} needs WAL, and there is none at all any more"
+        )))
+    }
+
+    /// Whether there is any WAL at all. Mostly the segment before the one asked for tells.
+    async fn has_any(&self, file: ArchiveFile) -> Result<bool> {
+        let repository = &self.cluster.repository;
+        if let ArchiveFile::Segment(segment) = file
+            && let Some(number) = segment.number.checked_sub(1)
+        {
+            let before = ArchiveFile::Segment(WalSegment { number, ..segment });
+            if repository.size(&self.key(before)).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        let wal = self.cluster.name.wal_prefix();
+        let first = repository.list_some(&wal, &wal, 1).await?;
+        Ok(!first.is_empty())
     }
 
     async fn later_timeline(&self, timeline: TimelineId) -> Result<Option<String>> {

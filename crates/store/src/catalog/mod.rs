@@ -28,6 +28,7 @@ use pgstrata_layer::abandoned;
 use pgstrata_layer::claim::{self, ClaimRecord};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, Manifest, ParentRef};
+use pgstrata_pgdata::timeline::TimelineId;
 
 pub use chain::{ChainEntries, PartLocation, missing_is_damage};
 pub use digests::ChainDigests;
@@ -53,6 +54,9 @@ use layers::ChainState;
 
 /// Manifests are small and far away: this many are fetched at once.
 const FETCH_AT_ONCE: usize = 16;
+
+/// Servers change timelines seldom: the newest layer of one is not far behind. Who asks is waiting.
+const MOST_LOOKED_AT: usize = 100;
 
 /// Layers that were removed while they were looked at are looked for again, so often.
 const LOOKS: u32 = 5;
@@ -128,11 +132,7 @@ impl Catalog {
     /// # Errors
     /// When the repository cannot be read. A damaged manifest is no error here.
     pub async fn load(cluster: &ClusterRepository) -> Result<Self> {
-        let names = cluster
-            .repository
-            .list_names(&cluster.name.layers_prefix())
-            .await?;
-        let labels: Vec<Label> = names.iter().filter_map(|name| Label::parse(name)).collect();
+        let labels = labels(cluster).await?;
         let looking = labels.into_iter().map(|label| look(cluster, label));
         let found: Vec<Found> = futures::stream::iter(looking)
             .buffer_unordered(FETCH_AT_ONCE)
@@ -396,6 +396,50 @@ fn broken(error: Error, label: &Label) -> Error {
 /// Layers in the order they were made.
 fn order(label: &Label) -> (&str, &str) {
     (label.own_stamp(), label.as_str())
+}
+
+/// The labels of a cluster, of layers or not, oldest first.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub(crate) async fn labels(cluster: &ClusterRepository) -> Result<Vec<Label>> {
+    let names = cluster
+        .repository
+        .list_names(&cluster.name.layers_prefix())
+        .await?;
+    let mut labels: Vec<Label> = names.iter().filter_map(|name| Label::parse(name)).collect();
+    labels.sort_by(|one, other| order(one).cmp(&order(other)));
+    Ok(labels)
+}
+
+/// The newest of the layers with these labels, oldest first, that is not of a later timeline than `timeline`; when there
+/// is none, the newest of all. What cannot be read is passed over, and no more than [`MOST_LOOKED_AT`] are looked at.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub(crate) async fn newest_manifest(
+    cluster: &ClusterRepository,
+    labels: &[Label],
+    timeline: TimelineId,
+) -> Result<Option<(Label, Manifest)>> {
+    let mut newest = None;
+    for label in labels.iter().rev().take(MOST_LOOKED_AT) {
+        let key = cluster.name.manifest_key(label);
+        let object = match cluster.repository.get(&key).await {
+            Ok(object) => object,
+            Err(error) if error.kind() == Kind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let Ok(manifest) = manifest::decode(&object) else {
+            continue;
+        };
+        let found = (label.clone(), manifest);
+        if found.1.timeline <= timeline {
+            return Ok(Some(found));
+        }
+        newest.get_or_insert(found);
+    }
+    Ok(newest)
 }
 
 /// Looks once more at labels that were committed and had no manifest; answers also which of them have lost it.
