@@ -79,6 +79,8 @@ fn parse(arguments: Vec<OsString>) -> std::result::Result<Cli, clap::Error> {
 fn run(cli: Cli, output: &mut Output) -> Result<u8> {
     // Before anything asks what the limit allows.
     limits::raise_open_files();
+    // Before anything makes a file, or a thread.
+    limits::keep_owners_access();
     if let Some(code) = commands::without_configuration(&cli.command)? {
         return Ok(code);
     }

@@ -544,6 +544,59 @@ fn rule_11_a_chain_stands_on_the_very_parent_it_was_made_on() {
     );
 }
 
+/// Files that their own maker could not open again.
+#[test]
+fn a_umask_that_keeps_the_owner_out_keeps_nobody_from_working() {
+    let cluster = Cluster::builder(Major::V15)
+        .conf("archive_mode", "on")
+        .conf("archive_command", "false")
+        .start()
+        .unwrap();
+    let program = cluster
+        .installed_binary(Path::new(env!("CARGO_BIN_EXE_pgstrata")))
+        .unwrap();
+    for umask in ["0777", "0277"] {
+        let home = cluster.create_dir(&format!("repository-{umask}")).unwrap();
+        // Directories are made as well.
+        let repository = format!("file://{}", home.join("deep/below").display());
+        let run = |words: &str| {
+            let mut shell = cluster.command_as_server_user(Path::new("/bin/sh"));
+            shell
+                .env("PGSTRATA_REPO", &repository)
+                .env("PGSTRATA_CLUSTER", "main")
+                .env("PGDATA", cluster.pgdata());
+            let script = format!("umask {umask}; exec '{}' {words}", program.display());
+            let output = shell.args(["-c", &script]).output().unwrap();
+            let log = String::from_utf8_lossy(&output.stderr).into_owned();
+            (output.status.code().unwrap(), log)
+        };
+        let works = |words: &str| {
+            let (code, log) = run(words);
+            assert!([0, 3].contains(&code), "{umask} {words}: {code}: {log}");
+        };
+        works("init");
+        works("backup --type full --wal stream");
+        works("backup --type incr --wal stream");
+        let switch =
+            "SELECT pg_walfile_name(pg_create_restore_point('x')) || (pg_switch_wal() > '0/0')";
+        let name = cluster.sql("postgres", switch).unwrap()[..24].to_owned();
+        let path = cluster.pgdata().join("pg_wal").join(&name);
+        works(&format!("archive-push {}", path.display()));
+        let got = home.join("got");
+        works(&format!("archive-get {name} {}", got.display()));
+        works("verify --deep");
+        let target = cluster.socket_dir().join(format!("restored-{umask}"));
+        works(&format!(
+            "restore --target-dir {} --target-type immediate --target-action promote",
+            target.display()
+        ));
+        let restored = Cluster::adopt(Major::V15, &target).start().unwrap();
+        restored.wait_promoted(support::PATIENCE).unwrap();
+        works("merge --remove-inputs");
+        works("expire --keep-full 1");
+    }
+}
+
 #[test]
 fn paths_that_lead_out_of_the_target_are_damage() {
     use pgstrata_layer::manifest;

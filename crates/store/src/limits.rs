@@ -1,4 +1,4 @@
-//! How many files and connections a process has open at most, and what that allows.
+//! What a process may have and use: how many files and connections are open at most, and what that allows; its umask.
 //!
 //! Every command is made of workers and requests: a worker has one file of a cluster
 //! open, a request to the repository one connection or one file. Both are counted, so
@@ -9,7 +9,8 @@ use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 use std::thread;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
 /// Beside workers and requests: standard streams, the runtime, the log, sessions with
 /// the server, the directories in which a restore works, and a name being looked up.
@@ -33,6 +34,14 @@ pub fn raise_open_files() {
         // Some systems refuse "unlimited" although they name it; what there is will do.
         tracing::debug!("could not raise the limit of open files");
     }
+}
+
+/// Files that this process makes can be opened by their owner, whatever its umask says: it opens many of them again. For
+/// the beginning of a program.
+pub fn keep_owners_access() {
+    // There is no way to ask without setting.
+    let told = umask(Mode::RWXU | Mode::RWXG | Mode::RWXO);
+    umask(told - Mode::RWXU);
 }
 
 /// How many workers there are when `jobs` are asked for; 0 asks for one per core.
