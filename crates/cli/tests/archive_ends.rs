@@ -432,6 +432,57 @@ fn rule_13_11_what_verify_recommends_for_wal_is_a_repair() {
     }
 }
 
+/// The most memory that a process has had so far, in kB; 0 when it has ended.
+fn peak_memory(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// A segment of 256 MiB that does not compress goes through in pieces.
+#[test]
+fn a_large_segment_takes_no_more_memory_than_a_piece_of_it() {
+    let builder = Cluster::builder(Major::V15)
+        .initdb_arg("--wal-segsize=256")
+        .conf("min_wal_size", "512MB")
+        .conf("max_wal_size", "1GB");
+    let stage = Stage::silent(builder, Store::Directory);
+    let wal = stage.cluster.pgdata().join("pg_wal");
+    let names = fs::read_dir(&wal).unwrap();
+    let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let name = names.find(|name| name.len() == 24).unwrap();
+    let mut bytes = fs::read(wal.join(&name)).unwrap();
+    assert_eq!(bytes.len(), 256 << 20);
+    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+    for word in bytes[8192..].chunks_exact_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes());
+    }
+    let scratch = stage.cluster.create_dir("scratch").unwrap();
+    let (from, to) = (scratch.join(&name), scratch.join("got"));
+    fs::write(&from, &bytes).unwrap();
+    let (pushed, got) = (from.display().to_string(), to.display().to_string());
+    for words in [
+        &["archive-push", &pushed][..],
+        // It is there, and is read back.
+        &["archive-push", &pushed],
+        &["archive-get", &name, &got],
+    ] {
+        let mut child = support::process::spawn(&stage, words);
+        let mut most = 0;
+        while child.try_wait().unwrap().is_none() {
+            most = most.max(peak_memory(child.id()));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(child.wait().unwrap().success(), "{words:?}");
+        assert!((1..128 << 10).contains(&most), "{words:?}: {most} kB");
+    }
+    assert!(fs::read(&to).unwrap() == bytes);
+}
+
 /// Killed at any moment, it leaves the whole file or nothing in `pg_wal`, where nobody would look for the rest.
 #[test]
 fn a_killed_archive_get_leaves_nothing() {

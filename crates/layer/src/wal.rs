@@ -79,9 +79,10 @@ pub struct WalDescription {
     pub raw_digest: [u8; 32],
 }
 
-/// Encodes a file that comes in pieces; holds the object, never the whole file.
+/// Encodes a file that comes in pieces; holds the object, or of it what was not taken yet, never the whole file.
 pub struct WalWriter {
     encoder: FrameEncoder,
+    header: Vec<u8>,
     /// What does not fill a frame yet.
     piece: Vec<u8>,
     checksums: Vec<u8>,
@@ -105,7 +106,7 @@ impl WalWriter {
         let raw_bytes = usize::try_from(raw_length).expect("1 GiB fits");
         let frame_count =
             u32::try_from(raw_bytes.div_ceil(FRAME_RAW_BYTES)).expect("1 GiB has few frames");
-        let mut out = Vec::with_capacity(HEADER_BYTES + raw_bytes / 2);
+        let mut out = Vec::with_capacity(HEADER_BYTES);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&frame_count.to_le_bytes());
@@ -118,6 +119,7 @@ impl WalWriter {
         out.extend_from_slice(&header_checksum.to_le_bytes());
         Ok(Self {
             encoder: FrameEncoder::new(codec)?,
+            header: out.clone(),
             piece: Vec::new(),
             checksums: Vec::new(),
             raw_left: raw_length,
@@ -158,7 +160,12 @@ impl WalWriter {
         Ok(())
     }
 
-    /// The object.
+    /// The bytes of the object that are known by now, after those that were taken before.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// The object, without what was taken.
     ///
     /// # Errors
     /// When less came than the file was said to have.
@@ -170,7 +177,7 @@ impl WalWriter {
             let piece = std::mem::take(&mut self.piece);
             self.frame(&piece)?;
         }
-        let sum = checksum(&[&self.out[..HEADER_BYTES], &self.checksums]);
+        let sum = checksum(&[&self.header, &self.checksums]);
         self.out.extend_from_slice(&TRAILER_MAGIC);
         self.out.extend_from_slice(&sum.to_le_bytes());
         Ok(self.out)

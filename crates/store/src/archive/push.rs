@@ -18,8 +18,10 @@
 //! finished one would be refused from then on. The server marks what is finished, in `archive_status` beside the segments.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -316,14 +318,8 @@ impl Archive {
 
     async fn create(&self, file: ArchiveFile, object: Encoded) -> Result<Pushed> {
         let raw_bytes = object.contents.description.raw_length;
-        let stored_bytes = u64::try_from(object.body.len()).unwrap_or(u64::MAX);
-        let created = self
-            .cluster
-            .repository
-            .create(&self.key(file), object.body.clone())
-            .await;
-        match created {
-            Ok(()) => Ok(Pushed::Stored {
+        match self.put(&self.key(file), &object).await {
+            Ok(stored_bytes) => Ok(Pushed::Stored {
                 raw_bytes,
                 stored_bytes,
             }),
@@ -333,6 +329,24 @@ impl Archive {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Creates the object `key`; answers its length.
+    async fn put(&self, key: &str, object: &Encoded) -> Result<u64> {
+        let repository = &self.cluster.repository;
+        let Some(body) = &object.body else {
+            let (contents, codec) = (object.contents.clone(), object.codec);
+            let length = Arc::new(AtomicU64::new(0));
+            let counted = Arc::clone(&length);
+            let write = move |out: &mut dyn Write| {
+                counted.store(contents.write(codec, out)?, Ordering::Relaxed);
+                Ok(())
+            };
+            repository.create_written(key, write).await?;
+            return Ok(length.load(Ordering::Relaxed));
+        };
+        repository.create(key, body.clone()).await?;
+        Ok(u64::try_from(body.len()).unwrap_or(u64::MAX))
     }
 
     async fn settle_encoded(&self, file: ArchiveFile, object: Encoded) -> Result<Pushed> {
@@ -377,10 +391,8 @@ impl Archive {
 
     /// Stores `object` as `key`, in place of what is damaged, if anything is; what stores at the same time has the same file.
     async fn mend(&self, key: &str, object: Encoded, damage: Option<Error>) -> Result<Pushed> {
-        let body = object.body;
         let raw_bytes = object.contents.description.raw_length;
-        let stored_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
-        self.cluster.repository.create(key, body).await?;
+        let stored_bytes = self.put(key, &object).await?;
         let Some(damage) = damage else {
             // It was deleted since it was seen.
             return Ok(Pushed::Stored {
@@ -462,6 +474,7 @@ impl Archive {
 }
 
 /// A file that was read, checked and digested.
+#[derive(Clone)]
 struct Contents {
     path: PathBuf,
     /// The file, unless it is too large to be kept.
@@ -471,8 +484,10 @@ struct Contents {
 
 /// An object ready to be stored.
 struct Encoded {
-    body: Bytes,
+    /// `None` of a file too large to be kept: it is encoded while it is stored.
+    body: Option<Bytes>,
     contents: Contents,
+    codec: Codec,
 }
 
 impl Contents {
@@ -515,26 +530,38 @@ impl Contents {
     }
 
     fn encode(mut self, codec: Codec) -> Result<Encoded> {
-        let mut writer = WalWriter::new(&self.description, codec)?;
-        match self.raw.take() {
-            Some(raw) => writer.append(&raw)?,
-            None => self.append_again(&mut writer)?,
-        }
+        let body = match self.raw.take() {
+            Some(raw) => {
+                let mut writer = WalWriter::new(&self.description, codec)?;
+                writer.append(&raw)?;
+                Some(writer.finish()?.into())
+            }
+            None => None,
+        };
         Ok(Encoded {
-            body: writer.finish()?.into(),
+            body,
             contents: self,
+            codec,
         })
     }
 
-    /// Reads the file a second time; it must not have changed since the first.
-    fn append_again(&self, writer: &mut WalWriter) -> Result<()> {
+    /// Reads the file a second time, and writes its object; answers the object's length. The file must not have changed.
+    fn write(&self, codec: Codec, out: &mut dyn Write) -> Result<u64> {
         let path = &self.path;
         let opened =
             File::open(path).context(|| format!("could not read \"{}\"", path.display()))?;
+        let mut writer = WalWriter::new(&self.description, codec)?;
         let mut hasher = ContentHasher::new();
+        let mut length = 0;
+        let mut pass_on = |bytes: Vec<u8>| {
+            length += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+            out.write_all(&bytes)
+                .context(|| "could not write the object".to_owned())
+        };
         pieces(path, opened, |piece| {
             hasher.update(piece);
-            Ok(writer.append(piece)?)
+            writer.append(piece)?;
+            pass_on(writer.take())
         })?;
         if hasher.finish() != self.description.raw_digest {
             let path = path.display();
@@ -543,7 +570,8 @@ impl Contents {
                 format!("\"{path}\" changed while it was read"),
             ));
         }
-        Ok(())
+        pass_on(writer.finish()?)?;
+        Ok(length)
     }
 }
 

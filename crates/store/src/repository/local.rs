@@ -41,6 +41,12 @@ const DIRECTORY_MODE: u32 = 0o750;
 /// Files removed by one thread before their directories are synced.
 const DELETED_AT_ONCE: usize = 1000;
 
+/// Writes an object.
+pub(super) type WriteObject = dyn Fn(&mut dyn Write) -> io::Result<()> + Send + Sync;
+
+/// The same to the file that it will be.
+type Fill<'a> = &'a dyn Fn(&File) -> io::Result<()>;
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct LocalStore(Arc<OpenDirectory>);
@@ -101,6 +107,17 @@ impl LocalStore {
         .await
     }
 
+    /// Creates an object that `write` writes, from its beginning whenever it is called.
+    pub(super) async fn create_written(
+        &self,
+        location: &Path,
+        write: Arc<WriteObject>,
+    ) -> Result<()> {
+        let location = location.clone();
+        self.blocking(move |inner| inner.create(&location, &|mut file| write(&mut file)))
+            .await
+    }
+
     /// Makes the directories of a prefix; as root, gives them to `owner`.
     pub(super) async fn make_home(&self, prefix: &Path, owner: Owner) -> Result<()> {
         let prefix = prefix.clone();
@@ -148,7 +165,8 @@ impl ObjectStore for LocalStore {
             return Err(unsupported("overwriting"));
         }
         let location = location.clone();
-        self.blocking(move |inner| inner.create(&location, &payload))
+        let fill = move |mut file: &File| payload.iter().try_for_each(|part| file.write_all(part));
+        self.blocking(move |inner| inner.create(&location, &fill))
             .await?;
         Ok(PutResult {
             e_tag: None,
@@ -250,13 +268,13 @@ impl OpenDirectory {
         path
     }
 
-    fn create(&self, location: &Path, payload: &PutPayload) -> Result<()> {
+    fn create(&self, location: &Path, fill: Fill<'_>) -> Result<()> {
         let path = self.file_path(location);
         let directory = path.parent().unwrap_or(&self.root).to_owned();
         let written = loop {
             self.make_durable(&directory)
                 .map_err(|e| named(&directory, e))?;
-            match write_new(&directory, &path, payload) {
+            match write_new(&directory, &path, fill) {
                 // The directory went away after it was made.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => self.forget(&directory),
                 other => break other,
@@ -461,20 +479,21 @@ fn ends_before(location: &Path, after: &Path) -> bool {
     location < after && !after.as_ref().starts_with(location.as_ref())
 }
 
-/// Writes `payload` as the new file `path` in `directory`; both are durable afterwards.
-fn write_new(directory: &FilePath, path: &FilePath, payload: &PutPayload) -> io::Result<()> {
+/// Writes what `fill` writes as the new file `path` in `directory`; both are durable afterwards.
+fn write_new(directory: &FilePath, path: &FilePath, fill: Fill<'_>) -> io::Result<()> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     match rustix::fs::open(directory, flags, Mode::from_raw_mode(FILE_MODE)) {
         Ok(fd) => {
             let file = File::from(fd);
             give_to_owner_of(directory, &file)?;
-            fill(&file, payload)?;
+            fill(&file)?;
+            file.sync_all()?;
             link_unnamed(&file, path)?;
         }
         Err(e) if e == rustix::io::Errno::NOENT => return Err(e.into()),
         // No O_TMPFILE here (NFS, FUSE, overlays): EOPNOTSUPP, EISDIR or EINVAL, by kernel.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR | rustix::io::Errno::INVAL) => {
-            write_named(directory, path, payload)?;
+            write_named(directory, path, fill)?;
         }
         Err(e) => return Err(e.into()),
     }
@@ -498,11 +517,6 @@ fn give_to(file: &File, owner: Owner) {
     }
 }
 
-fn fill(mut file: &File, payload: &PutPayload) -> io::Result<()> {
-    payload.iter().try_for_each(|part| file.write_all(part))?;
-    file.sync_all()
-}
-
 /// Gives an unnamed file its name, unless the name is taken.
 fn link_unnamed(file: &File, path: &FilePath) -> io::Result<()> {
     use std::os::fd::AsRawFd;
@@ -515,7 +529,7 @@ fn link_unnamed(file: &File, path: &FilePath) -> io::Result<()> {
     }
 }
 
-fn write_named(directory: &FilePath, path: &FilePath, payload: &PutPayload) -> io::Result<()> {
+fn write_named(directory: &FilePath, path: &FilePath, fill: Fill<'_>) -> io::Result<()> {
     let name = format!(".{:032x}.tmp", rand::random::<u128>());
     let hidden = directory.join(name);
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -525,7 +539,8 @@ fn write_named(directory: &FilePath, path: &FilePath, payload: &PutPayload) -> i
         Mode::from_raw_mode(FILE_MODE),
     )?);
     let published = give_to_owner_of(directory, &file)
-        .and_then(|()| fill(&file, payload))
+        .and_then(|()| fill(&file))
+        .and_then(|()| file.sync_all())
         .and_then(|()| publish_named(&hidden, path));
     let removed = fs::remove_file(&hidden);
     match removed {

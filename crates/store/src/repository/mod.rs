@@ -20,9 +20,10 @@ mod reason;
 mod reserve;
 
 use std::fs::Metadata;
+use std::io::{self, Write};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -32,6 +33,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::blocking::blocking;
 use crate::error::{Error, Kind, Result};
 use crate::limits;
 use credentials::Secrets;
@@ -229,6 +231,53 @@ impl Repository {
                 return Err(self.error(ACT, key, &error));
             }
             tracing::debug!(key, %error, "repeating a create");
+        }
+    }
+
+    /// Creates the object `key`, durably, of which `write` writes the bytes, from the first one whenever it is called. A
+    /// directory never holds the whole of it in memory; an object store takes an object in one piece.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the object is there, whatever it holds; that of `write`; `Repository` when it cannot be written.
+    pub async fn create_written(
+        &self,
+        key: &str,
+        write: impl Fn(&mut dyn Write) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        let Some(local) = &self.0.local else {
+            let written = move || {
+                let mut body = Vec::new();
+                write(&mut body).map(|()| body)
+            };
+            return self.create(key, blocking(written).await?.into()).await;
+        };
+        let failed = Arc::new(Mutex::new(None));
+        let failing = Arc::clone(&failed);
+        let write = move |out: &mut dyn Write| {
+            let mut out = Remembering { out, failed: None };
+            let written = write(&mut out);
+            match (out.failed, written) {
+                // The file of the object could not be written: that says why.
+                (Some(error), _) => Err(error),
+                (None, Ok(())) => Ok(()),
+                (None, Err(error)) => {
+                    let told = io::Error::other(error.to_string());
+                    *failing.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    Err(told)
+                }
+            }
+        };
+        let path = self.path(key)?;
+        let _permit = self.permit(1).await;
+        let created = local.create_written(&path, Arc::new(write)).await;
+        let failed = failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (created, failed) {
+            (Ok(()), _) => Ok(()),
+            (Err(_), Some(error)) => Err(error),
+            (Err(object_store::Error::AlreadyExists { .. }), None) => {
+                Err(self.exists_with_other_contents(key))
+            }
+            (Err(error), None) => Err(self.error("could not write", key, &error)),
         }
     }
 
@@ -679,5 +728,25 @@ impl Repository {
             Some(hint) if kind != Kind::NotFound => made.hint(hint),
             _ => made,
         }
+    }
+}
+
+/// A file, and why it could not be written.
+struct Remembering<'a> {
+    out: &'a mut dyn Write,
+    failed: Option<io::Error>,
+}
+
+impl Write for Remembering<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes).map_err(|error| {
+            let told = io::Error::new(error.kind(), error.to_string());
+            self.failed = Some(error);
+            told
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
