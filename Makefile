@@ -10,7 +10,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lab-acceptance experiments torture check bench bench-full bench-tracker install clean
+.PHONY: help setup build demo test lab-acceptance experiments torture fuzz check bench bench-full bench-tracker install clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -42,6 +42,9 @@ experiments: setup ## every experiment of the lab; PRESET=tiny (ten minutes), sm
 
 torture: setup ## page tracker under kills and restarts, half an hour each server
 	ext/test/run --only torture --long 15 16 17 18
+
+fuzz: ## decoders and deciders under fuzzing: TARGET=frame (or all) MINUTES=10; scripts/fuzz --list names them
+	@scripts/fuzz "$(TARGET)" $(MINUTES)
 
 check: setup ## formatting, lints, documentation, house rules
 	scripts/check

@@ -20,6 +20,7 @@ pub mod summary;
 mod target;
 mod tls;
 pub mod tracker;
+mod tracker_rows;
 
 pub use conninfo::ConnectionOptions;
 pub use control::read_control;

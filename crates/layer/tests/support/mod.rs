@@ -9,6 +9,8 @@
     reason = "shared by tests that use different parts; a failure here is a failed test"
 )]
 
+pub mod history;
+pub mod keeping;
 pub mod merging;
 pub mod sample;
 

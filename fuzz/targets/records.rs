@@ -1,0 +1,91 @@
+//! Text objects: a line with a digest, and JSON.
+
+use pgstrata_layer::digest::contents_hex;
+use pgstrata_layer::{
+    abandoned, claim, cluster, distrust, label, lineage, manifest, outside, removal, restoring,
+};
+
+use super::Target;
+
+/// The kinds of records, with whether one decodes and is the same when it is written and read again.
+const KINDS: [(&str, Target); 9] = [
+    ("manifest", |bytes| {
+        if let Ok(read) = manifest::decode(bytes) {
+            assert_eq!(manifest::decode(&manifest::encode(&read)).unwrap(), read);
+            read.pg_control_bytes().unwrap();
+            read.parsed_label().unwrap();
+            let _ = read.state_stamp();
+        }
+    }),
+    ("cluster", |bytes| {
+        if let Ok(read) = cluster::decode(bytes) {
+            assert_eq!(cluster::decode(&cluster::encode(&read)).unwrap(), read);
+        }
+    }),
+    ("claim", |bytes| {
+        if let Ok(read) = claim::decode(bytes) {
+            assert_eq!(claim::decode(&claim::encode(&read)).unwrap(), read);
+        }
+    }),
+    ("lineage", |bytes| {
+        if let Ok(read) = lineage::decode(bytes) {
+            assert_eq!(lineage::decode(&lineage::encode(&read)).unwrap(), read);
+        }
+    }),
+    ("distrust", |bytes| {
+        if let Ok(read) = distrust::decode(bytes) {
+            assert_eq!(distrust::decode(&distrust::encode(&read)).unwrap(), read);
+        }
+    }),
+    ("abandoned", |bytes| {
+        if let Ok(read) = abandoned::decode(bytes) {
+            assert_eq!(abandoned::decode(&abandoned::encode(&read)).unwrap(), read);
+        }
+    }),
+    ("removal", |bytes| {
+        if let Ok(read) = removal::decode(bytes) {
+            assert_eq!(removal::decode(&removal::encode(&read)).unwrap(), read);
+        }
+    }),
+    ("verdict", |bytes| {
+        if let Ok(read) = removal::decode_verdict(bytes) {
+            let written = removal::encode_verdict(&read);
+            assert_eq!(removal::decode_verdict(&written).unwrap(), read);
+        }
+    }),
+    ("restore", |bytes| {
+        if let Ok(read) = restoring::decode(bytes) {
+            assert_eq!(restoring::decode(&restoring::encode(&read)).unwrap(), read);
+        }
+    }),
+];
+
+/// The first line's kind and version are kept; what it says of the rest is made right.
+pub fn record(bytes: &[u8]) {
+    for (_, decode) in KINDS {
+        decode(bytes);
+    }
+    let end = bytes.iter().position(|&byte| byte == b'\n');
+    let (line, body) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split(' ').skip(1);
+    let kind = words.next().unwrap_or_default();
+    let version = words.next().unwrap_or_default();
+    if version.parse::<u32>().is_ok() {
+        let (length, digest) = (body.len(), contents_hex(body));
+        let line = format!("pgstrata {kind} {version} {length} {digest}\n");
+        let mended = [line.as_bytes(), body].concat();
+        for (_, decode) in KINDS {
+            decode(&mended);
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        if let Some(label) = label::Label::parse(text) {
+            assert_eq!(label.as_str(), text);
+            assert!(text.contains(label.own_stamp()));
+        }
+        if let Some((role, place)) = outside::parse(text) {
+            assert_eq!(outside::entry_path(role, place), text);
+        }
+    }
+}
