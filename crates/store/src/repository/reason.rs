@@ -104,6 +104,9 @@ const NAME: &str = "write the endpoint with a name that its certificate has";
 /// Where a machine's role is asked for.
 const INSTANCE: &[&str] = &["169.254.", "/latest/api/token", "/latest/meta-data/"];
 
+/// Why that gave nothing.
+const NO_ROLE: &str = "there are no credentials, and this machine has no role that gives any";
+
 /// What a TLS library says of an answer in plain text.
 const NO_TLS: &[&str] = &["InvalidContentType", "wrong version number"];
 
@@ -127,6 +130,7 @@ impl Reason {
         }
         let whole = error.to_string();
         Self::of_status(error, &whole)
+            .or_else(|| Self::of_instance(error, &whole))
             .or_else(|| Self::of_code(&whole))
             .or_else(|| Self::of_transport(&causes))
             .or_else(|| match error {
@@ -168,6 +172,14 @@ impl Reason {
         let code = xml_code(whole).map_or(String::new(), |c| format!(" ({c})"));
         let text = format!("the store answered with status {number}{code}");
         Some(Self::plain(text, Some("try again later, or ask who runs the store")).passing(true))
+    }
+
+    /// The machine's own service answered, and gave no role.
+    fn of_instance(error: &object_store::Error, whole: &str) -> Option<Self> {
+        let answered = matches!(error, object_store::Error::Generic { .. })
+            && whole.contains("status code: ")
+            && INSTANCE.iter().any(|address| whole.contains(address));
+        answered.then(|| Self::plain(NO_ROLE, Some(NO_CREDENTIALS)))
     }
 
     fn of_code(whole: &str) -> Option<Self> {
@@ -223,8 +235,7 @@ impl Reason {
         let first = causes.first().map(ToString::to_string).unwrap_or_default();
         // The instance's credentials are asked for only when there are no others.
         if INSTANCE.iter().any(|address| first.contains(address)) {
-            let text = "there are no credentials, and this machine has no role that gives any";
-            return Some(Self::plain(text, Some(NO_CREDENTIALS)).passing(true));
+            return Some(Self::plain(NO_ROLE, Some(NO_CREDENTIALS)).passing(true));
         }
         if NO_TLS.iter().any(|words| last.contains(words)) {
             let text = "the endpoint's URL begins with https://, and the port does not speak TLS";
@@ -371,5 +382,30 @@ mod tests {
             "{}",
             reason.text
         );
+    }
+
+    #[test]
+    fn a_machine_that_has_no_role_leaves_no_credentials() {
+        for (act, status) in [
+            (
+                "PUT http://169.254.169.254/latest/api/token",
+                "403 Forbidden",
+            ),
+            (
+                "GET http://169.254.169.254/latest/meta-data/iam/security-credentials/",
+                "404 Not Found",
+            ),
+        ] {
+            let source = format!(
+                "Error performing {act} in 1ms - Server returned non-2xx status code: {status}: no"
+            );
+            let reason = Reason::of(&object_store::Error::Generic {
+                store: "S3",
+                source: source.into(),
+            });
+            assert_eq!(reason.text, NO_ROLE);
+            assert_eq!(reason.hint, Some(NO_CREDENTIALS));
+            assert!(!reason.object_is_absent && !reason.may_pass);
+        }
     }
 }
