@@ -1,16 +1,15 @@
 //! With what backups are taken: the server's programs, ours, and those of others.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
 use super::extension::Extension;
 use super::shared::Preset;
 use crate::contenders::contender::{Arena, jobs};
-use crate::measure::programs::Programs;
+use crate::measure::programs::{self, Programs};
 use pgstrata_testbed::cluster::{Builder, Cluster, Major};
-use pgstrata_testbed::programs;
 
 /// Size of the tracker's map, MB.
 const MAP: u64 = 256;
@@ -38,7 +37,7 @@ impl ToolArguments {
         let programs = Programs::find(self.bindir.as_deref())?;
         let alone = self.alone || preset == Preset::Tiny;
         Ok(Tools {
-            pgstrata: program(self.pgstrata.as_deref())?,
+            pgstrata: programs::find_pgstrata(self.pgstrata.as_deref())?,
             jobs: jobs(self.jobs),
             others: (!alone).then_some(programs.major),
             programs,
@@ -79,20 +78,4 @@ impl Tools {
     pub(super) fn arena(&self, cluster: Cluster) -> Result<Arena> {
         Arena::new(cluster, &self.pgstrata, self.jobs)
     }
-}
-
-/// The program: as given, beside this one, or on `PATH`.
-fn program(given: Option<&Path>) -> Result<PathBuf> {
-    if let Some(path) = given {
-        return path
-            .canonicalize()
-            .with_context(|| format!("could not find \"{}\"", path.display()));
-    }
-    let beside = std::env::current_exe()
-        .ok()
-        .and_then(|lab| Some(lab.parent()?.join("pgstrata")));
-    beside
-        .filter(|candidate| candidate.is_file())
-        .or_else(|| programs::on_path("pgstrata"))
-        .context("could not find the program pgstrata: build it beside pgstrata-lab, put it on PATH, or name it with --pgstrata")
 }

@@ -91,6 +91,25 @@ pub fn find_pgbench(given: Option<&Path>) -> Result<PathBuf> {
         .context("could not find pgbench: install PostgreSQL's client programs, or give --pgbench")
 }
 
+/// The backup program: as given, beside this one, or on `PATH`.
+///
+/// # Errors
+/// Fails when there is none.
+pub fn find_pgstrata(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = given {
+        return path
+            .canonicalize()
+            .with_context(|| format!("could not find \"{}\"", path.display()));
+    }
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|lab| Some(lab.parent()?.join("pgstrata")));
+    beside
+        .filter(|candidate| candidate.is_file())
+        .or_else(|| programs::on_path("pgstrata"))
+        .context("could not find the program pgstrata: build it beside pgstrata-lab, put it on PATH, or name it with --pgstrata")
+}
+
 /// Runs a program to its end and returns what it printed.
 ///
 /// # Errors
