@@ -10,7 +10,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lab-acceptance experiments torture fuzz check bench bench-full bench-tracker install clean
+.PHONY: help setup build demo test lab-acceptance experiments torture chaos fuzz check bench bench-full bench-tracker install clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -42,6 +42,11 @@ experiments: setup ## every experiment of the lab; PRESET=tiny (ten minutes), sm
 
 torture: setup ## page tracker under kills and restarts, half an hour each server
 	ext/test/run --only torture --long 15 16 17 18
+
+# Further options in CHAOS, such as CHAOS='--tracker --store s3'.
+chaos: setup ## a server and pgstrata driven at random, with SEED=N, for MINUTES=10, on MAJOR=15
+	cargo build --locked --package pgstrata --package pgstrata-lab --bins
+	target/debug/pgstrata-lab chaos --minutes $(or $(MINUTES),10) --major $(or $(MAJOR),15) $(if $(SEED),--seed $(SEED)) $(CHAOS)
 
 fuzz: ## decoders and deciders under fuzzing: TARGET=frame (or all) MINUTES=10; scripts/fuzz --list names them
 	@scripts/fuzz "$(TARGET)" $(MINUTES)

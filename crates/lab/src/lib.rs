@@ -8,6 +8,7 @@
 //! shows them, [`contenders`] are the programs compared, [`experiments`] put the
 //! three together, [`commands`] let users ask for it.
 
+pub mod chaos;
 pub mod commands;
 pub mod contenders;
 pub mod experiments;

@@ -262,6 +262,11 @@ impl Cluster {
         Ok(path)
     }
 
+    /// Gives a file or directory elsewhere to the server's user.
+    pub fn own(&self, path: &Path) -> Result<()> {
+        self.user.own(path)
+    }
+
     /// Creates tablespace `name` in a directory of its own, which is returned.
     pub fn create_tablespace(&self, name: &str) -> Result<PathBuf> {
         let path = self.create_dir(&format!("tablespace-{name}"))?;

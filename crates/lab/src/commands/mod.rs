@@ -1,9 +1,10 @@
 //! The command line: what can be asked, what is printed, exit codes.
 //!
-//! 0 done; 1 a regression is proven (`gate`); 2 usage; 3 unclear (`gate`);
+//! 0 done; 1 a regression is proven (`gate`) or a fault was found (`chaos`); 2 usage; 3 unclear (`gate`);
 //! 4 a condition makes the comparison invalid; 5 a run failed; 130 interrupted
 //! (the partial result is kept and can be analysed).
 
+pub mod chaos;
 pub mod compare;
 pub mod inspect;
 pub mod measure;
@@ -44,6 +45,8 @@ enum Command {
     /// Measure speed, size and memory as ratios
     #[command(subcommand)]
     Bench(crate::experiments::BenchCommand),
+    /// Drive a server and pgstrata at random, restore what was promised, and compare
+    Chaos(chaos::ChaosArguments),
     /// Analyse a result again: terminal, HTML, JSON, CSV
     Report(compare::ReportArguments),
     /// Compare two results of different sessions: at most "possible"
@@ -110,6 +113,7 @@ fn dispatch(command: Command, words: &[String]) -> Result<u8> {
         Command::Seed(arguments) => crate::experiments::run(arguments, words),
         Command::Impact(arguments) => crate::experiments::impact::run(&arguments, words),
         Command::Bench(arguments) => crate::experiments::bench(arguments, words),
+        Command::Chaos(arguments) => chaos::run(&arguments, words),
         Command::Report(arguments) => compare::report(&arguments),
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::Gate(arguments) => compare::gate(&arguments),

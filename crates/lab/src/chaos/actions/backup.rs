@@ -1,0 +1,206 @@
+//! A backup of any kind, with something going on beside it.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use pgstrata_testbed::cluster::{Major, StopMode};
+
+use super::super::chance::Chance;
+use super::super::contents::Contents;
+use super::super::explain::{BUSY, CRASHED, Excuse, excuse};
+use super::super::log::{Step, found};
+use super::super::program::{Outcome, Run};
+use super::super::truth::{Moment, Reach};
+use super::super::world::{self, Call, World};
+use super::{Effects, disturb, settings, statements};
+
+/// What goes on beside a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Statements,
+    Settings,
+    SecondBackup,
+    ServerStops(StopMode),
+    PowerFails,
+}
+
+const BESIDE: [(Beside, u64); 7] = [
+    (Beside::Nothing, 40),
+    (Beside::Statements, 36),
+    (Beside::Settings, 8),
+    (Beside::SecondBackup, 6),
+    (Beside::ServerStops(StopMode::Immediate), 4),
+    (Beside::ServerStops(StopMode::Fast), 3),
+    (Beside::PowerFails, 3),
+];
+
+/// A backup that found nothing to stand on, although it was told to.
+const NO_PARENT: Excuse = excuse(&[10, 13], &["parent", "full", "history"]);
+
+/// The repository has WAL of another history under the names to come, because the server was set back.
+const OTHER_HISTORY: Excuse = excuse(&[11, 13], &["history", "other contents", "differ"]);
+
+/// Done, with a warning. Which one is looked at where the report is.
+const WARNED: Excuse = excuse(&[3], &[]);
+
+pub(super) fn take(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
+    // The first layer is made in peace, so that every run has something to lose.
+    let is_first = world.truth.layers.is_empty();
+    let beside = chance.weighted(&BESIDE).filter(|_| !is_first);
+    let beside = beside.unwrap_or(Beside::Nothing);
+    let call = call(world, chance);
+    let call = call.disturbed(disturb(chance, 35).filter(|_| !is_first));
+    let mut excuses = vec![NO_PARENT, WARNED];
+    if world.is_reverted && !world.shape.archives {
+        excuses.push(OTHER_HISTORY);
+    }
+    step.say(call.words[5..].join(" "));
+    let mut run = world.start(&call, step)?;
+    wait(&mut run, Duration::from_millis(chance.between(20, 600)))?;
+    excuses.extend(go_on_beside(beside, world, chance, step)?);
+    let outcome = world.finish(run, &excuses, step)?;
+    if matches!(beside, Beside::ServerStops(_) | Beside::PowerFails) {
+        world.server.start()?;
+    }
+    report(world, &outcome, beside, step)?;
+    Ok(Effects {
+        may_come: outcome.may_have_acted() || beside == Beside::SecondBackup,
+        ..Effects::default()
+    })
+}
+
+/// The options.
+fn call(world: &World, chance: &mut Chance) -> Call {
+    let has_layers = !world.truth.line().is_empty();
+    let types = [
+        ("full", 20),
+        ("auto", 20),
+        ("incr", if has_layers { 45 } else { 0 }),
+        ("diff", if has_layers { 15 } else { 0 }),
+    ];
+    let summaries = world.server.major() >= Major::V17;
+    let sources = [
+        ("auto", 40),
+        ("lsn", 25),
+        ("digest", 15),
+        ("summary", if summaries { 30 } else { 0 }),
+        ("tracker", if world.is_tracked() { 40 } else { 0 }),
+    ];
+    let wals = [
+        ("auto", 4),
+        ("stream", 3),
+        ("archive", if world.shape.archives { 4 } else { 0 }),
+    ];
+    let mut call = Call {
+        words: world.pgdata_words("backup"),
+        ..Call::default()
+    };
+    for (option, choice) in [
+        ("--type", chance.weighted(&types)),
+        ("--change-source", chance.weighted(&sources)),
+        ("--wal", chance.weighted(&wals)),
+        ("--jobs", chance.one(&["1", "2", "4"]).copied()),
+    ] {
+        call = call.with([option, choice.unwrap_or("auto")]);
+    }
+    if chance.percent(30) {
+        call = call.with(["--audit", chance.one(&["5%", "100%"]).unwrap_or(&"5%")]);
+    }
+    if chance.percent(30) {
+        call = call.with(["--max-rate", "20M"]);
+    }
+    if chance.percent(30) {
+        let methods = ["none", "lz4", "zstd:3"];
+        call = call.with(["--compress", chance.one(&methods).unwrap_or(&"none")]);
+    }
+    call
+}
+
+/// Lets some time pass, while the run goes on and may be disturbed.
+pub(super) fn wait(run: &mut Run, time: Duration) -> Result<()> {
+    let end = run.elapsed() + time;
+    while run.elapsed() < end && run.ended()?.is_none() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Does it; returns what it explains.
+fn go_on_beside(
+    beside: Beside,
+    world: &mut World,
+    chance: &mut Chance,
+    step: &mut Step,
+) -> Result<Vec<Excuse>> {
+    if beside != Beside::Nothing {
+        step.say(format!("beside it {beside:?}"));
+    }
+    match beside {
+        Beside::Nothing => Ok(Vec::new()),
+        Beside::Statements => {
+            world.is_stirred = true;
+            for _ in 0..chance.between(1, 8) {
+                let serial = world.next_serial();
+                statements::run_one(&world.server, chance, serial)?;
+            }
+            Ok(Vec::new())
+        }
+        Beside::Settings => settings::change(world, chance, step).map(|()| Vec::new()),
+        Beside::SecondBackup => {
+            let words = world.pgdata_words("backup");
+            let call = Call {
+                words,
+                ..Call::default()
+            };
+            let second = world.run(&call, &[BUSY, WARNED], step)?;
+            if second.says_done() {
+                let layer = world::layer(&second.document()?)?;
+                world.truth.layers.insert(layer.label.clone(), layer);
+            }
+            Ok(vec![BUSY])
+        }
+        Beside::ServerStops(mode) => world.stop(mode).map(|()| vec![CRASHED]),
+        Beside::PowerFails => world.server.kill9().map(|()| vec![CRASHED]),
+    }
+}
+
+/// Keeps the layer, and the moment at its end when nothing else went on.
+fn report(world: &mut World, outcome: &Outcome, beside: Beside, step: &mut Step) -> Result<()> {
+    if !outcome.says_done() {
+        return Ok(());
+    }
+    let document = outcome.document()?;
+    let corrupt = document["corrupt_pages"].as_array().map_or(0, Vec::len);
+    if corrupt > 0 {
+        return found(format!(
+            "the backup calls {corrupt} pages of a healthy cluster corrupt: {}",
+            document["corrupt_pages"]
+        ));
+    }
+    let warnings = document["warnings"].as_array().map_or(0, Vec::len);
+    if outcome.code == Some(3) && warnings == 0 {
+        return found("the backup ended with 3 and warns of nothing");
+    }
+    if warnings > 0 {
+        step.say(format!("warnings {}", document["warnings"]));
+    }
+    let layer = world::layer(&document)?;
+    step.say(format!(
+        "{} by {}",
+        layer.label,
+        document["change_source"]["used"].as_str().unwrap_or("?")
+    ));
+    if beside == Beside::Nothing {
+        let moment = Moment {
+            at: layer.stop,
+            reached_by: Reach::EndOf(layer.label.clone()),
+            contents: Contents::of(&world.server)?,
+            is_archived: true,
+        };
+        world.truth.moments.push(moment);
+    }
+    world.truth.layers.insert(layer.label.clone(), layer);
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! What keeps the repository small: merges and expiries, which may be killed like everything else.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+
+use super::super::chance::Chance;
+use super::super::explain::{BUSY, Excuse, excuse};
+use super::super::log::Step;
+use super::super::world::{Call, World};
+use super::{Effects, disturb};
+
+/// Something kept the command from removing what it would have removed; the notes say what.
+const NOTED: Excuse = excuse(&[3], &[]);
+
+/// A layer that a rule or a removal wants gone is nothing to merge.
+const REFUSED: Excuse = excuse(&[13], &["remov", "nothing to merge"]);
+
+/// Attempts that were killed look alive for a quarter of an hour. So it passes, more often than not.
+fn let_time_pass(world: &World, chance: &mut Chance, step: &mut Step) -> Result<()> {
+    if chance.percent(75) {
+        step.say("two days later");
+        world.store.age()?;
+    }
+    Ok(())
+}
+
+/// Merges the chain of a layer, or a part of it.
+pub(super) fn merge(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
+    let_time_pass(world, chance, step)?;
+    let stacked = world
+        .truth
+        .layers
+        .values()
+        .filter(|layer| layer.parent.is_some());
+    let stacked: Vec<String> = stacked.map(|layer| layer.label.clone()).collect();
+    let Some(label) = chance.one(&stacked) else {
+        step.say("nothing to merge");
+        return Ok(Effects::default());
+    };
+    let chain = world.truth.chain(label);
+    world.truth.merged.extend(chain.iter().cloned());
+    let mut call = Call::of(["--output", "json", "merge", label]);
+    if chain.len() > 2 && chance.percent(40) {
+        call = call.with(["--from", &chain[1]]);
+    }
+    let removes = chance.percent(60);
+    if removes {
+        call = call.with(["--remove-inputs"]);
+    }
+    if removes && chance.percent(50) {
+        call = call.with(["--ignore-restores"]);
+    }
+    step.say(call.words[3..].join(" "));
+    let call = call.disturbed(disturb(chance, 30));
+    world.run(&call, &[NOTED, BUSY, REFUSED], step)?;
+    let mut may_go = BTreeSet::new();
+    if removes {
+        may_go = world.truth.twins(&chain);
+        may_go.extend(chain);
+    }
+    let may_come = true;
+    Ok(Effects { may_go, may_come })
+}
+
+/// Removes what a random rule does not keep.
+pub(super) fn expire(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
+    let_time_pass(world, chance, step)?;
+    let count = usize::try_from(chance.between(1, 3))?;
+    let number = count.to_string();
+    let (rule, mut may_go) = match chance.below(10) {
+        0 => (["--keep-days", "1"], BTreeSet::new()),
+        1..4 => (
+            ["--max-chain", number.as_str()],
+            world.truth.may_merge_away(count),
+        ),
+        _ => (
+            ["--keep-full", number.as_str()],
+            world.truth.may_expire(count),
+        ),
+    };
+    // An expiry may take a layer for replaced, whatever its rule is.
+    let all: Vec<String> = world.truth.layers.keys().cloned().collect();
+    may_go.extend(world.truth.twins(&all));
+    may_go.extend(world.truth.merged.iter().cloned());
+    let mut call = Call::of(["--output", "json", "expire"]).with(rule);
+    if chance.percent(70) {
+        call = call.with(["--ignore-restores"]);
+    }
+    step.say(format!(
+        "{}, {} may go",
+        call.words[3..].join(" "),
+        may_go.len()
+    ));
+    let call = call.disturbed(disturb(chance, 30));
+    world.run(&call, &[NOTED, BUSY], step)?;
+    Ok(Effects {
+        may_go,
+        may_come: rule[0] == "--max-chain",
+    })
+}

@@ -1,0 +1,119 @@
+//! What a step does to the server, the program and the repository. Each act keeps the truth in step with it.
+
+mod backup;
+mod crash;
+mod history;
+mod keep;
+mod moment;
+mod settings;
+mod statements;
+mod want;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::chance::Chance;
+use super::judge;
+use super::log::Step;
+use super::plan::Act;
+use super::program::{Disturbance, Planned};
+use super::world::World;
+
+/// What a step may have done to the layers without telling.
+#[derive(Debug, Default)]
+pub(super) struct Effects {
+    pub(super) may_go: BTreeSet<String>,
+    pub(super) may_come: bool,
+}
+
+/// Does it.
+pub(super) fn take(
+    act: Act,
+    world: &mut World,
+    chance: &mut Chance,
+    step: &mut Step,
+) -> Result<Effects> {
+    match act {
+        Act::Statements => sql(world, chance, step)?,
+        Act::Settings => settings::change(world, chance, step)?,
+        Act::Moment => moment::take(world, step)?,
+        Act::Seal => moment::seal(world, step)?,
+        Act::Crash => crash::take(world, chance, step)?,
+        Act::Judge => judge_some(world, 1, chance, step)?,
+        Act::Verify => judge::verify(world, step)?,
+        Act::Promote => history::promote(world, chance, step)?,
+        Act::InPlace => history::in_place(world, chance, step)?,
+        Act::Snapshot => history::snapshot(world, chance, step)?,
+        Act::Revert => history::revert(world, chance, step)?,
+        Act::FullDisk => want::full_disk(world, chance, step)?,
+        Act::Merge => return keep::merge(world, chance, step),
+        Act::Expire => return keep::expire(world, chance, step),
+        Act::Store => return want::store(world, chance, step),
+        Act::Limit => return want::limit(world, chance, step),
+        Act::Backup => return backup::take(world, chance, step),
+    }
+    Ok(Effects::default())
+}
+
+fn sql(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<()> {
+    world.is_stirred = true;
+    for _ in 0..chance.between(1, 6) {
+        let serial = world.next_serial();
+        let (name, is_done) = statements::run_one(&world.server, chance, serial)?;
+        let refused = if is_done { "" } else { " (refused)" };
+        step.say(format!("{name}{refused}"));
+    }
+    Ok(())
+}
+
+/// Restores so many of the moments that are owed.
+pub(super) fn judge_some(
+    world: &mut World,
+    at_most: usize,
+    chance: &mut Chance,
+    step: &mut Step,
+) -> Result<()> {
+    moment::seal(world, step)?;
+    let owed = world.truth.promised();
+    step.say(format!("{} owed", owed.len()));
+    for moment in chance.sample(&owed, at_most) {
+        judge::moment(world, &moment, chance, step)?;
+    }
+    let known = |label: &String| {
+        let reach = super::truth::Reach::EndOf(label.clone());
+        world.truth.moments.iter().any(|m| m.reached_by == reach)
+    };
+    let unknown: Vec<String> = world
+        .truth
+        .layers
+        .keys()
+        .filter(|l| !known(l))
+        .cloned()
+        .collect();
+    if chance.percent(40)
+        && let Some(label) = chance.one(&unknown)
+    {
+        judge::layer(world, label, step)?;
+    }
+    Ok(())
+}
+
+/// What is done to a command, so often in a hundred times.
+pub(super) fn disturb(chance: &mut Chance, share: u64) -> Option<Planned> {
+    if !chance.percent(share) {
+        return None;
+    }
+    // Half of the commands on a small cluster have ended after half a second.
+    let limit = chance.between(1, 1500);
+    let after = Duration::from_millis(chance.between(0, limit));
+    let pause = Disturbance::Pause(Duration::from_millis(chance.between(50, 2500)));
+    let kinds = [
+        (Disturbance::Kill, 5),
+        (Disturbance::Terminate, 2),
+        (pause, 3),
+    ];
+    let what = chance.weighted(&kinds)?;
+    Some(Planned { after, what })
+}

@@ -1,0 +1,287 @@
+//! The judge: restores what is owed, starts it, and compares it with what was true.
+
+use std::fmt;
+
+use anyhow::Result;
+use pgstrata_testbed::cluster::{Cluster, SUPERUSER};
+
+use super::chance::Chance;
+use super::contents::Contents;
+use super::explain::{Excuse, excuse};
+use super::log::{Step, found};
+use super::program::Planned;
+use super::truth::{Moment, Names, Reach};
+use super::world::{Call, Home, PATIENCE, World, remove_tree};
+
+/// Several timelines hold something, and nobody said which one counts.
+const BRANCHES: Excuse = excuse(&[19], &["branches"]);
+
+/// What is not the same in a table that has a copy, row for row.
+const LEDGER: &str =
+    "SELECT count(*) FROM (SELECT * FROM ledger_one EXCEPT ALL SELECT * FROM ledger_two) a
+    FULL JOIN (SELECT * FROM ledger_two EXCEPT ALL SELECT * FROM ledger_one) b USING (id)";
+
+/// Locks of prepared transactions would keep the checks waiting.
+const ROLL_BACK_PREPARED: &str = r"SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts WHERE database = current_database() \gexec";
+
+/// By which of its names a moment is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Point,
+    Lsn,
+    Time,
+    Xid,
+}
+
+const ALL_NAMES: [By; 4] = [By::Point, By::Lsn, By::Time, By::Xid];
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Point => "name",
+            Self::Lsn => "lsn",
+            Self::Time => "time",
+            Self::Xid => "xid",
+        })
+    }
+}
+
+/// The target's options.
+fn target(names: &Names, by: By) -> [String; 4] {
+    let point = match by {
+        By::Point => names.point.clone(),
+        By::Lsn => names.lsn.to_string(),
+        By::Time => names.time.clone(),
+        By::Xid => names.xid.clone(),
+    };
+    [
+        "--target-type".to_owned(),
+        by.to_string(),
+        "--target".to_owned(),
+        point,
+    ]
+}
+
+/// How a moment is asked for.
+#[derive(Debug)]
+pub(super) struct Request {
+    words: Vec<String>,
+    /// Options that a second try adds, when the first one asks which branch counts.
+    then: Vec<String>,
+}
+
+/// How a restore goes.
+#[derive(Debug, Default)]
+pub(super) struct Way<'a> {
+    /// Further options.
+    pub(super) options: &'a [&'a str],
+    /// For which reasons it may fail.
+    pub(super) excuses: &'a [Excuse],
+    /// Whether it is killed first, and then done.
+    pub(super) kill: Option<Planned>,
+}
+
+impl Request {
+    /// Asks for a moment by one of its names.
+    pub(super) fn of(moment: &Moment, world: &World, chance: &mut Chance) -> Self {
+        let names = match &moment.reached_by {
+            Reach::EndOf(label) => {
+                let words = [label, "--target-type", "immediate"].map(str::to_owned);
+                return Self {
+                    words: words.into(),
+                    then: Vec::new(),
+                };
+            }
+            Reach::Wal(names) => names,
+        };
+        let by = chance.one(&ALL_NAMES).copied().unwrap_or(By::Point);
+        let mut words: Vec<String> = target(names, by).into();
+        let timeline = format!("--target-timeline={}", moment.at.timeline);
+        let is_on_line = world.truth.is_on_line(moment.at, world.truth.current);
+        if !is_on_line || chance.percent(30) {
+            words.push(timeline);
+            return Self {
+                words,
+                then: Vec::new(),
+            };
+        }
+        let then = match world.truth.timeline_count() {
+            1 => Vec::new(),
+            _ => vec![timeline],
+        };
+        Self { words, then }
+    }
+
+    /// Restores it into new directories; `options` are further ones.
+    pub(super) fn restore(
+        &self,
+        world: &mut World,
+        home: &Home,
+        options: &[&str],
+        step: &mut Step,
+    ) -> Result<()> {
+        let way = Way {
+            options,
+            ..Way::default()
+        };
+        self.try_restore(world, home, &way, step).map(drop)
+    }
+
+    /// The same, which may fail. Returns whether it is done.
+    pub(super) fn try_restore(
+        &self,
+        world: &mut World,
+        home: &Home,
+        way: &Way<'_>,
+        step: &mut Step,
+    ) -> Result<bool> {
+        let map = format!("{}={}", world.space_oid, home.space.display());
+        let options = [&["--tablespace-map", &map], way.options].concat();
+        let call = self.call(home, &options);
+        self.run(world, call, way.excuses, step)
+    }
+
+    /// Restores it into the directory of the stopped server, and again when that was killed. Returns whether it is done.
+    pub(super) fn restore_in_place(
+        &self,
+        world: &mut World,
+        way: &Way<'_>,
+        step: &mut Step,
+    ) -> Result<bool> {
+        let call = self.call(&world.home, way.options);
+        if way.kill.is_some() {
+            let killed = self.call(&world.home, way.options).disturbed(way.kill);
+            let killed = killed.with(self.then.iter().map(String::as_str));
+            world.run(&killed, way.excuses, step)?;
+        }
+        self.run(world, call, way.excuses, step)
+    }
+
+    fn call(&self, home: &Home, more: &[&str]) -> Call {
+        let data = home.data.display().to_string();
+        Call::of(["--output", "json", "restore", "--target-dir", &data])
+            .with(self.words.iter().map(String::as_str))
+            .with(more.iter().copied())
+    }
+
+    /// Runs it, and once more when it asks which branch counts.
+    fn run(
+        &self,
+        world: &mut World,
+        call: Call,
+        excuses: &[Excuse],
+        step: &mut Step,
+    ) -> Result<bool> {
+        let mut explained = excuses.to_vec();
+        if !self.then.is_empty() {
+            explained.push(BRANCHES);
+        }
+        step.say(format!("as {}", self.words.join(" ")));
+        let outcome = world.run(&call, &explained, step)?;
+        if outcome.code != Some(19) {
+            return Ok(outcome.says_done());
+        }
+        let named = call.with(self.then.iter().map(String::as_str));
+        let outcome = world.run(&named, excuses, step)?;
+        Ok(outcome.says_done())
+    }
+}
+
+/// Restores a moment and compares what comes back.
+pub(super) fn moment(
+    world: &mut World,
+    moment: &Moment,
+    chance: &mut Chance,
+    step: &mut Step,
+) -> Result<()> {
+    step.say(moment.to_string());
+    let request = Request::of(moment, world, chance);
+    let home = world.new_home("copy");
+    request.restore(world, &home, &["--target-action", "promote"], step)?;
+    let copy = start(world, &home)?;
+    compare(&moment.contents, &copy)?;
+    // It takes longer than all the rest.
+    if chance.percent(30) {
+        look_inside(&copy)?;
+    }
+    drop(copy);
+    remove_tree(&home.data)?;
+    remove_tree(&home.space)
+}
+
+/// Starts a restored directory, which must open for writes.
+pub(super) fn start(world: &World, home: &Home) -> Result<Cluster> {
+    let copy = world.copy_of(&home.data).prepare()?;
+    let started = copy.start().and_then(|()| copy.wait_promoted(PATIENCE));
+    match started {
+        Ok(()) => Ok(copy),
+        Err(error) => found(format!(
+            "the restored server in \"{}\" does not start: {error:#}",
+            home.data.display()
+        )),
+    }
+}
+
+/// Compares what a restored server holds with the truth.
+pub(super) fn compare(truth: &Contents, copy: &Cluster) -> Result<()> {
+    let there = match Contents::of(copy) {
+        Ok(there) => there,
+        Err(error) => return found(format!("a restored server cannot be read: {error:#}")),
+    };
+    let differences = truth.differences(&there);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    found(format!(
+        "the restored server holds something else: {}",
+        differences.join("; ")
+    ))
+}
+
+/// Looks whether tables, indexes and the ledger of a restored server agree with themselves.
+pub(super) fn look_inside(copy: &Cluster) -> Result<()> {
+    let ledger = copy.sql(SUPERUSER, LEDGER)?;
+    if ledger != "0" {
+        return found(format!(
+            "{ledger} rows of the ledger are in one table alone"
+        ));
+    }
+    let has_amcheck = "SELECT count(*) FROM pg_available_extensions WHERE name = 'amcheck'";
+    if copy.sql(SUPERUSER, has_amcheck)? != "1" {
+        return Ok(());
+    }
+    for database in copy.databases()? {
+        copy.sql(&database, ROLL_BACK_PREPARED)?;
+    }
+    match copy.amcheck() {
+        Ok(()) => Ok(()),
+        Err(error) => found(format!("pg_amcheck of a restored server: {error:#}")),
+    }
+}
+
+/// Restores the end of a layer of which nobody knows the contents, and looks whether it agrees with itself.
+pub(super) fn layer(world: &mut World, label: &str, step: &mut Step) -> Result<()> {
+    step.say(format!("end of {label}, unknown"));
+    let request = Request {
+        words: [label, "--target-type", "immediate"]
+            .map(str::to_owned)
+            .into(),
+        then: Vec::new(),
+    };
+    let home = world.new_home("copy");
+    request.restore(world, &home, &["--target-action", "promote"], step)?;
+    let copy = start(world, &home)?;
+    look_inside(&copy)?;
+    drop(copy);
+    remove_tree(&home.data)?;
+    remove_tree(&home.space)
+}
+
+/// Reads everything that the repository holds.
+pub(super) fn verify(world: &mut World, step: &mut Step) -> Result<()> {
+    let call = Call::of(["--output", "json", "verify", "--deep"]);
+    // Leftovers of commands that were killed are warnings.
+    let outcome = world.run(&call, &[excuse(&[3], &[])], step)?;
+    step.say(format!("verify ended with {}", outcome.end()));
+    Ok(())
+}

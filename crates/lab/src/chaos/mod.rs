@@ -1,0 +1,226 @@
+//! Chaos: a server and the program driven at random, and whatever was promised restored and compared.
+//!
+//! A run is a row of steps. Each draws from the seed what it does (`plan`), does it (`actions`) and keeps the
+//! `truth` in step with it. The truth is read from the server, as hashes of all tables at moments that recovery can
+//! find again. The `judge` restores what is still owed. A command may fail only for a reason that the step gave it
+//! (`explain`); everything else is a finding, and the run ends with what repeats it.
+//!
+//! A seed repeats the decisions, not the times: a kill after 300 ms meets another instruction each time.
+
+mod actions;
+mod chance;
+mod contents;
+mod explain;
+mod judge;
+mod log;
+mod plan;
+mod program;
+mod store;
+mod truth;
+mod world;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use pgstrata_testbed::cluster::Major;
+
+use self::actions::Effects;
+use self::chance::Chance;
+use self::log::{Finding, Log, Step};
+use self::plan::Situation;
+use self::world::{Origin, Shape, World};
+use crate::interrupt;
+use crate::report::output::{print, tell};
+
+/// How long a run goes on.
+#[derive(Debug, Clone, Copy)]
+pub enum Length {
+    /// So many steps.
+    Steps(u64),
+    /// The step that runs after this time is the last one.
+    Time(Duration),
+}
+
+/// What a run is told.
+#[derive(Debug)]
+pub struct Plan {
+    /// Decides everything.
+    pub seed: u64,
+    /// When it ends.
+    pub length: Length,
+    /// The server's version.
+    pub major: Major,
+    /// The program that is tried.
+    pub program: PathBuf,
+    /// Whether the server has the page tracker.
+    pub tracker: bool,
+    /// Where the repository is: on an S3 server or not; nothing leaves it to the seed.
+    pub is_on_s3: Option<bool>,
+    /// Whether the server archives; nothing leaves it to the seed.
+    pub archives: Option<bool>,
+    /// The directory of the run, which must not exist; nothing for one below the directory for temporary files.
+    pub out: Option<PathBuf>,
+    /// Whether the directory stays without a finding.
+    pub keep: bool,
+    /// How many of the moments that are owed are restored at the end.
+    pub at_the_end: usize,
+    /// What a user types to repeat the run.
+    pub repeat: String,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Whatever was looked at was right.
+    Nothing,
+    /// The program did something wrong.
+    Finding,
+}
+
+/// The number of the source of chance that decides about the whole run.
+const WHOLE_RUN: u64 = 0;
+
+/// Runs it.
+///
+/// # Errors
+/// When the run itself fails: a server does not start, the disk is full. The directory then stays, too.
+pub fn run(plan: &Plan) -> Result<Verdict> {
+    let directory = directory(plan)?;
+    let mut shape = Shape::of(&mut Chance::of_step(plan.seed, WHOLE_RUN));
+    shape.is_on_s3 = plan.is_on_s3.unwrap_or(shape.is_on_s3);
+    shape.archives = plan.archives.unwrap_or(shape.archives);
+    print(&format!(
+        "seed {} on PostgreSQL {}, {}, in {}",
+        plan.seed,
+        plan.major,
+        shape.words(),
+        directory.display()
+    ))?;
+    let origin = Origin {
+        directory: &directory,
+        major: plan.major,
+        program: &plan.program,
+        tracker: plan.tracker,
+    };
+    let mut log = Log::create(&directory)?;
+    let outcome = World::make(&origin, shape).and_then(|mut world| {
+        let outcome = steps(plan, &mut world, &mut log);
+        let kept = log::keep_server_log(&world.server.log(), &directory);
+        outcome.and(kept)
+    });
+    let verdict = match outcome {
+        Ok(()) => Verdict::Nothing,
+        Err(error) if error.is::<Finding>() => {
+            print(&format!(
+                "FINDING with seed {}: {error}\nrepeat:    {}\ndirectory: {}",
+                plan.seed,
+                plan.repeat,
+                directory.display()
+            ))?;
+            return Ok(Verdict::Finding);
+        }
+        Err(error) => {
+            tell(&format!("the run stays in {}", directory.display()));
+            return Err(error);
+        }
+    };
+    print(&format!("nothing found with seed {}", plan.seed))?;
+    if !plan.keep {
+        world::remove_tree(&directory)?;
+    }
+    Ok(verdict)
+}
+
+/// The directory of the run, which the server's user must be able to reach.
+fn directory(plan: &Plan) -> Result<PathBuf> {
+    let reachable = Permissions::from_mode(0o755);
+    let Some(out) = &plan.out else {
+        let made = tempfile::Builder::new()
+            .prefix(&format!("pgs-chaos-{}-", plan.seed))
+            .permissions(reachable)
+            .tempdir()
+            .context("could not create a directory for the run")?;
+        return Ok(made.keep());
+    };
+    fs::create_dir(out).with_context(|| format!("could not create \"{}\"", out.display()))?;
+    fs::set_permissions(out, reachable)?;
+    out.canonicalize()
+        .with_context(|| format!("could not find \"{}\"", out.display()))
+}
+
+/// All steps, and the judgement at the end.
+fn steps(plan: &Plan, world: &mut World, log: &mut Log) -> Result<()> {
+    let begin = Instant::now();
+    let mut number = 0;
+    loop {
+        number += 1;
+        let is_over = match plan.length {
+            Length::Steps(count) => number > count,
+            Length::Time(time) => begin.elapsed() > time,
+        };
+        let mut chance = Chance::of_step(plan.seed, number);
+        if is_over {
+            let count = plan.at_the_end;
+            let step = Step::new(number, "the end");
+            return logged(world, log, step, |world, step| {
+                actions::judge_some(world, count, &mut chance, step)?;
+                judge::verify(world, step)?;
+                Ok(Effects::default())
+            });
+        }
+        let act = plan::next(&mut chance, situation(number, world));
+        let step = Step::new(number, act.name());
+        logged(world, log, step, |world, step| {
+            actions::take(act, world, &mut chance, step)
+        })?;
+        interrupt::check()?;
+    }
+}
+
+fn situation(step: u64, world: &World) -> Situation {
+    Situation {
+        step,
+        layers: world.truth.layers.len(),
+        owed: world.truth.promised().len(),
+        archives: world.shape.archives,
+        has_snapshot: world.snapshot.is_some(),
+        has_network: world.store.network().is_some(),
+        is_stirred: world.is_stirred,
+    }
+}
+
+/// Takes a step, compares the layers with what is known, and writes the step down, however it ended.
+fn logged(
+    world: &mut World,
+    log: &mut Log,
+    mut step: Step,
+    act: impl FnOnce(&mut World, &mut Step) -> Result<Effects>,
+) -> Result<()> {
+    let begin = Instant::now();
+    let outcome = act(world, &mut step).and_then(|effects| reconcile(world, &effects, &mut step));
+    let finding = outcome
+        .as_ref()
+        .err()
+        .and_then(|error| error.downcast_ref::<Finding>());
+    log.write(step, begin.elapsed().as_secs_f64(), finding)?;
+    outcome
+}
+
+/// What the repository lists must be what the commands said.
+fn reconcile(world: &mut World, effects: &Effects, step: &mut Step) -> Result<()> {
+    let (layers, info) = world.layers(step)?;
+    let wrong = world
+        .truth
+        .reconcile(layers, &effects.may_go, effects.may_come);
+    if !wrong.is_empty() {
+        return log::found(wrong.join("; "));
+    }
+    let mut alarms = info["alarms"].as_array().into_iter().flatten();
+    match alarms.find(|alarm| alarm["severity"] == "error") {
+        Some(alarm) => log::found(format!("info raises an alarm: {alarm}")),
+        None => Ok(()),
+    }
+}

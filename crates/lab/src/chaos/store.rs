@@ -1,0 +1,169 @@
+//! Where the repository is: a directory, or a bucket behind a network that fails.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use pgstrata_testbed::cluster::Cluster;
+use pgstrata_testbed::proxy::Proxy;
+use pgstrata_testbed::s3::S3Server;
+
+use super::world::NAME;
+
+/// How long a run of the program asks a store that fails, so that a step does not take minutes.
+const GIVES_UP: [&str; 4] = [
+    "--storage",
+    "retry_seconds=6",
+    "--storage",
+    "read_timeout=1s",
+];
+
+/// Older than any sign of life that counts.
+const LONG_AGO: Duration = Duration::from_secs(48 * 3600);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Store {
+    directory: PathBuf,
+    bucket: Option<Bucket>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    server: S3Server,
+    proxy: Proxy,
+    credentials: PathBuf,
+    wrong_credentials: PathBuf,
+}
+
+impl Store {
+    pub(super) fn make(owner: &Cluster, directory: &Path, is_on_s3: bool) -> Result<Self> {
+        if !is_on_s3 {
+            let directory = directory.join("repository");
+            fs::create_dir(&directory).context("could not create the repository")?;
+            owner.own(&directory)?;
+            let bucket = None;
+            return Ok(Self { directory, bucket });
+        }
+        let server = S3Server::start()?;
+        let proxy = Proxy::before(server.endpoint())?;
+        let write = |name: &str, secret: &str| -> Result<PathBuf> {
+            let path = directory.join(name);
+            let key = server.access_key();
+            let text = format!("access_key_id = \"{key}\"\nsecret_access_key = \"{secret}\"\n");
+            fs::write(&path, text).context("could not write credentials")?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+            let owner = fs::metadata(directory)?;
+            chown(&path, Some(owner.uid()), Some(owner.gid()))
+                .context("could not give credentials away")?;
+            Ok(path)
+        };
+        let bucket = Bucket {
+            credentials: write("credentials.toml", server.secret())?,
+            wrong_credentials: write("wrong-credentials.toml", "not the secret")?,
+            proxy,
+            server,
+        };
+        Ok(Self {
+            directory: bucket.server.bucket_dir().join("backups"),
+            bucket: Some(bucket),
+        })
+    }
+
+    fn url(&self) -> String {
+        match &self.bucket {
+            Some(bucket) => format!("s3://{}/backups", bucket.server.bucket()),
+            None => format!("file://{}", self.directory.display()),
+        }
+    }
+
+    /// What the program finds in its environment.
+    pub(super) fn environment(&self, denied: bool) -> Vec<(&'static str, String)> {
+        let mut environment = vec![("PGSTRATA_REPO", self.url())];
+        if let Some(bucket) = &self.bucket {
+            environment.extend(bucket.environment(bucket.proxy.endpoint(), denied));
+        }
+        environment
+    }
+
+    /// What makes the program give up within seconds; nothing for a directory.
+    pub(super) fn gives_up(&self) -> &'static [&'static str] {
+        if self.bucket.is_some() {
+            &GIVES_UP
+        } else {
+            &[]
+        }
+    }
+
+    /// The command that archives. It goes past the faulty network, which one command at a time has.
+    pub(super) fn archive_command(&self, program: &Path) -> String {
+        let bucket = self.bucket.as_ref();
+        let variables = bucket.map(|b| b.environment(b.server.endpoint(), false));
+        let variables = variables.into_iter().flatten();
+        let variables: String = variables
+            .map(|(name, value)| format!("{name}={value} "))
+            .collect();
+        format!(
+            "{variables}{} --repo {} --cluster {NAME} archive-push %p",
+            program.display(),
+            self.url()
+        )
+    }
+
+    /// The network, when there is one.
+    pub(super) fn network(&self) -> Option<&Proxy> {
+        self.bucket.as_ref().map(|bucket| &bucket.proxy)
+    }
+
+    /// The directory whose files are the objects of the cluster.
+    pub(super) fn objects(&self) -> PathBuf {
+        self.directory.join(NAME)
+    }
+
+    /// Lets two days pass for what is not finished: attempts that were killed, and restores.
+    pub(super) fn age(&self) -> Result<()> {
+        let long_ago = SystemTime::now() - LONG_AGO;
+        let layers = self.objects().join("layer");
+        let mut old = Vec::new();
+        if layers.exists() {
+            for layer in fs::read_dir(&layers).context("could not list layers")? {
+                let layer = layer?.path();
+                if !layer.join("manifest").exists() {
+                    old.push(layer);
+                }
+            }
+        }
+        old.push(self.objects().join("restore"));
+        old.iter().try_for_each(|path| age(path, long_ago))
+    }
+}
+
+impl Bucket {
+    fn environment(&self, endpoint: &str, denied: bool) -> Vec<(&'static str, String)> {
+        let credentials = match denied {
+            true => &self.wrong_credentials,
+            false => &self.credentials,
+        };
+        vec![
+            ("PGSTRATA_S3_ENDPOINT", endpoint.to_owned()),
+            ("PGSTRATA_S3_REGION", self.server.region().to_owned()),
+            ("PGSTRATA_S3_PATH_STYLE", "true".to_owned()),
+            ("PGSTRATA_CREDENTIALS", credentials.display().to_string()),
+        ]
+    }
+}
+
+fn age(path: &Path, to: SystemTime) -> Result<()> {
+    if path.is_dir() {
+        for entry in fs::read_dir(path)? {
+            age(&entry?.path(), to)?;
+        }
+    } else if path.is_file() {
+        let file = fs::File::options().write(true).open(path)?;
+        file.set_modified(to)
+            .with_context(|| format!("could not age \"{}\"", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,432 @@
+//! The truth: what was in the server when, and which of it the repository still owes.
+//!
+//! Nothing here asks the program that is tried, but for one thing: which layers it lists. What a listing has
+//! lost must have been given up by a step that said so. Everything else follows from what the servers said:
+//! their timelines, where they stood, and up to where their archiver was told that WAL is durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use anyhow::{Context, Result};
+
+use super::contents::Contents;
+
+/// A position in the WAL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Lsn(pub(super) u64);
+
+impl Lsn {
+    /// Reads what PostgreSQL prints.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let halves = text.trim().split_once('/');
+        let parsed = halves.and_then(|(high, low)| {
+            let high = u64::from_str_radix(high, 16).ok()?;
+            Some((high << 32) | u64::from_str_radix(low, 16).ok()?)
+        });
+        parsed
+            .map(Self)
+            .with_context(|| format!("\"{text}\" is no LSN"))
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}/{:X}", self.0 >> 32, self.0 & 0xffff_ffff)
+    }
+}
+
+/// A place in the history: a position on a timeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) timeline: u32,
+    pub(super) lsn: Lsn,
+}
+
+/// How a moment is named to `restore`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Names {
+    /// The restore point.
+    pub(super) point: String,
+    /// Where the record of the restore point begins at the earliest, which is where the contents were.
+    pub(super) lsn: Lsn,
+    /// The server's clock after the restore point and before the transaction.
+    pub(super) time: String,
+    /// A transaction after the restore point that changes nothing.
+    pub(super) xid: String,
+}
+
+/// A moment whose contents are known.
+#[derive(Debug, Clone)]
+pub(super) struct Moment {
+    /// Recovery must get here, and no further than to the next change.
+    pub(super) at: Place,
+    pub(super) reached_by: Reach,
+    pub(super) contents: Contents,
+    /// Whether its WAL is in the archive.
+    pub(super) is_archived: bool,
+}
+
+/// What leads to a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Archived WAL, under any of these names.
+    Wal(Names),
+    /// The end of this layer.
+    EndOf(String),
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = format!("{} of timeline {}", self.at.lsn, self.at.timeline);
+        match &self.reached_by {
+            Reach::Wal(names) => write!(f, "{} ({at})", names.point),
+            Reach::EndOf(label) => write!(f, "end of {label} ({at})"),
+        }
+    }
+}
+
+/// A layer that a command reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layer {
+    pub(super) label: String,
+    pub(super) is_full: bool,
+    /// What it stands on.
+    pub(super) parent: Option<String>,
+    pub(super) stop: Place,
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+pub(super) struct Truth {
+    /// Of each timeline but the first: those before it, each with the place where it was left.
+    histories: BTreeMap<u32, Vec<Place>>,
+    pub(super) current: u32,
+    pub(super) layers: BTreeMap<String, Layer>,
+    pub(super) moments: Vec<Moment>,
+    /// Layers that a merge was made of. An expiry removes them unless a rule of its own wants them.
+    pub(super) merged: BTreeSet<String>,
+}
+
+impl Truth {
+    pub(super) fn new() -> Self {
+        Self {
+            current: 1,
+            ..Self::default()
+        }
+    }
+
+    /// A server goes on with this timeline, whose history this is.
+    pub(super) fn begin(&mut self, timeline: u32, history: Vec<Place>) {
+        self.histories.insert(timeline, history);
+        self.current = timeline;
+    }
+
+    /// How many timelines there were.
+    pub(super) fn timeline_count(&self) -> usize {
+        self.histories.len() + 1
+    }
+
+    /// Whether this place lies in the past of that one.
+    pub(super) fn is_past(&self, place: Place, of: Place) -> bool {
+        if place.timeline == of.timeline {
+            return place.lsn <= of.lsn;
+        }
+        place.lsn <= of.lsn && self.is_on_line(place, of.timeline)
+    }
+
+    /// Whether this place is on the way to the end of that timeline.
+    pub(super) fn is_on_line(&self, place: Place, timeline: u32) -> bool {
+        let mut left = self.histories.get(&timeline).into_iter().flatten();
+        place.timeline == timeline
+            || left.any(|fork| fork.timeline == place.timeline && place.lsn <= fork.lsn)
+    }
+
+    /// Whether recovery can begin somewhere before this place, and which layers would do.
+    pub(super) fn bases(&self, of: Place) -> impl Iterator<Item = &Layer> {
+        let layers = self.layers.values();
+        layers.filter(move |layer| self.is_past(layer.stop, of))
+    }
+
+    /// The moments that must be restorable now.
+    pub(super) fn promised(&self) -> Vec<Moment> {
+        let owed = |moment: &&Moment| match &moment.reached_by {
+            Reach::EndOf(label) => self.layers.contains_key(label),
+            Reach::Wal(_) => moment.is_archived && self.bases(moment.at).next().is_some(),
+        };
+        self.moments.iter().filter(owed).cloned().collect()
+    }
+
+    /// The archiver of the server was told that all WAL up to here is durable.
+    pub(super) fn archived_up_to(&mut self, end: Place) {
+        for moment in &mut self.moments {
+            let at = moment.at;
+            moment.is_archived |= at.timeline == end.timeline && at.lsn <= end.lsn;
+        }
+    }
+
+    /// The server is gone, or goes back: what it had not archived after this place is lost.
+    pub(super) fn lose_after(&mut self, place: Place) {
+        self.moments.retain(|moment| {
+            let is_later = moment.at.timeline == place.timeline && moment.at.lsn > place.lsn;
+            matches!(moment.reached_by, Reach::EndOf(_)) || moment.is_archived || !is_later
+        });
+    }
+
+    /// The server is gone: what it had not archived is lost.
+    pub(super) fn lose_what_is_not_archived(&mut self) {
+        self.moments.retain(|moment| moment.is_archived);
+    }
+
+    /// A layer with those that it stands on, the newest first.
+    pub(super) fn chain(&self, label: &str) -> Vec<String> {
+        let mut chain = Vec::new();
+        let mut next = self.layers.get(label);
+        while let Some(layer) = next {
+            chain.push(layer.label.clone());
+            next = layer
+                .parent
+                .as_ref()
+                .and_then(|parent| self.layers.get(parent));
+        }
+        chain
+    }
+
+    /// What may be merged away when the newest chain is to have `count` layers: the older part of it.
+    pub(super) fn may_merge_away(&self, count: usize) -> BTreeSet<String> {
+        // The last part of a label begins with the time of the layer's own backup.
+        let own = |layer: &&Layer| layer.label.rsplit('_').next().map(str::to_owned);
+        let newest = self.layers.values().max_by_key(own);
+        let chain = newest.map_or_else(Vec::new, |layer| self.chain(&layer.label));
+        chain.into_iter().skip(count.saturating_sub(1)).collect()
+    }
+
+    /// The layers of the timeline that the server is on, oldest first.
+    pub(super) fn line(&self) -> Vec<&Layer> {
+        let layers = self.layers.values();
+        let on_line = layers.filter(|layer| self.is_on_line(layer.stop, self.current));
+        let mut line: Vec<&Layer> = on_line.collect();
+        line.sort_by_key(|layer| layer.stop.lsn);
+        line
+    }
+
+    /// Those of `labels` whose state another layer has, and those others: a merged layer stands for what it replaces.
+    pub(super) fn twins(&self, labels: &[String]) -> BTreeSet<String> {
+        let of = |label: &String| self.layers.get(label).map(|layer| layer.stop);
+        let is_twin = |layer: &&Layer| {
+            let mut others = labels.iter().filter(|label| **label != layer.label);
+            others.any(|label| of(label) == Some(layer.stop))
+        };
+        let twins = self.layers.values().filter(is_twin);
+        twins.map(|layer| layer.label.clone()).collect()
+    }
+
+    /// What an expiry may remove that keeps the newest `count` full layers: of this line what is older than the last
+    /// of them, of others anything.
+    pub(super) fn may_expire(&self, count: usize) -> BTreeSet<String> {
+        let line = self.line();
+        let fulls = line.iter().enumerate().filter(|(_, layer)| layer.is_full);
+        let oldest_kept = fulls.rev().nth(count.saturating_sub(1));
+        let first = oldest_kept.map(|(_, layer)| *layer);
+        // A merged layer has the state of one that it replaces, and that one may go.
+        let is_kept = |layer: &&&Layer| {
+            first.is_none_or(|first| layer.stop.lsn > first.stop.lsn || ***layer == *first)
+        };
+        let kept = line
+            .iter()
+            .filter(is_kept)
+            .map(|layer| layer.label.as_str());
+        let kept: BTreeSet<&str> = kept.collect();
+        let labels = self.layers.keys();
+        labels
+            .filter(|label| !kept.contains(label.as_str()))
+            .cloned()
+            .collect()
+    }
+
+    /// Takes over what is listed now. `may_go` are layers that a step was allowed to remove, `may_come` says whether
+    /// one may have come of which no command reported. Returns what should not be as it is.
+    pub(super) fn reconcile(
+        &mut self,
+        listed: Vec<Layer>,
+        may_go: &BTreeSet<String>,
+        may_come: bool,
+    ) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let listed: BTreeMap<String, Layer> = listed
+            .into_iter()
+            .map(|layer| (layer.label.clone(), layer))
+            .collect();
+        for label in self.layers.keys().filter(|l| !listed.contains_key(*l)) {
+            if !may_go.contains(label) {
+                wrong.push(format!("layer {label} is gone, and nothing removed it"));
+            }
+        }
+        for label in listed.keys().filter(|l| !self.layers.contains_key(*l)) {
+            if !may_come {
+                wrong.push(format!("layer {label} is there, and no command made it"));
+            }
+        }
+        self.layers = listed;
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(timeline: u32, lsn: u64) -> Place {
+        let lsn = Lsn(lsn);
+        Place { timeline, lsn }
+    }
+
+    fn layer(label: &str, is_full: bool, stop: Place) -> Layer {
+        let label = label.to_owned();
+        Layer {
+            label,
+            is_full,
+            parent: None,
+            stop,
+        }
+    }
+
+    fn moment(at: Place, is_archived: bool) -> Moment {
+        let names = Names {
+            point: format!("m{}", at.lsn),
+            lsn: at.lsn,
+            time: String::new(),
+            xid: String::new(),
+        };
+        Moment {
+            at,
+            reached_by: Reach::Wal(names),
+            contents: Contents::default(),
+            is_archived,
+        }
+    }
+
+    /// Layers at 100 (full), 200 and 300 (full) of timeline 1, which was left at 250 for timeline 2 with a layer at 400.
+    fn branched() -> Truth {
+        let mut truth = Truth::new();
+        truth.begin(2, vec![place(1, 250)]);
+        let layers = [
+            layer("a", true, place(1, 100)),
+            layer("b", false, place(1, 200)),
+            layer("c", true, place(1, 300)),
+            layer("d", false, place(2, 400)),
+        ];
+        let none = BTreeSet::new();
+        assert!(truth.reconcile(layers.into(), &none, true).is_empty());
+        truth
+    }
+
+    #[test]
+    fn lsns_are_read_and_shown_as_postgresql_shows_them() {
+        let lsn = Lsn::parse("1/5A3C1D8\n").unwrap();
+        assert_eq!(lsn, Lsn(0x1_05A3_C1D8));
+        assert_eq!(lsn.to_string(), "1/5A3C1D8");
+        assert!(Lsn::parse("5A3C1D8").is_err());
+    }
+
+    #[test]
+    fn a_moment_is_owed_when_its_wal_is_archived_and_a_layer_lies_before_it() {
+        let mut truth = branched();
+        let moments = [
+            (place(1, 50), false),
+            (place(1, 150), true),
+            (place(1, 240), true),
+            (place(1, 280), true),
+            (place(2, 260), true),
+            (place(2, 500), true),
+        ];
+        truth.moments = moments.iter().map(|(at, _)| moment(*at, true)).collect();
+        let owed: Vec<Place> = truth.promised().iter().map(|moment| moment.at).collect();
+        let expected = moments.iter().filter(|(_, owed)| *owed).map(|(at, _)| *at);
+        assert_eq!(owed, expected.collect::<Vec<_>>());
+        truth
+            .moments
+            .iter_mut()
+            .for_each(|moment| moment.is_archived = false);
+        assert!(truth.promised().is_empty());
+        truth.archived_up_to(place(2, 300));
+        let owed = truth.promised();
+        assert_eq!(owed.len(), 1);
+        assert_eq!(owed[0].at, place(2, 260));
+    }
+
+    #[test]
+    fn a_layer_beyond_the_fork_is_no_base_of_the_new_timeline() {
+        let mut truth = branched();
+        truth.layers.retain(|label, _| label == "c");
+        truth.moments = vec![moment(place(2, 500), true), moment(place(1, 310), true)];
+        let owed = truth.promised();
+        assert_eq!(owed.len(), 1);
+        assert_eq!(owed[0].at, place(1, 310));
+    }
+
+    #[test]
+    fn what_was_not_archived_is_lost_with_the_server() {
+        let mut truth = branched();
+        truth.moments = vec![
+            moment(place(1, 150), false),
+            moment(place(1, 240), true),
+            moment(place(1, 245), false),
+        ];
+        truth.lose_after(place(1, 200));
+        let left: Vec<Place> = truth.moments.iter().map(|moment| moment.at).collect();
+        assert_eq!(left, [place(1, 150), place(1, 240)]);
+    }
+
+    #[test]
+    fn an_expiry_keeps_the_newest_full_layers_of_the_line_and_all_after_them() {
+        let mut truth = branched();
+        // The full layer at 300 lies on the branch that was left.
+        assert_eq!(truth.may_expire(1), BTreeSet::from(["c".to_owned()]));
+        truth
+            .layers
+            .insert("e".into(), layer("e", true, place(2, 450)));
+        let expected = ["a", "b", "c", "d"].map(str::to_owned);
+        assert_eq!(truth.may_expire(1), BTreeSet::from(expected));
+        assert_eq!(truth.may_expire(5), BTreeSet::from(["c".to_owned()]));
+    }
+
+    #[test]
+    fn only_the_older_part_of_the_newest_chain_is_merged_away() {
+        let mut truth = branched();
+        let stack = |label: &str, parent: &str, lsn| Layer {
+            parent: Some(parent.to_owned()),
+            ..layer(label, false, place(2, lsn))
+        };
+        truth.layers.insert("e".into(), stack("e", "a", 500));
+        truth.layers.insert("f".into(), stack("f", "e", 600));
+        assert_eq!(truth.chain("f"), ["f", "e", "a"]);
+        let gone = truth.may_merge_away(2);
+        assert_eq!(gone, BTreeSet::from(["a".to_owned(), "e".to_owned()]));
+        assert_eq!(truth.may_merge_away(9), BTreeSet::new());
+    }
+
+    #[test]
+    fn a_merged_layer_and_what_it_replaces_are_twins() {
+        let mut truth = branched();
+        truth
+            .layers
+            .insert("m".into(), layer("m", true, place(1, 200)));
+        let all: Vec<String> = truth.layers.keys().cloned().collect();
+        let twins = ["b", "m"].map(str::to_owned);
+        assert_eq!(truth.twins(&all), BTreeSet::from(twins.clone()));
+        assert_eq!(truth.twins(&twins[..1]), BTreeSet::from(["m".to_owned()]));
+    }
+
+    #[test]
+    fn a_layer_that_goes_or_comes_by_itself_is_wrong() {
+        let mut truth = branched();
+        let listed: Vec<Layer> = truth.layers.values().skip(1).cloned().collect();
+        let gone = truth.reconcile(listed.clone(), &BTreeSet::new(), false);
+        assert_eq!(gone.len(), 1);
+        assert!(gone[0].contains("layer a is gone"), "{gone:?}");
+        let mut more = listed;
+        more.push(layer("x", true, place(2, 900)));
+        let come = truth.reconcile(more, &BTreeSet::new(), false);
+        assert!(come[0].contains("layer x is there"), "{come:?}");
+    }
+}

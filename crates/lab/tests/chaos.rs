@@ -1,0 +1,150 @@
+//! Chaos finds nothing in short runs, and notices what is done to restores, archives and backups on purpose.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that fails says where"
+)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A directory that the server's user can reach.
+fn scratch() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("pgs-chaos-test-")
+        .permissions(Permissions::from_mode(0o755))
+        .tempdir()
+        .unwrap()
+}
+
+/// The program that is tried, which must be built beside the lab.
+fn pgstrata() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_pgstrata-lab")).with_file_name("pgstrata");
+    assert!(program.is_file(), "build pgstrata first: make test does");
+    program
+}
+
+fn chaos(scratch: &Path, words: &[&str]) -> Output {
+    let out = scratch.join("out");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pgstrata-lab"));
+    command.arg("chaos").args(words).arg("--out").arg(out);
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// A run that finds nothing; a finding stays on the disk.
+fn finds_nothing(words: &[&str]) {
+    let scratch = scratch();
+    let output = chaos(scratch.path(), words);
+    if output.status.code() != Some(0) {
+        let kept = scratch.keep();
+        panic!("{}\nkept in {}", said(&output), kept.display());
+    }
+    assert!(!scratch.path().join("out").exists(), "nothing was found");
+}
+
+#[test]
+fn thirty_steps_on_15_find_nothing() {
+    let how = ["--seed", "1", "--steps", "30", "--major", "15"];
+    let where_to = [
+        "--archive",
+        "true",
+        "--store",
+        "directory",
+        "--at-the-end",
+        "3",
+    ];
+    finds_nothing(&[how, where_to].concat());
+}
+
+#[test]
+fn thirty_steps_on_18_find_nothing() {
+    let how = ["--seed", "2", "--steps", "30", "--major", "18"];
+    finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "3"]].concat());
+}
+
+#[test]
+fn ten_steps_of_a_random_seed_find_nothing() {
+    finds_nothing(&["--steps", "10", "--store", "directory", "--at-the-end", "2"]);
+}
+
+/// Runs a program in the place of `pgstrata`, which does something wrong; returns the finding.
+fn finding(wrong: &str) -> String {
+    let scratch = scratch();
+    let real = scratch.path().join("pgstrata");
+    fs::copy(pgstrata(), &real).unwrap();
+    let script = scratch.path().join("wrong");
+    let text = format!(
+        "#!/bin/bash\nreal={}\nact= target= before=\nfor word in \"$@\"; do\n\
+         \tcase $word in backup | restore | archive-push | info) act=${{act:-$word}} ;; esac\n\
+         \t[ \"$before\" = --target-dir ] && target=$word\n\tbefore=$word\ndone\n{wrong}\nexec \"$real\" \"$@\"\n",
+        real.display()
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let program = script.display().to_string();
+    let calm = [
+        "--seed",
+        "4",
+        "--steps",
+        "6",
+        "--archive",
+        "true",
+        "--store",
+        "directory",
+    ];
+    let output = chaos(
+        scratch.path(),
+        &[&calm[..], &["--pgstrata", &program]].concat(),
+    );
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let found = said
+        .lines()
+        .find(|line| line.starts_with("FINDING with seed 4"));
+    let found = found.unwrap_or_else(|| panic!("{said}")).to_owned();
+    assert!(said.contains("chaos --seed 4 --steps 6"), "{said}");
+    let steps = fs::read_to_string(scratch.path().join("out/steps.jsonl")).unwrap();
+    let last: Value = serde_json::from_str(steps.lines().next_back().unwrap()).unwrap();
+    let logged = last["finding"].as_str().unwrap().lines().next().unwrap();
+    assert!(found.ends_with(logged), "{last}");
+    found
+}
+
+#[test]
+fn a_page_that_is_not_the_one_that_was_backed_up_is_noticed() {
+    let found = finding(
+        "if [ \"$act\" = restore ]; then\n\
+         \t\"$real\" \"$@\" || exit\n\
+         \tfind -L \"$target\"/base \"$target\"/pg_tblspc -type f -size +7k -name '1[6-9][0-9][0-9][0-9]' | while read -r file; do\n\
+         \t\thead -c 8192 /dev/urandom | dd of=\"$file\" conv=notrunc status=none\n\
+         \tdone\n\texit 0\nfi",
+    );
+    assert!(found.contains("restored server"), "{found}");
+}
+
+#[test]
+fn wal_that_was_called_archived_and_is_not_is_noticed() {
+    let found = finding("[ \"$act\" = archive-push ] && exit 0");
+    assert!(!found.is_empty());
+}
+
+#[test]
+fn a_backup_that_was_reported_and_not_taken_is_noticed() {
+    let found = finding(
+        "report=$(dirname \"$0\")/report\n\
+         if [ \"$act\" = backup ]; then\n\
+         \t\"$real\" \"$@\" >\"$report\" || exit\n\
+         \tsed -i 's/\"label\": *\"[^\"]*\"/\"label\":\"20200101-000000F\"/' \"$report\"\n\tcat \"$report\"\n\texit 0\nfi",
+    );
+    assert!(found.contains("layer"), "{found}");
+}
