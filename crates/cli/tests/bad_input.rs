@@ -518,7 +518,7 @@ fn rule_11_a_chain_stands_on_the_very_parent_it_was_made_on() {
     };
     let kept = fs::read(manifest(&first)).unwrap();
     fs::remove_file(manifest(&first)).unwrap();
-    require(restore(), NOT_FOUND, &[&child, &first, "never finished"]);
+    require(restore(), DAMAGED, &[&child, &first, "is lost"]);
     // The manifest of another layer in its place.
     fs::copy(manifest(&other), manifest(&first)).unwrap();
     give_back(&stage, &manifest(&first).display().to_string());
