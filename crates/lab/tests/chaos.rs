@@ -72,11 +72,6 @@ fn thirty_steps_on_18_find_nothing() {
     finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "3"]].concat());
 }
 
-#[test]
-fn ten_steps_of_a_random_seed_find_nothing() {
-    finds_nothing(&["--steps", "10", "--store", "directory", "--at-the-end", "2"]);
-}
-
 /// Runs a program in the place of `pgstrata`, which does something wrong; returns the finding.
 fn finding(wrong: &str) -> String {
     let scratch = scratch();
