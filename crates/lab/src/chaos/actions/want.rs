@@ -23,11 +23,11 @@ const BRANCHES: Excuse = excuse(&[19], &["branches"]);
 
 /// Any command, on whatever there is.
 fn any_command(world: &mut World, chance: &mut Chance) -> (Call, Option<world::Home>) {
-    let restores = if world.truth.layers.is_empty() { 0 } else { 1 };
+    let reads = if world.truth.layers.is_empty() { 0 } else { 1 };
     let acts = [
         ("backup", 2),
-        ("restore", restores),
-        ("verify", 1),
+        ("restore", reads),
+        ("verify", reads),
         ("info", 1),
     ];
     match chance.weighted(&acts).unwrap_or("info") {
