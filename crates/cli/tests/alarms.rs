@@ -77,18 +77,22 @@ fn age(stage: &Stage) {
     }
 }
 
+/// The segments that so many switches bring into the archive.
+fn archived_by_switches(stage: &Stage, count: usize) -> Vec<String> {
+    let before = segments(stage);
+    for _ in 0..count {
+        switch(stage);
+    }
+    let mut segments = segments(stage);
+    segments.retain(|name| !before.contains(name));
+    segments
+}
+
 #[test]
 fn a_hole_in_the_promised_wal_is_an_error_everywhere() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     stage.backup(&["--type", "full"]);
-    let before = segments(&stage);
-    for _ in 0..4 {
-        switch(&stage);
-    }
-    let between: Vec<String> = segments(&stage)
-        .into_iter()
-        .filter(|name| !before.contains(name))
-        .collect();
+    let between = archived_by_switches(&stage, 4);
     let child = stage.backup(&["--type", "incr"]);
     let child = text(&child, "/label");
     switch(&stage);
@@ -155,14 +159,7 @@ fn a_hole_in_the_promised_wal_is_an_error_everywhere() {
 fn a_hole_that_reaches_from_one_layer_to_the_next_is_one() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     stage.backup(&["--type", "full"]);
-    let before = segments(&stage);
-    for _ in 0..3 {
-        switch(&stage);
-    }
-    let between: Vec<String> = segments(&stage)
-        .into_iter()
-        .filter(|name| !before.contains(name))
-        .collect();
+    let between = archived_by_switches(&stage, 3);
     stage.backup(&["--type", "full"]);
     switch(&stage);
     for name in &between {

@@ -95,7 +95,7 @@ fn mistakes_in_settings_are_shown_with_their_place() {
         let path = directory.join(name);
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
-        give_back(&stage, &path.display().to_string());
+        stage.cluster.own(&path).unwrap();
         path.display().to_string()
     };
     let settings = file("settings.toml", "jobs = 2\n\nrepoo = 'x'\n", 0o644);
@@ -453,7 +453,7 @@ fn missing_truncated_and_altered_objects_are_named() {
             let _ = fs::remove_dir_all(&target);
             let _ = fs::remove_file(&path);
             fs::write(&path, &original).unwrap();
-            give_back(&stage, &path);
+            stage.cluster.own(Path::new(&path)).unwrap();
         }
     }
     stage.ok(&["verify", "--deep"]);
@@ -521,7 +521,7 @@ fn rule_11_a_chain_stands_on_the_very_parent_it_was_made_on() {
     require(restore(), DAMAGED, &[&child, &first, "is lost"]);
     // The manifest of another layer in its place.
     fs::copy(manifest(&other), manifest(&first)).unwrap();
-    give_back(&stage, &manifest(&first).display().to_string());
+    stage.cluster.own(&manifest(&first)).unwrap();
     require(restore(), DAMAGED, &[&first]);
     // Incrementals stand on what is whole.
     let next = stage.backup(&["--type", "incr"]);
@@ -537,7 +537,7 @@ fn rule_11_a_chain_stands_on_the_very_parent_it_was_made_on() {
     );
     fs::remove_file(manifest(&first)).unwrap();
     fs::write(manifest(&first), kept).unwrap();
-    give_back(&stage, &manifest(&first).display().to_string());
+    stage.cluster.own(&manifest(&first)).unwrap();
     stage.restore(
         "whole",
         &[&child, "--target-type", "none", "--same-timeline"],
@@ -621,13 +621,6 @@ fn paths_that_lead_out_of_the_target_are_damage() {
         );
         assert!(!stage.target("restored").exists(), "{evil}");
     }
-}
-
-/// What root wrote must be readable to the server's user.
-fn give_back(stage: &Stage, path: &str) {
-    use std::os::unix::fs::MetadataExt;
-    let owner = fs::metadata(stage.cluster.pgdata()).unwrap();
-    std::os::unix::fs::chown(path, Some(owner.uid()), Some(owner.gid())).unwrap();
 }
 
 /// The program alone in a directory, as if it had been installed there.

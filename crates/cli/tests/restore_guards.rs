@@ -271,8 +271,7 @@ fn rule_13_4_a_server_of_another_pid_namespace_is_not_written_under() {
         std::os::unix::fs::PermissionsExt::from_mode(0o600),
     )
     .unwrap();
-    let owner = fs::metadata(stage.cluster.pgdata()).unwrap();
-    std::os::unix::fs::chown(&pid_file, Some(owner.uid()), Some(owner.gid())).unwrap();
+    stage.cluster.own(&pid_file).unwrap();
     signal("-CONT");
     alive();
 

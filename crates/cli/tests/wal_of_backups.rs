@@ -212,8 +212,7 @@ fn wal_of_a_time_that_is_gone_is_refused_before_the_copy(major: Major) {
         &["--target-type", "immediate", "--target-action", "promote"],
     );
     let restored = stage.start_restored(&restored);
-    let lives = "SELECT DISTINCT life FROM lives";
-    assert_eq!(restored.sql("postgres", lives).unwrap(), "2");
+    assert_eq!(restored.sql("postgres", LIVES).unwrap(), "2");
 }
 
 #[test]
@@ -321,13 +320,7 @@ fn a_server_of_another_history_goes_on_along_a_new_timeline(major: Major) {
     stage.cluster.stop(StopMode::Immediate).unwrap();
     let signal = stage.cluster.pgdata().join("standby.signal");
     fs::copy(stage.cluster.pgdata().join("PG_VERSION"), &signal).unwrap();
-    let owner = fs::metadata(stage.cluster.pgdata()).unwrap();
-    std::os::unix::fs::chown(
-        &signal,
-        Some(std::os::unix::fs::MetadataExt::uid(&owner)),
-        Some(std::os::unix::fs::MetadataExt::gid(&owner)),
-    )
-    .unwrap();
+    stage.cluster.own(&signal).unwrap();
     stage.cluster.start().unwrap();
     stage
         .cluster

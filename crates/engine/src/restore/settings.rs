@@ -192,15 +192,14 @@ impl RecoverySettings<'_> {
             new.extend_from_slice(line.as_bytes());
             new.push(b'\n');
         }
+        let line = |name: &str, value: &str| format!("{name} = {}\n", quote_setting(value));
         for (name, value) in self.settings() {
-            let line = format!("{name} = {}\n", quote_setting(&value));
-            new.extend_from_slice(line.as_bytes());
+            new.extend_from_slice(line(name, &value).as_bytes());
         }
         if self.archiving_off && *self.target != Target::Standby {
             new.extend_from_slice(format!("# {NO_PARTNERS}\n").as_bytes());
             for (name, value) in NOT_OF_A_COPY {
-                let line = format!("{name} = {}\n", quote_setting(value));
-                new.extend_from_slice(line.as_bytes());
+                new.extend_from_slice(line(name, value).as_bytes());
             }
         }
         if self.archiving_off {
