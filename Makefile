@@ -10,7 +10,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lab-acceptance experiments torture chaos fuzz check bench bench-full bench-tracker install clean
+.PHONY: help setup build demo test lab-acceptance experiments torture chaos fuzz check bench bench-full bench-tracker limits install clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -63,6 +63,9 @@ bench-full: setup ## the same with more data, every change source, and chains
 bench-tracker: setup ## what the page tracker costs, on and off in one server
 	ext/test/run --only ../bench/tracker MEASURE=1 18
 	ext/test/run --only ../bench/tracker MEASURE=1 15
+
+limits: setup ## every command at the limits: many tables, databases, files, layers; CASES='chain layers' for some, SCALE=10 for a tenth
+	@scripts/limits $(CASES)
 
 # Through sudo it installs what "make build" made: sudo has another PATH, and what root builds is root's.
 install: ## build pgstrata and its lab; install them, manual page and completions below PREFIX

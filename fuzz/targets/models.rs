@@ -1,12 +1,12 @@
 //! What decides, against models that are too simple to be wrong.
 
 use jiff::{SignedDuration, Timestamp};
-use pgstrata_layer::retention::{HistoryLine, Policy, plan};
+use pgstrata_layer::retention::{HistoryLine, LastOf, Policy, plan};
 
 use super::input::Input;
 use super::support::BLOCK;
 use super::support::history::{Finder, Op, PATHS, Round, run_history};
-use super::support::keeping::{DAYS, Sketch, held, kept};
+use super::support::keeping::{DAYS, Sketch, going_on, held, kept};
 
 /// Histories of a cluster, by overlay, changeset and merge.
 pub fn layers(bytes: &[u8]) {
@@ -68,6 +68,7 @@ pub fn retention(bytes: &[u8]) {
                 replaced: byte & 0x18 == 0x18,
                 broken: byte & 0x60 == 0x60,
                 in_use: byte & 0x88 == 0x80,
+                pinned: byte & 0xe6 == 0x26,
             }
         })
         .collect();
@@ -81,21 +82,30 @@ pub fn retention(bytes: &[u8]) {
         .collect();
     let some = |input: &mut Input<'_>, end| input.chance().then(|| 1 + input.below(end));
     let keep_full = some(&mut input, 4);
-    let keep_days = some(&mut input, 12).map(|days| u32::try_from(days).unwrap());
+    let span = |days: usize| SignedDuration::from_hours(24 * i64::try_from(days).unwrap());
+    let keep_within = some(&mut input, 12).map(span);
     let limit = some(&mut input, 6);
+    let keep_wal = some(&mut input, 12).map(|days| span(days - 1));
+    let keep_last_of = LastOf {
+        daily: some(&mut input, 6),
+        weekly: some(&mut input, 4),
+        monthly: some(&mut input, 3),
+        yearly: some(&mut input, 2),
+    };
     let layers = held(&sketches);
     let policy = Policy {
         keep_full,
-        keep_days,
+        keep_within,
+        keep_last_of,
+        keep_wal,
         max_chain: None,
     };
     let now: Timestamp = "2026-11-14T12:00:00Z".parse().unwrap();
-    let days = i64::from(keep_days.unwrap_or(0));
-    let cut = now - SignedDuration::from_hours(24 * days);
-    let expected = kept(&layers, &lines, &policy, cut);
+    let expected = kept(&layers, &lines, &policy, now);
     let made = plan(&layers, &lines, &policy, now);
-    let stays: Vec<bool> = made.keep.iter().map(Option::is_some).collect();
+    let stays: Vec<bool> = made.keep.iter().map(|why| !why.is_empty()).collect();
     assert_eq!(stays, expected);
+    assert_eq!(made.goes_on, going_on(&layers, &lines, &policy, now));
     let limited = Policy {
         max_chain: limit,
         ..policy

@@ -2,13 +2,14 @@
 
 use pgstrata_layer::digest::contents_hex;
 use pgstrata_layer::{
-    abandoned, claim, cluster, distrust, label, lineage, manifest, outside, removal, restoring,
+    abandoned, claim, cluster, distrust, label, lineage, manifest, mark, outside, released,
+    removal, restoring,
 };
 
 use super::Target;
 
 /// The kinds of records, with whether one decodes and is the same when it is written and read again.
-const KINDS: [(&str, Target); 9] = [
+const KINDS: [(&str, Target); 11] = [
     ("manifest", |bytes| {
         if let Ok(read) = manifest::decode(bytes) {
             assert_eq!(manifest::decode(&manifest::encode(&read)).unwrap(), read);
@@ -56,6 +57,16 @@ const KINDS: [(&str, Target); 9] = [
     ("restore", |bytes| {
         if let Ok(read) = restoring::decode(bytes) {
             assert_eq!(restoring::decode(&restoring::encode(&read)).unwrap(), read);
+        }
+    }),
+    ("mark", |bytes| {
+        if let Ok(read) = mark::decode(bytes) {
+            assert_eq!(mark::decode(&mark::encode(&read)).unwrap(), read);
+        }
+    }),
+    ("released", |bytes| {
+        if let Ok(read) = released::decode(bytes) {
+            assert_eq!(released::decode(&released::encode(&read)).unwrap(), read);
         }
     }),
 ];

@@ -8,6 +8,7 @@ mod archive;
 mod backup;
 #[cfg(test)]
 mod habits;
+mod key;
 mod layers;
 mod restore;
 
@@ -18,8 +19,13 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub(crate) use self::archive::{ArchiveGetArgs, ArchivePushArgs, OnHole};
-pub(crate) use self::backup::{BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source};
-pub(crate) use self::layers::{ExpireArgs, InfoArgs, MergeArgs, VerifyArgs};
+pub(crate) use self::backup::{
+    BackupArgs, BackupImpact, BackupType, CheckpointPace, CorruptPolicy, Source,
+};
+pub(crate) use self::key::{KeyCommand, RecipientArgs};
+pub(crate) use self::layers::{
+    AnnotateArgs, ExpireArgs, InfoArgs, MergeArgs, PinArgs, RuleArgs, UnpinArgs, VerifyArgs,
+};
 pub(crate) use self::restore::{ArchiveMode, RestoreArgs};
 use crate::examples;
 use crate::value::{key_value, parse_duration, parse_jobs};
@@ -48,7 +54,7 @@ pub(crate) struct Cli {
 const GLOBAL_OPTIONS: &str = "\
 Options of every command (\"pgstrata --help\" describes them):
   --config, --repo, --cluster, --credentials, --storage, --s3-endpoint, --s3-region,
-  --s3-path-style, --s3-ca-file, --jobs, --output, --log-level, --no-progress";
+  --s3-path-style, --s3-ca-file, --identity, --key-command, --seal-id, --jobs, --output, --log-level, --no-progress";
 
 /// The command line as it is parsed and as its help shows it.
 pub(crate) fn command() -> clap::Command {
@@ -136,6 +142,20 @@ pub(crate) struct Global {
     /// [default: none]
     #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) storage: Vec<(String, String)>,
+
+    /// Open a sealed cluster with the age identity in this file, which nobody else may read
+    /// [default: what the environment variable PGSTRATA_IDENTITY names or holds]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) identity: Option<PathBuf>,
+
+    /// Open a sealed cluster with the age identity that this command prints, such as that of a key service
+    /// [default: none]
+    #[arg(long, global = true, value_name = "COMMAND")]
+    pub(crate) key_command: Option<String>,
+
+    /// Refuse a cluster that is not sealed with this id, which "init --encrypt" prints [default: any]
+    #[arg(long, global = true, env = "PGSTRATA_SEAL_ID", value_name = "ID")]
+    pub(crate) seal_id: Option<String>,
 
     /// Work with N threads [default: number of cores]
     #[arg(short, long, global = true, env = "PGSTRATA_JOBS", value_name = "N",
@@ -260,11 +280,39 @@ pub(crate) enum Command {
 
     /// Remove the layers and the WAL that no rule keeps
     ///
-    /// The command needs a rule: --keep-full, --keep-days or --max-chain. It removes at once; --dry-run shows first what
-    /// would go. It never removes the newest layer, a layer on which a kept one stands, or WAL that a kept layer
-    /// needs. It removes nothing while a backup is at work. It keeps the histories of timelines for ever.
+    /// The command needs a rule, here or in the configuration file. A layer stays when any rule wants it. It removes at
+    /// once; --dry-run shows first what would go. It never removes the newest layer, a pinned one, a layer on which a kept
+    /// one stands, or WAL that a kept layer needs to be consistent. It removes nothing while a backup is at work. It keeps
+    /// the histories of timelines for ever.
     #[command(after_help = examples::EXPIRE)]
     Expire(ExpireArgs),
+
+    /// Keep a layer, whatever the rules are
+    ///
+    /// The layer stays with all it stands on and with the WAL that makes it consistent, until --until or "pgstrata unpin".
+    /// A layer that cannot be restored, or is being removed, cannot be pinned. A merge leaves a pinned layer where it is.
+    #[command(after_help = examples::PIN)]
+    Pin(PinArgs),
+
+    /// Let the rules decide about a pinned layer again
+    #[command(after_help = examples::UNPIN)]
+    Unpin(UnpinArgs),
+
+    /// Write something about a layer that "pgstrata info" shows
+    ///
+    /// A key has lower-case letters, digits, `.`, `_` and `-`. A second value takes the place of the first.
+    #[command(after_help = examples::ANNOTATE)]
+    Annotate(AnnotateArgs),
+
+    /// Decide who can read a sealed cluster
+    ///
+    /// A cluster is sealed by "init --encrypt". Everybody who shall read it has an age identity, a secret, and gives away its
+    /// public half, the recipient. Whoever loses all identities of readers loses the backups.
+    #[command(after_help = examples::KEY)]
+    Key {
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
 
     /// Look at the page tracker, the server extension that knows which pages changed
     #[command(after_help = examples::TRACKER)]
@@ -341,12 +389,16 @@ pub(crate) struct ServerArgs {
     pub(crate) connection: Option<String>,
 }
 
-/// How old the newest backup may be.
+/// How old the newest backup may be, and the newest verification.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AgeArgs {
     /// Raise an alarm when the newest backup is older than this, such as 26h [default: never]
     #[arg(long, env = "PGSTRATA_MAX_AGE", value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) max_age: Option<Duration>,
+
+    /// Raise an alarm when "pgstrata verify" has not found everything in order for longer than this, such as 8d [default: never]
+    #[arg(long, env = "PGSTRATA_MAX_VERIFY_AGE", value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) max_verify_age: Option<Duration>,
 }
 
 /// How the WAL of backups gets into the repository.
@@ -403,6 +455,17 @@ pub(crate) struct RestoresArgs {
 pub(crate) struct InitArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
+
+    /// Seal everything of this cluster, so that --recipient alone can read it
+    #[arg(long)]
+    pub(crate) encrypt: bool,
+
+    #[command(flatten)]
+    pub(crate) recipients: RecipientArgs,
+
+    /// Be content with one --recipient: who loses that identity loses the backups
+    #[arg(long)]
+    pub(crate) one_recipient: bool,
 }
 
 /// `check`.

@@ -9,13 +9,16 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::retention::{LastOf, Policy};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::keys::{Identities, Keys};
 use pgstrata_store::limits;
 use pgstrata_store::repository::{RepositoryOptions, is_secret_option, read_credentials};
 use serde::Deserialize;
 
-use crate::args::Global;
-use crate::value::parse_jobs;
+use crate::args::{Global, RuleArgs};
+use crate::identity::{self, Origin};
+use crate::value::{at_least_one, parse_jobs, parse_span, parse_span_or_none};
 
 const DEFAULT_FILE: &str = "/etc/pgstrata/pgstrata.toml";
 
@@ -30,6 +33,9 @@ pub(crate) struct Settings {
     pub(crate) s3_path_style: Option<bool>,
     pub(crate) s3_ca_file: Option<PathBuf>,
     pub(crate) credentials: Option<PathBuf>,
+    pub(crate) identity: Option<PathBuf>,
+    pub(crate) key_command: Option<String>,
+    pub(crate) seal_id: Option<String>,
     pub(crate) jobs: Option<usize>,
     pub(crate) output: Option<String>,
     pub(crate) log_level: Option<String>,
@@ -43,17 +49,27 @@ pub(crate) struct Settings {
     pub(crate) wal: Option<String>,
     pub(crate) archive_timeout: Option<String>,
     pub(crate) max_age: Option<String>,
+    pub(crate) max_verify_age: Option<String>,
     pub(crate) checkpoint: Option<String>,
     pub(crate) on_corrupt_page: Option<String>,
     pub(crate) no_page_header_check: Option<bool>,
     pub(crate) require_tracker: Option<bool>,
     pub(crate) audit: Option<String>,
     pub(crate) max_rate: Option<String>,
+    pub(crate) impact: Option<String>,
     pub(crate) push_ahead: Option<usize>,
     pub(crate) spool: Option<PathBuf>,
     pub(crate) fetch_ahead: Option<usize>,
     pub(crate) on_hole: Option<String>,
     pub(crate) hole_timeout: Option<String>,
+    pub(crate) keep_full: Option<usize>,
+    pub(crate) keep_within: Option<String>,
+    pub(crate) keep_daily: Option<usize>,
+    pub(crate) keep_weekly: Option<usize>,
+    pub(crate) keep_monthly: Option<usize>,
+    pub(crate) keep_yearly: Option<usize>,
+    pub(crate) keep_wal: Option<String>,
+    pub(crate) max_chain: Option<usize>,
     clusters: BTreeMap<String, Settings>,
     storage: BTreeMap<String, String>,
 }
@@ -132,6 +148,28 @@ impl Config {
         })
     }
 
+    /// What opens the cluster, if it is sealed.
+    pub(crate) fn keys(&self) -> Result<Keys> {
+        let identities = match self.identity_origin()? {
+            Some(origin) => identity::read(&origin)?,
+            None => Identities::default(),
+        };
+        let expected = self
+            .global
+            .seal_id
+            .as_ref()
+            .or(self.settings.seal_id.as_ref());
+        Ok(Keys::new(identities, expected.cloned()))
+    }
+
+    fn identity_origin(&self) -> Result<Option<Origin>> {
+        let (told, file) = (&self.global, &self.settings);
+        identity::origin(
+            (told.identity.as_ref(), told.key_command.as_ref()),
+            (file.identity.as_ref(), file.key_command.as_ref()),
+        )
+    }
+
     fn credentials(&self) -> Option<PathBuf> {
         let flag = self.global.credentials.as_ref();
         flag.or(self.settings.credentials.as_ref()).cloned()
@@ -187,6 +225,29 @@ impl Config {
         }
     }
 
+    /// The rules of retention: each as the option says, else as the file says.
+    pub(crate) fn rules(&self, told: &RuleArgs) -> Result<Policy> {
+        let file = &self.settings;
+        let count = |told: Option<usize>, file: Option<usize>, key: &str| {
+            let file = file.map(|count| count.to_string());
+            from_file(told, file.as_deref(), key, at_least_one)
+        };
+        let within = file.keep_within.as_deref();
+        let wal = file.keep_wal.as_deref();
+        Ok(Policy {
+            keep_full: count(told.keep_full, file.keep_full, "keep-full")?,
+            keep_within: from_file(told.keep_within, within, "keep-within", parse_span)?,
+            keep_last_of: LastOf {
+                daily: count(told.keep_daily, file.keep_daily, "keep-daily")?,
+                weekly: count(told.keep_weekly, file.keep_weekly, "keep-weekly")?,
+                monthly: count(told.keep_monthly, file.keep_monthly, "keep-monthly")?,
+                yearly: count(told.keep_yearly, file.keep_yearly, "keep-yearly")?,
+            },
+            keep_wal: from_file(told.keep_wal, wal, "keep-wal", parse_span_or_none)?,
+            max_chain: count(told.max_chain, file.max_chain, "max-chain")?,
+        })
+    }
+
     /// The options of this call as flags, for a restore_command that must work without them.
     /// Secrets stay in the environment and in files; those on the command line are left out.
     pub(crate) fn as_flags(&self) -> Result<Vec<String>> {
@@ -215,6 +276,12 @@ impl Config {
             "credentials",
             self.global.credentials.as_ref().map(path).transpose()?,
         );
+        match self.identity_origin()? {
+            Some(Origin::File(file)) => flag("identity", Some(path(&file)?)),
+            Some(Origin::Command(command)) => flag("key-command", Some(command)),
+            Some(Origin::Environment) | None => {}
+        }
+        flag("seal-id", self.global.seal_id.clone());
         for (key, value) in &self.global.storage {
             if !is_secret_option(key) {
                 flags.push(format!("--storage={key}={value}"));
@@ -225,6 +292,13 @@ impl Config {
 
     /// What [`Self::as_flags`] leaves out, and where it belongs.
     pub(crate) fn withheld(&self) -> Option<String> {
+        if let Ok(Some(Origin::Environment)) = self.identity_origin() {
+            return Some(
+                "the identity in PGSTRATA_IDENTITY is not written into restore_command, which others can read: without it the \
+                 restored server cannot fetch WAL, so put it into a file of mode 0600 that the server's user owns and the configuration names"
+                    .to_owned(),
+            );
+        }
         let keys = self.global.storage.iter().map(|(key, _)| key.as_str());
         let secrets: Vec<&str> = keys.filter(|key| is_secret_option(key)).collect();
         (!secrets.is_empty()).then(|| {

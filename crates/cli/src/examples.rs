@@ -22,6 +22,14 @@ Examples:
   pgstrata --repo s3://backups/postgres --cluster main --s3-endpoint https://s3.example.com \\
            --s3-path-style --credentials /etc/pgstrata/credentials.toml init -D DIR";
 
+pub(crate) const KEY: &str = "\
+Examples:
+  pgstrata key generate ~/dba1.identity            on the host of each who shall restore; prints age1...
+  pgstrata --cluster main init -D DIR --encrypt --recipient age1... --recipient age1... --writer age1...
+  pgstrata --identity ~/dba1.identity key check    who opens what
+  pgstrata --identity ~/dba1.identity key add --recipient age1...
+  pgstrata --identity ~/dba1.identity key remove age1...";
+
 pub(crate) const CHECK: &str = "\
 Examples:
   pgstrata check -D /var/lib/postgresql/15/main
@@ -58,6 +66,7 @@ pub(crate) const INFO: &str = "\
 Examples:
   pgstrata info                            every backup in one line
   pgstrata info 20261121-093305F           everything about one backup
+  pgstrata info --costs                    what is stored, and what each rule costs
   pgstrata --output json info | jq '.layers[-1].finished_at'";
 
 pub(crate) const VERIFY: &str = "\
@@ -77,7 +86,22 @@ pub(crate) const EXPIRE: &str = "\
 Examples:
   pgstrata expire --keep-full 2 --dry-run            what would go
   pgstrata expire --keep-full 2                      remove it
-  pgstrata expire --keep-days 14 --max-chain 30      incremental for ever";
+  pgstrata expire --keep-within 14d --max-chain 30   incremental for ever
+  pgstrata expire --keep-within 7d --keep-daily 14 --keep-weekly 8 --keep-monthly 12 --keep-wal 7d";
+
+pub(crate) const PIN: &str = "\
+Examples:
+  pgstrata pin latest --note 'before the move to 18'
+  pgstrata pin 20261121-093305F --until 2027-01-31";
+
+pub(crate) const UNPIN: &str = "\
+Examples:
+  pgstrata unpin 20261121-093305F";
+
+pub(crate) const ANNOTATE: &str = "\
+Examples:
+  pgstrata annotate 20261121-093305F ticket=DB-1042
+  pgstrata annotate 20261121-093305F ticket=         take it away";
 
 pub(crate) const TRACKER: &str = "\
 Examples:

@@ -9,7 +9,9 @@ mod commands;
 mod config;
 mod examples;
 mod exit;
+mod identity;
 mod output;
+mod panics;
 mod progress;
 mod terminal;
 mod value;
@@ -17,8 +19,9 @@ mod value;
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
+use std::sync::{Arc, RwLock, mpsc};
+use std::time::Duration;
 
 use clap::FromArgMatches;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -32,10 +35,12 @@ use crate::config::{Config, choose};
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
     let caller = Caller::of(&arguments);
-    let gets = caller::gets(&arguments);
-    // The message of a panic was printed when it began.
-    let code = catch_unwind(|| start(arguments, caller));
-    ExitCode::from(code.unwrap_or_else(|_| caller.panic(gets)))
+    panics::end_the_process(
+        caller,
+        caller::gets(&arguments),
+        output::wanted_by(&arguments),
+    );
+    ExitCode::from(start(arguments, caller))
 }
 
 fn start(arguments: Vec<OsString>, caller: Caller) -> u8 {
@@ -99,25 +104,72 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
         output: *output,
         wants_progress: !cli.global.no_progress,
     };
-    let act = || runtime.block_on(commands::run(&context, cli.command));
-    let code = catch_unwind(AssertUnwindSafe(act));
-    // A worker that hangs on the network must not keep a finished command alive, nor one that panicked.
+    let code = runtime.block_on(commands::run(&context, cli.command));
+    // A worker that hangs on the network must not keep a finished command alive.
     runtime.shutdown_background();
-    code.unwrap_or_else(|panic| resume_unwind(panic))
+    code
 }
 
+/// The runtime. A thread that the system denies to it ends the program, as [`panics`] says.
 fn runtime(command: &Command) -> Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if is_of_server(command) {
         // The server starts one for every segment: not a thread per core each time.
         builder.worker_threads(2);
+    } else {
+        builder.thread_keep_alive(FOR_EVER);
+        if limits::try_threads(MANY_THREADS).is_err() {
+            // They are for workers.
+            builder.max_blocking_threads(RESERVED_THREADS);
+        }
     }
-    builder.enable_all().build().map_err(|error| {
+    let runtime = builder.enable_all().build().map_err(|error| {
         Error::new(
             Kind::File,
             format!("could not start worker threads: {error}"),
         )
-    })
+    })?;
+    if !is_of_server(command) {
+        reserve_threads(&runtime)?;
+    }
+    Ok(runtime)
+}
+
+/// Longer than any command runs.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// At most two threads for file work wait for such work themselves: the copy, and what is looked up beside it. So one
+/// is always free for what they wait for, and one more keeps them from waiting in line.
+const RESERVED_THREADS: usize = 4;
+
+/// Where these can be had there is no need to be thrifty: a command with two workers has half of them.
+const MANY_THREADS: usize = 24;
+
+/// A machine that is asked for too much starts a thread late, and one that has none left never.
+const RESERVED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Starts threads for file work before there is any. When the system denies the second one, the runtime lets its work wait
+/// for the first, which may wait for that very work: for ever.
+fn reserve_threads(runtime: &tokio::runtime::Runtime) -> Result<()> {
+    // This fails at once, and says why. But others may take the threads before the runtime does.
+    limits::try_threads(RESERVED_THREADS)?;
+    let gate = Arc::new(RwLock::new(()));
+    let closed = gate.write();
+    let (arrive, arrived) = mpsc::channel();
+    for _ in 0..RESERVED_THREADS {
+        let (gate, arrive) = (Arc::clone(&gate), arrive.clone());
+        runtime.spawn_blocking(move || {
+            let seen = arrive.send(());
+            drop((seen, gate.read()));
+        });
+    }
+    let all_are_there =
+        (0..RESERVED_THREADS).all(|_| arrived.recv_timeout(RESERVED_WITHIN).is_ok());
+    drop(closed);
+    match all_are_there {
+        true => Ok(()),
+        false => Err(limits::no_thread("the system denies them")),
+    }
 }
 
 /// Whether the server runs the command itself.

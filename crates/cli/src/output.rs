@@ -73,6 +73,15 @@ pub(crate) fn print_error(error: &Error, output: Output, exit_code: u8) {
     }
 }
 
+/// Says below the message of a panic what it is.
+pub(crate) fn print_bug() {
+    let mut err = io::stderr().lock();
+    let _ = writeln!(
+        err,
+        "pgstrata: error: this is a bug in pgstrata; nothing that is stored is lost by it. Please report the lines above"
+    );
+}
+
 /// Shows arguments that are not understood, or the help that was asked for.
 ///
 /// # Errors

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 
 /// More workers than this only wait for each other.
 const MOST_JOBS: usize = 256;
@@ -14,18 +16,50 @@ pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(crate) fn at_least_one_day(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(number) if number > 0 => Ok(number),
-        _ => Err("expected a number of days, 1 or more".to_owned()),
-    }
-}
-
 pub(crate) fn parse_jobs(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(jobs) if (1..=MOST_JOBS).contains(&jobs) => Ok(jobs),
         _ => Err(format!("expected a number from 1 to {MOST_JOBS}")),
     }
+}
+
+/// `14d`, `2w`, `36h`, `1d 12h`, a day having 24 hours; of a number alone the unit is days.
+pub(crate) fn parse_span(text: &str) -> Result<SignedDuration, String> {
+    match parse_span_or_none(text)? {
+        span if span > SignedDuration::ZERO => Ok(span),
+        _ => Err("expected more than no time at all".to_owned()),
+    }
+}
+
+/// The same, or no time at all.
+pub(crate) fn parse_span_or_none(text: &str) -> Result<SignedDuration, String> {
+    let wrong = || "expected a time with its unit, such as 14d, 2w or 36h".to_owned();
+    if !text.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let text = match text.bytes().all(|c| c.is_ascii_digit()) {
+        true => format!("{text}d"),
+        false => text.to_owned(),
+    };
+    let span: Span = text.parse().map_err(|_| wrong())?;
+    let span = span.to_duration(SpanRelativeTo::days_are_24_hours());
+    let span = span.map_err(|_| wrong())?;
+    match span.is_negative() {
+        true => Err(wrong()),
+        false => Ok(span),
+    }
+}
+
+/// A moment, or the last second of a day in UTC.
+pub(crate) fn parse_until(text: &str) -> Result<Timestamp, String> {
+    let wrong =
+        || "expected a day such as 2027-01-31, or a moment such as 2027-01-31T12:00:00Z".to_owned();
+    if let Ok(moment) = text.parse::<Timestamp>() {
+        return Ok(moment);
+    }
+    let day: Date = text.parse().map_err(|_| wrong())?;
+    let last = day.at(23, 59, 59, 0).to_zoned(TimeZone::UTC);
+    last.map(|last| last.timestamp()).map_err(|_| wrong())
 }
 
 /// `30s`, `10m`, `1h 30m`; a number alone could be of any unit.
@@ -156,6 +190,36 @@ mod tests {
             "99999999999999999999s",
         ] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn spans_have_units_and_days_are_one() {
+        let hours = |hours| Ok(SignedDuration::from_hours(hours));
+        assert_eq!(parse_span("14d"), hours(14 * 24));
+        assert_eq!(parse_span("14"), hours(14 * 24));
+        assert_eq!(parse_span("2w"), hours(14 * 24));
+        assert_eq!(parse_span("36h"), hours(36));
+        assert_eq!(parse_span("1d 12h"), hours(36));
+        assert_eq!(parse_span_or_none("0d"), hours(0));
+        for wrong in [
+            "",
+            "0",
+            "0d",
+            "-1d",
+            "1d ago",
+            "2mo",
+            "1y",
+            "x",
+            "99999999999999999999d",
+        ] {
+            assert!(parse_span(wrong).is_err(), "{wrong}");
+        }
+        let end = "2027-01-31T23:59:59Z".parse().unwrap();
+        assert_eq!(parse_until("2027-01-31"), Ok(end));
+        assert_eq!(parse_until("2027-01-31T23:59:59Z"), Ok(end));
+        for wrong in ["", "soon", "2027-02-30", "31.01.2027"] {
+            assert!(parse_until(wrong).is_err(), "{wrong}");
         }
     }
 

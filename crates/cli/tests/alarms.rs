@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::Value;
+use support::standby::{backup_of, restartpoint, standby_of};
 use support::{PATIENCE, Stage, Store, schema, text};
 
 const WARNINGS: i32 = 3;
@@ -223,6 +224,83 @@ fn backups_that_bring_their_own_wal_promise_nothing_in_between() {
     stage.ok(&["verify"]);
 }
 
+/// The WAL of a layer that a merge has taken stays, and nobody had promised what lies before and behind it.
+#[test]
+fn a_merge_of_such_backups_makes_no_hole() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let mut last = String::new();
+    for kind in ["full", "full", "incr"] {
+        last = text(&stage.backup(&["--type", kind]), "/label").to_owned();
+        let switch = "SELECT pg_switch_wal() FROM (SELECT pg_logical_emit_message(true, '', '')) m";
+        for _ in 0..3 {
+            stage.cluster.sql("postgres", switch).unwrap();
+        }
+    }
+    stage.ok(&["merge", &last, "--remove-inputs"]);
+    age(&stage);
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!(code, 0, "{info:#}");
+    assert_eq!(info["layers"].as_array().unwrap().len(), 2);
+    stage.ok(&["verify"]);
+}
+
+/// A standby's backups have no note of the archiver: WAL between them was promised where there is more than their own.
+#[test]
+fn a_hole_between_backups_of_a_standby_is_one_where_there_is_more_wal_than_theirs() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let standby = standby_of(&stage, &stage.cluster.conninfo("postgres"));
+    let full = || {
+        restartpoint(&stage, &standby);
+        let words = backup_of(&standby, &["--type", "full"]);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        text(&stage.json(&words), "/label").to_owned()
+    };
+    let first = full();
+    let between = archived_by_switches(&stage, 3);
+    let second = full();
+    switch(&stage);
+    // The first layer of all is the primary's, and has such a note.
+    stage.ok(&["expire", "--keep-full", "2", "--ignore-restores"]);
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!(code, 0, "{info:#}");
+    let labels = [
+        text(&info, "/layers/0/label"),
+        text(&info, "/layers/1/label"),
+    ];
+    assert_eq!(labels, [&first, &second]);
+    fs::remove_file(archive(&stage).join(&between[1])).unwrap();
+    age(&stage);
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!(
+        (code, kinds(&info)),
+        (WARNINGS, vec!["wal-hole"]),
+        "{info:#}"
+    );
+    assert_eq!(text(&info, "/alarms/0/severity"), "error");
+    let lost = text(&info, "/alarms/0/lost");
+    assert!(
+        lost.contains(&format!("before the end of {second}")),
+        "{lost}"
+    );
+    assert_eq!(document(&stage, &["verify"]).0, WAL_MISSING);
+
+    // Nothing but what the backups themselves need: nobody promised more.
+    let own = |name: &str| {
+        [0, 1].iter().any(|layer| {
+            let end = |which| text(&info, &format!("/layers/{layer}/wal/{which}")).to_owned();
+            (end("first")..=end("last")).contains(&name.to_owned())
+        })
+    };
+    for name in segments(&stage) {
+        if !own(&name) {
+            fs::remove_file(archive(&stage).join(&name)).unwrap();
+        }
+    }
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!((code, text(&info, "/status")), (0, "ok"), "{info:#}");
+    stage.ok(&["verify"]);
+}
+
 #[test]
 fn a_newest_backup_that_is_too_old_is_an_alarm() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
@@ -236,6 +314,92 @@ fn a_newest_backup_that_is_too_old_is_an_alarm() {
     let pgdata = stage.pgdata();
     let (code, report) = document(&stage, &["check", "--pgdata", &pgdata, "--max-age", "1s"]);
     assert_eq!(code, FAILED, "{report:#}");
+}
+
+#[test]
+fn layers_that_nobody_has_verified_for_long_are_an_alarm() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let asked = |age: &str| document(&stage, &["info", "--max-verify-age", age]);
+    // There is nothing to verify yet.
+    assert_eq!(asked("1s").0, 0);
+    let label = stage.backup(&["--type", "full"]);
+    let label = text(&label, "/label");
+    assert_eq!(asked("1h").0, 0);
+    thread::sleep(Duration::from_millis(1100));
+    let (code, info) = asked("1s");
+    assert_eq!((code, kinds(&info)), (WARNINGS, vec!["verify"]), "{info:#}");
+    assert_eq!(text(&info, "/alarms/0/severity"), "warning");
+    assert!(text(&info, "/alarms/0/reason").contains("no verification"));
+    assert_eq!(info["verified"], Value::Null);
+    let pgdata = stage.pgdata();
+    let (code, report) = document(
+        &stage,
+        &["check", "--pgdata", &pgdata, "--max-verify-age", "1s"],
+    );
+    assert_eq!(code, WARNINGS, "{report:#}");
+    assert!(
+        report["items"].to_string().contains("no verification"),
+        "{report:#}"
+    );
+
+    // That of one layer says nothing of the others.
+    let (_, verified) = document(&stage, &["verify", label]);
+    assert_eq!(verified["recorded"], true);
+    assert_eq!(asked("1s").0, WARNINGS);
+    document(&stage, &["verify"]);
+    let (code, info) = asked("1h");
+    assert_eq!((code, text(&info, "/status")), (0, "ok"));
+    assert_eq!(info["verified"]["errors"], 0, "{info:#}");
+    let shown = String::from_utf8(stage.run(&["info"]).stdout).unwrap();
+    assert!(
+        shown.contains("verified:    every object of 1 layers"),
+        "{shown}"
+    );
+
+    // One that finds something does not silence what it should have raised.
+    let pack = stored(&stage).join(format!("layer/{label}/pack-000000"));
+    let whole = fs::read(&pack).unwrap();
+    let mut bytes = whole.clone();
+    bytes[whole.len() / 2] ^= 1;
+    fs::write(&pack, bytes).unwrap();
+    assert_eq!(document(&stage, &["verify"]).0, DAMAGED);
+    fs::write(&pack, whole).unwrap();
+    thread::sleep(Duration::from_millis(1100));
+    let (code, info) = asked("1s");
+    assert_eq!((code, kinds(&info)), (WARNINGS, vec!["verify"]), "{info:#}");
+    assert_eq!(text(&info, "/alarms/0/severity"), "error");
+    assert!(
+        text(&info, "/alarms/0/reason").contains("; the last one, at "),
+        "{info:#}"
+    );
+    assert_eq!(asked("1h").0, 0);
+
+    // An expiry keeps the last of them.
+    let records = stored(&stage).join("verified");
+    for second in 0..40 {
+        let name = format!("20250101-0000{second:02}-00000000");
+        fs::write(records.join(name), "of long ago").unwrap();
+    }
+    stage.ok(&["expire", "--keep-full", "1"]);
+    assert_eq!(fs::read_dir(&records).unwrap().count(), 30);
+    assert_eq!(asked("1h").0, 0);
+}
+
+#[test]
+fn who_may_not_write_verifies_without_leaving_a_record() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    // Where the records would go.
+    fs::write(stored(&stage).join("verified"), "no directory").unwrap();
+    let output = stage.run(&["--output", "json", "verify"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("no record of this verification stays"),
+        "{said}"
+    );
+    let report = schema::document(&String::from_utf8(output.stdout).unwrap());
+    assert_eq!(report["recorded"], false);
 }
 
 #[test]

@@ -164,10 +164,18 @@ fn what_cannot_be_had_stops(asked: &Asked<'_>) {
     assert_eq!(code(&got), 0, "{}", String::from_utf8_lossy(&got.stderr));
     fs::remove_file(asked.to).unwrap();
     for limit in [
-        "-n 3", "-n 6", "-n 8", "-n 10", "-v 20000", "-v 60000", "-u 1", "-f 0", "-s 8",
+        "ulimit -n 3",
+        "ulimit -n 6",
+        "ulimit -n 8",
+        "ulimit -n 10",
+        "ulimit -v 20000",
+        "ulimit -v 60000",
+        "prlimit --pid $$ --nproc=1",
+        "ulimit -f 0",
+        "ulimit -s 8",
     ] {
         for words in [&asked.get, &asked.get_end] {
-            let output = in_shell(asked.stage, &format!("ulimit {limit};"), words);
+            let output = in_shell(asked.stage, &format!("{limit};"), words);
             let ended = code(&output);
             let whole = fs::metadata(asked.to).map(|m| m.len()).ok();
             let said = String::from_utf8_lossy(&output.stderr);
@@ -329,7 +337,7 @@ fn archive_push_never_says_0_for_nothing() {
         ("export PGSTRATA_CLUSTER=unknown;", push.clone()),
         ("export PGSTRATA_REPO=file:///nowhere/at/all;", push.clone()),
         ("ulimit -n 6;", push.clone()),
-        ("ulimit -u 1;", push.clone()),
+        ("prlimit --pid $$ --nproc=1;", push.clone()),
         ("ulimit -v 60000;", push.clone()),
         ("ulimit -f 0;", push.clone()),
     ] {
@@ -440,6 +448,17 @@ fn peak_memory(process: u32) -> u64 {
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
+fn require_little_memory(stage: &Stage, words: &[&str]) {
+    let mut child = support::process::spawn(stage, words);
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        most = most.max(peak_memory(child.id()));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(child.wait().unwrap().success(), "{words:?}");
+    assert!((1..128 << 10).contains(&most), "{words:?}: {most} kB");
+}
+
 /// A segment of 256 MiB that does not compress goes through in pieces.
 #[test]
 fn a_large_segment_takes_no_more_memory_than_a_piece_of_it() {
@@ -471,16 +490,24 @@ fn a_large_segment_takes_no_more_memory_than_a_piece_of_it() {
         &["archive-push", &pushed],
         &["archive-get", &name, &got],
     ] {
-        let mut child = support::process::spawn(&stage, words);
-        let mut most = 0;
-        while child.try_wait().unwrap().is_none() {
-            most = most.max(peak_memory(child.id()));
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        assert!(child.wait().unwrap().success(), "{words:?}");
-        assert!((1..128 << 10).contains(&most), "{words:?}: {most} kB");
+        require_little_memory(&stage, words);
     }
     assert!(fs::read(&to).unwrap() == bytes);
+    // The segment that a backup needs comes with its restore.
+    fs::remove_file(object(&stage, &name)).unwrap();
+    stage.backup(&["--type", "full"]);
+    let restored = stage.target("restored").display().to_string();
+    let words = [
+        "restore",
+        "--target-dir",
+        &restored,
+        "--target-type",
+        "immediate",
+        "--target-action",
+        "promote",
+    ];
+    require_little_memory(&stage, &words);
+    stage.start_restored(Path::new(&restored));
 }
 
 /// Killed at any moment, it leaves the whole file or nothing in `pg_wal`, where nobody would look for the rest.

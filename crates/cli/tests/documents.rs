@@ -35,7 +35,6 @@ fn every_document_has_a_schema_and_is_as_it_says() {
     let stage = Stage::archiving(Cluster::builder(Major::V18), Store::Directory);
     let (pgdata, conninfo) = (stage.pgdata(), stage.cluster.conninfo("postgres"));
     let server = ["-D", &pgdata, "-d", &conninfo];
-    let target = stage.target("restored").display().to_string();
     let mut seen = BTreeSet::new();
     let mut run = |arguments: &[&str], code: i32| {
         let (document, found) = document_of(&stage, arguments);
@@ -69,11 +68,33 @@ fn every_document_has_a_schema_and_is_as_it_says() {
     let fetched = stage.target(&name).display().to_string();
     run(&["archive-get", &name, &fetched], 0);
     run(&["archive-push", &fetched], 0);
+    let identity = stage.target("identity").display().to_string();
+    run(&["key", "generate", &identity], 0);
     run(&["info"], 0);
     run(&["info", "latest"], 0);
     run(&["verify", "--deep"], 0);
+    of_layers(&stage, &mut run);
+    assert_eq!(
+        seen,
+        schema::known(),
+        "documents that are printed, and schema files"
+    );
+}
+
+fn of_layers(stage: &Stage, run: &mut impl FnMut(&[&str], i32) -> Value) {
+    let (until, note) = ("2999-12-31", "for the test");
+    run(&["pin", "latest", "--until", until, "--note", note], 0);
+    run(&["annotate", "latest", "ticket=DB-1"], 0);
+    let shown = run(&["info", "--costs", "--keep-daily", "7"], 0);
+    assert_eq!(shown["rules"].as_array().unwrap().len(), 3, "{shown:#}");
+    let shown = run(&["info"], 0);
+    let newest = shown["layers"].as_array().unwrap().last().unwrap();
+    assert_eq!(newest["pin"]["note"], note);
+    assert_eq!(newest["annotations"]["ticket"], "DB-1");
+    run(&["unpin", "latest"], 0);
     run(&["merge", "--dry-run"], 0);
     run(&["merge"], 0);
+    let target = stage.target("restored").display().to_string();
     run(&["restore", "--target-dir", &target, "--dry-run"], 0);
     run(&["restore", "--target-dir", &target], 0);
     let planned = run(&["expire", "--keep-full", "1", "--dry-run"], 0);
@@ -81,11 +102,6 @@ fn every_document_has_a_schema_and_is_as_it_says() {
     run(&["expire", "--keep-full", "1", "--ignore-restores"], 0);
     let unknown = run(&["info", "20200101-000000F"], NOT_FOUND);
     assert_eq!(unknown["exit_code"], NOT_FOUND);
-    assert_eq!(
-        seen,
-        schema::known(),
-        "documents that are printed, and schema files"
-    );
 }
 
 /// Arguments that are not understood are an error like every other: one document, and the exit code of the process in it.

@@ -75,8 +75,6 @@ fn rule_13_6_a_segment_that_went_missing_stops_recovery_until_it_is_back() {
         ("archive-get", "archive-get --nonsense"),
         ("archive-get", "archive-get --help"),
         ("exec ", "PGSTRATA_JOBS=x exec "),
-        ("exec ", "ulimit -u 1; exec "),
-        ("exec ", "ulimit -n 8; exec "),
     ] {
         fs::write(&conf, good.replace(right, wrong)).unwrap();
         require_stopped(&target);

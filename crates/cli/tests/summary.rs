@@ -6,8 +6,9 @@
 mod support;
 
 use std::fs;
+use std::process::Command;
 
-use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
 use support::{Stage, Store, number, text};
 
 /// What WAL summaries see in other ways than by block, and what they do not see at all.
@@ -143,4 +144,70 @@ fn a_metapage_of_spgist_that_changed_without_wal_is_no_finding() {
         1,
         "{audited:#}"
     );
+}
+
+/// The copy puts back what it has, and takes nothing away but WAL that its own would run into.
+fn put_over(stage: &Stage, copy: &std::path::Path) {
+    let data = stage.cluster.pgdata();
+    let mut cp = Command::new("cp");
+    let done = cp.arg("-a").arg(copy.join(".")).arg(data).status().unwrap();
+    assert!(done.success());
+    for entry in fs::read_dir(data.join("pg_wal")).unwrap() {
+        let entry = entry.unwrap();
+        let is_newer = !copy.join("pg_wal").join(entry.file_name()).exists();
+        if entry.file_type().unwrap().is_file() && is_newer {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+}
+
+/// `pg_basebackup --incremental` of PostgreSQL 18.6 falls for it: rows that were updated come back.
+#[test]
+fn summaries_of_a_history_that_was_overwritten_are_not_believed() {
+    let builder = Cluster::builder(Major::V18)
+        .initdb_arg("--wal-segsize=1")
+        .conf("summarize_wal", "on")
+        .conf("autovacuum", "off");
+    let stage = Stage::silent(builder, Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql(
+        "CREATE TABLE t AS SELECT g AS id, 0 AS v, repeat('x', 500) AS pad FROM generate_series(1, 20000) g",
+    );
+    sql("VACUUM (FREEZE, ANALYZE) t");
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let copy = stage.target("copy");
+    let mut cp = Command::new("cp");
+    let done = cp.arg("-a").arg(stage.cluster.pgdata()).arg(&copy).status();
+    assert!(done.unwrap().success());
+
+    // The history that is lost is longer than the next one, and changes other pages.
+    stage.cluster.start().unwrap();
+    sql(
+        "CREATE TABLE lost AS SELECT g, repeat('y', 500) FROM generate_series(1, 60000) g; CHECKPOINT",
+    );
+    let caught_up = "SELECT summarized_lsn >= (SELECT redo_lsn FROM pg_control_checkpoint())
+        FROM pg_get_wal_summarizer_state()";
+    stage
+        .cluster
+        .wait_for("postgres", caught_up, support::PATIENCE)
+        .unwrap();
+    let end = sql("SELECT pg_current_wal_lsn()");
+    stage.cluster.stop(StopMode::Immediate).unwrap();
+    put_over(&stage, &copy);
+    stage.cluster.start().unwrap();
+
+    stage.backup(&["--type", "full"]);
+    sql("UPDATE t SET v = 1 WHERE id BETWEEN 10001 AND 10100; CHECKPOINT");
+    let layer = stage.backup(&["--change-source", "summary"]);
+    let is_in_range = format!("SELECT pg_current_wal_lsn() < '{end}'");
+    assert_eq!(sql(&is_in_range), "t", "the lost history must be longer");
+    let reason = text(&layer, "/change_source/reason");
+    assert!(reason.contains("history that is lost"), "{reason}");
+    let restored = stage.restore(
+        "restored",
+        &["--target-type", "immediate", "--target-action", "promote"],
+    );
+    let restored = stage.start_restored(&restored);
+    let counts = "SELECT count(*) FILTER (WHERE v = 0), count(*) FILTER (WHERE v = 1) FROM t";
+    assert_eq!(restored.sql("postgres", counts).unwrap(), "19900|100");
 }

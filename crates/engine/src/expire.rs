@@ -3,28 +3,34 @@
 //!
 //! Nothing is removed while a layer is being made: it may be about to stand on one that would go.
 
+mod cost;
 mod lines;
+mod scene;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::iter;
 use std::sync::Arc;
 
-use jiff::SignedDuration;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
-use pgstrata_layer::retention::{self, Held, MergeStep, Policy, Why};
+use pgstrata_layer::retention::{MergeStep, Policy};
 use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{Archive, ArchivedWal};
-use pgstrata_store::catalog::{self, Catalog, InUse, Layer, StoreTime, Terms, remove_leftover};
+use pgstrata_store::catalog::{
+    self, Catalog, Layer, OldWal, StoreTime, Terms, mark, remove_leftover,
+};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use serde::Serialize;
 
-use crate::health;
 use crate::merge::{self, MergeOptions, MergeReport};
-use lines::{Lines, Placed, SILENCE};
+use lines::{Lines, SILENCE};
+use scene::{ExpireDecision, Scene};
+
+pub use cost::{LayerCost, RuleCost, StorageReport, WalDay, storage};
 
 /// What to keep, and how to merge.
 #[derive(Clone, Debug)]
@@ -44,8 +50,21 @@ pub struct ExpireOptions {
 pub struct Kept {
     /// Its label.
     pub label: String,
-    /// Why.
+    /// Why: every rule that wants it.
     pub why: String,
+    /// Whether the WAL behind its end is kept too, so that restores can go on from it.
+    pub goes_on: bool,
+}
+
+/// Consecutive WAL segments of one timeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WalRun {
+    /// File name of the first.
+    pub first: String,
+    /// File name of the last.
+    pub last: String,
+    /// How many they are.
+    pub count: u64,
 }
 
 /// A merge that keeps the chain short.
@@ -66,13 +85,13 @@ pub struct PlannedMerge {
 pub struct ExpireReport {
     /// Whether it has been done.
     pub done: bool,
-    /// What is merged; of a plan, only the layers as they are now.
+    /// What is merged.
     pub merge: Option<PlannedMerge>,
     /// What the merge has done.
     pub merged: Option<MergeReport>,
     /// Layers that stay, oldest first.
     pub keep: Vec<Kept>,
-    /// Layers that go, newest first. After a merge its inputs go too.
+    /// Layers that go, newest first, with those that a merge replaces.
     pub remove: Vec<String>,
     /// Interrupted acts whose objects go.
     pub leftovers: Vec<String>,
@@ -80,7 +99,9 @@ pub struct ExpireReport {
     pub wal_files: u64,
     /// Their bytes.
     pub wal_bytes: u64,
-    /// The oldest WAL segment number that is kept lies at this LSN.
+    /// Their segments.
+    pub wal: Vec<WalRun>,
+    /// From the segment at this LSN on all WAL is kept; before, only what makes layers consistent.
     pub wal_from: Option<Lsn>,
     /// What kept it from being done.
     pub notes: Vec<String>,
@@ -93,6 +114,8 @@ struct Expiry {
     step: Option<MergeStep>,
     remove: Vec<Arc<Layer>>,
     leftovers: Vec<Label>,
+    /// Layers of which nothing but the WAL that makes them consistent is kept.
+    own_alone: HashSet<ParentRef>,
     report: ExpireReport,
 }
 
@@ -101,9 +124,26 @@ struct Expiry {
 /// # Errors
 /// When there is no rule, or the repository cannot be read.
 pub async fn plan(cluster: &ClusterRepository, options: &ExpireOptions) -> Result<ExpireReport> {
+    check_policy(options)?;
     // Not the store's time: nothing is written, and nothing is decided.
     let now = StoreTime::by_this_host();
-    Ok(find(cluster, options, now).await?.report)
+    let scene = Scene::read(cluster, options.ignore_restores, now).await?;
+    let decision = scene.decide(&options.policy);
+    let step = decision.plan.merge.clone();
+    let merge = step.as_ref().map(|step| planned(&scene, step));
+    let Some(step) = step.filter(|_| scene.notes.is_empty()) else {
+        let mut report = report(cluster, &scene, &decision).await?;
+        report.merge = merge;
+        return Ok(report);
+    };
+    let (scene, merged_away) = scene.when_merged(&step)?;
+    let decision = scene.decide(&options.policy);
+    let mut report = report(cluster, &scene, &decision).await?;
+    report.merge = merge;
+    report
+        .remove
+        .splice(..0, merged_away.iter().map(Label::to_string));
+    Ok(report)
 }
 
 /// Does it.
@@ -131,7 +171,7 @@ pub async fn execute(
 
 /// Where neither the records of a removal fit nor a merged layer.
 const FULL: &str = "free some room where the repository is, by other means, and run it again; a merge needs room for \
-    the merged layer: free that first, with --keep-full or --keep-days alone";
+    the merged layer: free that first, with --keep-full or --keep-within alone";
 
 async fn attempt(
     cluster: &ClusterRepository,
@@ -164,11 +204,14 @@ async fn attempt(
     let verified = merge::verify_replacements(cluster, &unwanted, options.jobs, progress).await;
     unless_gone(cluster, &unwanted, verified).await?;
     let mut report = found.report;
+    if let Some(merged) = &merged {
+        report.remove.splice(..0, merged.removed.iter().cloned());
+    }
     (report.merge, report.merged) = (merge, merged);
     let terms = Terms {
         instead: None,
         ignore_restores: options.ignore_restores,
-        wal: report.wal_files > 0,
+        wal: (report.wal_files > 0).then_some(&found.own_alone),
     };
     let removed = catalog::remove_layers(cluster, &found.remove, terms).await?;
     if !removed.notes.is_empty() {
@@ -186,6 +229,8 @@ async fn attempt(
         }
     }
     catalog::forget_old(cluster, now).await?;
+    mark::forget_gone(cluster).await?;
+    catalog::forget_old_verifications(cluster).await?;
     report.remarks.extend(removed.remarks);
     report.done = true;
     Ok(report)
@@ -246,7 +291,10 @@ fn changed() -> Error {
 fn check_policy(options: &ExpireOptions) -> Result<()> {
     if options.policy == Policy::default() {
         return Err(Error::new(Kind::Usage, "it is not said what to keep")
-            .hint("give --keep-full, --keep-days or --max-chain"));
+            .hint(
+                "give one or more of --keep-full, --keep-within, --keep-daily, --keep-weekly, --keep-monthly, \
+                 --keep-yearly, --keep-wal and --max-chain, or write them in the configuration file",
+            ));
     }
     Ok(())
 }
@@ -256,67 +304,88 @@ async fn find(
     options: &ExpireOptions,
     now: StoreTime,
 ) -> Result<Expiry> {
-    check_policy(options)?;
-    let restores = match options.ignore_restores {
-        true => Vec::new(),
-        false => catalog::in_use(cluster, now).await?,
-    };
-    let catalog = Catalog::examine(cluster).await?;
-    let mut notes = catalog::at_work(&catalog, now);
-    notes.extend(catalog::not_known(&catalog));
-    let archived = archived(cluster, &mut notes).await?;
-    let problems: Vec<Option<String>> = catalog
-        .layers
-        .iter()
-        .map(|layer| health::problem(&catalog, layer, Some(&archived)))
-        .collect();
-    let layers = held(&catalog, &problems, &restores);
-    let lines = find_lines(&catalog, &layers, &archived, options, now);
-    let plan = retention::plan(&layers, &lines.lines, &options.policy, now.timestamp());
-    let unwanted = layers.iter().zip(&plan.keep);
-    let unwanted: Vec<Label> = unwanted
-        .filter(|(_, why)| why.is_none())
-        .map(|(layer, _)| layer.label.clone())
-        .collect();
-    let remove = catalog.removable(&unwanted);
-    let (wal_from, wal, mut remarks) = old_wal(cluster, &catalog, &remove, &restores).await?;
-    remarks.extend(about(&lines));
-    remarks.extend(not_counted(&catalog, &problems));
-    let leftovers: Vec<Label> = catalog
-        .unfinished
-        .iter()
-        // One that was committed is being removed by somebody, or has lost its manifest.
-        .filter(|left| !left.is_at_work(now) && (!left.was_committed || left.was_merged))
-        .map(|unfinished| unfinished.label.clone())
-        .collect();
-    let merge = plan.merge.as_ref().map(|step| PlannedMerge {
-        label: layers[step.newest].label.to_string(),
-        from: layers[step.oldest].label.to_string(),
-        chain_length: step.length.0,
-        new_length: step.length.1,
-    });
-    let report = ExpireReport {
-        done: false,
-        merge,
-        merged: None,
-        keep: kept(&catalog, &plan.keep, &restores),
-        remove: remove.iter().map(Label::to_string).collect(),
-        leftovers: leftovers.iter().map(Label::to_string).collect(),
-        wal_files: u64::try_from(wal.len()).expect("usize has 64 bits"),
-        wal_bytes: wal.iter().map(|(_, bytes)| bytes).sum(),
-        wal_from,
-        notes,
-        remarks,
-    };
-    let remove = remove.iter().map(|label| catalog.layer(label).cloned());
+    let scene = Scene::read(cluster, options.ignore_restores, now).await?;
+    let decision = scene.decide(&options.policy);
+    let mut report = report(cluster, &scene, &decision).await?;
+    let step = decision.plan.merge;
+    report.merge = step.as_ref().map(|step| planned(&scene, step));
+    let remove = decision.remove.iter();
+    let remove = remove.map(|label| scene.catalog.layer(label).cloned().map(Arc::new));
     Ok(Expiry {
-        step: plan.merge,
-        remove: remove
-            .map(|layer| layer.map(Arc::new))
-            .collect::<Result<_>>()?,
-        leftovers,
+        step,
+        remove: remove.collect::<Result<_>>()?,
+        leftovers: scene.leftovers(),
+        own_alone: decision.own_alone,
         report,
     })
+}
+
+fn planned(scene: &Scene, step: &MergeStep) -> PlannedMerge {
+    let label = |at: usize| scene.layers[at].label.to_string();
+    PlannedMerge {
+        label: label(step.newest),
+        from: label(step.oldest),
+        chain_length: step.length.0,
+        new_length: step.length.1,
+    }
+}
+
+/// What is said of a decision. The WAL is listed for it.
+async fn report(
+    cluster: &ClusterRepository,
+    scene: &Scene,
+    decision: &ExpireDecision,
+) -> Result<ExpireReport> {
+    let wal = match &decision.limit {
+        Some(limit) => catalog::find_old_wal(cluster, limit).await?,
+        None => Vec::new(),
+    };
+    let mut remarks = scene.about_wal(decision, !wal.is_empty());
+    remarks.extend(about(&decision.lines));
+    remarks.extend(not_counted(&scene.catalog, &scene.problems));
+    Ok(ExpireReport {
+        done: false,
+        merge: None,
+        merged: None,
+        keep: scene.kept(decision),
+        remove: decision.remove.iter().map(Label::to_string).collect(),
+        leftovers: scene.leftovers().iter().map(Label::to_string).collect(),
+        wal_files: u64::try_from(wal.len()).expect("usize has 64 bits"),
+        wal_bytes: wal.iter().map(|found| found.size_bytes).sum(),
+        wal: wal_runs(&wal, scene.archived.segment_size()),
+        wal_from: decision.limit.as_ref().map(|limit| limit.before),
+        notes: scene.notes.clone(),
+        remarks,
+    })
+}
+
+/// The segments of these files, as runs.
+fn wal_runs(wal: &[OldWal], size: WalSegmentSize) -> Vec<WalRun> {
+    let segments: BTreeSet<_> = wal
+        .iter()
+        .map(|found| (found.segment.timeline, found.segment.number))
+        .collect();
+    let mut runs: Vec<(WalSegment, u64)> = Vec::new();
+    for (timeline, number) in segments {
+        match runs.last_mut() {
+            Some((first, count))
+                if first.timeline == timeline && first.number + *count == number =>
+            {
+                *count += 1;
+            }
+            _ => runs.push((WalSegment { timeline, number }, 1)),
+        }
+    }
+    let runs = runs.into_iter().map(|(first, count)| WalRun {
+        first: first.file_name(size),
+        last: WalSegment {
+            number: first.number + count - 1,
+            ..first
+        }
+        .file_name(size),
+        count,
+    });
+    runs.collect()
 }
 
 /// The archive with its histories. When one cannot be read, nobody knows which layers lead where.
@@ -332,23 +401,6 @@ async fn archived(cluster: &ClusterRepository, notes: &mut Vec<String>) -> Resul
         read => read?,
     }
     Ok(archived)
-}
-
-/// Which lines of the history are kept.
-fn find_lines(
-    catalog: &Catalog,
-    layers: &[Held],
-    archived: &ArchivedWal,
-    options: &ExpireOptions,
-    now: StoreTime,
-) -> Lines {
-    let days = options.policy.keep_days.unwrap_or(0);
-    let patience = SILENCE.max(SignedDuration::from_hours(24 * i64::from(days)));
-    let placed = catalog.layers.iter().zip(layers);
-    let placed: Vec<Placed> = placed
-        .map(|(layer, held)| Placed::of(layer, !held.broken && !held.replaced))
-        .collect();
-    lines::lines(&placed, archived, now.timestamp(), patience)
 }
 
 /// What the user should know of a history that branches.
@@ -372,42 +424,6 @@ fn about(lines: &Lines) -> Vec<String> {
     remarks
 }
 
-/// The layers that stay, and why.
-fn kept(catalog: &Catalog, keep: &[Option<Why>], restores: &[InUse]) -> Vec<Kept> {
-    let needed = catalog::needed(restores);
-    let keep = catalog.layers.iter().zip(keep);
-    let keep = keep.filter_map(|(layer, why)| {
-        let why = (*why)?;
-        let restore = needed.get(&layer.reference());
-        Some(Kept {
-            label: layer.label.to_string(),
-            why: match restore.filter(|_| why == Why::InUse) {
-                Some(restore) => restore.describe(),
-                None => why.as_str().to_owned(),
-            },
-        })
-    });
-    keep.collect()
-}
-
-/// Where the WAL begins that stays when `remove` is gone, the files before it, and what is to be said about it.
-async fn old_wal(
-    cluster: &ClusterRepository,
-    catalog: &Catalog,
-    remove: &[Label],
-    restores: &[InUse],
-) -> Result<(Option<Lsn>, Vec<(String, u64)>, Vec<String>)> {
-    let Some(from) = catalog::wal_before(catalog, remove, restores) else {
-        return Ok((None, Vec::new(), Vec::new()));
-    };
-    let wal = catalog::find_old_wal(cluster, from).await?;
-    let held = catalog::wal_before(catalog, remove, &[]) != Some(from);
-    let holds = |found: &&InUse| held && found.record.start_lsn == from;
-    let remarks = restores.iter().filter(holds);
-    let remarks = remarks.map(|found| format!("WAL from {from} on stays: {}", found.describe()));
-    Ok((Some(from), wal, remarks.collect()))
-}
-
 /// Layers that stand in for none that can be restored, and why.
 fn not_counted(catalog: &Catalog, problems: &[Option<String>]) -> Vec<String> {
     let layers = catalog.layers.iter().zip(problems);
@@ -421,40 +437,4 @@ fn not_counted(catalog: &Catalog, problems: &[Option<String>]) -> Vec<String> {
         ))
     });
     remarks.collect()
-}
-
-/// The catalog's layers as retention sees them, with what is wrong with each.
-fn held(catalog: &Catalog, problems: &[Option<String>], restores: &[InUse]) -> Vec<Held> {
-    // A merged layer that cannot be restored replaces nothing.
-    let numbered = || {
-        catalog
-            .layers
-            .iter()
-            .map(|layer| &layer.manifest)
-            .enumerate()
-    };
-    let usable = || numbered().filter(|(at, _)| problems[*at].is_none());
-    let replaced: HashSet<&ParentRef> = usable().flat_map(|(_, m)| &m.replaces).collect();
-    let merged: HashSet<&ParentRef> = usable().flat_map(|(_, m)| &m.inputs).collect();
-    // Two merges at the same time make the same twice; the later one is that on which others stand.
-    let mut latest: HashMap<&ParentRef, usize> = HashMap::new();
-    for (at, manifest) in usable() {
-        latest.extend(manifest.replaces.last().map(|state| (state, at)));
-    }
-    let needed = catalog::needed(restores);
-    let held = |(at, layer): (usize, &Layer)| {
-        let own = layer.reference();
-        let state = layer.manifest.replaces.last();
-        let twice = state.is_some_and(|state| latest.get(state).is_some_and(|last| *last > at));
-        Held {
-            label: layer.label.clone(),
-            parent: catalog.layers.below(at),
-            finished_at: layer.manifest.finished_at,
-            replaced: twice || replaced.contains(&own),
-            merged: merged.contains(&own),
-            in_use: needed.contains_key(&own),
-            broken: problems[at].is_some(),
-        }
-    };
-    catalog.layers.iter().enumerate().map(held).collect()
 }

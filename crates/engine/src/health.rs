@@ -2,7 +2,8 @@
 //! of it, what to do.
 //!
 //! `info`, `check` and `verify` show the same alarms; `expire` and `restore` take no layer for usable that is not. What was promised is judged, not what there once was: a restore
-//! from any usable layer goes on along the WAL of its timeline, and of each timeline that begins there, to its end.
+//! from any usable layer goes on along the WAL of its timeline, and of each timeline that begins there, to its end, unless an
+//! expiry has given that WAL up: then the layer's own end is all that was promised.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -12,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{ArchivedWal, SegmentRun};
-use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::catalog::{Catalog, LastVerified, Layer};
 use pgstrata_store::error::Error;
 use serde::Serialize;
 
@@ -44,6 +45,8 @@ pub enum AlarmKind {
     WalHole,
     /// The newest backup is too old.
     Age,
+    /// Nobody has verified the layers for too long.
+    Verify,
 }
 
 /// One thing that is wrong.
@@ -75,6 +78,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) now: Timestamp,
     /// The oldest that the newest backup may be.
     pub(crate) max_age: Option<Duration>,
+    /// What is on record of verifications.
+    pub(crate) verified: &'a LastVerified,
+    /// The longest that there may have been none that found nothing wrong.
+    pub(crate) max_verify_age: Option<Duration>,
 }
 
 /// WAL that is missing on the way from a layer to the end of a timeline.
@@ -142,6 +149,7 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
     }));
     alarms.extend(layers(facts));
     alarms.extend(age(facts));
+    alarms.extend(verified(facts));
     alarms.sort_by_key(|alarm| std::cmp::Reverse(alarm.severity));
     alarms
 }
@@ -262,6 +270,56 @@ fn age(facts: &Facts<'_>) -> Option<Alarm> {
             "the newest backup, {label}, ended {whole:#} ago, at {}: more than {limit:#}",
             newest.manifest.finished_at
         ))
+    })
+}
+
+/// Whether too much time has passed since somebody found nothing wrong. While there was nothing to verify, no time passes.
+fn verified(facts: &Facts<'_>) -> Option<Alarm> {
+    let limit = SignedDuration::try_from(facts.max_verify_age?).unwrap_or(SignedDuration::MAX);
+    let whole = |moment| SignedDuration::from_secs(facts.now.duration_since(moment).as_secs());
+    let finished = facts.catalog.layers.iter();
+    let oldest = finished.map(|layer| layer.manifest.finished_at).min()?;
+    let clean = facts.verified.clean.as_ref();
+    let last = clean.map_or(oldest, |clean| clean.finished_at);
+    if facts.now.duration_since(last.max(oldest)) <= limit {
+        return None;
+    }
+    let reason = match clean {
+        Some(clean) => format!(
+            "the last verification of all layers that found nothing wrong ended {:#} ago, at {}: more than {limit:#}",
+            whole(clean.finished_at),
+            clean.finished_at
+        ),
+        None => format!(
+            "no verification of all layers that found nothing wrong is on record, though the oldest layer ended {:#} ago: \
+             more than {limit:#}",
+            whole(oldest)
+        ),
+    };
+    let newest = facts.verified.newest.as_ref();
+    let failed = newest.filter(|newest| newest.errors > 0).map(|newest| {
+        format!(
+            "; the last one, at {}, found {} errors",
+            newest.finished_at, newest.errors
+        )
+    });
+    let to_do = match failed {
+        Some(_) => "run \"pgstrata verify\", and do what it says",
+        None => {
+            "run \"pgstrata verify\" on a schedule, as a user who may create objects in the repository"
+        }
+    };
+    Some(Alarm {
+        severity: if failed.is_some() {
+            Severity::Error
+        } else {
+            Severity::Warning
+        },
+        kind: AlarmKind::Verify,
+        layer: None,
+        reason: reason + &failed.unwrap_or_default(),
+        lost: None,
+        to_do: to_do.to_owned(),
     })
 }
 
@@ -386,12 +444,17 @@ impl<'a> Between<'a, '_> {
         let layers = self.usable.iter().copied();
         let layers: Vec<&Layer> = layers.filter(|layer| passes(&way.history, layer)).collect();
         let start = |layer: &Layer| layer.manifest.start_lsn.segment(size);
+        // Nobody goes on from a layer whose WAL behind its end was given up: what is missing there was meant to be.
+        let goes_on = |layer: &&&Layer| !archived.was_released(start(layer));
+        let Some(first) = layers.iter().find(goes_on).copied() else {
+            return Vec::new();
+        };
         let behind = |number| {
             let at = layers.partition_point(|layer| start(layer) < number);
             layers.get(at).copied()
         };
         let mut holes = Vec::new();
-        let mut from = way.layer.manifest.start_lsn;
+        let mut from = first.manifest.start_lsn;
         loop {
             let coverage = archived.coverage(&way.history, from, None);
             let Some(next) = archived.next_after(&way.history, coverage.missing.number) else {
@@ -401,7 +464,7 @@ impl<'a> Between<'a, '_> {
             let hole = Hole {
                 first: coverage.missing,
                 last: next.number - 1,
-                from: way.layer,
+                from: first,
                 since: coverage.stored_at,
                 until: behind(next.number),
                 is_young: stored_at.is_some_and(|at| self.latest.duration_since(at) <= ON_ITS_WAY),
@@ -414,14 +477,23 @@ impl<'a> Between<'a, '_> {
     }
 
     /// Backups that store their own WAL, and no archiver, leave a hole between each two. The archiver's note of the
-    /// backup before it tells that there was one.
+    /// backup before it tells that there was one. When a layer beside it is gone, which a merge or an expiry has taken, no
+    /// note of any backup of the timeline tells that there was none: an archiver that comes to work later stores those
+    /// notes, too.
     fn was_never_promised(&self, hole: &Hole<'_>) -> bool {
         let size = self.archived.segment_size();
-        let behind = hole.until.is_some_and(|layer| {
-            let start = layer.manifest.start_lsn;
-            WalSegment::containing(layer.manifest.timeline, start, size).number == hole.last + 1
-        });
-        behind && self.begins.contains(&hole.first.number)
+        let Some(layer) = hole.until else {
+            return false;
+        };
+        let (timeline, start) = (layer.manifest.timeline, layer.manifest.start_lsn);
+        let behind = WalSegment::containing(timeline, start, size).number == hole.last + 1;
+        let is_silent = || {
+            let of_primaries = !layer.manifest.from_standby && !hole.from.manifest.from_standby;
+            of_primaries
+                && timeline == hole.first.timeline
+                && !self.archived.has_backup_labels(timeline)
+        };
+        behind && self.begins.contains(&hole.first.number) || is_silent()
     }
 }
 

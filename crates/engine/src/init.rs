@@ -5,12 +5,13 @@ use std::path::Path;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pgstrata_layer::cluster::{ClusterRecord, FORMAT, encode};
+use pgstrata_layer::cluster::{ClusterRecord, FORMAT, SEALED_FORMAT, SealRecord, encode};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::control::ControlFile;
 use pgstrata_store::catalog::WRITTEN_BY;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::keys::{self, Recipients};
 
 use crate::server::apart::require_apart;
 use crate::server::control::control_of;
@@ -25,11 +26,15 @@ pub struct InitReport {
 }
 
 /// Records the cluster of `data_directory` under the name that `cluster` has, after proving that the
-/// store honours create-if-absent. In a directory what it makes belongs to the owner of the data directory. Running it again for the same cluster changes nothing.
+/// store honours create-if-absent. With `recipients` everything of it will be sealed for them. In a directory what it makes belongs to the owner of the data directory. Running it again for the same cluster changes nothing.
 ///
 /// # Errors
 /// `Refused` when the name belongs to another cluster, the store overwrites, or the repository lies in the cluster.
-pub async fn init(cluster: &ClusterRepository, data_directory: &Path) -> Result<InitReport> {
+pub async fn init(
+    cluster: &ClusterRepository,
+    data_directory: &Path,
+    recipients: Option<&Recipients>,
+) -> Result<InitReport> {
     let reading = control_of(data_directory).await?;
     require_apart(&cluster.repository, data_directory).await?;
     let like = fs::metadata(data_directory)
@@ -37,14 +42,26 @@ pub async fn init(cluster: &ClusterRepository, data_directory: &Path) -> Result<
     let home = cluster.name.as_str();
     cluster.repository.make_home(home, &like).await?;
     cluster.repository.probe(home).await?;
-    let created = record(cluster, &reading.control).await?;
+    let mut wanted = record_of(&cluster.name, &reading.control);
+    if let Some(recipients) = recipients {
+        if let Some(report) = already_there(cluster, &wanted, true).await? {
+            return Ok(report);
+        }
+        // A cluster is sealed from its first object on: the keys come before the record.
+        let seal_id = keys::begin(cluster.home(), recipients).await?;
+        wanted.format = SEALED_FORMAT;
+        wanted.sealing = Some(SealRecord {
+            version: 1,
+            seal_id,
+        });
+    }
+    let created = record(cluster, wanted).await?;
     cluster.repository.lay_up_room().await;
     Ok(created)
 }
 
 /// Creates the cluster's record, or compares the one that is there.
-async fn record(cluster: &ClusterRepository, control: &ControlFile) -> Result<InitReport> {
-    let wanted = record_of(&cluster.name, control);
+async fn record(cluster: &ClusterRepository, wanted: ClusterRecord) -> Result<InitReport> {
     let body = Bytes::from(encode(&wanted));
     match cluster
         .repository
@@ -56,15 +73,38 @@ async fn record(cluster: &ClusterRepository, control: &ControlFile) -> Result<In
             record: wanted,
         }),
         Err(error) if error.kind() == Kind::AlreadyExists => {
-            let record = cluster.record().await?;
-            require_same(&record, &wanted)?;
-            Ok(InitReport {
-                created: false,
-                record,
-            })
+            let sealed = wanted.sealing.is_some();
+            let there = already_there(cluster, &wanted, sealed).await?;
+            there.ok_or(error)
         }
         Err(error) => Err(error),
     }
+}
+
+/// What is there, if anything is and it is what was wanted.
+async fn already_there(
+    cluster: &ClusterRepository,
+    wanted: &ClusterRecord,
+    sealed: bool,
+) -> Result<Option<InitReport>> {
+    let record = match cluster.record().await {
+        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        read => read?,
+    };
+    require_same(&record, wanted)?;
+    if sealed && record.sealing.is_none() {
+        let what = format!("cluster \"{}\" is there, and is not sealed", record.name);
+        return Err(Error::new(Kind::Refused, what).hint(
+            "a cluster is sealed from its first object on: choose another --cluster, take a full backup there, and expire this one",
+        ));
+    }
+    if sealed {
+        tracing::info!("the cluster is sealed already; \"pgstrata key\" changes who can read it");
+    }
+    Ok(Some(InitReport {
+        created: false,
+        record,
+    }))
 }
 
 fn record_of(name: &ClusterName, control: &ControlFile) -> ClusterRecord {
@@ -79,6 +119,7 @@ fn record_of(name: &ClusterName, control: &ControlFile) -> ClusterRecord {
         wal_segment_size: narrow(control.wal_segment_size.get()),
         created_at: Timestamp::now(),
         written_by: WRITTEN_BY.to_owned(),
+        sealing: None,
     }
 }
 

@@ -91,7 +91,9 @@ async fn a_chain_limit_merges_and_wal_before_the_merged_layer_goes() {
         .unwrap();
     assert!(!planned.done);
     assert_eq!(planned.merge.as_ref().unwrap().new_length, 2);
-    assert_eq!(planned.wal_files, 0);
+    // As it will be after the merge.
+    assert_eq!(planned.wal_files, 10 + 1);
+    assert_eq!(planned.remove.len(), 2);
     assert_eq!(labels(&repository, &made).await, made.labels);
 
     let done = expire(&repository, &made, &max_chain(2)).await.unwrap();
@@ -101,6 +103,7 @@ async fn a_chain_limit_merges_and_wal_before_the_merged_layer_goes() {
     assert_eq!(left[1], made.labels[2]);
     // Layers start ten segments apart; the merged one starts where the second did.
     assert_eq!(done.wal_files, 10 + 1);
+    assert_eq!((&done.remove, &done.wal), (&planned.remove, &planned.wal));
     let kept = wal(&repository, &made).await;
     assert_eq!(kept, archived[10..]);
     let mended = made.cluster.mended_wal_prefix();
@@ -152,7 +155,7 @@ async fn inputs_of_a_merge_go_when_no_rule_wants_them() {
         .unwrap();
     // The layers are of 2023: of all days that are kept, only the newest is wanted, and what it stands on.
     let policy = Policy {
-        keep_days: Some(7),
+        keep_within: Some(jiff::SignedDuration::from_hours(7 * 24)),
         ..Policy::default()
     };
     let done = expire(&repository, &made, &rules(policy)).await.unwrap();

@@ -16,8 +16,10 @@ mod steps;
 use std::sync::Arc;
 
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
+use pgstrata_engine::mark;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
+use pgstrata_layer::mark::Pin;
 use pgstrata_layer::retention::Policy;
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::error::{Kind, Result};
@@ -353,5 +355,70 @@ fn in_whatever_order_operations_come_listed_layers_are_whole() {
         );
         println!("{told}");
         assert!(committed > 30 && removed > 10 && withdrew > 10, "{told}");
+    });
+}
+
+/// A pin at every moment of an expiry, and an expiry at every moment of a pin: what was said to be pinned stays.
+#[test]
+fn a_pin_that_was_said_to_be_made_holds_beside_an_expiry() {
+    alone(async {
+        let first = World::new().await;
+        let catalog = Catalog::load(&first.within(&first.repository())).await;
+        // The increment on the older full layer, which goes when one full layer is kept.
+        let label = catalog.unwrap().layers[1].label.clone();
+        let (mut held, mut refused, mut withdrawn) = (0, 0, 0);
+        for pin_first in [false, true] {
+            for nth in 0.. {
+                let world = first.copy();
+                let mut remover = expiry(&world, 1);
+                let pinned = label.clone();
+                let mut pin = Actor::start(&world, move |world, repository| async move {
+                    let cluster = world.within(&repository);
+                    mark::pin(&cluster, &pinned, Pin::default()).await
+                });
+                let ended = match pin_first {
+                    true => !pin.steps(nth).await,
+                    false => !remover.steps(nth).await,
+                };
+                if pin_first {
+                    to_its_end(&world, &mut remover).await;
+                    to_its_end(&world, &mut pin).await;
+                } else {
+                    to_its_end(&world, &mut pin).await;
+                    to_its_end(&world, &mut remover).await;
+                }
+                let outcome = pin.outcome().await;
+                let removed = remover.outcome().await;
+                let catalog = Catalog::load(&world.within(&world.repository())).await;
+                let there = catalog.unwrap().chain(&label).is_ok();
+                match outcome {
+                    Ok(_) => {
+                        held += 1;
+                        assert!(there, "{pin_first} {nth}: {removed:?}");
+                        withdrawn += u32::from(!removed.is_ok_and(|report| report.done));
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        let kinds = [
+                            Kind::Refused,
+                            Kind::NotFound,
+                            Kind::Damaged,
+                            Kind::WalMissing,
+                        ];
+                        assert!(kinds.contains(&error.kind()), "{pin_first} {nth}: {error}");
+                    }
+                }
+                // Nothing of a pin that failed keeps the layer.
+                if !there {
+                    let done = expire(Arc::clone(&world), world.repository(), 1).await;
+                    assert!(done.unwrap().done);
+                }
+                if ended {
+                    break;
+                }
+            }
+        }
+        let told = format!("{held} held, {refused} refused, {withdrawn} withdrawn");
+        assert!(held > 10 && refused > 10 && withdrawn > 0, "{told}");
     });
 }

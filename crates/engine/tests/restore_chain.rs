@@ -44,6 +44,35 @@ async fn every_page_comes_from_its_newest_source_and_is_written_once() {
     assert!(report.fetched_bytes >= plan.fetch_bytes);
 }
 
+/// What planning has read is not asked for again: with an object store that is latency, twice for each layer.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_indexes_that_planning_has_read_are_not_read_again() {
+    let memory = Arc::new(object_store::memory::InMemory::new());
+    let store = FaultStore::new(memory);
+    let repository = Repository::with_store(store.clone());
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    let before = store.operation_count();
+    let plan = restore::plan(&made.within(&repository), options(&target))
+        .await
+        .unwrap();
+    assert_eq!(
+        store.operation_count() - before,
+        11,
+        "the record, four listings, three manifests, three indexes"
+    );
+    let objects = repository.list("").await.unwrap();
+    let again = objects
+        .iter()
+        .filter(|object| object.key.contains("/index-") || object.key.ends_with("/cluster"));
+    let again: Vec<String> = again.map(|object| object.key.clone()).collect();
+    assert_eq!(again.len(), 4, "{again:?}");
+    repository.delete_all(&again).await.unwrap();
+    restore::execute(&plan, &Progress::default()).await.unwrap();
+    made.assert_restored(&target);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn zero_runs_become_holes() {
     let repository = Repository::memory();

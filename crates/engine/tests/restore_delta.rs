@@ -271,7 +271,8 @@ async fn a_delta_that_fails_anywhere_cannot_be_started_and_is_completed_by_anoth
         assert_same(&target, &fresh);
         fs::remove_dir_all(&target).unwrap();
     }
-    assert!(failures > 10 && begun > 5, "{failures} {begun}");
+    // What planning has read is not read again, so most fail before anything is changed.
+    assert!(failures > 10 && begun > 3, "{failures} {begun}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -72,6 +72,13 @@ fn thirty_steps_on_18_find_nothing() {
     finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "3"]].concat());
 }
 
+/// The network of this seed stalled in the middle of an object once, and the store kept what had come.
+#[test]
+fn twenty_steps_on_s3_find_nothing() {
+    let how = ["--seed", "2", "--steps", "20", "--major", "18"];
+    finds_nothing(&[&how[..], &["--store", "s3", "--at-the-end", "2"]].concat());
+}
+
 /// Runs a program in the place of `pgstrata`, which does something wrong; returns the finding.
 fn finding(wrong: &str) -> String {
     let scratch = scratch();

@@ -21,6 +21,8 @@ fn main() -> Result<()> {
     store(&root.join("merged"), support::sample::merged_repository())?;
     store(&root.join("beside"), support::sample::beside_repository())?;
     store(&root.join("work"), support::sample::work())?;
+    store(&root.join("kept"), support::sample::kept())?;
+    store(&root.join("verified"), support::sample::verified())?;
     store(&root.join("data"), support::sample::data_directory())
 }
 

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::bytes::from_hex_exact;
 use crate::entry::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::keys::ClusterName;
@@ -13,13 +14,16 @@ const KIND: &str = "cluster";
 /// Version of the repository format below a cluster's name.
 pub const FORMAT: u32 = 1;
 
+/// The version of a cluster in which everything is sealed that has a secret in it.
+pub const SEALED_FORMAT: u32 = 2;
+
 /// What the objects below a cluster's name belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterRecord {
     /// The name it lies under, so that an object copied elsewhere is found out.
     pub name: String,
-    /// Version of everything below the name; readers refuse any but [`FORMAT`].
+    /// Version of everything below the name: [`FORMAT`], or [`SEALED_FORMAT`] when `sealing` is there.
     pub format: u32,
     /// From `pg_control`.
     pub system_identifier: u64,
@@ -35,12 +39,39 @@ pub struct ClusterRecord {
     pub created_at: Timestamp,
     /// Program and version that made it.
     pub written_by: String,
+    /// That and how the cluster is sealed, from its first object to its last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealing: Option<SealRecord>,
+}
+
+/// How a cluster is sealed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SealRecord {
+    /// Version of the scheme; 1.
+    pub version: u32,
+    /// What the first epoch's public keys are known by: 128 bits in hexadecimal. Part of every key that is derived.
+    pub seal_id: String,
+}
+
+impl SealRecord {
+    /// The 128 bits.
+    ///
+    /// # Errors
+    /// When they are not hexadecimal.
+    pub fn seal_id_bytes(&self) -> Result<[u8; 16]> {
+        from_hex_exact(&self.seal_id)
+            .ok_or_else(|| Error::damaged("seal id is not 32 hexadecimal digits"))
+    }
 }
 
 /// The object's bytes.
 #[must_use]
 pub fn encode(record: &ClusterRecord) -> Vec<u8> {
-    record::encode(KIND, record)
+    match record.sealing {
+        None => record::encode(KIND, record),
+        Some(_) => record::encode_version(KIND, SEALED_FORMAT, record),
+    }
 }
 
 /// Reads the object.
@@ -48,8 +79,27 @@ pub fn encode(record: &ClusterRecord) -> Vec<u8> {
 /// # Errors
 /// When it is damaged, of another version, or describes a cluster that cannot be.
 pub fn decode(bytes: &[u8]) -> Result<ClusterRecord> {
-    let cluster: ClusterRecord = record::decode(KIND, bytes)?;
-    if cluster.format != FORMAT {
+    let (version, cluster): (u32, ClusterRecord) =
+        record::decode_versions(KIND, SEALED_FORMAT, bytes)?;
+    if let Some(sealing) = &cluster.sealing {
+        sealing.seal_id_bytes()?;
+        if sealing.version != 1 {
+            return Err(Error::unsupported(format!(
+                "cluster is sealed by scheme {}, which this version does not know",
+                sealing.version
+            )));
+        }
+    }
+    let expected = match cluster.sealing {
+        None => FORMAT,
+        Some(_) => SEALED_FORMAT,
+    };
+    if version != expected {
+        return Err(Error::damaged(format!(
+            "cluster record of version {version} does not say what one of version {expected} says"
+        )));
+    }
+    if cluster.format != expected {
         return Err(Error::unsupported(format!(
             "cluster record says format {}, which this version does not know",
             cluster.format

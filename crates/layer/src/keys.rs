@@ -1,5 +1,7 @@
 //! Names of objects in a repository. `docs/FORMAT.md`, section "Keys".
 
+use pgstrata_pgdata::lsn::Lsn;
+
 use crate::label::Label;
 
 /// A cluster's name in the repository: `[a-z0-9][a-z0-9._-]{0,62}`.
@@ -27,6 +29,38 @@ impl ClusterName {
     #[must_use]
     pub fn cluster_key(&self) -> String {
         format!("{}/cluster", self.0)
+    }
+
+    /// A key without the cluster's name, as keys for sealing depend on it; the whole key when it is of another cluster.
+    #[must_use]
+    pub fn within<'k>(&self, key: &'k str) -> &'k str {
+        let own = key.strip_prefix(&self.0);
+        own.and_then(|rest| rest.strip_prefix('/')).unwrap_or(key)
+    }
+
+    /// Prefix of all epochs and key boxes of that seal id.
+    #[must_use]
+    pub fn seals_prefix(&self, seal_id: &str) -> String {
+        format!("{}/key/{seal_id}", self.0)
+    }
+
+    /// The record of an epoch.
+    #[must_use]
+    pub fn epoch_key(&self, seal_id: &str, epoch: u32) -> String {
+        format!("{}/{epoch:06}/epoch", self.seals_prefix(seal_id))
+    }
+
+    /// A key box. `verifying_key` is the epoch's, so that what an attempt left that began none stands beside.
+    #[must_use]
+    pub fn key_box_key(
+        &self,
+        seal_id: &str,
+        epoch: u32,
+        (role, fingerprint, verifying_key): (&str, &str, &str),
+    ) -> String {
+        let begin = verifying_key.get(..8).unwrap_or(verifying_key);
+        let prefix = self.seals_prefix(seal_id);
+        format!("{prefix}/{epoch:06}/{role}-{fingerprint}-{begin}")
     }
 
     /// Prefix of all layers.
@@ -129,6 +163,42 @@ impl ClusterName {
     #[must_use]
     pub fn restore_beat_key(&self, id: &str, number: u32) -> String {
         format!("{}/{id}/beat-{number:06}", self.restores_prefix())
+    }
+
+    /// Prefix of the marks on layers.
+    #[must_use]
+    pub fn marks_prefix(&self) -> String {
+        format!("{}/mark", self.0)
+    }
+
+    /// Mark `number` on the layer of that label.
+    #[must_use]
+    pub fn mark_key(&self, label: &Label, number: u32) -> String {
+        format!("{}/{label}/{number:06}", self.marks_prefix())
+    }
+
+    /// Prefix of the records of WAL that was given up.
+    #[must_use]
+    pub fn released_prefix(&self) -> String {
+        format!("{}/wal-released", self.0)
+    }
+
+    /// The record that WAL before `before` was given up.
+    #[must_use]
+    pub fn released_key(&self, before: Lsn) -> String {
+        format!("{}/{:016X}", self.released_prefix(), before.get())
+    }
+
+    /// Prefix of the records of verifications.
+    #[must_use]
+    pub fn verified_prefix(&self) -> String {
+        format!("{}/verified", self.0)
+    }
+
+    /// What the verification `id` found.
+    #[must_use]
+    pub fn verified_key(&self, id: &str) -> String {
+        format!("{}/{id}", self.verified_prefix())
     }
 
     /// Prefix of empty objects that are created to learn the store's time.

@@ -9,7 +9,7 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
 use serde::{Deserialize, Serialize};
 
-use crate::bytes::{from_hex, from_hex_exact};
+use crate::bytes::{from_hex, from_hex_exact, to_hex};
 use crate::cluster::check_server;
 use crate::digest::contents_hex;
 use crate::entry::check_path;
@@ -90,7 +90,7 @@ pub struct Manifest {
     pub totals: Totals,
     /// Pages whose checksum failed twice. Not empty: the layer is marked damaged at the source.
     pub corrupt_pages: Vec<CorruptPage>,
-    /// Encryption of frames. Always `None` in version 1; readers refuse anything else.
+    /// How the layer is sealed; `None` when it is not. Versions 1 to 3 of the object hold nothing else.
     pub encryption: Option<Encryption>,
 }
 
@@ -251,12 +251,47 @@ pub struct CorruptPage {
     pub reason: String,
 }
 
-/// Room for encryption of frames; version 1 has none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How a layer is sealed (`docs/adr/0034-sealed-objects.md`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Encryption {
     /// Version of the scheme.
     pub version: u32,
+    /// Whose keys open it, from 1.
+    #[serde(default)]
+    pub epoch: u32,
+    /// The layer's data key, sealed to the epoch's recipient: an age file in hexadecimal.
+    #[serde(default)]
+    pub data_key: String,
+    /// 128 random bits in hexadecimal, for the key of the manifest.
+    #[serde(default)]
+    pub salt: String,
+}
+
+impl Encryption {
+    /// Of a layer that is sealed with the keys of `epoch`, and with this data key, which is an age file. The salt is random.
+    #[must_use]
+    pub fn new(version: u32, epoch: u32, data_key: &[u8], salt: [u8; 16]) -> Self {
+        Self {
+            version,
+            epoch,
+            data_key: to_hex(data_key),
+            salt: to_hex(&salt),
+        }
+    }
+
+    pub(crate) fn salt_bytes(&self) -> Result<[u8; 16]> {
+        from_hex_exact(&self.salt)
+            .ok_or_else(|| Error::damaged("salt is not 32 hexadecimal digits"))
+    }
+
+    /// The age file with the data key.
+    ///
+    /// # Errors
+    /// When it is not hexadecimal.
+    pub fn data_key_bytes(&self) -> Result<Vec<u8>> {
+        from_hex(&self.data_key).ok_or_else(|| Error::damaged("data key is not hexadecimal"))
+    }
 }
 
 /// The object's bytes.
@@ -354,7 +389,7 @@ impl Manifest {
     fn check(&self) -> Result<()> {
         if let Some(encryption) = &self.encryption {
             return Err(Error::unsupported(format!(
-                "frames are encrypted by scheme {}, which this version does not know",
+                "layer is sealed by scheme {} in a manifest that is not sealed itself",
                 encryption.version
             )));
         }

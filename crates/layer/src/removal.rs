@@ -7,14 +7,18 @@
 
 use jiff::Timestamp;
 use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::timeline::TimelineId;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manifest::ParentRef;
 use crate::record;
 
 const ANNOUNCED: &str = "removal";
 const VERDICT: &str = "verdict";
+
+/// The version of a verdict that names WAL which stays.
+const NAMES_WAL: u32 = 2;
 
 /// Who wants to remove what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +45,10 @@ pub struct VerdictRecord {
     /// WAL segments that end at or before this go too, on whatever timeline. When there is neither, the removal is
     /// withdrawn.
     pub wal_before: Option<Lsn>,
+    /// WAL before it that stays all the same, because layers that stay need it to become consistent. Who does not know of
+    /// these would remove them, so a verdict that has any is of version 2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wal_kept: Vec<WalKept>,
     /// Host name of who decided.
     pub host: String,
     /// Its process.
@@ -49,6 +57,18 @@ pub struct VerdictRecord {
     pub decided_at: Timestamp,
     /// Program and version.
     pub written_by: String,
+}
+
+/// Segments of one timeline that hold any byte from `start_lsn` on, before `stop_lsn`; that of `start_lsn` at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WalKept {
+    /// The timeline.
+    pub timeline: TimelineId,
+    /// Where it begins.
+    pub start_lsn: Lsn,
+    /// Where it ends.
+    pub stop_lsn: Lsn,
 }
 
 /// The object's bytes.
@@ -70,7 +90,11 @@ pub fn decode(bytes: &[u8]) -> Result<RemovalRecord> {
 /// The object's bytes.
 #[must_use]
 pub fn encode_verdict(record: &VerdictRecord) -> Vec<u8> {
-    record::encode(VERDICT, record)
+    let version = match record.wal_kept.is_empty() {
+        true => record::VERSION,
+        false => NAMES_WAL,
+    };
+    record::encode_version(VERDICT, version, record)
 }
 
 /// Reads the object.
@@ -78,9 +102,29 @@ pub fn encode_verdict(record: &VerdictRecord) -> Vec<u8> {
 /// # Errors
 /// When it is damaged or of another version.
 pub fn decode_verdict(bytes: &[u8]) -> Result<VerdictRecord> {
-    record::decode_checked(VERDICT, bytes, |found: &VerdictRecord| {
-        ParentRef::check(&found.layers)
-    })
+    let (version, found) = record::decode_versions(VERDICT, NAMES_WAL, bytes)?;
+    check_verdict(version, &found).map_err(|error| error.into_damage().within(VERDICT))?;
+    Ok(found)
+}
+
+fn check_verdict(version: u32, found: &VerdictRecord) -> Result<()> {
+    ParentRef::check(&found.layers)?;
+    if (version == NAMES_WAL) == found.wal_kept.is_empty() {
+        return Err(Error::damaged(format!(
+            "version {version} does not fit the WAL that stays"
+        )));
+    }
+    let can_be = |kept: &WalKept| {
+        let before = found.wal_before.unwrap_or(Lsn::INVALID);
+        kept.timeline.get() > 0 && kept.start_lsn <= kept.stop_lsn && kept.start_lsn < before
+    };
+    match found.wal_kept.iter().find(|kept| !can_be(kept)) {
+        None => Ok(()),
+        Some(kept) => Err(Error::damaged(format!(
+            "WAL from {} to {} on timeline {} cannot stay",
+            kept.start_lsn, kept.stop_lsn, kept.timeline
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +161,7 @@ mod tests {
         let record = VerdictRecord {
             layers: layers(),
             wal_before: Some(Lsn::new(0x1600_0028)),
+            wal_kept: Vec::new(),
             host: "db1".to_owned(),
             pid: 4711,
             decided_at: Timestamp::UNIX_EPOCH,
@@ -129,5 +174,49 @@ mod tests {
         let mut wrong = record;
         wrong.layers[0].manifest_digest.clear();
         assert!(decode_verdict(&encode_verdict(&wrong)).is_err());
+    }
+
+    #[test]
+    fn a_verdict_that_names_wal_is_of_a_version_that_others_refuse() {
+        let kept = WalKept {
+            timeline: TimelineId::FIRST,
+            start_lsn: Lsn::new(0x0300_0028),
+            stop_lsn: Lsn::new(0x0400_0000),
+        };
+        let record = VerdictRecord {
+            layers: layers(),
+            wal_before: Some(Lsn::new(0x1600_0028)),
+            wal_kept: vec![kept],
+            host: "db1".to_owned(),
+            pid: 4711,
+            decided_at: Timestamp::UNIX_EPOCH,
+            written_by: "a test".to_owned(),
+        };
+        let bytes = encode_verdict(&record);
+        assert!(bytes.starts_with(b"pgstrata verdict 2 "));
+        assert_eq!(decode_verdict(&bytes).ok(), Some(record.clone()));
+        require_damage_found(&bytes, decode_verdict);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let older = text.replacen("verdict 2 ", "verdict 1 ", 1);
+        assert!(decode_verdict(older.as_bytes()).is_err());
+        for wrong in [
+            WalKept {
+                timeline: TimelineId::new(0),
+                ..kept
+            },
+            WalKept {
+                stop_lsn: Lsn::new(1),
+                ..kept
+            },
+            WalKept {
+                start_lsn: Lsn::new(0x1700_0000),
+                stop_lsn: Lsn::new(0x1800_0000),
+                ..kept
+            },
+        ] {
+            let mut record = record.clone();
+            record.wal_kept = vec![wrong];
+            assert!(decode_verdict(&encode_verdict(&record)).is_err());
+        }
     }
 }

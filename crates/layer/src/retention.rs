@@ -1,13 +1,17 @@
-//! Retention: which layers may go, and which are merged so that a chain does not grow for ever.
+//! Retention: which layers may go, which WAL with them, and which layers are merged so that a chain does not grow for ever.
 //!
 //! A layer goes only when no kept layer stands on it. Planning touches nothing; a crash while deleting leaves orphans,
 //! never a broken chain.
 //!
 //! Rules are promises to each server that may go on. When the history branches, each line of it is kept as if it was
 //! alone: backups of a copy push no backup of its source out.
+//!
+//! A rule wants states. Which of them can be left along the WAL is a second question: [`Policy::keep_wal`] limits it, and
+//! a pin never asks for more than the pinned state.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::label::{Label, LayerKind};
@@ -18,11 +22,53 @@ pub struct Policy {
     /// That many full layers of each line, the newest that can be restored, and everything since the oldest of them;
     /// everything when there are fewer.
     pub keep_full: Option<usize>,
-    /// What it takes to restore to any moment of the last days, on each line.
-    pub keep_days: Option<u32>,
-    /// Layers that the chain of the newest layer may have. The oldest are merged; what [`Policy::keep_days`] wants is
-    /// not merged away, nor what another line needs.
+    /// What it takes to restore to any moment of that time before now, on each line.
+    pub keep_within: Option<SignedDuration>,
+    /// The last layer of each of so many days, weeks, months and years, on each line.
+    pub keep_last_of: LastOf,
+    /// How long the WAL between layers is kept. Of older layers only the WAL that makes them consistent stays. Without a
+    /// limit it stays from the first layer on that a rule wants.
+    pub keep_wal: Option<SignedDuration>,
+    /// Layers that the chain of the newest layer may have. The oldest are merged; what a rule about time wants is not
+    /// merged away, nor a pinned layer, nor what another line needs.
     pub max_chain: Option<usize>,
+}
+
+impl Policy {
+    /// Whether no rule says which layers are kept: then all of them are.
+    #[must_use]
+    pub fn keeps_every_layer(&self) -> bool {
+        let of_layers = Self {
+            keep_wal: None,
+            max_chain: None,
+            ..*self
+        };
+        of_layers == Self::default()
+    }
+}
+
+/// For each kind of period of how many the last layer is kept. Periods without a layer do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastOf {
+    /// Days.
+    pub daily: Option<usize>,
+    /// Weeks, which begin on Monday.
+    pub weekly: Option<usize>,
+    /// Months.
+    pub monthly: Option<usize>,
+    /// Years.
+    pub yearly: Option<usize>,
+}
+
+impl LastOf {
+    fn rules(self) -> [(Why, Option<usize>); 4] {
+        [
+            (Why::KeepDaily, self.daily),
+            (Why::KeepWeekly, self.weekly),
+            (Why::KeepMonthly, self.monthly),
+            (Why::KeepYearly, self.yearly),
+        ]
+    }
 }
 
 /// A layer as retention sees it.
@@ -42,6 +88,8 @@ pub struct Held {
     pub in_use: bool,
     /// Whether it is known that it cannot be restored: it stands in for no layer that can.
     pub broken: bool,
+    /// Whether somebody has pinned it.
+    pub pinned: bool,
 }
 
 /// A way through the history that somebody goes on with.
@@ -70,11 +118,21 @@ impl HistoryLine {
 pub enum Why {
     /// The newest layer of each line always stays.
     Newest,
+    /// Somebody has pinned it.
+    Pinned,
     /// Among the newest full layers, or made since.
     KeepFull,
-    /// Restores to a moment of the days that are kept.
-    KeepDays,
-    /// The chain's length is all that is limited.
+    /// Restores to a moment of the time that is kept.
+    KeepWithin,
+    /// The last of a day.
+    KeepDaily,
+    /// The last of a week.
+    KeepWeekly,
+    /// The last of a month.
+    KeepMonthly,
+    /// The last of a year.
+    KeepYearly,
+    /// No rule says which layers are kept.
     NoRule,
     /// A layer that stays stands on it.
     StoodUpon,
@@ -88,11 +146,30 @@ impl Why {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Newest => "the newest",
+            Self::Pinned => "pinned",
             Self::KeepFull => "--keep-full",
-            Self::KeepDays => "--keep-days",
+            Self::KeepWithin => "--keep-within",
+            Self::KeepDaily => "--keep-daily",
+            Self::KeepWeekly => "--keep-weekly",
+            Self::KeepMonthly => "--keep-monthly",
+            Self::KeepYearly => "--keep-yearly",
             Self::NoRule => "no rule against it",
             Self::StoodUpon => "stood upon",
             Self::InUse => "a restore may need it",
+        }
+    }
+
+    /// The period of a time in UTC, the same for all times of it.
+    fn period(self, time: Timestamp) -> (i16, i16) {
+        let date = time.to_zoned(TimeZone::UTC).date();
+        match self {
+            Self::KeepDaily => (date.year(), date.day_of_year()),
+            Self::KeepWeekly => {
+                let week = date.iso_week_date();
+                (week.year(), i16::from(week.week()))
+            }
+            Self::KeepMonthly => (date.year(), i16::from(date.month())),
+            _ => (date.year(), 0),
         }
     }
 }
@@ -102,7 +179,7 @@ impl Why {
 pub struct MergeStep {
     /// The newest of them.
     pub newest: usize,
-    /// The full layer.
+    /// The oldest of them: the full layer, or the one that stands on a pinned one.
     pub oldest: usize,
     /// How long the chain is, and will be.
     pub length: (usize, usize),
@@ -111,45 +188,36 @@ pub struct MergeStep {
 /// What to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpirePlan {
-    /// For each layer why it stays; nothing when it goes.
-    pub keep: Vec<Option<Why>>,
+    /// For each layer why it stays, every rule that wants it; nothing when it goes.
+    pub keep: Vec<Vec<Why>>,
+    /// For each layer whether recovery from it goes on behind its end, so that the WAL from its start on is kept. Of others
+    /// that stay only the WAL from their start to their end is.
+    pub goes_on: Vec<bool>,
     /// What to merge first; the plan is made again afterwards.
     pub merge: Option<MergeStep>,
 }
 
 /// Decides. Layers come in the order of their states, oldest first. A layer that is on no line goes when it is older than
-/// what every line keeps.
+/// what every line keeps by [`Policy::keep_full`] and [`Policy::keep_within`].
 #[must_use]
 pub fn plan(layers: &[Held], lines: &[HistoryLine], policy: &Policy, now: Timestamp) -> ExpirePlan {
     let promises = promises(layers, lines, policy);
-    let days = policy
-        .keep_days
-        .map(|days| within_days(layers, lines, days, now));
-    let full = policy.keep_full.map(|_| since_full(layers, &promises));
-    let unlimited = days.is_none() && full.is_none();
+    let rules = rules(layers, lines, policy, &promises, now);
     let newest = newest(layers, &promises);
-    let wanted = |at: usize| {
-        let by = |rule: &Option<Vec<bool>>| rule.as_ref().is_some_and(|rule| rule[at]);
-        match layers[at].replaced {
-            _ if newest.contains(&at) => Some(Why::Newest),
-            false if by(&full) => Some(Why::KeepFull),
-            false if by(&days) => Some(Why::KeepDays),
-            false if unlimited && !layers[at].merged => Some(Why::NoRule),
-            _ => layers[at].in_use.then_some(Why::InUse),
-        }
-    };
-    let mut keep: Vec<Option<Why>> = (0..layers.len()).map(wanted).collect();
-    for at in 0..layers.len() {
-        if keep[at].is_none_or(|why| why == Why::StoodUpon) {
-            continue;
-        }
-        let mut below = layers[at].parent;
-        // What is kept has what it stands on kept, now or in its turn.
-        while let Some(parent) = below.filter(|parent| keep[*parent].is_none()) {
-            keep[parent] = Some(Why::StoodUpon);
-            below = layers[parent].parent;
-        }
+    let mut keep: Vec<Vec<Why>> = (0..layers.len())
+        .map(|at| reasons(&layers[at], at, &newest, &rules, policy))
+        .collect();
+    let mut ruled: Vec<Vec<Why>> = keep.clone();
+    for why in &mut ruled {
+        why.retain(|why| *why != Why::Pinned);
     }
+    keep_below(layers, &mut ruled);
+    keep_below(layers, &mut keep);
+    let ruled: Vec<bool> = ruled.iter().map(|why| !why.is_empty()).collect();
+    let goes_on = match policy.keep_wal {
+        None => ruled,
+        Some(span) => since_cut(layers, lines, &ruled, before(now, span)),
+    };
     let merge = policy.max_chain.and_then(|limit| {
         let mut newest = newest.iter().rev();
         newest.find_map(|newest| {
@@ -158,13 +226,89 @@ pub fn plan(layers: &[Held], lines: &[HistoryLine], policy: &Policy, now: Timest
                 .iter()
                 .flat_map(|promise| promise.needs(&chain))
                 .collect();
-            if let Some(days) = &days {
-                needed.extend(chain.iter().filter(|at| days[**at]));
+            let timed = rules.iter().filter(|(why, _)| *why != Why::KeepFull);
+            for (_, wanted) in timed {
+                needed.extend(chain.iter().filter(|at| wanted[**at]));
             }
-            merge_step(&chain, limit, &needed)
+            merge_step(layers, &chain, limit, &needed)
         })
     });
-    ExpirePlan { keep, merge }
+    ExpirePlan {
+        keep,
+        goes_on,
+        merge,
+    }
+}
+
+/// What each rule of the policy wants.
+fn rules(
+    layers: &[Held],
+    lines: &[HistoryLine],
+    policy: &Policy,
+    promises: &[Promise<'_>],
+    now: Timestamp,
+) -> Vec<(Why, Vec<bool>)> {
+    let full = policy
+        .keep_full
+        .map(|_| (Why::KeepFull, since_full(layers, promises)));
+    let within = policy.keep_within.map(|span| {
+        let wanted = within(layers, lines, before(now, span));
+        (Why::KeepWithin, wanted)
+    });
+    let last_of = policy.keep_last_of.rules().into_iter();
+    let last_of = last_of.filter_map(|(why, count)| {
+        let wanted = last_of_periods(layers, lines, why, count?);
+        Some((why, wanted))
+    });
+    full.into_iter().chain(within).chain(last_of).collect()
+}
+
+/// Why a layer stays by itself.
+fn reasons(
+    layer: &Held,
+    at: usize,
+    newest: &BTreeSet<usize>,
+    rules: &[(Why, Vec<bool>)],
+    policy: &Policy,
+) -> Vec<Why> {
+    let mut why = Vec::new();
+    if newest.contains(&at) {
+        why.push(Why::Newest);
+    }
+    if layer.pinned {
+        why.push(Why::Pinned);
+    }
+    if !layer.replaced {
+        let wanting = rules.iter().filter(|(_, wanted)| wanted[at]);
+        why.extend(wanting.map(|(why, _)| *why));
+        if policy.keeps_every_layer() && !layer.merged && !newest.contains(&at) {
+            why.push(Why::NoRule);
+        }
+    }
+    let is_pinned_alone = why == [Why::Pinned];
+    if layer.in_use && (why.is_empty() || is_pinned_alone) {
+        why.push(Why::InUse);
+    }
+    why
+}
+
+/// What is kept has what it stands on kept.
+fn keep_below(layers: &[Held], keep: &mut [Vec<Why>]) {
+    for at in 0..layers.len() {
+        if keep[at].is_empty() || keep[at] == [Why::StoodUpon] {
+            continue;
+        }
+        let mut below = layers[at].parent;
+        // What is kept for itself has its own turn.
+        while let Some(parent) = below.filter(|parent| keep[*parent].is_empty()) {
+            keep[parent].push(Why::StoodUpon);
+            below = layers[parent].parent;
+        }
+    }
+}
+
+fn before(now: Timestamp, span: SignedDuration) -> Timestamp {
+    now.checked_sub(span).unwrap_or(Timestamp::MIN)
 }
 
 /// What one line is kept for.
@@ -185,8 +329,12 @@ impl Promise<'_> {
     }
 }
 
+fn is_usable(layer: &Held) -> bool {
+    !layer.replaced && !layer.broken
+}
+
 fn promises<'a>(layers: &[Held], lines: &'a [HistoryLine], policy: &Policy) -> Vec<Promise<'a>> {
-    let usable = |at: &usize| !layers[*at].replaced && !layers[*at].broken;
+    let usable = |at: &usize| is_usable(&layers[*at]);
     let full = |at: &usize| usable(at) && layers[*at].label.kind() == LayerKind::Full;
     let promise = |line: &'a HistoryLine| Promise {
         line,
@@ -205,8 +353,7 @@ fn newest(layers: &[Held], promises: &[Promise<'_>]) -> BTreeSet<usize> {
     if !newest.is_empty() {
         return newest;
     }
-    let usable = |layer: &Held| !layer.replaced && !layer.broken;
-    layers.iter().rposition(usable).into_iter().collect()
+    layers.iter().rposition(is_usable).into_iter().collect()
 }
 
 /// From the oldest of the newest full layers of a line on; what is on none, as long as any line has something older.
@@ -228,25 +375,69 @@ fn since_full(layers: &[Held], promises: &[Promise<'_>]) -> Vec<bool> {
     wanted
 }
 
-/// What was finished in the last days, and of each line the layer before, from which the first of these moments is
-/// reached.
-fn within_days(layers: &[Held], lines: &[HistoryLine], days: u32, now: Timestamp) -> Vec<bool> {
-    let span = SignedDuration::from_hours(i64::from(days) * 24);
-    let cut = now.checked_sub(span).unwrap_or(Timestamp::MIN);
+/// What was finished since `cut`, and of each line the layer before, from which the first of these moments is reached.
+fn within(layers: &[Held], lines: &[HistoryLine], cut: Timestamp) -> Vec<bool> {
     let mut wanted: Vec<bool> = layers
         .iter()
         .map(|layer| layer.finished_at >= cut)
         .collect();
     for line in lines {
-        let before = line.layers.iter().filter(|at| {
-            let layer = &layers[**at];
-            layer.finished_at < cut && !layer.replaced && !layer.broken
-        });
-        if let Some(at) = before.max_by_key(|at| layers[**at].finished_at) {
+        let usable = line.layers.iter().filter(|at| is_usable(&layers[**at]));
+        if let Some(at) = last_before(layers, usable, cut) {
+            wanted[at] = true;
+        }
+    }
+    wanted
+}
+
+/// Of these layers the last that was finished before `cut`.
+fn last_before<'a>(
+    layers: &[Held],
+    among: impl Iterator<Item = &'a usize>,
+    cut: Timestamp,
+) -> Option<usize> {
+    let before = among.filter(|at| layers[**at].finished_at < cut);
+    before.max_by_key(|at| layers[**at].finished_at).copied()
+}
+
+/// Of each line the last layer of each of its last `count` periods that have one.
+fn last_of_periods(layers: &[Held], lines: &[HistoryLine], kind: Why, count: usize) -> Vec<bool> {
+    let mut wanted = vec![false; layers.len()];
+    for line in lines {
+        let mut last: BTreeMap<(i16, i16), usize> = BTreeMap::new();
+        for at in line.layers.iter().filter(|at| is_usable(&layers[**at])) {
+            let finished_at = layers[*at].finished_at;
+            let of_period = last.entry(kind.period(finished_at)).or_insert(*at);
+            if layers[*of_period].finished_at <= finished_at {
+                *of_period = *at;
+            }
+        }
+        for at in last.values().rev().take(count) {
             wanted[*at] = true;
         }
     }
     wanted
+}
+
+/// Which of the `ruled` layers recovery goes on from, when the WAL since `cut` is kept: those that were finished since, and
+/// of each line the last before that, with all that follows it in the line's order. Clocks may have been set back, and
+/// then that is more.
+fn since_cut(layers: &[Held], lines: &[HistoryLine], ruled: &[bool], cut: Timestamp) -> Vec<bool> {
+    let mut goes_on: Vec<bool> = layers
+        .iter()
+        .zip(ruled)
+        .map(|(layer, ruled)| *ruled && layer.finished_at >= cut)
+        .collect();
+    for line in lines {
+        let usable = |at: &&usize| ruled[**at] && is_usable(&layers[**at]);
+        let Some(base) = last_before(layers, line.layers.iter().filter(usable), cut) else {
+            continue;
+        };
+        for at in line.layers.iter().filter(|at| **at >= base && ruled[**at]) {
+            goes_on[*at] = true;
+        }
+    }
+    goes_on
 }
 
 /// The layer at `newest` and all it stands on; nothing when it stands on itself.
@@ -261,263 +452,25 @@ fn chain_of(layers: &[Held], newest: usize) -> Option<Vec<usize>> {
     Some(chain)
 }
 
-/// How the chain becomes shorter while the states that are `needed` live on.
-fn merge_step(chain: &[usize], limit: usize, needed: &BTreeSet<usize>) -> Option<MergeStep> {
+/// How the chain becomes shorter while the states that are `needed` live on. A pinned layer stays what it is, and what it
+/// stands on stays with it: only what lies above is merged.
+fn merge_step(
+    layers: &[Held],
+    chain: &[usize],
+    limit: usize,
+    needed: &BTreeSet<usize>,
+) -> Option<MergeStep> {
+    let pinned = chain.iter().position(|at| layers[*at].pinned);
+    let (above, stays) = chain.split_at(pinned.unwrap_or(chain.len()));
     // The state of the layer at `first` lives on in the merged one; those of the older ones are gone.
-    let last = chain.iter().rposition(|at| needed.contains(at));
-    let last = last.unwrap_or(0);
-    let first = last.max(limit.max(1) - 1);
-    (first + 1 < chain.len()).then(|| MergeStep {
-        newest: chain[first],
-        oldest: chain[chain.len() - 1],
-        length: (chain.len(), first + 1),
+    let last = above.iter().rposition(|at| needed.contains(at));
+    let first = last.unwrap_or(0).max(limit.saturating_sub(stays.len() + 1));
+    (first + 1 < above.len()).then(|| MergeStep {
+        newest: above[first],
+        oldest: above[above.len() - 1],
+        length: (chain.len(), first + 1 + stays.len()),
     })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A layer per day: `F` starts a chain, others stand on the one before.
-    fn days(kinds: &str) -> Vec<Held> {
-        let mut layers: Vec<Held> = Vec::new();
-        for (day, kind) in kinds.chars().enumerate() {
-            let at = jiff::civil::date(2026, 11, 1).at(3, 0, 0, 0)
-                + SignedDuration::from_hours(24 * i64::try_from(day).unwrap_or_default());
-            let label = match layers.last() {
-                Some(last) if kind != 'F' => last.label.successor(LayerKind::Incremental, at),
-                _ => Label::full(at),
-            };
-            layers.push(Held {
-                label,
-                parent: (kind != 'F').then(|| day - 1),
-                finished_at: at
-                    .to_zoned(jiff::tz::TimeZone::UTC)
-                    .map(|zoned| zoned.timestamp())
-                    .unwrap_or_default(),
-                replaced: false,
-                merged: false,
-                in_use: false,
-                broken: false,
-            });
-        }
-        layers
-    }
-
-    /// The plan when the history has no branches.
-    fn alone(layers: &[Held], policy: &Policy, now: Timestamp) -> ExpirePlan {
-        plan(layers, &[HistoryLine::only(layers)], policy, now)
-    }
-
-    fn now() -> Timestamp {
-        "2026-11-10T12:00:00Z".parse().unwrap_or_default()
-    }
-
-    fn kept(plan: &ExpirePlan) -> String {
-        let sign = |why: &Option<Why>| match why {
-            None => '-',
-            Some(Why::StoodUpon) => 's',
-            Some(_) => 'k',
-        };
-        plan.keep.iter().map(sign).collect()
-    }
-
-    fn policy(full: usize, days: u32, chain: usize) -> Policy {
-        Policy {
-            keep_full: (full > 0).then_some(full),
-            keep_days: (days > 0).then_some(days),
-            max_chain: (chain > 0).then_some(chain),
-        }
-    }
-
-    #[test]
-    fn full_layers_are_kept_with_all_that_stands_on_them() {
-        let layers = days("FiiFiiFiii");
-        assert_eq!(kept(&alone(&layers, &policy(1, 0, 0), now())), "------kkkk");
-        assert_eq!(kept(&alone(&layers, &policy(2, 0, 0), now())), "---kkkkkkk");
-        assert_eq!(kept(&alone(&layers, &policy(9, 0, 0), now())), "kkkkkkkkkk");
-    }
-
-    #[test]
-    fn days_keep_the_layer_before_them_and_what_it_stands_on() {
-        let layers = days("FiiFiiFiii");
-        // Since November 8th, 12:00: those of the 9th and 10th, and that of the 8th at 3:00.
-        assert_eq!(kept(&alone(&layers, &policy(0, 2, 0), now())), "------skkk");
-        assert_eq!(kept(&alone(&layers, &policy(0, 4, 0), now())), "---sskkkkk");
-        assert_eq!(kept(&alone(&layers, &policy(1, 4, 0), now())), "---sskkkkk");
-    }
-
-    #[test]
-    fn the_newest_layer_always_stays() {
-        let layers = days("Fii");
-        let later: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap_or_default();
-        assert_eq!(kept(&alone(&layers, &policy(0, 1, 0), later)), "ssk");
-        assert_eq!(kept(&alone(&[], &policy(1, 1, 1), later)), "");
-    }
-
-    #[test]
-    fn a_layer_whose_state_a_merged_one_has_is_not_wanted() {
-        let mut layers = days("Fiii");
-        // The merged layer beside the second: the third stands on it.
-        let mut merged = layers[1].clone();
-        layers[1].replaced = true;
-        merged.parent = None;
-        layers.insert(2, merged);
-        layers[3].parent = Some(2);
-        layers[4].parent = Some(3);
-        assert_eq!(kept(&alone(&layers, &policy(0, 30, 0), now())), "k-kkk");
-        assert_eq!(kept(&alone(&layers, &policy(0, 0, 9), now())), "k-kkk");
-    }
-
-    /// An interrupted merge of the first three layers: the newest input is gone, the others are still there.
-    #[test]
-    fn what_a_merge_was_to_remove_is_not_wanted_by_a_chain_limit() {
-        let mut layers = days("Fiii");
-        for input in &mut layers[..2] {
-            input.merged = true;
-        }
-        layers[2].label = Label::full(jiff::civil::date(2026, 11, 5).at(3, 0, 0, 0));
-        layers[2].parent = None;
-        assert_eq!(kept(&alone(&layers, &policy(0, 0, 9), now())), "--kk");
-        assert_eq!(kept(&alone(&layers, &policy(1, 0, 0), now())), "--kk");
-        // Two full layers are two full layers; and days want states, which can still be restored.
-        assert_eq!(kept(&alone(&layers, &policy(2, 0, 0), now())), "kkkk");
-        assert_eq!(kept(&alone(&layers, &policy(0, 30, 0), now())), "kkkk");
-    }
-
-    /// Merged by hand, and the inputs were to stay.
-    #[test]
-    fn a_merge_does_not_make_a_full_layer_less_worth() {
-        let mut layers = days("FiFi");
-        let mut merged = layers[1].clone();
-        merged.parent = None;
-        merged.label = Label::full(jiff::civil::date(2026, 11, 6).at(3, 0, 0, 0));
-        (layers[0].merged, layers[1].merged, layers[1].replaced) = (true, true, true);
-        layers.insert(2, merged);
-        layers[4].parent = Some(3);
-        let kept = |count| kept(&alone(&layers, &policy(count, 0, 0), now()));
-        assert_eq!(kept(5), "k-kkk");
-        assert_eq!(kept(3), "k-kkk");
-        assert_eq!(kept(2), "--kkk");
-        assert_eq!(kept(1), "---kk");
-    }
-
-    #[test]
-    fn a_layer_that_cannot_be_restored_stands_in_for_none() {
-        let mut layers = days("FiiFii");
-        for broken in &mut layers[3..] {
-            broken.broken = true;
-        }
-        let plan = |policy| alone(&layers, &policy, now());
-        assert_eq!(kept(&plan(policy(1, 0, 0))), "kkkkkk");
-        assert_eq!(plan(policy(1, 0, 0)).keep[2], Some(Why::Newest));
-        // Of the days before, the newest that can be restored.
-        assert_eq!(kept(&plan(policy(0, 6, 0))), "sskskk");
-    }
-
-    #[test]
-    fn a_layer_that_a_restore_reads_stays_and_keeps_no_other_from_being_the_newest() {
-        let mut layers = days("FiiFii");
-        layers[1].in_use = true;
-        assert_eq!(kept(&alone(&layers, &policy(1, 0, 0), now())), "sk-kkk");
-        // Its state lives on elsewhere, but the restore reads this one.
-        layers[1].replaced = true;
-        let plan = alone(&layers, &policy(1, 0, 0), now());
-        assert_eq!(plan.keep[1], Some(Why::InUse));
-        assert_eq!(plan.keep[5], Some(Why::Newest));
-    }
-
-    #[test]
-    fn a_long_chain_is_merged_but_not_what_days_want() {
-        let layers = days("Fiiiiiiiii");
-        let step = |policy| alone(&layers, &policy, now()).merge;
-        let expected = |newest, length| {
-            Some(MergeStep {
-                newest,
-                oldest: 0,
-                length: (10, length),
-            })
-        };
-        assert_eq!(step(policy(0, 0, 10)), None);
-        assert_eq!(step(policy(0, 0, 4)), expected(6, 4));
-        assert_eq!(step(policy(0, 0, 1)), expected(9, 1));
-        // The last four days need the layers from the sixth on.
-        assert_eq!(step(policy(0, 4, 2)), expected(5, 5));
-        assert_eq!(step(policy(0, 90, 2)), None);
-        assert_eq!(step(policy(1, 0, 4)), expected(6, 4));
-    }
-
-    /// Where `+` stands.
-    fn line(on: &str) -> HistoryLine {
-        let on = on.chars().enumerate().filter(|(_, sign)| *sign == '+');
-        HistoryLine {
-            layers: on.map(|(at, _)| at).collect(),
-        }
-    }
-
-    #[test]
-    fn full_layers_of_a_copy_do_not_push_out_those_of_its_source() {
-        // After the third day a copy is backed up, then its source goes on.
-        let layers = days("FiiFFiFi");
-        let lines = [line("+++---++"), line("++++++--")];
-        let sign =
-            |full, lines: &[HistoryLine]| kept(&plan(&layers, lines, &policy(full, 0, 0), now()));
-        assert_eq!(sign(1, &lines), "----kkkk");
-        // The source has two full layers, the first and the seventh.
-        assert_eq!(sign(2, &lines), "kkkkkkkk");
-        assert_eq!(sign(2, &[HistoryLine::only(&layers)]), "----kkkk");
-        // The source has one, and makes increments alone.
-        let layers = days("FiFFF");
-        let plan = plan(
-            &layers,
-            &[line("++---"), line("+-+++")],
-            &policy(1, 0, 0),
-            now(),
-        );
-        assert_eq!(kept(&plan), "kk--k");
-    }
-
-    #[test]
-    fn the_newest_layer_of_each_line_stays() {
-        let layers = days("FFFF");
-        let lines = [line("+---"), line("++++")];
-        let plan = plan(&layers, &lines, &policy(1, 0, 0), now());
-        assert_eq!(kept(&plan), "k--k");
-        assert_eq!(plan.keep[0], Some(Why::Newest));
-    }
-
-    #[test]
-    fn days_keep_the_layer_before_them_on_each_line() {
-        let layers = days("FFFFFFFFFF");
-        let lines = [line("+++-------"), line("++-+++++++")];
-        assert_eq!(
-            kept(&plan(&layers, &lines, &policy(0, 2, 0), now())),
-            "--k----kkk"
-        );
-    }
-
-    #[test]
-    fn a_branch_that_was_given_up_goes_when_it_is_older_than_what_is_kept() {
-        let layers = days("FiFFiF");
-        let lines = [line("++-+-+")];
-        let kept = |count| kept(&plan(&layers, &lines, &policy(count, 0, 0), now()));
-        assert_eq!(kept(1), "-----k");
-        assert_eq!(kept(2), "---kkk");
-        assert_eq!(kept(3), "kkkkkk");
-    }
-
-    #[test]
-    fn a_chain_is_not_merged_past_where_another_line_leaves_it() {
-        let layers = days("Fiiiiiiiii");
-        let here = line("++++++++++");
-        let step = |there: &str, policy| {
-            let lines = [here.clone(), line(there)];
-            let step = plan(&layers, &lines, &policy, now()).merge;
-            step.map(|step| (step.newest, step.length.1))
-        };
-        assert_eq!(step("++--------", policy(0, 0, 2)), Some((1, 9)));
-        assert_eq!(step("++--------", policy(1, 0, 2)), Some((1, 9)));
-        assert_eq!(step("++++++----", policy(0, 4, 2)), Some((5, 5)));
-        assert_eq!(step("----------", policy(0, 0, 2)), Some((8, 2)));
-    }
-}
+mod tests;

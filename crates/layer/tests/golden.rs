@@ -22,7 +22,8 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{IndexPartRef, Manifest};
 use pgstrata_layer::pack::verify_pack;
 use pgstrata_layer::{
-    Result, abandoned, claim, cluster, lineage, manifest, removal, restoring, wal,
+    Result, abandoned, claim, cluster, lineage, manifest, mark, released, removal, restoring,
+    verified, wal,
 };
 
 use support::sample::{self, Objects};
@@ -182,6 +183,35 @@ fn what_those_at_work_tell_each_other_is_read_and_written_again_to_the_byte() {
     );
     let object = &objects[&name.restore_key(sample::ID)];
     assert_eq!(restoring::decode(object).unwrap(), sample::restore_record());
+}
+
+#[test]
+fn marks_and_what_was_given_up_are_read_and_written_again_to_the_byte() {
+    let objects = golden("kept");
+    assert_eq!(objects, sample::kept());
+    let (name, label) = (cluster_name(), Label::parse(sample::FULL).unwrap());
+    for expected in sample::marks() {
+        let object = &objects[&name.mark_key(&label, expected.number)];
+        assert!(object.starts_with(b"pgstrata mark 1 "));
+        assert_eq!(mark::decode(object).unwrap(), expected);
+    }
+    let object = &objects["main/wal-released/0000000016000028"];
+    assert_eq!(released::decode(object).unwrap(), sample::released_record());
+    let object = &objects[&name.verdict_key(sample::ID)];
+    assert!(object.starts_with(b"pgstrata verdict 2 "));
+    assert_eq!(
+        removal::decode_verdict(object).unwrap(),
+        sample::verdict_that_keeps_wal()
+    );
+}
+
+#[test]
+fn what_a_verification_leaves_is_read_and_written_again_to_the_byte() {
+    let objects = golden("verified");
+    assert_eq!(objects, sample::verified());
+    let object = &objects[&cluster_name().verified_key(sample::VERIFIED)];
+    assert!(object.starts_with(b"pgstrata verified 1 "));
+    assert_eq!(verified::decode(object).unwrap(), sample::verified_record());
 }
 
 #[test]

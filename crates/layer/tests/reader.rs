@@ -154,3 +154,37 @@ fn the_second_reader_reads_wal() {
         String::from_utf8_lossy(&segment.stderr)
     );
 }
+
+#[test]
+fn the_second_reader_knows_what_is_pinned_and_which_wal_was_given_up() {
+    let read = |folder: &Path, now: &str| {
+        let what = format!("kept:{}", sample::FULL);
+        let output = run_reader(folder, &what, Path::new(now));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let golden = tests_folder().join("golden/kept");
+    let shown = read(&golden, "2026-12-01T00:00:00Z");
+    assert_eq!(shown["pin"], serde_json::Value::Null, "it was taken back");
+    assert_eq!(shown["annotations"], serde_json::json!({}));
+    assert_eq!(shown["promised_from"], 0x1600_0028);
+    let stays = serde_json::json!([[1, 3], [1, 22], [1, 23], [2, 7], [2, 8], [2, 22], [2, 23]]);
+    assert_eq!(shown["stays"], stays);
+    // Without the last two marks.
+    let folder = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp")
+        .arg("-r")
+        .args([golden.join("main").as_path(), folder.path()])
+        .status();
+    assert!(copied.unwrap().success());
+    for number in ["000002", "000003"] {
+        let mark = folder.path().join("main/mark").join(sample::FULL);
+        fs::remove_file(mark.join(number)).unwrap();
+    }
+    let shown = read(folder.path(), "2026-12-01T00:00:00Z");
+    assert_eq!(shown["pin"]["note"], "before the move");
+    assert_eq!(shown["annotations"]["ticket"], "DB-1042");
+    let later = read(folder.path(), "2027-02-01T00:00:00Z");
+    assert_eq!(later["pin"], serde_json::Value::Null);
+}

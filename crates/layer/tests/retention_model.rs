@@ -5,20 +5,33 @@
 mod support;
 
 use jiff::{SignedDuration, Timestamp};
-use pgstrata_layer::retention::{HistoryLine, Policy, plan};
+use pgstrata_layer::retention::{HistoryLine, LastOf, Policy, Why, plan};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use support::keeping::{DAYS, Sketch, held, kept};
+use support::keeping::{DAYS, Sketch, going_on, held, kept};
 
 fn sketch() -> impl Strategy<Value = Sketch> {
     let seldom = || prop::bool::weighted(0.12);
     let back = prop::option::weighted(0.6, 1..4_usize);
-    (back, seldom(), seldom(), seldom()).prop_map(|(back, replaced, broken, in_use)| Sketch {
-        back,
-        replaced,
-        broken,
-        in_use,
+    (back, seldom(), seldom(), seldom(), seldom()).prop_map(
+        |(back, replaced, broken, in_use, pinned)| Sketch {
+            back,
+            replaced,
+            broken,
+            in_use,
+            pinned,
+        },
+    )
+}
+
+fn last_of() -> impl Strategy<Value = LastOf> {
+    let some = |end: usize| prop::option::weighted(0.3, 1..end);
+    (some(6), some(4), some(3), some(2)).prop_map(|(daily, weekly, monthly, yearly)| LastOf {
+        daily,
+        weekly,
+        monthly,
+        yearly,
     })
 }
 
@@ -28,21 +41,29 @@ proptest! {
         sketches in vec(sketch(), 1..DAYS),
         membership in vec(vec(any::<bool>(), DAYS), 1..4),
         keep_full in prop::option::of(1..4_usize),
-        keep_days in prop::option::of(1..12_u32),
+        keep_days in prop::option::of(1..12_i64),
+        keep_last_of in last_of(),
+        wal_days in prop::option::of(0..12_i64),
     ) {
         let layers = held(&sketches);
         let line = |on: &Vec<bool>| HistoryLine {
             layers: (0..layers.len()).filter(|at| on[*at]).collect(),
         };
         let lines: Vec<HistoryLine> = membership.iter().map(line).collect();
-        let policy = Policy { keep_full, keep_days, max_chain: None };
+        let span = |days: Option<i64>| days.map(|days| SignedDuration::from_hours(24 * days));
+        let policy = Policy {
+            keep_full,
+            keep_within: span(keep_days),
+            keep_last_of,
+            keep_wal: span(wal_days),
+            max_chain: None,
+        };
         let now: Timestamp = "2026-11-14T12:00:00Z".parse().unwrap();
-        let days = i64::from(keep_days.unwrap_or(0));
-        let cut = now - SignedDuration::from_hours(24 * days);
-        let expected = kept(&layers, &lines, &policy, cut);
+        let expected = kept(&layers, &lines, &policy, now);
         let plan = plan(&layers, &lines, &policy, now);
-        let kept: Vec<bool> = plan.keep.iter().map(Option::is_some).collect();
+        let kept: Vec<bool> = plan.keep.iter().map(|why| !why.is_empty()).collect();
         prop_assert_eq!(kept, expected);
+        prop_assert_eq!(plan.goes_on, going_on(&layers, &lines, &policy, now));
     }
 
     /// What a merge takes away is no state that a line goes on from, and none of the days that are kept.
@@ -51,6 +72,7 @@ proptest! {
         sketches in vec(sketch(), 1..DAYS),
         membership in vec(vec(any::<bool>(), DAYS), 1..4),
         keep_full in prop::option::of(1..4_usize),
+        keep_last_of in last_of(),
         limit in 1..6_usize,
     ) {
         let layers = held(&sketches);
@@ -58,15 +80,21 @@ proptest! {
             layers: (0..layers.len()).filter(|at| on[*at]).collect(),
         };
         let lines: Vec<HistoryLine> = membership.iter().map(line).collect();
-        let policy = Policy { keep_full, keep_days: None, max_chain: Some(limit) };
+        let policy = Policy { keep_full, keep_last_of, max_chain: Some(limit), ..Policy::default() };
         let now: Timestamp = "2026-11-14T12:00:00Z".parse().unwrap();
         let plan = plan(&layers, &lines, &policy, now);
         let Some(step) = plan.merge else { return Ok(()) };
         let mut gone = Vec::new();
-        let mut below = layers[step.newest].parent;
-        while let Some(at) = below {
+        let mut at = step.newest;
+        while at != step.oldest {
+            at = layers[at].parent.unwrap();
             gone.push(at);
-            below = layers[at].parent;
+        }
+        prop_assert!(!layers[step.newest].pinned, "{step:?}");
+        for at in &gone {
+            prop_assert!(!layers[*at].pinned, "{step:?}");
+            let kept = plan.keep[*at].iter().any(|why| *why >= Why::KeepDaily && *why <= Why::KeepYearly);
+            prop_assert!(!kept, "{step:?} {:?}", plan.keep[*at]);
         }
         for line in &lines {
             let usable = |at: &&usize| !layers[**at].replaced && !layers[**at].broken;

@@ -1,9 +1,15 @@
 //! One cluster's part of a repository: what almost everything in it is asked of.
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
 use pgstrata_layer::cluster::{self, ClusterRecord};
 use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::manifest::Manifest;
 
 use crate::error::{Error, Kind, Result};
+use crate::keys::{Home, Keys, Sealing};
 use crate::repository::Repository;
 
 /// A repository, and the name of a cluster in it. Cheap to clone.
@@ -15,6 +21,8 @@ pub struct ClusterRepository {
     pub repository: Repository,
     /// The name under which they are there.
     pub name: ClusterName,
+    /// What opens its objects, when they are sealed.
+    pub(crate) keys: Arc<Keys>,
 }
 
 impl ClusterRepository {
@@ -24,6 +32,7 @@ impl ClusterRepository {
         Self {
             repository: repository.clone(),
             name: name.clone(),
+            keys: Arc::default(),
         }
     }
 
@@ -53,7 +62,78 @@ impl ClusterRepository {
         let record = cluster::decode(&bytes)
             .map_err(|error| Error::from(error).while_doing(format!("could not read \"{key}\"")))?;
         self.require_own(&record)?;
+        self.keys.note(&record);
         Ok(record)
+    }
+
+    /// The same part of the repository, for somebody with these keys.
+    #[must_use]
+    pub fn with_keys(mut self, keys: Keys) -> Self {
+        self.keys = Arc::new(keys);
+        self
+    }
+
+    /// The same part of the repository, for who supposes what its record says: how its objects would then be is not
+    /// taken for how they are.
+    pub(crate) fn supposed(&self) -> Self {
+        self.clone().with_keys(self.keys.anew())
+    }
+
+    /// Whether nobody has said that the cluster is sealed.
+    pub(crate) fn expects_clear(&self) -> bool {
+        self.keys.expects_clear()
+    }
+
+    /// Where its objects are, for who deals with keys.
+    #[must_use]
+    pub fn home(&self) -> Home<'_> {
+        Home {
+            repository: &self.repository,
+            name: &self.name,
+        }
+    }
+
+    /// How the cluster's objects are. Found out once.
+    ///
+    /// # Errors
+    /// As for [`ClusterRepository::record`]; `Refused` when the cluster is not sealed and an identity was given; `Damaged`
+    /// when an epoch was forged.
+    pub async fn sealing(&self) -> Result<&Sealing> {
+        self.keys.sealing(self.home(), self.record()).await
+    }
+
+    /// As [`ClusterRepository::sealing`], for who has the record.
+    pub(crate) async fn sealing_with(&self, record: &ClusterRecord) -> Result<&Sealing> {
+        let record = record.clone();
+        self.keys.sealing(self.home(), async { Ok(record) }).await
+    }
+
+    /// The object `key` of the layer with that manifest, opened.
+    ///
+    /// # Errors
+    /// As for [`Repository::get`]; `Damaged` when it is not what was sealed there; `Refused` when no key for it is there.
+    pub async fn get_of(&self, manifest: &Manifest, key: &str) -> Result<Bytes> {
+        let seal = self.sealing().await?.layer(manifest)?;
+        seal.open(&self.name, key, self.repository.get(key).await?)
+    }
+
+    /// Bytes `range` of what the object `key` of the layer with that manifest holds.
+    ///
+    /// # Errors
+    /// As for [`ClusterRepository::get_of`].
+    pub async fn get_range_of(
+        &self,
+        manifest: &Manifest,
+        key: &str,
+        range: Range<u64>,
+    ) -> Result<Bytes> {
+        let seal = self.sealing().await?.layer(manifest)?;
+        if seal.is_clear() || range.is_empty() {
+            return self.repository.get_range(key, range).await;
+        }
+        let place = seal.stored_range(&range);
+        let stored = self.repository.get_up_to(key, place).await?;
+        seal.open_range(&self.name, key, &range, stored)
     }
 
     /// Refuses a record that is another cluster's.

@@ -9,6 +9,10 @@ pub mod blocking;
 pub mod catalog;
 pub mod cluster;
 pub mod error;
+pub mod keys;
 pub mod limits;
 pub mod progress;
 pub mod repository;
+
+/// Program and version, as objects record them.
+pub const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));

@@ -6,11 +6,13 @@
 //! smaller limit of the process there are fewer of both.
 
 use std::num::NonZeroUsize;
-use std::sync::OnceLock;
-use std::thread;
+use std::sync::{Arc, OnceLock, RwLock};
+use std::thread::{self, Scope};
 
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
+
+use crate::error::{Error, Kind, Result};
 
 /// Beside workers and requests: standard streams, the runtime, the log, sessions with
 /// the server, the directories in which a restore works, and a name being looked up.
@@ -52,6 +54,70 @@ pub fn workers(jobs: usize) -> usize {
         jobs => jobs,
     };
     wanted.min(shares().workers)
+}
+
+/// Starts `count` workers, at least one: those that `work` makes of the numbers from 0. When the system denies a thread,
+/// those that there are do the work; returns how many.
+///
+/// # Errors
+/// `File` when the system denies the first.
+pub fn start_workers<'scope, W>(
+    scope: &'scope Scope<'scope, '_>,
+    count: usize,
+    mut work: impl FnMut(usize) -> W,
+) -> Result<usize>
+where
+    W: FnOnce() + Send + 'scope,
+{
+    for number in 0..count.max(1) {
+        let started = thread::Builder::new().spawn_scoped(scope, work(number));
+        match started {
+            Ok(_) => {}
+            Err(error) if number == 0 => return Err(no_thread(&error.to_string())),
+            Err(error) => {
+                tracing::warn!(
+                    "{number} workers instead of {count}: the system denies more threads ({error})"
+                );
+                // What they would have held is let go.
+                (number + 1..count).for_each(|number| drop(work(number)));
+                return Ok(number);
+            }
+        }
+    }
+    Ok(count.max(1))
+}
+
+/// Whether the system gives `count` threads more at once.
+///
+/// # Errors
+/// `File` when it does not.
+pub fn try_threads(count: usize) -> Result<()> {
+    let gate = Arc::new(RwLock::new(()));
+    let closed = gate.write();
+    let threads = (0..count).map(|_| {
+        let gate = Arc::clone(&gate);
+        thread::Builder::new().spawn(move || drop(gate.read()))
+    });
+    let threads: Vec<_> = threads.collect();
+    drop(closed);
+    let mut outcome = Ok(());
+    for thread in threads {
+        match thread {
+            // It does nothing that can fail.
+            Ok(started) => drop(started.join()),
+            Err(error) => outcome = Err(no_thread(&error.to_string())),
+        }
+    }
+    outcome
+}
+
+/// The system denies a thread, for `reason`.
+#[must_use]
+pub fn no_thread(reason: &str) -> Error {
+    Error::new(Kind::File, format!("could not start a thread: {reason}")).hint(
+        "a limit of threads is reached (ulimit -u, systemd's LimitNPROC and TasksMax, a container's pids limit), or one of memory: \
+         raise it, end other processes, or use fewer --jobs",
+    )
 }
 
 /// How many requests to a repository there are at once.

@@ -657,6 +657,53 @@ async fn segments_of_a_repository_that_was_replaced_are_not_served() {
     assert_eq!(end.unwrap_err().kind(), Kind::NotFound);
 }
 
+/// What to fetch along is begun by the record in the spool, while the repository's own is read.
+#[tokio::test]
+async fn what_was_fetched_along_by_a_record_that_is_not_the_repositorys_is_thrown_away() {
+    let old = wal::repository().await;
+    archive_segments(&old, 20).await;
+    let reader = reader(2);
+    reader.get(&old, 1).await.unwrap();
+    assert_eq!(reader.spooled_segments(), segment_names(2..=3));
+    // Another repository at the same URL: the record says when it was made.
+    let new = Repository::memory();
+    let record = pgstrata_layer::cluster::ClusterRecord {
+        written_by: "another".to_owned(),
+        ..wal::record()
+    };
+    wal::init_as(&new, &record).await;
+    archive_segments(&new, 20).await;
+    let got = reader.get(&new, 5).await.unwrap();
+    assert_eq!(got.source, Source::Repository);
+    assert_eq!(got.ahead, [""; 0]);
+    assert_eq!(reader.spooled_segments(), [""; 0]);
+    // From then on it goes by the new one.
+    let got = reader.get(&new, 6).await.unwrap();
+    assert_eq!(got.ahead, segment_names(7..=8));
+    assert_eq!(reader.source(&new, 7).await, Source::Spool);
+    let other = Repository::memory();
+    wal::init_as(&other, &wal::record_of(wal::SYSTEM + 1, wal::MIB)).await;
+    let refused = reader.get(&other, 9).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Refused);
+}
+
+#[tokio::test]
+async fn a_segment_and_those_fetched_along_cost_a_request_each_and_one_for_the_record() {
+    let (repository, store) = counted().await;
+    archive_segments(&repository, 20).await;
+    let reader = reader(4);
+    let before = store.operation_count();
+    reader.get(&repository, 1).await.unwrap();
+    assert_eq!(store.operation_count() - before, 6);
+    for number in 2..=5 {
+        assert_eq!(reader.source(&repository, number).await, Source::Spool);
+    }
+    let before = store.operation_count();
+    let got = reader.get(&repository, 6).await.unwrap();
+    assert_eq!(got.ahead, segment_names(7..=10));
+    assert_eq!(store.operation_count() - before, 6);
+}
+
 #[tokio::test]
 async fn a_spooled_segment_that_cannot_be_asked_about_is_not_served_and_is_not_the_end() {
     for fault in [Fault::Before, Fault::After] {

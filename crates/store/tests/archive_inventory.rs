@@ -174,3 +174,26 @@ async fn a_segment_of_another_cluster_is_not_waited_for() {
     let waited = archive.wait_for(&[segment], timeout, &progress).await;
     assert_eq!(waited.unwrap_err().kind(), Kind::Damaged);
 }
+
+/// The archive is listed while layers are looked for: one may be finished in between, with WAL that the listing lacks.
+#[tokio::test]
+async fn a_listing_that_lacks_the_end_of_a_layer_is_made_again() {
+    let memory: std::sync::Arc<dyn object_store::ObjectStore> =
+        std::sync::Arc::new(object_store::memory::InMemory::new());
+    let store = pgstrata_store::repository::fault::FaultStore::new(memory);
+    let repository = Repository::with_store(store.clone());
+    wal::init(&repository).await;
+    let cluster = wal::cluster_in(&repository);
+    let archive = Archive::load(&cluster).await.unwrap();
+    push_segment(&repository, 1, 1).await;
+    let listed = archive::objects(&cluster).await.unwrap();
+    push_segment(&repository, 1, 2).await;
+    for (last, requests) in [(1, 0), (2, 1)] {
+        let ends = (1..=last).map(|number| wal::segment(1, number));
+        let before = store.operation_count();
+        let found = archive.list_beside(listed.clone(), ends, std::iter::empty());
+        let found = found.await.unwrap();
+        assert_eq!(store.operation_count() - before, requests);
+        assert_eq!(found.holds(wal::segment(1, 2)), last == 2);
+    }
+}

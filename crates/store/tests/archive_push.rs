@@ -622,5 +622,169 @@ async fn a_neighbour_just_pushed_is_not_read_back_and_any_other_file_is() {
     };
     assert_eq!(requests().await, 1, "the header");
     // By hand, once more: that is somebody who wants to know.
-    assert_eq!(requests().await, 3, "the header, the size, the object");
+    assert_eq!(requests().await, 2, "the header, the object");
+}
+
+async fn push_at_once(repository: &Repository, path: &Path) -> Result<Pushed, Error> {
+    let pushed = archive::push_at_once(&wal::cluster_in(repository), path, &ALONE).await;
+    pushed.map(|outcome| outcome.pushed)
+}
+
+#[tokio::test]
+async fn who_has_not_read_the_record_stores_a_segment_with_three_requests() {
+    let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let store = FaultStore::new(memory);
+    let repository = Repository::with_store(store.clone());
+    wal::init(&repository).await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let notes = archive::Notes::new(scratch.path().join("spool"), repository.url(), "main");
+    let options = PushOptions {
+        neighbours: 8,
+        notes: Some(notes),
+        ..ALONE
+    };
+    let count = async |path: &Path| {
+        let before = store.operation_count();
+        let cluster = wal::cluster_in(&repository);
+        let outcome = archive::push_at_once(&cluster, path, &options).await;
+        (outcome.unwrap().pushed, store.operation_count() - before)
+    };
+    let first = wal::write(pg_wal.path(), 1, 5, 1);
+    let (pushed, requests) = count(&first).await;
+    assert!(matches!(pushed, Pushed::Stored { .. }));
+    assert_eq!(requests, 3, "the record, the header, the object");
+    let second = wal::write(pg_wal.path(), 1, 6, 1);
+    let third = wal::write(pg_wal.path(), 1, 7, 1);
+    assert_eq!(
+        count(&second).await.1,
+        5,
+        "the next one's header, and its object"
+    );
+    let (pushed, requests) = count(&third).await;
+    assert_eq!(pushed, Pushed::Present);
+    assert_eq!(
+        requests, 2,
+        "the record, the header: it was stored a moment ago"
+    );
+    for number in 5..=7 {
+        let name = wal::file_name(1, number);
+        let path = pg_wal.path().join(&name);
+        let expected = std::fs::read(&path).unwrap();
+        assert_eq!(stored(&repository, &name).await, Some(expected));
+    }
+}
+
+/// What a segment says of itself is not the record of the cluster that it is pushed to.
+#[tokio::test]
+async fn nothing_is_stored_before_the_record_is_known_to_be_this_clusters() {
+    let others = [
+        wal::record_of(wal::SYSTEM + 1, wal::MIB),
+        wal::record_of(wal::SYSTEM, 2 * wal::MIB),
+        pgstrata_layer::cluster::ClusterRecord {
+            major: 16,
+            ..wal::record()
+        },
+    ];
+    for record in others {
+        let repository = Repository::memory();
+        wal::init_as(&repository, &record).await;
+        let pg_wal = tempfile::tempdir().unwrap();
+        let path = wal::write(pg_wal.path(), 1, 1, 1);
+        wal::write(pg_wal.path(), 1, 2, 1);
+        let options = PushOptions {
+            neighbours: 4,
+            ..ALONE
+        };
+        let pushed = archive::push_at_once(&wal::cluster_in(&repository), &path, &options).await;
+        assert_eq!(pushed.unwrap_err().kind(), Kind::Refused);
+        assert_eq!(repository.list("main/wal").await.unwrap(), []);
+    }
+    let nowhere = Repository::memory();
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = wal::write(pg_wal.path(), 1, 1, 1);
+    assert_eq!(
+        push_at_once(&nowhere, &path).await.unwrap_err().kind(),
+        Kind::NotFound
+    );
+    assert_eq!(nowhere.list("").await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_push_at_once_refuses_another_history_and_mends_damage() {
+    let repository = wal::repository().await;
+    let (pg_wal, other_wal) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = wal::write(pg_wal.path(), 1, 1, 1);
+    let other = wal::write(other_wal.path(), 1, 1, 2);
+    push_at_once(&repository, &path).await.unwrap();
+    assert_eq!(
+        push_at_once(&repository, &path).await.unwrap(),
+        Pushed::Present
+    );
+    let refused = push_at_once(&repository, &other).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::AlreadyExists);
+    let key = format!("main/wal/00000001/{}", wal::file_name(1, 1));
+    let mut damaged = repository.get(&key).await.unwrap().to_vec();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    repository.delete(&key).await.unwrap();
+    repository.create(&key, damaged.into()).await.unwrap();
+    assert_eq!(
+        push_at_once(&repository, &path).await.unwrap(),
+        Pushed::Mended
+    );
+    let whole = std::fs::read(&path).unwrap();
+    assert_eq!(
+        stored(&repository, &wal::file_name(1, 1)).await,
+        Some(whole)
+    );
+}
+
+/// Two at once, of one server and of two.
+#[tokio::test]
+async fn of_pushes_at_once_one_stores_and_all_agree() {
+    let repository = wal::repository().await;
+    let (pg_wal, other_wal) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = wal::write(pg_wal.path(), 1, 1, 1);
+    let other = wal::write(other_wal.path(), 1, 1, 2);
+    let (one, same, another) = futures::join!(
+        push_at_once(&repository, &path),
+        push_at_once(&repository, &path),
+        push_at_once(&repository, &other)
+    );
+    assert_eq!(one.is_ok(), same.is_ok(), "{one:?} {same:?}");
+    assert_ne!(one.is_ok(), another.is_ok(), "{one:?} {another:?}");
+    let winner = if one.is_ok() { &path } else { &other };
+    let expected = std::fs::read(winner).unwrap();
+    assert_eq!(
+        stored(&repository, &wal::file_name(1, 1)).await,
+        Some(expected)
+    );
+}
+
+#[tokio::test]
+async fn a_push_at_once_that_fails_anywhere_has_stored_all_or_says_so() {
+    for fault in [Fault::Before, Fault::After, Fault::LostAnswer] {
+        for nth in 0.. {
+            let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+            let direct = Repository::with_store(Arc::clone(&memory));
+            wal::init(&direct).await;
+            let store = FaultStore::failing_at(nth, fault, memory);
+            let through = Repository::with_store(store.clone());
+            let pg_wal = tempfile::tempdir().unwrap();
+            let path = wal::write(pg_wal.path(), 1, 1, 1);
+            let pushed = push_at_once(&through, &path).await;
+            let name = wal::file_name(1, 1);
+            let expected = std::fs::read(&path).unwrap();
+            match (pushed, stored(&direct, &name).await) {
+                (Ok(_), held) => assert_eq!(held, Some(expected), "{fault:?} {nth}"),
+                (Err(_), held) => assert!(held.is_none_or(|held| held == expected)),
+            }
+            // The server asks again.
+            push_at_once(&direct, &path).await.unwrap();
+            if store.operation_count() <= nth {
+                break;
+            }
+        }
+    }
 }

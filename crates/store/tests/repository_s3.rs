@@ -129,7 +129,8 @@ async fn a_store_that_ignores_create_if_absent_is_refused() {
     assert_eq!(error.kind(), Kind::Refused, "{error}");
     assert!(error.to_string().contains("overwrites objects"), "{error}");
     assert!(error.hint_text().is_some());
-    assert!(repository.list("main").await.unwrap().is_empty());
+    let left = repository.list("main").await.unwrap();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]
@@ -455,4 +456,63 @@ async fn uploads_and_questions_share_their_connections() {
     }
     // As many as there are requests at once is what the limit of open files is reckoned with.
     assert_eq!(came.load(Ordering::SeqCst), 1);
+}
+
+/// Puts an object of so many bytes through a network that ends or stalls in the middle of it, and is mended.
+async fn put_through(
+    options: &RepositoryOptions,
+    fault: impl Fn(&Proxy),
+    network: &Proxy,
+) -> Result<(), Error> {
+    let repository = Repository::open(options).unwrap();
+    // The question takes what a connection is opened with, so that the fault meets the object.
+    repository.list("main").await.unwrap();
+    let body: Bytes = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    fault(network);
+    let mending = async {
+        while !network.has_failed() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        network.clear();
+    };
+    let (created, ()) = tokio::join!(repository.create("main/pack", body.clone()), mending);
+    created?;
+    assert_eq!(repository.get("main/pack").await?, body);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_breaks_off_in_the_middle_is_made_again() {
+    for stalls in [false, true] {
+        let server = S3Server::start().unwrap();
+        let network = Proxy::before(server.endpoint()).unwrap();
+        let options = support::options(&server, "p")
+            .with("endpoint", network.endpoint())
+            .with("read_timeout", "1s");
+        let fault = |network: &Proxy| match stalls {
+            true => network.stall_one_after(2_000_000),
+            false => network.cut_after(2_000_000),
+        };
+        let put = put_through(&options, fault, &network).await;
+        put.unwrap_or_else(|error| panic!("stalls: {stalls}: {error}"));
+    }
+}
+
+/// What this store makes of a broken upload without a checksum is why there is one. It is refused with words that say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn part_of_an_upload_is_never_taken_for_the_object() {
+    let server = S3Server::start().unwrap();
+    let network = Proxy::before(server.endpoint()).unwrap();
+    let options = support::options(&server, "p")
+        .with("endpoint", network.endpoint())
+        .with("checksum_algorithm", "none")
+        // A busy machine needs longer for three tries.
+        .with("retry_seconds", "8");
+    let put = put_through(&options, |network| network.cut_after(2_000_000), &network).await;
+    let error = put.unwrap_err();
+    assert_eq!(error.kind(), Kind::AlreadyExists);
+    assert!(error.to_string().contains("cut off"), "{error}");
+    let hint = error.hint_text().unwrap_or_default();
+    assert!(hint.contains("checksum_algorithm"), "{hint}");
 }

@@ -331,6 +331,51 @@ impl Cluster {
         Ok(())
     }
 
+    /// Kills the postmaster alone, as a kernel without memory may. Its children end by themselves; returns when they have.
+    pub fn kill_postmaster(&self) -> Result<()> {
+        let postmaster = self.postmaster()?;
+        let mut processes = children_of(postmaster)?;
+        kill_process(postmaster, Signal::KILL).context("could not kill the postmaster")?;
+        processes.push(postmaster);
+        wait_until_none(&processes, Duration::from_secs(60), is_running)
+            .context("processes survived their postmaster")?;
+        if wait_until_none(&processes, Duration::from_secs(5), exists).is_err() {
+            let file = self.pgdata.join("postmaster.pid");
+            fs::remove_file(&file)
+                .with_context(|| format!("could not remove \"{}\"", file.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Kills the child of the postmaster that calls itself `postgres: <title>`, after which the server ends all others and
+    /// recovers by itself. Returns when the child is gone; false when there is none.
+    pub fn kill_child(&self, title: &str) -> Result<bool> {
+        let wanted = format!("postgres: {title}");
+        let is_wanted = |process: &&Pid| {
+            let file = format!("/proc/{}/cmdline", process.as_raw_nonzero());
+            fs::read(file).is_ok_and(|name| String::from_utf8_lossy(&name).starts_with(&wanted))
+        };
+        let children = children_of(self.postmaster()?)?;
+        let Some(child) = children.iter().find(is_wanted) else {
+            return Ok(false);
+        };
+        // It may have ended meanwhile.
+        if kill_process(*child, Signal::KILL).is_err() {
+            return Ok(false);
+        }
+        wait_until_none(&[*child], Duration::from_secs(60), exists)?;
+        Ok(true)
+    }
+
+    /// Ends the recovery of a standby.
+    pub fn promote(&self) -> Result<()> {
+        let mut pg_ctl = self.command("pg_ctl");
+        pg_ctl.args(["promote", "-s", "-w", "-t", "120", "-D"]);
+        output_of(pg_ctl.arg(&self.pgdata))
+            .with_context(|| format!("server log ends: {}", self.log_tail(20)))?;
+        Ok(())
+    }
+
     /// Adds a setting to `postgresql.conf`; it waits for a reload or restart.
     pub fn append_conf(&self, key: &str, value: &str) -> Result<()> {
         let path = self.pgdata.join("postgresql.conf");

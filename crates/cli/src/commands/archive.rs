@@ -22,7 +22,6 @@ const HOLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) async fn push(context: &Context, args: &ArchivePushArgs) -> Result<u8> {
     let cluster = context.cluster()?;
-    let record = cluster.record().await?;
     let settings = &context.config.settings;
     let default = PushOptions::default();
     let root = settings.spool.clone().unwrap_or_else(Spool::default_root);
@@ -39,7 +38,7 @@ pub(super) async fn push(context: &Context, args: &ArchivePushArgs) -> Result<u8
         )),
         ..default
     };
-    let outcome = archive::push(&cluster, &record, &args.path, &options).await?;
+    let outcome = archive::push_at_once(&cluster, &args.path, &options).await?;
     let (new, what) = match outcome.pushed {
         Pushed::Stored { .. } => (true, ""),
         Pushed::Present => (false, ", which was there already"),

@@ -5,13 +5,16 @@ use pgstrata_engine::backup::{
     self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
     ChangeSourceChoice, CorruptPagePolicy, HarmlessPages, WalMode as Wal,
 };
+use pgstrata_engine::priority::Impact;
 use pgstrata_engine::server::ConnectionOptions;
 use pgstrata_layer::manifest::ChangeSource;
 use pgstrata_store::error::Result;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::args::{BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode};
+use crate::args::{
+    BackupArgs, BackupImpact, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode,
+};
 use crate::config::{choose, from_file};
 use crate::exit;
 use crate::progress::Act;
@@ -53,6 +56,7 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         "on-corrupt-page",
     )?;
     let pace = choose(args.checkpoint, file.checkpoint.as_deref(), "checkpoint")?;
+    let impact = choose(args.impact, file.impact.as_deref(), "impact")?;
     let timeout = context.archive_timeout(&args.wal)?;
     let primary = args.primary.as_ref().or(file.primary.as_ref());
     Ok(BackupOptions {
@@ -69,7 +73,10 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         jobs: context.config.jobs()?,
         wal: wal.map_or(default.wal, Into::into),
         wal_timeout: timeout.unwrap_or(default.wal_timeout),
-        fast_checkpoint: pace != Some(CheckpointPace::Spread),
+        fast_checkpoint: match pace {
+            Some(pace) => pace == CheckpointPace::Fast,
+            None => impact != Some(BackupImpact::Low),
+        },
         on_corrupt_page: policy.map_or(default.on_corrupt_page, Into::into),
         check_page_headers: !(args.no_page_header_check || file.no_page_header_check == Some(true)),
         max_rate: from_file(
@@ -78,6 +85,7 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
             "max-rate",
             parse_size,
         )?,
+        impact: impact.map_or(default.impact, Into::into),
         ..default
     })
 }
@@ -109,6 +117,16 @@ impl From<Source> for ChangeSourceChoice {
             Source::Summary => Self::Summary,
             Source::Lsn => Self::Lsn,
             Source::Digest => Self::Digest,
+        }
+    }
+}
+
+impl From<BackupImpact> for Impact {
+    fn from(impact: BackupImpact) -> Self {
+        match impact {
+            BackupImpact::Low => Self::Low,
+            BackupImpact::Auto => Self::Auto,
+            BackupImpact::None => Self::None,
         }
     }
 }

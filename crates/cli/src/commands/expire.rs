@@ -2,7 +2,6 @@
 
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
-use pgstrata_layer::retention::Policy;
 use pgstrata_store::error::Result;
 
 use super::{Context, known_cluster};
@@ -10,14 +9,13 @@ use crate::args::ExpireArgs;
 use crate::exit;
 use crate::progress::Act;
 
+/// Runs of WAL segments that are shown as text; JSON has all.
+const MOST_RUNS: usize = 20;
+
 pub(super) async fn run(context: &Context, args: &ExpireArgs) -> Result<u8> {
     let cluster = known_cluster(context).await?;
     let options = ExpireOptions {
-        policy: Policy {
-            keep_full: args.keep_full,
-            keep_days: args.keep_days,
-            max_chain: args.max_chain,
-        },
+        policy: context.config.rules(&args.rules)?,
         codec: context.codec(&args.compress)?,
         jobs: context.config.jobs()?,
         ignore_restores: args.restores.ignore_restores,
@@ -47,7 +45,11 @@ fn text(report: &ExpireReport, dry_run: bool) -> String {
         ));
     }
     for kept in &report.keep {
-        text.push_str(&format!("keep     {}: {}\n", kept.label, kept.why));
+        let alone = match kept.goes_on {
+            true => "",
+            false => "; restores to its own end alone",
+        };
+        text.push_str(&format!("keep     {}: {}{alone}\n", kept.label, kept.why));
     }
     for label in &report.remove {
         text.push_str(&format!("remove   {label}\n"));
@@ -63,6 +65,14 @@ fn text(report: &ExpireReport, dry_run: bool) -> String {
             HumanCount(report.wal_files),
             BinaryBytes(report.wal_bytes)
         ));
+        for run in report.wal.iter().take(MOST_RUNS) {
+            text.push_str(&format!("         {} to {}\n", run.first, run.last));
+        }
+        if let Some(more @ 1..) = report.wal.len().checked_sub(MOST_RUNS) {
+            text.push_str(&format!(
+                "         and {more} runs more, see --output json\n"
+            ));
+        }
     }
     for note in report.remarks.iter().chain(&report.notes) {
         text.push_str(&format!("note     {note}\n"));
@@ -96,6 +106,7 @@ mod tests {
             leftovers: Vec::new(),
             wal_files: 0,
             wal_bytes: 0,
+            wal: Vec::new(),
             wal_from: None,
             notes: Vec::new(),
             remarks: Vec::new(),

@@ -3,8 +3,10 @@
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
 use jiff::Timestamp;
+use pgstrata_engine::expire::{self, StorageReport};
 use pgstrata_engine::health::{Alarm, Severity};
 use pgstrata_engine::info::{self, InfoOptions, InfoReport, LayerInfo, Status, TimelineInfo};
+use pgstrata_layer::verified::VerifiedRecord;
 use pgstrata_store::error::Result;
 
 use super::{Context, label_or_all};
@@ -18,9 +20,15 @@ pub(super) async fn run(context: &Context, args: &InfoArgs) -> Result<u8> {
     let cluster = context.cluster()?;
     let wanted = label_or_all(&cluster, &args.label).await?;
     let details = wanted.is_some();
+    if args.costs {
+        let report = expire::storage(&cluster, &context.config.rules(&args.rules)?).await?;
+        context.report("info-costs/1", &report, || costs(&report))?;
+        return Ok(0);
+    }
     let options = InfoOptions {
         label: wanted,
         max_age: context.max_age(args.age.max_age)?,
+        max_verify_age: context.max_verify_age(args.age.max_verify_age)?,
     };
     let report = info::collect(&cluster, &options).await?;
     context.report("info/1", &report, || text(&report, details))?;
@@ -83,6 +91,9 @@ fn head(report: &InfoReport) -> String {
     for alarm in &report.alarms {
         text.push_str(&alarm_lines(alarm));
     }
+    if let Some(verified) = &report.verified {
+        text.push_str(&verified_line(verified));
+    }
     if let Some(problem) = &report.archive.problem {
         text.push_str(&format!("WAL archive: cannot be listed: {problem}\n"));
     } else if report.archive.timelines.is_empty() {
@@ -110,6 +121,21 @@ fn alarm_lines(alarm: &Alarm) -> String {
     )
 }
 
+fn verified_line(verified: &VerifiedRecord) -> String {
+    let depth = if verified.deep {
+        "every page"
+    } else {
+        "every object"
+    };
+    format!(
+        "verified:    {depth} of {} layers, at {}: {} errors, {} warnings\n",
+        verified.layers,
+        time(verified.finished_at),
+        verified.errors,
+        verified.warnings
+    )
+}
+
 fn timeline_lines(timeline: &TimelineInfo) -> String {
     let range = match (&timeline.first, &timeline.last) {
         (Some(first), Some(last)) => format!("{first} to {last}"),
@@ -127,6 +153,14 @@ fn timeline_lines(timeline: &TimelineInfo) -> String {
             missing.first,
             missing.last,
             HumanCount(missing.count)
+        ));
+    }
+    for released in &timeline.released {
+        text.push_str(&format!(
+            "             given up by --keep-wal: {} to {}, {} segments\n",
+            released.first,
+            released.last,
+            HumanCount(released.count)
         ));
     }
     if timeline.timeline > 1 && !timeline.has_history {
@@ -180,10 +214,14 @@ fn table(report: &InfoReport) -> String {
 }
 
 fn state(layer: &LayerInfo) -> String {
-    match (&layer.problem, layer.corrupt_pages.len()) {
+    let state = match (&layer.problem, layer.corrupt_pages.len()) {
         (Some(_), _) => "broken".to_owned(),
         (None, 0) => "ok".to_owned(),
         (None, count) => format!("{count} corrupt pages"),
+    };
+    match layer.pin {
+        Some(_) => format!("{state}, pinned"),
+        None => state,
     }
 }
 
@@ -205,6 +243,19 @@ fn layer_details(layer: &LayerInfo) -> String {
     }
     if let Some(token) = &layer.tracker_token {
         lines.push(("tracker token", token.clone()));
+    }
+    if !layer.goes_on {
+        let value = "given up behind its end: it restores to its own end alone";
+        lines.push(("WAL", value.to_owned()));
+    }
+    if let Some(pin) = &layer.pin {
+        let until = pin.until.map(|until| format!("until {}", time(until)));
+        let note = pin.note.as_ref().map(|note| format!(": {note}"));
+        let until = until.unwrap_or_else(|| "for ever".to_owned());
+        lines.push(("pinned", until + &note.unwrap_or_default()));
+    }
+    for (key, value) in &layer.annotations {
+        lines.push(("annotation", format!("{key}={value}")));
     }
     if let Some(beside) = &layer.beside {
         let value = format!(
@@ -288,6 +339,55 @@ fn sizes(layer: &LayerInfo) -> [(&'static str, String); 3] {
         BinaryBytes(layer.chain_stored_bytes)
     );
     [("pages", pages), ("cluster", cluster), ("stored", stored)]
+}
+
+/// What is stored, and for which rule.
+fn costs(report: &StorageReport) -> String {
+    let bytes = |bytes: u64| BinaryBytes(bytes).to_string();
+    let mut layers = plain_table(&["layer", "stored", "stays because of"]);
+    for layer in &report.layers {
+        let why = layer.why.clone();
+        layers.add_row([
+            layer.label.clone(),
+            bytes(layer.stored_bytes),
+            why.unwrap_or_else(|| "nothing: it would go".to_owned()),
+        ]);
+    }
+    let mut wal = plain_table(&["WAL stored on", "stored", "files"]);
+    for day in &report.wal {
+        let files = HumanCount(day.files).to_string();
+        wal.add_row([day.day.clone(), bytes(day.stored_bytes), files]);
+    }
+    let mut rules = plain_table(&[
+        "without this rule",
+        "layers would go",
+        "WAL would go",
+        "layers",
+    ]);
+    for rule in &report.rules {
+        rules.add_row([
+            rule.rule.clone(),
+            bytes(rule.layer_bytes),
+            bytes(rule.wal_bytes),
+            rule.layers.join(", "),
+        ]);
+    }
+    format!(
+        "cluster:     {}\nstored:      {}, of which {} are records and leftovers\n\n{}\n\n{}\n\n{}\n",
+        report.cluster,
+        bytes(report.stored_bytes),
+        bytes(report.other_bytes),
+        layers.trim_fmt(),
+        wal.trim_fmt(),
+        rules.trim_fmt()
+    )
+}
+
+fn plain_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table.set_header(header.iter().copied());
+    table
 }
 
 fn time(time: Timestamp) -> String {

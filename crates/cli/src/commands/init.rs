@@ -1,27 +1,82 @@
 //! `init`.
 
-use pgstrata_store::error::Result;
+use std::io::{self, BufRead, IsTerminal};
+
+use pgstrata_layer::cluster::ClusterRecord;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::keys::Recipients;
 use serde_json::json;
 
 use super::Context;
 use crate::args::InitArgs;
 
 pub(super) async fn run(context: &Context, args: &InitArgs) -> Result<u8> {
+    let recipients = recipients(args)?;
     let cluster = context.cluster()?;
     let directory = context.data_directory(&args.server)?;
-    let report = pgstrata_engine::init::init(&cluster, &directory).await?;
+    let report = pgstrata_engine::init::init(&cluster, &directory, recipients.as_ref()).await?;
     let record = &report.record;
     let document = json!({ "created": report.created, "repository": cluster.repository.url(), "cluster": record });
     context.report("init/1", &document, || {
         let what = if report.created { "created" } else { "already there, unchanged" };
         format!(
-            "cluster \"{}\" in {}: {what}\nPostgreSQL {}, system identifier {}, WAL segments of {} MiB\n",
+            "cluster \"{}\" in {}: {what}\nPostgreSQL {}, system identifier {}, WAL segments of {} MiB\n{}",
             record.name,
             cluster.repository.url(),
             record.major,
             record.system_identifier,
             record.wal_segment_size >> 20,
+            of_sealing(record),
         )
     })?;
     Ok(0)
+}
+
+fn of_sealing(record: &ClusterRecord) -> String {
+    let Some(sealing) = &record.sealing else {
+        return String::new();
+    };
+    format!(
+        "sealed, seal id {}: write seal-id into the configuration of every host, so that none takes another cluster for this one\n\
+         who loses the identities of all readers loses every backup: keep each in another place, and try them with \"pgstrata key check\"\n",
+        sealing.seal_id
+    )
+}
+
+/// Who shall open what; nothing when the cluster is not to be sealed.
+fn recipients(args: &InitArgs) -> Result<Option<Recipients>> {
+    let recipients = args.recipients.recipients();
+    if !args.encrypt {
+        return match recipients.all.is_empty() {
+            true => Ok(None),
+            false => Err(Error::new(
+                Kind::Usage,
+                "recipients are given for a cluster that is not sealed",
+            )
+            .hint("add --encrypt, or leave them out")),
+        };
+    }
+    recipients.check()?;
+    if recipients.readers().count() == 1 && !args.one_recipient && !is_agreed() {
+        return Err(Error::new(
+            Kind::Usage,
+            "one recipient alone could read the backups: who loses that identity loses them all",
+        )
+        .hint("give a second --recipient, whose identity is kept elsewhere, or --one-recipient"));
+    }
+    Ok(Some(recipients))
+}
+
+/// Asks, when somebody is there to answer.
+fn is_agreed() -> bool {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return false;
+    }
+    tracing::warn!(
+        "one recipient alone could read the backups: who loses that identity loses them all"
+    );
+    tracing::warn!("write \"yes\" to go on");
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    read.is_ok() && answer.trim() == "yes"
 }

@@ -6,7 +6,9 @@ mod check;
 mod expire;
 mod info;
 mod init;
+mod key;
 mod lab;
+mod mark;
 mod merge;
 mod restore;
 mod tracker;
@@ -45,7 +47,8 @@ impl Context {
     /// The cluster's part of the repository. Whether it is there is not asked.
     fn cluster(&self) -> Result<ClusterRepository> {
         let repository = Repository::open(&self.config.repository()?)?;
-        Ok(ClusterRepository::new(&repository, &self.config.cluster()?))
+        let cluster = ClusterRepository::new(&repository, &self.config.cluster()?);
+        Ok(cluster.with_keys(self.config.keys()?))
     }
 
     /// The codec that was asked for by flag, environment or file, or the default one.
@@ -77,6 +80,12 @@ impl Context {
     fn max_age(&self, told: Option<Duration>) -> Result<Option<Duration>> {
         let file = self.config.settings.max_age.as_deref();
         from_file(told, file, "max-age", parse_duration)
+    }
+
+    /// How long ago the last verification that found nothing wrong may be, if that was said.
+    fn max_verify_age(&self, told: Option<Duration>) -> Result<Option<Duration>> {
+        let file = self.config.settings.max_verify_age.as_deref();
+        from_file(told, file, "max-verify-age", parse_duration)
     }
 
     /// The data directory, if it is known.
@@ -239,8 +248,12 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
         Command::Check(args) => check::run(context, &args).await,
         Command::Merge(args) => merge::run(context, &args).await,
         Command::Expire(args) => expire::run(context, &args).await,
+        Command::Pin(args) => mark::pin(context, &args).await,
+        Command::Unpin(args) => mark::unpin(context, &args).await,
+        Command::Annotate(args) => mark::annotate(context, &args).await,
         Command::Info(args) => info::run(context, &args).await,
         Command::Verify(args) => verify::run(context, &args).await,
+        Command::Key { command } => key::run(context, &command).await,
         Command::Tracker { command } => tracker::run(context, &command).await,
         Command::Lab { .. } | Command::Completions { .. } | Command::Man { .. } => Ok(0),
     }

@@ -85,7 +85,7 @@ impl Backup<'_> {
             pack_bytes: copied.stored.pack_bytes,
             totals: assembled.totals,
             corrupt_pages,
-            encryption: None,
+            encryption: self.layer.seal().encryption(),
         }
     }
 }

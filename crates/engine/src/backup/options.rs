@@ -7,6 +7,7 @@ use std::time::Duration;
 use pgstrata_layer::label::Label;
 use pgstrata_store::error::{Error, Kind};
 
+use crate::priority::Impact;
 use crate::server::ConnectionOptions;
 
 /// Which layer to make.
@@ -132,6 +133,8 @@ pub struct BackupOptions {
     pub check_page_headers: bool,
     /// Bytes per second to read at most.
     pub max_rate: Option<u64>,
+    /// Who comes first when the machine is busy.
+    pub impact: Impact,
 }
 
 impl Default for BackupOptions {
@@ -154,6 +157,7 @@ impl Default for BackupOptions {
             on_corrupt_page: CorruptPagePolicy::default(),
             check_page_headers: true,
             max_rate: None,
+            impact: Impact::default(),
         }
     }
 }

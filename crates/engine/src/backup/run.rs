@@ -28,8 +28,9 @@ use super::report::{BackupPlan, BackupReport};
 use super::standby::{Finisher, SegmentEnd, check_one_timeline};
 use super::wal::{self, Following, ServerArchive, Stream, WalChoice};
 use crate::frames::{Chain, LayerWriter};
+use crate::priority::{self, Impact};
 use crate::server::Session;
-use crate::server::control::{ControlReading, check_start_is_visible, control_of};
+use crate::server::control::{ControlReading, check_start_is_visible, control_of, postmaster};
 use crate::server::scan::Scan;
 
 /// Says what a backup would do now; changes nothing.
@@ -83,9 +84,11 @@ pub async fn run(
     let ready = prepare(cluster, options).await?;
     ready.session.lock().await?;
     // Under the lock: a backup that has just ended is this one's parent.
-    let catalog = Catalog::examine(cluster).await?;
+    let wal = choose_wal(options, &ready, cluster);
+    let (catalog, wal) = futures::join!(Catalog::examine(cluster), wal);
+    let catalog = catalog?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
-    let wal = choose_wal(options, &ready, cluster).await?;
+    let wal = wal?;
     if let Some(trouble) = &wal.trouble {
         tracing::warn!("{trouble}");
     }
@@ -139,6 +142,7 @@ async fn choose_wal(
 ) -> Result<WalChoice> {
     let route = wal::WalRoute {
         cluster,
+        record: &ready.record,
         data_directory: &ready.data_directory,
     };
     wal::choose(options.wal, &ready.session, route).await
@@ -285,7 +289,7 @@ impl Backup<'_> {
         copied.warnings.extend(self.wal.trouble.clone());
         self.stopwatch.end("wal");
         let manifest = self.manifest(ready, &copied, &stopped, corrupt_pages);
-        let object = manifest::encode(&manifest);
+        let object = self.layer.encode(&manifest).await?;
         let reference = ParentRef {
             label: manifest.label.clone(),
             manifest_digest: manifest::digest(&object),
@@ -421,10 +425,17 @@ impl Backup<'_> {
 
     /// What the threads need to know that copy the files.
     fn work(&self, ready: &Ready, start_lsn: Lsn, changes: Changes, audit: Option<Sample>) -> Work {
+        self.say_what_gives_way(ready);
         let (cluster, label) = (self.chain.cluster.clone(), self.layer.label().clone());
         Work {
             data_directory: ready.data_directory.clone(),
-            layer: LayerWriter::new(cluster, label, self.layer.id(), self.progress.clone()),
+            layer: LayerWriter::new(
+                cluster,
+                label,
+                self.layer.id(),
+                self.layer.seal().clone(),
+                self.progress.clone(),
+            ),
             progress: self.progress.clone(),
             codec: self.options.codec,
             jobs: self.options.jobs,
@@ -435,9 +446,21 @@ impl Backup<'_> {
             ),
             fail_on_corrupt_page: self.options.on_corrupt_page == CorruptPagePolicy::Fail,
             max_rate: self.options.max_rate,
+            impact: self.options.impact,
             changes,
             audit,
             abort: self.abort.clone(),
+        }
+    }
+
+    /// Workers that were asked to give way may be unable to.
+    fn say_what_gives_way(&self, ready: &Ready) {
+        if self.options.impact == Impact::None {
+            return;
+        }
+        let server = postmaster(&ready.data_directory);
+        if let Some(reason) = server.and_then(priority::apart_from) {
+            tracing::info!("the backup cannot give way to the server: {reason}");
         }
     }
 

@@ -64,6 +64,7 @@ impl std::fmt::Display for WalChoice {
 #[derive(Clone, Copy)]
 pub(super) struct WalRoute<'a> {
     pub(super) cluster: &'a ClusterRepository,
+    pub(super) record: &'a ClusterRecord,
     pub(super) data_directory: &'a Path,
 }
 
@@ -152,7 +153,7 @@ async fn doubt(
     let Some((file, _)) = &archiver.archived else {
         return Ok(Some("the server has not archived anything yet".to_owned()));
     };
-    let held = archive::Archive::load(route.cluster).await?;
+    let held = archive::Archive::new(route.cluster, route.record.clone())?;
     match held.holds(file).await {
         Ok(true) => Ok(None),
         Ok(false) => Ok(Some(format!(
@@ -176,7 +177,7 @@ async fn archives_elsewhere(
     let Some((file, _)) = &archiver.archived else {
         return Ok(true);
     };
-    let held = archive::Archive::load(route.cluster).await?;
+    let held = archive::Archive::new(route.cluster, route.record.clone())?;
     Ok(!held.holds(file).await?)
 }
 
@@ -313,7 +314,7 @@ impl ServerArchive {
         };
         let segment = current().await?;
         let name = segment.file_name(size);
-        let held = archive::Archive::load(&self.cluster).await?;
+        let held = archive::Archive::new(&self.cluster, self.record.clone())?;
         // What is damaged is looked at when the server has finished its own.
         let is_there = match held.holds(&name).await {
             Err(error) if error.kind() == Kind::Repository => return Err(error),
@@ -371,7 +372,7 @@ impl ServerArchive {
         let segments: Vec<WalSegment> =
             WalSegment::covering(timeline, range, self.segment_size).collect();
         let progress = Progress::default();
-        let held = archive::Archive::load(&self.cluster).await?;
+        let held = archive::Archive::new(&self.cluster, self.record.clone())?;
         let waited = held.wait_for(&segments, timeout, &progress);
         match waited.await {
             Ok(()) => self.check_same(session, &segments).await,
@@ -396,7 +397,7 @@ impl ServerArchive {
         let segments: Vec<WalSegment> =
             WalSegment::covering(timeline, range, self.segment_size).collect();
         let progress = Progress::default();
-        let held = archive::Archive::load(&self.cluster).await?;
+        let held = archive::Archive::new(&self.cluster, self.record.clone())?;
         let deadline = Instant::now() + timeout;
         let (mut stored, mut warning) = (0, None);
         let mut pause = ARCHIVER_HAS;
@@ -713,7 +714,7 @@ impl WalCheck<'_> {
         let range = segment.start_lsn(size)..end;
         archive.wait(session, self.timeline, range, timeout).await?;
         let waited = started.elapsed();
-        let held = archive::Archive::load(self.cluster).await?;
+        let held = archive::Archive::new(self.cluster, self.record.clone())?;
         let file = pgstrata_pgdata::ArchiveFile::Segment(segment);
         held.inspect(file).await?;
         Ok(WalProof {
@@ -772,6 +773,7 @@ impl WalCheck<'_> {
     fn route(&self) -> WalRoute<'_> {
         WalRoute {
             cluster: self.cluster,
+            record: self.record,
             data_directory: self.data_directory,
         }
     }

@@ -38,6 +38,8 @@ pub struct CheckOptions {
     pub wal_timeout: Duration,
     /// An older newest backup is an alarm.
     pub max_age: Option<Duration>,
+    /// So is an older newest verification that found nothing wrong.
+    pub max_verify_age: Option<Duration>,
 }
 
 impl Default for CheckOptions {
@@ -50,6 +52,7 @@ impl Default for CheckOptions {
             // A check is watched by somebody: an archiver that works needs seconds.
             wal_timeout: Duration::from_secs(60),
             max_age: None,
+            max_verify_age: None,
         }
     }
 }
@@ -154,6 +157,7 @@ impl CheckReport {
                 AlarmKind::Archive | AlarmKind::WalHole => "WAL archive",
                 AlarmKind::Layer => "layers",
                 AlarmKind::Age => "age",
+                AlarmKind::Verify => "verification",
             },
             status: match alarm.severity {
                 Severity::Warning => CheckStatus::Warning,
@@ -210,7 +214,7 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
         check_tracker(&mut report, &session, &options.connection).await;
     }
     if record.is_some() {
-        check_layers(&mut report, cluster, options.max_age).await;
+        check_layers(&mut report, cluster, options).await;
     }
     report
 }
@@ -402,10 +406,11 @@ async fn read_directory(session: &Session, directory: &Path) -> Result<(ControlF
 async fn check_layers(
     report: &mut CheckReport,
     cluster: &ClusterRepository,
-    max_age: Option<Duration>,
+    wanted: &CheckOptions,
 ) {
     let options = InfoOptions {
-        max_age,
+        max_age: wanted.max_age,
+        max_verify_age: wanted.max_verify_age,
         ..InfoOptions::default()
     };
     let outcome = info::collect(cluster, &options).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, FileEntry, FrameRef};
 use pgstrata_layer::frame::FrameDecoder;
 use pgstrata_layer::overlay::{chain_of, plan_file};
-use pgstrata_store::catalog::{ChainDigests, ChainEntries, Layer, missing_is_damage};
+use pgstrata_store::catalog::{ChainDigests, ChainEntries, KeptParts, Layer, missing_is_damage};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use tokio::runtime::Handle;
@@ -23,6 +23,8 @@ pub(crate) struct Chain {
     /// Newest first.
     pub(crate) layers: Vec<Arc<Layer>>,
     pub(crate) runtime: Handle,
+    /// Index parts that were read and are read again; `None` when each is read once.
+    kept: Option<KeptParts>,
 }
 
 impl Chain {
@@ -32,6 +34,15 @@ impl Chain {
             cluster: cluster.clone(),
             layers,
             runtime: Handle::current(),
+            kept: None,
+        }
+    }
+
+    /// Remembers in `kept` what is read of the indexes, and reads it there.
+    pub(crate) fn keeping(self, kept: &KeptParts) -> Self {
+        Self {
+            kept: Some(kept.clone()),
+            ..self
         }
     }
 
@@ -46,7 +57,12 @@ impl Chain {
 
     /// The entries of each layer in order of path, newest layer first.
     pub(crate) fn entries(&self) -> Vec<ChainEntries> {
-        ChainEntries::new(&self.cluster, &self.layers, &self.runtime)
+        ChainEntries::new(
+            &self.cluster,
+            &self.layers,
+            &self.runtime,
+            self.kept.as_ref(),
+        )
     }
 
     /// The page digests of files.
@@ -72,7 +88,7 @@ impl Chain {
         };
         let (piece, page) = found.ok_or_else(missing)?;
         let layer = self.layers.get(piece.layer).ok_or_else(missing)?;
-        let fetching = fetch_frame(&self.cluster, &layer.label, &piece.frame);
+        let fetching = fetch_frame(&self.cluster, layer, &piece.frame);
         let stored = self.runtime.block_on(fetching).map_err(missing_is_damage)?;
         let mut raw = Vec::new();
         FrameDecoder::new()?.decode(&stored, Some(piece.frame.checksum), &mut raw)?;

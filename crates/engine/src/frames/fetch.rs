@@ -6,8 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use pgstrata_layer::entry::FrameRef;
-use pgstrata_layer::label::Label;
-use pgstrata_store::catalog::missing_is_damage;
+use pgstrata_store::catalog::{Layer, missing_is_damage};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Result};
 use pgstrata_store::progress::Progress;
@@ -73,11 +72,12 @@ impl PackRange {
     pub(super) async fn fetch(
         &self,
         cluster: &ClusterRepository,
-        label: &Label,
+        layer: &Layer,
         progress: &Progress,
     ) -> Result<Bytes> {
-        let key = cluster.name.pack_key(label, self.pack);
-        let contents = cluster.repository.get_range(&key, self.bytes.clone()).await;
+        let key = cluster.name.pack_key(&layer.label, self.pack);
+        let fetching = cluster.get_range_of(&layer.manifest, &key, self.bytes.clone());
+        let contents = fetching.await;
         let contents = contents.map_err(missing_is_damage)?;
         progress.add_stored(self.bytes.end - self.bytes.start);
         Ok(contents)
@@ -91,15 +91,15 @@ impl PackRange {
     }
 }
 
-/// The stored bytes of one frame of the layer with this label. Whoever asks says what a missing pack means.
+/// The stored bytes of one frame of the layer. Whoever asks says what a missing pack means.
 pub(crate) async fn fetch_frame(
     cluster: &ClusterRepository,
-    label: &Label,
+    layer: &Layer,
     frame: &FrameRef,
 ) -> Result<Bytes> {
-    let key = cluster.name.pack_key(label, frame.pack);
+    let key = cluster.name.pack_key(&layer.label, frame.pack);
     let range = frame.offset..frame.offset.saturating_add(frame.length.into());
-    cluster.repository.get_range(&key, range).await
+    cluster.get_range_of(&layer.manifest, &key, range).await
 }
 
 /// Frames as they are stored. Their number is limited by whoever asks for them.
@@ -119,9 +119,9 @@ impl<'a> FetchedFrames<'a> {
         progress: &Progress,
     ) -> Result<Self> {
         let requests = coalesce(frames).into_iter().map(|range| {
-            let label = &chain.layers[range.layer].label;
+            let layer = &chain.layers[range.layer];
             async move {
-                let contents = range.fetch(&chain.cluster, label, progress).await?;
+                let contents = range.fetch(&chain.cluster, layer, progress).await?;
                 let address = FrameAddress {
                     layer: range.layer,
                     pack: range.pack,

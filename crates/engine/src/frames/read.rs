@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use pgstrata_layer::entry::FrameRef;
 use pgstrata_layer::frame::FrameDecoder;
-use pgstrata_layer::label::Label;
+use pgstrata_store::catalog::Layer;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
@@ -98,10 +99,10 @@ impl SharedRange {
     async fn fetched(
         &self,
         cluster: &ClusterRepository,
-        label: &Label,
+        layer: &Layer,
         progress: &Progress,
     ) -> Result<Bytes> {
-        let fetch = || self.range.fetch(cluster, label, progress);
+        let fetch = || self.range.fetch(cluster, layer, progress);
         self.contents.get_or_try_init(fetch).await.cloned()
     }
 }
@@ -169,10 +170,10 @@ impl FrameReader<'_> {
         let queue = Queue::new(workers);
         let failure = FirstError::default();
         std::thread::scope(|scope| {
-            for number in 0..workers {
+            let started = limits::start_workers(scope, workers, |number| {
                 let (taker, failure) = (queue.taker(number), &failure);
                 let (state, on_frame, on_end) = (&state, &on_frame, &on_end);
-                scope.spawn(move || {
+                move || {
                     let mut state = state();
                     let worked = self.work(&taker, failure, |frame, raw| {
                         on_frame(&mut state, frame, raw)
@@ -184,10 +185,10 @@ impl FrameReader<'_> {
                     if let Err(error) = outcome {
                         failure.set(error);
                     }
-                });
-            }
+                }
+            });
             let mut wanted = WantedFrames::new(&queue, self.joining());
-            let planned = plan(&mut wanted).and_then(|()| wanted.flush());
+            let planned = started.and_then(|_| plan(&mut wanted).and_then(|()| wanted.flush()));
             drop(wanted);
             if let Err(error) = planned {
                 failure.set(error);
@@ -369,10 +370,10 @@ impl<T> Fetch<T> {
     fn start(reader: &FrameReader<'_>, task: ReadTask<T>) -> Self {
         let (shared, chain) = (Arc::clone(&task.shared), reader.chain);
         let (cluster, progress) = (chain.cluster.clone(), reader.progress.clone());
-        let label = chain.layers[shared.range.layer].label.clone();
+        let layer = Arc::clone(&chain.layers[shared.range.layer]);
         let mut contents = JoinSet::new();
         contents.spawn_on(
-            async move { shared.fetched(&cluster, &label, &progress).await },
+            async move { shared.fetched(&cluster, &layer, &progress).await },
             &chain.runtime,
         );
         Self { task, contents }

@@ -15,6 +15,7 @@ use pgstrata_layer::manifest::IndexPartRef;
 use pgstrata_layer::pack::{PackBuilder, PlacedFrame};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::keys::LayerSeal;
 use pgstrata_store::progress::Progress;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -25,6 +26,7 @@ pub(crate) struct LayerWriter {
     cluster: ClusterRepository,
     label: Label,
     layer_id: [u8; 16],
+    seal: LayerSeal,
     /// Counts what is stored.
     progress: Progress,
     runtime: Handle,
@@ -44,12 +46,14 @@ impl LayerWriter {
         cluster: ClusterRepository,
         label: Label,
         layer_id: [u8; 16],
+        seal: LayerSeal,
         progress: Progress,
     ) -> Self {
         Self {
             cluster,
             label,
             layer_id,
+            seal,
             progress,
             runtime: Handle::current(),
             packs: Arc::default(),
@@ -86,6 +90,12 @@ impl LayerWriter {
     /// Bytes of the packs that were filled so far.
     pub(crate) fn pack_bytes(&self) -> u64 {
         self.packs.bytes.load(Ordering::Relaxed)
+    }
+
+    /// An object as it is stored.
+    fn seal(&self, key: &str, raw: Vec<u8>) -> Result<Bytes> {
+        let sealed = self.seal.seal(&self.cluster.name, key, raw);
+        sealed.map(Bytes::from)
     }
 
     /// Begins to store an object.
@@ -184,7 +194,7 @@ impl PackWriter<'_> {
         };
         let layer = self.layer;
         let key = layer.cluster.name.pack_key(&layer.label, pack.number());
-        let body = Bytes::from(pack.finish());
+        let body = layer.seal(&key, pack.finish())?;
         let size = u64::try_from(body.len()).expect("usize has 64 bits");
         layer.packs.bytes.fetch_add(size, Ordering::Relaxed);
         self.storing.tasks.push(layer.store(key, body));
@@ -257,7 +267,8 @@ impl StoredParts<'_> {
         let index = name.index_key(label, part.number);
         let digest = name.digest_key(label, part.number);
         for (key, body) in [(index, part.index), (digest, part.digest)] {
-            let storing = self.layer.store(key, Bytes::from(body));
+            let body = self.layer.seal(&key, body)?;
+            let storing = self.layer.store(key, body);
             self.storing.tasks.push(storing);
         }
         self.references.push(part.reference);

@@ -6,6 +6,7 @@
 
 mod leftover;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,16 +14,20 @@ use jiff::Timestamp;
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{ChangeSourceRecord, CorruptPage, Tablespace, Totals};
+use pgstrata_layer::verified::VerifiedRecord;
 use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
-use pgstrata_store::archive::{Archive, ArchivedTimeline, ArchivedWal};
-use pgstrata_store::catalog::{self, Catalog, InUse, Layer, StoreTime};
+use pgstrata_store::archive::{self, Archive, ArchivedTimeline, ArchivedWal};
+use pgstrata_store::catalog::mark::AllMarks;
+use pgstrata_store::catalog::{self, Catalog, InUse, Layer, LayerMark, StoreTime};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::repository::ObjectInfo;
 use serde::Serialize;
 
 pub use leftover::Leftover;
 
 use crate::health::{self, Alarm, Facts};
+use crate::mark::PinInfo;
 
 /// Layers that were removed while they were looked at are no alarm: it is looked again, so often.
 const LOOKS: u32 = 5;
@@ -50,6 +55,8 @@ pub struct InfoReport {
     pub unfinished: Vec<Leftover>,
     /// Restores that may still need layers or WAL, oldest first.
     pub restores: Vec<RestoreInfo>,
+    /// The last verification of all layers that is on record.
+    pub verified: Option<VerifiedRecord>,
 }
 
 /// A restore that has given a sign of life lately. Nothing tells when its recovery has ended.
@@ -94,6 +101,8 @@ pub struct ArchiveInfo {
     pub timelines: Vec<TimelineInfo>,
     /// Bytes of all its objects.
     pub stored_bytes: u64,
+    /// From where on WAL is promised without a hole; before, an expiry has given up what no layer needs to be consistent.
+    pub promised_from: Option<Lsn>,
     /// Why it could not be listed.
     pub problem: Option<String>,
 }
@@ -111,6 +120,8 @@ pub struct TimelineInfo {
     pub segments: u64,
     /// Runs of segments that are missing in between.
     pub missing: Vec<SegmentRange>,
+    /// Runs of segments that an expiry has given up in between.
+    pub released: Vec<SegmentRange>,
     /// Whether its history file is there; the first timeline has none.
     pub has_history: bool,
     /// Bytes of its objects.
@@ -180,6 +191,12 @@ pub struct LayerInfo {
     pub corrupt_pages: Vec<CorruptPage>,
     /// Program that made it.
     pub written_by: String,
+    /// Whether the WAL behind its end is promised, so that restores can go on from it.
+    pub goes_on: bool,
+    /// The pin that is in force.
+    pub pin: Option<PinInfo>,
+    /// What people have written about it.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// A layer that another one does not seem to come after.
@@ -207,6 +224,8 @@ pub struct InfoOptions {
     pub label: Option<Label>,
     /// An older newest backup is an alarm.
     pub max_age: Option<Duration>,
+    /// So is an older newest verification that found nothing wrong.
+    pub max_verify_age: Option<Duration>,
 }
 
 /// Collects what there is of `cluster`.
@@ -232,31 +251,36 @@ async fn collect_once(
     cluster: &ClusterRepository,
     options: &InfoOptions,
 ) -> Result<(InfoReport, Vec<Arc<Layer>>)> {
-    let record = match cluster.record().await {
+    let now = StoreTime::by_this_host();
+    let (record, catalog, objects, restores, marks, verified) = futures::join!(
+        cluster.record(),
+        Catalog::examine(cluster),
+        archive::objects(cluster),
+        catalog::in_use(cluster, now),
+        catalog::mark::load(cluster),
+        catalog::last_verified(cluster)
+    );
+    let record = match record {
         Err(error) if error.kind() != Kind::Damaged => return Err(error),
         record => record,
     };
-    let catalog = Catalog::examine(cluster).await?;
+    let (catalog, marks, verified) = (catalog?, marks?, verified?);
     let mut histories = None;
-    let archived = archived(cluster, &mut histories).await;
+    let known = record.as_ref().ok();
+    let archived = archived(cluster, known, &catalog, objects, &mut histories).await;
     let chain_bytes = catalog.layers.along_chains(|layer, below| {
         let below = below.copied().unwrap_or(0);
         stored_bytes(layer) + below
     });
     let layers = catalog.layers.iter().zip(chain_bytes);
-    let layers =
-        layers.map(|(layer, bytes)| layer_info(&catalog, layer, bytes, archived.as_ref().ok()));
-    let now = StoreTime::by_this_host();
+    let layers = layers.map(|(layer, bytes)| {
+        let mut info = layer_info(&catalog, layer, bytes, archived.as_ref().ok())?;
+        info.mark(&marks, &catalog, (layer, now));
+        Ok(info)
+    });
     let unfinished = catalog.unfinished.iter();
     let unfinished = unfinished.map(|unfinished| Leftover::of(unfinished, now));
-    let restores = match catalog::in_use(cluster, now).await {
-        Ok(restores) => restores,
-        Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
-            tracing::warn!("{error}");
-            Vec::new()
-        }
-        Err(error) => return Err(error),
-    };
+    let restores = readable(restores)?;
     let alarms = health::judge(&Facts {
         catalog: &catalog,
         archived: archived.as_ref(),
@@ -264,6 +288,8 @@ async fn collect_once(
         record: record.as_ref().err(),
         now: Timestamp::now(),
         max_age: options.max_age,
+        verified: &verified,
+        max_verify_age: options.max_verify_age,
     });
     let mut report = InfoReport {
         repository: cluster.repository.url().to_owned(),
@@ -276,6 +302,7 @@ async fn collect_once(
         damaged: catalog.damaged.iter().map(damaged).collect(),
         unfinished: unfinished.collect(),
         restores: restores.iter().map(restore_info).collect(),
+        verified: verified.newest,
     };
     if let Some(label) = &options.label {
         report.keep_only(label, &catalog)?;
@@ -287,6 +314,17 @@ async fn collect_once(
     };
     let layers = catalog.layers.into_iter().map(Arc::new);
     Ok((report, layers.collect()))
+}
+
+/// Restores at work; none, with a warning, when one of them cannot be read.
+fn readable(restores: Result<Vec<InUse>>) -> Result<Vec<InUse>> {
+    match restores {
+        Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
+            tracing::warn!("{error}");
+            Ok(Vec::new())
+        }
+        restores => restores,
+    }
 }
 
 impl InfoReport {
@@ -315,6 +353,20 @@ impl InfoReport {
     }
 }
 
+impl LayerInfo {
+    fn mark(&mut self, marks: &AllMarks, catalog: &Catalog, (layer, now): (&Layer, StoreTime)) {
+        self.annotations = marks.of(layer).annotations;
+        let pinned = marks.pinned(catalog, layer, now.timestamp());
+        self.pin = pinned.map(|mark| match mark {
+            LayerMark::Pinned(pin) => PinInfo::from(pin),
+            unknown @ LayerMark::Unknown(_) => PinInfo {
+                until: None,
+                note: Some(unknown.describe()),
+            },
+        });
+    }
+}
+
 fn restore_info(found: &InUse) -> RestoreInfo {
     let record = &found.record;
     RestoreInfo {
@@ -338,9 +390,25 @@ fn damaged((label, error): &(Label, Error)) -> DamagedLayer {
 }
 
 /// The archive's listing, and why not all histories in it could be read.
-async fn archived(cluster: &ClusterRepository, unread: &mut Option<Error>) -> Result<ArchivedWal> {
-    let archive = Archive::load(cluster).await?;
-    let mut archived = archive.list(std::iter::empty()).await?;
+async fn archived(
+    cluster: &ClusterRepository,
+    record: Option<&ClusterRecord>,
+    catalog: &Catalog,
+    objects: Result<Vec<ObjectInfo>>,
+    unread: &mut Option<Error>,
+) -> Result<ArchivedWal> {
+    let archive = match record {
+        Some(record) => Archive::new(cluster, record.clone())?,
+        // Says what is wrong with it.
+        None => Archive::load(cluster).await?,
+    };
+    let ends = catalog.layers.iter().map(|layer| {
+        let manifest = &layer.manifest;
+        WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, archive.segment_size())
+    });
+    let mut archived = archive
+        .list_beside(objects?, ends, std::iter::empty())
+        .await?;
     *unread = archive.read_histories(&mut archived).await.err();
     Ok(archived)
 }
@@ -355,13 +423,13 @@ fn archive_info(archived: std::result::Result<&ArchivedWal, &Error>) -> ArchiveI
             };
         }
     };
-    let size = archived.segment_size();
     let timelines = archived.by_timeline();
     ArchiveInfo {
         stored_bytes: archived.by_timeline().map(|(_, t)| t.stored_bytes).sum(),
         timelines: timelines
-            .map(|(timeline, found)| timeline_info(timeline, found, size))
+            .map(|(timeline, found)| timeline_info(timeline, found, archived))
             .collect(),
+        promised_from: archived.promised_from(),
         problem: None,
     }
 }
@@ -369,8 +437,23 @@ fn archive_info(archived: std::result::Result<&ArchivedWal, &Error>) -> ArchiveI
 fn timeline_info(
     timeline: TimelineId,
     found: &ArchivedTimeline,
-    size: WalSegmentSize,
+    archived: &ArchivedWal,
 ) -> TimelineInfo {
+    let size = archived.segment_size();
+    let (mut missing, mut released) = (Vec::new(), Vec::new());
+    for gap in found.gaps() {
+        // What was given up ends where the promise begins.
+        let (first, end) = (*gap.start(), *gap.end() + 1);
+        let middle = archived
+            .promised_from()
+            .map_or(first, |from| from.segment(size).clamp(first, end));
+        for (list, first, end) in [(&mut released, first, middle), (&mut missing, middle, end)] {
+            if first < end {
+                let segment = |number| WalSegment { timeline, number };
+                list.push(range(segment(first), segment(end - 1), size));
+            }
+        }
+    }
     let segment = |number| WalSegment { timeline, number };
     let name = |number| segment(number).file_name(size);
     TimelineInfo {
@@ -378,10 +461,8 @@ fn timeline_info(
         first: found.runs.first().map(|run| name(run.first)),
         last: found.runs.last().map(|run| name(run.last)),
         segments: found.segments(),
-        missing: found
-            .gaps()
-            .map(|gap| range(segment(*gap.start()), segment(*gap.end()), size))
-            .collect(),
+        missing,
+        released,
         has_history: found.history_stored_at.is_some(),
         stored_bytes: found.stored_bytes,
         unknown: found.unknown.clone(),
@@ -438,6 +519,11 @@ fn layer_info(
         tablespaces: manifest.tablespaces.clone(),
         corrupt_pages: manifest.corrupt_pages.clone(),
         written_by: manifest.written_by.clone(),
+        goes_on: !archived.is_some_and(|archived| {
+            archived.was_released(manifest.start_lsn.segment(archived.segment_size()))
+        }),
+        pin: None,
+        annotations: BTreeMap::new(),
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use pgstrata_layer::label::{Label, LayerKind};
-use pgstrata_layer::manifest::{self, ChangeSource, ChangeSourceRecord, Manifest, ParentRef};
+use pgstrata_layer::manifest::{ChangeSource, ChangeSourceRecord, Manifest, ParentRef};
 use pgstrata_store::catalog::{
     self, Catalog, Layer, LayerPlan, NewLayer, StoreTime, Terms, remove_leftover,
 };
@@ -63,7 +63,7 @@ pub async fn execute(
             let terms = Terms {
                 instead: Some(&label),
                 ignore_restores: options.ignore_restores,
-                wal: false,
+                wal: None,
             };
             remove_inputs(cluster, &choice, terms, &mut notes).await?
         }
@@ -300,7 +300,13 @@ impl MergeRun<'_> {
         // What the merge's own progress counts as stored is what it fetches.
         let stored = Progress::default();
         let cluster = self.cluster.clone();
-        let writer = LayerWriter::new(cluster, layer.label().clone(), layer.id(), stored);
+        let writer = LayerWriter::new(
+            cluster,
+            layer.label().clone(),
+            layer.id(),
+            layer.seal().clone(),
+            stored,
+        );
         let progress = self.progress.clone();
         let (codec, jobs) = (self.options.codec, limits::workers(self.options.jobs));
         let stands_on_others = self.choice.below.is_some();
@@ -321,7 +327,7 @@ impl MergeRun<'_> {
             Some(below) => chain_of(self.catalog, &below.label)?,
             None => Vec::new(),
         };
-        layer.commit(&below, manifest::encode(&manifest)).await?;
+        layer.commit(&below, layer.encode(&manifest).await?).await?;
         Ok(written)
     }
 
@@ -361,6 +367,7 @@ impl MergeRun<'_> {
             pack_bytes: written.pack_bytes,
             totals: written.totals,
             corrupt_pages: written.corrupt_pages.clone(),
+            encryption: layer.seal().encryption(),
             ..newest.clone()
         }
     }

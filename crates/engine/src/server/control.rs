@@ -195,6 +195,12 @@ pub fn check_same_cluster(
     check_lock_file(data_directory, facts).or_else(refuse)
 }
 
+/// The process id of the server that runs on `data_directory`: the first line of its `postmaster.pid`.
+pub(crate) fn postmaster(data_directory: &Path) -> Option<u32> {
+    let text = fs::read_to_string(data_directory.join("postmaster.pid")).ok()?;
+    text.lines().next()?.trim().parse().ok()
+}
+
 /// The fourth line of `postmaster.pid` is the server's port: two servers of one host differ in it.
 fn check_lock_file(data_directory: &Path, facts: &ServerFacts) -> std::result::Result<(), String> {
     let Ok(text) = fs::read_to_string(data_directory.join("postmaster.pid")) else {

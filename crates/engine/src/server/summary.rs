@@ -3,10 +3,18 @@
 //!
 //! A stretch is covered when summaries of its very timeline reach from its first to
 //! its last byte without a gap; a summary that reaches over an end only names more.
+//! A summary is believed only when this run of the server has written it. Older files that are copied over a data
+//! directory leave newer summaries where they are. They are of a history that is lost, their LSNs come again, and the
+//! server itself takes them for its own: its summarizer goes on behind the last of them. The time at which a file was last
+//! changed (`ctime`), which no copy sets, tells them apart: nothing is put back while the server runs.
+//!
 //! Free space and visibility maps change without the WAL naming their blocks, so
 //! nothing is said of them ([`ChangedBlocks::covers_all_forks`] is false).
 
+use std::fs;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -14,6 +22,7 @@ use futures::TryStreamExt;
 use pgstrata_layer::changeset::ChangedBlocks;
 use pgstrata_pgdata::relation::{BLOCKS_PER_SEGMENT, ForkKind, Oid, RelSegment, RelationFork};
 use pgstrata_pgdata::{Lsn, Major, TimelineId};
+use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::session::{Session, server_error};
@@ -42,15 +51,47 @@ enum Gap {
     Hole(Lsn),
 }
 
+impl Stretch {
+    fn touches(&self, other: &Self) -> bool {
+        self.timeline == other.timeline
+            && self.range.start < other.range.end
+            && other.range.start < self.range.end
+    }
+
+    /// The name of its summary, as `OpenWalSummaryFile()` of PostgreSQL makes it.
+    fn file_name(&self) -> String {
+        let halves = |lsn: Lsn| {
+            let number = lsn.get();
+            format!("{:08X}{:08X}", number >> 32, number & 0xffff_ffff)
+        };
+        let (start, end) = (halves(self.range.start), halves(self.range.end));
+        format!("{:08X}{start}{end}.summary", self.timeline.get())
+    }
+}
+
+/// Why a summary is not believed; `None` when this run of the server has written it.
+fn mistrust(summary: &Stretch, directory: &Path, started_microseconds: i64) -> Option<String> {
+    let path = directory.join(summary.file_name());
+    let why = match fs::metadata(&path) {
+        Ok(file) => {
+            let changed = file.ctime().saturating_mul(1_000_000) + file.ctime_nsec() / 1000;
+            if changed > started_microseconds {
+                return None;
+            }
+            "was there before the server was started, and may be of a history that is lost: should this be said again, \
+             stop the server, remove the files in pg_wal/summaries, and start it"
+                .to_owned()
+        }
+        Err(error) => format!("cannot be looked at: {error}"),
+    };
+    let (start, end) = (summary.range.start, summary.range.end);
+    Some(format!("the WAL summary from {start} to {end} {why}"))
+}
+
 /// The summaries that cover `stretch`, out of all that there are.
 fn cover(stretch: &Stretch, available: &[Stretch]) -> std::result::Result<Vec<Stretch>, Gap> {
-    let mut of_timeline: Vec<&Stretch> = available
-        .iter()
-        .filter(|summary| summary.timeline == stretch.timeline)
-        .filter(|summary| {
-            summary.range.start < stretch.range.end && stretch.range.start < summary.range.end
-        })
-        .collect();
+    let touching = available.iter().filter(|summary| summary.touches(stretch));
+    let mut of_timeline: Vec<&Stretch> = touching.collect();
     of_timeline.sort_unstable_by_key(|summary| (summary.range.start, summary.range.end));
     let mut reached = stretch.range.start;
     for summary in &of_timeline {
@@ -69,28 +110,56 @@ fn cover(stretch: &Stretch, available: &[Stretch]) -> std::result::Result<Vec<St
 pub struct Summaries<'a> {
     session: &'a Session,
     major: Major,
+    directory: PathBuf,
+    /// When the server was started, in microseconds since 1970, by the clock of its machine.
+    started_microseconds: i64,
 }
 
 impl<'a> Summaries<'a> {
-    /// Of a server that makes them.
+    /// Of a server that makes them, in this data directory.
     ///
     /// # Errors
     /// Why this one does not.
-    pub async fn of(session: &'a Session) -> Result<std::result::Result<Self, String>> {
+    pub async fn of(
+        session: &'a Session,
+        data_directory: &Path,
+    ) -> Result<std::result::Result<Self, String>> {
         let major = session.facts().major;
         if major < Major::V17 {
             let version = &session.facts().version;
             return Ok(Err(format!("version {version} does not summarize WAL")));
         }
         let act = "could not ask whether WAL is summarized";
-        let query = "SELECT current_setting('summarize_wal')::bool";
+        let query = "SELECT current_setting('summarize_wal')::bool,
+            (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
         let row = session.client().query_one(query, &[]).await;
-        let on = row.and_then(|row| row.try_get(0));
-        if on.map_err(|error| server_error(act, &error))? {
-            Ok(Ok(Self { session, major }))
-        } else {
-            Ok(Err("summarize_wal is off".to_owned()))
+        let told = row.and_then(|row| Ok((row.try_get::<_, bool>(0)?, row.try_get::<_, i64>(1)?)));
+        let (is_on, started_microseconds) = told.map_err(|error| server_error(act, &error))?;
+        if !is_on {
+            return Ok(Err("summarize_wal is off".to_owned()));
         }
+        Ok(Ok(Self {
+            session,
+            major,
+            directory: data_directory.join("pg_wal/summaries"),
+            started_microseconds,
+        }))
+    }
+
+    /// Why a summary that touches `stretches` is not believed; `None` when all are.
+    async fn mistrust(
+        &self,
+        stretches: &[Stretch],
+        available: &[Stretch],
+    ) -> Result<Option<String>> {
+        let is_wanted = |summary: &&Stretch| stretches.iter().any(|wanted| summary.touches(wanted));
+        let summaries: Vec<Stretch> = available.iter().filter(is_wanted).cloned().collect();
+        let (directory, started) = (self.directory.clone(), self.started_microseconds);
+        blocking(move || {
+            let mut summaries = summaries.iter();
+            Ok(summaries.find_map(|summary| mistrust(summary, &directory, started)))
+        })
+        .await
     }
 
     /// Why the summaries cannot cover `stretches`; `None` when they do, or still may.
@@ -99,6 +168,9 @@ impl<'a> Summaries<'a> {
     /// When the server does not answer.
     pub async fn doubt(&self, stretches: &[Stretch]) -> Result<Option<String>> {
         let available = self.available().await?;
+        if let Some(why) = self.mistrust(stretches, &available).await? {
+            return Ok(Some(why));
+        }
         let last = stretches.len().saturating_sub(1);
         for (position, stretch) in stretches.iter().enumerate() {
             match cover(stretch, &available) {
@@ -124,6 +196,9 @@ impl<'a> Summaries<'a> {
         let end = Instant::now() + PATIENCE;
         let summaries = loop {
             let available = self.available().await?;
+            if let Some(why) = self.mistrust(stretches, &available).await? {
+                return Ok(Err(why));
+            }
             let covers: std::result::Result<Vec<_>, _> = stretches
                 .iter()
                 .map(|stretch| cover(stretch, &available).map_err(|gap| (stretch, gap)))
@@ -296,6 +371,23 @@ mod tests {
         assert_eq!(gap, Gap::Hole(Lsn::new(200)));
         // One that goes on beyond the point where its timeline was left names more, never less.
         assert!(cover(&stretch(1, 100, 200), &available).is_ok());
+    }
+
+    #[test]
+    fn a_summary_that_was_there_before_the_server_is_not_believed() {
+        let summary = stretch(1, 0x1_0500_0028, 0x1_05A8_3860);
+        let name = "00000001000000010500002800000001 05A83860.summary".replace(' ', "");
+        assert_eq!(summary.file_name(), name);
+        let directory = tempfile::tempdir().unwrap();
+        let why = |started| mistrust(&summary, directory.path(), started);
+        assert!(why(0).unwrap().contains("cannot be looked at"));
+        fs::write(directory.path().join(name), "").unwrap();
+        assert_eq!(why(0), None);
+        assert!(
+            why(i64::MAX)
+                .unwrap()
+                .contains("before the server was started")
+        );
     }
 
     fn named(relation: u32, fork: ForkKind, block: u32, is_limit: bool) -> Named {

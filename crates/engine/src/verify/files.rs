@@ -60,7 +60,7 @@ impl Verifier {
         let doing = |error: Error| error.while_doing(format!("file \"{}\"", entry.path));
         for frame in &entry.frames {
             // What is wrong with the pack as such was said when it was read.
-            let stored = fetch_frame(&self.cluster, &reading.layer.label, frame).await;
+            let stored = fetch_frame(&self.cluster, &reading.layer, frame).await;
             let stored = stored.map_err(doing)?;
             whole.take(entry, frame, &stored).map_err(doing)?;
         }

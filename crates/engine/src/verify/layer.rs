@@ -158,8 +158,8 @@ impl Verifier {
         let index_key = self.cluster.name.index_key(label, number);
         let digest_key = self.cluster.name.digest_key(label, number);
         let (index, digest) = futures::join!(
-            self.cluster.repository.get(&index_key),
-            self.cluster.repository.get(&digest_key)
+            self.cluster.get_of(&layer.manifest, &index_key),
+            self.cluster.get_of(&layer.manifest, &digest_key)
         );
         Ok(FetchedPart {
             number,

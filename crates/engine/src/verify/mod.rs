@@ -18,6 +18,7 @@
 mod chain;
 mod files;
 mod finding;
+mod keyless;
 mod layer;
 mod packs;
 mod pages;
@@ -25,9 +26,11 @@ mod wal;
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
+use pgstrata_layer::verified::VerifiedRecord;
 use pgstrata_store::archive::Archive;
 use pgstrata_store::catalog::{self, Catalog, Layer, StoreTime, Unfinished};
 use pgstrata_store::cluster::ClusterRepository;
@@ -99,6 +102,8 @@ pub struct VerifyReport {
     pub findings: Vec<Finding>,
     /// Layers that were removed while they were read: nothing is said of those.
     pub removed: Vec<String>,
+    /// Whether the repository says from now on that this verification took place.
+    pub recorded: bool,
 }
 
 impl VerifyReport {
@@ -142,6 +147,12 @@ pub async fn run(
     options: &VerifyOptions,
     progress: Progress,
 ) -> Result<VerifyReport> {
+    if let Some(ring) = cluster.sealing().await?.ring()
+        && ring.is_without_identity()
+    {
+        return keyless::run(cluster, options, progress).await;
+    }
+    let started_at = Timestamp::now();
     let catalog = Catalog::examine(cluster).await?;
     let layers = select(&cluster.name, &catalog, &options.scope)?;
     let total = layers.iter().map(|layer| stored_bytes(layer)).sum();
@@ -178,10 +189,43 @@ pub async fn run(
         let wrong = |f: &Finding| f.severity == Severity::Error && f.layer == layer.label;
         layer.ok = !report.findings.iter().any(wrong);
     }
+    let noted = catalog::note_verified(cluster, &report.record(&options.scope, started_at)).await;
+    report.recorded = noted.is_ok();
+    if let Err(error) = noted {
+        tracing::warn!("no record of this verification stays in the repository: {error}");
+    }
     Ok(report)
 }
 
 impl VerifyReport {
+    /// What stays of it in the repository.
+    fn record(&self, scope: &Scope, started_at: Timestamp) -> VerifiedRecord {
+        let count = |severity| {
+            let same = self
+                .findings
+                .iter()
+                .filter(|found| found.severity == severity);
+            u64::try_from(same.count()).expect("usize has 64 bits")
+        };
+        VerifiedRecord {
+            label: match scope {
+                Scope::All => None,
+                Scope::Chain(label) => Some(label.to_string()),
+            },
+            deep: self.deep,
+            layers: u64::try_from(self.layers.len()).expect("usize has 64 bits"),
+            newest: self.layers.last().map(|layer| layer.label.clone()),
+            wal_files: self.wal_files,
+            errors: count(Severity::Error),
+            warnings: count(Severity::Warning),
+            host: catalog::host_name(),
+            pid: std::process::id(),
+            started_at,
+            finished_at: Timestamp::now().max(started_at),
+            written_by: catalog::WRITTEN_BY.to_owned(),
+        }
+    }
+
     /// Nothing is wrong with layers that an expiry or a merge has removed while they were read.
     fn forget<'a>(&mut self, cluster: &ClusterName, gone: impl Iterator<Item = &'a Label>) {
         for label in gone {

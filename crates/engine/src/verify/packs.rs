@@ -147,6 +147,11 @@ impl Verifier {
             self.findings.add(FindingKind::Damaged, label, key, message);
             return Ok((number, PackOutcome::default()));
         }
+        let seal = self
+            .cluster
+            .sealing()
+            .await?
+            .layer(&reading.layer.manifest)?;
         let got = self.fetch_pack(&key).await.map_err(|error| {
             let names = names(&wanted);
             Error::new(error.kind(), format!("{error}{names}"))
@@ -156,9 +161,23 @@ impl Verifier {
         };
         let size = u64::try_from(bytes.len()).expect("usize has 64 bits");
         self.progress.add_stored(size);
+        if !seal.opens_data() {
+            let checked = seal.check(&key, &bytes);
+            let outcome = PackOutcome {
+                bytes: size,
+                ..PackOutcome::default()
+            };
+            let _ = self.found(label, &key, checked).await?;
+            return Ok((number, outcome));
+        }
+        let opened = seal.open(&self.cluster.name, &key, bytes);
+        let Some(bytes) = self.found(label, &key, opened).await? else {
+            return Ok((number, PackOutcome::default()));
+        };
         let layer_id = reading.layer_id;
-        let outcome =
+        let mut outcome =
             blocking(move || check_pack(&bytes, layer_id, number, wanted, &rules)).await?;
+        outcome.bytes = size;
         self.progress.add_pages(outcome.pages);
         let more = outcome.complaints.len().saturating_sub(MOST_COMPLAINTS);
         for (kind, message) in outcome.complaints.iter().take(MOST_COMPLAINTS) {

@@ -143,6 +143,7 @@ pub async fn record(repository: &Repository, name: &ClusterName, pgdata: &Path) 
         wal_segment_size: u32::try_from(control.wal_segment_size.get()).unwrap(),
         created_at: Timestamp::now(),
         written_by: "test".to_owned(),
+        sealing: None,
     };
     let body = Bytes::from(pgstrata_layer::cluster::encode(&record));
     repository.create(&name.cluster_key(), body).await.unwrap();
@@ -201,7 +202,7 @@ pub fn rebuild(cluster: &ClusterRepository, label: &Label, runtime: &Runtime) ->
 fn write_files(cluster: &ClusterRepository, chain: &[Arc<Layer>], pgdata: &Path, runtime: &Handle) {
     let mut decoder = FrameDecoder::new().unwrap();
     let mut raw = Vec::new();
-    for planned in Overlay::new(ChainEntries::new(cluster, chain, runtime)) {
+    for planned in Overlay::new(ChainEntries::new(cluster, chain, runtime, None)) {
         let (plan, _) =
             planned.unwrap_or_else(|error: pgstrata_store::error::Error| panic!("{error}"));
         let path = pgdata.join(&plan.path);

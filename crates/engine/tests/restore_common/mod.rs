@@ -362,6 +362,7 @@ async fn store_record(repository: &Repository, cluster: &ClusterName) {
         wal_segment_size: u32::try_from(control.wal_segment_size.get()).unwrap(),
         created_at: Timestamp::UNIX_EPOCH,
         written_by: "a test".to_owned(),
+        sealing: None,
     };
     let object = pgstrata_layer::cluster::encode(&record);
     let key = cluster.cluster_key();

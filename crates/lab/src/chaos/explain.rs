@@ -34,8 +34,24 @@ pub(super) const STORE: Excuse = excuse(&[15], &[]);
 /// Descriptors or the size of files are limited.
 pub(super) const LIMITED: Excuse = excuse(
     &[15, 16, 17],
-    &["too many open files", "file too large", "no space", "limit"],
+    &[
+        "too many open files",
+        "file too large",
+        "no space",
+        "limit",
+        "resource temporarily unavailable",
+    ],
 );
+
+/// The repository has WAL of another history under the names to come, because the server was set back.
+pub(super) const OTHER_HISTORY: Excuse =
+    excuse(&[11, 13], &["history", "other contents", "differ"]);
+
+/// Something keeps `archive-get` from an answer, which then must not be "the archive ends here".
+pub(super) const NO_ANSWER: Excuse = excuse(&[255], &[]);
+
+/// `check` says what is wrong where it prints the rest.
+pub(super) const CHECK_FAILED: Excuse = excuse(&[13], &[]);
 
 /// The disk is full.
 pub(super) const FULL: Excuse = excuse(&[13, 15, 17], &["no space", "bytes free"]);

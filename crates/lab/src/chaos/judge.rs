@@ -1,16 +1,21 @@
 //! The judge: restores what is owed, starts it, and compares it with what was true.
 
 use std::fmt;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use pgstrata_testbed::cluster::{Cluster, SUPERUSER};
+use anyhow::{Context, Result};
+use pgstrata_testbed::cluster::{Cluster, SUPERUSER, StopMode};
 
 use super::chance::Chance;
 use super::contents::Contents;
 use super::explain::{Excuse, excuse};
+use super::hunt::Hunter;
 use super::log::{Step, found};
 use super::program::Planned;
 use super::truth::{Moment, Names, Reach};
+use super::versions;
 use super::world::{Call, Home, PATIENCE, World, remove_tree};
 
 /// Several timelines hold something, and nobody said which one counts.
@@ -137,8 +142,12 @@ impl Request {
     ) -> Result<bool> {
         let map = format!("{}={}", world.space_oid, home.space.display());
         let options = [&["--tablespace-map", &map], way.options].concat();
-        let call = self.call(home, &options);
-        self.run(world, call, way.excuses, step)
+        let call = || self.call(home, &options);
+        // It may have been done before it was met, and would be refused now.
+        if self.kill_first(world, call(), way, step)? {
+            return Ok(true);
+        }
+        self.run(world, call(), way.excuses, step)
     }
 
     /// Restores it into the directory of the stopped server, and again when that was killed. Returns whether it is done.
@@ -148,13 +157,26 @@ impl Request {
         way: &Way<'_>,
         step: &mut Step,
     ) -> Result<bool> {
-        let call = self.call(&world.home, way.options);
-        if way.kill.is_some() {
-            let killed = self.call(&world.home, way.options).disturbed(way.kill);
-            let killed = killed.with(self.then.iter().map(String::as_str));
-            world.run(&killed, way.excuses, step)?;
+        let home = world.home.clone();
+        let call = || self.call(&home, way.options);
+        self.kill_first(world, call(), way, step)?;
+        self.run(world, call(), way.excuses, step)
+    }
+
+    /// Runs it to be killed, if it is to be. Returns whether it is done all the same.
+    fn kill_first(
+        &self,
+        world: &mut World,
+        call: Call,
+        way: &Way<'_>,
+        step: &mut Step,
+    ) -> Result<bool> {
+        if way.kill.is_none() {
+            return Ok(false);
         }
-        self.run(world, call, way.excuses, step)
+        let call = call.disturbed(way.kill);
+        let call = call.with(self.then.iter().map(String::as_str));
+        Ok(world.run(&call, way.excuses, step)?.says_done())
     }
 
     fn call(&self, home: &Home, more: &[&str]) -> Call {
@@ -198,15 +220,64 @@ pub(super) fn moment(
     let request = Request::of(moment, world, chance);
     let home = world.new_home("copy");
     request.restore(world, &home, &["--target-action", "promote"], step)?;
-    let copy = start(world, &home)?;
-    compare(&moment.contents, &copy)?;
+    if chance.percent(25) {
+        recover_hunted(world, &home, chance, step)?;
+    }
     // It takes longer than all the rest.
-    if chance.percent(30) {
+    let looks_inside = chance.percent(30);
+    restored(world, moment, &home, looks_inside)
+}
+
+/// Compares what was restored with the moment, looks inside it on demand, and removes it.
+pub(super) fn restored(
+    world: &World,
+    moment: &Moment,
+    home: &Home,
+    looks_inside: bool,
+) -> Result<()> {
+    one_version(home)?;
+    let copy = start(world, home)?;
+    compare(&moment.contents, &copy)?;
+    if looks_inside {
         look_inside(&copy)?;
     }
     drop(copy);
     remove_tree(&home.data)?;
     remove_tree(&home.space)
+}
+
+/// Lets a restored server recover while its `archive-get` is killed or held. It may end in the middle, and never early.
+fn recover_hunted(world: &World, home: &Home, chance: &mut Chance, step: &mut Step) -> Result<()> {
+    let copy = world.copy_of(&home.data).prepare()?;
+    let hunter = Hunter::start(&world.program, "archive-get", chance);
+    let end = Instant::now() + PATIENCE;
+    // Whatever ends the recovery ends the server, and `start` says so when it comes early.
+    let mut goes_on = copy.start().is_ok();
+    while goes_on && Instant::now() < end {
+        let is_open = copy.sql(SUPERUSER, "SELECT NOT pg_is_in_recovery()");
+        goes_on = !is_open.is_ok_and(|open| open == "t") && copy.postmaster().is_ok();
+        thread::sleep(Duration::from_millis(20));
+    }
+    let met = hunter.finish()?;
+    step.say(format!("archive-get met {met} times"));
+    if copy.postmaster().is_ok() {
+        copy.stop(StopMode::Fast)?;
+    }
+    Ok(())
+}
+
+/// A file that was replaced again and again while it was backed up is one of its versions.
+fn one_version(home: &Home) -> Result<()> {
+    let path = home.data.join("pg_hba.conf");
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("could not read \"{}\"", path.display()))?;
+    match versions::is_one(&text) {
+        true => Ok(()),
+        false => found(format!(
+            "\"{}\" is put together from several versions",
+            path.display()
+        )),
+    }
 }
 
 /// Starts a restored directory, which must open for writes.

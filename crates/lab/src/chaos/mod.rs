@@ -10,13 +10,16 @@
 mod actions;
 mod chance;
 mod contents;
+mod disk;
 mod explain;
+mod hunt;
 mod judge;
 mod log;
 mod plan;
 mod program;
 mod store;
 mod truth;
+mod versions;
 mod world;
 
 use std::fs::{self, Permissions};
@@ -109,6 +112,9 @@ pub fn run(plan: &Plan) -> Result<Verdict> {
     let outcome = World::make(&origin, shape).and_then(|mut world| {
         let outcome = steps(plan, &mut world, &mut log);
         let kept = log::keep_server_log(&world.server.log(), &directory);
+        if outcome.is_err() {
+            world.store.keep(&directory)?;
+        }
         outcome.and(kept)
     });
     let verdict = match outcome {
@@ -188,6 +194,7 @@ fn situation(step: u64, world: &World) -> Situation {
         archives: world.shape.archives,
         has_snapshot: world.snapshot.is_some(),
         has_network: world.store.network().is_some(),
+        has_disk: world.store.disk().is_some(),
         is_stirred: world.is_stirred,
     }
 }

@@ -39,6 +39,12 @@ pub(super) enum Act {
     Limit,
     /// A restore meets a full disk
     FullDisk,
+    /// A command meets a full repository
+    FullRepository,
+    /// A command is killed or held
+    Trouble,
+    /// The archiver's commands are killed or held, or their network fails
+    Archiver,
 }
 
 impl Act {
@@ -62,6 +68,9 @@ impl Act {
             Self::Store => "store",
             Self::Limit => "limit",
             Self::FullDisk => "full disk",
+            Self::FullRepository => "full repo",
+            Self::Trouble => "trouble",
+            Self::Archiver => "archiver",
         }
     }
 }
@@ -75,6 +84,8 @@ pub(super) struct Situation {
     pub(super) archives: bool,
     pub(super) has_snapshot: bool,
     pub(super) has_network: bool,
+    /// Whether the repository has a disk of its own.
+    pub(super) has_disk: bool,
     /// Whether the server has changed since the last moment.
     pub(super) is_stirred: bool,
 }
@@ -112,14 +123,16 @@ fn weights(now: Situation) -> Vec<(Act, u64)> {
         (Act::Verify, when(now.layers > 0, 1)),
         (Act::Merge, when(now.layers > 2, 4)),
         (Act::Expire, when(now.layers > 3, 4)),
-        // Without an archive nobody could know which numbers of timelines are taken.
-        (Act::Promote, when(now.archives && now.owed > 0, 3)),
-        (Act::InPlace, when(now.archives && now.owed > 0, 4)),
+        (Act::Promote, when(now.owed > 0, 3)),
+        (Act::InPlace, when(now.owed > 0, 4)),
         (Act::Snapshot, 2),
         (Act::Revert, when(now.has_snapshot, 4)),
         (Act::Store, when(now.has_network, 8)),
         (Act::Limit, when(now.layers > 0, 3)),
         (Act::FullDisk, when(now.owed > 0, 1)),
+        (Act::FullRepository, when(now.has_disk && now.layers > 0, 4)),
+        (Act::Trouble, when(now.layers > 0, 7)),
+        (Act::Archiver, when(now.archives && now.layers > 0, 6)),
     ]
 }
 
@@ -134,6 +147,7 @@ mod tests {
         archives: false,
         has_snapshot: false,
         has_network: false,
+        has_disk: false,
         is_stirred: true,
     };
 
@@ -150,6 +164,8 @@ mod tests {
                 Act::InPlace,
                 Act::Revert,
                 Act::Store,
+                Act::FullRepository,
+                Act::Archiver,
             ];
             assert!(!impossible.contains(&act), "{act:?}");
         }

@@ -10,7 +10,8 @@ use pgstrata_testbed::cluster::Cluster;
 use pgstrata_testbed::proxy::Proxy;
 use pgstrata_testbed::s3::S3Server;
 
-use super::world::NAME;
+use super::disk::Disk;
+use super::world::{NAME, Shape, copy_tree};
 
 /// How long a run of the program asks a store that fails, so that a step does not take minutes.
 const GIVES_UP: [&str; 4] = [
@@ -28,27 +29,38 @@ const LONG_AGO: Duration = Duration::from_secs(48 * 3600);
 pub(super) struct Store {
     directory: PathBuf,
     bucket: Option<Bucket>,
+    disk: Option<Disk>,
 }
 
 #[derive(Debug)]
 struct Bucket {
     server: S3Server,
     proxy: Proxy,
+    /// The network between the archiver and the store.
+    archiver: Proxy,
     credentials: PathBuf,
     wrong_credentials: PathBuf,
 }
 
 impl Store {
-    pub(super) fn make(owner: &Cluster, directory: &Path, is_on_s3: bool) -> Result<Self> {
-        if !is_on_s3 {
+    pub(super) fn make(owner: &Cluster, directory: &Path, shape: &Shape) -> Result<Self> {
+        if !shape.is_on_s3 {
             let directory = directory.join("repository");
             fs::create_dir(&directory).context("could not create the repository")?;
+            let disk = match shape.has_disk {
+                true => Disk::mount(&directory)?,
+                false => None,
+            };
             owner.own(&directory)?;
-            let bucket = None;
-            return Ok(Self { directory, bucket });
+            return Ok(Self {
+                directory,
+                bucket: None,
+                disk,
+            });
         }
         let server = S3Server::start()?;
         let proxy = Proxy::before(server.endpoint())?;
+        let archiver = Proxy::before(server.endpoint())?;
         let write = |name: &str, secret: &str| -> Result<PathBuf> {
             let path = directory.join(name);
             let key = server.access_key();
@@ -64,11 +76,13 @@ impl Store {
             credentials: write("credentials.toml", server.secret())?,
             wrong_credentials: write("wrong-credentials.toml", "not the secret")?,
             proxy,
+            archiver,
             server,
         };
         Ok(Self {
             directory: bucket.server.bucket_dir().join("backups"),
             bucket: Some(bucket),
+            disk: None,
         })
     }
 
@@ -97,24 +111,46 @@ impl Store {
         }
     }
 
-    /// The command that archives. It goes past the faulty network, which one command at a time has.
+    /// The command that archives. It has a network of its own.
     pub(super) fn archive_command(&self, program: &Path) -> String {
         let bucket = self.bucket.as_ref();
-        let variables = bucket.map(|b| b.environment(b.server.endpoint(), false));
+        let variables = bucket.map(|b| b.environment(b.archiver.endpoint(), false));
         let variables = variables.into_iter().flatten();
         let variables: String = variables
             .map(|(name, value)| format!("{name}={value} "))
             .collect();
         format!(
-            "{variables}{} --repo {} --cluster {NAME} archive-push %p",
+            "{variables}{} --repo {} --cluster {NAME} {} archive-push %p",
             program.display(),
-            self.url()
+            self.url(),
+            self.gives_up().join(" ")
         )
     }
 
     /// The network, when there is one.
     pub(super) fn network(&self) -> Option<&Proxy> {
         self.bucket.as_ref().map(|bucket| &bucket.proxy)
+    }
+
+    /// The network of the archiver, when there is one, and the access key with which it comes.
+    pub(super) fn archiver(&self) -> Option<(&Proxy, &str)> {
+        let bucket = self.bucket.as_ref()?;
+        Some((&bucket.archiver, bucket.server.access_key()))
+    }
+
+    /// The disk of a repository that has one of its own.
+    pub(super) fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
+    }
+
+    /// Keeps the objects of a bucket, which goes with its server.
+    pub(super) fn keep(&self, directory: &Path) -> Result<()> {
+        match &self.bucket {
+            Some(_) if self.directory.exists() => {
+                copy_tree(&self.directory, &directory.join("bucket"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The directory whose files are the objects of the cluster.

@@ -105,6 +105,10 @@ pub(super) struct Truth {
     pub(super) moments: Vec<Moment>,
     /// Layers that a merge was made of. An expiry removes them unless a rule of its own wants them.
     pub(super) merged: BTreeSet<String>,
+    /// Where each layer ended that was ever listed.
+    ends: BTreeMap<String, Place>,
+    /// Whether two timelines may have one number: servers went back that no archive told of each other.
+    pub(super) is_ambiguous: bool,
 }
 
 impl Truth {
@@ -116,7 +120,15 @@ impl Truth {
     }
 
     /// A server goes on with this timeline, whose history this is.
-    pub(super) fn begin(&mut self, timeline: u32, history: Vec<Place>) {
+    ///
+    /// A recovery towards a younger timeline that ends before that begins has it in its history all the same, left where
+    /// the recovery ended. What was left later before it was left there, too.
+    pub(super) fn begin(&mut self, timeline: u32, mut history: Vec<Place>) {
+        let mut left = Lsn(u64::MAX);
+        for fork in history.iter_mut().rev() {
+            left = left.min(fork.lsn);
+            fork.lsn = left;
+        }
         self.histories.insert(timeline, history);
         self.current = timeline;
     }
@@ -177,27 +189,35 @@ impl Truth {
         self.moments.retain(|moment| moment.is_archived);
     }
 
-    /// A layer with those that it stands on, the newest first.
+    /// A layer with those that it stands on, the newest first. A merged layer stands in for one that is gone.
     pub(super) fn chain(&self, label: &str) -> Vec<String> {
         let mut chain = Vec::new();
         let mut next = self.layers.get(label);
         while let Some(layer) = next {
             chain.push(layer.label.clone());
-            next = layer
-                .parent
-                .as_ref()
-                .and_then(|parent| self.layers.get(parent));
+            let parent = layer.parent.as_ref();
+            next =
+                parent.and_then(|parent| self.layers.get(parent).or_else(|| self.stand_in(parent)));
         }
         chain
     }
 
+    fn stand_in(&self, label: &str) -> Option<&Layer> {
+        let end = self.ends.get(label)?;
+        self.layers.values().find(|layer| layer.stop == *end)
+    }
+
     /// What may be merged away when the newest chain is to have `count` layers: the older part of it.
     pub(super) fn may_merge_away(&self, count: usize) -> BTreeSet<String> {
+        let chain = self.newest_chain().into_iter();
+        chain.skip(count.saturating_sub(1)).collect()
+    }
+
+    fn newest_chain(&self) -> Vec<String> {
         // The last part of a label begins with the time of the layer's own backup.
         let own = |layer: &&Layer| layer.label.rsplit('_').next().map(str::to_owned);
         let newest = self.layers.values().max_by_key(own);
-        let chain = newest.map_or_else(Vec::new, |layer| self.chain(&layer.label));
-        chain.into_iter().skip(count.saturating_sub(1)).collect()
+        newest.map_or_else(Vec::new, |layer| self.chain(&layer.label))
     }
 
     /// The layers of the timeline that the server is on, oldest first.
@@ -223,6 +243,11 @@ impl Truth {
     /// What an expiry may remove that keeps the newest `count` full layers: of this line what is older than the last
     /// of them, of others anything.
     pub(super) fn may_expire(&self, count: usize) -> BTreeSet<String> {
+        if self.is_ambiguous {
+            let kept: BTreeSet<String> = self.newest_chain().into_iter().collect();
+            let labels = self.layers.keys().filter(|label| !kept.contains(*label));
+            return labels.cloned().collect();
+        }
         let line = self.line();
         let fulls = line.iter().enumerate().filter(|(_, layer)| layer.is_full);
         let oldest_kept = fulls.rev().nth(count.saturating_sub(1));
@@ -266,6 +291,10 @@ impl Truth {
                 wrong.push(format!("layer {label} is there, and no command made it"));
             }
         }
+        let ends = listed
+            .values()
+            .map(|layer| (layer.label.clone(), layer.stop));
+        self.ends.extend(ends);
         self.layers = listed;
         wrong
     }
@@ -365,6 +394,15 @@ mod tests {
     }
 
     #[test]
+    fn a_recovery_that_ends_before_its_timeline_begins_leaves_the_one_before_there() {
+        let mut truth = branched();
+        truth.begin(3, vec![place(1, 250), place(2, 220)]);
+        assert!(truth.is_on_line(place(1, 220), 3));
+        assert!(!truth.is_on_line(place(1, 240), 3));
+        assert!(truth.is_on_line(place(1, 240), 2));
+    }
+
+    #[test]
     fn what_was_not_archived_is_lost_with_the_server() {
         let mut truth = branched();
         truth.moments = vec![
@@ -403,6 +441,24 @@ mod tests {
         let gone = truth.may_merge_away(2);
         assert_eq!(gone, BTreeSet::from(["a".to_owned(), "e".to_owned()]));
         assert_eq!(truth.may_merge_away(9), BTreeSet::new());
+    }
+
+    #[test]
+    fn a_merged_layer_stands_in_for_what_it_replaced() {
+        let mut truth = branched();
+        let upper = Layer {
+            parent: Some("b".to_owned()),
+            ..layer("u", false, place(1, 240))
+        };
+        let merged = layer("m", true, place(1, 200));
+        let none = BTreeSet::new();
+        truth.reconcile(
+            vec![upper.clone(), layer("b", false, place(1, 200))],
+            &none,
+            true,
+        );
+        truth.reconcile(vec![upper, merged], &none, true);
+        assert_eq!(truth.chain("u"), ["u", "m"]);
     }
 
     #[test]

@@ -32,7 +32,9 @@ pub(super) struct Shape {
     pub(super) is_on_s3: bool,
     pub(super) checksums: bool,
     autovacuum: bool,
-    wal_segment_mb: u64,
+    pub(super) wal_segment_mb: u64,
+    /// Whether a repository in a directory has a disk of its own, which can be full.
+    pub(super) has_disk: bool,
 }
 
 impl Shape {
@@ -43,6 +45,7 @@ impl Shape {
             checksums: chance.percent(70),
             autovacuum: chance.percent(50),
             wal_segment_mb: *chance.one(&[1, 1, 4, 16]).unwrap_or(&16),
+            has_disk: chance.percent(50),
         }
     }
 
@@ -66,6 +69,8 @@ pub(super) enum Limit {
     Descriptors(u64),
     /// KiB that a file may have.
     FileSize(u64),
+    /// Processes and threads that the user may have, those of others included.
+    Processes(u64),
 }
 
 impl Limit {
@@ -73,6 +78,7 @@ impl Limit {
         let (option, value) = match self {
             Self::Descriptors(count) => ("n", count),
             Self::FileSize(count) => ("f", count),
+            Self::Processes(count) => ("u", count),
         };
         // The shell's own trap turns the signal for files that grow too large into an error.
         format!("ulimit -{option} {value} && trap '' XFSZ && exec \"$0\" \"$@\"")
@@ -100,6 +106,13 @@ impl Call {
 
     pub(super) fn with<'a>(mut self, words: impl IntoIterator<Item = &'a str>) -> Self {
         self.words.extend(words.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// With these options before the command's own words.
+    pub(super) fn with_first<'a>(mut self, words: impl IntoIterator<Item = &'a str>) -> Self {
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        self.words.splice(0..0, words);
         self
     }
 
@@ -133,7 +146,9 @@ pub(super) struct World {
     pub(super) is_stirred: bool,
     /// Whether the server has come by its LSNs before, on the same timeline.
     pub(super) is_reverted: bool,
-    program: PathBuf,
+    /// The last segment that the archive was seen to take, on the server's timeline.
+    pub(super) sealed: Option<String>,
+    pub(super) program: PathBuf,
     tracked: Option<TrackedServer>,
     serial: u64,
 }
@@ -163,7 +178,7 @@ impl World {
             space: directory.join("space-0"),
         };
         copy_tree(made.pgdata(), &home.data)?;
-        let store = Store::make(&made, directory, shape.is_on_s3)?;
+        let store = Store::make(&made, directory, &shape)?;
         let program = directory.join("pgstrata");
         fs::copy(origin.program, &program)
             .with_context(|| format!("could not copy \"{}\"", origin.program.display()))?;
@@ -180,6 +195,7 @@ impl World {
             space_oid: String::new(),
             is_stirred: true,
             is_reverted: false,
+            sealed: None,
             program,
             tracked,
             serial: 0,
@@ -239,6 +255,18 @@ impl World {
             data: self.directory.join(format!("{name}-{serial}")),
             space: self.directory.join(format!("{name}-{serial}-space")),
         }
+    }
+
+    /// Starts the server, and waits until its recovery is over: where a server in recovery lets nobody in, `pg_ctl` does
+    /// not wait for that.
+    pub(super) fn start_server(&self) -> Result<()> {
+        self.server.start()?;
+        self.server.wait_promoted(PATIENCE)
+    }
+
+    /// Whether the repository may have WAL of another history under the names that the server writes next.
+    pub(super) fn may_repeat_names(&self) -> bool {
+        self.is_reverted && !self.shape.archives
     }
 
     /// A query in the database that is always there.
@@ -301,8 +329,15 @@ impl World {
     /// Starts the program.
     pub(super) fn start(&mut self, call: &Call, step: &Step) -> Result<Run> {
         let serial = self.next_serial();
-        let is_act = |word: &&String| !word.starts_with('-') && *word != "json";
-        let act = call.words.iter().find(is_act).map_or("run", String::as_str);
+        let is_act = |word: &&String| {
+            let is_option = word.starts_with('-') || word.contains('=');
+            !is_option && !["json", "info"].contains(&word.as_str())
+        };
+        let act = call
+            .words
+            .iter()
+            .find(is_act)
+            .map_or("info", String::as_str);
         let stem = self
             .directory
             .join(format!("steps/{:04}-{serial}-{act}", step.number()));
@@ -356,7 +391,11 @@ impl World {
     /// Learns the timeline that the server has begun, and its history.
     pub(super) fn learn_timeline(&mut self) -> Result<Place> {
         let place = self.place()?;
-        if place.timeline == self.truth.current {
+        if place.timeline == self.truth.current && !self.truth.is_ambiguous {
+            return Ok(place);
+        }
+        if place.timeline == 1 {
+            self.truth.current = 1;
             return Ok(place);
         }
         let name = format!("pg_wal/{:08X}.history", place.timeline);

@@ -357,8 +357,8 @@ fn judge(
                     |c| {
                         format!(
                             "ratio {}, 95 % CI {}, {} blocks",
-                            terminal::ratio_words(c),
-                            terminal::interval_words(c),
+                            analysis::ratio_words(c),
+                            analysis::interval_words(c),
                             c.blocks
                         )
                     },

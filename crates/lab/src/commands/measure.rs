@@ -130,6 +130,7 @@ pub fn ab(arguments: AbArguments, words: &[String]) -> Result<u8> {
         budget: arguments.budget,
         interleaved: !arguments.sequential,
         same_again: arguments.aa,
+        claims: Vec::new(),
         expectations,
         arms,
         sweep,

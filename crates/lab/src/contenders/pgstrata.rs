@@ -52,8 +52,12 @@ pub struct Pgstrata<'a> {
     pub change_source: String,
     /// `--compress`, and part of the name; the program's own when absent.
     pub compress: Option<&'static str>,
+    /// `--impact`, and part of the name; the program's own when absent.
+    pub impact: Option<String>,
     /// Whether the server archives its WAL, or each backup takes its own along.
     pub archives: bool,
+    /// Whether what is stored is sealed.
+    pub sealed: bool,
     /// Where.
     pub storage: &'a Storage,
 }
@@ -62,6 +66,25 @@ impl Pgstrata<'_> {
     fn program<'a>(&self, arena: &'a Arena) -> &'a Path {
         let baseline = arena.baseline.as_ref().filter(|_| self.baseline);
         baseline.unwrap_or(&arena.pgstrata)
+    }
+
+    /// The identity that opens what is sealed: a reader's, who may do everything.
+    fn identity(&self, arena: &Arena) -> PathBuf {
+        let directory = format!("{}-keys", self.repository_name());
+        arena.work().join(directory).join("reader")
+    }
+
+    /// Makes the identity; returns its recipient.
+    fn generate(&self, arena: &Arena) -> Result<String> {
+        arena.fresh_dir(&format!("{}-keys", self.repository_name()))?;
+        let mut command = arena.cluster.command_as_server_user(self.program(arena));
+        let generated = command
+            .args(["key", "generate"])
+            .arg(self.identity(arena))
+            .output();
+        let output = generated.context("could not make an identity")?;
+        let printed = String::from_utf8(output.stdout).context("no recipient was printed")?;
+        Ok(printed.trim().to_owned())
     }
 
     /// The repository's URL.
@@ -85,6 +108,9 @@ impl Pgstrata<'_> {
                 .args(["--s3-region", server.region(), "--s3-path-style=true"])
                 .envs(server.env());
         }
+        if self.sealed {
+            command.arg("--identity").arg(self.identity(arena));
+        }
         command.arg(act);
         command
     }
@@ -101,6 +127,9 @@ impl Pgstrata<'_> {
         if let Some(compress) = self.compress {
             command.args(["--compress", compress]);
         }
+        if let Some(impact) = &self.impact {
+            command.args(["--impact", impact]);
+        }
         command
     }
 }
@@ -113,17 +142,24 @@ impl Contender for Pgstrata<'_> {
             "pgstrata"
         };
         let compress = self.compress.map(|name| format!("{name} "));
+        let impact = self.impact.as_ref().map(|name| format!("-{name}"));
         format!(
-            "{program} {}{}",
+            "{program}{} {}{}{}",
+            impact.unwrap_or_default(),
             compress.unwrap_or_default(),
-            self.change_source
+            self.change_source,
+            if self.sealed { " sealed" } else { "" }
         )
     }
 
     fn archive_command(&self, arena: &Arena) -> Option<String> {
         self.archives.then(|| {
+            let identity = match self.sealed {
+                true => format!("--identity {} ", self.identity(arena).display()),
+                false => String::new(),
+            };
             format!(
-                "{} --repo {} --cluster {CLUSTER} archive-push %p",
+                "{} --repo {} --cluster {CLUSTER} {identity}archive-push %p",
                 self.program(arena).display(),
                 self.url(arena)
             )
@@ -141,7 +177,14 @@ impl Contender for Pgstrata<'_> {
                 }
             }
         }
+        let recipient = match self.sealed {
+            true => Some(self.generate(arena)?),
+            false => None,
+        };
         let mut init = self.command(arena, "init");
+        if let Some(recipient) = recipient {
+            init.args(["--encrypt", "--one-recipient", "--recipient", &recipient]);
+        }
         cost::run(init.arg("--pgdata").arg(arena.cluster.pgdata())).map(drop)
     }
 

@@ -27,7 +27,7 @@ use crate::format::Unit;
 use crate::measure::pgbench::options::{Options, Protocol};
 use crate::measure::pgbench::rate::Rate;
 use crate::measure::programs;
-use crate::measure::result::{Arm, Metric};
+use crate::measure::result::{Arm, Claim, Metric};
 use crate::measure::stat::verdict::Better;
 use crate::report::output::{print, tell};
 use pgstrata_testbed::cluster::Major;
@@ -60,6 +60,9 @@ pub struct Arguments {
     /// sources of the extension, for change source tracker
     #[arg(long, value_name = "DIR")]
     extension: Option<PathBuf>,
+    /// compare these values of the program's own --impact with its default as well
+    #[arg(long, value_delimiter = ',')]
+    impact: Vec<String>,
     #[command(flatten)]
     tools: ToolArguments,
     #[command(flatten)]
@@ -118,6 +121,9 @@ enum Act {
     Nothing,
     /// A checkpoint a second: every tool's backup begins with one.
     Checkpoints,
+    /// A backup is started, nothing is read, and it is stopped when this contender's backup would be done; whether
+    /// its full one.
+    Bracket(usize, bool),
     /// Backups of this contender; whether full ones.
     Backups(usize, bool),
 }
@@ -125,7 +131,13 @@ enum Act {
 fn acts(contenders: &[Box<dyn Contender + '_>], checkpoints: bool) -> Vec<Act> {
     let backups = strata::acts(contenders).into_iter();
     let mut acts = vec![Act::Nothing];
-    acts.extend(checkpoints.then_some(Act::Checkpoints));
+    if checkpoints {
+        acts.extend([
+            Act::Checkpoints,
+            Act::Bracket(0, true),
+            Act::Bracket(0, false),
+        ]);
+    }
     acts.extend(backups.map(|(contender, full)| Act::Backups(contender, full)));
     acts
 }
@@ -138,6 +150,15 @@ fn arms(acts: &[Act], contenders: &[Box<dyn Contender + '_>]) -> Vec<Arm> {
             "checkpoints".to_owned(),
             "no backup, but a checkpoint every second: every backup begins with one".to_owned(),
         )),
+        Act::Bracket(_, full) => {
+            let kind = if *full { "full" } else { "incr" };
+            Some((
+                format!("start and stop, {kind}"),
+                format!(
+                    "pg_backup_start() and pg_backup_stop() around nothing, as far apart as with pgstrata {kind}"
+                ),
+            ))
+        }
         Act::Backups(..) => backups
             .next()
             .map(|(name, what)| (name, format!("{what}, again and again"))),
@@ -163,7 +184,11 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let sources = arguments.sources(tools.programs.major)?;
     let pgbench = programs::find_pgbench(arguments.shared.pgbench.as_deref())?;
     let storage = Storage::Directory;
-    let contenders = strata::contenders(&sources, &storage, tools.others);
+    let mut contenders = strata::contenders(&sources, &storage, tools.others);
+    for impact in &arguments.impact {
+        let ours = |source: &String| strata::ours(source, Some(impact), &storage);
+        contenders.extend(sources.iter().map(ours));
+    }
     let acts = acts(&contenders, arguments.preset != Preset::Tiny);
     let size = arguments.size();
     if arguments.shared.dry_run {
@@ -189,10 +214,10 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
     stage.experiment.plan.state = "reuse".to_owned();
-    stage
-        .experiment
-        .hypothesis
-        .get_or_insert_with(|| "users do not feel a backup".to_owned());
+    if stage.experiment.hypothesis.is_none() {
+        stage.experiment.hypothesis = Some("users do not feel a backup by pgstrata".to_owned());
+        stage.experiment.plan.claims = claims(&acts, &contenders);
+    }
     let outcome = (|| {
         let given = arguments.extension.as_deref();
         let extension = strata::tracker(&sources, &tools.programs, given)?;
@@ -207,6 +232,21 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         scene.measure(&mut stage, &acts, (size, arguments.rate, watch))
     })();
     stage.close(outcome, table::describe)
+}
+
+/// What "do not feel" means, for backups with the program's own settings.
+fn claims(acts: &[Act], contenders: &[Box<dyn Contender + '_>]) -> Vec<Claim> {
+    let ours = acts.iter().enumerate().filter(|(_, act)| match act {
+        Act::Backups(contender, _) => contenders[*contender].tool() == "pgstrata",
+        _ => false,
+    });
+    ours.flat_map(|(arm, _)| {
+        [
+            Claim::at_most("p50", arm, 1.05),
+            Claim::at_most("p99", arm, 1.15),
+        ]
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -228,6 +268,8 @@ mod tests {
             [
                 "quiet",
                 "checkpoints",
+                "start and stop, full",
+                "start and stop, incr",
                 "pgstrata full",
                 "pgstrata lsn incr",
                 "pgstrata digest incr"

@@ -22,7 +22,7 @@ use crate::contenders::pgstrata::Storage;
 use crate::experiments::shared::Shared;
 use crate::format::Unit;
 use crate::measure::programs;
-use crate::measure::result::{Arm, Metric};
+use crate::measure::result::{Arm, Claim, Metric};
 use crate::measure::stat::verdict::Better;
 use crate::report::output::print;
 use pgstrata_testbed::s3::S3Server;
@@ -124,10 +124,12 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         blocks,
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
-    stage.experiment.hypothesis.get_or_insert_with(|| {
-        "writing every page once makes restoring a chain faster, as much as it writes less"
-            .to_owned()
-    });
+    if stage.experiment.hypothesis.is_none() {
+        let words = "writing every page once makes restoring a chain faster than layer by layer";
+        stage.experiment.hypothesis = Some(words.to_owned());
+        // Newest first, and the first contender, which is ours.
+        stage.experiment.plan.claims = [1, 2].map(|arm| Claim::at_most("time", arm, 1.0)).into();
+    }
     let outcome = (|| {
         let mut chain = Chain::make(&tools, (scale, &pgbench), &contenders, &storage)?;
         chain.measure(&mut stage, !arguments.shared.no_samplers)

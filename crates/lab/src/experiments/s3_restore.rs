@@ -34,8 +34,8 @@ use crate::measure::sample::Window;
 use crate::measure::stat::verdict::Better;
 use crate::measure::stat::{median, paired};
 use crate::number::real_u64;
+use crate::report::analysis::{interval_words, ratio_words};
 use crate::report::output::print;
-use crate::report::terminal::{interval_words, ratio_words};
 
 /// What one GET of the plain transfer asks for.
 const RANGE_BYTES: u64 = 8 << 20;

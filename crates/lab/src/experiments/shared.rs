@@ -121,6 +121,7 @@ pub fn comparison(load: Options, shared: &Shared, words: &[String]) -> Result<Co
         interleaved: true,
         same_again: false,
         hypothesis: shared.hypothesis.clone(),
+        claims: Vec::new(),
         expectations: Vec::new(),
         seed,
         out: shared.out("result"),

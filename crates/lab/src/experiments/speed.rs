@@ -79,6 +79,9 @@ pub struct Arguments {
     /// another build of pgstrata, to compare this one with
     #[arg(long, value_name = "PATH")]
     baseline: Option<PathBuf>,
+    /// compare also with a sealed cluster: what encryption costs
+    #[arg(long)]
+    sealed: bool,
     #[command(flatten)]
     tools: ToolArguments,
     #[command(flatten)]
@@ -205,7 +208,9 @@ fn everybody<'a>(
         baseline: false,
         change_source: change_source.to_owned(),
         compress: Some(compress),
+        impact: None,
         archives: true,
+        sealed: false,
         storage,
     };
     let mut all: Vec<Box<dyn Contender + 'a>> = Vec::new();
@@ -215,6 +220,13 @@ fn everybody<'a>(
             let ours = ours("zstd", source);
             all.push(Box::new(Pgstrata {
                 baseline: true,
+                ..ours
+            }));
+        }
+        if arguments.sealed {
+            let ours = ours("zstd", source);
+            all.push(Box::new(Pgstrata {
+                sealed: true,
                 ..ours
             }));
         }

@@ -1,14 +1,18 @@
 //! What all experiments share: the record, the lock, the end.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::experiments::shared::Shared;
+use crate::format;
 use crate::interrupt;
-use crate::measure::environment::mask;
+use crate::measure::environment::warning::{self, warning};
+use crate::measure::environment::{Level, Warning, host, mask};
 use crate::measure::lock::{self, Lock};
 use crate::measure::result::{Arm, Experiment, Metric, Plan, Run, SCHEMA, epoch, timestamp};
+use crate::measure::sample::Window;
 use crate::measure::stat;
 use crate::report::output::{deliver, tell};
 
@@ -42,6 +46,7 @@ impl<'a> Stage<'a> {
     /// Takes the machine and opens the record.
     pub(super) fn open(sketch: Sketch, shared: &'a Shared, words: &[String]) -> Result<Self> {
         let lock = lock::acquire(tell)?;
+        let warnings = neighbours(shared.foreign_cpu);
         let out = shared.out(sketch.kind);
         std::fs::create_dir_all(&out)
             .with_context(|| format!("could not create \"{}\"", out.display()))?;
@@ -71,13 +76,14 @@ impl<'a> Stage<'a> {
                 allowed: shared.allow.clone(),
                 foreign_limit: shared.foreign_cpu,
                 sweep: None,
+                claims: Vec::new(),
             },
             metrics: sketch.metrics,
             arms: sketch.arms,
             runs: Vec::new(),
             tables: Vec::new(),
             notes: Vec::new(),
-            warnings: Vec::new(),
+            warnings,
             interrupted: None,
         };
         experiment.save_plan(&out)?;
@@ -163,7 +169,43 @@ impl<'a> Stage<'a> {
             return failure.map_or(Err(interrupt::Interrupted.into()), Err);
         }
         describe(&mut self.experiment);
+        let known = surroundings(&self.experiment);
+        self.experiment.warnings.extend(known);
         let code = deliver(&self.experiment, &self.out, self.shared.ascii)?;
         failure.map_or(Ok(code), Err)
     }
+}
+
+/// How long others are watched before anything of the experiment runs.
+const WATCHED: Duration = Duration::from_secs(1);
+
+/// What others use of the processor while nothing of the experiment runs: later they cannot be told from its servers and tools.
+fn neighbours(limit: f64) -> Vec<Warning> {
+    let window = Window::open(None);
+    std::thread::sleep(WATCHED);
+    let used = window.close().foreign;
+    if used <= limit {
+        return Vec::new();
+    }
+    let found = format!(
+        "others used {} of the processor in the second before the experiment began",
+        format::percent(used)
+    );
+    vec![warning("ENV-FOREIGN-CPU", found)]
+}
+
+/// What the machine and the servers are, as far as it disturbs. No verdict is withheld because of it: what is compared here differs by more.
+fn surroundings(experiment: &Experiment) -> Vec<Warning> {
+    let known = experiment
+        .arms
+        .iter()
+        .filter_map(|arm| arm.environment.as_ref());
+    let mut found: Vec<Warning> = known.flat_map(warning::of).collect();
+    if found.is_empty() {
+        found = warning::of(&host::capture(Path::new("/"), None));
+    }
+    for warning in &mut found {
+        warning.level = warning.level.min(Level::Warn);
+    }
+    found
 }

@@ -27,15 +27,7 @@ pub(super) fn contenders<'a>(
     others: Option<Major>,
 ) -> Vec<Box<dyn Contender + 'a>> {
     let mut all: Vec<Box<dyn Contender + 'a>> = Vec::new();
-    for source in sources {
-        all.push(Box::new(Pgstrata {
-            baseline: false,
-            change_source: source.clone(),
-            compress: None,
-            archives: false,
-            storage,
-        }));
-    }
+    all.extend(sources.iter().map(|source| ours(source, None, storage)));
     // The others' repositories are directories.
     if let (Storage::Directory, Some(major)) = (storage, others) {
         for peer in contenders::peers(major) {
@@ -45,6 +37,23 @@ pub(super) fn contenders<'a>(
         }
     }
     all
+}
+
+/// `pgstrata` with this change source and `--impact`, for backups that bring their own WAL.
+pub(super) fn ours<'a>(
+    change_source: &str,
+    impact: Option<&str>,
+    storage: &'a Storage,
+) -> Box<dyn Contender + 'a> {
+    Box::new(Pgstrata {
+        baseline: false,
+        change_source: change_source.to_owned(),
+        compress: None,
+        impact: impact.map(str::to_owned),
+        archives: false,
+        sealed: false,
+        storage,
+    })
 }
 
 /// How a server of this version can say what changed, the best first.
@@ -110,15 +119,17 @@ pub(super) fn arms(contenders: &[Box<dyn Contender + '_>]) -> Vec<(String, Strin
 /// (contender, whether full); change sources of one tool share its full backup.
 pub(super) fn acts(contenders: &[Box<dyn Contender + '_>]) -> Vec<(usize, bool)> {
     let mut acts = Vec::new();
+    let ours = |index: usize| contenders[index].tool().starts_with("pgstrata");
     for (index, contender) in contenders.iter().enumerate() {
-        if index == 0 || contender.tool() != "pgstrata" {
+        let mut before = contenders[..index].iter();
+        if !ours(index) || before.all(|other| other.tool() != contender.tool()) {
             acts.push((index, true));
         }
     }
     acts.extend((0..contenders.len()).map(|index| (index, false)));
     // Ours first, each tool's full before its increments.
     acts.sort_by_key(|(index, full)| {
-        let ours = contenders[*index].tool() == "pgstrata";
+        let ours = ours(*index);
         (!ours, if ours { 0 } else { *index }, !*full, *index)
     });
     acts

@@ -21,7 +21,7 @@ use crate::measure::arm::ArmSpec;
 use crate::measure::environment::warning::warning;
 use crate::measure::pgbench::options::{Options, Protocol};
 use crate::measure::programs::Programs;
-use crate::measure::result::{Experiment, Table};
+use crate::measure::result::{Claim, Experiment, Table};
 use crate::measure::stat::median;
 use crate::measure::stat::paired;
 use crate::measure::stat::verdict::Better;
@@ -146,6 +146,12 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         hypothesis: Some(arguments.shared.hypothesis.clone().unwrap_or_else(|| {
             "tracking costs at most 3 % of throughput, more with a larger map".to_owned()
         })),
+        claims: match arguments.shared.hypothesis {
+            None => (1..size.maps.len())
+                .map(|arm| Claim::at_least("tps", arm, 0.97))
+                .collect(),
+            Some(_) => Vec::new(),
+        },
         title: "What tracking changed pages costs".to_owned(),
         arms: arms(&size.maps, &programs, &extension, &setup),
         sweep: Some(size.maps.iter().map(|m| real_u64(*m)).collect()),
@@ -250,9 +256,9 @@ fn row(experiment: &Experiment, arm: usize, map: u64) -> Vec<String> {
         },
         compared
             .as_ref()
-            .map_or_else(missing, crate::report::terminal::ratio_words),
+            .map_or_else(missing, crate::report::analysis::ratio_words),
         compared
             .as_ref()
-            .map_or_else(missing, crate::report::terminal::interval_words),
+            .map_or_else(missing, crate::report::analysis::interval_words),
     ]
 }

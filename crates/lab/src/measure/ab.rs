@@ -23,7 +23,7 @@ use crate::measure::environment::{self, Environment};
 use crate::measure::expectation::Expectation;
 use crate::measure::pgbench::options::{Options, Script};
 use crate::measure::pgbench::run::Bench;
-use crate::measure::result::{Arm, Experiment, Metric, Plan, Run, SCHEMA, timestamp};
+use crate::measure::result::{Arm, Claim, Experiment, Metric, Plan, Run, SCHEMA, timestamp};
 use crate::measure::server::{Place, Template};
 use crate::measure::session;
 use crate::measure::settle;
@@ -82,6 +82,8 @@ pub struct Comparison {
     pub same_again: bool,
     /// What is expected, in words.
     pub hypothesis: Option<String>,
+    /// The same in numbers.
+    pub claims: Vec<Claim>,
     /// What must hold of every run.
     pub expectations: Vec<Expectation>,
     /// Order and keys.
@@ -695,6 +697,7 @@ fn blank(plan: &Comparison, arms: Vec<Arm>, loads: &[Options]) -> Experiment {
             allowed: plan.allowed.clone(),
             foreign_limit: plan.foreign_limit,
             sweep: plan.sweep.clone(),
+            claims: plan.claims.clone(),
         },
         metrics: metrics(loads.iter().all(|load| load.rate.is_some())),
         arms,

@@ -78,6 +78,47 @@ pub struct Plan {
     pub foreign_limit: f64,
     /// Numeric value of each arm on a sweep, for the trend test.
     pub sweep: Option<Vec<f64>>,
+    /// The hypothesis in numbers: it holds when all of them do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<Claim>,
+}
+
+/// A bound that a measurement can prove wrong.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Name of the metric.
+    pub metric: String,
+    /// Index of the arm; its ratio to the base is meant.
+    pub arm: usize,
+    /// The least ratio, inclusive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+    /// The greatest ratio, inclusive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+}
+
+impl Claim {
+    /// That `metric` of `arm` is at most `ratio` times the base's.
+    #[must_use]
+    pub fn at_most(metric: &str, arm: usize, ratio: f64) -> Self {
+        Self {
+            metric: metric.to_owned(),
+            arm,
+            at_least: None,
+            at_most: Some(ratio),
+        }
+    }
+
+    /// That `metric` of `arm` is at least `ratio` times the base's.
+    #[must_use]
+    pub fn at_least(metric: &str, arm: usize, ratio: f64) -> Self {
+        Self {
+            at_least: Some(ratio),
+            at_most: None,
+            ..Self::at_most(metric, arm, ratio)
+        }
+    }
 }
 
 /// Something measured once per run.
@@ -322,6 +363,13 @@ impl Experiment {
         pairs
     }
 
+    /// What a user types into a shell to repeat it.
+    #[must_use]
+    pub fn typed(&self) -> String {
+        let words: Vec<String> = self.command.iter().map(|word| quoted(word)).collect();
+        words.join(" ")
+    }
+
     /// Blocks that count, in order.
     ///
     /// Out go blocks with a dropped run, and those in which other programs used
@@ -409,4 +457,38 @@ pub fn epoch() -> f64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0.0, |d| d.as_secs_f64())
+}
+/// A word as a shell takes it for one word, with nothing in it replaced.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_takes_each_word_for_one() {
+        let words = [
+            "pgstrata-lab",
+            "--min-effect=5%",
+            "a b",
+            "$HOME",
+            "it's",
+            "",
+        ];
+        let typed: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        let script = format!("printf '%s\\n' {}", typed.join(" "));
+        let said = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .output();
+        let said = String::from_utf8(said.unwrap().stdout).unwrap();
+        assert_eq!(said.lines().collect::<Vec<_>>(), words);
+        assert_eq!(typed[..2], words[..2]);
+    }
 }

@@ -130,6 +130,29 @@ impl Analysis {
     }
 }
 
+/// The ratio, with the digits its interval justifies.
+#[must_use]
+pub fn ratio_words(compared: &Comparison) -> String {
+    format::ratio(compared.ratio, compared.interval.map(|i| i.width() / 2.0))
+}
+
+/// The interval.
+#[must_use]
+pub fn interval_words(compared: &Comparison) -> String {
+    compared.interval.map_or_else(
+        || format::MISSING.to_owned(),
+        |interval| {
+            let half = Some(interval.width() / 2.0);
+            format!(
+                "{} … {}{}",
+                format::ratio(interval.low, half),
+                format::ratio(interval.high, half),
+                if compared.unstable { " ~" } else { "" }
+            )
+        },
+    )
+}
+
 fn row(experiment: &Experiment, metric: &str, better: Better, blocks: &[usize]) -> Row {
     let arms = experiment.arms.len();
     let plan = &experiment.plan;

@@ -8,7 +8,8 @@ use crate::measure::environment::{self, Environment, Fact, Level};
 use crate::measure::result::{Arm, Experiment, Metric, Table};
 use crate::measure::stat::paired::Comparison;
 use crate::measure::stat::verdict::{Better, Verdict};
-use crate::report::analysis::{Analysis, Row};
+use crate::report::analysis::{Analysis, Row, interval_words, ratio_words};
+use crate::report::conclusion::{Outcome, conclude};
 
 /// Environment facts that the report's head shows, with what follows their value.
 const HEADLINES: [(&str, &str); 5] = [
@@ -25,6 +26,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src dat
 /// Renders the whole page.
 #[must_use]
 pub fn render(experiment: &Experiment, analysis: &Analysis) -> String {
+    let sections = sections(experiment, analysis);
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -39,14 +41,14 @@ pub fn render(experiment: &Experiment, analysis: &Analysis) -> String {
             body {
                 main {
                     (head(experiment, analysis))
-                    (hero(experiment, analysis))
-                    (tables(&experiment.tables))
-                    (verdicts(experiment, analysis))
-                    (pictures(experiment, analysis))
+                    (conclusion(experiment, analysis))
                     (warnings(analysis))
-                    (environment(experiment))
-                    (repeat(experiment))
-                    (raw(experiment))
+                    (hero(experiment, analysis))
+                    (contents(&sections))
+                    @for (title, body) in &sections {
+                        h2 id=(anchor(title)) { (title) }
+                        (body)
+                    }
                     footer {
                         "Made by pgstrata lab " (experiment.lab_version)
                         " from its result file. Numbers are computed again from raw values."
@@ -56,6 +58,48 @@ pub fn render(experiment: &Experiment, analysis: &Analysis) -> String {
         }
     };
     page.into_string()
+}
+
+/// A heading, and what stands below it.
+type Section = (String, Markup);
+
+/// Everything below the head, in the order of reading.
+fn sections(experiment: &Experiment, analysis: &Analysis) -> Vec<Section> {
+    let mut sections = tables(&experiment.tables);
+    sections.push(("Results".to_owned(), verdicts(experiment, analysis)));
+    sections.extend(pictures(experiment, analysis));
+    sections.push(("What was compared".to_owned(), environment(experiment)));
+    sections.push(("How to repeat".to_owned(), repeat(experiment)));
+    sections.push(("Every run".to_owned(), raw(experiment)));
+    sections
+}
+
+fn contents(sections: &[Section]) -> Markup {
+    html! {
+        nav aria-label="contents" {
+            ul class="contents" {
+                @for (title, _) in sections { li { a href={ "#" (anchor(title)) } { (title) } } }
+            }
+        }
+    }
+}
+
+/// What a link to a heading names.
+fn anchor(title: &str) -> String {
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    title.to_lowercase().chars().map(letter).collect()
+}
+
+fn conclusion(experiment: &Experiment, analysis: &Analysis) -> Markup {
+    let Some((outcome, sentence)) = conclude(experiment, analysis) else {
+        return nothing();
+    };
+    let class = match outcome {
+        Outcome::Held => "conclusion better",
+        Outcome::Failed => "conclusion worse",
+        Outcome::Unclear | Outcome::Open => "conclusion",
+    };
+    html! { p class=(class) { (sentence) } }
 }
 
 fn nothing() -> Markup {
@@ -187,8 +231,8 @@ fn hero(experiment: &Experiment, analysis: &Analysis) -> Markup {
                 @if let Some(compared) = compared {
                     div class="tile" {
                         div class="what" { (metric.title) ": " (arm.name) " to " (experiment.arms[0].name) }
-                        div class="ratio" { (terminal::ratio_words(compared)) }
-                        div class="ci" { "95 % CI " (terminal::interval_words(compared)) }
+                        div class="ratio" { (ratio_words(compared)) }
+                        div class="ci" { "95 % CI " (interval_words(compared)) }
                         div class={ "verdict " (verdict_class(&compared.verdict)) } {
                             (compared.verdict.words(experiment.plan.margin))
                         }
@@ -271,22 +315,22 @@ fn note(words: &str) -> Markup {
     html! { p class="note" { (words) } }
 }
 
-fn tables(tables: &[Table]) -> Markup {
-    html! {
-        @for t in tables {
-            @let head: Vec<&str> = t.head.iter().map(String::as_str).collect();
-            h2 { (t.title) }
+fn tables(tables: &[Table]) -> Vec<Section> {
+    let section = |t: &Table| {
+        let head: Vec<&str> = t.head.iter().map(String::as_str).collect();
+        let body = html! {
             (table("", &head, &t.rows))
             @if let Some(words) = &t.note { (note(words)) }
-        }
-    }
+        };
+        (t.title.clone(), body)
+    };
+    tables.iter().map(section).collect()
 }
 
 fn verdicts(experiment: &Experiment, analysis: &Analysis) -> Markup {
     let sentences = analysis.bottlenecks.iter();
     let sentences = sentences.chain(&analysis.unsteady).chain(&experiment.notes);
     html! {
-        h2 { "Results" }
         @if experiment.arms.len() == 1 { (medians(experiment, analysis)) }
         @for arm in 1..experiment.arms.len() { (compared(experiment, analysis, arm)) }
         @if let Some((_, p)) = analysis.page {
@@ -295,8 +339,17 @@ fn verdicts(experiment: &Experiment, analysis: &Analysis) -> Markup {
             }
         }
         (spread(experiment, analysis))
+        @if is_unstable(analysis) {
+            (note("~ marks an interval that the bootstrap finds wider or narrower by more than a fifth: more blocks would settle it."))
+        }
         @for sentence in sentences { (note(sentence)) }
     }
+}
+
+/// Whether an interval is marked as one that the cross-check does not confirm.
+fn is_unstable(analysis: &Analysis) -> bool {
+    let mut compared = analysis.rows.iter().flat_map(|row| &row.comparisons);
+    compared.any(|compared| compared.as_ref().is_some_and(|compared| compared.unstable))
 }
 
 fn medians(experiment: &Experiment, analysis: &Analysis) -> Markup {
@@ -404,7 +457,7 @@ fn spread(experiment: &Experiment, analysis: &Analysis) -> Markup {
     )
 }
 
-fn pictures(experiment: &Experiment, analysis: &Analysis) -> Markup {
+fn pictures(experiment: &Experiment, analysis: &Analysis) -> Vec<Section> {
     let runs = experiment.metrics.first();
     let runs = runs.map(|metric| pictures::dots(experiment, metric));
     let sections = [
@@ -417,11 +470,9 @@ fn pictures(experiment: &Experiment, analysis: &Analysis) -> Markup {
         ("Waiting", waits(experiment).into_string()),
         ("Resources", pictures::resources(experiment)),
     ];
-    html! {
-        @for (title, body) in sections {
-            @if !body.is_empty() { h2 { (title) } (PreEscaped(body)) }
-        }
-    }
+    let some = sections.into_iter().filter(|(_, body)| !body.is_empty());
+    some.map(|(title, body)| (title.to_owned(), PreEscaped(body)))
+        .collect()
 }
 
 fn statements(experiment: &Experiment) -> Markup {
@@ -533,7 +584,6 @@ fn environment(experiment: &Experiment) -> Markup {
     let arms: Vec<(String, String)> = experiment.arms.iter().map(described).collect();
     let base = experiment.arms.first().and_then(|a| a.environment.as_ref());
     html! {
-        h2 { "What was compared" }
         (list_of(&arms))
         @if let Some(base) = base {
             @for arm in experiment.arms.iter().skip(1) {
@@ -590,8 +640,7 @@ fn everything(env: &Environment) -> Markup {
 
 fn repeat(experiment: &Experiment) -> Markup {
     html! {
-        h2 { "How to repeat" }
-        pre { (experiment.command.join(" ")) }
+        pre { (experiment.typed()) }
         p class="note" {
             "The seed " (experiment.plan.seed) " decides the order of runs and pgbench's keys."
         }
@@ -629,8 +678,15 @@ fn raw(experiment: &Experiment) -> Markup {
             cells
         })
         .collect();
-    let all = table("All runs in order of time", &head, &rows);
-    html! { details { summary { "Every run" } (all) } }
+    let all = table("", &head, &rows);
+    html! {
+        details { summary { "All runs in order of time" } (all) }
+        p class="note" {
+            "Files beside this page: "
+            a href="result.json" { "result.json" } ", everything measured; "
+            a href="runs.csv" { "runs.csv" } ", a line for each run."
+        }
+    }
 }
 
 #[cfg(test)]

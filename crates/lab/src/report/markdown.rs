@@ -7,6 +7,7 @@ use crate::format;
 use crate::measure::environment::Level;
 use crate::measure::result::{Experiment, Metric};
 use crate::report::analysis::{Analysis, Row};
+use crate::report::conclusion::conclude;
 
 /// Renders everything but the pictures.
 #[must_use]
@@ -14,6 +15,9 @@ pub fn render(experiment: &Experiment, analysis: &Analysis) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(out, "## {}\n", experiment.title);
+    if let Some((_, sentence)) = conclude(experiment, analysis) {
+        let _ = writeln!(out, "{sentence}\n");
+    }
     let _ = writeln!(out, "- {}", experiment.workload);
     if let Some(hypothesis) = &experiment.hypothesis {
         let _ = writeln!(out, "- hypothesis: {hypothesis}");
@@ -27,7 +31,7 @@ pub fn render(experiment: &Experiment, analysis: &Analysis) -> String {
         analysis.counted.len(),
         analysis.dropped.len()
     );
-    let _ = writeln!(out, "- `{}`\n", experiment.command.join(" "));
+    let _ = writeln!(out, "- `{}`\n", experiment.typed());
     for given in &experiment.tables {
         let _ = writeln!(out, "{}:\n", given.title);
         let head: Vec<&str> = given.head.iter().map(String::as_str).collect();

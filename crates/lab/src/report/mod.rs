@@ -3,6 +3,7 @@
 pub mod analysis;
 pub mod bottleneck;
 pub mod chart;
+pub mod conclusion;
 pub mod csv;
 pub mod html;
 pub mod junit;

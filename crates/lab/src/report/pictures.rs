@@ -128,7 +128,7 @@ fn forest_on(
         }
         out.push_str(&format!(
                 "<circle class=\"point a{arm}\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{} {}</title></circle>",
-                plane.px(compared.ratio.ln().clamp(-reach, reach)), escape(name), super::terminal::ratio_words(compared)
+                plane.px(compared.ratio.ln().clamp(-reach, reach)), escape(name), super::analysis::ratio_words(compared)
             ));
     }
     out.push_str("</svg>");

@@ -6,9 +6,9 @@ use crate::format;
 use crate::measure::environment::Level;
 use crate::measure::result::{Experiment, Metric, Table};
 use crate::measure::stat;
-use crate::measure::stat::paired::Comparison;
 use crate::number::real;
-use crate::report::analysis::{Analysis, Row};
+use crate::report::analysis::{Analysis, Row, interval_words, ratio_words};
+use crate::report::conclusion::conclude;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,6 +24,10 @@ pub struct Style {
 pub fn render(experiment: &Experiment, analysis: &Analysis, style: Style) -> String {
     let mut out = String::new();
     header(&mut out, experiment, analysis);
+    if let Some((_, sentence)) = conclude(experiment, analysis) {
+        wrapped(&mut out, &sentence);
+        out.push('\n');
+    }
     for table in &experiment.tables {
         words_table(&mut out, table);
     }
@@ -138,29 +142,6 @@ pub fn comparison_cells(
         compared.map_or_else(String::new, interval_words),
         compared.map_or_else(String::new, |c| c.verdict.words(experiment.plan.margin)),
     ]
-}
-
-/// The ratio, with the digits its interval justifies.
-#[must_use]
-pub fn ratio_words(compared: &Comparison) -> String {
-    format::ratio(compared.ratio, compared.interval.map(|i| i.width() / 2.0))
-}
-
-/// The interval.
-#[must_use]
-pub fn interval_words(compared: &Comparison) -> String {
-    compared.interval.map_or_else(
-        || format::MISSING.to_owned(),
-        |interval| {
-            let half = Some(interval.width() / 2.0);
-            format!(
-                "{} … {}{}",
-                format::ratio(interval.low, half),
-                format::ratio(interval.high, half),
-                if compared.unstable { " ~" } else { "" }
-            )
-        },
-    )
 }
 
 fn single(out: &mut String, experiment: &Experiment, analysis: &Analysis) {

@@ -48,6 +48,7 @@ pub(crate) fn experiment(effect: f64, noise: f64) -> Experiment {
             allowed: Vec::new(),
             foreign_limit: 0.05,
             sweep: None,
+            claims: Vec::new(),
         },
         metrics: vec![Metric::new("tps", "tps", Unit::PerSecond, Better::Higher)],
         arms: vec![arm("base"), arm("new")],

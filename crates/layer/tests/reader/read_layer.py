@@ -4,6 +4,8 @@
     read_layer.py REPOSITORY CLUSTER LABEL TARGET   restore into the new directory TARGET
     read_layer.py REPOSITORY CLUSTER wal FILE       write an archived file to standard output
 
+Of a sealed cluster with one more argument: a file with the age identity of a reader.
+
 A second implementation, written to prove that the document is complete: it
 shares no code with pgstrata and needs the standard library alone (and the module
 `zstandard`, or Python 3.14, for objects compressed with Zstandard). It is slow
@@ -17,6 +19,7 @@ import sys
 from pathlib import Path
 
 from checksums import blake3, xxh3
+from unseal import Ring, Sealed
 
 BLOCK = 8192
 MANIFEST_FIELDS = {
@@ -245,15 +248,33 @@ def is_abandoned(data):
     return True
 
 
+# Sections of the public part of the manifest of a sealed layer that its manifest has too.
+PUBLIC_FIELDS = {
+    "label", "layer_id", "parent", "written_by", "started_at", "finished_at", "pack_count", "pack_bytes",
+}
+
+
+def open_manifest(data, ring):
+    """The public part of a sealed manifest, and the record that is sealed in it."""
+    public = read_record(data, "manifest", 4)
+    require(set(public) == PUBLIC_FIELDS | {"replaces", "inputs", "index", "encryption", "sealed"}, "manifest: fields")
+    body = data.partition(b"\n")[2].replace(public["sealed"].encode(), b"")
+    line = f"pgstrata manifest 4 {len(body)} {blake3(body).hex()}\n".encode()
+    return public, ring.open_manifest(public, line + body)
+
+
 class Layer:
-    def __init__(self, folder, label):
-        self.folder = folder / label
+    def __init__(self, folder, label, ring):
+        self.folder, self.ring = folder / label, ring
         self.object = (self.folder / "manifest").read_bytes()
         require(not is_abandoned(self.object), f"{label}: no layer, it was abandoned or removed")
-        versions = [version for version in (1, 2, 3) if self.object.startswith(b"pgstrata manifest %d " % version)]
+        self.public, record = (None, self.object) if ring is None else open_manifest(self.object, ring)
+        versions = [version for version in (1, 2, 3) if record.startswith(b"pgstrata manifest %d " % version)]
         require(versions, f"{label}: version of the manifest")
         (version,) = versions
-        self.manifest = read_record(self.object, "manifest", version)
+        self.manifest = read_record(record, "manifest", version)
+        for field in PUBLIC_FIELDS if ring else ():
+            require(self.manifest[field] == self.public[field], f"{label}: {field} is not that of the public part")
         merged = version == 2 or version == 3 and "replaces" in self.manifest
         fields = MANIFEST_FIELDS | ({"replaces", "inputs"} if merged else set()) | ({"beside"} if version == 3 else set())
         require(set(self.manifest) == fields, f"{label}: fields of the manifest")
@@ -268,16 +289,22 @@ class Layer:
         for number, part in enumerate(self.manifest["index"]):
             self.read_part(number, part)
 
+    def read_object(self, name):
+        data = (self.folder / name).read_bytes()
+        if self.ring is None:
+            return data
+        return self.ring.open_object(self.public, f"layer/{self.folder.name}/{name}", data)
+
     def read_pack(self, number):
-        data = (self.folder / f"pack-{number:06}").read_bytes()
+        data = self.read_object(f"pack-{number:06}")
         return framed_object(data, b"PGSTPACK", b"PGSPEND1", number, self.layer_id)
 
     def read_part(self, number, part):
-        data = (self.folder / f"index-{number:06}").read_bytes()
+        data = self.read_object(f"index-{number:06}")
         require(len(data) == part["index_bytes"], f"index {number}: length")
         require(blake3(data).hex() == part["index_digest"], f"index {number}: digest")
         frames = framed_object(data, b"PGSTINDX", b"PGSXEND1", number, self.layer_id)
-        digests = (self.folder / f"digest-{number:06}").read_bytes()
+        digests = self.read_object(f"digest-{number:06}")
         check_header(digests, b"PGSTDGST", number, self.layer_id)
         require(len(digests) == part["digest_bytes"], f"digest {number}: length")
         stream = Cursor(b"".join(raw for _, raw in frames.values()))
@@ -321,15 +348,17 @@ def standing_for(folder, parent):
         return parent["label"]
     for manifest in sorted(folder.glob("*/manifest")):
         data = manifest.read_bytes()
-        if data.startswith(b"pgstrata manifest 2 ") and parent in read_record(data, "manifest", 2)["replaces"]:
-            return manifest.parent.name
+        for version in (2, 4):
+            is_one = data.startswith(b"pgstrata manifest %d " % version)
+            if is_one and parent in read_record(data, "manifest", version)["replaces"]:
+                return manifest.parent.name
     raise Damaged(f"{parent['label']}: is not there, and nothing replaces it")
 
 
-def read_chain(folder, label):
-    chain = [Layer(folder, label)]
+def read_chain(folder, label, ring):
+    chain = [Layer(folder, label, ring)]
     while (parent := chain[-1].manifest["parent"]) is not None:
-        chain.append(Layer(folder, standing_for(folder, parent)))
+        chain.append(Layer(folder, standing_for(folder, parent), ring))
         itself = {"label": chain[-1].manifest["label"], "manifest_digest": blake3(chain[-1].object).hex()}
         stands_for = [itself, *chain[-1].manifest.get("replaces", [])]
         require(parent in stands_for, f"{parent['label']}: another parent")
@@ -399,23 +428,100 @@ def read_wal(data, name, system_identifier):
     return raw
 
 
-def main(repository, cluster, label, target):
+# --- sections 3 and 4: marks, and WAL that was given up ----------------------
+
+
+def lsn(text):
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def read_marks(folder, label, now):
+    """The last pin that holds at `now`, and the annotations."""
+    pin, annotations = None, {}
+    for number, path in enumerate(sorted((folder / "mark" / label).iterdir())):
+        mark = read_record(path.read_bytes(), "mark")
+        require(set(mark) == {"layer", "number", "says", "host", "pid", "marked_at", "written_by"}, f"{path}: fields")
+        require(mark["layer"]["label"] == label and mark["number"] == number == int(path.name), f"{path}: place")
+        ((word, says),) = mark["says"].items()
+        if word == "pin":
+            pin = says
+        elif word == "unpin":
+            pin = None
+        elif says["value"] is None:
+            annotations.pop(says["key"], None)
+        else:
+            require(word == "annotate", f"{path}: {word}")
+            annotations[says["key"]] = says["value"]
+    holds = pin is not None and (pin["until"] is None or now <= pin["until"])
+    return {"pin": pin if holds else None, "annotations": annotations}
+
+
+def promised_from(folder):
+    """The LSN from which the archive promises to have no hole."""
+    promised = 0
+    for path in folder.glob("wal-released/*"):
+        before = lsn(read_record(path.read_bytes(), "released")["wal_before"])
+        require(int(path.name, 16) == before, f"{path}: place")
+        promised = max(promised, before)
+    return promised
+
+
+def goes(data, timeline, number, segment_size):
+    """Whether a verdict removes a segment of the archive."""
+    version = 2 if data.startswith(b"pgstrata verdict 2 ") else 1
+    verdict = read_record(data, "verdict", version)
+    kept = verdict.get("wal_kept", [])
+    require((version == 2) == bool(kept), "verdict: WAL that stays")
+    before = verdict["wal_before"]
+    if before is None or number >= lsn(before) // segment_size:
+        return False
+    for found in kept:
+        first = lsn(found["start_lsn"]) // segment_size
+        last = max(first, (lsn(found["stop_lsn"]) - 1) // segment_size)
+        if found["timeline"] == timeline and first <= number <= last:
+            return False
+    return True
+
+
+def show_kept(folder, label, now):
+    """One JSON document for the tests."""
+    size = 16 << 20
+    shown = read_marks(folder, label, now)
+    shown["promised_from"] = promised_from(folder)
+    (verdict,) = folder.glob("removal/*/verdict")
+    data = verdict.read_bytes()
+    shown["stays"] = [[t, n] for t in (1, 2) for n in range(24) if not goes(data, t, n, size)]
+    print(json.dumps(shown, sort_keys=True))
+
+
+def main(repository, cluster, label, target, identity=None):
     folder = Path(repository) / cluster
-    record = read_record((folder / "cluster").read_bytes(), "cluster")
-    require(record["name"] == cluster and record["format"] == 1, "cluster: another name or format")
+    if label.startswith("kept:"):
+        show_kept(folder, label.removeprefix("kept:"), target)
+        return
+    data = (folder / "cluster").read_bytes()
+    version = 2 if data.startswith(b"pgstrata cluster 2 ") else 1
+    record = read_record(data, "cluster", version)
+    require(record["name"] == cluster and record["format"] == version, "cluster: another name or format")
+    ring = None
+    if version == 2:
+        require(identity is not None, "cluster: is sealed, and no identity was given")
+        ring = Ring(folder, record["sealing"]["seal_id"], Path(identity).read_text(), read_record)
     if label == "wal":
         data = (folder / "wal" / target[:8] / target).read_bytes()
+        data = data if ring is None else ring.open_wal(target, data)
         sys.stdout.buffer.write(read_wal(data, target, record["system_identifier"]))
         return
-    chain = read_chain(folder / "layer", label)
+    chain = read_chain(folder / "layer", label, ring)
     require(chain[0].manifest["cluster"]["system_identifier"] == record["system_identifier"], "another cluster")
     restore(chain, Path(target))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5:
+    if len(sys.argv) not in (5, 6):
         sys.exit(__doc__)
     try:
         main(*sys.argv[1:])
-    except (Damaged, OSError) as error:
+    except (Damaged, Sealed, OSError) as error:
         sys.exit(f"read_layer: {error}")

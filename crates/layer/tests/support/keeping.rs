@@ -13,6 +13,7 @@ pub struct Sketch {
     pub replaced: bool,
     pub broken: bool,
     pub in_use: bool,
+    pub pinned: bool,
 }
 
 pub fn held(sketches: &[Sketch]) -> Vec<Held> {
@@ -34,17 +35,44 @@ pub fn held(sketches: &[Sketch]) -> Vec<Held> {
             merged: false,
             in_use: sketch.in_use,
             broken: sketch.broken,
+            pinned: sketch.pinned,
         });
     }
     layers
 }
 
-/// Whether a rule wants the layer.
+/// The days, weeks, months and years since some moment in which a time lies: 1970-01-01 was a Thursday.
+fn periods(time: Timestamp) -> [i64; 4] {
+    let day = time.as_second().div_euclid(86_400);
+    let date = time.strftime("%Y %m").to_string();
+    let (year, month) = date.split_once(' ').unwrap();
+    let (year, month): (i64, i64) = (year.parse().unwrap(), month.parse().unwrap());
+    [day, (day + 3).div_euclid(7), year * 12 + month, year]
+}
+
+/// Whether the layer is the last of one of the last `count` of its line's periods of that kind.
+fn is_last_of(
+    layers: &[Held],
+    line: &HistoryLine,
+    at: usize,
+    (kind, count): (usize, usize),
+) -> bool {
+    let usable = |other: &&usize| !layers[**other].replaced && !layers[**other].broken;
+    let period = |at: usize| periods(layers[at].finished_at)[kind];
+    let on: Vec<usize> = line.layers.iter().filter(usable).copied().collect();
+    let mut newer: Vec<i64> = on.iter().map(|other| period(*other)).collect();
+    newer.retain(|other| *other > period(at));
+    newer.dedup();
+    let last = on.iter().rfind(|other| period(**other) == period(at));
+    last == Some(&at) && newer.len() < count
+}
+
+/// Whether a rule wants the layer, pins apart.
 pub fn wanted(
     layers: &[Held],
     lines: &[HistoryLine],
     policy: &Policy,
-    cut: Timestamp,
+    now: Timestamp,
     at: usize,
 ) -> bool {
     let usable = |at: usize| !layers[at].replaced && !layers[at].broken;
@@ -74,7 +102,8 @@ pub fn wanted(
             |line: &HistoryLine| newer(line).iter().filter(|other| full(other)).count() < count;
         lines.iter().any(|line| (on(line) || on_none) && few(line))
     });
-    let by_days = policy.keep_days.is_some_and(|_| {
+    let by_time = policy.keep_within.is_some_and(|span| {
+        let cut = now - span;
         let before = |line: &HistoryLine| {
             let next = newer(line).into_iter().next();
             let reached = next.is_none_or(|next| layers[next].finished_at >= cut);
@@ -82,13 +111,63 @@ pub fn wanted(
         };
         layers[at].finished_at >= cut || lines.iter().any(before)
     });
-    by_full || by_days || (policy.keep_full.is_none() && policy.keep_days.is_none())
+    let last_of = policy.keep_last_of;
+    let counts = [
+        last_of.daily,
+        last_of.weekly,
+        last_of.monthly,
+        last_of.yearly,
+    ];
+    let by_period = counts.iter().enumerate().any(|(kind, count)| {
+        let is_last = |line| count.is_some_and(|count| is_last_of(layers, line, at, (kind, count)));
+        lines.iter().any(is_last)
+    });
+    let none = policy.keep_full.is_none()
+        && policy.keep_within.is_none()
+        && counts.iter().all(Option::is_none);
+    by_full || by_time || by_period || none
 }
 
-/// Which layers stay: those that a rule wants, and those that they stand on.
-pub fn kept(layers: &[Held], lines: &[HistoryLine], policy: &Policy, cut: Timestamp) -> Vec<bool> {
-    let wanted = |at| wanted(layers, lines, policy, cut, at);
-    let mut kept: Vec<bool> = (0..layers.len()).map(wanted).collect();
+/// Which layers stay: those that a rule or somebody wants, and those that they stand on.
+pub fn kept(layers: &[Held], lines: &[HistoryLine], policy: &Policy, now: Timestamp) -> Vec<bool> {
+    let wanted = |at: usize| layers[at].pinned || wanted(layers, lines, policy, now, at);
+    with_below(layers, (0..layers.len()).map(wanted).collect())
+}
+
+/// From which layers recovery goes on behind their end.
+pub fn going_on(
+    layers: &[Held],
+    lines: &[HistoryLine],
+    policy: &Policy,
+    now: Timestamp,
+) -> Vec<bool> {
+    let ruled = |at| wanted(layers, lines, policy, now, at);
+    let ruled = with_below(layers, (0..layers.len()).map(ruled).collect());
+    let Some(span) = policy.keep_wal else {
+        return ruled;
+    };
+    let cut = now - span;
+    let leads_there = |line: &HistoryLine, at: usize| {
+        let usable = |other: &usize| {
+            let layer = &layers[*other];
+            ruled[*other] && !layer.replaced && !layer.broken
+        };
+        // It is not older than the last one before the cut.
+        let mut later = line.layers.iter().filter(|other| **other > at);
+        let passed = later.any(|other| usable(other) && layers[*other].finished_at < cut);
+        let mut up_to = line.layers.iter().filter(|other| **other <= at);
+        line.layers.contains(&at)
+            && !passed
+            && up_to.any(|other| usable(other) && layers[*other].finished_at < cut)
+    };
+    let goes_on = |at: usize| {
+        let young = layers[at].finished_at >= cut;
+        ruled[at] && (young || lines.iter().any(|line| leads_there(line, at)))
+    };
+    (0..layers.len()).map(goes_on).collect()
+}
+
+fn with_below(layers: &[Held], mut kept: Vec<bool>) -> Vec<bool> {
     for at in (0..layers.len()).rev() {
         if let (true, Some(parent)) = (kept[at], layers[at].parent) {
             kept[parent] = true;

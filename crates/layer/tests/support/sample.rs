@@ -18,8 +18,11 @@ use pgstrata_layer::manifest::{
     self, Beside, ChangeSource, ChangeSourceRecord, ClusterIdentity, CorruptPage, Manifest,
     ParentRef, Tablespace, Totals,
 };
-use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord};
+use pgstrata_layer::mark::{self, Annotation, Mark, MarkRecord, Pin, Unpin};
+use pgstrata_layer::released::{self, ReleasedRecord};
+use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord, WalKept};
 use pgstrata_layer::restoring::{self, RestoreRecord};
+use pgstrata_layer::verified::{self, VerifiedRecord};
 use pgstrata_layer::wal;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
@@ -179,6 +182,7 @@ pub fn cluster_record() -> ClusterRecord {
         wal_segment_size: 16 << 20,
         created_at: time("2026-11-21T09:00:00Z"),
         written_by: "pgstrata 0.1.0".to_owned(),
+        sealing: None,
     }
 }
 
@@ -280,6 +284,7 @@ pub fn verdict_record() -> VerdictRecord {
     VerdictRecord {
         layers: going(),
         wal_before: Some("0/16000028".parse().unwrap()),
+        wal_kept: Vec::new(),
         host: "backup1".to_owned(),
         pid: 4712,
         decided_at: "2026-11-22T04:00:02Z".parse().unwrap(),
@@ -302,6 +307,35 @@ pub fn restore_record() -> RestoreRecord {
 
 pub const ID: &str = "0123456789abcdef0123456789abcdef";
 
+/// When it ended, and a number drawn by chance.
+pub const VERIFIED: &str = "20261122-050730-01234567";
+
+pub fn verified_record() -> VerifiedRecord {
+    VerifiedRecord {
+        label: None,
+        deep: true,
+        layers: 2,
+        newest: Some(INCREMENTAL.to_owned()),
+        wal_files: 17,
+        errors: 0,
+        warnings: 1,
+        host: "backup1".to_owned(),
+        pid: 4714,
+        started_at: "2026-11-22T05:00:00.5Z".parse().unwrap(),
+        finished_at: "2026-11-22T05:07:30Z".parse().unwrap(),
+        written_by: "pgstrata 0.1.0".to_owned(),
+    }
+}
+
+/// What a verification leaves.
+pub fn verified() -> Objects {
+    let name = ClusterName::parse("main").unwrap();
+    Objects::from([(
+        name.verified_key(VERIFIED),
+        verified::encode(&verified_record()),
+    )])
+}
+
 /// What those who are at work tell each other.
 pub fn work() -> Objects {
     let name = ClusterName::parse("main").unwrap();
@@ -318,6 +352,79 @@ pub fn work() -> Objects {
         ),
         (name.restore_key(ID), restoring::encode(&restore_record())),
     ])
+}
+
+/// A verdict that gives up WAL between layers that stay.
+pub fn verdict_that_keeps_wal() -> VerdictRecord {
+    let kept = |timeline, start: &str, stop: &str| WalKept {
+        timeline: TimelineId::new(timeline),
+        start_lsn: start.parse().unwrap(),
+        stop_lsn: stop.parse().unwrap(),
+    };
+    VerdictRecord {
+        wal_kept: vec![
+            kept(1, "0/3000028", "0/4000000"),
+            kept(2, "0/7000028", "0/8000138"),
+        ],
+        ..verdict_record()
+    }
+}
+
+pub fn released_record() -> ReleasedRecord {
+    ReleasedRecord {
+        wal_before: "0/16000028".parse().unwrap(),
+        host: "backup1".to_owned(),
+        pid: 4712,
+        released_at: "2026-11-22T04:00:03Z".parse().unwrap(),
+        written_by: "pgstrata 0.1.0".to_owned(),
+    }
+}
+
+/// A pin, what is written about it, and its end.
+pub fn marks() -> Vec<MarkRecord> {
+    let says = [
+        Mark::Pin(Pin {
+            until: Some("2027-01-31T23:59:59Z".parse().unwrap()),
+            note: Some("before the move".to_owned()),
+        }),
+        Mark::Annotate(Annotation {
+            key: "ticket".to_owned(),
+            value: Some("DB-1042".to_owned()),
+        }),
+        Mark::Unpin(Unpin {}),
+        Mark::Annotate(Annotation {
+            key: "ticket".to_owned(),
+            value: None,
+        }),
+    ];
+    let record = |(number, says): (u32, Mark)| MarkRecord {
+        layer: going()[1].clone(),
+        number,
+        says,
+        host: "backup1".to_owned(),
+        pid: 4712,
+        marked_at: "2026-11-22T06:00:00Z".parse().unwrap(),
+        written_by: "pgstrata 0.1.0".to_owned(),
+    };
+    (0..).zip(says).map(record).collect()
+}
+
+/// What is said of layers that are kept, and of WAL that is not.
+pub fn kept() -> Objects {
+    let name = ClusterName::parse("main").unwrap();
+    let label = Label::parse(FULL).unwrap();
+    let marks = marks().into_iter();
+    let mut objects: Objects = marks
+        .map(|record| (name.mark_key(&label, record.number), mark::encode(&record)))
+        .collect();
+    let verdict = verdict_that_keeps_wal();
+    objects.insert(name.verdict_key(ID), removal::encode_verdict(&verdict));
+    let released = released_record();
+    objects.insert(
+        name.released_key(released.wal_before),
+        released::encode(&released),
+    );
+    objects
 }
 
 pub fn full_manifest(layer: &StoredLayer) -> Manifest {

@@ -45,6 +45,8 @@ pub struct ArchivedWal {
     partials: BTreeSet<(TimelineId, u64)>,
     /// Segments of which the time counts by itself, and when they were stored.
     watched: BTreeMap<(TimelineId, u64), Option<Timestamp>>,
+    /// From where on no hole is promised.
+    promised_from: Option<Lsn>,
 }
 
 /// What is stored under one timeline.
@@ -100,7 +102,26 @@ impl ArchivedWal {
             timelines: BTreeMap::new(),
             partials: BTreeSet::new(),
             watched: BTreeMap::new(),
+            promised_from: None,
         }
+    }
+
+    /// Remembers that an expiry has given up WAL before that position, but for what makes layers consistent.
+    pub fn set_promised_from(&mut self, promised_from: Option<Lsn>) {
+        self.promised_from = promised_from;
+    }
+
+    /// From where on the archive promises to have no hole; `None` when it does so from its beginning.
+    #[must_use]
+    pub fn promised_from(&self) -> Option<Lsn> {
+        self.promised_from
+    }
+
+    /// Whether an expiry has given up the WAL between layers in that segment.
+    #[must_use]
+    pub fn was_released(&self, number: u64) -> bool {
+        let promised = self.promised_from;
+        promised.is_some_and(|from| number < from.segment(self.segment_size))
     }
 
     /// Remembers of these segments when each was stored, should they be added later.
@@ -365,6 +386,13 @@ impl ArchivedWal {
         let runs = self.timelines.values().flat_map(|found| &found.runs);
         let newest = runs.map(|run| run.newest_at).max();
         newest.unwrap_or(Timestamp::MIN)
+    }
+
+    /// Whether the server's archiver noted the end of any backup on this timeline.
+    #[must_use]
+    pub fn has_backup_labels(&self, timeline: TimelineId) -> bool {
+        let found = self.timelines.get(&timeline);
+        found.is_some_and(|found| !found.backup_labels.is_empty())
     }
 
     /// Whether the server's archiver noted the end of a backup that started in `segment`.

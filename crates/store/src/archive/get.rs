@@ -12,15 +12,21 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pgstrata_layer::wal::WalReader;
-use pgstrata_pgdata::ArchiveFile;
+use pgstrata_pgdata::{ArchiveFile, WalSegmentSize};
 
 use super::file::NewFile;
+use super::mended::is_damage;
+use super::sealed::ObjectReader;
 use super::spool::{Ahead, Neighbours};
-use super::{Archive, PIECE_BYTES, WHOLE_BYTES};
+use super::{Archive, WHOLE_BYTES};
 use crate::blocking::blocking;
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
+use crate::keys::Sealing;
+
+/// Objects of segments of the usual size are no longer: what does not compress is stored as it is, with some bytes for each
+/// frame. Larger segments are seldom, and are asked for when the record has said how large they are.
+const EARLY_BYTES: u64 = WalSegmentSize::DEFAULT.get() + (1 << 20);
 
 /// Between two looks whether a hole has been filled.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -76,8 +82,7 @@ pub async fn get(
         .as_ref()
         .and_then(|ahead| ahead.take(cluster, file_name, asking));
     if let Some(spooled) = spooled
-        && spooled.is_of_now().await.map_err(doing)?
-        && let Some(raw_bytes) = spooled.deliver(destination).await
+        && let Some(raw_bytes) = spooled.deliver(destination).await.map_err(doing)?
     {
         return Ok(GetOutcome {
             source: Source::Spool,
@@ -85,17 +90,19 @@ pub async fn get(
             ahead: Vec::new(),
         });
     }
-    let archive = Archive::load(cluster).await.map_err(doing)?;
-    archive.check_asker(asking).map_err(doing)?;
-    let file = archive.parse(file_name).map_err(doing)?;
-    let batch = match (&options.ahead, file) {
-        (Some(ahead), ArchiveFile::Segment(segment)) => Neighbours::open(&archive, ahead, segment),
-        _ => None,
+    let asked = Asked {
+        cluster,
+        file_name,
+        destination,
+        options,
     };
-    let wanted = archive.get(file, destination, options);
-    let (got, ahead) = match &batch {
-        None => (wanted.await, Vec::new()),
-        Some(batch) => batch.run_along(wanted).await,
+    let known = options
+        .ahead
+        .as_ref()
+        .and_then(|ahead| ahead.neighbours(cluster, file_name, asking));
+    let (got, ahead) = match known {
+        Some(batch) => batch.run_along(asked.get(Some(&batch))).await,
+        None => asked.get_and_others().await.map_err(doing)?,
     };
     Ok(GetOutcome {
         source: Source::Repository,
@@ -104,9 +111,92 @@ pub async fn get(
     })
 }
 
+/// One file that is asked for.
+struct Asked<'a> {
+    cluster: &'a ClusterRepository,
+    file_name: &'a str,
+    destination: &'a Path,
+    options: &'a GetOptions,
+}
+
+impl Asked<'_> {
+    /// Reads the cluster's record, and meanwhile the object; that is believed only when the record allows it.
+    async fn begin(&self) -> Result<(Archive, ArchiveFile, Option<Bytes>)> {
+        let (archive, early) = futures::join!(Archive::load(self.cluster), self.early());
+        let archive = archive?;
+        archive.check_asker(self.options.system_identifier)?;
+        let file = archive.parse(self.file_name)?;
+        Ok((archive, file, early?))
+    }
+
+    /// The object of a segment, unless there is none, or it is longer than those of usual segments.
+    async fn early(&self) -> Result<Option<Bytes>> {
+        // A directory answers at once, and of segments known to be larger half would be fetched twice.
+        let is_far = self.cluster.repository.directory().is_none();
+        let ahead = self.options.ahead.as_ref();
+        let known = ahead.and_then(|ahead| ahead.segment_size(self.cluster));
+        let is_usual = known.is_none_or(|size| size <= WalSegmentSize::DEFAULT);
+        let file = ArchiveFile::parse(self.file_name, WalSegmentSize::DEFAULT);
+        let (true, Ok(ArchiveFile::Segment(segment))) = (is_far && is_usual, file) else {
+            return Ok(None);
+        };
+        let timeline = segment.timeline.hex8();
+        let key = self.cluster.name.wal_key(&timeline, self.file_name);
+        match self.cluster.repository.get_start(&key, EARLY_BYTES).await {
+            Ok((object, size_bytes)) => {
+                let is_whole = u64::try_from(object.len()) == Ok(size_bytes);
+                Ok(is_whole.then_some(object))
+            }
+            // Whether that is the end is found out when the record is known.
+            Err(error) if error.kind() == Kind::NotFound || is_damage(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gets the file while `batch` fetches others for what is taken for the cluster's record.
+    async fn get(&self, batch: Option<&Neighbours>) -> Result<u64> {
+        let (archive, file, early) = self.begin().await?;
+        if let Some(batch) = batch {
+            batch.require(&archive);
+        }
+        archive
+            .get(file, self.destination, self.options, early)
+            .await
+    }
+
+    /// Gets the file, and then others for the record that was read.
+    async fn get_and_others(&self) -> Result<(Result<u64>, Vec<String>)> {
+        let (archive, file, early) = self.begin().await?;
+        let batch = match (&self.options.ahead, file) {
+            (Some(ahead), ArchiveFile::Segment(segment)) => {
+                Neighbours::open(&archive, ahead, segment)
+            }
+            _ => None,
+        };
+        let wanted = archive.get(file, self.destination, self.options, early);
+        Ok(match &batch {
+            None => (wanted.await, Vec::new()),
+            Some(batch) => batch.run_along(wanted).await,
+        })
+    }
+}
+
 impl Archive {
-    async fn get(&self, file: ArchiveFile, to: &Path, options: &GetOptions) -> Result<u64> {
+    /// Delivers the file; from `early` when that holds it.
+    async fn get(
+        &self,
+        file: ArchiveFile,
+        to: &Path,
+        options: &GetOptions,
+        early: Option<Bytes>,
+    ) -> Result<u64> {
         let started = Instant::now();
+        if let Some(object) = early
+            && let Ok(raw_bytes) = self.deliver(file, object, to).await
+        {
+            return Ok(raw_bytes);
+        }
+        // What was the matter is found again, and what stands in for the object.
         loop {
             let absent = match self.fetch(file, to).await {
                 Err(error) if error.kind() == Kind::NotFound => error,
@@ -174,33 +264,35 @@ impl Archive {
     }
 
     async fn fetch_in_pieces(&self, file: ArchiveFile, key: &str, to: &Path) -> Result<u64> {
-        let Some(size) = self.cluster.repository.size(key).await? else {
-            // Says that it is not there, or what else is the matter.
-            return self.fetch_whole(file, key, to).await;
-        };
-        let mut delivery = Delivery::new(self, file, to)?;
-        let mut start = 0;
-        while start < size {
-            let end = (start + PIECE_BYTES).min(size);
-            let piece = self.cluster.repository.get_range(key, start..end).await?;
-            delivery = blocking(move || {
-                delivery.take(&piece)?;
-                Ok(delivery)
-            })
-            .await?;
-            start = end;
-        }
+        let sealing = self.sealing().await?;
+        let begin = || Delivery::new(self, file, to, sealing);
+        let delivery = self.in_pieces(key, begin, |mut delivery, piece| {
+            delivery.take(piece)?;
+            Ok(delivery)
+        });
+        let delivery = delivery.await?;
         blocking(move || delivery.finish()).await
     }
 
     /// Writes the file that a whole object holds.
-    pub(super) async fn deliver(&self, file: ArchiveFile, object: Bytes, to: &Path) -> Result<u64> {
+    async fn deliver(&self, file: ArchiveFile, object: Bytes, to: &Path) -> Result<u64> {
+        self.decode(file, object, to).await?.publish()
+    }
+
+    /// Writes the file that a whole object holds, checked, but without its name.
+    pub(super) async fn decode(
+        &self,
+        file: ArchiveFile,
+        object: Bytes,
+        to: &Path,
+    ) -> Result<Decoded> {
         let archive = self.clone();
         let to = to.to_owned();
+        let sealing = self.sealing().await?.clone();
         blocking(move || {
-            let mut delivery = Delivery::new(&archive, file, &to)?;
+            let mut delivery = Delivery::new(&archive, file, &to, &sealing)?;
             delivery.take(&object)?;
-            delivery.finish()
+            delivery.check()
         })
         .await
     }
@@ -210,16 +302,17 @@ impl Archive {
 struct Delivery {
     archive: Archive,
     file: ArchiveFile,
-    reader: WalReader,
+    reader: ObjectReader,
     new_file: NewFile,
 }
 
 impl Delivery {
-    fn new(archive: &Archive, file: ArchiveFile, to: &Path) -> Result<Self> {
+    fn new(archive: &Archive, file: ArchiveFile, to: &Path, sealing: &Sealing) -> Result<Self> {
+        let name = file.file_name(archive.segment_size);
         Ok(Self {
             archive: archive.clone(),
             file,
-            reader: WalReader::new(&file.file_name(archive.segment_size)),
+            reader: ObjectReader::new(sealing, &name, true),
             new_file: NewFile::create(to)?,
         })
     }
@@ -236,9 +329,29 @@ impl Delivery {
     }
 
     fn finish(self) -> Result<u64> {
+        self.check()?.publish()
+    }
+
+    fn check(self) -> Result<Decoded> {
         let header = self.reader.finish()?;
         self.archive.check_header(self.file, &header)?;
+        Ok(Decoded {
+            new_file: self.new_file,
+            raw_bytes: header.raw_length,
+        })
+    }
+}
+
+/// A whole file of the archive that nobody sees yet.
+pub(super) struct Decoded {
+    new_file: NewFile,
+    raw_bytes: u64,
+}
+
+impl Decoded {
+    /// Gives it its name; answers its length.
+    pub(super) fn publish(self) -> Result<u64> {
         self.new_file.publish()?;
-        Ok(header.raw_length)
+        Ok(self.raw_bytes)
     }
 }

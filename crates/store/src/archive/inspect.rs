@@ -1,8 +1,9 @@
 //! Reading an archived file to its end: to know that it can be read, or for what is in it.
 
-use pgstrata_layer::wal::{WalHeader, WalReader};
+use pgstrata_layer::wal::WalHeader;
 use pgstrata_pgdata::ArchiveFile;
 
+use super::sealed::ObjectReader;
 use super::{Archive, PIECE_BYTES};
 use crate::blocking::blocking;
 use crate::error::Result;
@@ -32,7 +33,7 @@ impl Archive {
 
     /// Reads the object `key` of `file` to its end.
     pub(super) async fn inspect_object(&self, file: ArchiveFile, key: &str) -> Result<WalHeader> {
-        let (header, ()) = self.walk_object(file, key, (), |(), _| Ok(())).await?;
+        let (header, ()) = self.walk_object(file, key, None, ()).await?;
         Ok(header)
     }
 
@@ -49,7 +50,9 @@ impl Archive {
         take: fn(&mut S, &[u8]) -> Result<()>,
     ) -> Result<S> {
         let read = async |key: String| {
-            let walked = self.walk_object(file, &key, state.clone(), take).await;
+            let walked = self
+                .walk_object(file, &key, Some(take), state.clone())
+                .await;
             walked.map(|(_, state)| state)
         };
         self.first_good(file, read).await
@@ -59,50 +62,66 @@ impl Archive {
         &self,
         file: ArchiveFile,
         key: &str,
+        take: Option<TakePiece<S>>,
         state: S,
-        take: fn(&mut S, &[u8]) -> Result<()>,
     ) -> Result<(WalHeader, S)> {
-        let reader = WalReader::new(&file.file_name(self.segment_size));
-        let mut walk = ObjectWalk {
-            reader,
-            state,
-            take,
+        let name = file.file_name(self.segment_size);
+        let reader = ObjectReader::new(self.sealing().await?, &name, take.is_some());
+        let walk = || {
+            Ok(ObjectWalk {
+                reader,
+                state,
+                take,
+            })
         };
-        match self.cluster.repository.size(key).await? {
-            Some(size) => {
-                let mut start = 0;
-                while start < size {
-                    let end = (start + PIECE_BYTES).min(size);
-                    let piece = self.cluster.repository.get_range(key, start..end).await?;
-                    walk = blocking(move || walk.feed(&piece)).await?;
-                    start = end;
-                }
-            }
-            None => {
-                // Says that it is not there, or what else is the matter.
-                let object = self.cluster.repository.get(key).await?;
-                walk = blocking(move || walk.feed(&object)).await?;
-            }
-        }
+        let walk = self.in_pieces(key, walk, ObjectWalk::feed).await?;
         let header = walk.reader.finish()?;
         self.check_header(file, &header)?;
         Ok((header, walk.state))
     }
 }
 
+impl Archive {
+    /// Hands the object `key` piece by piece to `feed`, off the threads that wait for the repository. `begin` is asked for
+    /// what is fed when the object is known to be there.
+    pub(super) async fn in_pieces<S: Send + 'static>(
+        &self,
+        key: &str,
+        begin: impl FnOnce() -> Result<S>,
+        feed: fn(S, &[u8]) -> Result<S>,
+    ) -> Result<S> {
+        let repository = &self.cluster.repository;
+        let (mut piece, size) = repository.get_start(key, PIECE_BYTES).await?;
+        let mut fed = begin()?;
+        let mut start = 0;
+        loop {
+            start += u64::try_from(piece.len()).unwrap_or(u64::MAX);
+            fed = blocking(move || feed(fed, &piece)).await?;
+            if start >= size {
+                return Ok(fed);
+            }
+            let end = (start + PIECE_BYTES).min(size);
+            piece = repository.get_range(key, start..end).await?;
+        }
+    }
+}
+
+/// Takes the next bytes of a file.
+type TakePiece<S> = fn(&mut S, &[u8]) -> Result<()>;
+
 /// A file on its way through the hands of `take`.
 struct ObjectWalk<S> {
-    reader: WalReader,
+    reader: ObjectReader,
     state: S,
-    take: fn(&mut S, &[u8]) -> Result<()>,
+    take: Option<TakePiece<S>>,
 }
 
 impl<S> ObjectWalk<S> {
     fn feed(mut self, piece: &[u8]) -> Result<Self> {
         let mut taken = Ok(());
         self.reader.feed(piece, |raw| {
-            if taken.is_ok() {
-                taken = (self.take)(&mut self.state, raw);
+            if let (Ok(()), Some(take)) = (&taken, self.take) {
+                taken = take(&mut self.state, raw);
             }
         })?;
         taken?;

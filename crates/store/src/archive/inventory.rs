@@ -4,7 +4,10 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalSegment};
 
 use super::{Archive, ArchivedWal};
+use crate::catalog::promised_from;
+use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
+use crate::repository::ObjectInfo;
 
 /// Histories are small and far away: this many are fetched at once.
 const FETCH_AT_ONCE: usize = 16;
@@ -16,10 +19,37 @@ impl Archive {
     /// # Errors
     /// `Repository` when it cannot be listed.
     pub async fn list(&self, watched: impl Iterator<Item = WalSegment>) -> Result<ArchivedWal> {
+        Ok(self.listed(objects(&self.cluster).await?, watched))
+    }
+
+    /// What a listing tells that was made while layers were looked for, and may be older than the newest of them; a new one
+    /// is made when it does not have the `ends` of them all, the segments in which they were stopped.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be listed.
+    pub async fn list_beside(
+        &self,
+        objects: Vec<ObjectInfo>,
+        ends: impl Iterator<Item = WalSegment>,
+        watched: impl Iterator<Item = WalSegment> + Clone,
+    ) -> Result<ArchivedWal> {
+        let found = self.listed(objects, watched.clone());
+        let mut ends = ends;
+        match ends.all(|segment| found.holds(segment)) {
+            true => Ok(found),
+            false => self.list(watched).await,
+        }
+    }
+
+    fn listed(
+        &self,
+        objects: Vec<ObjectInfo>,
+        watched: impl Iterator<Item = WalSegment>,
+    ) -> ArchivedWal {
         let mut found = ArchivedWal::new(self.segment_size);
         found.watch(watched);
         let prefix = self.cluster.name.wal_prefix();
-        for object in self.cluster.repository.list(&prefix).await? {
+        for object in objects {
             let below = object.key[prefix.len()..].trim_start_matches('/');
             let Some((directory, name)) = below.split_once('/') else {
                 continue;
@@ -43,10 +73,10 @@ impl Archive {
                 Err(_) => of_timeline.unknown.push(object.key),
             }
         }
-        Ok(found)
+        found
     }
 
-    /// Reads the histories that `found` lists.
+    /// Reads the histories that `found` lists, and from where on WAL is promised to be there.
     ///
     /// # Errors
     /// `Damaged` when one cannot be read; `Repository`.
@@ -59,10 +89,20 @@ impl Archive {
             let history = self.history(timeline).await?;
             Ok::<_, Error>((history, stored_at))
         });
-        let histories: Vec<_> = stream::iter(reading)
-            .buffer_unordered(FETCH_AT_ONCE)
-            .try_collect()
-            .await?;
+        let reading = stream::iter(reading).buffer_unordered(FETCH_AT_ONCE);
+        let (histories, promised_from) = futures::join!(
+            reading.try_collect::<Vec<_>>(),
+            promised_from(&self.cluster)
+        );
+        match promised_from {
+            Ok(promised_from) => found.set_promised_from(promised_from),
+            // Then every hole counts as a loss, and this says why.
+            Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
+                tracing::warn!("it is not known which WAL was given up on purpose: {error}");
+            }
+            Err(error) => return Err(error),
+        }
+        let histories = histories?;
         for (history, stored_at) in histories {
             found.add_history(history, stored_at);
         }
@@ -94,6 +134,15 @@ impl Archive {
             .filter_map(|name| timeline_named(name))
             .collect())
     }
+}
+
+/// The objects of the archive of `cluster`, for [`Archive::list_beside`].
+///
+/// # Errors
+/// `Repository` when it cannot be listed.
+pub async fn objects(cluster: &ClusterRepository) -> Result<Vec<ObjectInfo>> {
+    let prefix = cluster.name.wal_prefix();
+    cluster.repository.list(&prefix).await
 }
 
 /// The timeline whose files are in the directory `name`.

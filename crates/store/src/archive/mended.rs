@@ -4,9 +4,9 @@
 //! damaged is therefore stored once more under a key of its own, and readers that find the object damaged read that.
 //! An object that is not damaged is never looked past, so a second key says nothing that the first one contradicts.
 
-use pgstrata_layer::wal;
 use pgstrata_pgdata::{ArchiveFile, TimelineId};
 
+use super::sealed::ObjectReader;
 use super::{Archive, timeline_of};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
@@ -99,9 +99,14 @@ impl Archive {
         let name = file.file_name(self.segment_size);
         let read = async |key: String| {
             let object = self.cluster.repository.get(&key).await?;
-            self.check_header(file, &wal::header(&object)?)?;
-            wal::decode(&name, &object)
-                .map_err(|e| Error::from(e).while_doing(format!("could not read \"{key}\"")))
+            let doing = |e: Error| e.while_doing(format!("could not read \"{key}\""));
+            let mut raw = Vec::new();
+            let mut reader = ObjectReader::new(self.sealing().await?, &name, true);
+            reader
+                .feed(&object, |piece| raw.extend_from_slice(piece))
+                .map_err(doing)?;
+            self.check_header(file, &reader.finish().map_err(doing)?)?;
+            Ok(raw)
         };
         self.first_good(file, read).await
     }

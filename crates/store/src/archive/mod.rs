@@ -7,6 +7,7 @@
 //! failure, because PostgreSQL takes "not there" for the end of the archive and opens for writes.
 
 mod archived;
+mod contents;
 mod end;
 mod file;
 mod get;
@@ -15,6 +16,7 @@ mod inventory;
 mod mended;
 mod notes;
 mod push;
+mod sealed;
 mod spool;
 mod wait;
 
@@ -27,8 +29,9 @@ use crate::error::{Error, Kind, Result};
 
 pub use archived::{ArchivedTimeline, ArchivedWal, Coverage, SegmentRun, Tail};
 pub use get::{GetOptions, GetOutcome, Source, get};
+pub use inventory::objects;
 pub use notes::Notes;
-pub use push::{PushOptions, PushOutcome, Pushed, push};
+pub use push::{PushOptions, PushOutcome, Pushed, push, push_at_once};
 pub use spool::{Ahead, Spool};
 pub use wait::never_arrived;
 
@@ -78,6 +81,12 @@ impl Archive {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The size of the segments of its WAL.
+    #[must_use]
+    pub fn segment_size(&self) -> WalSegmentSize {
+        self.segment_size
     }
 
     fn parse(&self, name: &str) -> Result<ArchiveFile> {

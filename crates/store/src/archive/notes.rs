@@ -53,6 +53,16 @@ impl Notes {
         let _ = fs::write(self.path(file_name, digest), b"");
     }
 
+    /// Whether there is a note of a file of that name, whatever its contents. It stays.
+    pub(super) fn know(&self, file_name: &str) -> bool {
+        let mut entries = fs::read_dir(&self.directory).into_iter().flatten();
+        entries.any(|entry| {
+            let name = entry.ok().and_then(|e| e.file_name().into_string().ok());
+            let rest = name.as_deref().and_then(|n| n.strip_prefix(file_name));
+            rest.is_some_and(|rest| rest.starts_with('.'))
+        })
+    }
+
     /// Whether the file was stored just now; the note goes.
     pub(super) fn take(&self, file_name: &str, digest: &[u8; 32]) -> bool {
         let path = self.path(file_name, digest);

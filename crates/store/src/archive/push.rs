@@ -14,37 +14,36 @@
 //! Never is a later segment stored before an earlier one: to whoever reads meanwhile, or after this host
 //! is lost, that would be a hole. Neighbours are read and compressed at once, and stored one after the other.
 //!
+//! What need not wait does not: the cluster's record, the file and what the archive has under its name are read at the same
+//! time, and the file is compressed meanwhile. Nothing is stored before all three are known.
+//!
 //! Nor is a segment stored before the server has finished it: objects are never overwritten, so that the
 //! finished one would be refused from then on. The server marks what is finished, in `archive_status` beside the segments.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
-use futures::StreamExt;
 use futures::future;
-use pgstrata_layer::cluster::ClusterRecord;
-use pgstrata_layer::digest::ContentHasher;
+use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use pgstrata_layer::cluster::{ClusterRecord, FORMAT};
 use pgstrata_layer::frame::Codec;
-use pgstrata_layer::wal::{self, WalDescription, WalWriter};
-use pgstrata_pgdata::{ArchiveFile, TimelineHistory, WalPageHeader, WalSegment};
+use pgstrata_layer::wal::{self, WalDescription};
+use pgstrata_pgdata::{ArchiveFile, WalSegment};
 
+use super::contents::{Contents, Encoded, first_page};
 use super::mended::{MOST_MENDED, is_damage};
 use super::notes::Notes;
+use super::sealed;
 use super::{Archive, WHOLE_BYTES};
 use crate::blocking::blocking;
 use crate::catalog::hex;
 use crate::cluster::ClusterRepository;
-use crate::error::{Error, FileContext, Kind, Result};
-
-/// Files are read in pieces of this size.
-const READ_BYTES: usize = 1 << 20;
-
-/// A history is a line per timeline, a backup label a dozen lines; larger ones are neither.
-const MAX_TEXT_BYTES: u64 = 16 << 20;
+use crate::error::{Error, Kind, Result};
+use crate::keys::Sealing;
 
 /// How to push.
 #[derive(Clone, Debug)]
@@ -115,33 +114,34 @@ pub async fn push(
     options: &PushOptions,
 ) -> Result<PushOutcome> {
     let archive = Archive::new(cluster, record.clone())?;
-    let name = path
-        .file_name()
-        .and_then(|n| n.to_str())
-        .unwrap_or_default();
-    let file = archive.parse(name)?;
-    let doing = |error: Error| error.while_doing(format!("could not archive \"{name}\""));
-    let looked = archive.look(path, file).await.map_err(doing)?;
-    if let (ArchiveFile::Segment(segment), false) = (file, options.finished) {
-        archive.require_finished(path, segment).map_err(doing)?;
-    }
-    // What is there was pushed as a neighbour, and those behind it with it.
-    let fresh = matches!(looked.found, InArchive::Nothing);
-    let pushed = archive.store(file, looked, options).await.map_err(doing)?;
-    let neighbours = match fresh {
-        true => archive.push_neighbours(path, file, options).await,
-        false => Vec::new(),
+    archive.push(path, None, options).await
+}
+
+/// As [`push`], for who has not read the cluster's record: it is read while the file is, and before anything is stored.
+///
+/// # Errors
+/// As for [`push`]; those of [`ClusterRepository::record`].
+pub async fn push_at_once(
+    cluster: &ClusterRepository,
+    path: &Path,
+    options: &PushOptions,
+) -> Result<PushOutcome> {
+    let early = async {
+        Ok(match cluster.expects_clear() {
+            true => Early::look(cluster, path, options).await,
+            // What is made of the file depends on keys, and they on the record.
+            false => None,
+        })
     };
-    Ok(PushOutcome {
-        file_name: name.to_owned(),
-        pushed,
-        neighbours,
-    })
+    let (record, early) = futures::try_join!(cluster.record(), early)?;
+    let archive = Archive::new(cluster, record)?;
+    let early = early.filter(|early| early.agrees_with(&archive));
+    archive.push(path, early, options).await
 }
 
 /// A file that was read, and what the archive has under its name.
 struct Looked {
-    contents: Contents,
+    readied: Readied,
     found: InArchive,
 }
 
@@ -149,6 +149,19 @@ enum InArchive {
     Nothing,
     Header(wal::WalHeader),
     Damage,
+}
+
+/// A file, as far as it has been made an object.
+enum Readied {
+    Read(Contents),
+    Encoded(Encoded),
+}
+
+/// A segment that was looked at before the cluster's record was known. What the record would say was taken from the
+/// segment itself, so this counts only when the record says the same.
+struct Early {
+    guessed: Archive,
+    looked: Result<Looked>,
 }
 
 /// A file ready to be stored, unless there is something already.
@@ -159,31 +172,135 @@ struct Prepared {
     object: Encoded,
 }
 
+impl Early {
+    async fn look(cluster: &ClusterRepository, path: &Path, options: &PushOptions) -> Option<Self> {
+        let page = first_page(path)?;
+        let record = ClusterRecord {
+            name: cluster.name.as_str().to_owned(),
+            format: FORMAT,
+            system_identifier: page.system_identifier,
+            major: u16::try_from(page.major.get()).ok()?,
+            catalog_version: page.major.catalog_version(),
+            block_size: page.block_size,
+            wal_segment_size: u32::try_from(page.segment_size.get()).ok()?,
+            created_at: Timestamp::UNIX_EPOCH,
+            written_by: String::new(),
+            sealing: None,
+        };
+        let guessed = Archive::new(&cluster.supposed(), record).ok()?;
+        let name = path.file_name()?.to_str()?;
+        let file @ ArchiveFile::Segment(_) = guessed.parse(name).ok()? else {
+            return None;
+        };
+        let noted = options.notes.as_ref().is_some_and(|n| n.know(name));
+        // A directory answers at once, and what is there already need not be compressed.
+        let is_far = cluster.repository.directory().is_none();
+        let codec = (is_far && !noted).then_some(options.codec);
+        let looked = guessed.look(path, file, codec).await;
+        Some(Self { guessed, looked })
+    }
+
+    /// Whether all was right that was guessed of the record and that a push looks at.
+    fn agrees_with(&self, archive: &Archive) -> bool {
+        let (guessed, read) = (&self.guessed.record, &archive.record);
+        guessed.sealing == read.sealing
+            && guessed.system_identifier == read.system_identifier
+            && guessed.major == read.major
+            && guessed.wal_segment_size == read.wal_segment_size
+    }
+}
+
+impl Readied {
+    fn description(&self) -> &WalDescription {
+        match self {
+            Self::Read(contents) => &contents.description,
+            Self::Encoded(object) => &object.contents.description,
+        }
+    }
+
+    /// The object; made when it is waited for, and not before.
+    async fn encoded(self, codec: Codec) -> Result<Encoded> {
+        match self {
+            Self::Read(contents) => blocking(move || contents.encode(codec)).await,
+            Self::Encoded(object) => Ok(object),
+        }
+    }
+}
+
 impl Archive {
-    async fn push_neighbours(
+    async fn push(
         &self,
         path: &Path,
-        file: ArchiveFile,
+        early: Option<Early>,
         options: &PushOptions,
-    ) -> Vec<(String, Pushed)> {
-        let ready = self.ready_neighbours(path, file, options.neighbours);
-        let made = ready.into_iter().map(|neighbour| async move {
-            let name = neighbour.file_name(self.segment_size);
-            let looked = self.look(&path.with_file_name(&name), neighbour).await?;
-            let codec = options.codec;
-            let object = blocking(move || looked.contents.encode(codec)).await?;
-            Ok::<_, Error>(Prepared {
+    ) -> Result<PushOutcome> {
+        let name = path
+            .file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or_default();
+        let file = self.parse(name)?;
+        let doing = |error: Error| error.while_doing(format!("could not archive \"{name}\""));
+        let looked = match early {
+            Some(early) => early.looked,
+            None => self.look(path, file, None).await,
+        };
+        let looked = looked.map_err(doing)?;
+        if let (ArchiveFile::Segment(segment), false) = (file, options.finished) {
+            self.require_finished(path, segment).map_err(doing)?;
+        }
+        // What is there was pushed as a neighbour, and those behind it with it.
+        let ready = match looked.found {
+            InArchive::Nothing => self.ready_neighbours(path, file, options.neighbours),
+            _ => Vec::new(),
+        };
+        let made = self.prepare(path, ready, options);
+        let mut made = pin!(made);
+        // While it is stored the first ones are read; none is stored before it is there.
+        let (pushed, first) = futures::join!(self.store(file, looked, options), made.next());
+        let pushed = pushed.map_err(doing)?;
+        let neighbours = self.push_neighbours(first, made, options).await;
+        Ok(PushOutcome {
+            file_name: name.to_owned(),
+            pushed,
+            neighbours,
+        })
+    }
+
+    /// Reads and compresses these files, some at once, in order.
+    fn prepare(
+        &self,
+        path: &Path,
+        files: Vec<ArchiveFile>,
+        options: &PushOptions,
+    ) -> impl Stream<Item = Result<Prepared>> {
+        let codec = options.codec;
+        let made = files.into_iter().map(move |file| async move {
+            let name = file.file_name(self.segment_size);
+            let path = path.with_file_name(&name);
+            let looked = self.look(&path, file, Some(codec)).await?;
+            Ok(Prepared {
                 name,
-                file: neighbour,
+                file,
                 found: looked.found,
-                object,
+                object: looked.readied.encoded(codec).await?,
             })
         });
         let made: Vec<_> = made.collect();
-        let mut made = futures::stream::iter(made).buffered(self.neighbours_at_once(options));
-        let mut along = Vec::new();
-        while let Some(made) = made.next().await {
-            match self.push_neighbour(made, options).await {
+        futures::stream::iter(made).buffered(self.neighbours_at_once(options))
+    }
+
+    /// Stores neighbours one after the other, while those behind are made.
+    async fn push_neighbours(
+        &self,
+        first: Option<Result<Prepared>>,
+        mut made: Pin<&mut impl Stream<Item = Result<Prepared>>>,
+        options: &PushOptions,
+    ) -> Vec<(String, Pushed)> {
+        let (mut along, mut ready) = (Vec::new(), first);
+        while let Some(neighbour) = ready {
+            let stored = self.push_neighbour(neighbour, options);
+            let (stored, next) = futures::join!(stored, made.next());
+            match stored {
                 Ok(pushed) => along.push(pushed),
                 Err(error) => {
                     // What is behind it must not be there without it.
@@ -191,6 +308,7 @@ impl Archive {
                     break;
                 }
             }
+            ready = next;
         }
         along
     }
@@ -265,27 +383,33 @@ impl Archive {
     /// Whether the file of `segment` holds its first page already. A file that the server keeps for later use has the
     /// address of the segment that it was.
     fn has_begun(&self, directory: &Path, segment: WalSegment) -> bool {
-        let mut page = [0; WalPageHeader::SIZE_BYTES];
         let path = directory.join(segment.file_name(self.segment_size));
-        let read = File::open(path).and_then(|mut file| file.read_exact(&mut page));
-        let header = read.ok().and_then(|()| WalPageHeader::parse(&page).ok());
-        header.is_some_and(|header| header.page_address == segment.start_lsn(self.segment_size))
+        let start = segment.start_lsn(self.segment_size);
+        first_page(&path).is_some_and(|header| header.page_address == start)
     }
 
-    async fn look(&self, path: &Path, file: ArchiveFile) -> Result<Looked> {
+    /// Reads the file while the archive is asked what it has, and makes it an object when it is told how.
+    async fn look(&self, path: &Path, file: ArchiveFile, codec: Option<Codec>) -> Result<Looked> {
         let archive = self.clone();
         let opened = path.to_owned();
-        let read = blocking(move || Contents::read(&archive, &opened, file));
+        let sealing = self.sealing().await?.clone();
+        let read = blocking(move || {
+            let contents = Contents::read(&archive, &opened, file, sealing)?;
+            Ok(match codec {
+                Some(codec) => Readied::Encoded(contents.encode(codec)?),
+                None => Readied::Read(contents),
+            })
+        });
         let key = self.key(file);
-        let (contents, found) = futures::join!(read, self.header_of(&key));
-        let contents = contents?;
+        let (readied, found) = futures::join!(read, self.header_of(&key));
+        let readied = readied?;
         let found = match found {
             Ok(None) => InArchive::Nothing,
             Ok(Some(header)) => InArchive::Header(header),
             Err(error) if is_damage(&error) => InArchive::Damage,
             Err(error) => return Err(error),
         };
-        Ok(Looked { contents, found })
+        Ok(Looked { readied, found })
     }
 
     async fn store(
@@ -294,9 +418,9 @@ impl Archive {
         looked: Looked,
         options: &PushOptions,
     ) -> Result<Pushed> {
-        let description = &looked.contents.description;
+        let description = looked.readied.description().clone();
         if let InArchive::Header(header) = &looked.found {
-            self.check_same(description, header)?;
+            self.check_same(&description, header)?;
             let notes = options.notes.as_ref();
             if notes.is_some_and(|n| n.take(&description.file_name, &description.raw_digest)) {
                 self.cluster
@@ -306,10 +430,7 @@ impl Archive {
                 return Ok(Pushed::Present);
             }
         }
-        let description = description.clone();
-        let codec = options.codec;
-        // Begun only when it is needed.
-        let encoding = blocking(move || looked.contents.encode(codec));
+        let encoding = looked.readied.encoded(options.codec);
         match looked.found {
             InArchive::Nothing => self.create(file, encoding.await?).await,
             _ => self.settle(file, &description, encoding).await,
@@ -418,11 +539,29 @@ impl Archive {
 
     /// The header of the object `key`; `None` when there is none.
     pub(super) async fn header_of(&self, key: &str) -> Result<Option<wal::WalHeader>> {
-        let length = u64::try_from(wal::HEADER_BYTES).unwrap_or(u64::MAX);
-        match self.cluster.repository.get_range(key, 0..length).await {
-            Ok(bytes) => Ok(Some(wal::header(&bytes).map_err(|e| {
-                Error::from(e).while_doing(format!("could not read \"{key}\""))
-            })?)),
+        let sealing = self.sealing().await?;
+        let read = match sealing {
+            Sealing::Clear => {
+                let length = u64::try_from(wal::HEADER_BYTES).unwrap_or(u64::MAX);
+                self.cluster.repository.get_range(key, 0..length).await
+            }
+            Sealing::Sealed(_) => {
+                let length = u64::try_from(sealed::HEAD_BYTES).unwrap_or(u64::MAX);
+                self.cluster.repository.get_up_to(key, 0..length).await
+            }
+        };
+        // What stands in for an object has its name, and a number.
+        let name = key
+            .rsplit('/')
+            .next()
+            .and_then(|name| name.split('-').next());
+        match read {
+            Ok(bytes) => {
+                let header = sealed::header(sealing, name.unwrap_or_default(), &bytes);
+                let header =
+                    header.map_err(|e| e.while_doing(format!("could not read \"{key}\"")))?;
+                Ok(Some(header))
+            }
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -471,206 +610,4 @@ impl Archive {
              timeline does not help: the file would be refused again",
         ))
     }
-}
-
-/// A file that was read, checked and digested.
-#[derive(Clone)]
-struct Contents {
-    path: PathBuf,
-    /// The file, unless it is too large to be kept.
-    raw: Option<Vec<u8>>,
-    description: WalDescription,
-}
-
-/// An object ready to be stored.
-struct Encoded {
-    /// `None` of a file too large to be kept: it is encoded while it is stored.
-    body: Option<Bytes>,
-    contents: Contents,
-    codec: Codec,
-}
-
-impl Contents {
-    fn read(archive: &Archive, path: &Path, file: ArchiveFile) -> Result<Self> {
-        let act = || format!("could not read \"{}\"", path.display());
-        let opened = File::open(path).context(act)?;
-        let length = opened.metadata().context(act)?.len();
-        archive.check_length(file, length)?;
-        let keep = length <= WHOLE_BYTES;
-        let capacity = if keep {
-            usize::try_from(length).unwrap_or(0)
-        } else {
-            0
-        };
-        let mut raw = Vec::with_capacity(capacity);
-        let mut head = Vec::new();
-        let mut hasher = ContentHasher::new();
-        let raw_length = pieces(path, opened, |piece| {
-            if head.is_empty() {
-                head = piece[..piece.len().min(WalPageHeader::SIZE_BYTES)].to_vec();
-            }
-            hasher.update(piece);
-            if keep {
-                raw.extend_from_slice(piece);
-            }
-            Ok(())
-        })?;
-        archive.check_length(file, raw_length)?;
-        archive.check_contents(file, &head, &raw)?;
-        Ok(Self {
-            path: path.to_owned(),
-            raw: keep.then_some(raw),
-            description: WalDescription {
-                file_name: file.file_name(archive.segment_size),
-                system_identifier: archive.record.system_identifier,
-                raw_length,
-                raw_digest: hasher.finish(),
-            },
-        })
-    }
-
-    fn encode(mut self, codec: Codec) -> Result<Encoded> {
-        let body = match self.raw.take() {
-            Some(raw) => {
-                let mut writer = WalWriter::new(&self.description, codec)?;
-                writer.append(&raw)?;
-                Some(writer.finish()?.into())
-            }
-            None => None,
-        };
-        Ok(Encoded {
-            body,
-            contents: self,
-            codec,
-        })
-    }
-
-    /// Reads the file a second time, and writes its object; answers the object's length. The file must not have changed.
-    fn write(&self, codec: Codec, out: &mut dyn Write) -> Result<u64> {
-        let path = &self.path;
-        let opened =
-            File::open(path).context(|| format!("could not read \"{}\"", path.display()))?;
-        let mut writer = WalWriter::new(&self.description, codec)?;
-        let mut hasher = ContentHasher::new();
-        let mut length = 0;
-        let mut pass_on = |bytes: Vec<u8>| {
-            length += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-            out.write_all(&bytes)
-                .context(|| "could not write the object".to_owned())
-        };
-        pieces(path, opened, |piece| {
-            hasher.update(piece);
-            writer.append(piece)?;
-            pass_on(writer.take())
-        })?;
-        if hasher.finish() != self.description.raw_digest {
-            let path = path.display();
-            return Err(Error::new(
-                Kind::Refused,
-                format!("\"{path}\" changed while it was read"),
-            ));
-        }
-        pass_on(writer.finish()?)?;
-        Ok(length)
-    }
-}
-
-/// Hands the file out in pieces; answers its length.
-fn pieces(path: &Path, mut file: File, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<u64> {
-    let mut buffer = vec![0; READ_BYTES];
-    let mut length = 0;
-    loop {
-        let read = match file.read(&mut buffer) {
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            read => read.context(|| format!("could not read \"{}\"", path.display()))?,
-        };
-        if read == 0 {
-            return Ok(length);
-        }
-        length += u64::try_from(read).unwrap_or(u64::MAX);
-        take(&buffer[..read])?;
-    }
-}
-
-impl Archive {
-    fn check_length(&self, file: ArchiveFile, length: u64) -> Result<()> {
-        let whole = self.segment_size.get();
-        let refused = |what: String| Err(Error::new(Kind::Refused, what));
-        match file {
-            ArchiveFile::Segment(_) if length != whole => refused(format!(
-                "the file is {length} bytes long, a complete segment of this cluster has {whole}"
-            )),
-            ArchiveFile::Partial(_) if length > whole => refused(format!(
-                "the file is {length} bytes long, a segment of this cluster has {whole}"
-            )),
-            ArchiveFile::History(_) | ArchiveFile::BackupLabel { .. }
-                if length > MAX_TEXT_BYTES =>
-            {
-                refused(format!(
-                    "the file is {length} bytes long, too many for a text"
-                ))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_contents(&self, file: ArchiveFile, head: &[u8], raw: &[u8]) -> Result<()> {
-        match file {
-            ArchiveFile::Segment(named) | ArchiveFile::Partial(named) => {
-                self.check_segment(named, head)
-            }
-            ArchiveFile::History(timeline) => {
-                // The reason at the end of a line may be in any encoding.
-                let text = String::from_utf8_lossy(raw);
-                let parsed = TimelineHistory::parse(timeline, &text);
-                parsed.map(|_| ()).map_err(refused)
-            }
-            ArchiveFile::BackupLabel { .. } => Ok(()),
-        }
-    }
-
-    /// What the first page of a segment says must fit its name and the cluster's record.
-    fn check_segment(&self, named: WalSegment, head: &[u8]) -> Result<()> {
-        let page = WalPageHeader::parse(head).map_err(refused)?;
-        let (found, expected) = (page.system_identifier, self.record.system_identifier);
-        if found != expected {
-            return Err(refused(format!(
-                "the segment is of the cluster with system identifier {found}, \
-                 this is the archive of {expected}"
-            ))
-            .hint("use the name this cluster was given by init, or init a new name for it"));
-        }
-        if page.segment_size != self.segment_size {
-            return Err(refused(format!(
-                "the segment says that segments have {} bytes, the archive's have {}",
-                page.segment_size, self.segment_size
-            )));
-        }
-        if page.page_address != named.start_lsn(self.segment_size) {
-            return Err(refused(format!(
-                "the segment begins at {}, its name says {}",
-                page.page_address,
-                named.start_lsn(self.segment_size)
-            )));
-        }
-        // The first segment of a timeline begins with the page of the timeline before it.
-        if page.timeline > named.timeline {
-            return Err(refused(format!(
-                "the segment is of timeline {}, its name says {}",
-                page.timeline, named.timeline
-            )));
-        }
-        if page.major.get() != u32::from(self.record.major) {
-            return Err(refused(format!(
-                "the segment was written by PostgreSQL {}, this is the archive of PostgreSQL {}",
-                page.major.get(),
-                self.record.major
-            )));
-        }
-        Ok(())
-    }
-}
-
-fn refused(what: impl std::fmt::Display) -> Error {
-    Error::new(Kind::Refused, what.to_string())
 }

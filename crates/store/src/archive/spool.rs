@@ -21,18 +21,21 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::{Either, select};
-use pgstrata_layer::{cluster, wal};
-use pgstrata_pgdata::{ArchiveFile, WalSegment};
+use pgstrata_layer::cluster;
+use pgstrata_pgdata::{ArchiveFile, WalSegment, WalSegmentSize};
 use rustix::fs::FlockOperation;
 
 use super::file::NewFile;
+use super::get::Decoded;
 use super::mended::is_damage;
+use super::sealed;
 use super::{Archive, WHOLE_BYTES};
 use crate::blocking::blocking;
 use crate::cluster::ClusterRepository;
@@ -81,10 +84,33 @@ pub(super) struct Spooled {
 }
 
 impl Spooled {
+    /// Writes the segment to `destination`; `None` when it is not good. It has its name there only when the repository has
+    /// said that it is the segment that it holds now; that is asked while it is decoded.
+    pub(super) async fn deliver(self, destination: &Path) -> Result<Option<u64>> {
+        let decoding = self
+            .archive
+            .decode(self.file, self.object.clone(), destination);
+        let (decoded, is_of_now) = futures::join!(decoding, self.is_of_now());
+        if !is_of_now? {
+            return Ok(None);
+        }
+        match decoded.and_then(Decoded::publish) {
+            Ok(raw_bytes) => Ok(Some(raw_bytes)),
+            Err(error) => {
+                tracing::warn!(%error, "a segment fetched ahead cannot be used");
+                Ok(None)
+            }
+        }
+    }
+
     /// Whether the repository has this very segment now. Its header has the segment's digest, so that is one small request.
-    pub(super) async fn is_of_now(&self) -> Result<bool> {
-        let Ok(ours) = wal::header(&self.object) else {
-            return Ok(false);
+    async fn is_of_now(&self) -> Result<bool> {
+        let sealing = self.archive.sealing().await?;
+        let name = self.file.file_name(self.archive.segment_size);
+        let ours = match sealed::header(sealing, &name, &self.object) {
+            Ok(ours) => ours,
+            Err(error) if is_damage(&error) => return Ok(false),
+            Err(error) => return Err(error),
         };
         match self.archive.header_of(&self.archive.key(self.file)).await {
             Ok(Some(there)) if there == ours => Ok(true),
@@ -98,18 +124,6 @@ impl Spooled {
             // Reading it says so, or finds what stands in for it.
             Err(error) if is_damage(&error) => Ok(false),
             Err(error) => Err(error),
-        }
-    }
-
-    /// Writes the segment to `destination`; `None` when it is not good.
-    pub(super) async fn deliver(self, destination: &Path) -> Option<u64> {
-        let delivered = self.archive.deliver(self.file, self.object, destination);
-        match delivered.await {
-            Ok(raw_bytes) => Some(raw_bytes),
-            Err(error) => {
-                tracing::warn!(%error, "a segment fetched ahead cannot be used");
-                None
-            }
         }
     }
 }
@@ -154,6 +168,41 @@ impl Spool {
 }
 
 impl Ahead {
+    /// The spool's directory, when it is fit for use, and the archive as its record describes it to the cluster that asks.
+    fn archive(
+        &self,
+        cluster: &ClusterRepository,
+        system_identifier: Option<u64>,
+    ) -> Option<(PathBuf, Archive)> {
+        let directory = self.spool.directory(cluster);
+        check_root(&self.spool.root).ok()?;
+        check_private(&directory).ok()?;
+        let archive = cached_archive(&directory, cluster)?;
+        archive.check_asker(system_identifier).ok()?;
+        Some((directory, archive))
+    }
+
+    /// The size of segments by the record in the spool, when there is one.
+    pub(super) fn segment_size(&self, cluster: &ClusterRepository) -> Option<WalSegmentSize> {
+        let (_, archive) = self.archive(cluster, None)?;
+        Some(archive.segment_size)
+    }
+
+    /// What to fetch with a segment, going by the record in the spool, which need not be the cluster's any more:
+    /// [`Neighbours::require`] says it when that is known.
+    pub(super) fn neighbours(
+        &self,
+        cluster: &ClusterRepository,
+        file_name: &str,
+        system_identifier: Option<u64>,
+    ) -> Option<Neighbours> {
+        let (_, archive) = self.archive(cluster, system_identifier)?;
+        let ArchiveFile::Segment(segment) = archive.parse(file_name).ok()? else {
+            return None;
+        };
+        Neighbours::open(&archive, self, segment)
+    }
+
     /// The object of a segment that was fetched ahead for the cluster that asks; it leaves
     /// the spool with this.
     pub(super) fn take(
@@ -162,11 +211,7 @@ impl Ahead {
         file_name: &str,
         system_identifier: Option<u64>,
     ) -> Option<Spooled> {
-        let directory = self.spool.directory(cluster);
-        check_root(&self.spool.root).ok()?;
-        check_private(&directory).ok()?;
-        let archive = cached_archive(&directory, cluster)?;
-        archive.check_asker(system_identifier).ok()?;
+        let (directory, archive) = self.archive(cluster, system_identifier)?;
         let file @ ArchiveFile::Segment(_) = archive.parse(file_name).ok()? else {
             return None;
         };
@@ -193,6 +238,8 @@ pub(super) struct Neighbours {
     is_full: bool,
     most: usize,
     gain: Mutex<Gain>,
+    /// It fetches for another cluster than the repository's.
+    is_void: AtomicBool,
 }
 
 #[derive(Default)]
@@ -245,7 +292,22 @@ impl Neighbours {
             is_full: window == most,
             most,
             gain: Mutex::default(),
+            is_void: AtomicBool::new(false),
         }))
+    }
+
+    /// Empties the spool, and keeps it empty, unless this fetches for the cluster of that archive.
+    pub(super) fn require(&self, archive: &Archive) {
+        if self.archive.record == archive.record {
+            return;
+        }
+        self.is_void.store(true, Ordering::SeqCst);
+        self.empty();
+    }
+
+    fn empty(&self) {
+        let _ = fs::remove_file(self.directory.join(RECORD));
+        remove_entries(&self.directory, &[]);
     }
 
     /// Runs `wanted`, which delivers the segment asked for, and fetches the others with it. Answers what came
@@ -264,6 +326,11 @@ impl Neighbours {
             got
         };
         let gain = std::mem::take(&mut *self.gain.lock().unwrap_or_else(PoisonError::into_inner));
+        if self.is_void.load(Ordering::SeqCst) {
+            // Also of what came since.
+            self.empty();
+            return (got, Vec::new());
+        }
         self.remember(&got, &gain);
         (got, gain.fetched)
     }
@@ -352,8 +419,10 @@ impl Archive {
         let object = self.cluster.repository.get(&self.key(file)).await?;
         let archive = self.clone();
         let entry = entry.to_owned();
+        let sealing = self.sealing().await?.clone();
+        let name = file.file_name(self.segment_size);
         blocking(move || {
-            archive.check_header(file, &wal::header(&object)?)?;
+            archive.check_header(file, &sealed::header(&sealing, &name, &object)?)?;
             let mut kept = NewFile::create(&entry)?;
             kept.write(&object)?;
             kept.publish()
@@ -441,7 +510,7 @@ fn names(directory: &Path) -> Vec<String> {
 fn cached_archive(directory: &Path, cluster: &ClusterRepository) -> Option<Archive> {
     let record = fs::read(directory.join(RECORD)).ok()?;
     let record = pgstrata_layer::cluster::decode(&record).ok()?;
-    Archive::new(cluster, record).ok()
+    Archive::new(&cluster.supposed(), record).ok()
 }
 
 /// The lock of one batch at a time; `None` when another holds it.

@@ -1,6 +1,7 @@
 //! The indexes of a chain as streams, for who merges them.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use pgstrata_layer::entry::FileEntry;
@@ -24,6 +25,29 @@ pub struct ChainEntries {
     fetching: Option<JoinHandle<Result<Bytes>>>,
     reader: Option<IndexReader>,
     failed: bool,
+    kept: Option<KeptParts>,
+}
+
+/// Index parts for who reads them twice: those that were read first, and no more than 16 MiB of them.
+#[derive(Clone, Debug, Default)]
+pub struct KeptParts(Arc<Mutex<BTreeMap<String, Bytes>>>);
+
+/// 16 MiB: the indexes of a chain of 150 GiB. What a restore of a larger one reads twice costs little beside it.
+const KEPT_BYTES: usize = 16 << 20;
+
+impl KeptParts {
+    fn get(&self, key: &str) -> Option<Bytes> {
+        let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.get(key).cloned()
+    }
+
+    fn keep(&self, key: &str, part: &Bytes) {
+        let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held: usize = parts.values().map(Bytes::len).sum();
+        if held + part.len() <= KEPT_BYTES {
+            parts.insert(key.to_owned(), part.clone());
+        }
+    }
 }
 
 /// Which index and digest part holds a path.
@@ -55,9 +79,15 @@ impl PartLocation {
 }
 
 impl ChainEntries {
-    /// A stream for each layer of `chain`, in its order.
+    /// A stream for each layer of `chain`, in its order. Parts that are in `kept` are not read again; what is read comes
+    /// into it.
     #[must_use]
-    pub fn new(cluster: &ClusterRepository, chain: &[Arc<Layer>], runtime: &Handle) -> Vec<Self> {
+    pub fn new(
+        cluster: &ClusterRepository,
+        chain: &[Arc<Layer>],
+        runtime: &Handle,
+        kept: Option<&KeptParts>,
+    ) -> Vec<Self> {
         let stream = |layer: &Arc<Layer>| {
             let mut stream = Self {
                 cluster: cluster.clone(),
@@ -67,6 +97,7 @@ impl ChainEntries {
                 fetching: None,
                 reader: None,
                 failed: false,
+                kept: kept.cloned(),
             };
             stream.fetch();
             stream
@@ -79,12 +110,20 @@ impl ChainEntries {
         if self.next_part >= self.layer.manifest.index.len() {
             return;
         }
-        let repository = self.cluster.repository.clone();
+        let (cluster, layer) = (self.cluster.clone(), Arc::clone(&self.layer));
         let key = self.key(self.next_part);
-        self.fetching = Some(
-            self.runtime
-                .spawn(async move { repository.get(&key).await }),
-        );
+        let kept = self.kept.clone();
+        self.fetching = Some(self.runtime.spawn(async move {
+            let held = kept.as_ref().and_then(|kept| kept.get(&key));
+            if let Some(part) = held {
+                return Ok(part);
+            }
+            let part = cluster.get_of(&layer.manifest, &key).await?;
+            if let Some(kept) = kept {
+                kept.keep(&key, &part);
+            }
+            Ok(part)
+        }));
     }
 
     fn key(&self, part: usize) -> String {

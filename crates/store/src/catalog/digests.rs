@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use pgstrata_layer::digest;
 use pgstrata_layer::entry::{BLOCK_BYTES, FileEntry};
 use pgstrata_layer::index::{decode_digests, digest_range};
 use pgstrata_layer::overlay::{DigestRun, DigestSource, chain_of, digest_sources};
 use tokio::runtime::Handle;
 
-use super::{Layer, PartLocation, missing_is_damage};
+use super::{FETCH_AT_ONCE, Layer, PartLocation, missing_is_damage};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 
@@ -24,6 +25,8 @@ pub struct ChainDigests {
     chain: Vec<Arc<Layer>>,
     ahead: Vec<Option<NextPart>>,
     zero_digest: u64,
+    /// Whether what is small was fetched of all layers.
+    has_small: bool,
 }
 
 /// Bytes of one digest part.
@@ -43,7 +46,38 @@ impl ChainDigests {
             ahead: chain.iter().map(|_| None).collect(),
             chain,
             zero_digest: digest::page(&zeros),
+            has_small: false,
         }
+    }
+
+    /// Fetches the digests of each layer that has few, as increments have: all at once. One layer after the other, as files
+    /// need them, would cost a long chain the latency of an object store for each.
+    fn fetch_small(&mut self) {
+        let is_far = self.cluster.repository.directory().is_none();
+        if std::mem::replace(&mut self.has_small, true) || !is_far {
+            return;
+        }
+        let cluster = &self.cluster;
+        let fetching = self.chain.iter().map(|layer| async move {
+            let [part] = &layer.manifest.index[..] else {
+                return None;
+            };
+            if part.digest_bytes > READ_AHEAD_BYTES {
+                return None;
+            }
+            let key = cluster.name.digest_key(&layer.label, 0);
+            // What is the matter is found again by who needs it.
+            let bytes = cluster.get_of(&layer.manifest, &key).await.ok()?;
+            Some(NextPart {
+                number: 0,
+                start: 0,
+                bytes,
+            })
+        });
+        let fetching: Vec<_> = fetching.collect();
+        let fetched = futures::stream::iter(fetching).buffered(FETCH_AT_ONCE);
+        let fetched = self.runtime.block_on(fetched.collect());
+        self.ahead = fetched;
     }
 
     /// The digest of each of the file's blocks below `limit`; those of zeros have the digest of zeros.
@@ -149,6 +183,7 @@ impl ChainDigests {
         let layer = Arc::clone(self.chain.get(position).ok_or_else(missing)?);
         let part = PartLocation::of(&layer, path).ok_or_else(missing)?;
         let range = digest_range(&entry.page_digests);
+        self.fetch_small();
         let ahead = self.ahead.get_mut(position).ok_or_else(missing)?;
         let covers = |ahead: &NextPart| {
             let end = ahead.start + u64::try_from(ahead.bytes.len()).expect("usize has 64 bits");
@@ -159,10 +194,9 @@ impl ChainDigests {
             let end = range
                 .end
                 .max((range.start + READ_AHEAD_BYTES).min(part.digest_bytes));
-            let bytes = self
-                .runtime
-                .block_on(self.cluster.repository.get_range(&key, range.start..end))
-                .map_err(missing_is_damage)?;
+            let wanted = range.start..end;
+            let fetching = self.cluster.get_range_of(&layer.manifest, &key, wanted);
+            let bytes = self.runtime.block_on(fetching).map_err(missing_is_damage)?;
             *ahead = Some(NextPart {
                 number: part.number,
                 start: range.start,

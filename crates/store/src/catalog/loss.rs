@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::Manifest;
+use pgstrata_layer::seal;
 
 use super::Layer;
 use crate::cluster::ClusterRepository;
 use crate::error::Result;
+use crate::repository::ObjectInfo;
 
 /// What of a layer is not there as its manifest says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,8 +57,12 @@ impl Loss {
             None => Some(absent(&key)),
         };
         for (number, part) in (0..).zip(&manifest.index) {
-            let index = complaint(cluster.index_key(label, number), part.index_bytes);
-            let digest = complaint(cluster.digest_key(label, number), part.digest_bytes);
+            let stored = |raw: u64| match manifest.encryption {
+                None => raw,
+                Some(_) => seal::stored_bytes(raw),
+            };
+            let index = complaint(cluster.index_key(label, number), stored(part.index_bytes));
+            let digest = complaint(cluster.digest_key(label, number), stored(part.digest_bytes));
             loss.content.extend(index);
             loss.digests.extend(digest);
         }
@@ -98,16 +104,18 @@ fn absent(key: &str) -> String {
     format!("\"{key}\" is not there")
 }
 
-/// What of `layers` is not in a listing that is made now.
-pub(super) async fn find(
+/// The objects of all layers, listed now.
+pub(super) async fn list(cluster: &ClusterRepository) -> Result<Vec<ObjectInfo>> {
+    let prefix = cluster.name.layers_prefix();
+    cluster.repository.list(&prefix).await
+}
+
+/// What of `layers` is not in that listing. Pure.
+pub(super) fn among(
     cluster: &ClusterRepository,
     layers: &[Layer],
-) -> Result<BTreeMap<Label, Loss>> {
-    if layers.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let prefix = cluster.name.layers_prefix();
-    let objects = cluster.repository.list(&prefix).await?;
+    objects: &[ObjectInfo],
+) -> BTreeMap<Label, Loss> {
     let sizes: BTreeMap<&str, u64> = objects
         .iter()
         .map(|object| (object.key.as_str(), object.size_bytes))
@@ -116,5 +124,5 @@ pub(super) async fn find(
         let loss = Loss::of(&cluster.name, &layer.label, &layer.manifest, &sizes)?;
         Some((layer.label.clone(), loss))
     });
-    Ok(losses.collect())
+    losses.collect()
 }

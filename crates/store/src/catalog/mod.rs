@@ -13,31 +13,35 @@ mod label;
 mod layers;
 mod lease;
 mod loss;
+pub mod mark;
 mod new_layer;
 mod old_wal;
 mod presence;
 mod removal;
 mod remove;
 mod restoring;
+mod verified;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use pgstrata_layer::abandoned;
 use pgstrata_layer::claim::{self, ClaimRecord};
-use pgstrata_layer::label::Label;
+use pgstrata_layer::label::{Label, LayerKind};
 use pgstrata_layer::manifest::{self, Manifest, ParentRef};
+use pgstrata_layer::mark::Pin;
 use pgstrata_pgdata::timeline::TimelineId;
 
-pub use chain::{ChainEntries, PartLocation, missing_is_damage};
+pub use chain::{ChainEntries, KeptParts, PartLocation, missing_is_damage};
 pub use digests::ChainDigests;
 pub use label::{LayerPlan, claim, last_distrusted};
 pub use layers::Layers;
 pub use lease::{LEASE, StoreTime, at_work};
 pub use loss::Loss;
 pub use new_layer::NewLayer;
-pub use old_wal::{before as wal_before, find as find_old_wal};
+pub use old_wal::{OldWal, WalLimit, find as find_old_wal, promised_from};
 pub use presence::{
     NotCommitted, WRITTEN_BY, check_stays, check_wal, commit_layer, hex, host_name, removed_since,
     unless_removed,
@@ -47,9 +51,11 @@ pub use removal::{
 };
 pub use remove::remove_leftover;
 pub use restoring::{InUse, RESTORE_LEASE, Restoring, forget_old, in_use, needed};
+pub use verified::{LastVerified, forget_old_verifications, last_verified, note_verified};
 
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
+use crate::keys::Sealing;
 use layers::ChainState;
 
 /// Manifests are small and far away: this many are fetched at once.
@@ -79,6 +85,33 @@ impl Layer {
         ParentRef {
             label: self.label.to_string(),
             manifest_digest: self.manifest_digest.clone(),
+        }
+    }
+}
+
+/// Why no rule may take a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayerMark {
+    /// Somebody has pinned it.
+    Pinned(Pin),
+    /// Why it is not known whether somebody has.
+    Unknown(String),
+}
+
+impl LayerMark {
+    /// For people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Unknown(why) => {
+                format!("it counts as pinned, because what was said of it is not known: {why}")
+            }
+            Self::Pinned(pin) => {
+                let until = pin.until.map(|until| format!(" until {until}"));
+                let note = pin.note.as_ref().map(|note| format!(": {note}"));
+                let (until, note) = (until.unwrap_or_default(), note.unwrap_or_default());
+                format!("it is pinned{until}{note}")
+            }
         }
     }
 }
@@ -132,6 +165,7 @@ impl Catalog {
     /// # Errors
     /// When the repository cannot be read. A damaged manifest is no error here.
     pub async fn load(cluster: &ClusterRepository) -> Result<Self> {
+        cluster.sealing().await?.require_catalog()?;
         let labels = labels(cluster).await?;
         let looking = labels.into_iter().map(|label| look(cluster, label));
         let found: Vec<Found> = futures::stream::iter(looking)
@@ -148,11 +182,7 @@ impl Catalog {
                 Found::Abandoned(label) => catalog.abandoned.push(label),
             }
         }
-        // A merged layer has its place where the backup has whose state it holds, and after it.
-        layers.sort_by_cached_key(|layer: &Layer| {
-            (layer.manifest.state_stamp(), layer.label.clone())
-        });
-        catalog.layers = Layers::new(layers);
+        catalog.layers = sorted(layers);
         let merged: BTreeSet<String> = catalog.merged_labels().map(str::to_owned).collect();
         for unfinished in &mut catalog.unfinished {
             unfinished.was_merged = merged.contains(unfinished.label.as_str());
@@ -186,16 +216,16 @@ impl Catalog {
     /// # Errors
     /// When the repository cannot be read.
     pub async fn examine(cluster: &ClusterRepository) -> Result<Self> {
-        let mut catalog = Self::load(cluster).await?;
+        // At the same time. What a layer made meanwhile has may not be in such a listing, so it proves no loss. It does
+        // prove that there is none: the manifest goes first of a layer that is removed, and was there after the listing began.
+        let (catalog, objects) = futures::join!(Self::load(cluster), loss::list(cluster));
+        let (mut catalog, mut objects) = (catalog?, objects?);
+        if !loss::among(cluster, &catalog.layers, &objects).is_empty() {
+            objects = loss::list(cluster).await?;
+        }
         for _ in 0..LOOKS {
-            catalog.losses = loss::find(cluster, &catalog.layers).await?;
-            let losses = &catalog.losses;
-            if !losses.is_empty() {
-                catalog.layers.mark_lost(|layer| {
-                    let loss = losses.get(&layer.label);
-                    loss.is_some_and(Loss::stops_restores)
-                });
-            }
+            catalog.losses = loss::among(cluster, &catalog.layers, &objects);
+            catalog.mark_lost();
             if catalog.is_plain() {
                 break;
             }
@@ -207,8 +237,19 @@ impl Catalog {
                 break;
             }
             catalog = again;
+            objects = loss::list(cluster).await?;
         }
         Ok(catalog)
+    }
+
+    fn mark_lost(&mut self) {
+        let losses = &self.losses;
+        if !losses.is_empty() {
+            self.layers.mark_lost(|layer| {
+                let loss = losses.get(&layer.label);
+                loss.is_some_and(Loss::stops_restores)
+            });
+        }
     }
 
     /// Whether all that was listed is a layer, and whole.
@@ -373,6 +414,62 @@ impl Catalog {
         self.layers.standing_for(parent)
     }
 
+    /// The catalog as it will be when the layers of a chain, from the one at `newest` down to the one at `oldest`, are
+    /// merged at that time, and nothing is removed yet.
+    ///
+    /// # Errors
+    /// When there are no such layers.
+    pub fn when_merged(&self, newest: usize, oldest: usize, now: Timestamp) -> Result<Self> {
+        let gone = || Error::new(Kind::NotFound, "there is no such layer");
+        let first = self.layers.get(newest).ok_or_else(gone)?;
+        let last = self.layers.get(oldest).ok_or_else(gone)?;
+        let below = self.layers.below(oldest).map(|at| &self.layers[at]);
+        let at = now.to_zoned(TimeZone::UTC).datetime();
+        let label = match below {
+            Some(below) => below.label.successor(LayerKind::Incremental, at),
+            None => Label::full(at),
+        };
+        let chain = self.links(&first.label)?.into_iter();
+        let mut inputs: Vec<ParentRef> = Vec::new();
+        for layer in chain {
+            inputs.push(layer.reference());
+            if layer.label == last.label {
+                break;
+            }
+        }
+        let mut replaces = vec![first.reference()];
+        replaces.extend(first.manifest.replaces.iter().cloned());
+        let merged = Layer {
+            manifest: Manifest {
+                label: label.to_string(),
+                parent: below.map(Layer::reference),
+                replaces,
+                inputs,
+                ..first.manifest.clone()
+            },
+            manifest_digest: String::new(),
+            label,
+        };
+        let layers = self.layers.iter().cloned().chain([merged]);
+        let mut catalog = Self {
+            layers: sorted(layers.collect()),
+            unfinished: self.unfinished.clone(),
+            damaged: Vec::new(),
+            abandoned: self.abandoned.clone(),
+            losses: self.losses.clone(),
+        };
+        catalog.mark_lost();
+        Ok(catalog)
+    }
+
+    /// The catalog as it will be when these layers are removed.
+    #[must_use]
+    pub fn without(mut self, labels: &[Label]) -> Self {
+        self.layers.retain(|layer| !labels.contains(&layer.label));
+        self.mark_lost();
+        self
+    }
+
     /// Those of `unwanted`, newest first, that can be removed in this order while every other layer keeps a parent.
     #[must_use]
     pub fn removable(&self, unwanted: &[Label]) -> Vec<Label> {
@@ -387,6 +484,12 @@ impl Catalog {
     ) -> Vec<Label> {
         self.layers.removable(unwanted, leaving)
     }
+}
+
+/// A merged layer has its place where the backup has whose state it holds, and after it.
+fn sorted(mut layers: Vec<Layer>) -> Layers {
+    layers.sort_by_cached_key(|layer| (layer.manifest.state_stamp(), layer.label.clone()));
+    Layers::new(layers)
 }
 
 fn broken(error: Error, label: &Label) -> Error {
@@ -430,8 +533,10 @@ pub(crate) async fn newest_manifest(
             Err(error) if error.kind() == Kind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        let Ok(manifest) = manifest::decode(&object) else {
-            continue;
+        let manifest = match cluster.sealing().await?.manifest(&object) {
+            Ok(manifest) => manifest,
+            Err(error) if error.kind() == Kind::Refused => return Err(error),
+            Err(_) => continue,
         };
         let found = (label.clone(), manifest);
         if found.1.timeline <= timeline {
@@ -516,10 +621,12 @@ async fn look(cluster: &ClusterRepository, label: Label) -> Result<Found> {
                 None => given_up(cluster, label).await,
             }
         }
-        Ok(object) => Ok(match read(&label, &object) {
-            Ok(layer) => Found::Layer(Box::new(layer)),
-            Err(error) => Found::Damaged(label, error),
-        }),
+        Ok(object) => match read(cluster.sealing().await?, &label, &object) {
+            Ok(layer) => Ok(Found::Layer(Box::new(layer))),
+            // It may be whole: that no key opens it here says nothing of it.
+            Err(error) if error.kind() == Kind::Refused => Err(error),
+            Err(error) => Ok(Found::Damaged(label, error)),
+        },
         Err(error) if error.kind() == Kind::NotFound => {
             unfinished_now(cluster, label).await.map(Found::Unfinished)
         }
@@ -537,8 +644,8 @@ async fn given_up(cluster: &ClusterRepository, label: Label) -> Result<Found> {
     })
 }
 
-fn read(label: &Label, object: &[u8]) -> Result<Layer> {
-    let manifest = manifest::decode(object)?;
+fn read(sealing: &Sealing, label: &Label, object: &[u8]) -> Result<Layer> {
+    let manifest = sealing.manifest(object)?;
     if manifest.label != label.as_str() {
         return Err(Error::new(
             Kind::Damaged,

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use pgstrata_layer::claim::{self, ClaimRecord};
 use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::Manifest;
 
 use super::abandon;
 use super::label::{LayerPlan, claim};
@@ -16,6 +17,7 @@ use super::remove::remove_own;
 use super::{Catalog, Layer};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Result};
+use crate::keys::LayerSeal;
 
 /// A layer of which this process has claimed the label. Gives signs of life until it ends.
 #[derive(Debug)]
@@ -23,6 +25,7 @@ pub struct NewLayer {
     cluster: ClusterRepository,
     label: Label,
     id: [u8; 16],
+    seal: LayerSeal,
     heart: Heartbeat,
     /// Its manifest was sent, and may be there or not.
     may_exist: AtomicBool,
@@ -42,6 +45,7 @@ impl NewLayer {
         lost: impl Fn(Error) + Send + Sync + 'static,
     ) -> Result<Self> {
         let id: [u8; 16] = rand::random();
+        let seal = cluster.sealing().await?.new_layer(id)?;
         let mut record = ClaimRecord {
             label: String::new(),
             layer_id: hex(&id),
@@ -57,6 +61,7 @@ impl NewLayer {
             cluster: cluster.clone(),
             label,
             id,
+            seal,
             may_exist: AtomicBool::new(false),
         })
     }
@@ -71,6 +76,20 @@ impl NewLayer {
     #[must_use]
     pub fn id(&self) -> [u8; 16] {
         self.id
+    }
+
+    /// How its objects are sealed.
+    #[must_use]
+    pub fn seal(&self) -> &LayerSeal {
+        &self.seal
+    }
+
+    /// The object of its manifest. `manifest` must say how the layer is sealed.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn encode(&self, manifest: &Manifest) -> Result<Vec<u8>> {
+        self.cluster.sealing().await?.encode(manifest)
     }
 
     /// Makes the layer exist, on `chain`, newest layer first; see [`commit_layer`].

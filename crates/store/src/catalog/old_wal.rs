@@ -1,36 +1,128 @@
 //! WAL that nobody needs.
 //!
 //! Recovery from a layer begins at its start and only goes forward, on whatever timeline: what ends before the first
-//! start of all is read by none. Histories are kept for ever.
+//! start of all is read by none. Of layers from which nobody wants to go on, only the WAL from their start to their end
+//! is needed, and a record says that the WAL between them was given up. Histories are kept for ever.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::ParentRef;
+use pgstrata_layer::released::{self, ReleasedRecord};
+use pgstrata_layer::removal::WalKept;
 use pgstrata_pgdata::lsn::Lsn;
-use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
+use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
 
-use super::Catalog;
+use super::presence::{WRITTEN_BY, host_name};
 use super::restoring::{InUse, wal_needed};
+use super::{Catalog, Layer};
 use crate::cluster::ClusterRepository;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
+use crate::repository::ObjectInfo;
 
-/// What ends at or before this is needed by no restore, and by no layer but `going`; `None` when there is no layer.
-pub fn before(catalog: &Catalog, going: &[Label], restores: &[InUse]) -> Option<Lsn> {
-    let going: HashSet<&Label> = going.iter().collect();
-    let stays = catalog.layers.iter();
-    let stays = stays.filter(|layer| !going.contains(&layer.label));
-    let first = stays.map(|layer| layer.manifest.start_lsn).min()?;
-    Some(wal_needed(restores).map_or(first, |needed| needed.min(first)))
+/// Where the WAL begins that stays, and what of the WAL before stays too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalLimit {
+    /// What ends at or before this goes.
+    pub before: Lsn,
+    /// But for this.
+    pub kept: Vec<WalKept>,
 }
 
-/// Objects of the archive that end there, and their sizes; what stands in for a damaged one comes before it.
+impl WalLimit {
+    /// What is needed when the layers `going` are gone, and of the layers `own_alone` nothing but the WAL that makes them
+    /// consistent; `None` when there is no layer.
+    #[must_use]
+    pub fn of(
+        catalog: &Catalog,
+        going: &[Label],
+        own_alone: &HashSet<ParentRef>,
+        restores: &[InUse],
+    ) -> Option<Self> {
+        let going: HashSet<&Label> = going.iter().collect();
+        let stays = catalog.layers.iter();
+        let stays: Vec<&Layer> = stays
+            .filter(|layer| !going.contains(&layer.label))
+            .collect();
+        let start = |layer: &&Layer| layer.manifest.start_lsn;
+        let goes_on = |layer: &&&Layer| !own_alone.contains(&layer.reference());
+        let first = stays.iter().filter(goes_on).map(start).min();
+        // Somebody goes on from one of them, when it is not known who.
+        let first = first.or_else(|| stays.iter().map(start).min())?;
+        let before = wal_needed(restores).map_or(first, |needed| needed.min(first));
+        let older = stays.iter().filter(|layer| start(layer) < before);
+        let kept: BTreeSet<WalKept> = older
+            .map(|layer| WalKept {
+                timeline: layer.manifest.timeline,
+                start_lsn: layer.manifest.start_lsn,
+                stop_lsn: layer.manifest.stop_lsn,
+            })
+            .collect();
+        Some(Self {
+            before,
+            kept: kept.into_iter().collect(),
+        })
+    }
+
+    /// Whether the segment goes, and what else belongs to it.
+    #[must_use]
+    pub fn takes(&self, segment: WalSegment, size: WalSegmentSize) -> bool {
+        let WalSegment { timeline, number } = segment;
+        number < self.before.segment(size)
+            && !self.kept.iter().any(|kept| {
+                let first = kept.start_lsn.segment(size);
+                let end = WalSegment::containing_end(timeline, kept.stop_lsn, size).number;
+                kept.timeline == timeline && first <= number && number <= end.max(first)
+            })
+    }
+}
+
+/// A file of the archive that may go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldWal {
+    /// The object.
+    pub key: String,
+    /// Its length in bytes.
+    pub size_bytes: u64,
+    /// The segment to which it belongs.
+    pub segment: WalSegment,
+}
+
+impl OldWal {
+    /// The file that the object holds, or for which it stands in; `None` for histories, and for what is not of the archive.
+    #[must_use]
+    pub fn of(name: &ClusterName, size: WalSegmentSize, object: ObjectInfo) -> Option<Self> {
+        let below = |prefix: String| object.key.strip_prefix(&prefix)?.strip_prefix('/');
+        let (place, is_mended) = match below(name.mended_wal_prefix()) {
+            Some(place) => (place, true),
+            None => (below(name.wal_prefix())?, false),
+        };
+        let file = place.rsplit('/').next()?;
+        let number = file.split_once('-').filter(|_| is_mended);
+        let file = number.map_or(file, |(file, _)| file);
+        let segment = match ArchiveFile::parse(file, size).ok()? {
+            ArchiveFile::Segment(s) | ArchiveFile::Partial(s) => s,
+            ArchiveFile::BackupLabel { segment, .. } => segment,
+            ArchiveFile::History(_) => return None,
+        };
+        Some(Self {
+            key: object.key,
+            size_bytes: object.size_bytes,
+            segment,
+        })
+    }
+}
+
+/// Objects of the archive that go; what stands in for a damaged one comes before it.
 ///
 /// # Errors
 /// When the repository cannot be read.
-pub async fn find(cluster: &ClusterRepository, before: Lsn) -> Result<Vec<(String, u64)>> {
+pub async fn find(cluster: &ClusterRepository, limit: &WalLimit) -> Result<Vec<OldWal>> {
     let record = cluster.record().await?;
     let size = WalSegmentSize::try_from(u64::from(record.wal_segment_size))?;
-    let needed = before.segment(size);
     let mut superfluous = Vec::new();
     // What stands in for a damaged object goes before that object.
     let mended = cluster.name.mended_wal_prefix();
@@ -41,37 +133,117 @@ pub async fn find(cluster: &ClusterRepository, before: Lsn) -> Result<Vec<(Strin
                 .list(&format!("{prefix}/{directory}"))
                 .await?
             {
-                let name = object.key.rsplit('/').next().unwrap_or_default();
-                let file = name.split_once('-').filter(|_| *prefix == mended);
-                let name = file.map_or(name, |(file, _)| file);
-                let number = match ArchiveFile::parse(name, size) {
-                    Ok(ArchiveFile::Segment(s) | ArchiveFile::Partial(s)) => s.number,
-                    Ok(ArchiveFile::BackupLabel { segment, .. }) => segment.number,
-                    // Histories, and what is not ours.
-                    _ => continue,
-                };
-                if number < needed {
-                    superfluous.push((object.key, object.size_bytes));
-                }
+                let found = OldWal::of(&cluster.name, size, object);
+                superfluous.extend(found.filter(|found| limit.takes(found.segment, size)));
             }
         }
     }
     Ok(superfluous)
 }
 
-/// Removes them.
+/// Removes them. When WAL between layers goes, it is recorded first: whoever finds a hole there knows that it was meant.
 ///
 /// # Errors
 /// When the repository cannot be read or written.
-pub(super) async fn remove(cluster: &ClusterRepository, before: Lsn) -> Result<()> {
-    let found = find(cluster, before).await?;
+pub(super) async fn remove(cluster: &ClusterRepository, limit: &WalLimit) -> Result<()> {
+    if !limit.kept.is_empty() {
+        release(cluster, limit.before).await?;
+    }
+    let found = find(cluster, limit).await?;
     let mended = cluster.name.mended_wal_prefix();
     let (mended, archived): (Vec<_>, Vec<_>) = found
         .into_iter()
-        .partition(|(key, _)| key.starts_with(&mended));
-    for group in [mended, archived] {
-        let keys: Vec<String> = group.into_iter().map(|(key, _)| key).collect();
+        .map(|found| found.key)
+        .partition(|key| key.starts_with(&mended));
+    for keys in [mended, archived] {
         cluster.repository.delete_all(&keys).await?;
     }
     Ok(())
+}
+
+/// Records that WAL before `before` is given up. What was recorded for less says nothing more then.
+async fn release(cluster: &ClusterRepository, before: Lsn) -> Result<()> {
+    let record = ReleasedRecord {
+        wal_before: before,
+        host: host_name(),
+        pid: std::process::id(),
+        released_at: Timestamp::now(),
+        written_by: WRITTEN_BY.to_owned(),
+    };
+    let key = cluster.name.released_key(before);
+    let body = Bytes::from(released::encode(&record));
+    match cluster.repository.create(&key, body).await {
+        Err(error) if error.kind() != Kind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let prefix = cluster.name.released_prefix();
+    let listed = cluster.repository.list(&prefix).await?.into_iter();
+    // The keys are in the order of what they say.
+    let older: Vec<String> = listed
+        .map(|object| object.key)
+        .filter(|other| *other < key)
+        .collect();
+    cluster.repository.delete_all(&older).await
+}
+
+/// From where on the archive promises to have no hole; `None` when nothing between layers was ever given up.
+///
+/// # Errors
+/// When the repository cannot be read, or a record of it is damaged.
+pub async fn promised_from(cluster: &ClusterRepository) -> Result<Option<Lsn>> {
+    let mut promised = None;
+    let prefix = cluster.name.released_prefix();
+    for object in cluster.repository.list(&prefix).await? {
+        let bytes = match cluster.repository.get(&object.key).await {
+            // A later one says more.
+            Err(error) if error.kind() == Kind::NotFound => continue,
+            read => read?,
+        };
+        let act = |error: Error| error.while_doing(format!("could not read \"{}\"", object.key));
+        let record = released::decode(&bytes).map_err(|error| act(error.into()))?;
+        if cluster.name.released_key(record.wal_before) != object.key {
+            let what = format!("it is of WAL before {}", record.wal_before);
+            return Err(act(Error::new(Kind::Damaged, what)));
+        }
+        promised = promised.max(Some(record.wal_before));
+    }
+    Ok(promised)
+}
+
+#[cfg(test)]
+mod tests {
+    use pgstrata_pgdata::timeline::TimelineId;
+
+    use super::*;
+
+    #[test]
+    fn what_makes_a_layer_consistent_stays_on_its_timeline() {
+        let size = WalSegmentSize::try_from(16 << 20).unwrap();
+        let at = |segment: u64, offset: u64| Lsn::new((segment << 24) + offset);
+        let kept = |timeline, start_lsn, stop_lsn| WalKept {
+            timeline: TimelineId::new(timeline),
+            start_lsn,
+            stop_lsn,
+        };
+        let limit = WalLimit {
+            before: at(20, 40),
+            kept: vec![
+                // It ends where segment 5 begins, which it does not need.
+                kept(1, at(3, 40), at(5, 0)),
+                kept(2, at(9, 40), at(9, 40)),
+                kept(2, at(12, 0), at(12, 0)),
+            ],
+        };
+        let stays = |timeline| -> Vec<u64> {
+            let timeline = TimelineId::new(timeline);
+            let all = (0..23).filter(|number| {
+                let number = *number;
+                !limit.takes(WalSegment { timeline, number }, size)
+            });
+            all.collect()
+        };
+        assert_eq!(stays(1), [3, 4, 20, 21, 22]);
+        assert_eq!(stays(2), [9, 12, 20, 21, 22]);
+        assert_eq!(stays(3), [20, 21, 22]);
+    }
 }

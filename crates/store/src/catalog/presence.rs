@@ -15,6 +15,7 @@ use super::abandon::{self, Fate};
 use super::loss::Loss;
 use super::removal::{self, Leaving};
 use super::{Catalog, FETCH_AT_ONCE, Layer};
+pub use crate::WRITTEN_BY;
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 
@@ -23,9 +24,6 @@ pub fn host_name() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }
-
-/// Program and version, as objects record them.
-pub const WRITTEN_BY: &str = concat!("pgstrata ", env!("CARGO_PKG_VERSION"));
 
 /// Lower-case hexadecimal, as manifests and claims have layer ids.
 pub fn hex(bytes: &[u8]) -> String {
@@ -69,7 +67,7 @@ pub async fn commit_layer(
     object: Vec<u8>,
 ) -> std::result::Result<(), NotCommitted> {
     // What we could not read back must not be written.
-    let manifest = manifest::decode(&object).map_err(Error::from)?;
+    let manifest = cluster.sealing().await?.manifest(&object)?;
     let (claim, leaving) = futures::try_join!(
         check_own(cluster, label, &manifest),
         check_stays(cluster, chain)

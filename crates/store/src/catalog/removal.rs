@@ -20,15 +20,16 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
-use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord};
+use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord, WalKept};
 use pgstrata_pgdata::lsn::Lsn;
 
 use super::abandon::{Fate, close};
 use super::lease::{LEASE, StoreTime, at_work};
+use super::mark::{self, AllMarks};
 use super::presence::{WRITTEN_BY, hex, host_name};
 use super::remove::remove_layer;
 use super::restoring::{self, InUse};
-use super::{Catalog, Layer, old_wal};
+use super::{Catalog, Layer, WalLimit, old_wal};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 
@@ -53,8 +54,9 @@ pub struct Terms<'a> {
     pub instead: Option<&'a Label>,
     /// Whether what a restore may need goes too.
     pub ignore_restores: bool,
-    /// Whether WAL goes that no layer needs then.
-    pub wal: bool,
+    /// Whether WAL goes that no layer needs then: of these layers nothing but the WAL that makes them consistent is
+    /// needed.
+    pub wal: Option<&'a HashSet<ParentRef>>,
 }
 
 /// What a removal has decided on.
@@ -62,6 +64,7 @@ pub struct Terms<'a> {
 struct Verdict {
     layers: Vec<ParentRef>,
     wal_before: Option<Lsn>,
+    wal_kept: Vec<WalKept>,
 }
 
 impl Verdict {
@@ -96,7 +99,7 @@ pub async fn remove_layers(
     wanted: &[Arc<Layer>],
     terms: Terms<'_>,
 ) -> Result<Removed> {
-    if wanted.is_empty() && !terms.wal {
+    if wanted.is_empty() && terms.wal.is_none() {
         return Ok(Removed::default());
     }
     let mut gone = complete_removals(cluster).await?;
@@ -116,7 +119,7 @@ pub async fn remove_layers(
         removed.labels = labels(&verdict);
     } else {
         removal.withdraw().await;
-        let note = "a layer has been begun or finished meanwhile, and may stand on what was to go: nothing is removed";
+        let note = "a layer has been begun, finished or pinned meanwhile, and may need what was to go: nothing is removed";
         removed.notes.push(note.to_owned());
     }
     gone.retain(|label| wanted.iter().any(|layer| layer.label == *label));
@@ -158,6 +161,8 @@ impl<'a> Removal<'a> {
             true => Vec::new(),
             false => restoring::in_use(cluster, now).await?,
         };
+        // After the announcement: who pins a layer later finds that.
+        let marks = mark::load(cluster).await?;
         for _ in 0..LOOKS {
             let leaving = self.others().await?;
             let catalog = Catalog::load(cluster).await?;
@@ -171,7 +176,12 @@ impl<'a> Removal<'a> {
                 return Ok((removed, Verdict::default()));
             }
             if self.fence(&catalog).await? {
-                return what_goes(&catalog, wanted, terms, &leaving, &restores);
+                let kept = Spared {
+                    restores: &restores,
+                    marks: &marks,
+                    now: now.timestamp(),
+                };
+                return what_goes(&catalog, wanted, terms, &leaving, &kept);
             }
         }
         let what = "layers are finished faster than they can be looked at";
@@ -248,13 +258,20 @@ pub fn not_known(catalog: &Catalog) -> Vec<String> {
         .collect()
 }
 
+/// What stays although it is not wanted.
+struct Spared<'a> {
+    restores: &'a [InUse],
+    marks: &'a AllMarks,
+    now: Timestamp,
+}
+
 /// Pure: what of `wanted` goes.
 fn what_goes(
     catalog: &Catalog,
     wanted: &[Arc<Layer>],
     terms: Terms<'_>,
     leaving: &BTreeSet<ParentRef>,
-    restores: &[InUse],
+    kept: &Spared<'_>,
 ) -> Result<(Removed, Verdict)> {
     let mut removed = Removed::default();
     if let Some(instead) = terms.instead
@@ -267,18 +284,21 @@ fn what_goes(
     }
     let mut unwanted = Vec::new();
     let wanted: HashSet<ParentRef> = wanted.iter().map(|layer| layer.reference()).collect();
-    let needed = restoring::needed(restores);
+    let needed = restoring::needed(kept.restores);
     for layer in &catalog.layers {
         let reference = layer.reference();
         if !wanted.contains(&reference) {
             continue;
         }
-        match needed.get(&reference) {
-            Some(found) => {
-                removed
-                    .remarks
-                    .push(format!("layer {} stays: {}", layer.label, found.describe()))
-            }
+        let restore = needed.get(&reference).map(|found| found.describe());
+        let pinned = || {
+            let mark = kept.marks.pinned(catalog, layer, kept.now);
+            mark.map(|mark| mark.describe())
+        };
+        match restore.or_else(pinned) {
+            Some(why) => removed
+                .remarks
+                .push(format!("layer {} stays: {why}", layer.label)),
             None => unwanted.push(layer.label.clone()),
         }
     }
@@ -286,12 +306,13 @@ fn what_goes(
     let references = labels
         .iter()
         .map(|label| Ok(catalog.layer(label)?.reference()));
+    let limit = terms
+        .wal
+        .and_then(|own_alone| WalLimit::of(catalog, &labels, own_alone, kept.restores));
     let verdict = Verdict {
         layers: references.collect::<Result<_>>()?,
-        wal_before: match terms.wal {
-            true => old_wal::before(catalog, &labels, restores),
-            false => None,
-        },
+        wal_before: limit.as_ref().map(|limit| limit.before),
+        wal_kept: limit.map(|limit| limit.kept).unwrap_or_default(),
     };
     Ok((removed, verdict))
 }
@@ -378,6 +399,7 @@ async fn decide(
     let record = VerdictRecord {
         layers: verdict.layers.clone(),
         wal_before: verdict.wal_before,
+        wal_kept: verdict.wal_kept.clone(),
         host: host_name(),
         pid: std::process::id(),
         decided_at: Timestamp::now(),
@@ -405,6 +427,7 @@ async fn verdict_of(cluster: &ClusterRepository, id: &str) -> Result<Option<Verd
             Ok(Some(Verdict {
                 layers: record.layers,
                 wal_before: record.wal_before,
+                wal_kept: record.wal_kept,
             }))
         }
         Err(error) if error.kind() == Kind::NotFound => Ok(None),
@@ -441,7 +464,10 @@ async fn execute(cluster: &ClusterRepository, verdict: &Verdict) -> Result<()> {
         remove_layer(cluster, layer).await?;
     }
     match verdict.wal_before {
-        Some(before) => old_wal::remove(cluster, before).await,
+        Some(before) => {
+            let kept = verdict.wal_kept.clone();
+            old_wal::remove(cluster, &WalLimit { before, kept }).await
+        }
         None => Ok(()),
     }
 }

@@ -628,3 +628,23 @@ fn unsupported(what: &str) -> Error {
         implementer: "a directory repository".to_owned(),
     }
 }
+
+/// A file, and why it could not be written.
+pub(super) struct Remembering<'a> {
+    pub(super) out: &'a mut dyn Write,
+    pub(super) failed: Option<io::Error>,
+}
+
+impl Write for Remembering<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes).map_err(|error| {
+            let told = io::Error::new(error.kind(), error.to_string());
+            self.failed = Some(error);
+            told
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

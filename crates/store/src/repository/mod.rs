@@ -18,19 +18,22 @@ mod open;
 mod probe;
 mod reason;
 mod reserve;
+mod retries;
 
 use std::fs::Metadata;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::blocking::blocking;
@@ -38,9 +41,10 @@ use crate::error::{Error, Kind, Result};
 use crate::limits;
 use credentials::Secrets;
 pub use credentials::read_credentials;
-use local::{LocalStore, Owner};
+use local::{LocalStore, Owner, Remembering};
 pub use open::{RepositoryOptions, is_secret_option};
 use reason::Reason;
+use retries::{Patience, Retries};
 
 /// Requests that the `object_store` crate makes at once for several ranges of one object.
 const RANGES_AT_ONCE: usize = 10;
@@ -50,6 +54,20 @@ const DELETED_AT_ONCE: usize = 1000;
 
 /// Requests that the `object_store` crate makes at once for so many, where the store deletes one object at a time.
 const REQUESTS_FOR_DELETION: usize = 10;
+
+/// How long an object may show its beginning only. Stores that do so at all copy it within the machine.
+const SETTLES: Duration = Duration::from_secs(10);
+
+/// What stands under a name that was to be created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum There {
+    /// Exactly what was to be written: an earlier try has done it.
+    Same,
+    /// So many bytes, with which what was to be written begins; there are more of those.
+    Beginning(u64),
+    Other,
+    Nothing,
+}
 
 /// One listed object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,55 +106,6 @@ struct OpenRepository {
     renews: bool,
     /// One for each connection, or open file, that there may be.
     permits: Semaphore,
-}
-
-/// How long failures that may pass are retried.
-#[derive(Clone, Copy, Debug)]
-struct Patience {
-    /// Before the first answer: a repository that was never reached is a wrong
-    /// setting more often than an outage.
-    first: Duration,
-    /// After it.
-    later: Duration,
-}
-
-/// The pauses of one operation's retries.
-struct Retries {
-    limit: Duration,
-    tries: u32,
-    /// A connection that stalls may take longer to fail than patience lasts: that counts from here.
-    first_failure: Option<Instant>,
-    pause: Duration,
-}
-
-impl Retries {
-    const FIRST_PAUSE: Duration = Duration::from_millis(100);
-    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-    /// However long each of them took.
-    const LEAST_TRIES: u32 = 3;
-
-    fn new(limit: Duration) -> Self {
-        Self {
-            limit,
-            tries: 0,
-            first_failure: None,
-            pause: Self::FIRST_PAUSE,
-        }
-    }
-
-    /// After a failure: waits and answers true, or answers false when patience has run out.
-    async fn wait(&mut self) -> bool {
-        self.tries += 1;
-        let first_failure = *self.first_failure.get_or_insert_with(Instant::now);
-        // Half to whole of the pause, so that workers that failed together do not return together.
-        let pause = self.pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
-        if self.tries >= Self::LEAST_TRIES && first_failure.elapsed() + pause > self.limit {
-            return false;
-        }
-        tokio::time::sleep(pause).await;
-        self.pause = (self.pause * 2).min(Self::LONGEST_PAUSE);
-        true
-    }
 }
 
 impl Repository {
@@ -218,11 +187,12 @@ impl Repository {
             let again = match &error {
                 object_store::Error::AlreadyExists { .. } => {
                     self.note_answer();
-                    match self.has_contents(key, &path, &body).await? {
-                        Some(true) => return Ok(()),
-                        Some(false) => return Err(self.exists_with_other_contents(key)),
+                    match self.what_is_there(key, &path, &body).await? {
+                        There::Same => return Ok(()),
+                        There::Other => return Err(self.exists_with_other_contents(key)),
+                        There::Beginning(size) => return Err(self.cut_off(key, size, &body)),
                         // Deleted since, or the store refused two creates at once and kept neither.
-                        None => true,
+                        There::Nothing => true,
                     }
                 }
                 other => self.may_pass(other),
@@ -292,6 +262,38 @@ impl Repository {
             .map_err(|e| self.error("could not read", key, &e))
     }
 
+    /// The first bytes of the object `key`, as many as `most`, and its length: one request for both.
+    ///
+    /// # Errors
+    /// As for [`Repository::get`].
+    pub async fn get_start(&self, key: &str, most: u64) -> Result<(Bytes, u64)> {
+        let path = self.path(key)?;
+        if self.0.local.is_some() {
+            return match self.size(key).await? {
+                Some(size) => Ok((self.get_range(key, 0..size.min(most)).await?, size)),
+                // Says that it is not there, or what else is the matter.
+                None => self.get(key).await.map(|_| (Bytes::new(), 0)),
+            };
+        }
+        let read = async || {
+            let options = GetOptions::default().with_range(Some(GetRange::Bounded(0..most)));
+            let found = self.0.store.get_opts(&path, options).await?;
+            let size = found.meta.size;
+            Ok((found.bytes().await?, size))
+        };
+        let error = match self.retrying(read).await {
+            Ok(read) => return Ok(read),
+            Err(error) => error,
+        };
+        // An empty object has no range at all.
+        if !matches!(error, object_store::Error::NotFound { .. })
+            && let Ok(Some(0)) = self.size(key).await
+        {
+            return Ok((Bytes::new(), 0));
+        }
+        Err(self.error("could not read", key, &error))
+    }
+
     /// Bytes `range` of the object `key`.
     ///
     /// # Errors
@@ -299,6 +301,31 @@ impl Repository {
     pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
         let mut parts = self.get_ranges(key, &[range]).await?;
         Ok(parts.pop().unwrap_or_default())
+    }
+
+    /// Bytes `range` of the object `key`, as far as there are.
+    ///
+    /// # Errors
+    /// As for [`Repository::get_range`], when there is none of them.
+    pub async fn get_up_to(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+        if self.0.local.is_some() {
+            let size = self.size(key).await?.unwrap_or(range.end);
+            return self.get_range(key, range.start..range.end.min(size)).await;
+        }
+        let path = self.path(key)?;
+        let got = self.retrying(|| async {
+            let options = GetOptions {
+                range: Some(GetRange::Bounded(range.clone())),
+                ..GetOptions::default()
+            };
+            self.0.store.get_opts(&path, options).await?.bytes().await
+        });
+        match got.await {
+            Ok(bytes) => Ok(bytes),
+            Err(error) => Err(self
+                .range_error(key, std::slice::from_ref(&range), &error)
+                .await),
+        }
     }
 
     /// Several ranges of the object `key`, in the order asked for.
@@ -557,19 +584,35 @@ impl Repository {
         Ok(())
     }
 
-    /// Whether the object holds exactly `body`; `None` when it is not there.
-    async fn has_contents(&self, key: &str, path: &Path, body: &Bytes) -> Result<Option<bool>> {
-        let differs = match self.size(key).await? {
-            None => return Ok(None),
-            Some(size) => u64::try_from(body.len()).ok() != Some(size),
+    /// What a create that was refused has met. A store that shows an object while its bytes still come has some seconds to
+    /// take them all.
+    async fn what_is_there(&self, key: &str, path: &Path, body: &Bytes) -> Result<There> {
+        let mut settling = Retries::new(self.0.patience.later.min(SETTLES));
+        loop {
+            let there = self.compare(key, path, body).await?;
+            let may_grow = matches!(there, There::Beginning(_));
+            if !may_grow || !settling.wait().await {
+                return Ok(there);
+            }
+        }
+    }
+
+    async fn compare(&self, key: &str, path: &Path, body: &Bytes) -> Result<There> {
+        let Some(size) = self.size(key).await? else {
+            return Ok(There::Nothing);
         };
-        if differs {
-            return Ok(Some(false));
+        let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
+        // A file has its name only when it is whole.
+        let may_be_part = size < length && self.0.local.is_none();
+        if size != length && !may_be_part {
+            return Ok(There::Other);
         }
         let read = self.retrying(|| async { self.0.store.get(path).await?.bytes().await });
         match read.await {
-            Ok(stored) => Ok(Some(stored == body)),
-            Err(error) if Reason::of(&error).object_is_absent => Ok(None),
+            Ok(stored) if stored == body => Ok(There::Same),
+            Ok(stored) if may_be_part && body.starts_with(&stored) => Ok(There::Beginning(size)),
+            Ok(_) => Ok(There::Other),
+            Err(error) if Reason::of(&error).object_is_absent => Ok(There::Nothing),
             Err(error) => Err(self.error("could not read", key, &error)),
         }
     }
@@ -682,6 +725,18 @@ impl Repository {
         )
     }
 
+    /// Nobody can know whose request that was, so nothing is replaced.
+    fn cut_off(&self, key: &str, size: u64, body: &Bytes) -> Error {
+        let (object, length) = (self.object(key), body.len());
+        Error::new(
+            Kind::AlreadyExists,
+            format!(
+                "could not write {object}: it exists with the first {size} of {length} bytes and no more, as of a request that was cut off"
+            ),
+        )
+        .hint("the store keeps what it should refuse: do not set checksum_algorithm to none, or use another version of the store")
+    }
+
     fn too_short(&self, key: &str, end: u64, size: Option<u64>) -> Error {
         let object = self.object(key);
         let size = size.map_or("shorter".to_owned(), |s| format!("{s} bytes long"));
@@ -728,25 +783,5 @@ impl Repository {
             Some(hint) if kind != Kind::NotFound => made.hint(hint),
             _ => made,
         }
-    }
-}
-
-/// A file, and why it could not be written.
-struct Remembering<'a> {
-    out: &'a mut dyn Write,
-    failed: Option<io::Error>,
-}
-
-impl Write for Remembering<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.out.write(bytes).map_err(|error| {
-            let told = io::Error::new(error.kind(), error.to_string());
-            self.failed = Some(error);
-            told
-        })
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }

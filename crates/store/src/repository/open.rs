@@ -8,15 +8,16 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, Checksum};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
+use super::client;
 use super::credentials::{CredentialSource, Renewed, Secrets, read_credentials};
 use super::local::LocalStore;
-use super::{Patience, client};
+use super::retries::Patience;
 use crate::error::{Error, FileContext, Kind, Result};
 
 /// Where a repository is and how to reach it.
@@ -284,12 +285,17 @@ impl Settings {
         }
         self.judge_plain_http()?;
         // Signing the payload costs more than all compression; frames and manifests carry
-        // checksums of their own, and TLS protects the transport.
-        let builder = AmazonS3Builder::new()
+        // checksums of their own, and TLS protects the transport. Without a checksum, which costs nothing that can be
+        // measured, some stores keep what came of an upload when its connection breaks, and call it the object.
+        let is_checked = self.has_checksums();
+        let mut builder = AmazonS3Builder::new()
             .with_client_options(self.client_options(Some("AWS_CA_BUNDLE"))?)
             .with_http_connector(client::Dialer)
             .with_unsigned_payload(true)
             .with_retry(request_retries());
+        if is_checked {
+            builder = builder.with_checksum_algorithm(Checksum::CRC64NVME);
+        }
         let mut builder = self
             .apply("s3", &["aws_"], builder, AmazonS3Builder::with_config)?
             .with_bucket_name(bucket);
@@ -301,6 +307,17 @@ impl Settings {
         }
         let built = builder.build();
         built.map(shared).map_err(|e| self.bad_settings("s3", &e))
+    }
+
+    /// Whether objects go to S3 with checksums. The store's client knows no word for "none", so that option ends here.
+    fn has_checksums(&mut self) -> bool {
+        let names = ["checksum_algorithm", "aws_checksum_algorithm"];
+        let is_none = |name: &&str| self.options.get(*name).is_some_and(|told| told == "none");
+        let Some(name) = names.into_iter().find(is_none) else {
+            return true;
+        };
+        self.options.remove(name);
+        false
     }
 
     /// What the store's client is before all other options; `variable` may name certificates too.
@@ -447,6 +464,7 @@ const KNOWN: &[(&str, &[&str])] = &[
             "path_style",
             "allow_http",
             "ca_file",
+            "checksum_algorithm",
             "conditional_put",
             "unsigned_payload",
             "skip_signature",
@@ -536,6 +554,7 @@ mod tests {
                     "retry_seconds" => "1",
                     "path_style" | "allow_http" | "unsigned_payload" | "skip_signature" => "true",
                     "conditional_put" => "etag",
+                    "checksum_algorithm" => "sha256",
                     "ca_file" => "/dev/null",
                     "endpoint" => "https://localhost",
                     key if key.ends_with("timeout") => "1s",

@@ -101,6 +101,18 @@ const AUTHORITY: &str =
     "name the file of its certificate authority with --s3-ca-file, or the storage option ca_file";
 const NAME: &str = "write the endpoint with a name that its certificate has";
 
+/// Codes of requests that a store gave up because their bytes did not come, or came as others. They come with status 400.
+const CUT_OFF: &[&str] = &[
+    "BadDigest",
+    "IncompleteBody",
+    "RequestTimeout",
+    "XAmzContentChecksumMismatch",
+    "XAmzContentSHA256Mismatch",
+];
+
+const NO_CHECKSUMS: &str = "set the option \"checksum_algorithm\" of the repository to none; \
+    such a store must refuse an upload that is cut off by itself, or its objects can be incomplete";
+
 /// Where a machine's role is asked for.
 const INSTANCE: &[&str] = &["169.254.", "/latest/api/token", "/latest/meta-data/"];
 
@@ -195,7 +207,17 @@ impl Reason {
                 Self::plain(text, Some(EXPIRED)).expired()
             });
         };
-        let &(code, text, hint) = CODES.iter().find(|(c, _, _)| *c == code)?;
+        if CUT_OFF.contains(&code) {
+            let text = format!("the request did not arrive as it was sent ({code})");
+            return Some(Self::plain(text, Some(REACH)).passing(true));
+        }
+        let known = CODES.iter().find(|(c, _, _)| *c == code);
+        // Answers about a wrong signature repeat all headers.
+        if known.is_none() && whole.contains("x-amz-checksum") {
+            let text = format!("the store takes no checksum of an object ({code})");
+            return Some(Self::plain(text, Some(NO_CHECKSUMS)));
+        }
+        let &(code, text, hint) = known?;
         let reason = Self::plain(format!("{text} ({code})"), Some(hint));
         Some(if hint == EXPIRED {
             reason.expired()
@@ -382,6 +404,36 @@ mod tests {
             "{}",
             reason.text
         );
+    }
+
+    /// As object_store reports an answer with status 400.
+    fn of_refusal(code: &str, message: &str) -> Reason {
+        let source = format!(
+            "Error performing PUT http://s3/b/k in 1s - Server returned non-2xx status code: 400 Bad Request: \
+             <Error><Code>{code}</Code><Message>{message}</Message></Error>"
+        );
+        Reason::of(&object_store::Error::Generic {
+            store: "S3",
+            source: source.into(),
+        })
+    }
+
+    #[test]
+    fn a_request_that_came_in_part_is_sent_again() {
+        for code in ["RequestTimeout", "BadDigest", "IncompleteBody"] {
+            let reason = of_refusal(code, "it did not come");
+            assert!(reason.may_pass && reason.text.contains(code), "{reason:?}");
+        }
+        assert!(!of_refusal("InvalidRequest", "never").may_pass);
+    }
+
+    #[test]
+    fn a_store_that_takes_no_checksums_is_told_what_to_set() {
+        let message = "Unsupported header 'x-amz-checksum-crc64nvme' received for this API call.";
+        let reason = of_refusal("InvalidRequest", message);
+        assert!(!reason.may_pass, "{reason:?}");
+        let hint = reason.hint.unwrap();
+        assert!(hint.contains("checksum_algorithm"), "{hint}");
     }
 
     #[test]

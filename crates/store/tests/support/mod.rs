@@ -62,6 +62,7 @@ pub(crate) mod wal {
             wal_segment_size,
             created_at: jiff::Timestamp::UNIX_EPOCH,
             written_by: "test".to_owned(),
+            sealing: None,
         }
     }
 
@@ -73,7 +74,11 @@ pub(crate) mod wal {
     }
 
     pub(crate) async fn init(repository: &Repository) {
-        let record = Bytes::from(cluster::encode(&record()));
+        init_as(repository, &record()).await;
+    }
+
+    pub(crate) async fn init_as(repository: &Repository, record: &ClusterRecord) {
+        let record = Bytes::from(cluster::encode(record));
         repository
             .create(&name().cluster_key(), record)
             .await

@@ -3,6 +3,7 @@
 //! It asks nobody what has changed: that was decided before.
 
 mod assemble;
+mod cache;
 pub(super) mod check;
 pub(super) mod job;
 mod limiter;

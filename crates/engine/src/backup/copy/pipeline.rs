@@ -5,9 +5,9 @@
 //! first failure raises [`Abort`] and everything ends.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, Scope};
 
 use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::Changes;
@@ -15,8 +15,10 @@ use pgstrata_layer::frame::Codec;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
+use tracing::info;
 
 use super::assemble::{Assembled, Assembler};
+use super::cache::PageCache;
 use super::check::PageCheck;
 use super::job::{PartOutcome, WorkItem};
 use super::limiter::Limiter;
@@ -26,6 +28,7 @@ use super::read::{Worker, WorkerContext};
 use super::window::Window;
 use crate::backup::abort::Abort;
 use crate::frames::{Chain, LayerWriter};
+use crate::priority::{self, Impact, Yielding};
 use crate::server::ScannedFile;
 
 /// All packs in memory together: with reading buffers and indexes this keeps a backup below 256 MiB.
@@ -47,6 +50,7 @@ pub(crate) struct Work {
     pub(crate) check: PageCheck,
     pub(crate) fail_on_corrupt_page: bool,
     pub(crate) max_rate: Option<u64>,
+    pub(crate) impact: Impact,
     pub(crate) changes: Changes,
     pub(crate) audit: Option<Sample>,
     pub(crate) abort: Abort,
@@ -86,48 +90,51 @@ pub(crate) async fn store(work: Work, chain: Chain, files: Vec<ScannedFile>) -> 
 
 fn run(work: &Work, parent: Option<Parent>, files: Vec<ScannedFile>) -> Result<Assembled> {
     let workers = limits::workers(work.jobs);
-    let target = (PACKS_BYTES / workers / 2).clamp(SMALLEST_PACK_BYTES, LARGEST_PACK_BYTES);
+    // One worker more may come, when these starve.
+    let pack_bytes =
+        (PACKS_BYTES / (workers + 1) / 2).clamp(SMALLEST_PACK_BYTES, LARGEST_PACK_BYTES);
     let (limiter, window) = (Limiter::new(work.max_rate), Window::default());
-    let context = WorkerContext {
-        data_directory: &work.data_directory,
-        codec: work.codec,
-        check: &work.check,
-        fail_on_corrupt_page: work.fail_on_corrupt_page,
-        limiter: &limiter,
-        progress: &work.progress,
-        abort: &work.abort,
+    let cache = PageCache::new(work.impact != Impact::None);
+    let crew = Crew {
+        work,
+        context: WorkerContext {
+            data_directory: &work.data_directory,
+            codec: work.codec,
+            check: &work.check,
+            fail_on_corrupt_page: work.fail_on_corrupt_page,
+            limiter: &limiter,
+            cache: &cache,
+            progress: &work.progress,
+            abort: &work.abort,
+        },
+        pack_bytes,
+        yielding: Yielding::default(),
     };
     let (items, receive_items) = sync_channel::<WorkItem>(workers * 2);
     let (done, receive_done) = channel::<PartOutcome>();
-    // Only workers hold the receiving end: when they are gone, sending fails instead of blocking.
-    let receive_items: Arc<Mutex<Receiver<WorkItem>>> = Arc::new(Mutex::new(receive_items));
     let assembled = thread::scope(|scope| {
-        for _ in 0..workers {
-            let (items, done, context) = (Arc::clone(&receive_items), done.clone(), &context);
-            scope.spawn(move || {
-                let packs = work.layer.packs(target);
-                let worked =
-                    Worker::new(context, packs, done).and_then(|worker| worker.run(&items));
-                worked.unwrap_or_else(|error| work.abort.fail(error));
-            });
-        }
-        drop(receive_items);
         let planner = Planner {
             changes: &work.changes,
             audit: work.audit,
             parent,
             items,
-            done,
+            done: done.clone(),
             window: &window,
             progress: &work.progress,
             abort: &work.abort,
             batch: SmallFiles::default(),
         };
+        // It comes first: of workers there may be fewer.
         scope.spawn(move || {
             planner
                 .run(files)
                 .unwrap_or_else(|error| work.abort.fail(error))
         });
+        let started = crew.start(scope, workers, receive_items, done);
+        if let Err(error) = started {
+            work.abort.fail(error);
+            return None;
+        }
         let assembled = work
             .layer
             .index()
@@ -141,5 +148,63 @@ fn run(work: &Work, parent: Option<Parent>, files: Vec<ScannedFile>) -> Result<A
     match assembled {
         Some(assembled) if !work.abort.is_raised() => Ok(assembled),
         _ => Err(work.abort.take()),
+    }
+}
+
+/// Those who copy.
+struct Crew<'a> {
+    work: &'a Work,
+    context: WorkerContext<'a>,
+    /// Of one pack.
+    pack_bytes: usize,
+    yielding: Yielding,
+}
+
+impl Crew<'_> {
+    /// Starts `workers` threads, and what looks after them. Only they hold the receiving end: when they are gone, sending
+    /// fails instead of blocking.
+    fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        workers: usize,
+        items: Receiver<WorkItem>,
+        done: Sender<PartOutcome>,
+    ) -> Result<()> {
+        let items = Arc::new(Mutex::new(items));
+        let (end, ended) = channel::<()>();
+        limits::start_workers(scope, workers, |_| {
+            let (items, done, end) = (Arc::clone(&items), done.clone(), end.clone());
+            move || {
+                if self.work.impact != Impact::None {
+                    self.yielding.enter();
+                }
+                self.copy(&items, done);
+                drop(end);
+            }
+        })?;
+        if self.work.impact == Impact::Auto {
+            let items = Arc::downgrade(&items);
+            let companion = move || {
+                if self.yielding.starve_before(&ended)
+                    && let Some(items) = items.upgrade()
+                {
+                    info!(
+                        "the machine is too busy for workers that give way: one more goes on at nice 10"
+                    );
+                    priority::keep_going();
+                    self.copy(&items, done);
+                }
+            };
+            if let Err(error) = thread::Builder::new().spawn_scoped(scope, companion) {
+                info!(%error, "nobody will help workers that starve: the system gives no thread");
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&self, items: &Mutex<Receiver<WorkItem>>, done: Sender<PartOutcome>) {
+        let packs = self.work.layer.packs(self.pack_bytes);
+        let worked = Worker::new(&self.context, packs, done).and_then(|worker| worker.run(items));
+        worked.unwrap_or_else(|error| self.work.abort.fail(error));
     }
 }

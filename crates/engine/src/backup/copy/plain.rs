@@ -79,7 +79,7 @@ impl Nature {
 
 /// Everything that shows that a file was written, or is another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+struct ChangeStamp {
     identity: u64,
     inode: (u64, u64),
     size_bytes: u64,
@@ -88,7 +88,7 @@ struct Mark {
     links: u64,
 }
 
-impl Mark {
+impl ChangeStamp {
     fn of(metadata: &Metadata) -> Self {
         Self {
             identity: identity(metadata),
@@ -265,11 +265,11 @@ impl Worker<'_> {
         outcome: &mut Outcome,
     ) -> Result<Try> {
         await_write(&open.file);
-        let before = Mark::of(&self.metadata(job, open)?);
+        let before = ChangeStamp::of(&self.metadata(job, open)?);
         if nature == Nature::Replayed || before.is_old(SystemTime::now()) {
             let reading =
                 self.read_plain(job, open, Portion::stored(before.size_bytes), outcome)?;
-            let after = Mark::of(&self.metadata(job, open)?);
+            let after = ChangeStamp::of(&self.metadata(job, open)?);
             return Ok(if after == before {
                 Try::Whole(reading)
             } else {
@@ -278,12 +278,12 @@ impl Worker<'_> {
         }
         let first = self.read_plain(job, open, Portion::compared(before.size_bytes), outcome)?;
         await_write(&open.file);
-        let between = Mark::of(&self.metadata(job, open)?);
+        let between = ChangeStamp::of(&self.metadata(job, open)?);
         thread::sleep(QUIET);
         // What it has grown by is not read: a second reading of the same bytes tells whether
         // the first was of one moment, and a file that always grows has no end.
         let second = self.read_plain(job, open, Portion::stored(first.size_bytes), outcome)?;
-        let after = Mark::of(&self.metadata(job, open)?);
+        let after = ChangeStamp::of(&self.metadata(job, open)?);
         Ok(if !second.is_same(&first) {
             Try::Torn(second)
         } else if between.size_bytes != first.size_bytes {
@@ -394,12 +394,14 @@ mod tests {
     use pgstrata_layer::label::Label;
     use pgstrata_pgdata::{Lsn, Major};
     use pgstrata_store::cluster::ClusterRepository;
+    use pgstrata_store::keys::LayerSeal;
     use pgstrata_store::progress::Progress;
     use pgstrata_store::repository::Repository;
     use tokio::runtime::Runtime;
 
     use super::*;
     use crate::backup::abort::Abort;
+    use crate::backup::copy::cache::PageCache;
     use crate::backup::copy::check::PageCheck;
     use crate::backup::copy::limiter::Limiter;
     use crate::backup::copy::read::WorkerContext;
@@ -422,7 +424,13 @@ mod tests {
             ClusterRepository::new(&Repository::memory(), &ClusterName::parse("main").unwrap());
         let label = Label::parse("20260101-000000F").unwrap();
         let progress = Progress::default();
-        let layer = LayerWriter::new(cluster, label, [7; 16], progress.clone());
+        let layer = LayerWriter::new(
+            cluster,
+            label,
+            [7; 16],
+            LayerSeal::clear(),
+            progress.clone(),
+        );
         let check = PageCheck::new(false, false, Lsn::new(0));
         let (limiter, abort) = (Limiter::new(None), Abort::new());
         let context = WorkerContext {
@@ -431,6 +439,7 @@ mod tests {
             check: &check,
             fail_on_corrupt_page: false,
             limiter: &limiter,
+            cache: &PageCache::new(true),
             progress: &progress,
             abort: &abort,
         };
@@ -583,7 +592,7 @@ mod tests {
     #[test]
     fn times_of_this_moment_and_of_the_future_tell_nothing() {
         let now = UNIX_EPOCH + Duration::from_secs(1000);
-        let mark = |modified, changed| Mark {
+        let mark = |modified, changed| ChangeStamp {
             identity: 1,
             inode: (1, 1),
             size_bytes: 1,

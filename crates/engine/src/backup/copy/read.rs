@@ -20,6 +20,7 @@ use pgstrata_pgdata::relation::{BLOCK_SIZE, RelSegment};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::progress::Progress;
 
+use super::cache::PageCache;
 use super::check::PageCheck;
 use super::job::{Job, OpenFile, Outcome, PART_BLOCKS, PartOutcome, WorkItem};
 use super::limiter::Limiter;
@@ -35,6 +36,7 @@ pub(crate) struct WorkerContext<'a> {
     /// Give up at the first page that is certainly corrupt.
     pub(crate) fail_on_corrupt_page: bool,
     pub(crate) limiter: &'a Limiter,
+    pub(crate) cache: &'a PageCache,
     pub(crate) progress: &'a Progress,
     pub(crate) abort: &'a Abort,
 }
@@ -141,12 +143,12 @@ impl<'a> Worker<'a> {
             let range = to_usize(from) * BLOCK_SIZE..to_usize(to) * BLOCK_SIZE;
             self.context.limiter.wait(range.len(), self.context.abort);
             let act = || format!("could not read \"{}\"", job.file.path);
-            let read = read_at(
-                &open.file,
-                &mut self.buffer[range],
-                u64::from(run.start) * super::job::block_bytes(),
-            )
-            .context(act)?;
+            let offset = u64::from(run.start) * super::job::block_bytes();
+            let read = self
+                .context
+                .cache
+                .read_at(&open.file, &mut self.buffer[range], offset)
+                .context(act)?;
             outcome.bytes_read += u64::try_from(read).expect("usize has 64 bits");
             let whole_blocks = u32::try_from(read / BLOCK_SIZE)
                 .unwrap_or(u32::MAX)
@@ -356,10 +358,21 @@ fn clip(runs: &[BlockRun], start: u32, end: u32, out: &mut Vec<BlockRun>) {
 
 /// Reads until the buffer is full or the file ends.
 pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    fill(buffer, offset, |rest, position| {
+        file.read_at(rest, position)
+    })
+}
+
+/// Calls `read` until the buffer is full or the file ends.
+pub(super) fn fill(
+    buffer: &mut [u8],
+    offset: u64,
+    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         let position = offset + u64::try_from(filled).expect("usize has 64 bits");
-        match file.read_at(&mut buffer[filled..], position) {
+        match read(&mut buffer[filled..], position) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -198,7 +198,7 @@ async fn by_summary(
     now: &Standpoint,
     question: Question,
 ) -> Result<Answer<SourceChoice, String>> {
-    let summaries = match Summaries::of(&ready.session).await? {
+    let summaries = match Summaries::of(&ready.session, &ready.data_directory).await? {
         Ok(summaries) => summaries,
         Err(why) => return Ok(Err(why)),
     };

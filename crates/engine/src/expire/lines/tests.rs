@@ -174,6 +174,7 @@ impl World {
                 merged: false,
                 in_use: false,
                 broken: false,
+                pinned: false,
             });
         }
         held
@@ -182,7 +183,7 @@ impl World {
     fn kept(&self, policy: &Policy) -> Vec<bool> {
         let held = self.held();
         let plan = retention::plan(&held, &self.lines().lines, policy, at(self.now));
-        plan.keep.iter().map(Option::is_some).collect()
+        plan.keep.iter().map(|why| !why.is_empty()).collect()
     }
 }
 
@@ -304,8 +305,8 @@ fn promised(world: &World, server: &Server, policy: &Policy) -> BTreeSet<usize> 
         let since = full.nth(count - 1).copied().unwrap_or(0);
         promised.extend(past.iter().filter(|at| **at >= since));
     }
-    if let Some(days) = policy.keep_days {
-        let cut = at(world.now - i64::from(days) * DAY);
+    if let Some(within) = policy.keep_within {
+        let cut = at(world.now - within.as_secs());
         let finished = |at: &&usize| world.layers[**at].finished_at;
         promised.extend(past.iter().filter(|at| finished(at) >= cut));
         promised.extend(past.iter().rfind(|at| finished(at) < cut));
@@ -333,9 +334,9 @@ fn every_server_that_goes_on_keeps_what_the_rules_promise() {
         let policy = match random.random_range(0..3) {
             0 => keep_full(random.random_range(1..4)),
             rule => Policy {
-                keep_days: Some(random.random_range(1..60)),
+                keep_within: Some(SignedDuration::from_secs(random.random_range(1..60) * DAY)),
                 keep_full: (rule == 1).then(|| random.random_range(1..4)),
-                max_chain: None,
+                ..Policy::default()
             },
         };
         let kept = world.kept(&policy);

@@ -392,6 +392,14 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Creates a file of our own making, empty, which is not listed; returns its path too.
+    pub(crate) fn create(&self, path: &str) -> Result<(File, PathBuf)> {
+        let (root, below) = self.locate(path).expect("files of ours are not roots");
+        let mode = if self.group_access() { 0o640 } else { 0o600 };
+        let file = self.create_file(root, below, mode, 0)?;
+        Ok((file, self.full_path(root, below)))
+    }
+
     fn unsettled(&self) -> MutexGuard<'_, BTreeMap<String, Unsettled>> {
         self.unsettled
             .lock()

@@ -21,7 +21,8 @@ use pgstrata_store::error::Result;
 
 use super::scan::{Unread, WalScan};
 use super::select::{
-    Candidate, Request, Selection, Told, after_last_commit, beyond, history_of, select, unreachable,
+    Candidate, Request, Selection, Told, after_last_commit, beyond, given_up, history_of, select,
+    unreachable,
 };
 use super::sightings::{Event, Wanted, What};
 use crate::restore::target::Target;
@@ -131,7 +132,7 @@ impl Locator<'_> {
             return Err(after_last_commit(
                 request.target,
                 coverage,
-                self.size(),
+                self.listed,
                 &last,
             ));
         };
@@ -202,7 +203,7 @@ impl Locator<'_> {
             "its last segment, {}, was stored at {stored}",
             last.unwrap_or_default()
         );
-        Err(after_last_commit(target, coverage, self.size(), &last))
+        Err(after_last_commit(target, coverage, self.listed, &last))
     }
 
     /// A transaction or a restore point.
@@ -368,6 +369,7 @@ impl Locator<'_> {
                 near.push(format!("The nearest in it: {}.", others.join("; ")));
             }
         }
+        near.extend(self.listed.promised_from().map(given_up));
         near.push(match &seen.last {
             Some(last) => format!(
                 "The last to end: {}, which {}.",

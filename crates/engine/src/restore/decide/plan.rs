@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::entry::BLOCK_BYTES;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
@@ -12,8 +13,8 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 use pgstrata_pgdata::{ControlFile, Major};
-use pgstrata_store::archive::{Archive, ArchivedWal};
-use pgstrata_store::catalog::{self, Catalog, Layer, Loss};
+use pgstrata_store::archive::{self, Archive, ArchivedWal};
+use pgstrata_store::catalog::{self, Catalog, KeptParts, Layer, Loss};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use super::locate::Locator;
 use super::select::{Candidate, Lost, Request, Selection, Told};
 use super::survey::{self, LayerFetch, Survey};
+use crate::frames::Chain;
 use crate::restore::place::in_place::{self, Inventory, refuse_unarchived_wal};
 use crate::restore::place::layout::{Condition, Layout, Seen, resolve};
 use crate::restore::place::links::Links;
@@ -113,7 +115,10 @@ pub struct RestorePlan {
 #[derive(Clone, Debug)]
 pub(crate) struct PlanInner {
     pub(crate) cluster: ClusterRepository,
+    pub(crate) record: ClusterRecord,
     pub(crate) chain: Vec<Arc<Layer>>,
+    /// What planning has read of the indexes.
+    pub(crate) kept: KeptParts,
     pub(crate) layout: Layout,
     pub(crate) options: RestoreOptions,
     pub(crate) major: Major,
@@ -144,15 +149,12 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         notes,
         major,
         losses,
+        record,
     } = choose(cluster, &options).await?;
     selection.notes.extend(notes);
     let segment_size = archive.segment_size();
     let layer = Arc::clone(&chain[0]);
-    let mut links = Links::default();
-    if options.method == Method::Delta {
-        links = Links::of(&resolve(&options.directory)?, options.vouched)?;
-        links.follow(&mut options, &layer.manifest.tablespaces)?;
-    }
+    let links = own_links(&mut options, &layer)?;
     let layout = Layout::new(
         &options.directory,
         options.wal_directory.as_deref(),
@@ -176,16 +178,17 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     if condition == Condition::Existing {
         survey::require_digests(&chain, &losses)?;
     }
-    let survey = survey::survey_unless_removed(cluster, &chain, losses, &layout).await?;
+    let kept = KeptParts::default();
+    let whole = Chain::new(cluster, chain.clone()).keeping(&kept);
+    let survey = survey::survey_unless_removed(whole, losses, &layout).await?;
     selection.notes.extend(survey.outside_note(&layout)?);
     let own = own_wal(&layer, &selection, &archive);
-    let seen = match condition {
-        Condition::Existing => Seen::of(&layout.data, options.vouched)?,
-        _ => Seen::default(),
-    };
+    let seen = seen(&condition, &layout, &options)?;
     let wal_root = wal_root(&layout);
     let inner = PlanInner {
         cluster: cluster.clone(),
+        record,
+        kept,
         layout,
         options,
         major,
@@ -203,6 +206,24 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         plan.inner.layout.check_space(&plan.inner.space)?;
     }
     Ok(plan)
+}
+
+/// The links of what is there that are followed, as the options then are.
+fn own_links(options: &mut RestoreOptions, layer: &Layer) -> Result<Links> {
+    if options.method != Method::Delta {
+        return Ok(Links::default());
+    }
+    let links = Links::of(&resolve(&options.directory)?, options.vouched)?;
+    links.follow(options, &layer.manifest.tablespaces)?;
+    Ok(links)
+}
+
+/// What is there to be changed in place.
+fn seen(condition: &Condition, layout: &Layout, options: &RestoreOptions) -> Result<Seen> {
+    match condition {
+        Condition::Existing => Seen::of(&layout.data, options.vouched),
+        _ => Ok(Seen::default()),
+    }
 }
 
 /// Where among [`Layout::directories`] the WAL goes.
@@ -242,21 +263,26 @@ struct Chosen {
     major: Major,
     /// What the layers of the chain have lost, which nobody chooses who was not told to.
     losses: Vec<Option<Loss>>,
+    record: ClusterRecord,
 }
 
 /// Chooses the layer and the way from it to the target.
 async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result<Chosen> {
     // Says what no listing says: a format that this version does not know.
-    let record = cluster.record().await?;
-    let catalog = Catalog::examine(cluster).await?;
+    let reading = (cluster.record(), Catalog::examine(cluster));
+    let (record, catalog, objects) =
+        futures::join!(reading.0, reading.1, archive::objects(cluster));
+    let (record, catalog) = (record?, catalog?);
     let (candidates, lost) = candidates(&catalog, &cluster.name, options.label.as_ref())?;
     let segment_size = segment_size(&catalog, options.label.as_ref())?;
     let starts = candidates.iter().map(|layer| WalSegment {
         timeline: layer.timeline,
         number: layer.start.segment(segment_size),
     });
-    let held = Archive::load(cluster).await?;
-    let mut archive = held.list(starts).await?;
+    let held = Archive::new(cluster, record.clone())?;
+    let mut archive = held
+        .list_beside(objects?, ends(&catalog, segment_size), starts)
+        .await?;
     held.read_histories(&mut archive).await?;
     if let Some(label) = &options.label {
         // Says more than selection can when the layer is unfinished or damaged.
@@ -306,6 +332,15 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         chain,
         selection,
         archive,
+        record,
+    })
+}
+
+/// The segments in which the layers were stopped: they were in the archive before the layers were made.
+fn ends(catalog: &Catalog, size: WalSegmentSize) -> impl Iterator<Item = WalSegment> {
+    catalog.layers.iter().map(move |layer| {
+        let manifest = &layer.manifest;
+        WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size)
     })
 }
 

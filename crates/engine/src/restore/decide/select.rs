@@ -12,7 +12,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::Beside;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
-use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
+use pgstrata_pgdata::wal::WalSegment;
 use pgstrata_store::archive::{ArchivedWal, Coverage};
 use pgstrata_store::error::{Error, Kind, Result};
 
@@ -480,9 +480,7 @@ fn obstacle(request: &Request<'_>, coverage: &Coverage, archive: &ArchivedWal) -
     let missing = coverage.missing.file_name(archive.segment_size());
     let stops = matches!(target, Target::Lsn(_)) || request.told.stop.is_some();
     match target {
-        _ if stops && coverage.more_after => {
-            Some(hole(&missing, &format!("recovery cannot get to {target}")))
-        }
+        _ if stops && coverage.more_after => Some(gap(target, coverage, archive)),
         Target::Lsn(_) => Some(beyond(
             target,
             &format!(
@@ -490,12 +488,43 @@ fn obstacle(request: &Request<'_>, coverage: &Coverage, archive: &ArchivedWal) -
                 coverage.missing.timeline
             ),
         )),
-        Target::Default if coverage.more_after => Some(hole(
-            &missing,
-            "recovery would end there and open the server without what came after",
-        )),
+        Target::Default if coverage.more_after => {
+            Some(match archive.was_released(coverage.missing.number) {
+                true => gap(target, coverage, archive),
+                false => hole(
+                    &missing,
+                    "recovery would end there and open the server without what came after",
+                ),
+            })
+        }
         _ => None,
     }
+}
+
+/// Why recovery does not get past the end of `coverage`, behind which there is more: WAL was lost there, or given up.
+fn gap(target: &Target, coverage: &Coverage, archive: &ArchivedWal) -> Error {
+    let missing = coverage.missing.file_name(archive.segment_size());
+    let so = format!("recovery cannot get to {target}");
+    match archive.promised_from() {
+        Some(from) if archive.was_released(coverage.missing.number) => Error::new(
+            Kind::WalMissing,
+            format!(
+                "{so}: WAL segment {missing} is not in the archive, because an expiry with --keep-wal has given up the WAL \
+                 between the layers before {from}"
+            ),
+        )
+        .hint(given_up(from)),
+        _ => hole(&missing, &so),
+    }
+}
+
+/// What can be reached although WAL before `from` was given up.
+pub(super) fn given_up(from: Lsn) -> String {
+    format!(
+        "A layer that starts before {from} can be restored to its own end, with --target-type=immediate; moments between \
+         such layers were given up. Later moments can be reached from a layer that starts at {from} or later: \
+         \"pgstrata info\" shows the layers."
+    )
 }
 
 fn hole(missing: &str, so: &str) -> Error {
@@ -522,12 +551,11 @@ pub(super) fn beyond(target: &Target, why: &str) -> Error {
 pub(super) fn after_last_commit(
     target: &Target,
     coverage: &Coverage,
-    size: WalSegmentSize,
+    archive: &ArchivedWal,
     last: &str,
 ) -> Error {
     if coverage.more_after {
-        let missing = coverage.missing.file_name(size);
-        return hole(&missing, &format!("recovery cannot get to {target}"));
+        return gap(target, coverage, archive);
     }
     unreachable(format!(
         "{target} is after the last transaction in the archive: {last}; a server only knows that it has reached a time \

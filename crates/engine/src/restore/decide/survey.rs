@@ -7,7 +7,6 @@ use pgstrata_layer::outside;
 use pgstrata_layer::overlay::{FilePlan, Overlay};
 use pgstrata_pgdata::wal::WalSegmentSize;
 use pgstrata_store::catalog::{self, Layer, Loss};
-use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::plan::prefixes;
@@ -200,13 +199,12 @@ impl Survey {
 
 /// What the chain holds; who meets a layer that an expiry removes meanwhile is told of that, and of no damage.
 pub(super) async fn survey_unless_removed(
-    cluster: &ClusterRepository,
-    chain: &[Arc<Layer>],
+    chain: Chain,
     losses: Vec<Option<Loss>>,
     layout: &Layout,
 ) -> Result<Survey> {
-    match survey_of(Chain::new(cluster, chain.to_vec()), losses, layout).await {
+    match survey_of(chain.clone(), losses, layout).await {
         Ok(survey) => Ok(survey),
-        Err(error) => Err(catalog::unless_removed(cluster, chain, error).await),
+        Err(error) => Err(catalog::unless_removed(&chain.cluster, &chain.layers, error).await),
     }
 }

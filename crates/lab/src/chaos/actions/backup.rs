@@ -8,12 +8,12 @@ use pgstrata_testbed::cluster::{Major, StopMode};
 
 use super::super::chance::Chance;
 use super::super::contents::Contents;
-use super::super::explain::{BUSY, CRASHED, Excuse, excuse};
+use super::super::explain::{BUSY, CRASHED, Excuse, OTHER_HISTORY, excuse};
 use super::super::log::{Step, found};
 use super::super::program::{Outcome, Run};
 use super::super::truth::{Moment, Reach};
 use super::super::world::{self, Call, World};
-use super::{Effects, disturb, settings, statements};
+use super::{Effects, crash, disturb, settings, statements};
 
 /// What goes on beside a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,9 +24,11 @@ enum Beside {
     SecondBackup,
     ServerStops(StopMode),
     PowerFails,
+    PostmasterDies,
+    ChildDies,
 }
 
-const BESIDE: [(Beside, u64); 7] = [
+const BESIDE: [(Beside, u64); 9] = [
     (Beside::Nothing, 40),
     (Beside::Statements, 36),
     (Beside::Settings, 8),
@@ -34,13 +36,12 @@ const BESIDE: [(Beside, u64); 7] = [
     (Beside::ServerStops(StopMode::Immediate), 4),
     (Beside::ServerStops(StopMode::Fast), 3),
     (Beside::PowerFails, 3),
+    (Beside::PostmasterDies, 3),
+    (Beside::ChildDies, 4),
 ];
 
 /// A backup that found nothing to stand on, although it was told to.
-const NO_PARENT: Excuse = excuse(&[10, 13], &["parent", "full", "history"]);
-
-/// The repository has WAL of another history under the names to come, because the server was set back.
-const OTHER_HISTORY: Excuse = excuse(&[11, 13], &["history", "other contents", "differ"]);
+pub(super) const NO_PARENT: Excuse = excuse(&[10, 13], &["parent", "full", "history"]);
 
 /// Done, with a warning. Which one is looked at where the report is.
 const WARNED: Excuse = excuse(&[3], &[]);
@@ -53,7 +54,7 @@ pub(super) fn take(world: &mut World, chance: &mut Chance, step: &mut Step) -> R
     let call = call(world, chance);
     let call = call.disturbed(disturb(chance, 35).filter(|_| !is_first));
     let mut excuses = vec![NO_PARENT, WARNED];
-    if world.is_reverted && !world.shape.archives {
+    if world.may_repeat_names() {
         excuses.push(OTHER_HISTORY);
     }
     step.say(call.words[5..].join(" "));
@@ -61,8 +62,11 @@ pub(super) fn take(world: &mut World, chance: &mut Chance, step: &mut Step) -> R
     wait(&mut run, Duration::from_millis(chance.between(20, 600)))?;
     excuses.extend(go_on_beside(beside, world, chance, step)?);
     let outcome = world.finish(run, &excuses, step)?;
-    if matches!(beside, Beside::ServerStops(_) | Beside::PowerFails) {
-        world.server.start()?;
+    if matches!(
+        beside,
+        Beside::ServerStops(_) | Beside::PowerFails | Beside::PostmasterDies
+    ) {
+        world.start_server()?;
     }
     report(world, &outcome, beside, step)?;
     Ok(Effects {
@@ -163,6 +167,8 @@ fn go_on_beside(
         }
         Beside::ServerStops(mode) => world.stop(mode).map(|()| vec![CRASHED]),
         Beside::PowerFails => world.server.kill9().map(|()| vec![CRASHED]),
+        Beside::PostmasterDies => world.server.kill_postmaster().map(|()| vec![CRASHED]),
+        Beside::ChildDies => crash::child(world, chance, step).map(|()| vec![CRASHED]),
     }
 }
 

@@ -8,9 +8,11 @@ use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use pgstrata_testbed::cluster::{Cluster, StopMode};
+use anyhow::{Context, Result, ensure};
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 
 use super::super::chance::Chance;
 use super::super::contents::Contents;
@@ -49,7 +51,8 @@ pub(super) fn promote(world: &mut World, chance: &mut Chance, step: &mut Step) -
     let request = Request::of(&moment, world, chance);
     let home = world.new_home("main");
     let more = ["--target-action", "promote", "--archive-mode", "keep"];
-    request.restore(world, &home, &more, step)?;
+    let more = &more[..if world.shape.archives { 4 } else { 2 }];
+    request.restore(world, &home, more, step)?;
     let old = world.home.clone();
     world.move_to(home)?;
     forget_snapshot(world)?;
@@ -65,8 +68,10 @@ pub(super) fn in_place(world: &mut World, chance: &mut Chance, step: &mut Step) 
     };
     let was_shut_down = crash::stop(world, chance, step)?;
     let request = Request::of(&moment, world, chance);
-    let mut more = vec!["--delta", "--links-are-own", "--archive-mode", "keep"];
-    more.extend(["--target-action", "promote"]);
+    let mut more = vec!["--delta", "--links-are-own", "--target-action", "promote"];
+    if world.shape.archives {
+        more.extend(["--archive-mode", "keep"]);
+    }
     if !was_shut_down {
         more.push("--server-is-stopped");
     }
@@ -81,7 +86,7 @@ pub(super) fn in_place(world: &mut World, chance: &mut Chance, step: &mut Step) 
     };
     if !request.restore_in_place(world, &way, step)? {
         step.say("refused: WAL waits for the archiver");
-        world.server.start()?;
+        world.start_server()?;
         moment::seal(world, step)?;
         world.stop(StopMode::Fast)?;
         way.kill = None;
@@ -103,6 +108,11 @@ fn go_on(world: &mut World, contents: Option<&Contents>, step: &mut Step) -> Res
     if let Some(contents) = contents {
         judge::compare(contents, &world.server)?;
     }
+    if !world.shape.archives {
+        world.is_reverted = true;
+        world.truth.is_ambiguous = true;
+    }
+    world.sealed = None;
     let place = world.learn_timeline()?;
     step.say(format!("goes on with timeline {}", place.timeline));
     world.is_stirred = true;
@@ -119,7 +129,7 @@ pub(super) fn snapshot(world: &mut World, chance: &mut Chance, step: &mut Step) 
     copy_tree(&world.home.space, &home.space)?;
     step.say(format!("at {}", place.lsn));
     world.snapshot = Some((home, place));
-    world.server.start()
+    world.start_server()
 }
 
 fn forget_snapshot(world: &mut World) -> Result<()> {
@@ -156,7 +166,7 @@ pub(super) fn revert(world: &mut World, chance: &mut Chance, step: &mut Step) ->
     world.is_stirred = true;
     world.is_reverted = true;
     if !world.shape.archives {
-        return world.server.start();
+        return world.start_server();
     }
     begin_timeline(world)?;
     world.truth.lose_what_is_not_archived();
@@ -168,12 +178,30 @@ fn begin_timeline(world: &World) -> Result<()> {
     let signal = world.home.data.join("standby.signal");
     fs::write(&signal, "").with_context(|| format!("could not write \"{}\"", signal.display()))?;
     world.server.own(&signal)?;
-    let standby = Cluster::adopt(world.server.major(), &world.home.data)
+    // As a hot standby it could fail, as `adopt` of the world says.
+    let mut standby = Cluster::adopt(world.server.major(), &world.home.data)
         .bindir(world.server.bindir())
+        .conf("hot_standby", "off")
         .conf("recovery_target_timeline", "current")
         .conf("restore_command", &world.history_command());
+    // What an earlier recovery was told stays in the configuration, and standbys obey it, too.
+    for target in ["", "_name", "_lsn", "_time", "_xid"] {
+        standby = standby.conf(&format!("recovery_target{target}"), "");
+    }
+    if world.server.major() >= Major::V17 {
+        // No summarizer runs where nobody is let in, and the promotion would wait for it, and fail.
+        standby = standby.conf("summarize_wal", "off");
+    }
     let standby = standby.start()?;
-    standby.sql("postgres", "SELECT pg_promote(true, 60)")?;
+    let end = Instant::now() + PATIENCE;
+    // It is no standby before its startup process has said so in pg_control.
+    while let Err(error) = standby.promote() {
+        ensure!(
+            Instant::now() < end,
+            "the standby is not promoted: {error:#}"
+        );
+        thread::sleep(Duration::from_millis(50));
+    }
     standby.wait_promoted(PATIENCE)?;
     standby.stop(StopMode::Fast)
 }

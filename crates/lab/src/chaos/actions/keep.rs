@@ -25,19 +25,34 @@ fn let_time_pass(world: &World, chance: &mut Chance, step: &mut Step) -> Result<
     Ok(())
 }
 
+pub(super) const MERGE_EXCUSES: [Excuse; 3] = [NOTED, BUSY, REFUSED];
+pub(super) const EXPIRE_EXCUSES: [Excuse; 2] = [NOTED, BUSY];
+
 /// Merges the chain of a layer, or a part of it.
 pub(super) fn merge(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
     let_time_pass(world, chance, step)?;
+    let Some((call, effects)) = merge_call(world, chance, step) else {
+        step.say("nothing to merge");
+        return Ok(Effects::default());
+    };
+    let call = call.disturbed(disturb(chance, 30));
+    world.run(&call, &MERGE_EXCUSES, step)?;
+    Ok(effects)
+}
+
+/// The call of a merge, and what it may do; nothing when there is nothing to merge.
+pub(super) fn merge_call(
+    world: &mut World,
+    chance: &mut Chance,
+    step: &mut Step,
+) -> Option<(Call, Effects)> {
     let stacked = world
         .truth
         .layers
         .values()
         .filter(|layer| layer.parent.is_some());
     let stacked: Vec<String> = stacked.map(|layer| layer.label.clone()).collect();
-    let Some(label) = chance.one(&stacked) else {
-        step.say("nothing to merge");
-        return Ok(Effects::default());
-    };
+    let label = chance.one(&stacked)?;
     let chain = world.truth.chain(label);
     world.truth.merged.extend(chain.iter().cloned());
     let mut call = Call::of(["--output", "json", "merge", label]);
@@ -52,22 +67,29 @@ pub(super) fn merge(world: &mut World, chance: &mut Chance, step: &mut Step) -> 
         call = call.with(["--ignore-restores"]);
     }
     step.say(call.words[3..].join(" "));
-    let call = call.disturbed(disturb(chance, 30));
-    world.run(&call, &[NOTED, BUSY, REFUSED], step)?;
     let mut may_go = BTreeSet::new();
     if removes {
         may_go = world.truth.twins(&chain);
         may_go.extend(chain);
     }
     let may_come = true;
-    Ok(Effects { may_go, may_come })
+    Some((call, Effects { may_go, may_come }))
 }
 
 /// Removes what a random rule does not keep.
 pub(super) fn expire(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
     let_time_pass(world, chance, step)?;
-    let count = usize::try_from(chance.between(1, 3))?;
+    let (call, effects) = expire_call(world, chance, step);
+    let call = call.disturbed(disturb(chance, 30));
+    world.run(&call, &EXPIRE_EXCUSES, step)?;
+    Ok(effects)
+}
+
+/// The call of an expiry, and what it may do.
+pub(super) fn expire_call(world: &World, chance: &mut Chance, step: &mut Step) -> (Call, Effects) {
+    let count = chance.between(1, 3);
     let number = count.to_string();
+    let count = usize::try_from(count).unwrap_or(1);
     let (rule, mut may_go) = match chance.below(10) {
         0 => (["--keep-days", "1"], BTreeSet::new()),
         1..4 => (
@@ -92,10 +114,6 @@ pub(super) fn expire(world: &mut World, chance: &mut Chance, step: &mut Step) ->
         call.words[3..].join(" "),
         may_go.len()
     ));
-    let call = call.disturbed(disturb(chance, 30));
-    world.run(&call, &[NOTED, BUSY], step)?;
-    Ok(Effects {
-        may_go,
-        may_come: rule[0] == "--max-chain",
-    })
+    let may_come = rule[0] == "--max-chain";
+    (call, Effects { may_go, may_come })
 }

@@ -1,5 +1,6 @@
 //! What a step does to the server, the program and the repository. Each act keeps the truth in step with it.
 
+mod any;
 mod backup;
 mod crash;
 mod history;
@@ -7,6 +8,7 @@ mod keep;
 mod moment;
 mod settings;
 mod statements;
+mod trouble;
 mod want;
 
 use std::collections::BTreeSet;
@@ -52,6 +54,9 @@ pub(super) fn take(
         Act::Expire => return keep::expire(world, chance, step),
         Act::Store => return want::store(world, chance, step),
         Act::Limit => return want::limit(world, chance, step),
+        Act::FullRepository => return want::full_repository(world, chance, step),
+        Act::Trouble => return trouble::command(world, chance, step),
+        Act::Archiver => return trouble::archiver(world, chance, step),
         Act::Backup => return backup::take(world, chance, step),
     }
     Ok(Effects::default())

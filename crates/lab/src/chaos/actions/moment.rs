@@ -71,5 +71,6 @@ pub(super) fn seal(world: &mut World, step: &mut Step) -> Result<()> {
     };
     world.truth.archived_up_to(place);
     step.say(format!("archived up to {segment}"));
+    world.sealed = Some(segment);
     Ok(())
 }

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::super::chance::Chance;
 use super::super::log::Step;
+use super::super::versions;
 use super::super::world::World;
 
 /// Settings that change nothing of what is tried, with values that all servers take.
@@ -17,10 +18,14 @@ const SETTINGS: [(&str, [&str; 2]); 4] = [
 /// How often in one go: backups copy files that change again and again.
 const MOST: u64 = 20;
 
-/// Rewrites `postgresql.auto.conf` a few times.
-pub(super) fn change(world: &World, chance: &mut Chance, step: &mut Step) -> Result<()> {
+/// Rewrites `postgresql.auto.conf` a few times, and `pg_hba.conf`.
+pub(super) fn change(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<()> {
     let count = chance.between(1, MOST);
     for _ in 0..count {
+        if chance.percent(30) {
+            let number = world.next_serial();
+            versions::write(world, number, chance.between(0, 2000))?;
+        }
         let Some((name, values)) = chance.one(&SETTINGS) else {
             continue;
         };

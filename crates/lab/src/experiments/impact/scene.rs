@@ -192,6 +192,7 @@ impl<'a> Scene<'a> {
         done: &mut Vec<Slice>,
     ) -> Result<()> {
         let mut increments = vec![0; self.contenders.len()];
+        let mut paces = vec![(0.0, 0.0); self.contenders.len()];
         let orders = stage.orders();
         let blocks = orders.len();
         for (block, order) in orders.into_iter().enumerate() {
@@ -199,14 +200,16 @@ impl<'a> Scene<'a> {
                 interrupt::check()?;
                 self.arena.select(Some(contender.as_ref()))?;
                 contender.reset(&self.arena)?;
-                cost::run(&mut contender.full(&self.arena))?;
-                increments[index] = 0;
+                let full = cost::run(&mut contender.full(&self.arena))?;
+                increments[index] = 1;
+                let incr = cost::run(&mut contender.incremental(&self.arena, 1))?;
+                paces[index] = (full.wall_seconds, incr.wall_seconds);
             }
             for (position, arm) in order.into_iter().enumerate() {
                 interrupt::sleep(size.pause)?;
                 load.check()?;
                 let sampler = watch.then(|| self.sampler());
-                let mut slice = self.one(acts[arm], size.slice, &mut increments)?;
+                let mut slice = self.one(acts[arm], size.slice, (&mut increments, &paces))?;
                 slice.run.samples = sampler.map(Sampler::finish);
                 slice.run.block = block;
                 slice.run.position = position;
@@ -228,7 +231,12 @@ impl<'a> Scene<'a> {
     }
 
     /// One slice: what the arm does, over and over until the slice is long enough.
-    fn one(&self, act: Act, length: Duration, increments: &mut [usize]) -> Result<Slice> {
+    fn one(
+        &self,
+        act: Act,
+        length: Duration,
+        (increments, paces): (&mut [usize], &[(f64, f64)]),
+    ) -> Result<Slice> {
         if let Act::Backups(index, _) = act {
             self.arena.select(Some(self.contenders[index].as_ref()))?;
         }
@@ -253,6 +261,10 @@ impl<'a> Scene<'a> {
                     let rest = CHECKPOINT_EVERY.as_secs_f64() - (epoch() - from);
                     interrupt::sleep(Duration::from_secs_f64(rest.max(0.0)))?;
                 }
+                Act::Bracket(index, full) => {
+                    let (of_full, of_incr) = paces[index];
+                    self.bracket(if full { of_full } else { of_incr })?;
+                }
                 Act::Backups(index, full) => cpu += self.back_up(index, full, increments)?,
             }
             let to = epoch();
@@ -264,7 +276,7 @@ impl<'a> Scene<'a> {
                     to: to - run.started,
                 }));
         }
-        if let Act::Backups(..) = act {
+        if let Act::Backups(..) | Act::Bracket(..) = act {
             let count = real(spells.len());
             let wall: f64 = spells.iter().map(|spell| spell.to - spell.from).sum();
             run.values.insert("backups".to_owned(), count);
@@ -273,6 +285,22 @@ impl<'a> Scene<'a> {
         }
         run.seconds = epoch() - run.started;
         Ok(Slice { spells, run })
+    }
+
+    /// What every backup asks of the server, and nothing else, for so many seconds.
+    fn bracket(&self, seconds: f64) -> Result<()> {
+        let began = epoch();
+        let mut client = session::connect(&self.arena.cluster.conninfo("postgres"))?;
+        session::run(
+            &mut client,
+            "SELECT pg_backup_start('nothing', fast => true)",
+        )?;
+        let rest = seconds - (epoch() - began);
+        interrupt::sleep(Duration::from_secs_f64(rest.max(0.0)))?;
+        session::run(
+            &mut client,
+            "SELECT pg_backup_stop(wait_for_archive => false)",
+        )
     }
 
     fn prepare(&self, index: usize, full: bool, increments: &mut [usize]) -> Result<f64> {

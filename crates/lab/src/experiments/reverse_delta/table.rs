@@ -5,7 +5,7 @@ use crate::format::{self, MISSING, Unit};
 use crate::measure::result::{Experiment, Run, Table};
 use crate::measure::stat::verdict::Better;
 use crate::measure::stat::{median, paired};
-use crate::report::terminal::{interval_words, ratio_words};
+use crate::report::analysis::{interval_words, ratio_words};
 
 /// Adds the tables.
 pub(super) fn describe(experiment: &mut Experiment) {

@@ -7,7 +7,7 @@ use crate::format::MISSING;
 use crate::measure::result::{Experiment, Table};
 use crate::measure::stat::verdict::Better;
 use crate::measure::stat::{median, paired};
-use crate::report::terminal::{interval_words, ratio_words};
+use crate::report::analysis::{interval_words, ratio_words};
 
 /// A full backup.
 pub(super) const FULL: &str = "full";

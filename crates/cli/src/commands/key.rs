@@ -1,0 +1,177 @@
+//! `key`.
+
+use std::fmt::Write;
+
+use pgstrata_layer::epoch::KeyRole;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::keys::{self, EpochSeen, Recipients, Ring};
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::args::{KeyCommand, RecipientArgs};
+use crate::exit;
+
+pub(super) async fn run(context: &Context, command: &KeyCommand) -> Result<u8> {
+    if let KeyCommand::Generate { file } = command {
+        let recipient = keys::generate(file)?;
+        let document = json!({ "done": "generate", "recipient": recipient, "epochs": [] });
+        context.report("key/1", &document, || format!("{recipient}\n"))?;
+        return Ok(0);
+    }
+    let cluster = context.cluster()?;
+    let ring = ring(&cluster).await?;
+    let epochs = ring.survey(cluster.home()).await?;
+    match command {
+        KeyCommand::Generate { .. } | KeyCommand::Check => check(context, &epochs),
+        KeyCommand::Add(args) => add(context, &cluster, ring, args).await,
+        KeyCommand::Reseal { recipient } => {
+            let count = keys::reseal(cluster.home(), ring, recipient).await?;
+            let text = format!(
+                "{recipient} was let into {count} epochs, and reads all {} now\n",
+                epochs.len()
+            );
+            done(context, "reseal", recipient, &text)
+        }
+        KeyCommand::Rotate => {
+            let text = rotate(&cluster, ring, &epochs, None).await?;
+            done(context, "rotate", "", &text)
+        }
+        KeyCommand::Remove { recipient } => {
+            let mut text = rotate(&cluster, ring, &epochs, Some(recipient)).await?;
+            let _ = writeln!(
+                text,
+                "{recipient} still opens what was sealed before: take a full backup, and expire the older layers"
+            );
+            done(context, "remove", recipient, &text)
+        }
+    }
+}
+
+async fn ring(cluster: &ClusterRepository) -> Result<&Ring> {
+    let sealing = cluster.sealing().await?;
+    sealing.ring().map(AsRef::as_ref).ok_or_else(|| {
+        let what = format!("cluster \"{}\" is not sealed, so it has no keys", cluster.name.as_str());
+        Error::new(Kind::Refused, what)
+            .hint("a cluster is sealed from its first object on: \"pgstrata init --encrypt\" with another --cluster")
+    })
+}
+
+fn done(context: &Context, what: &str, recipient: &str, text: &str) -> Result<u8> {
+    let document = json!({ "done": what, "recipient": recipient, "epochs": [] });
+    context.report("key/1", &document, || text.to_owned())?;
+    Ok(0)
+}
+
+async fn add(
+    context: &Context,
+    cluster: &ClusterRepository,
+    ring: &Ring,
+    args: &RecipientArgs,
+) -> Result<u8> {
+    let recipients = args.recipients();
+    if recipients.all.is_empty() {
+        return Err(
+            Error::new(Kind::Usage, "nobody was named who is to be let in")
+                .hint("give --recipient, --writer or --keeper, each with an age recipient"),
+        );
+    }
+    let mut text = String::new();
+    for (role, recipient) in &recipients.all {
+        keys::add(cluster.home(), ring, *role, recipient).await?;
+        let epoch = ring.current().number;
+        let _ = writeln!(
+            text,
+            "{recipient} is a {} from epoch {epoch} on",
+            role.as_str()
+        );
+        if *role == KeyRole::Reader && epoch > 1 {
+            let _ = writeln!(
+                text,
+                "what was sealed before: \"pgstrata key reseal {recipient}\""
+            );
+        }
+    }
+    done(context, "add", "", &text)
+}
+
+async fn rotate(
+    cluster: &ClusterRepository,
+    ring: &Ring,
+    epochs: &[EpochSeen],
+    but: Option<&String>,
+) -> Result<String> {
+    let current = epochs.last().map(|epoch| epoch.boxes.as_slice());
+    let boxes = current.unwrap_or_default().iter();
+    let all: Vec<(KeyRole, String)> = boxes.map(|own| (own.role, own.recipient.clone())).collect();
+    let before = all.len();
+    let kept = all.into_iter().filter(|(_, own)| but != Some(own));
+    let recipients = Recipients {
+        all: kept.collect(),
+    };
+    if let Some(but) = but.filter(|_| recipients.all.len() == before) {
+        let what = format!("{but} opens nothing of the current epoch");
+        return Err(Error::new(Kind::NotFound, what).hint("\"pgstrata key check\" lists who does"));
+    }
+    let number = keys::rotate(cluster.home(), ring, &recipients).await?;
+    Ok(format!(
+        "epoch {number} has begun: what is sealed from now on is opened by {} recipients\n",
+        recipients.all.len()
+    ))
+}
+
+fn check(context: &Context, epochs: &[EpochSeen]) -> Result<u8> {
+    let lone = epochs.iter().any(|epoch| readers(epoch) < 2);
+    let opens = epochs.iter().any(|epoch| epoch.opens_catalog);
+    let document = json!({ "done": "check", "recipient": "", "epochs": epochs.iter().map(document).collect::<Vec<_>>() });
+    context.report("key/1", &document, || text(epochs, lone))?;
+    Ok(match opens && !lone {
+        true => 0,
+        false => exit::WARNINGS,
+    })
+}
+
+fn readers(epoch: &EpochSeen) -> usize {
+    let all = epoch.boxes.iter();
+    all.filter(|own| own.role == KeyRole::Reader).count()
+}
+
+fn document(epoch: &EpochSeen) -> Value {
+    let boxes = epoch.boxes.iter();
+    json!({
+        "number": epoch.number,
+        "began_at": epoch.record.created_at,
+        "recipients": boxes.map(|own| json!({ "role": own.role, "recipient": own.recipient })).collect::<Vec<_>>(),
+        "opens_catalog": epoch.opens_catalog,
+        "opens_data": epoch.opens_data,
+    })
+}
+
+fn text(epochs: &[EpochSeen], lone: bool) -> String {
+    let mut text = String::new();
+    for epoch in epochs {
+        if epoch.number == 1 {
+            let _ = writeln!(text, "seal id {}", epoch.record.seal_id);
+        }
+        let own = match (epoch.opens_data, epoch.opens_catalog) {
+            (true, _) => "everything",
+            (false, true) => "the catalog, and no page",
+            (false, false) => "nothing",
+        };
+        let _ = writeln!(
+            text,
+            "epoch {}: the identity at hand opens {own}",
+            epoch.number
+        );
+        for one in &epoch.boxes {
+            let _ = writeln!(text, "  {:<7} {}", one.role.as_str(), one.recipient);
+        }
+    }
+    if lone {
+        text.push_str(
+            "warning   an epoch has one reader: who loses that identity loses the backups. \
+             Let a second one in with \"pgstrata key add --recipient age1...\"\n",
+        );
+    }
+    text
+}

@@ -1,0 +1,233 @@
+//! What docs/OPERATIONS.md says about which backups stay, against a real server: its commands work, a plan of one process is
+//! what another one does, and WAL that was given up is told from WAL that was lost.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use pgstrata_testbed::cluster::{Cluster, Major};
+use serde_json::Value;
+use support::{Stage, Store, text};
+
+/// The commands under "Which backups stay", as words.
+fn commands() -> Vec<Vec<String>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
+    let text = fs::read_to_string(path).unwrap();
+    let blocks = text.split("```retention\n").skip(1);
+    let lines = blocks.flat_map(|block| block.split("```").next().unwrap().lines());
+    lines.map(words).collect()
+}
+
+/// As a shell splits them: at blanks, but for those between quotes.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (number, part) in line.split('\'').enumerate() {
+        match number % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    assert_eq!(words.remove(0), "pgstrata", "{line}");
+    words
+}
+
+#[test]
+fn the_commands_of_the_manual_work() {
+    let stage = Stage::archiving(Cluster::builder(Major::V18), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    stage.backup(&[]);
+    let commands = commands();
+    assert!(commands.len() >= 7, "{commands:?}");
+    for command in commands {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let shown = stage.ok(&words);
+        match words[..] {
+            ["pin", ..] => assert!(shown.contains("before the move"), "{shown}"),
+            ["info", "latest"] => {
+                for part in ["pinned", "before the move", "ticket=DB-1042"] {
+                    assert!(shown.contains(part), "{part}: {shown}");
+                }
+            }
+            ["info", "--costs", ..] => {
+                for part in ["--keep-within", "--keep-monthly", "--keep-wal"] {
+                    assert!(shown.contains(part), "{part}: {shown}");
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn labels(report: &Value, list: &str) -> Vec<String> {
+    let list = report[list].as_array().unwrap().iter();
+    let label = |one: &Value| one.as_str().or(one["label"].as_str()).unwrap().to_owned();
+    list.map(label).collect()
+}
+
+/// The LSN and the time of now. A transaction follows, and segments that belong to no layer.
+fn moment(stage: &Stage) -> (String, String) {
+    let sql = |query| stage.cluster.sql("postgres", query).unwrap();
+    stage.archive_all();
+    let lsn = sql("SELECT pg_create_restore_point('here')");
+    let time = sql("SELECT clock_timestamp()");
+    sql("INSERT INTO later VALUES (1)");
+    stage.archive_all();
+    sql("INSERT INTO later VALUES (2)");
+    stage.archive_all();
+    (lsn, time)
+}
+
+/// Every object of the repository.
+fn objects(stage: &Stage) -> BTreeSet<String> {
+    fn walk(directory: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            match path.is_dir() {
+                true => walk(&path, found),
+                false if name.starts_with('.') => {}
+                false => drop(found.insert(path.display().to_string())),
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    walk(&stage.objects(), &mut found);
+    found
+}
+
+/// Three full layers with WAL between them; the rules come from a configuration file.
+#[test]
+fn older_layers_restore_to_their_own_end_and_no_moment_between() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let mut ends = Vec::new();
+    stage
+        .cluster
+        .sql(
+            "postgres",
+            "CREATE TABLE t (n int); CREATE TABLE later (n int)",
+        )
+        .unwrap();
+    for number in 0..3 {
+        stage.backup(&["--type", "full"]);
+        let insert = format!("INSERT INTO t VALUES ({number})");
+        stage.cluster.sql("postgres", &insert).unwrap();
+        ends.push(moment(&stage));
+    }
+    expire_by_rules(&stage);
+    let info = stage.json(&["info"]);
+    assert_eq!(info["status"], "ok", "{info:#}");
+    stage.ok(&["verify"]);
+    let all = labels(&info, "layers");
+
+    // Each layer to its own end; the moments after the newest one; none between.
+    for (number, label) in all.iter().enumerate() {
+        let name = format!("own-{number}");
+        let target = stage.restore(
+            &name,
+            &[
+                label,
+                "--target-type",
+                "immediate",
+                "--target-action",
+                "promote",
+            ],
+        );
+        let restored = stage.start_restored(&target);
+        let count = restored.sql("postgres", "SELECT count(*) FROM t").unwrap();
+        assert_eq!(count, number.to_string(), "{label}");
+    }
+    nothing_between(&stage, &all, &ends);
+    let target = stage.restore(
+        "after",
+        &[
+            "--target-type",
+            "lsn",
+            "--target",
+            &ends[2].0,
+            "--target-action",
+            "promote",
+        ],
+    );
+    let restored = stage.start_restored(&target);
+    let count = restored.sql("postgres", "SELECT count(*) FROM t").unwrap();
+    assert_eq!(count, "3");
+}
+
+fn nothing_between(stage: &Stage, all: &[String], ends: &[(String, String)]) {
+    let refused = stage.target("between").display().to_string();
+    for (kind, target) in [("lsn", &ends[0].0), ("time", &ends[0].1)] {
+        let wanted = [
+            "restore",
+            "--target-dir",
+            &refused,
+            "--target-type",
+            kind,
+            "--target",
+            target,
+        ];
+        let (code, log) = stage.fails(&wanted);
+        assert_eq!(code, 18, "{log}");
+        assert!(
+            log.contains("--keep-wal") && log.contains("immediate"),
+            "{log}"
+        );
+    }
+    let wanted = ["restore", &all[0], "--target-dir", &refused];
+    let (code, log) = stage.fails(&wanted);
+    assert_eq!(code, 18, "{log}");
+    assert!(log.contains("--keep-wal"), "{log}");
+    assert!(!Path::new(&refused).exists());
+}
+
+/// The rules of a configuration file: what is shown first is what is done.
+fn expire_by_rules(stage: &Stage) {
+    let rules = stage
+        .cluster
+        .create_dir("rules")
+        .unwrap()
+        .join("rules.toml");
+    fs::write(
+        &rules,
+        "keep-full = 3\nkeep-wal = '0d'\n[clusters.other]\nkeep-full = 1\n",
+    )
+    .unwrap();
+    let with_rules = |more: &[&'static str]| {
+        let file = format!("--config={}", rules.display());
+        let mut words = vec![file, "expire".to_owned()];
+        words.extend(more.iter().map(|word| (*word).to_owned()));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        stage.json(&words)
+    };
+    // An option overrides the key of its name, and no other.
+    let planned = with_rules(&["--dry-run", "--keep-full", "1"]);
+    assert_eq!(labels(&planned, "remove").len(), 2, "{planned:#}");
+    let before = objects(stage);
+    let planned = with_rules(&["--dry-run"]);
+    assert_eq!(objects(stage), before);
+    let done = with_rules(&[]);
+    for same in [
+        "remove",
+        "keep",
+        "wal",
+        "wal_files",
+        "wal_bytes",
+        "wal_from",
+    ] {
+        assert_eq!(planned[same], done[same], "{same}");
+    }
+    let files = planned["wal_files"].as_u64().unwrap();
+    assert!(files >= 2, "{planned:#}");
+    let after = objects(stage);
+    let gone: Vec<&String> = before.difference(&after).collect();
+    assert_eq!(gone.len(), usize::try_from(files).unwrap(), "{gone:#?}");
+    let runs = planned["wal"].as_array().unwrap();
+    for key in gone {
+        let name = &key.rsplit('/').next().unwrap()[..24];
+        let within = |run: &&Value| text(run, "/first") <= name && name <= text(run, "/last");
+        assert!(runs.iter().any(|run| within(&run)), "{key}: {runs:#?}");
+    }
+}

@@ -1,0 +1,78 @@
+/*-------------------------------------------------------------------------
+ *
+ * provoke.c
+ *	  Ways to end that a test cannot wait for: loaded before libc.
+ *
+ * MOST_THREADS=N		the system gives N threads at once beside the first
+ * RAISE=N				signal N arrives when the first thread is started
+ * PANIC=1				what the Rust library is sure of fails: it panics
+ *
+ *-------------------------------------------------------------------------
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+typedef int (*create_function) (pthread_t *, const pthread_attr_t *,
+								void *(*) (void *), void *);
+typedef int (*attr_function) (pthread_attr_t *);
+
+/* What a thread is to do, and how many there are. */
+typedef struct Work
+{
+	void	   *(*start) (void *);
+	void	   *argument;
+} Work;
+
+static int	living;
+
+static void *
+counted(void *given)
+{
+	Work		work = *(Work *) given;
+	void	   *result;
+
+	free(given);
+	result = work.start(work.argument);
+	__atomic_sub_fetch(&living, 1, __ATOMIC_SEQ_CST);
+	return result;
+}
+
+int
+pthread_create(pthread_t *thread, const pthread_attr_t *attr,
+			   void *(*start) (void *), void *argument)
+{
+	const char *most = getenv("MOST_THREADS");
+	const char *sent = getenv("RAISE");
+	create_function next = (create_function) dlsym(RTLD_NEXT, "pthread_create");
+	int			number = __atomic_add_fetch(&living, 1, __ATOMIC_SEQ_CST);
+	Work	   *work;
+	int			failure = EAGAIN;
+
+	if (sent)
+		raise(atoi(sent));
+	work = malloc(sizeof(Work));
+	if (work && (!most || number <= atoi(most)))
+	{
+		work->start = start;
+		work->argument = argument;
+		failure = next(thread, attr, counted, work);
+	}
+	if (failure)
+	{
+		free(work);
+		__atomic_sub_fetch(&living, 1, __ATOMIC_SEQ_CST);
+	}
+	return failure;
+}
+
+int
+pthread_attr_init(pthread_attr_t *attr)
+{
+	attr_function next = (attr_function) dlsym(RTLD_NEXT, "pthread_attr_init");
+
+	return getenv("PANIC") ? EINVAL : next(attr);
+}

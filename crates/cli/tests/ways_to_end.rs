@@ -1,0 +1,275 @@
+//! Every way in which a process can end, provoked: a recovering server opens for none of them, and every other command ends
+//! with the code that OPERATIONS.md names. What is wrong with files and stores is in `archive_ends`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail like tests"
+)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use support::{Stage, Store, process, schema};
+
+const ROWS: &str = "SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM numbers";
+
+/// What a shell does before the program begins, and what recovery says of how the program ended.
+///
+/// `LIBRARY` stands for the library made of `support/provoke.c`.
+const UNDER_RECOVERY: [(&str, &str); 20] = [
+    // Signals. That of SIGTERM ends recovery as "pg_ctl stop" does, without an error of its own.
+    ("RAISE=1 LIBRARY", "terminated by signal 1:"),
+    // A shell in the background may have switched this one off.
+    ("RAISE=2 LIBRARY", "could not restore file"),
+    ("RAISE=6 LIBRARY", "terminated by signal 6:"),
+    ("RAISE=9 LIBRARY", "terminated by signal 9:"),
+    ("RAISE=11 LIBRARY", "terminated by signal 11:"),
+    ("RAISE=15 LIBRARY", "startup process"),
+    // A closed pipe is none of its business; the archive has a hole.
+    ("RAISE=13 LIBRARY", "is missing from the archive"),
+    // Mistakes of ours.
+    ("PANIC=1 LIBRARY", "this is a bug in pgstrata"),
+    // No thread beside the first, or one, or two.
+    ("MOST_THREADS=0 LIBRARY", "could not start a thread"),
+    ("MOST_THREADS=1 LIBRARY", "could not start a thread"),
+    ("MOST_THREADS=2 LIBRARY", "could not start a thread"),
+    ("prlimit --pid $$ --nproc=1;", "could not start a thread"),
+    // No memory, descriptors, stack.
+    ("ulimit -v 60000;", "could not restore file"),
+    ("ulimit -n 8;", "could not restore file"),
+    ("ulimit -s 8;", "could not restore file"),
+    // No room for the file, neither in pg_wal nor in the spool. The server has switched the signal off.
+    ("ulimit -f 0;", "exit code 255"),
+    // Nobody hears it.
+    ("exec >/dev/full 2>&1;", "exit code 255"),
+    ("exec >&- 2>&-;", "exit code 255"),
+    // Settings that make no sense.
+    ("PGSTRATA_JOBS=x", "exit code 255"),
+    ("PGSTRATA_CONFIG=/nowhere", "exit code 255"),
+];
+
+/// Words of `restore_command`, and what they become.
+const MISTYPED: [(&str, &str); 6] = [
+    ("archive-get", "archive-gte"),
+    ("archive-get", "archive-get --nonsense"),
+    ("archive-get", "archive-get --fetch-ahead=x"),
+    ("archive-get", "archive-get --help"),
+    ("archive-get", "info"),
+    ("archive-get", ""),
+];
+
+/// The library that provokes, where the server's user can load it.
+fn library(stage: &Stage) -> PathBuf {
+    let library = stage.target("provoke.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/provoke.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
+    compiler.arg(&library).arg(source).arg("-ldl");
+    assert!(compiler.status().unwrap().success());
+    library
+}
+
+fn loaded(way: &str, library: &Path) -> String {
+    way.replace("LIBRARY", &format!("LD_PRELOAD={}", library.display()))
+}
+
+fn small() -> Stage {
+    let builder = Cluster::builder(Major::V15)
+        .initdb_arg("--wal-segsize=1")
+        .conf("autovacuum", "off");
+    Stage::archiving(builder, Store::Directory)
+}
+
+/// A full backup, then a segment with a row each; the name of the third of these segments.
+fn rows_in_segments(stage: &Stage) -> String {
+    let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
+    sql("CREATE TABLE numbers (id int)");
+    stage.backup(&["--type", "full"]);
+    let mut third = String::new();
+    for id in 1..=4 {
+        sql(&format!("INSERT INTO numbers VALUES ({id})"));
+        if id == 3 {
+            third = sql("SELECT pg_walfile_name(pg_current_wal_insert_lsn())");
+        }
+        stage.archive_all();
+    }
+    third
+}
+
+/// The server does not start, has not been promoted, and says why.
+fn require_stopped(target: &Path, way: &str, words: &str) {
+    let error = Cluster::adopt(Major::V15, target).start().err();
+    let error = error.map(|error| format!("{error:#}"));
+    let error = error.unwrap_or_else(|| panic!("{way}: the server has started"));
+    assert!(error.contains(words), "{way}: {error}");
+    assert!(target.join("recovery.signal").exists(), "{way}: {error}");
+    let promoted = target.join("pg_wal/00000002.history");
+    assert!(!promoted.exists(), "{way}: {error}");
+}
+
+#[test]
+fn rule_13_6_a_recovering_server_opens_for_no_way_to_end_but_the_proved_end() {
+    let stage = small();
+    let third = rows_in_segments(&stage);
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let target = stage.restore("restored", &[]);
+    let library = library(&stage);
+    let conf = target.join("postgresql.auto.conf");
+    let good = fs::read_to_string(&conf).unwrap();
+    // Whatever copes with its way stops there.
+    let object = stage.objects().join("main/wal/00000001").join(third);
+    let away = object.with_file_name(".away");
+    fs::rename(&object, &away).unwrap();
+    for (way, words) in UNDER_RECOVERY {
+        let before = format!(
+            "export PGSTRATA_HOLE_TIMEOUT=0s; {} exec ",
+            loaded(way, &library)
+        );
+        fs::write(&conf, good.replacen("exec ", &before, 1)).unwrap();
+        require_stopped(&target, way, words);
+    }
+    for (right, wrong) in MISTYPED {
+        fs::write(&conf, good.replacen(right, wrong, 1)).unwrap();
+        require_stopped(&target, wrong, "exit code 255");
+    }
+    // The repository is not there, its record cannot be read.
+    let (record, kept) = (stage.objects().join("main/cluster"), stage.target("record"));
+    fs::rename(&record, &kept).unwrap();
+    require_stopped(&target, "no record", "exit code 255");
+    fs::write(&record, "pgstrata cluster 1 2 00\n{}").unwrap();
+    require_stopped(&target, "a damaged record", "exit code 255");
+    fs::rename(&kept, &record).unwrap();
+
+    fs::write(&conf, &good).unwrap();
+    fs::rename(&away, &object).unwrap();
+    let restored = stage.start_restored(&target);
+    assert_eq!(restored.sql("postgres", ROWS).unwrap(), "1 2 3 4");
+}
+
+/// Runs the program in a shell, as the server's user.
+fn in_shell(stage: &Stage, before: &str, words: &str) -> Output {
+    let mut shell = stage.cluster.command_as_server_user(Path::new("/bin/sh"));
+    shell
+        .env("PGSTRATA_REPO", &stage.repository)
+        .env("PGSTRATA_CLUSTER", "main")
+        .env("RUST_BACKTRACE", "0");
+    let script = format!("{before} exec '{}' {words}", stage.program.display());
+    shell.args(["-c", &script]).output().unwrap()
+}
+
+/// With two of the runtime, four for files, a planner and a worker.
+const ENOUGH_THREADS: u32 = 8;
+const USAGE: i32 = 2;
+const WARNINGS: i32 = 3;
+const FILE: i32 = 17;
+const INTERRUPTED: i32 = 130;
+const BUG: i32 = 101;
+
+#[test]
+fn every_other_command_ends_with_the_code_of_its_way() {
+    let stage = small();
+    rows_in_segments(&stage);
+    let library = library(&stage);
+    let pgdata = stage.pgdata();
+    let restore = || {
+        let target = stage.target("into");
+        let _ = fs::remove_dir_all(&target);
+        format!("restore -j 3 --target-dir {}", target.display())
+    };
+    let commands = [
+        "info".to_owned(),
+        "verify".to_owned(),
+        format!("check --pgdata {pgdata}"),
+        format!("backup -j 3 --pgdata {pgdata}"),
+        "expire --keep-full 9".to_owned(),
+        restore(),
+    ];
+    for words in &commands {
+        let run = |way: &str| {
+            restore();
+            in_shell(&stage, &loaded(way, &library), words)
+        };
+        let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+        let bug = run("PANIC=1 LIBRARY");
+        assert_eq!(bug.status.code(), Some(BUG), "{words}: {}", said(&bug));
+        for signal in [1, 9, 15] {
+            let ended = run(&format!("RAISE={signal} LIBRARY"));
+            assert_eq!(
+                ended.status.signal(),
+                Some(signal),
+                "{words}: {}",
+                said(&ended)
+            );
+        }
+        // It works, or says why not, once.
+        for most in [0, 1, 2, 4, 5, 6, 7, 8, 9] {
+            let output = run(&format!("MOST_THREADS={most} LIBRARY"));
+            let text = said(&output);
+            // The backups that were killed may be at work, for all that an expiry knows.
+            if matches!(output.status.code(), Some(0 | WARNINGS)) {
+                assert!(most > 5, "{words}, {most}: {text}");
+                continue;
+            }
+            assert!(most < ENOUGH_THREADS, "{words}, {most}: {text}");
+            assert_eq!(output.status.code(), Some(FILE), "{words}, {most}: {text}");
+            let errors = text.matches("could not start a thread").count();
+            assert_eq!(errors, 1, "{words}, {most}: {text}");
+            assert!(!text.contains("panicked"), "{words}, {most}: {text}");
+        }
+        let document = run("PGSTRATA_OUTPUT=json MOST_THREADS=0 LIBRARY");
+        let document = String::from_utf8(document.stdout).unwrap();
+        assert_eq!(schema::document(&document)["exit_code"], FILE, "{words}");
+    }
+    for words in [
+        "",
+        "nonsense",
+        "info --nonsense",
+        "--jobs=x info",
+        "restore",
+        "expire --keep-full x",
+    ] {
+        let output = in_shell(&stage, "", words);
+        assert_eq!(output.status.code(), Some(USAGE), "{words}");
+    }
+    what_cannot_be_written_is_an_error(&stage);
+}
+
+fn what_cannot_be_written_is_an_error(stage: &Stage) {
+    for words in ["info", "verify", "--output json info"] {
+        let full = in_shell(stage, "exec >/dev/full;", words);
+        assert_eq!(full.status.code(), Some(FILE), "{words}");
+        // Its reader has read enough.
+        let mut child = stage
+            .command(&words.split(' ').collect::<Vec<_>>())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{words}");
+    }
+}
+
+/// What is asked to stop says that it has stopped; what is killed cannot. Neither leaves a layer, or backup mode.
+#[test]
+fn a_backup_that_is_stopped_by_a_signal_leaves_nothing() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    for (signal, code) in [
+        ("-TERM", Some(INTERRUPTED)),
+        ("-INT", Some(INTERRUPTED)),
+        ("-HUP", None),
+        ("-KILL", None),
+    ] {
+        let mut child = stage.begin_backup(&["--type", "full"]);
+        process::signal(&child, signal);
+        assert_eq!(child.wait().unwrap().code(), code, "{signal}");
+        stage.wait_out_of_backup_mode();
+        assert_eq!(stage.layer_counts().0, 0, "{signal}");
+    }
+}

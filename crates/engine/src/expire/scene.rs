@@ -1,0 +1,274 @@
+//! What there is, as retention sees it, and what retention decides about it. Nothing here touches the repository but to
+//! read it.
+
+use std::collections::{HashMap, HashSet};
+
+use jiff::SignedDuration;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::ParentRef;
+use pgstrata_layer::retention::{self, ExpirePlan, Held, MergeStep, Policy, Why};
+use pgstrata_store::archive::ArchivedWal;
+use pgstrata_store::catalog::mark::AllMarks;
+use pgstrata_store::catalog::{self, Catalog, InUse, Layer, StoreTime, WalLimit};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::Result;
+
+use super::lines::{self, Lines, Placed, SILENCE};
+use super::{Kept, archived};
+use crate::health;
+
+/// What a merged layer is called before it is made: nobody knows its label.
+const MERGED: &str = "the merged layer";
+
+/// What there is.
+pub(super) struct Scene {
+    pub(super) catalog: Catalog,
+    pub(super) archived: ArchivedWal,
+    restores: Vec<InUse>,
+    marks: AllMarks,
+    /// What is wrong with each layer.
+    pub(super) problems: Vec<Option<String>>,
+    pub(super) layers: Vec<Held>,
+    /// Why nothing may be removed.
+    pub(super) notes: Vec<String>,
+    /// A merged layer that is not there yet.
+    to_come: Option<ParentRef>,
+    now: StoreTime,
+}
+
+/// What is to be done.
+pub(super) struct ExpireDecision {
+    pub(super) lines: Lines,
+    pub(super) plan: ExpirePlan,
+    /// Newest first.
+    pub(super) remove: Vec<Label>,
+    /// Layers that stay, and of which nothing but the WAL that makes them consistent does.
+    pub(super) own_alone: HashSet<ParentRef>,
+    /// What of the archive stays; nothing is known when there is no layer.
+    pub(super) limit: Option<WalLimit>,
+}
+
+impl Scene {
+    /// Reads it.
+    pub(super) async fn read(
+        cluster: &ClusterRepository,
+        ignore_restores: bool,
+        now: StoreTime,
+    ) -> Result<Self> {
+        let restores = match ignore_restores {
+            true => Vec::new(),
+            false => catalog::in_use(cluster, now).await?,
+        };
+        let marks = catalog::mark::load(cluster).await?;
+        let catalog = Catalog::examine(cluster).await?;
+        let mut notes = catalog::at_work(&catalog, now);
+        notes.extend(catalog::not_known(&catalog));
+        let archived = archived(cluster, &mut notes).await?;
+        let mut scene = Self {
+            catalog,
+            archived,
+            restores,
+            marks,
+            problems: Vec::new(),
+            layers: Vec::new(),
+            notes,
+            to_come: None,
+            now,
+        };
+        scene.judge();
+        Ok(scene)
+    }
+
+    /// Finds out what retention needs to know of each layer.
+    fn judge(&mut self) {
+        let layers = self.catalog.layers.iter();
+        self.problems = layers
+            .map(|layer| health::problem(&self.catalog, layer, Some(&self.archived)))
+            .collect();
+        self.layers = self.held();
+    }
+
+    /// What is there when that merge has been made, and the layers that it removes, newest first.
+    pub(super) fn when_merged(mut self, step: &MergeStep) -> Result<(Self, Vec<Label>)> {
+        let now = self.now.timestamp();
+        let before: HashSet<ParentRef> = self.references().collect();
+        let catalog = self.catalog.when_merged(step.newest, step.oldest, now)?;
+        let merged = catalog.layers.iter().map(Layer::reference);
+        let merged = merged.into_iter().find(|layer| !before.contains(layer));
+        let made = catalog.layers.iter();
+        let made = made
+            .filter(|layer| Some(layer.reference()) == merged)
+            .flat_map(|layer| &layer.manifest.inputs);
+        let inputs: HashSet<ParentRef> = made.cloned().collect();
+        let needed = catalog::needed(&self.restores);
+        let going = catalog.layers.iter().filter(|layer| {
+            let own = layer.reference();
+            let pinned = self.marks.pinned(&catalog, layer, now).is_some();
+            inputs.contains(&own) && !needed.contains_key(&own) && !pinned
+        });
+        let going: Vec<Label> = going.map(|layer| layer.label.clone()).collect();
+        let gone = catalog.removable(&going);
+        self.catalog = catalog.without(&gone);
+        self.to_come = merged;
+        self.judge();
+        Ok((self, gone))
+    }
+
+    fn references(&self) -> impl Iterator<Item = ParentRef> {
+        self.catalog.layers.iter().map(Layer::reference)
+    }
+
+    /// Pure: what the rules of `policy` leave.
+    pub(super) fn decide(&self, policy: &Policy) -> ExpireDecision {
+        self.decide_on(&self.layers, policy)
+    }
+
+    /// The same, as if nothing was pinned.
+    pub(super) fn decide_without_pins(&self, policy: &Policy) -> ExpireDecision {
+        let mut layers = self.layers.clone();
+        for layer in &mut layers {
+            layer.pinned = false;
+        }
+        self.decide_on(&layers, policy)
+    }
+
+    fn decide_on(&self, layers: &[Held], policy: &Policy) -> ExpireDecision {
+        let now = self.now.timestamp();
+        let patience = SILENCE.max(policy.keep_within.unwrap_or(SignedDuration::ZERO));
+        let placed = self.catalog.layers.iter().zip(layers);
+        let placed: Vec<Placed> = placed
+            .map(|(layer, held)| Placed::of(layer, !held.broken && !held.replaced))
+            .collect();
+        let lines = lines::lines(&placed, &self.archived, now, patience);
+        let plan = retention::plan(layers, &lines.lines, policy, now);
+        let unwanted = layers.iter().zip(&plan.keep);
+        let unwanted: Vec<Label> = unwanted
+            .filter(|(_, why)| why.is_empty())
+            .map(|(layer, _)| layer.label.clone())
+            .collect();
+        let own_alone = self.references().zip(&plan.keep).zip(&plan.goes_on);
+        let own_alone = own_alone
+            .filter(|((_, why), goes_on)| !why.is_empty() && !**goes_on)
+            .map(|((layer, _), _)| layer)
+            .collect();
+        let remove = self.catalog.removable(&unwanted);
+        ExpireDecision {
+            limit: WalLimit::of(&self.catalog, &remove, &own_alone, &self.restores),
+            lines,
+            plan,
+            remove,
+            own_alone,
+        }
+    }
+
+    /// Attempts that were interrupted, and are at work no more.
+    pub(super) fn leftovers(&self) -> Vec<Label> {
+        let unfinished = self.catalog.unfinished.iter();
+        unfinished
+            // One that was committed is being removed by somebody, or has lost its manifest.
+            .filter(|left| !left.is_at_work(self.now) && (!left.was_committed || left.was_merged))
+            .map(|unfinished| unfinished.label.clone())
+            .collect()
+    }
+
+    /// The layers that stay, and why.
+    pub(super) fn kept(&self, decision: &ExpireDecision) -> Vec<Kept> {
+        let needed = catalog::needed(&self.restores);
+        let plan = decision.plan.keep.iter().zip(&decision.plan.goes_on);
+        let keep = self.catalog.layers.iter().zip(plan);
+        let keep = keep.filter(|(_, (why, _))| !why.is_empty());
+        let keep = keep.map(|(layer, (why, goes_on))| {
+            let own = layer.reference();
+            let words = why.iter().map(|why| match why {
+                Why::InUse => needed
+                    .get(&own)
+                    .map_or_else(|| why.as_str().to_owned(), |restore| restore.describe()),
+                Why::Pinned => {
+                    let now = self.now.timestamp();
+                    let mark = self.marks.pinned(&self.catalog, layer, now);
+                    mark.map_or_else(|| why.as_str().to_owned(), |mark| mark.describe())
+                }
+                _ => why.as_str().to_owned(),
+            });
+            let words: Vec<String> = words.collect();
+            Kept {
+                label: match self.to_come.as_ref() == Some(&own) {
+                    true => MERGED.to_owned(),
+                    false => layer.label.to_string(),
+                },
+                why: words.join(", "),
+                // What was given up before does not come back.
+                goes_on: *goes_on && !self.was_released(layer),
+            }
+        });
+        keep.collect()
+    }
+
+    fn was_released(&self, layer: &Layer) -> bool {
+        let size = self.archived.segment_size();
+        let start = layer.manifest.start_lsn.segment(size);
+        self.archived.was_released(start)
+    }
+
+    /// What is to be said about the WAL that stays.
+    pub(super) fn about_wal(&self, decision: &ExpireDecision, goes: bool) -> Vec<String> {
+        let Some(limit) = &decision.limit else {
+            return Vec::new();
+        };
+        let mut remarks = Vec::new();
+        let unheld = WalLimit::of(&self.catalog, &decision.remove, &decision.own_alone, &[]);
+        if unheld.is_some_and(|unheld| unheld.before != limit.before) {
+            let holds = |found: &&InUse| found.record.start_lsn == limit.before;
+            let held = self.restores.iter().filter(holds);
+            remarks.extend(held.map(|found| {
+                let (from, why) = (limit.before, found.describe());
+                format!("WAL from {from} on stays: {why}")
+            }));
+        }
+        if goes && !limit.kept.is_empty() {
+            remarks.push(format!(
+                "of {} layers before {} only the WAL stays that makes them consistent: each can be restored to its own \
+                 end, and no moment between them",
+                limit.kept.len(),
+                limit.before
+            ));
+        }
+        remarks
+    }
+
+    /// The catalog's layers as retention sees them.
+    fn held(&self) -> Vec<Held> {
+        // A merged layer that cannot be restored replaces nothing.
+        let manifests = self.catalog.layers.iter().map(|layer| &layer.manifest);
+        let numbered: Vec<_> = manifests.enumerate().collect();
+        let usable = || {
+            let numbered = numbered.iter().copied();
+            numbered.filter(|(at, _)| self.problems[*at].is_none())
+        };
+        let replaced: HashSet<&ParentRef> = usable().flat_map(|(_, m)| &m.replaces).collect();
+        let merged: HashSet<&ParentRef> = usable().flat_map(|(_, m)| &m.inputs).collect();
+        // Two merges at the same time make the same twice; the later one is that on which others stand.
+        let mut latest: HashMap<&ParentRef, usize> = HashMap::new();
+        for (at, manifest) in usable() {
+            latest.extend(manifest.replaces.last().map(|state| (state, at)));
+        }
+        let needed = catalog::needed(&self.restores);
+        let now = self.now.timestamp();
+        let held = |(at, layer): (usize, &Layer)| {
+            let own = layer.reference();
+            let state = layer.manifest.replaces.last();
+            let twice = state.is_some_and(|state| latest.get(state).is_some_and(|last| *last > at));
+            Held {
+                label: layer.label.clone(),
+                parent: self.catalog.layers.below(at),
+                finished_at: layer.manifest.finished_at,
+                replaced: twice || replaced.contains(&own),
+                merged: merged.contains(&own),
+                in_use: needed.contains_key(&own),
+                broken: self.problems[at].is_some(),
+                pinned: self.marks.pinned(&self.catalog, layer, now).is_some(),
+            }
+        };
+        self.catalog.layers.iter().enumerate().map(held).collect()
+    }
+}

@@ -1,0 +1,140 @@
+//! Pins and annotations: what people say of a layer, and what expiry obeys.
+//!
+//! Only a layer that can be restored is pinned: a pin is a promise. A pin that was said to be made holds beside whatever
+//! removes layers; [`pgstrata_store::catalog::mark`] says why.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::mark::{self, Annotation, Mark, Pin, Unpin};
+use pgstrata_store::archive::Archive;
+use pgstrata_store::catalog::{self, Catalog, Layer};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use serde::Serialize;
+
+use crate::health;
+
+/// What is said of a layer now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MarkReport {
+    /// Its label.
+    pub label: String,
+    /// The pin that is in force.
+    pub pin: Option<PinInfo>,
+    /// The annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Layers on which it stands, the nearest first: they stay as long as it does.
+    pub stands_on: Vec<String>,
+}
+
+/// A pin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PinInfo {
+    /// Until when; for ever without.
+    pub until: Option<Timestamp>,
+    /// Why.
+    pub note: Option<String>,
+}
+
+impl From<Pin> for PinInfo {
+    fn from(pin: Pin) -> Self {
+        Self {
+            until: pin.until,
+            note: pin.note,
+        }
+    }
+}
+
+/// Pins a layer.
+///
+/// # Errors
+/// `Usage` for a note that is none, or a time that is over; `NotFound`; `Damaged` or `WalMissing` when the layer cannot be
+/// restored; `Refused` when it is being removed; `Busy`; when the repository cannot be read or written.
+pub async fn pin(cluster: &ClusterRepository, label: &Label, pin: Pin) -> Result<MarkReport> {
+    let act = |error: Error| error.while_doing(format!("could not pin layer {label}"));
+    let says = Mark::Pin(pin.clone());
+    check(&says)?;
+    if pin.until.is_some_and(|until| until <= Timestamp::now()) {
+        let what = "--until is over by this host's clock";
+        return Err(Error::new(Kind::Usage, what).hint("name a time to come"));
+    }
+    let catalog = Catalog::examine(cluster).await?;
+    let layer = catalog.layer(label)?;
+    catalog.whole(label).map_err(act)?;
+    let archive = Archive::load(cluster).await?;
+    let archived = archive.list(std::iter::empty()).await?;
+    if let Some(problem) = health::problem(&catalog, layer, Some(&archived)) {
+        let error = Error::new(
+            Kind::WalMissing,
+            format!("it cannot be restored: {problem}"),
+        );
+        return Err(act(error).hint("store the segment with \"pgstrata archive-push FILE\""));
+    }
+    let chain = catalog.chain(label).map_err(act)?.into_iter();
+    let chain: Vec<Arc<Layer>> = chain.map(|layer| Arc::new(layer.clone())).collect();
+    catalog::mark::pin(cluster, &chain, pin)
+        .await
+        .map_err(act)?;
+    report(cluster, &catalog, layer).await
+}
+
+/// Takes a pin back.
+///
+/// # Errors
+/// `NotFound` when there is no such layer, or it is not pinned; when the repository cannot be read or written.
+pub async fn unpin(cluster: &ClusterRepository, label: &Label) -> Result<MarkReport> {
+    let catalog = Catalog::load(cluster).await?;
+    let layer = catalog.layer(label)?;
+    let marks = catalog::mark::load(cluster).await?;
+    if marks.of(layer).pin.is_none() && marks.unreadable(label).is_none() {
+        let what = format!("layer {label} is not pinned");
+        return Err(
+            Error::new(Kind::NotFound, what).hint("\"pgstrata info\" shows which layers are")
+        );
+    }
+    catalog::mark::add(cluster, layer, Mark::Unpin(Unpin {})).await?;
+    report(cluster, &catalog, layer).await
+}
+
+/// Writes a key with its value, or takes it away.
+///
+/// # Errors
+/// `Usage` for a key or a value that is none; `NotFound`; when the repository cannot be read or written.
+pub async fn annotate(
+    cluster: &ClusterRepository,
+    label: &Label,
+    annotation: Annotation,
+) -> Result<MarkReport> {
+    let says = Mark::Annotate(annotation);
+    check(&says)?;
+    let catalog = Catalog::load(cluster).await?;
+    let layer = catalog.layer(label)?;
+    catalog::mark::add(cluster, layer, says).await?;
+    report(cluster, &catalog, layer).await
+}
+
+fn check(says: &Mark) -> Result<()> {
+    match mark::complaint(says) {
+        None => Ok(()),
+        Some(complaint) => Err(Error::new(Kind::Usage, complaint)),
+    }
+}
+
+async fn report(
+    cluster: &ClusterRepository,
+    catalog: &Catalog,
+    layer: &Layer,
+) -> Result<MarkReport> {
+    let marks = catalog::mark::load(cluster).await?.of(layer);
+    let in_force = marks.is_pinned(Timestamp::now());
+    let links = catalog.links(&layer.label).unwrap_or_default().into_iter();
+    Ok(MarkReport {
+        label: layer.label.to_string(),
+        pin: marks.pin.filter(|_| in_force).map(PinInfo::from),
+        annotations: marks.annotations,
+        stands_on: links.skip(1).map(|layer| layer.label.to_string()).collect(),
+    })
+}

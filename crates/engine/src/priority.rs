@@ -1,0 +1,273 @@
+//! How much of the machine a command takes from those who use the server on it.
+//!
+//! Linux has a scheduling policy for this (sched(7), `SCHED_IDLE`): such a thread runs when nobody else wants its
+//! processor, and gives it back at once. Its disk requests wait for those of others as well, where the disk's scheduler
+//! knows priorities (ioprio_set(2), "idle"; the class follows from the policy). No privilege is needed to enter it,
+//! and one is needed to leave it; so threads enter it that end with the work.
+
+use std::fs;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::setpriority_process;
+use rustix::thread::{Pid, gettid};
+use thread_priority::unix::{
+    NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id,
+};
+use thread_priority::{Error, ThreadPriority};
+use tracing::{debug, info};
+
+/// How often the threads that give way are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Share of the time in which a thread wanted a processor and had one, in percent: with less it starves.
+const ENOUGH_PERCENT: u64 = 10;
+
+/// Where the hierarchy of control groups is.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Such a thread gets about a tenth of a processor for which one other thread competes.
+const STEADY_NICE: i32 = 10;
+
+/// How the threads that copy get along with everybody else on the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Impact {
+    /// They run when nobody else wants the processors, however long it takes.
+    Low,
+    /// The same; but when they starve, one thread more works with the priority of `nice 10`.
+    Auto,
+    /// They run like all others.
+    #[default]
+    None,
+}
+
+/// The threads that give way, and whether they get anywhere.
+#[derive(Debug, Default)]
+pub(crate) struct Yielding {
+    threads: Mutex<Vec<Pid>>,
+}
+
+/// Processor time of some threads, nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Served {
+    ran: u64,
+    waited: u64,
+}
+
+impl Yielding {
+    /// From now on the calling thread gives way to all others. For a thread that ends with its work.
+    pub(crate) fn enter(&self) {
+        match enter_idle() {
+            Ok(()) => {
+                let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+                threads.push(gettid());
+            }
+            Err(error) => info!(
+                ?error,
+                "could not give way to other processes: the system refuses SCHED_IDLE"
+            ),
+        }
+    }
+
+    /// Waits until the threads starve, or until the sender of `ended` is gone; whether they starve.
+    pub(crate) fn starve_before(&self, ended: &Receiver<()>) -> bool {
+        let mut before = self.served();
+        loop {
+            match ended.recv_timeout(LOOK_EVERY) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return false,
+            }
+            let now = self.served();
+            if now.starved_since(before) {
+                debug!(?before, ?now, "threads that give way get no processor");
+                return true;
+            }
+            before = now;
+        }
+    }
+
+    /// A thread of which nothing can be read counts as one that has got nothing.
+    fn served(&self) -> Served {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = threads.iter().filter_map(|thread| {
+            let path = format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero());
+            Served::parse(&fs::read_to_string(path).ok()?)
+        });
+        each.fold(Served::default(), |sum, one| Served {
+            ran: sum.ran + one.ran,
+            waited: sum.waited + one.waited,
+        })
+    }
+}
+
+impl Served {
+    /// Time on the processor, time in its queue (Linux, Documentation/scheduler/sched-stats.rst).
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.split_ascii_whitespace().map(str::parse);
+        match (fields.next(), fields.next()) {
+            (Some(Ok(ran)), Some(Ok(waited))) => Some(Self { ran, waited }),
+            _ => None,
+        }
+    }
+
+    fn starved_since(self, before: Self) -> bool {
+        let ran = self.ran.saturating_sub(before.ran);
+        let wanted = ran + self.waited.saturating_sub(before.waited);
+        // What waits for the disk or the repository wants no processor.
+        let look = u64::try_from(LOOK_EVERY.as_nanos()).unwrap_or(u64::MAX);
+        wanted > look / 2 && ran.saturating_mul(100) < wanted.saturating_mul(ENOUGH_PERCENT)
+    }
+}
+
+fn enter_idle() -> Result<(), Error> {
+    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle)
+}
+
+/// Why threads of this process cannot give way to process `other`, as far as the system says.
+///
+/// The kernel shares processors among groups first, and among the threads of each group then (sched(7), "The autogroup
+/// feature" and "cgroups"). So a thread gives way within its own group only.
+pub(crate) fn apart_from(other: u32) -> Option<String> {
+    let (ours, theirs) = (group("self")?, group(&other.to_string())?);
+    (ours != theirs).then(|| {
+        format!(
+            "the system shares the processors between {ours} and {theirs}, where the server is; so the workers get their \
+             share however busy the server is"
+        )
+    })
+}
+
+/// The scheduling group of a process, in words; `None` when that cannot be found out.
+fn group(process: &str) -> Option<String> {
+    let cgroups = fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
+    let cgroup = cgroup_of_processors(&cgroups, |path| {
+        Path::new(CGROUPS).join(path).join("cpu.weight").exists()
+    })?;
+    if cgroup != "/" {
+        return Some(format!("control group \"{cgroup}\""));
+    }
+    let enabled = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
+    if enabled.is_ok_and(|enabled| enabled.trim() == "1") {
+        let named = fs::read_to_string(format!("/proc/{process}/autogroup")).ok()?;
+        let name = named.split_ascii_whitespace().next()?.trim_matches('/');
+        return Some(format!("session group \"{name}\""));
+    }
+    Some("the system's own group".to_owned())
+}
+
+/// The control group that counts for processors, from `/proc/PID/cgroup` (cgroups(7)). With version 2 it is the
+/// innermost one for which that controller is enabled; `is_enabled` gets its path below the hierarchy's root.
+fn cgroup_of_processors(text: &str, is_enabled: impl Fn(&str) -> bool) -> Option<String> {
+    let lines = text.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        Some((controllers, path))
+    });
+    let mut unified = None;
+    for (controllers, path) in lines {
+        if controllers.split(',').any(|name| name == "cpu") {
+            return Some(path.to_owned());
+        }
+        unified = unified.or(controllers.is_empty().then_some(path));
+    }
+    let mut path = unified?.trim_end_matches('/');
+    while !path.is_empty() && !is_enabled(path.trim_start_matches('/')) {
+        path = path.rsplit_once('/').map_or("", |(above, _)| above);
+    }
+    Some(if path.is_empty() { "/" } else { path }.to_owned())
+}
+
+/// From now on the calling thread gets about a tenth of a busy processor.
+pub(crate) fn keep_going() {
+    if let Err(error) = setpriority_process(None, STEADY_NICE) {
+        info!(%error, "could not lower the priority of a thread");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Served, Yielding, apart_from, cgroup_of_processors};
+    use std::fs;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    fn served(ran: u64, waited: u64) -> Served {
+        Served {
+            ran: ran * 1_000_000,
+            waited: waited * 1_000_000,
+        }
+    }
+
+    #[test]
+    fn a_thread_starves_when_it_wants_a_processor_and_gets_none() {
+        let before = served(500, 900);
+        for (ran, waited, starves) in [
+            (0, 2000, true),
+            (90, 1900, true),
+            (300, 1700, false),
+            (2000, 0, false),
+            // It waits for the disk.
+            (0, 0, false),
+            (1, 100, false),
+        ] {
+            let after = served(500 + ran, 900 + waited);
+            assert_eq!(after.starved_since(before), starves, "{ran} {waited}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_gives_way_has_the_idle_policy_and_can_be_looked_at() {
+        let yielding = Yielding::default();
+        thread::scope(|scope| {
+            let entered = scope.spawn(|| {
+                yielding.enter();
+                let sum: u64 = (0..10_000_000).map(std::hint::black_box).sum();
+                assert!(sum > 0);
+                let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+                let after_name = stat.rsplit(')').next().unwrap();
+                // Field 41 of proc_pid_stat(5), the third is the first after the name. SCHED_IDLE is 5.
+                let policy = after_name.split_ascii_whitespace().nth(41 - 3).unwrap();
+                assert_eq!(policy, "5");
+                assert!(yielding.served().ran > 0);
+            });
+            entered.join().unwrap();
+        });
+        let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let policy = stat.rsplit(')').next().unwrap();
+        assert_eq!(policy.split_ascii_whitespace().nth(41 - 3), Some("0"));
+    }
+
+    #[test]
+    fn the_group_that_counts_is_the_innermost_with_the_controller() {
+        let of = |text: &str, enabled: &[&str]| {
+            cgroup_of_processors(text, |path| enabled.contains(&path))
+        };
+        let service = "0::/system.slice/postgresql@15-main.service\n";
+        for (text, enabled, expected) in [
+            (service, &[][..], Some("/")),
+            (service, &["system.slice"], Some("/system.slice")),
+            (
+                service,
+                &["system.slice", "system.slice/postgresql@15-main.service"],
+                Some("/system.slice/postgresql@15-main.service"),
+            ),
+            ("0::/\n", &[], Some("/")),
+            ("4:memory:/m\n2:cpu,cpuacct:/c\n0::/\n", &[], Some("/c")),
+            ("2:cpuacct:/c\n", &[], None),
+            ("", &[], None),
+        ] {
+            assert_eq!(of(text, enabled).as_deref(), expected, "{text}");
+        }
+        assert_eq!(apart_from(std::process::id()), None);
+    }
+
+    #[test]
+    fn who_has_ended_does_not_starve() {
+        let (end, ended) = channel();
+        drop(end);
+        assert!(!Yielding::default().starve_before(&ended));
+    }
+}

@@ -1,0 +1,264 @@
+//! Verification of a sealed cluster by who holds no key: that every object is there and is what was stored.
+//!
+//! That finds rot and loss. Whether an object was forged, and whether it holds what a restore needs, is for who has a key.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use pgstrata_layer::abandoned;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::{self, ParentRef};
+use pgstrata_layer::seal::{self, Class, Header};
+use pgstrata_layer::sealed::{self, PublicManifest};
+use pgstrata_store::blocking::blocking;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::progress::Progress;
+
+use super::finding::Findings;
+use super::{FindingKind, Scope, VerifiedLayer, VerifyOptions, VerifyReport};
+use crate::health::Severity;
+
+/// Reads every object of every layer, and of the WAL archive.
+pub(super) async fn run(
+    cluster: &ClusterRepository,
+    options: &VerifyOptions,
+    progress: Progress,
+) -> Result<VerifyReport> {
+    if options.deep || options.scope != Scope::All {
+        return Err(Error::new(
+            Kind::Refused,
+            "without a key a sealed cluster is verified as a whole, and no page of it",
+        )
+        .hint("give --identity FILE, or leave out --deep and the label"));
+    }
+    tracing::info!(
+        "no identity was given: what is stored is compared with its checksums, and not opened"
+    );
+    let check = Keyless {
+        cluster,
+        progress,
+        findings: Findings::default(),
+    };
+    let mut report = VerifyReport::default();
+    let layers = check.layers().await?;
+    for (label, layer, _) in &layers {
+        let mut verified = check.layer(label, layer).await?;
+        verified.label = label.to_string();
+        report.layers.push(verified);
+    }
+    check.chains(&layers);
+    report.wal_files = check.wal().await?;
+    report.findings = check.findings.into_vec();
+    report
+        .findings
+        .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    for layer in &mut report.layers {
+        let mut findings = report.findings.iter();
+        layer.ok = !findings.any(|f| f.severity == Severity::Error && f.layer == layer.label);
+    }
+    match report.layers.is_empty() && report.findings.is_empty() {
+        false => Ok(report),
+        true => {
+            let what = format!(
+                "cluster \"{}\" has no finished layer to verify",
+                cluster.name.as_str()
+            );
+            Err(Error::new(Kind::NotFound, what).hint("take one with \"pgstrata backup\""))
+        }
+    }
+}
+
+struct Keyless<'a> {
+    cluster: &'a ClusterRepository,
+    progress: Progress,
+    findings: Findings,
+}
+
+impl Keyless<'_> {
+    /// The layers there are, each with the digest of its manifest.
+    async fn layers(&self) -> Result<Vec<(Label, PublicManifest, String)>> {
+        let prefix = self.cluster.name.layers_prefix();
+        let names = self.cluster.repository.list_names(&prefix).await?;
+        let mut found = Vec::new();
+        for label in names.iter().filter_map(|name| Label::parse(name)) {
+            let key = self.cluster.name.manifest_key(&label);
+            let object = match self.cluster.repository.get(&key).await {
+                Ok(object) if abandoned::is_one(&object) => continue,
+                Ok(object) => object,
+                Err(error) if error.kind() == Kind::NotFound => {
+                    self.without_manifest(&label).await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let read = sealed::decode(&object).map_err(Error::from);
+            match read {
+                Ok(public) if public.label == label.as_str() => {
+                    found.push((label, public, manifest::digest(&object)));
+                }
+                Ok(public) => {
+                    let what = format!("manifest is that of layer {}", public.label);
+                    self.findings.add(FindingKind::Damaged, &label, key, what);
+                }
+                Err(error) => self.add(&label, &key, &error)?,
+            }
+        }
+        Ok(found)
+    }
+
+    async fn without_manifest(&self, label: &Label) -> Result<()> {
+        let key = self.cluster.name.committed_key(label);
+        if self.cluster.repository.size(&key).await?.is_some() {
+            let what =
+                "the layer was finished, and its manifest is lost or the layer is being removed";
+            let lost = self.cluster.name.manifest_key(label);
+            self.findings.add(FindingKind::Missing, label, lost, what);
+        }
+        Ok(())
+    }
+
+    fn add(&self, label: &Label, key: &str, error: &Error) -> Result<()> {
+        let Some(kind) = FindingKind::of(error) else {
+            return Err(Error::new(error.kind(), error.to_string()));
+        };
+        self.findings.add(kind, label, key, error.to_string());
+        Ok(())
+    }
+
+    async fn layer(&self, label: &Label, public: &PublicManifest) -> Result<VerifiedLayer> {
+        let name = &self.cluster.name;
+        let id = public.layer_id_bytes()?;
+        let of = |class| Header {
+            class,
+            epoch: public.encryption.epoch,
+            salt: id,
+        };
+        let mut verified = VerifiedLayer::default();
+        for (number, part) in (0..).zip(&public.index) {
+            for (key, expected) in [
+                (name.index_key(label, number), part.index_bytes),
+                (name.digest_key(label, number), part.digest_bytes),
+            ] {
+                let Some(size) = self.object(label, &key, of(Class::Catalog)).await? else {
+                    continue;
+                };
+                verified.objects += 1;
+                verified.bytes += size;
+                if size != expected {
+                    let what = format!("has {size} bytes, expected {expected}");
+                    self.findings.add(FindingKind::Damaged, label, key, what);
+                }
+            }
+        }
+        let (mut packs, mut whole) = (0, true);
+        for number in 0..public.pack_count {
+            let key = name.pack_key(label, number);
+            match self.object(label, &key, of(Class::Data)).await? {
+                Some(size) => {
+                    verified.objects += 1;
+                    packs += size;
+                }
+                None => whole = false,
+            }
+        }
+        verified.bytes += packs;
+        if whole && packs != public.pack_bytes {
+            let what = format!(
+                "the packs have {packs} bytes together, expected {}",
+                public.pack_bytes
+            );
+            self.findings
+                .add(FindingKind::Damaged, label, name.manifest_key(label), what);
+        }
+        Ok(verified)
+    }
+
+    /// Checks an object; answers its length when it can be read.
+    async fn object(&self, label: &Label, key: &str, header: Header) -> Result<Option<u64>> {
+        if self.progress.is_cancelled() {
+            return Err(Error::new(
+                Kind::Interrupted,
+                "the verification was stopped",
+            ));
+        }
+        let stored = match self.cluster.repository.get(key).await {
+            Ok(stored) => stored,
+            Err(error) => return self.add(label, key, &error).map(|()| None),
+        };
+        let size = u64::try_from(stored.len()).expect("usize has 64 bits");
+        self.progress.add_stored(size);
+        let checked = blocking(move || Ok(seal::check(&header, &stored)?)).await;
+        match checked {
+            Ok(_) => Ok(Some(size)),
+            Err(error) => self.add(label, key, &error).map(|()| None),
+        }
+    }
+
+    /// Each layer stands on one that is there, with the very manifest it was made on.
+    fn chains(&self, layers: &[(Label, PublicManifest, String)]) {
+        let mut there: BTreeSet<ParentRef> = BTreeSet::new();
+        for (label, layer, digest) in layers {
+            there.insert(ParentRef {
+                label: label.to_string(),
+                manifest_digest: digest.clone(),
+            });
+            there.extend(layer.replaces.iter().cloned());
+        }
+        for (label, layer, _) in layers {
+            let Some(parent) = layer
+                .parent
+                .as_ref()
+                .filter(|parent| !there.contains(parent))
+            else {
+                continue;
+            };
+            let key = self.cluster.name.manifest_key(label);
+            let what = format!(
+                "its parent {} is not there, or is not the one it was made on",
+                parent.label
+            );
+            self.findings
+                .add(FindingKind::BrokenChain, label, key, what);
+        }
+    }
+
+    /// Every object of the archive; answers how many are whole.
+    async fn wal(&self) -> Result<u64> {
+        let mut count = 0;
+        for object in self
+            .cluster
+            .repository
+            .list(&self.cluster.name.wal_prefix())
+            .await?
+        {
+            let stored = self.cluster.repository.get(&object.key).await;
+            let checked = match stored {
+                Ok(stored) => blocking(move || check_wal(&stored)).await,
+                Err(error) => Err(error),
+            };
+            match checked {
+                Ok(()) => count += 1,
+                Err(error) => {
+                    let kind = match FindingKind::of(&error) {
+                        Some(FindingKind::Damaged) => FindingKind::WalDamaged,
+                        Some(kind) => kind,
+                        None => return Err(error),
+                    };
+                    self.findings.add(kind, "", object.key, error.to_string());
+                }
+            }
+        }
+        Ok(count)
+    }
+}
+
+fn check_wal(stored: &Bytes) -> Result<()> {
+    let split = Header::split(stored)?;
+    let (_, _, chunks) =
+        split.ok_or_else(|| Error::new(Kind::Damaged, "ends too early, in its header"))?;
+    let mut opener = seal::Opener::new(None);
+    opener.feed(chunks, |_| Ok(()))?;
+    opener.finish()?;
+    Ok(())
+}

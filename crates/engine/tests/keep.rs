@@ -1,0 +1,411 @@
+//! What is kept: WAL between layers for a while, pinned layers for as long as they are, and what a plan has shown.
+
+#![allow(
+    clippy::as_conversions,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests state facts about small numbers"
+)]
+
+mod restore_common;
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use jiff::SignedDuration;
+use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
+use pgstrata_engine::health::AlarmKind;
+use pgstrata_engine::info::{self, InfoOptions, InfoReport};
+use pgstrata_engine::mark;
+use pgstrata_engine::merge::{self, MergeOptions};
+use pgstrata_engine::restore::{self, RestoreOptions, Target};
+use pgstrata_layer::frame::Codec;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::mark::{Annotation, Pin};
+use pgstrata_layer::retention::Policy;
+use pgstrata_store::catalog::Catalog;
+use pgstrata_store::error::{Kind, Result};
+use pgstrata_store::progress::Progress;
+use pgstrata_store::repository::Repository;
+use pgstrata_store::repository::fault::{Fault, FaultStore};
+use restore_common::{Made, chain_of_three, copy_of, options};
+
+fn rules(policy: Policy) -> ExpireOptions {
+    ExpireOptions {
+        policy,
+        codec: Codec::default(),
+        jobs: 2,
+        // Of the restores by which these tests look at what they did.
+        ignore_restores: true,
+    }
+}
+
+/// All layers, and no WAL between them.
+fn layers_alone() -> ExpireOptions {
+    rules(Policy {
+        keep_wal: Some(SignedDuration::ZERO),
+        ..Policy::default()
+    })
+}
+
+fn max_chain(length: usize) -> ExpireOptions {
+    rules(Policy {
+        max_chain: Some(length),
+        ..Policy::default()
+    })
+}
+
+async fn expire(
+    repository: &Repository,
+    made: &Made,
+    options: &ExpireOptions,
+) -> Result<ExpireReport> {
+    expire::execute(&made.within(repository), options, &Progress::default()).await
+}
+
+async fn info(repository: &Repository, made: &Made) -> InfoReport {
+    let cluster = made.within(repository);
+    info::collect(&cluster, &InfoOptions::default())
+        .await
+        .unwrap()
+}
+
+async fn labels(repository: &Repository, made: &Made) -> Vec<Label> {
+    let catalog = Catalog::load(&made.within(repository)).await.unwrap();
+    let layers = catalog.layers.into_iter();
+    layers.map(|layer| layer.label).collect()
+}
+
+async fn keys(repository: &Repository, made: &Made) -> BTreeSet<String> {
+    let objects = repository.list(made.cluster.as_str()).await.unwrap();
+    objects.into_iter().map(|object| object.key).collect()
+}
+
+/// Numbers of the archived segments.
+async fn wal(repository: &Repository, made: &Made) -> Vec<u64> {
+    let objects = repository.list(&made.cluster.wal_prefix()).await.unwrap();
+    let numbers = objects.iter().map(|object| {
+        let name = object.key.rsplit('/').next().unwrap();
+        u64::from_str_radix(&name[16..], 16).unwrap()
+    });
+    numbers.collect()
+}
+
+async fn require_restores(repository: &Repository, made: &Made, label: &Label) {
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    made.restore(repository, &target, Some(label))
+        .await
+        .unwrap();
+}
+
+/// Layers start in the segments 20, 30 and 40, and end in the next ones. The archive ends with 50.
+#[tokio::test(flavor = "multi_thread")]
+async fn older_layers_keep_the_wal_that_makes_them_consistent_and_nobody_calls_that_a_loss() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let done = expire(&repository, &made, &layers_alone()).await.unwrap();
+    assert!(done.done && done.remove.is_empty(), "{done:?}");
+    let goes_on: Vec<bool> = done.keep.iter().map(|kept| kept.goes_on).collect();
+    assert_eq!(goes_on, [false, false, true]);
+    let expected: Vec<u64> = [20, 21, 30, 31].into_iter().chain(40..=50).collect();
+    assert_eq!(wal(&repository, &made).await, expected);
+    let runs: Vec<u64> = done.wal.iter().map(|run| run.count).collect();
+    assert_eq!((runs, done.wal_files), (vec![8, 8], 16));
+    for label in &made.labels {
+        require_restores(&repository, &made, label).await;
+    }
+    let report = info(&repository, &made).await;
+    assert_eq!(report.alarms, []);
+    let timeline = &report.archive.timelines[0];
+    assert!(timeline.missing.is_empty(), "{timeline:?}");
+    let released: Vec<u64> = timeline.released.iter().map(|run| run.count).collect();
+    assert_eq!(released, [8, 8]);
+    let goes_on: Vec<bool> = report.layers.iter().map(|layer| layer.goes_on).collect();
+    assert_eq!(goes_on, [false, false, true]);
+    let again = expire(&repository, &made, &layers_alone()).await.unwrap();
+    assert_eq!((again.wal_files, again.done), (0, true));
+    between_it_says_why_it_cannot(&repository, &made).await;
+    a_real_loss_is_still_one(&repository, &made).await;
+}
+
+async fn between_it_says_why_it_cannot(repository: &Repository, made: &Made) {
+    let scratch = tempfile::tempdir().unwrap();
+    let record = info(repository, made).await.record.unwrap();
+    let size = u64::from(record.wal_segment_size);
+    for (segment, given_up) in [(25, true), (33, true), (45, false)] {
+        let target = Target::Lsn(pgstrata_pgdata::Lsn::new(segment * size + 50));
+        let wanted = RestoreOptions {
+            target,
+            ..options(&scratch.path().join("data"))
+        };
+        let planned = restore::plan(&made.within(repository), wanted).await;
+        let said = planned.map(drop).map_err(|error| error.to_string());
+        let said = said.err().unwrap_or_default();
+        assert_eq!(said.contains("--keep-wal"), given_up, "{segment}: {said}");
+        assert!(!said.contains("though later ones"), "{said}");
+    }
+}
+
+/// WAL that is promised, and WAL of a layer.
+async fn a_real_loss_is_still_one(repository: &Repository, made: &Made) {
+    for (number, kind) in [(44, AlarmKind::WalHole), (30, AlarmKind::Layer)] {
+        let copy = Repository::with_store(copy_of(repository, made).await);
+        let name = format!("00000001{:016X}", number);
+        let key = made.cluster.wal_key("00000001", &name);
+        copy.delete(&key).await.unwrap();
+        let report = info(&copy, made).await;
+        let kinds: Vec<AlarmKind> = report.alarms.iter().map(|alarm| alarm.kind).collect();
+        assert_eq!(kinds, [kind], "{:?}", report.alarms);
+    }
+    // When nobody knows any more what was given up, every hole counts as a loss where the archiver was at work.
+    let copy = Repository::with_store(copy_of(repository, made).await);
+    for start in [20, 30, 40] {
+        let note = format!("00000001{start:016X}.00000028.backup");
+        let note = made.cluster.wal_key("00000001", &note);
+        copy.create(&note, "of a backup".into()).await.unwrap();
+    }
+    let released = copy.list(&made.cluster.released_prefix()).await.unwrap();
+    assert_eq!(released.len(), 1);
+    copy.delete(&released[0].key).await.unwrap();
+    assert!(!info(&copy, made).await.alarms.is_empty());
+}
+
+/// Whatever operation fails, no layer loses its WAL, and nothing that was meant is an alarm.
+#[tokio::test(flavor = "multi_thread")]
+async fn giving_up_wal_may_fail_anywhere() {
+    let original = Repository::memory();
+    let made = chain_of_three(&original).await;
+    for fault in [Fault::Before, Fault::Halfway] {
+        let mut failures = 0;
+        for nth in 0.. {
+            let memory = copy_of(&original, &made).await;
+            let sound = Repository::with_store(memory.clone());
+            let store = FaultStore::failing_at(nth, fault, memory);
+            let faulty = Repository::with_store(store.clone());
+            let outcome = expire(&faulty, &made, &layers_alone()).await;
+            let report = info(&sound, &made).await;
+            assert_eq!(report.alarms, [], "after {nth}: {outcome:?}");
+            if store.operation_count() <= nth {
+                break;
+            }
+            failures += u32::from(outcome.is_err());
+            let done = expire(&sound, &made, &layers_alone()).await.unwrap();
+            assert!(done.done, "after {nth}: {done:?}");
+            assert_eq!(wal(&sound, &made).await.len(), 15, "after {nth}");
+            assert_eq!(info(&sound, &made).await.alarms, [], "after {nth}");
+        }
+        assert!(failures > 0, "{failures}");
+    }
+}
+
+async fn pin(repository: &Repository, made: &Made, at: usize) -> Result<mark::MarkReport> {
+    let pin = Pin {
+        until: None,
+        note: Some("for the test".to_owned()),
+    };
+    mark::pin(&made.within(repository), &made.labels[at], pin).await
+}
+
+async fn merge_all(repository: &Repository, made: &Made) -> merge::MergeReport {
+    let merging = MergeOptions {
+        label: made.labels[2].clone(),
+        into: None,
+        codec: Codec::default(),
+        jobs: 2,
+        remove: true,
+        ignore_restores: true,
+    };
+    merge::execute(&made.within(repository), &merging, &Progress::default())
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pinned_layer_outlives_merges_and_expiries_until_it_is_unpinned() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let report = pin(&repository, &made, 1).await.unwrap();
+    assert_eq!(report.stands_on, [made.labels[0].to_string()]);
+    // What lies below a pin is not merged: there is nothing else.
+    let done = expire(&repository, &made, &max_chain(1)).await.unwrap();
+    assert!(done.done && done.merge.is_none(), "{done:?}");
+    let merged = merge_all(&repository, &made).await;
+    assert_eq!(merged.removed, [made.labels[2].to_string()]);
+    assert!(
+        merged.notes.iter().any(|note| note.contains("pinned")),
+        "{:?}",
+        merged.notes
+    );
+    let keep_newest = rules(Policy {
+        keep_within: Some(SignedDuration::from_hours(1)),
+        ..Policy::default()
+    });
+    let done = expire(&repository, &made, &keep_newest).await.unwrap();
+    assert!(done.done && done.remove.is_empty(), "{done:?}");
+    assert!(done.keep[1].why.contains("pinned"), "{:?}", done.keep);
+    assert!(!done.keep[0].goes_on && !done.keep[1].goes_on);
+    let shown = info(&repository, &made).await;
+    assert_eq!(shown.alarms, []);
+    let note = shown.layers[1].pin.as_ref().unwrap().note.as_deref();
+    assert_eq!(note, Some("for the test"));
+    require_restores(&repository, &made, &made.labels[1]).await;
+    let cluster = made.within(&repository);
+    mark::unpin(&cluster, &made.labels[1]).await.unwrap();
+    let again = mark::unpin(&cluster, &made.labels[1]).await.unwrap_err();
+    assert_eq!(again.kind(), Kind::NotFound);
+    let done = expire(&repository, &made, &keep_newest).await.unwrap();
+    assert_eq!(done.remove.len(), 2, "{done:?}");
+    let marks = made.cluster.marks_prefix();
+    assert!(repository.list(&marks).await.unwrap().is_empty());
+    let left = labels(&repository, &made).await;
+    require_restores(&repository, &made, &left[0]).await;
+}
+
+/// As after a merge by a program that knows of no pins.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_follows_the_state_when_its_layer_is_gone() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let memory = copy_of(&repository, &made).await;
+    let merged = Repository::with_store(memory);
+    pin(&repository, &made, 2).await.unwrap();
+    let marks = repository.list(&made.cluster.marks_prefix()).await.unwrap();
+    merge_all(&merged, &made).await;
+    for mark in marks {
+        let bytes = repository.get(&mark.key).await.unwrap();
+        merged.create(&mark.key, bytes).await.unwrap();
+    }
+    let shown = info(&merged, &made).await;
+    assert_eq!(shown.layers.len(), 1);
+    assert!(shown.layers[0].pin.is_some());
+    let done = expire(&merged, &made, &max_chain(1)).await.unwrap();
+    assert!(done.keep[0].why.contains("pinned"), "{:?}", done.keep);
+    let marks = made.cluster.marks_prefix();
+    assert_eq!(merged.list(&marks).await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_pinned_says_so_once() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let cluster = made.within(&repository);
+    let unknown = Label::parse("20200101-000000F").unwrap();
+    let error = mark::pin(&cluster, &unknown, Pin::default()).await;
+    assert_eq!(error.unwrap_err().kind(), Kind::NotFound);
+    let over = Pin {
+        until: Some("2020-01-01T00:00:00Z".parse().unwrap()),
+        note: None,
+    };
+    let error = mark::pin(&cluster, &made.labels[0], over).await;
+    assert_eq!(error.unwrap_err().kind(), Kind::Usage);
+    let lines = Annotation {
+        key: "note".to_owned(),
+        value: Some("two\nlines".to_owned()),
+    };
+    let error = mark::annotate(&cluster, &made.labels[0], lines).await;
+    assert_eq!(error.unwrap_err().kind(), Kind::Usage);
+    // Its parent is lost.
+    let lost = Repository::with_store(copy_of(&repository, &made).await);
+    for object in lost
+        .list(&made.cluster.layer_prefix(&made.labels[1]))
+        .await
+        .unwrap()
+    {
+        lost.delete(&object.key).await.unwrap();
+    }
+    let error = pin(&lost, &made, 2).await.unwrap_err();
+    assert!(error.to_string().contains("is broken"), "{error}");
+    // So is a segment of it.
+    let lost = Repository::with_store(copy_of(&repository, &made).await);
+    let name = format!("00000001{:016X}", 40);
+    lost.delete(&made.cluster.wal_key("00000001", &name))
+        .await
+        .unwrap();
+    let error = pin(&lost, &made, 2).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::WalMissing);
+    for of in [&repository, &lost] {
+        let marks = of.list(&made.cluster.marks_prefix()).await.unwrap();
+        assert!(marks.is_empty(), "{marks:?}");
+    }
+}
+
+/// What cannot be read may be a pin.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_mark_counts_as_a_pin() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let key = made.cluster.mark_key(&made.labels[0], 0);
+    repository
+        .create(&key, Bytes::from_static(b"?"))
+        .await
+        .unwrap();
+    merge_all(&repository, &made).await;
+    let done = expire(&repository, &made, &max_chain(1)).await.unwrap();
+    assert!(done.done, "{done:?}");
+    assert!(done.keep[0].why.contains("counts as pinned"), "{done:?}");
+    assert_eq!(labels(&repository, &made).await[0], made.labels[0]);
+}
+
+/// The objects that are there after an expiry are those that its plan has left, and those of the merge.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_plan_shows_is_what_is_done_object_by_object() {
+    let original = Repository::memory();
+    let made = chain_of_three(&original).await;
+    let policies = [
+        layers_alone().policy,
+        max_chain(1).policy,
+        max_chain(2).policy,
+        Policy {
+            keep_wal: Some(SignedDuration::ZERO),
+            ..max_chain(2).policy
+        },
+        Policy {
+            keep_full: Some(1),
+            ..max_chain(1).policy
+        },
+    ];
+    for pinned in [None, Some(0), Some(1)] {
+        for policy in policies {
+            let here = Repository::with_store(copy_of(&original, &made).await);
+            if let Some(at) = pinned {
+                pin(&here, &made, at).await.unwrap();
+            }
+            let before = keys(&here, &made).await;
+            let planned = expire::plan(&made.within(&here), &rules(policy))
+                .await
+                .unwrap();
+            assert_eq!(keys(&here, &made).await, before, "a plan changes nothing");
+            let done = expire(&here, &made, &rules(policy)).await.unwrap();
+            assert!(done.done, "{done:?}");
+            let said = |report: &ExpireReport| {
+                let counts = (report.wal_files, report.wal_bytes, report.wal_from);
+                let merge = report.merge.clone();
+                (report.remove.clone(), report.wal.clone(), counts, merge)
+            };
+            assert_eq!(said(&planned), said(&done), "{policy:?} {pinned:?}");
+            let goes = |key: &String| {
+                let name = key.rsplit('/').next().unwrap();
+                let of_layer = planned.remove.iter().any(|label| {
+                    let prefix = made.cluster.layer_prefix(&Label::parse(label).unwrap());
+                    key.starts_with(&format!("{prefix}/"))
+                });
+                let mut runs = planned.wal.iter();
+                let of_wal = runs.any(|run| *run.first <= *name && *name <= *run.last);
+                of_layer || key.contains("/wal/") && of_wal
+            };
+            let expected: BTreeSet<String> =
+                before.iter().filter(|key| !goes(key)).cloned().collect();
+            let merged = done.merged.as_ref().map(|merged| merged.label.clone());
+            let new = |key: &String| {
+                let of_merge = merged.as_ref().is_some_and(|label| key.contains(label));
+                // Of a layer whose maker did not say that it was committed, a record stays that it is gone.
+                let of_gone = goes(key) && key.ends_with("/manifest");
+                of_merge || of_gone || key.contains("/wal-released/")
+            };
+            let after = keys(&here, &made).await;
+            let after: BTreeSet<String> = after.into_iter().filter(|key| !new(key)).collect();
+            assert_eq!(after, expected, "{policy:?} {pinned:?}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Any command of the program, on whatever there is: for steps that do something to a command, whichever it is.
+
+use anyhow::Result;
+
+use super::super::chance::Chance;
+use super::super::explain::{CHECK_FAILED, Excuse, NO_ANSWER, OTHER_HISTORY, excuse};
+use super::super::log::{Step, found};
+use super::super::program::Outcome;
+use super::super::world::{self, Call, Home, World};
+use super::{Effects, backup, keep};
+
+/// Warnings are done all the same.
+const DONE: Excuse = excuse(&[3], &[]);
+
+/// A restore without a timeline asks when the history branches.
+const BRANCHES: Excuse = excuse(&[19], &["branches"]);
+
+/// A command, and what follows from it.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    pub(super) call: Call,
+    /// For which reasons it may fail although nothing is done to it.
+    pub(super) excuses: Vec<Excuse>,
+    /// For which more it may fail when something is.
+    pub(super) in_trouble: Vec<Excuse>,
+    /// What it fills, and nobody needs.
+    home: Option<Home>,
+    effects: Effects,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Backup,
+    Restore,
+    Verify,
+    Info,
+    Check,
+    Merge,
+    Expire,
+    ArchiveGet,
+}
+
+/// Chooses one.
+pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Asked> {
+    let layers = world.truth.layers.len();
+    let when = |possible: bool, weight: u64| if possible { weight } else { 0 };
+    let kinds = [
+        (Kind::Backup, 4),
+        (Kind::Restore, when(layers > 0, 2)),
+        (Kind::Verify, when(layers > 0, 1)),
+        (Kind::Info, 1),
+        (Kind::Check, 1),
+        (Kind::Merge, when(layers > 2, 2)),
+        (Kind::Expire, when(layers > 3, 2)),
+        (Kind::ArchiveGet, when(world.sealed.is_some(), 2)),
+    ];
+    let kind = chance.weighted(&kinds).unwrap_or(Kind::Info);
+    let asked = match kind {
+        Kind::Merge => match keep::merge_call(world, chance, step) {
+            Some((call, effects)) => kept(call, effects, &keep::MERGE_EXCUSES),
+            None => plain("info"),
+        },
+        Kind::Expire => {
+            let (call, effects) = keep::expire_call(world, chance, step);
+            kept(call, effects, &keep::EXPIRE_EXCUSES)
+        }
+        Kind::Backup => backup(world, chance),
+        Kind::Restore => restore(world),
+        Kind::Verify => plain("verify"),
+        Kind::Info => plain("info"),
+        Kind::Check => check(world),
+        Kind::ArchiveGet => archive_get(world),
+    };
+    Ok(asked)
+}
+
+fn plain(act: &str) -> Asked {
+    Asked {
+        call: Call::of(["--output", "json", act]),
+        excuses: vec![DONE],
+        ..Asked::default()
+    }
+}
+
+fn kept(call: Call, effects: Effects, excuses: &[Excuse]) -> Asked {
+    Asked {
+        call,
+        excuses: excuses.to_vec(),
+        effects,
+        ..Asked::default()
+    }
+}
+
+fn backup(world: &World, chance: &mut Chance) -> Asked {
+    let call = Call {
+        words: world.pgdata_words("backup"),
+        ..Call::default()
+    };
+    let kind = chance.one(&["full", "auto", "incr"]).unwrap_or(&"full");
+    let mut excuses = vec![DONE, backup::NO_PARENT];
+    if world.may_repeat_names() {
+        excuses.push(OTHER_HISTORY);
+    }
+    Asked {
+        call: call.with(["--type", kind]),
+        excuses,
+        ..Asked::default()
+    }
+}
+
+fn restore(world: &mut World) -> Asked {
+    let home = world.new_home("copy");
+    let data = home.data.display().to_string();
+    let map = format!("{}={}", world.space_oid, home.space.display());
+    let call = Call::of(["--output", "json", "restore", "--target-dir", &data]);
+    let immediate = ["--tablespace-map", &map, "--target-type", "immediate"];
+    Asked {
+        call: call.with(immediate),
+        excuses: vec![DONE, BRANCHES],
+        home: Some(home),
+        ..Asked::default()
+    }
+}
+
+fn check(world: &World) -> Asked {
+    let mut excuses = vec![DONE];
+    if world.may_repeat_names() {
+        excuses.push(CHECK_FAILED);
+    }
+    Asked {
+        call: Call {
+            words: world.pgdata_words("check"),
+            ..Call::default()
+        },
+        excuses,
+        in_trouble: vec![CHECK_FAILED],
+        ..Asked::default()
+    }
+}
+
+/// A segment that is there: "the archive ends before it" is never the answer.
+fn archive_get(world: &mut World) -> Asked {
+    let name = world.sealed.clone().unwrap_or_default();
+    let path = world.new_home("got").data;
+    let path = path.display().to_string();
+    Asked {
+        call: Call::of(["archive-get", &name, &path]),
+        in_trouble: vec![NO_ANSWER],
+        ..Asked::default()
+    }
+}
+
+impl Asked {
+    /// Every reason for which it may fail when `more` may happen to it.
+    pub(super) fn explained_by(&self, more: &[Excuse]) -> Vec<Excuse> {
+        [&self.excuses[..], &self.in_trouble, more].concat()
+    }
+
+    /// What it is told, for the log.
+    pub(super) fn words(&self) -> String {
+        let is_told = |word: &&String| !["--output", "json"].contains(&word.as_str());
+        let words: Vec<&str> = self
+            .call
+            .words
+            .iter()
+            .filter(is_told)
+            .map(String::as_str)
+            .collect();
+        words.join(" ")
+    }
+
+    /// Ends what was begun, and keeps what was reported.
+    pub(super) fn take_over(
+        self,
+        world: &mut World,
+        outcome: &Outcome,
+        step: &mut Step,
+    ) -> Result<Effects> {
+        let is = |act: &str| outcome.words.iter().any(|word| word == act);
+        let mut effects = self.effects;
+        if is("backup") && outcome.says_done() {
+            let layer = world::layer(&outcome.document()?)?;
+            step.say(layer.label.clone());
+            world.truth.layers.insert(layer.label.clone(), layer);
+        }
+        if is("archive-get") {
+            got(world, outcome)?;
+        }
+        if let Some(home) = self.home {
+            world::remove_tree(&home.data)?;
+            world::remove_tree(&home.space)?;
+        }
+        // The answer to the last request may be what was lost.
+        effects.may_come |= is("backup") && !outcome.says_done();
+        Ok(effects)
+    }
+}
+
+/// A file that was fetched is a whole segment; one that was not has no name.
+fn got(world: &World, outcome: &Outcome) -> Result<()> {
+    let Some(path) = outcome.words.last() else {
+        return Ok(());
+    };
+    let size = std::fs::metadata(path).map(|file| file.len()).ok();
+    let _ = std::fs::remove_file(path);
+    let whole = world.shape.wal_segment_mb << 20;
+    match size {
+        Some(size) if size != whole => found(format!(
+            "archive-get left a file of {size} bytes, a segment has {whole}"
+        )),
+        None if outcome.code == Some(0) => found("archive-get fetched nothing, and said 0"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,242 @@
+//! The one sentence that a reader came for.
+
+use crate::format;
+use crate::measure::result::{Claim, Experiment};
+use crate::measure::stat::paired::Comparison;
+use crate::measure::stat::verdict::Verdict;
+use crate::report::analysis::{Analysis, interval_words, ratio_words};
+
+/// Comparisons that one sentence has room for.
+const MOST: usize = 3;
+
+/// What became of the hypothesis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every claim holds over its whole interval.
+    Held,
+    /// A claim is wrong over its whole interval.
+    Failed,
+    /// Neither: an interval lies on both sides, or something was not measured.
+    Unclear,
+    /// There was no claim that could fail.
+    Open,
+}
+
+/// The conclusion: what became of the hypothesis, and the figures that say so.
+#[must_use]
+pub fn conclude(experiment: &Experiment, analysis: &Analysis) -> Option<(Outcome, String)> {
+    if experiment.arms.len() < 2 || analysis.rows.is_empty() {
+        return None;
+    }
+    let claims = &experiment.plan.claims;
+    let judged: Vec<(Outcome, &Claim)> = claims
+        .iter()
+        .map(|claim| (judge(analysis, claim), claim))
+        .collect();
+    let with = |wanted: Outcome| -> Vec<&Claim> {
+        let found = judged.iter().filter(|(outcome, _)| *outcome == wanted);
+        found.map(|(_, claim)| *claim).collect()
+    };
+    let words = |claims: &[&Claim]| {
+        let each = claims
+            .iter()
+            .map(|claim| in_words(experiment, analysis, claim));
+        some_of(each.collect())
+    };
+    let (failed, unclear) = (with(Outcome::Failed), with(Outcome::Unclear));
+    let stated = experiment.hypothesis.as_deref().unwrap_or_default();
+    Some(if claims.is_empty() {
+        let figures = some_of(primary(experiment, analysis));
+        (Outcome::Open, format!("Measured, not judged: {figures}."))
+    } else if analysis.is_blocked() {
+        let sentence =
+            format!("Cannot tell whether {stated}: something makes the comparison invalid.");
+        (Outcome::Unclear, sentence)
+    } else if !failed.is_empty() {
+        let sentence = format!(
+            "The hypothesis failed. It said that {stated}; but {}.",
+            words(&failed)
+        );
+        (Outcome::Failed, sentence)
+    } else if !unclear.is_empty() {
+        (
+            Outcome::Unclear,
+            format!("Cannot tell whether {stated}: {}.", words(&unclear)),
+        )
+    } else {
+        let all: Vec<&Claim> = claims.iter().collect();
+        (
+            Outcome::Held,
+            format!("The hypothesis held: {stated}. {}.", words(&all)),
+        )
+    })
+}
+
+fn comparison<'a>(analysis: &'a Analysis, metric: &str, arm: usize) -> Option<&'a Comparison> {
+    analysis.row(metric)?.comparisons.get(arm)?.as_ref()
+}
+
+fn judge(analysis: &Analysis, claim: &Claim) -> Outcome {
+    let compared = comparison(analysis, &claim.metric, claim.arm);
+    let decided = |compared: &&Comparison| {
+        !matches!(
+            compared.verdict,
+            Verdict::TooFew { .. } | Verdict::Withheld | Verdict::Possible
+        )
+    };
+    let Some(interval) = compared
+        .filter(decided)
+        .and_then(|compared| compared.interval)
+    else {
+        return Outcome::Unclear;
+    };
+    let (least, most) = (
+        claim.at_least.unwrap_or(f64::NEG_INFINITY),
+        claim.at_most.unwrap_or(f64::INFINITY),
+    );
+    if interval.low >= least && interval.high <= most {
+        Outcome::Held
+    } else if interval.high < least || interval.low > most {
+        Outcome::Failed
+    } else {
+        Outcome::Unclear
+    }
+}
+
+/// `p99 of pgstrata full is 3.2 (2.0 … 6.5) times that of quiet, and was to be at most 1.15`.
+fn in_words(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> String {
+    let measured = measured(experiment, analysis, &claim.metric, claim.arm);
+    let bound = match (claim.at_least, claim.at_most) {
+        (Some(least), None) => format!("at least {}", format::ratio(least, None)),
+        (None, Some(most)) => format!("at most {}", format::ratio(most, None)),
+        (least, most) => format!(
+            "between {} and {}",
+            format::ratio(least.unwrap_or_default(), None),
+            format::ratio(most.unwrap_or_default(), None)
+        ),
+    };
+    format!("{measured}, and was to be {bound}")
+}
+
+fn measured(experiment: &Experiment, analysis: &Analysis, metric: &str, arm: usize) -> String {
+    let title = experiment.metrics.iter().find(|m| m.name == metric);
+    let title = title.map_or(metric, |m| m.title.as_str());
+    let name = |arm: usize| {
+        experiment
+            .arms
+            .get(arm)
+            .map_or("?", |arm| arm.name.as_str())
+    };
+    match comparison(analysis, metric, arm) {
+        Some(compared) => format!(
+            "{title} of {} is {} ({}) times that of {}",
+            name(arm),
+            ratio_words(compared),
+            interval_words(compared),
+            name(0)
+        ),
+        None => format!("{title} of {} was not compared", name(arm)),
+    }
+}
+
+/// The primary metric of each arm.
+fn primary(experiment: &Experiment, analysis: &Analysis) -> Vec<String> {
+    let Some(row) = analysis.rows.first() else {
+        return Vec::new();
+    };
+    let compared = (1..experiment.arms.len()).filter(|arm| {
+        let found = row.comparisons.get(*arm);
+        found.is_some_and(Option::is_some)
+    });
+    compared
+        .map(|arm| measured(experiment, analysis, &row.metric, arm))
+        .collect()
+}
+
+fn some_of(mut each: Vec<String>) -> String {
+    let more = each.len().saturating_sub(MOST);
+    each.truncate(MOST);
+    let mut text = each.join("; ");
+    if more > 0 {
+        text.push_str(&format!("; and {more} more"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, conclude};
+    use crate::measure::result::{Claim, Experiment, Run};
+    use crate::report::analysis::analyse;
+    use std::collections::BTreeMap;
+
+    /// Ten blocks in which the second arm does 0.9 of the first, with some spread.
+    fn experiment(claims: &[Claim]) -> Experiment {
+        let arm =
+            |name: &str| serde_json::json!({"name": name, "description": "", "environment": null});
+        let mut experiment: Experiment = serde_json::from_value(serde_json::json!({
+            "schema": "", "lab_version": "", "kind": "", "title": "", "created": "", "command": [],
+            "hypothesis": "B is as fast as A", "workload": "", "arms": [arm("A"), arm("B")], "runs": [], "tables": [],
+            "metrics": [{"name": "tps", "title": "tps", "unit": "per_second", "better": "higher"}],
+            "notes": [], "warnings": [], "interrupted": null,
+            "plan": {"blocks": 10, "seconds": null, "seed": 0, "state": "", "margin": 0.01, "interleaved": true,
+                "same_again": false, "allowed": [], "foreign_limit": 0.05, "sweep": null}
+        }))
+        .unwrap();
+        experiment.plan.claims = claims.to_vec();
+        experiment.runs = (0..10_u8)
+            .flat_map(|block| {
+                let noise = f64::from(block) * 0.1;
+                [(0, 100.0 + noise), (1, 90.0 - noise)].map(|(arm, tps)| Run {
+                    block: block.into(),
+                    arm,
+                    values: BTreeMap::from([("tps".to_owned(), tps)]),
+                    ..Run::default()
+                })
+            })
+            .collect();
+        experiment
+    }
+
+    #[test]
+    fn a_hypothesis_holds_when_every_claim_does_and_fails_with_one() {
+        let (low, high) = (
+            Claim::at_least("tps", 1, 0.5),
+            Claim::at_least("tps", 1, 0.97),
+        );
+        let between = Claim::at_least("tps", 1, 0.895);
+        let unknown = Claim::at_most("p99", 1, 2.0);
+        for (claims, outcome, words) in [
+            (
+                &[][..],
+                Outcome::Open,
+                "Measured, not judged: tps of B is 0.",
+            ),
+            (
+                std::slice::from_ref(&low),
+                Outcome::Held,
+                "The hypothesis held: B is as fast as A. tps of B is 0.",
+            ),
+            (
+                &[low.clone(), high],
+                Outcome::Failed,
+                "The hypothesis failed. It said that B is as fast as A; but tps of B",
+            ),
+            (
+                &[low.clone(), between],
+                Outcome::Unclear,
+                "Cannot tell whether B is as fast as A: tps of B",
+            ),
+            (
+                &[low.clone(), unknown],
+                Outcome::Unclear,
+                "Cannot tell whether B is as fast as A: p99 of B was not compared",
+            ),
+        ] {
+            let experiment = experiment(claims);
+            let (found, sentence) = conclude(&experiment, &analyse(&experiment)).unwrap();
+            assert_eq!(found, outcome, "{sentence}");
+            assert!(sentence.starts_with(words), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The record of a verification that has finished: when, of what, and what it found.
+//!
+//! It says nothing of safety: it is for who asks when somebody has looked last.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::label::Label;
+use crate::record;
+
+const KIND: &str = "verified";
+
+/// A verification.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerifiedRecord {
+    /// The layer that was verified, with those on which it stands; `None`: all, and all promised WAL.
+    pub label: Option<String>,
+    /// Whether pages were decoded.
+    pub deep: bool,
+    /// Number of layers.
+    pub layers: u64,
+    /// Label of the newest of them.
+    pub newest: Option<String>,
+    /// Number of files of the archive.
+    pub wal_files: u64,
+    /// Number of findings because of which a restore fails or loses something.
+    pub errors: u64,
+    /// Number of other findings.
+    pub warnings: u64,
+    /// Host name of who verified.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub finished_at: Timestamp,
+    /// Program and version.
+    pub written_by: String,
+}
+
+/// The object's bytes.
+#[must_use]
+pub fn encode(record: &VerifiedRecord) -> Vec<u8> {
+    record::encode(KIND, record)
+}
+
+/// Reads the object.
+///
+/// # Errors
+/// When it is damaged or of another version.
+pub fn decode(bytes: &[u8]) -> Result<VerifiedRecord> {
+    record::decode_checked(KIND, bytes, |found: &VerifiedRecord| {
+        let labels = found.label.iter().chain(&found.newest);
+        if labels
+            .into_iter()
+            .any(|label| Label::parse(label).is_none())
+        {
+            return Err(Error::damaged("a label that is none"));
+        }
+        if found.finished_at < found.started_at {
+            return Err(Error::damaged("an end before the beginning"));
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::testing::require_damage_found;
+
+    #[test]
+    fn a_verification_reads_back_and_survives_no_flip() {
+        let record = VerifiedRecord {
+            label: None,
+            deep: true,
+            layers: 2,
+            newest: Some("20261121-093305F_20261121-103000I".to_owned()),
+            wal_files: 17,
+            errors: 0,
+            warnings: 1,
+            host: "db1".to_owned(),
+            pid: 4711,
+            started_at: Timestamp::UNIX_EPOCH,
+            finished_at: Timestamp::UNIX_EPOCH,
+            written_by: "a test".to_owned(),
+        };
+        let bytes = encode(&record);
+        assert_eq!(decode(&bytes).ok(), Some(record.clone()));
+        require_damage_found(&bytes, decode);
+        let mut wrong = record.clone();
+        wrong.newest = Some("nonsense".to_owned());
+        assert!(decode(&encode(&wrong)).is_err());
+        wrong = record;
+        wrong.started_at = Timestamp::MAX;
+        assert!(decode(&encode(&wrong)).is_err());
+    }
+}

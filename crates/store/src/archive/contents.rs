@@ -1,0 +1,239 @@
+//! A file of the server on its way into the archive: read, checked against the cluster's record, digested, encoded.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use pgstrata_layer::digest::ContentHasher;
+use pgstrata_layer::frame::Codec;
+use pgstrata_layer::wal::WalDescription;
+use pgstrata_pgdata::{ArchiveFile, TimelineHistory, WalPageHeader, WalSegment};
+
+use super::sealed::ObjectWriter;
+use super::{Archive, WHOLE_BYTES};
+use crate::error::{Error, FileContext, Kind, Result};
+use crate::keys::Sealing;
+
+/// Files are read in pieces of this size.
+const READ_BYTES: usize = 1 << 20;
+
+/// A history is a line per timeline, a backup label a dozen lines; larger ones are neither.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
+
+/// A file that was read, checked and digested.
+#[derive(Clone)]
+pub(super) struct Contents {
+    path: PathBuf,
+    /// The file, unless it is too large to be kept.
+    raw: Option<Vec<u8>>,
+    pub(super) description: WalDescription,
+    /// How its object will be.
+    sealing: Sealing,
+}
+
+/// An object ready to be stored.
+pub(super) struct Encoded {
+    /// `None` of a file too large to be kept: it is encoded while it is stored.
+    pub(super) body: Option<Bytes>,
+    pub(super) contents: Contents,
+    pub(super) codec: Codec,
+}
+
+impl Contents {
+    pub(super) fn read(
+        archive: &Archive,
+        path: &Path,
+        file: ArchiveFile,
+        sealing: Sealing,
+    ) -> Result<Self> {
+        let act = || format!("could not read \"{}\"", path.display());
+        let opened = File::open(path).context(act)?;
+        let length = opened.metadata().context(act)?.len();
+        archive.check_length(file, length)?;
+        let keep = length <= WHOLE_BYTES;
+        let capacity = if keep {
+            usize::try_from(length).unwrap_or(0)
+        } else {
+            0
+        };
+        let mut raw = Vec::with_capacity(capacity);
+        let mut head = Vec::new();
+        let mut hasher = ContentHasher::new();
+        let raw_length = pieces(path, opened, |piece| {
+            if head.is_empty() {
+                head = piece[..piece.len().min(WalPageHeader::SIZE_BYTES)].to_vec();
+            }
+            hasher.update(piece);
+            if keep {
+                raw.extend_from_slice(piece);
+            }
+            Ok(())
+        })?;
+        archive.check_length(file, raw_length)?;
+        archive.check_contents(file, &head, &raw)?;
+        Ok(Self {
+            path: path.to_owned(),
+            raw: keep.then_some(raw),
+            description: WalDescription {
+                file_name: file.file_name(archive.segment_size),
+                system_identifier: archive.record.system_identifier,
+                raw_length,
+                raw_digest: hasher.finish(),
+            },
+            sealing,
+        })
+    }
+
+    pub(super) fn encode(mut self, codec: Codec) -> Result<Encoded> {
+        let body = match self.raw.take() {
+            Some(raw) => {
+                let mut writer = ObjectWriter::new(&self.sealing, &self.description, codec)?;
+                writer.append(&raw)?;
+                Some(writer.finish()?.into())
+            }
+            None => None,
+        };
+        Ok(Encoded {
+            body,
+            contents: self,
+            codec,
+        })
+    }
+
+    /// Reads the file a second time, and writes its object; answers the object's length. The file must not have changed.
+    pub(super) fn write(&self, codec: Codec, out: &mut dyn Write) -> Result<u64> {
+        let path = &self.path;
+        let opened =
+            File::open(path).context(|| format!("could not read \"{}\"", path.display()))?;
+        let mut writer = ObjectWriter::new(&self.sealing, &self.description, codec)?;
+        let mut hasher = ContentHasher::new();
+        let mut length = 0;
+        let mut pass_on = |bytes: Vec<u8>| {
+            length += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+            out.write_all(&bytes)
+                .context(|| "could not write the object".to_owned())
+        };
+        pieces(path, opened, |piece| {
+            hasher.update(piece);
+            writer.append(piece)?;
+            pass_on(writer.take())
+        })?;
+        if hasher.finish() != self.description.raw_digest {
+            let path = path.display();
+            return Err(Error::new(
+                Kind::Refused,
+                format!("\"{path}\" changed while it was read"),
+            ));
+        }
+        pass_on(writer.finish()?)?;
+        Ok(length)
+    }
+}
+
+/// The header of the first page of the segment at `path`, if there is one.
+pub(super) fn first_page(path: &Path) -> Option<WalPageHeader> {
+    let mut page = [0; WalPageHeader::SIZE_BYTES];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut page));
+    read.ok().and_then(|()| WalPageHeader::parse(&page).ok())
+}
+
+/// Hands the file out in pieces; answers its length.
+fn pieces(path: &Path, mut file: File, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<u64> {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut length = 0;
+    loop {
+        let read = match file.read(&mut buffer) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            read => read.context(|| format!("could not read \"{}\"", path.display()))?,
+        };
+        if read == 0 {
+            return Ok(length);
+        }
+        length += u64::try_from(read).unwrap_or(u64::MAX);
+        take(&buffer[..read])?;
+    }
+}
+
+impl Archive {
+    fn check_length(&self, file: ArchiveFile, length: u64) -> Result<()> {
+        let whole = self.segment_size.get();
+        let refused = |what: String| Err(Error::new(Kind::Refused, what));
+        match file {
+            ArchiveFile::Segment(_) if length != whole => refused(format!(
+                "the file is {length} bytes long, a complete segment of this cluster has {whole}"
+            )),
+            ArchiveFile::Partial(_) if length > whole => refused(format!(
+                "the file is {length} bytes long, a segment of this cluster has {whole}"
+            )),
+            ArchiveFile::History(_) | ArchiveFile::BackupLabel { .. }
+                if length > MAX_TEXT_BYTES =>
+            {
+                refused(format!(
+                    "the file is {length} bytes long, too many for a text"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_contents(&self, file: ArchiveFile, head: &[u8], raw: &[u8]) -> Result<()> {
+        match file {
+            ArchiveFile::Segment(named) | ArchiveFile::Partial(named) => {
+                self.check_segment(named, head)
+            }
+            ArchiveFile::History(timeline) => {
+                // The reason at the end of a line may be in any encoding.
+                let text = String::from_utf8_lossy(raw);
+                let parsed = TimelineHistory::parse(timeline, &text);
+                parsed.map(|_| ()).map_err(refused)
+            }
+            ArchiveFile::BackupLabel { .. } => Ok(()),
+        }
+    }
+
+    /// What the first page of a segment says must fit its name and the cluster's record.
+    fn check_segment(&self, named: WalSegment, head: &[u8]) -> Result<()> {
+        let page = WalPageHeader::parse(head).map_err(refused)?;
+        let (found, expected) = (page.system_identifier, self.record.system_identifier);
+        if found != expected {
+            return Err(refused(format!(
+                "the segment is of the cluster with system identifier {found}, \
+                 this is the archive of {expected}"
+            ))
+            .hint("use the name this cluster was given by init, or init a new name for it"));
+        }
+        if page.segment_size != self.segment_size {
+            return Err(refused(format!(
+                "the segment says that segments have {} bytes, the archive's have {}",
+                page.segment_size, self.segment_size
+            )));
+        }
+        if page.page_address != named.start_lsn(self.segment_size) {
+            return Err(refused(format!(
+                "the segment begins at {}, its name says {}",
+                page.page_address,
+                named.start_lsn(self.segment_size)
+            )));
+        }
+        // The first segment of a timeline begins with the page of the timeline before it.
+        if page.timeline > named.timeline {
+            return Err(refused(format!(
+                "the segment is of timeline {}, its name says {}",
+                page.timeline, named.timeline
+            )));
+        }
+        if page.major.get() != u32::from(self.record.major) {
+            return Err(refused(format!(
+                "the segment was written by PostgreSQL {}, this is the archive of PostgreSQL {}",
+                page.major.get(),
+                self.record.major
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn refused(what: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Refused, what.to_string())
+}

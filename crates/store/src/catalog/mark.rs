@@ -1,0 +1,231 @@
+//! Marks on layers: pins, and what people have written.
+//!
+//! A pin must hold once it was said to be made, also beside an expiry. Who pins creates the mark, then does what who makes
+//! a layer does after its claim: it withdraws every removal that has no verdict, and believes every verdict
+//! ([`super::presence::check_stays`]). A remover announces, then reads the marks, then decides. So a mark that the remover
+//! did not see was made after the announcement, and its maker finds that.
+//!
+//! A mark that cannot be read may be a pin, and counts as one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::ParentRef;
+use pgstrata_layer::mark::{self, Mark, MarkRecord, Marks, Unpin};
+
+use super::presence::{WRITTEN_BY, check_stays, host_name};
+use super::{Catalog, FETCH_AT_ONCE, Layer, LayerMark};
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Kind, Result};
+
+/// So many others may mark a layer while we try to.
+const TRIES: u32 = 100;
+
+/// The marks of all layers, of those that are gone too.
+#[derive(Debug, Default)]
+pub struct AllMarks {
+    by_label: BTreeMap<Label, MarksOfLabel>,
+}
+
+/// The marks of one label.
+#[derive(Debug, Default)]
+struct MarksOfLabel {
+    /// Those of each layer that had the label: it was one, unless somebody has tampered with names.
+    marks: BTreeMap<ParentRef, Marks>,
+    /// Why one of them cannot be read.
+    unreadable: Option<Error>,
+    keys: Vec<String>,
+}
+
+impl AllMarks {
+    /// What is said of the layer.
+    #[must_use]
+    pub fn of(&self, layer: &Layer) -> Marks {
+        let found = self.by_label.get(&layer.label);
+        let found = found.and_then(|found| found.marks.get(&layer.reference()));
+        found.cloned().unwrap_or_default()
+    }
+
+    /// Why it is not known what is said of the layer.
+    #[must_use]
+    pub fn unreadable(&self, label: &Label) -> Option<&Error> {
+        self.by_label.get(label)?.unreadable.as_ref()
+    }
+
+    /// Why the layer is pinned at that time: by its own pin, or by that of a layer which is gone, and whose state it has.
+    #[must_use]
+    pub fn pinned(&self, catalog: &Catalog, layer: &Layer, now: Timestamp) -> Option<LayerMark> {
+        if let Some(error) = self.unreadable(&layer.label) {
+            return Some(LayerMark::Unknown(error.to_string()));
+        }
+        let own = self.of(layer);
+        if let Some(pin) = own.pin.clone().filter(|_| own.is_pinned(now)) {
+            return Some(LayerMark::Pinned(pin));
+        }
+        let mut inherited = layer.manifest.replaces.iter().filter_map(|state| {
+            let found = self.by_label.get(&Label::parse(&state.label)?)?;
+            let marks = found.marks.get(state)?;
+            let holds = marks.is_pinned(now) && !catalog.layers.holds(state);
+            marks.pin.clone().filter(|_| holds)
+        });
+        inherited.next().map(LayerMark::Pinned)
+    }
+}
+
+/// Reads the marks of all layers.
+///
+/// # Errors
+/// When the repository cannot be read. A mark that is damaged is no error here.
+pub async fn load(cluster: &ClusterRepository) -> Result<AllMarks> {
+    let prefix = cluster.name.marks_prefix();
+    let listed = cluster.repository.list(&prefix).await?.into_iter();
+    let mut all = AllMarks::default();
+    let mut keys = Vec::new();
+    for object in listed {
+        let rest = object.key[prefix.len()..].trim_start_matches('/');
+        let Some((label, number)) = rest.split_once('/') else {
+            continue;
+        };
+        let (Some(label), Ok(number)) = (Label::parse(label), number.parse::<u32>()) else {
+            continue;
+        };
+        keys.push((label, number, object.key));
+    }
+    keys.sort();
+    let reading = keys.into_iter().map(|(label, number, key)| async move {
+        let read = read(cluster, &label, number, &key).await?;
+        Ok::<_, Error>((label, key, read))
+    });
+    let read: Vec<_> = futures::stream::iter(reading)
+        .buffered(FETCH_AT_ONCE)
+        .try_collect()
+        .await?;
+    let mut said: BTreeMap<(Label, ParentRef), Vec<Mark>> = BTreeMap::new();
+    for (label, key, read) in read {
+        let found = all.by_label.entry(label.clone()).or_default();
+        found.keys.push(key);
+        match read {
+            Ok(Some(record)) => {
+                let marks = said.entry((label, record.layer)).or_default();
+                marks.push(record.says);
+            }
+            // Forgotten meanwhile.
+            Ok(None) => {}
+            Err(error) => found.unreadable = Some(error),
+        }
+    }
+    for ((label, layer), marks) in said {
+        let found = all.by_label.entry(label).or_default();
+        found.marks.insert(layer, Marks::of(marks));
+    }
+    Ok(all)
+}
+
+/// One mark; the inner error is of its contents.
+async fn read(
+    cluster: &ClusterRepository,
+    label: &Label,
+    number: u32,
+    key: &str,
+) -> Result<Result<Option<MarkRecord>>> {
+    let object = match cluster.repository.get(key).await {
+        Ok(object) => object,
+        Err(error) if error.kind() == Kind::NotFound => return Ok(Ok(None)),
+        Err(error) => return Err(error),
+    };
+    let act = |error: Error| error.while_doing(format!("could not read \"{key}\""));
+    Ok(match mark::decode(&object) {
+        Err(error) => Err(act(error.into())),
+        Ok(record) if record.number != number || record.layer.label != label.as_str() => {
+            let (other, number) = (&record.layer.label, record.number);
+            let what = format!("it is mark {number} of layer {other}");
+            Err(act(Error::new(Kind::Damaged, what)))
+        }
+        Ok(record) => Ok(Some(record)),
+    })
+}
+
+/// Says something of a layer that is there.
+///
+/// # Errors
+/// When the repository cannot be written.
+pub async fn add(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Result<()> {
+    let mut record = MarkRecord {
+        layer: layer.reference(),
+        number: 0,
+        says,
+        host: host_name(),
+        pid: std::process::id(),
+        marked_at: Timestamp::now(),
+        written_by: WRITTEN_BY.to_owned(),
+    };
+    let prefix = format!("{}/{}", cluster.name.marks_prefix(), layer.label);
+    let listed = cluster.repository.list(&prefix).await?;
+    let numbers = listed.iter().filter_map(|object| {
+        let name = object.key.rsplit('/').next()?;
+        name.parse::<u32>().ok()
+    });
+    record.number = numbers.max().map_or(0, |last| last.saturating_add(1));
+    for _ in 0..TRIES {
+        let key = cluster.name.mark_key(&layer.label, record.number);
+        let body = Bytes::from(mark::encode(&record));
+        match cluster.repository.create(&key, body).await {
+            Err(error) if error.kind() == Kind::AlreadyExists => {
+                record.number = record.number.saturating_add(1);
+            }
+            created => return created,
+        }
+    }
+    let what = format!(
+        "layer {} is marked by too many at the same time",
+        layer.label
+    );
+    Err(Error::new(Kind::Busy, what).hint("run it again"))
+}
+
+/// Pins the first of `chain`, newest first. When it answers `Ok` nobody removes any of them until the pin ends.
+///
+/// # Errors
+/// `Refused` when one of them is being removed, or is gone; when the repository cannot be read or written. The layer is
+/// then not pinned, unless the error says that this is not known.
+pub async fn pin(cluster: &ClusterRepository, chain: &[Arc<Layer>], pin: mark::Pin) -> Result<()> {
+    let Some(layer) = chain.first() else {
+        return Ok(());
+    };
+    add(cluster, layer, Mark::Pin(pin)).await?;
+    let Err(error) = check_stays(cluster, chain).await else {
+        return Ok(());
+    };
+    match add(cluster, layer, Mark::Unpin(Unpin {})).await {
+        Ok(()) => Err(error),
+        Err(other) => Err(error.hint(format!(
+            "whether the layer is pinned now is not known, because the pin could not be taken back: {other}"
+        ))),
+    }
+}
+
+/// Forgets the marks of layers that are gone, and whose state no other layer has.
+///
+/// # Errors
+/// When the repository cannot be read or written.
+pub async fn forget_gone(cluster: &ClusterRepository) -> Result<()> {
+    let marks = load(cluster).await?;
+    if marks.by_label.is_empty() {
+        return Ok(());
+    }
+    let catalog = Catalog::load(cluster).await?;
+    for (label, found) in &marks.by_label {
+        let lives_on = |state: &ParentRef| catalog.layers.standing_for(state).is_some();
+        let is_there = catalog.layers.position(label).is_some()
+            || catalog.damaged.iter().any(|(damaged, _)| damaged == label)
+            || catalog.unfinished.iter().any(|left| left.label == *label);
+        if !is_there && !found.marks.keys().any(lives_on) {
+            cluster.repository.delete_all(&found.keys).await?;
+        }
+    }
+    Ok(())
+}
