@@ -244,6 +244,32 @@ fn a_merge_of_such_backups_makes_no_hole() {
     stage.ok(&["verify"]);
 }
 
+/// The same where no layer is left behind the hole.
+#[test]
+fn an_expiry_of_such_backups_makes_no_hole() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    for _ in 0..4 {
+        stage.backup(&["--type", "full"]);
+        let switch = "SELECT pg_switch_wal() FROM (SELECT pg_logical_emit_message(true, '', '')) m";
+        for _ in 0..3 {
+            stage.cluster.sql("postgres", switch).unwrap();
+        }
+    }
+    let layers = stored(&stage).join("layer");
+    let mut labels: Vec<PathBuf> = fs::read_dir(&layers)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
+    labels.sort();
+    for layer in &labels[1..] {
+        fs::remove_dir_all(layer).unwrap();
+    }
+    age(&stage);
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!(code, 0, "{info:#}");
+    stage.ok(&["verify"]);
+}
+
 /// A standby's backups have no note of the archiver: WAL between them was promised where there is more than their own.
 #[test]
 fn a_hole_between_backups_of_a_standby_is_one_where_there_is_more_wal_than_theirs() {

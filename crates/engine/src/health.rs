@@ -361,6 +361,7 @@ pub(crate) fn holes<'a>(
     now: Timestamp,
 ) -> Vec<Hole<'a>> {
     let between = Between {
+        catalog,
         archived,
         usable: usable(catalog, Some(archived)),
         begins: never_promised(catalog, archived),
@@ -430,6 +431,7 @@ fn has_more_than(runs: &[SegmentRun], mut own: Vec<RangeInclusive<u64>>) -> bool
 
 /// What holes lie between.
 struct Between<'a, 'b> {
+    catalog: &'a Catalog,
     archived: &'b ArchivedWal,
     /// In the order in which they start.
     usable: Vec<&'a Layer>,
@@ -469,7 +471,7 @@ impl<'a> Between<'a, '_> {
                 until: behind(next.number),
                 is_young: stored_at.is_some_and(|at| self.latest.duration_since(at) <= ON_ITS_WAY),
             };
-            if !self.was_never_promised(&hole) {
+            if !self.was_never_promised(way, &hole) {
                 holes.push(hole);
             }
             from = next.start_lsn(size);
@@ -477,23 +479,46 @@ impl<'a> Between<'a, '_> {
     }
 
     /// Backups that store their own WAL, and no archiver, leave a hole between each two. The archiver's note of the
-    /// backup before it tells that there was one. When a layer beside it is gone, which a merge or an expiry has taken, no
-    /// note of any backup of the timeline tells that there was none: an archiver that comes to work later stores those
-    /// notes, too.
-    fn was_never_promised(&self, hole: &Hole<'_>) -> bool {
+    /// backup before it tells that there was one. When a layer beside it is gone, which a merge or an expiry has taken,
+    /// the notes of the timelines tell it.
+    fn was_never_promised(&self, way: &RecoveryPath<'_>, hole: &Hole<'_>) -> bool {
         let size = self.archived.segment_size();
-        let Some(layer) = hole.until else {
-            return false;
+        let begins_a_layer = hole.until.is_some_and(|layer| {
+            let (start, _) = own_segments(layer, size);
+            start.number == hole.last + 1
+        });
+        if begins_a_layer && self.begins.contains(&hole.first.number) {
+            return true;
+        }
+        let number = hole.last;
+        let last = WalSegment {
+            number,
+            ..hole.first
+        }
+        .start_lsn(size);
+        let first = hole.first.timeline;
+        let last = way.history.timeline_at(last).unwrap_or(first).max(first);
+        let passed = way.history.entries().iter().map(|entry| entry.timeline);
+        let mut passed = passed.filter(|passed| (first..=last).contains(passed));
+        passed.all(|timeline| self.had_no_archiver(timeline))
+    }
+
+    /// Whether backups of primaries were taken on `timeline`, and the archiver noted none of them. An archiver that comes
+    /// to work later notes the next one. When no layer of the timeline is left, those of all others tell it.
+    fn had_no_archiver(&self, timeline: TimelineId) -> bool {
+        let layers = || self.catalog.layers.iter();
+        let own = layers().filter(|layer| layer.manifest.timeline == timeline);
+        let own: Vec<&Layer> = own.collect();
+        let (layers, has_notes) = match own.is_empty() {
+            false => (own, self.archived.has_backup_labels(timeline)),
+            true => {
+                let mut all = self.archived.by_timeline().map(|(timeline, _)| timeline);
+                let noted = all.any(|timeline| self.archived.has_backup_labels(timeline));
+                (layers().collect(), noted)
+            }
         };
-        let (timeline, start) = (layer.manifest.timeline, layer.manifest.start_lsn);
-        let behind = WalSegment::containing(timeline, start, size).number == hole.last + 1;
-        let is_silent = || {
-            let of_primaries = !layer.manifest.from_standby && !hole.from.manifest.from_standby;
-            of_primaries
-                && timeline == hole.first.timeline
-                && !self.archived.has_backup_labels(timeline)
-        };
-        behind && self.begins.contains(&hole.first.number) || is_silent()
+        let mut of_primaries = layers.iter().map(|layer| !layer.manifest.from_standby);
+        !has_notes && !layers.is_empty() && of_primaries.all(|is_primary| is_primary)
     }
 }
 

@@ -31,6 +31,7 @@ use crate::frames::{Chain, LayerWriter};
 use crate::priority::{self, Impact};
 use crate::server::Session;
 use crate::server::control::{ControlReading, check_start_is_visible, control_of, postmaster};
+use crate::server::databases::DatabaseDirectories;
 use crate::server::scan::Scan;
 
 /// Says what a backup would do now; changes nothing.
@@ -171,6 +172,8 @@ pub(super) struct Start {
     pub(super) lsn: Lsn,
     /// The control file as it was then.
     control: ControlFile,
+    /// The databases from before.
+    databases: DatabaseDirectories,
 }
 
 impl Start {
@@ -268,6 +271,10 @@ impl Backup<'_> {
         let following =
             stream.map(|stream| stream.follow(start.timeline(), start.lsn, &self.abort));
         let mut copied = self.copy(ready, &start, token).await?;
+        let sources = start
+            .databases
+            .require_sources(&ready.data_directory, start.lsn);
+        self.abort.guard(sources).await?;
         self.stopwatch.end("copy");
         self.abort.guard(self.check_still(ready)).await?;
         let stopped = self.abort.guard(ready.session.stop()).await?;
@@ -302,6 +309,7 @@ impl Backup<'_> {
 
     /// Puts the server into backup mode.
     async fn start(&self, ready: &Ready) -> Result<Start> {
+        let databases = DatabaseDirectories::list(&ready.data_directory).await?;
         let name = format!("pgstrata {}", self.layer.label());
         let starting = ready.session.start(&name, self.options.fast_checkpoint);
         let lsn = match self.abort.guard(starting).await {
@@ -327,7 +335,11 @@ impl Backup<'_> {
                 ),
             )
             .hint("start the backup again")),
-            _ => Ok(Start { lsn, control }),
+            _ => Ok(Start {
+                lsn,
+                control,
+                databases,
+            }),
         }
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod apart;
 mod certificate;
 pub mod conninfo;
 pub mod control;
+pub(crate) mod databases;
 pub mod facts;
 pub(crate) mod held;
 pub mod lineage;

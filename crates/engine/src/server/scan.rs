@@ -366,7 +366,7 @@ pub fn identity(metadata: &Metadata) -> u64 {
     u64::from_le_bytes(*first).max(1)
 }
 
-fn names(directory: &Path) -> Result<Option<Vec<OsString>>> {
+pub(super) fn names(directory: &Path) -> Result<Option<Vec<OsString>>> {
     let act = || format!("could not list \"{}\"", directory.display());
     let Some(listing) = gone(fs::read_dir(directory)).context(act)? else {
         return Ok(None);
@@ -378,7 +378,7 @@ fn names(directory: &Path) -> Result<Option<Vec<OsString>>> {
         .context(act)
 }
 
-fn gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+pub(super) fn gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -386,7 +386,7 @@ fn gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-fn look(path: &Path) -> String {
+pub(super) fn look(path: &Path) -> String {
     format!("could not look at \"{}\"", path.display())
 }
 

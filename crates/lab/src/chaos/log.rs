@@ -70,6 +70,11 @@ impl Step {
         });
     }
 
+    /// Whether a run of the program did not end well.
+    pub(super) fn met_trouble(&self) -> bool {
+        self.ran.iter().any(|ran| ran.end != "0")
+    }
+
     fn line(&self) -> String {
         let codes: Vec<&str> = self.ran.iter().map(|ran| ran.end.as_str()).collect();
         let codes = if codes.is_empty() {

@@ -218,6 +218,9 @@ fn logged(
 
 /// What the repository lists must be what the commands said.
 fn reconcile(world: &mut World, effects: &Effects, step: &mut Step) -> Result<()> {
+    if step.met_trouble() {
+        world.truth.doomed.extend(effects.may_go.iter().cloned());
+    }
     let (layers, info) = world.layers(step)?;
     let wrong = world
         .truth

@@ -105,6 +105,8 @@ pub(super) struct Truth {
     pub(super) moments: Vec<Moment>,
     /// Layers that a merge was made of. An expiry removes them unless a rule of its own wants them.
     pub(super) merged: BTreeSet<String>,
+    /// What a command was about to remove that did not end well. Whoever removes next completes it.
+    pub(super) doomed: BTreeSet<String>,
     /// Where each layer ended that was ever listed.
     ends: BTreeMap<String, Place>,
     /// Whether two timelines may have one number: servers went back that no archive told of each other.
@@ -207,10 +209,12 @@ impl Truth {
         self.layers.values().find(|layer| layer.stop == *end)
     }
 
-    /// What may be merged away when the newest chain is to have `count` layers: the older part of it.
+    /// What may be merged away when the newest chain of every line is to have `count` layers: the older part of any.
     pub(super) fn may_merge_away(&self, count: usize) -> BTreeSet<String> {
-        let chain = self.newest_chain().into_iter();
-        chain.skip(count.saturating_sub(1)).collect()
+        let chains = self.layers.keys().map(|label| self.chain(label));
+        let long = chains.filter(|chain| chain.len() > count);
+        long.flat_map(|chain| chain.into_iter().skip(count.saturating_sub(1)))
+            .collect()
     }
 
     fn newest_chain(&self) -> Vec<String> {
@@ -282,7 +286,7 @@ impl Truth {
             .map(|layer| (layer.label.clone(), layer))
             .collect();
         for label in self.layers.keys().filter(|l| !listed.contains_key(*l)) {
-            if !may_go.contains(label) {
+            if !may_go.contains(label) && !self.doomed.contains(label) {
                 wrong.push(format!("layer {label} is gone, and nothing removed it"));
             }
         }
@@ -429,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_older_part_of_the_newest_chain_is_merged_away() {
+    fn only_the_older_part_of_a_long_chain_is_merged_away() {
         let mut truth = branched();
         let stack = |label: &str, parent: &str, lsn| Layer {
             parent: Some(parent.to_owned()),

@@ -54,6 +54,8 @@ pub(super) fn merge_call(
     let stacked: Vec<String> = stacked.map(|layer| layer.label.clone()).collect();
     let label = chance.one(&stacked)?;
     let chain = world.truth.chain(label);
+    // It may be made of a merged layer that stands for one of the chain.
+    world.truth.merged.extend(world.truth.twins(&chain));
     world.truth.merged.extend(chain.iter().cloned());
     let mut call = Call::of(["--output", "json", "merge", label]);
     if chain.len() > 2 && chance.percent(40) {
