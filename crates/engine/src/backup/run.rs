@@ -271,12 +271,8 @@ impl Backup<'_> {
         let following =
             stream.map(|stream| stream.follow(start.timeline(), start.lsn, &self.abort));
         let mut copied = self.copy(ready, &start, token).await?;
-        let sources = start
-            .databases
-            .require_sources(&ready.data_directory, start.lsn);
-        self.abort.guard(sources).await?;
         self.stopwatch.end("copy");
-        self.abort.guard(self.check_still(ready)).await?;
+        self.abort.guard(self.check_still(ready, &start)).await?;
         let stopped = self.abort.guard(ready.session.stop()).await?;
         self.stopwatch.end("stop");
         tracing::info!(stop_lsn = %stopped.lsn, "the backup has stopped");
@@ -476,17 +472,18 @@ impl Backup<'_> {
         }
     }
 
-    /// A promotion voids the backup of a standby.
-    async fn check_still(&self, ready: &Ready) -> Result<()> {
+    /// A promotion voids the backup of a standby, and a database that moved that of any server.
+    async fn check_still(&self, ready: &Ready, start: &Start) -> Result<()> {
         let in_recovery = ready.session.is_in_recovery().await?;
-        if in_recovery == ready.session.facts().in_recovery {
-            return Ok(());
+        if in_recovery != ready.session.facts().in_recovery {
+            return Err(Error::new(
+                Kind::Refused,
+                "the standby was promoted while it was backed up",
+            )
+            .hint("start the backup again"));
         }
-        Err(Error::new(
-            Kind::Refused,
-            "the standby was promoted while it was backed up",
-        )
-        .hint("start the backup again"))
+        let directory = &ready.data_directory;
+        start.databases.require_sources(directory, start.lsn).await
     }
 
     /// The WAL of the backup, and the history of its timeline, are in the repository. Returns how many segments were

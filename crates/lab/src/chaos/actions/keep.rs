@@ -58,7 +58,9 @@ pub(super) fn merge_call(
     world.truth.merged.extend(world.truth.twins(&chain));
     world.truth.merged.extend(chain.iter().cloned());
     let mut call = Call::of(["--output", "json", "merge", label]);
-    if chain.len() > 2 && chance.percent(40) {
+    // What has a twin may have been replaced by it.
+    let has_twin = |at: usize| !world.truth.twins(&chain[at..=at]).is_empty();
+    if chain.len() > 2 && chance.percent(40) && !has_twin(1) {
         call = call.with(["--from", &chain[1]]);
     }
     let removes = chance.percent(60);
