@@ -10,6 +10,7 @@ mod config;
 mod examples;
 mod exit;
 mod identity;
+mod memory;
 mod output;
 mod panics;
 mod progress;
@@ -33,6 +34,7 @@ use crate::commands::Context;
 use crate::config::{Config, choose};
 
 fn main() -> ExitCode {
+    memory::give_back_large_buffers();
     let arguments: Vec<OsString> = env::args_os().collect();
     let caller = Caller::of(&arguments);
     panics::end_the_process(

@@ -345,3 +345,37 @@ fn a_target_behind_a_promotion_is_found() {
         &["of timeline 2"],
     );
 }
+
+/// A server that stops before the next timeline begins, in the very segment, looks for its prepared transactions in the
+/// segment of the old one.
+#[test]
+fn a_target_before_a_promotion_is_reached_with_its_prepared_transactions() {
+    let stage = stage(Major::V15, Store::Directory);
+    let pgdata = stage.pgdata();
+    stage.ok(&["backup", "--pgdata", &pgdata]);
+    let prepare = "BEGIN; INSERT INTO numbers VALUES (1); PREPARE TRANSACTION 'kept'";
+    sql(&stage, prepare);
+    sql(&stage, "SELECT pg_create_restore_point('before')");
+    insert(&stage, 2);
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+
+    let before = ["--target-type", "name", "--target", "before"];
+    let replaces = ["--target-action", "promote", "--archive-mode", "keep"];
+    let target = stage.restore("successor", &[&before[..], &replaces].concat());
+    let successor = Cluster::adopt(stage.cluster.major(), &target)
+        .start()
+        .unwrap();
+    successor.wait_promoted(PATIENCE).unwrap();
+    successor
+        .sql("postgres", "INSERT INTO numbers VALUES (3)")
+        .unwrap();
+    let pgdata = target.display().to_string();
+    let mut backup = stage.command_beside(&successor, &["backup", "--pgdata", &pgdata]);
+    assert!(backup.status().unwrap().success());
+    successor.stop(StopMode::Fast).unwrap();
+
+    let (_, rows, notes) = restored(&stage, "again", &before);
+    assert_eq!(rows, "");
+    assert!(notes.contains("recovery stops on timeline 1"), "{notes}");
+}

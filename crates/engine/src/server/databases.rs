@@ -25,10 +25,10 @@ const FIRST_NORMAL: u32 = 16384;
 
 /// The directory of each database at one moment, by its path below the data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DatabaseDirectories(BTreeMap<String, Identity>);
+pub(crate) struct DatabaseDirectories(BTreeMap<String, DirectoryIdentity>);
 
 /// What tells a directory from another one that is given its name later.
-type Identity = (u64, u64, u64);
+type DirectoryIdentity = (u64, u64, u64);
 
 impl DatabaseDirectories {
     /// Lists them.
@@ -97,7 +97,7 @@ fn name_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-fn list(root: &Path) -> Result<BTreeMap<String, Identity>> {
+fn list(root: &Path) -> Result<BTreeMap<String, DirectoryIdentity>> {
     let mut parents = vec!["base".to_owned()];
     for tablespace in tablespaces(root)? {
         let own = format!("pg_tblspc/{}", tablespace.oid);

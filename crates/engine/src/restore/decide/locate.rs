@@ -11,6 +11,8 @@
 //!
 //! Where WAL cannot be read, what manifests and listings say decides, and a note says so.
 
+use std::ops::Range;
+
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_pgdata::Major;
 use pgstrata_pgdata::lsn::Lsn;
@@ -32,6 +34,8 @@ const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
 
 /// Who shows more names shows none.
 const SHOWN: usize = 5;
+
+const EVERYWHERE: Range<Lsn> = Lsn::INVALID..Lsn::new(u64::MAX);
 
 /// Chooses the layer and looks for the target.
 pub(crate) struct Locator<'a> {
@@ -85,8 +89,8 @@ impl Locator<'_> {
         let mut scan = self.scan(request, Wanted::Record(lsn));
         let range = lsn..self.end(&coverage);
         let unread = scan.forward(&coverage.parts, range).await?;
-        if scan.seen.is_hit() {
-            return Ok(selection);
+        if let Some(stop) = scan.seen.hits(EVERYWHERE).next() {
+            return Ok(self.ending_at(stop, selection, request));
         }
         let Some(unread) = unread else {
             let missing = coverage.missing.file_name(self.size());
@@ -116,8 +120,9 @@ impl Locator<'_> {
         let coverage = &selection.coverage;
         let range = stop..self.end(coverage);
         let unread = scan.backward(&coverage.parts, range).await?;
-        if scan.seen.is_hit() {
-            return Ok(selection);
+        // The last one that was seen: recovery stops there or before.
+        if let Some(stop) = scan.seen.hits(EVERYWHERE).next() {
+            return Ok(self.ending_at(stop, selection, &request));
         }
         let Some(unread) = unread else {
             let last = scan.seen.last.as_ref();
@@ -274,7 +279,37 @@ impl Locator<'_> {
                 others.join(", another ")
             ));
         }
-        Ok(selection)
+        Ok(self.ending_at(&hit, selection, &request))
+    }
+
+    /// Lets recovery follow the timeline on which it stops, and no later one, where the archive has the end of it. When a
+    /// server stops before the next timeline begins, in the very segment, it reads its prepared transactions out of the
+    /// segment of the old one (`XLogReadTwoPhaseData`, `src/backend/access/transam/twophase.c`), which it never fetched.
+    fn ending_at(
+        &self,
+        stop: &Event,
+        mut selection: Selection,
+        request: &Request<'_>,
+    ) -> Selection {
+        let history = &selection.history;
+        let own = history.timeline_at(stop.start);
+        let Some(own) = own.filter(|own| *own != history.timeline()) else {
+            return selection;
+        };
+        let mut segments = WalSegment::covering(own, stop.start..stop.end, self.size());
+        if request.timeline.is_some()
+            || !history.is_ancestor(own, stop.end)
+            || !segments.all(|segment| self.listed.holds(segment))
+        {
+            return selection;
+        }
+        selection.notes.push(format!(
+            "recovery stops on timeline {own} and follows no later one"
+        ));
+        selection.history = self.listed.history(own);
+        let start = self.candidates[selection.candidate].start;
+        selection.coverage = self.listed.coverage(&selection.history, start, None);
+        selection
     }
 
     /// The layers on the history that recovery would follow, the last to start first.
@@ -309,8 +344,7 @@ impl Locator<'_> {
             ));
             return Ok(first);
         }
-        let all = Lsn::INVALID..Lsn::new(u64::MAX);
-        if let Some(hit) = scan.seen.hits(all).next() {
+        if let Some(hit) = scan.seen.hits(EVERYWHERE).next() {
             let mut told = missed.told;
             told.stop = Some(hit.start);
             let request = Request {

@@ -1,0 +1,315 @@
+//! The commands of docs/RUNBOOKS.md, run as they stand there.
+
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests may fail like tests"
+)]
+
+mod support;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use support::{PATIENCE, Stage, Store};
+
+const DATA_DIRECTORY: &str = "/var/lib/postgresql/15/main";
+const TIME: &str = "2026-11-21 09:33:05+00";
+const SEGMENT: &str = "000000010000000000000007";
+
+fn text() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/RUNBOOKS.md");
+    fs::read_to_string(path).unwrap()
+}
+
+/// Titles of the runbooks that have commands, and these.
+fn runbooks() -> Vec<(String, Vec<String>)> {
+    let text = text();
+    let sections = text.split("\n## ").skip(1);
+    let sections = sections.map(|section| {
+        let (title, rest) = section.split_once('\n').unwrap();
+        let blocks = rest.split("```sh\n").skip(1);
+        let blocks = blocks.map(|block| block.split("```").next().unwrap().to_owned());
+        (title.to_owned(), blocks.collect())
+    });
+    sections.collect()
+}
+
+/// A server with a table, a backup, and a configuration file as the runbooks expect it.
+struct Desk {
+    stage: Stage,
+    config: PathBuf,
+    /// What stands in the text, and what that is here.
+    names: Vec<(String, String)>,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let builder = Cluster::builder(Major::V15)
+            .initdb_arg("--wal-segsize=1")
+            .conf("wal_keep_size", "64MB");
+        let stage = Stage::archiving(builder, Store::Directory);
+        let server = &stage.cluster;
+        // Whoever starts a copy of it says nothing of sockets and ports.
+        let port = server.sql("postgres", "SHOW port").unwrap();
+        let sockets = server.socket_dir().display().to_string();
+        for (name, value) in [("unix_socket_directories", &sockets), ("port", &port)] {
+            server.append_conf(name, value).unwrap();
+        }
+        let orders = "CREATE TABLE orders AS SELECT generate_series(1, 1000) AS id";
+        server.sql("postgres", orders).unwrap();
+        stage.backup(&["--type", "full"]);
+        let etc = server.create_dir("etc").unwrap();
+        let config = etc.join("pgstrata.toml");
+        let settings = format!(
+            "repo = \"{}\"\ncluster = \"main\"\npgdata = \"{}\"\n",
+            stage.repository,
+            stage.pgdata()
+        );
+        fs::write(&config, settings).unwrap();
+        let scratch = server.create_dir("restore").unwrap();
+        // Nobody else has it by the time that the copy starts, hopefully; else the copy does not start.
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port().to_string();
+        let names = [
+            (DATA_DIRECTORY, stage.pgdata()),
+            ("/restore", scratch.display().to_string()),
+            ("/etc/pgstrata", etc.display().to_string()),
+            ("5433", port),
+        ];
+        Self {
+            names: names.map(|(from, to)| (from.to_owned(), to)).into(),
+            config,
+            stage,
+        }
+    }
+
+    fn name(&mut self, from: &str, to: &str) {
+        self.names.push((from.to_owned(), to.to_owned()));
+    }
+
+    /// A time at which everything so far was there.
+    fn mark_time(&mut self) {
+        let sql = |query| self.stage.cluster.sql("postgres", query).unwrap();
+        sql("SELECT pg_sleep(0.05)");
+        let time = sql("SELECT clock_timestamp()");
+        sql("SELECT pg_sleep(0.05)");
+        self.name(TIME, &time);
+    }
+
+    /// Runs the commands of a runbook, each of which must succeed; returns what they print.
+    fn follow(&self, title: &str) -> String {
+        let runbooks = runbooks();
+        let found = runbooks.iter().find(|(known, _)| known == title);
+        let (_, blocks) = found.unwrap_or_else(|| panic!("there is no runbook \"{title}\""));
+        let mut script = "set -eu\n".to_owned() + &blocks.join("\n");
+        for (from, to) in &self.names {
+            script = script.replace(from, to);
+        }
+        let bash = Path::new("/bin/bash");
+        let mut command = self.stage.cluster.command_as_server_user(bash);
+        let programs = [
+            self.stage.program.parent().unwrap(),
+            self.stage.cluster.bindir(),
+            Path::new("/usr/bin"),
+            Path::new("/bin"),
+        ];
+        command
+            .env("PATH", std::env::join_paths(programs).unwrap())
+            .env("PGSTRATA_CONFIG", &self.config)
+            .env("PGOPTIONS", "-c client_min_messages=warning")
+            .args(["-x", "-c", &script]);
+        // A server that the script starts keeps its standard output open.
+        let log = self.config.with_extension("log");
+        let file = fs::File::create(&log).unwrap();
+        command.stdout(file.try_clone().unwrap()).stderr(file);
+        let status = command.status().unwrap();
+        let printed = fs::read_to_string(&log).unwrap();
+        assert!(status.success(), "{title}: {status}\n{printed}");
+        printed
+    }
+
+    fn orders(&self) -> String {
+        let count = "SELECT count(*) FROM orders";
+        self.stage.cluster.sql("postgres", count).unwrap()
+    }
+
+    /// The objects of archived segments.
+    fn archived(&self) -> PathBuf {
+        self.stage.objects().join("main/wal/00000001")
+    }
+
+    /// An archived segment that the server still has.
+    fn kept_segment(&self) -> String {
+        let names = fs::read_dir(self.archived()).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let kept = Path::new(&self.stage.pgdata()).join("pg_wal");
+        let mut names: Vec<String> = names
+            .filter(|name| name.len() == 24 && kept.join(name).exists())
+            .collect();
+        names.sort();
+        names.pop().unwrap()
+    }
+}
+
+#[test]
+fn every_runbook_has_a_test() {
+    let own = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runbooks.rs"));
+    let own = own.unwrap();
+    let text = text();
+    for (title, blocks) in runbooks() {
+        assert!(!blocks.is_empty(), "{title} has no commands");
+        assert!(own.contains(&format!("follow(\"{title}\")")), "{title}");
+        assert!(text.contains(&format!("[{title}](#")), "{title}");
+    }
+}
+
+#[test]
+fn bring_a_table_back() {
+    let mut desk = Desk::new();
+    desk.mark_time();
+    desk.stage
+        .cluster
+        .sql("postgres", "DELETE FROM orders WHERE id > 10")
+        .unwrap();
+    desk.stage.archive_all();
+    desk.follow("Bring a table back");
+    assert_eq!(desk.orders(), "1000");
+}
+
+#[test]
+fn the_server_is_lost() {
+    let desk = Desk::new();
+    desk.stage.archive_all();
+    desk.stage.cluster.stop(StopMode::Immediate).unwrap();
+    fs::remove_dir_all(desk.stage.pgdata()).unwrap();
+    desk.follow("The server is lost");
+    assert_eq!(desk.orders(), "1000");
+    assert_eq!(desk.stage.layer_counts(), (2, 0));
+}
+
+#[test]
+fn take_the_server_back() {
+    let mut desk = Desk::new();
+    desk.mark_time();
+    desk.stage
+        .cluster
+        .sql("postgres", "DROP TABLE orders")
+        .unwrap();
+    desk.stage.archive_all();
+    desk.follow("Take the server back");
+    assert_eq!(desk.orders(), "1000");
+}
+
+#[test]
+fn mend_the_archive() {
+    for damages in [false, true] {
+        let mut desk = Desk::new();
+        for _ in 0..3 {
+            desk.stage.archive_all();
+        }
+        let name = desk.kept_segment();
+        desk.stage.archive_all();
+        let object = desk.archived().join(&name);
+        if damages {
+            let mut bytes = fs::read(&object).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(&object, bytes).unwrap();
+        } else {
+            fs::remove_file(&object).unwrap();
+        }
+        desk.name(SEGMENT, &name);
+        let printed = desk.follow("Mend the archive");
+        assert!(printed.contains(&name), "{printed}");
+        desk.stage.ok(&["verify"]);
+    }
+}
+
+#[test]
+fn archiving_stands_still() {
+    let desk = Desk::new();
+    let server = &desk.stage.cluster;
+    let works = server.sql("postgres", "SHOW archive_command").unwrap();
+    server.append_conf("archive_command", "false").unwrap();
+    server.reload().unwrap();
+    server
+        .sql("postgres", "CREATE TABLE more (); SELECT pg_switch_wal()")
+        .unwrap();
+    let failed = "SELECT failed_count > 0 FROM pg_stat_archiver";
+    server.wait_for("postgres", failed, PATIENCE).unwrap();
+    // The cure; the runbook's reload makes it known.
+    server.append_conf("archive_command", &works).unwrap();
+    let printed = desk.follow("Archiving stands still");
+    assert!(printed.contains("archiver"), "{printed}");
+}
+
+#[test]
+fn a_backup_is_damaged() {
+    let desk = Desk::new();
+    let layers = desk.stage.objects().join("main/layer");
+    let layer = fs::read_dir(&layers).unwrap().next().unwrap().unwrap();
+    let pack = layer.path().join("pack-000000");
+    let mut bytes = fs::read(&pack).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&pack, bytes).unwrap();
+    let printed = desk.follow("A backup is damaged");
+    let label = layer.file_name().into_string().unwrap();
+    assert!(printed.contains(&label), "{printed}");
+}
+
+#[test]
+fn the_repository_is_full() {
+    let desk = Desk::new();
+    desk.stage.backup(&["--type", "full"]);
+    desk.follow("The repository is full");
+    assert_eq!(desk.stage.layer_counts(), (1, 0));
+}
+
+#[test]
+fn prove_that_backups_restore() {
+    let desk = Desk::new();
+    desk.stage.archive_all();
+    desk.follow("Prove that backups restore");
+}
+
+#[test]
+fn a_key_is_stolen() {
+    let mut desk = Desk::new();
+    let etc = desk.config.parent().unwrap().to_owned();
+    let make = |who: &str| {
+        let file = etc.join(format!("{who}.identity"));
+        let made = desk
+            .stage
+            .ok(&["key", "generate", &file.display().to_string()]);
+        made.trim().to_owned()
+    };
+    let [reader, other, writer] = ["reader", "other", "writer"].map(make);
+    let pgdata = desk.stage.pgdata();
+    let sealed = [
+        "--cluster",
+        "sealed",
+        "init",
+        "--pgdata",
+        &pgdata,
+        "--encrypt",
+    ];
+    let who = [
+        "--recipient",
+        &reader,
+        "--recipient",
+        &other,
+        "--writer",
+        &writer,
+    ];
+    desk.stage.ok(&[&sealed[..], &who].concat());
+    let settings = fs::read_to_string(&desk.config).unwrap();
+    let settings = settings.replace("\"main\"", "\"sealed\"") + "wal = \"stream\"\n";
+    fs::write(&desk.config, settings).unwrap();
+    desk.name("$OLD_RECIPIENT", &writer);
+    let printed = desk.follow("A key is stolen");
+    assert!(!printed.contains("AGE-SECRET-KEY"), "{printed}");
+}
