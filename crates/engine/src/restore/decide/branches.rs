@@ -18,6 +18,9 @@ use pgstrata_store::error::{Error, Kind, Result};
 use super::select::Candidate;
 use crate::restore::target::Target;
 
+/// Branches of which a recovery tells more than the number.
+const SHOWN: usize = 5;
+
 /// The way that a recovery is about to take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way<'a> {
@@ -166,7 +169,8 @@ impl Way<'_> {
         if !told && branches.iter().any(|branch| !branch.ended) {
             return Err(self.ambiguous(&branches));
         }
-        let notes = branches.iter().map(|branch| {
+        branches.sort_by_key(|branch| std::cmp::Reverse(branch.wal.map(|wal| wal.newest_at)));
+        let notes = branches.iter().take(SHOWN).map(|branch| {
             let why = match (told, branch.ended) {
                 (true, _) => "as told",
                 (false, _) => "which was backed up or promoted after the other had ended",
@@ -178,7 +182,18 @@ impl Way<'_> {
                 branch.timeline
             )
         });
-        Ok(notes.collect())
+        let mut notes: Vec<String> = notes.collect();
+        if let Some(others) = branches.get(SHOWN..).filter(|others| !others.is_empty()) {
+            let timelines = others.iter().map(|branch| branch.timeline);
+            let timelines: BTreeSet<TimelineId> = timelines.collect();
+            let timelines: Vec<String> = timelines.iter().map(ToString::to_string).collect();
+            notes.push(format!(
+                "{} other timelines, older ones, are not restored either: {}",
+                others.len(),
+                timelines.join(", ")
+            ));
+        }
+        Ok(notes)
     }
 
     fn ambiguous(&self, branches: &[Branch]) -> Error {

@@ -561,6 +561,28 @@ fn a_promoted_copy_is_not_followed_by_itself() {
 }
 
 #[test]
+fn of_many_branches_the_newest_are_explained() {
+    let layers = [layer(A, 1, 10, 10)];
+    let left = format!("1\t{}\twhy\n", lsn(20, 500));
+    let wal: Vec<_> = (2..=9)
+        .map(|line| (line, 20..=25, 30 + i64::from(line)))
+        .collect();
+    let wal = life(&[&[(1, 10..=40, 10)][..], &wal].concat());
+    let histories: Vec<(u32, &str, i64)> = (2..=9).map(|line| (line, left.as_str(), 30)).collect();
+    let archive = timed(&wal, &histories, &layers);
+    let (_, _, notes) = restores(&layers, &on(1, Target::Default), &archive);
+    let told = notes.iter().filter(|note| note.contains("as told")).count();
+    assert_eq!(told, 5, "{notes:?}");
+    let newest = notes.iter().position(|note| note.contains("timeline 9 "));
+    assert_eq!(
+        newest,
+        notes.iter().position(|note| note.contains("as told"))
+    );
+    let rest = "3 other timelines, older ones, are not restored either: 2, 3, 4";
+    assert!(notes.iter().any(|note| note == rest), "{notes:?}");
+}
+
+#[test]
 fn a_copy_that_was_backed_up_does_not_stand_for_its_source() {
     let two = format!("1\t{}\twhy\n", lsn(20, 500));
     let wal = life(&[(1, 10..=40, 10), (2, 20..=25, 35)]);
