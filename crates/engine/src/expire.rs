@@ -231,6 +231,12 @@ async fn attempt(
     catalog::forget_old(cluster, now).await?;
     mark::forget_gone(cluster).await?;
     catalog::forget_old_verifications(cluster).await?;
+    let left = catalog::collect_left(cluster, &Catalog::load(cluster).await?, now).await?;
+    if left > 0 {
+        report.remarks.push(format!(
+            "{left} objects are gone that commands without the right to delete had left"
+        ));
+    }
     report.remarks.extend(removed.remarks);
     report.done = true;
     Ok(report)

@@ -47,6 +47,7 @@ pub struct Error {
     message: String,
     hint: Option<String>,
     no_space: bool,
+    denied: bool,
 }
 
 impl Error {
@@ -57,6 +58,7 @@ impl Error {
             message: message.into(),
             hint: None,
             no_space: false,
+            denied: false,
         }
     }
 
@@ -78,6 +80,19 @@ impl Error {
     #[must_use]
     pub fn is_lack_of_space(&self) -> bool {
         self.no_space
+    }
+
+    /// Notes that the credentials do not allow it.
+    #[must_use]
+    pub(crate) fn for_denial(mut self) -> Self {
+        self.denied = true;
+        self
+    }
+
+    /// Whether the repository's credentials do not allow it.
+    #[must_use]
+    pub fn is_denial(&self) -> bool {
+        self.denied
     }
 
     /// Puts the act in front: `could not take a backup: ...`.

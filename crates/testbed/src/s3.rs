@@ -1,5 +1,7 @@
 //! S3 servers on this machine: an honest one and one that overwrites.
 
+mod bucket;
+
 use std::fs;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,7 @@ use crate::certificates::Identity;
 use crate::cluster::free_port;
 use crate::leash::Leash;
 use crate::programs;
+pub use bucket::{Answer, Bucket, ROLES};
 
 const BUCKET: &str = "pgstrata";
 const REGION: &str = "us-east-1";
@@ -30,6 +33,7 @@ pub struct S3Server {
     access_key: String,
     secret: String,
     second_secret: String,
+    role_secrets: [String; ROLES.len()],
     directory: PathBuf,
     /// Ends the server and removes `directory` when dropped.
     _leash: Leash,
@@ -39,6 +43,25 @@ impl S3Server {
     /// Starts `versitygw`, which honours create-if-absent.
     pub fn start() -> Result<Self> {
         Self::start_program("versitygw", "http", versitygw)
+    }
+
+    /// Starts it with a bucket of that kind.
+    pub fn start_with(bucket: Bucket) -> Result<Self> {
+        let server = match bucket {
+            Bucket::Plain => Self::start()?,
+            Bucket::Versioned | Bucket::Locked => {
+                Self::start_program("versitygw", "http", |start| {
+                    let versions = start.directory.join("versions");
+                    fs::create_dir(&versions)
+                        .with_context(|| format!("could not create \"{}\"", versions.display()))?;
+                    let mut command = versitygw(start)?;
+                    command.env("VGW_VERSIONING_DIR", versions);
+                    Ok(command)
+                })?
+            }
+        };
+        server.set_up(bucket)?;
+        Ok(server)
     }
 
     /// Starts it with TLS, known by `identity`.
@@ -143,10 +166,22 @@ impl S3Server {
     /// # Errors
     /// When the client cannot be set up.
     pub fn client(&self, endpoint: &str) -> Result<AmazonS3> {
+        self.client_of(endpoint, self.access_key(), self.secret())
+    }
+
+    /// A client of the bucket for the account of a role.
+    ///
+    /// # Errors
+    /// When the client cannot be set up.
+    pub fn client_as(&self, role: &str) -> Result<AmazonS3> {
+        self.client_of(self.endpoint(), role, self.role_secret(role)?)
+    }
+
+    fn client_of(&self, endpoint: &str, access_key: &str, secret: &str) -> Result<AmazonS3> {
         AmazonS3Builder::new()
             .with_endpoint(endpoint)
-            .with_access_key_id(self.access_key())
-            .with_secret_access_key(self.secret())
+            .with_access_key_id(access_key)
+            .with_secret_access_key(secret)
             .with_bucket_name(self.bucket())
             .with_region(self.region())
             .with_allow_http(true)
@@ -173,6 +208,7 @@ impl S3Server {
             access_key: random_word("access"),
             secret: random_word("secret"),
             second_secret: random_word("secret"),
+            role_secrets: ROLES.map(|_| random_word("secret")),
             directory,
         };
         let log = start.directory.join("log");
@@ -183,6 +219,7 @@ impl S3Server {
             access_key: start.access_key,
             secret: start.secret,
             second_secret: start.second_secret,
+            role_secrets: start.role_secrets,
             directory: start.directory,
             _leash: leash,
         })
@@ -196,6 +233,7 @@ struct Start {
     access_key: String,
     secret: String,
     second_secret: String,
+    role_secrets: [String; ROLES.len()],
     directory: PathBuf,
 }
 
@@ -203,12 +241,16 @@ fn versitygw(start: &Start) -> Result<Command> {
     let accounts = start.directory.join("accounts");
     fs::create_dir(&accounts)
         .with_context(|| format!("could not create \"{}\"", accounts.display()))?;
-    let second = format!(
-        r#"{{"accessAccounts":{{"{SECOND}":{{"access":"{SECOND}","secret":"{}","role":"admin"}}}}}}"#,
-        start.second_secret
-    );
+    let account = |(name, secret, role): (&str, &String, &str)| {
+        format!(r#""{name}":{{"access":"{name}","secret":"{secret}","role":"{role}"}}"#)
+    };
+    let roles = ROLES.iter().zip(&start.role_secrets);
+    let all = roles.map(|(name, secret)| account((name, secret, "user")));
+    let second = account((SECOND, &start.second_secret, "admin"));
+    let all: Vec<String> = all.chain([second]).collect();
+    let users = format!(r#"{{"accessAccounts":{{{}}}}}"#, all.join(","));
     let file = accounts.join("users.json");
-    fs::write(&file, second).with_context(|| format!("could not write \"{}\"", file.display()))?;
+    fs::write(&file, users).with_context(|| format!("could not write \"{}\"", file.display()))?;
     let mut command = Command::new(&start.program);
     command
         .env("ROOT_ACCESS_KEY_ID", &start.access_key)

@@ -13,6 +13,7 @@
 pub mod files;
 pub mod namespace;
 pub mod process;
+pub mod roles;
 pub mod schema;
 pub mod standby;
 
@@ -54,22 +55,7 @@ impl Stage {
                 .conf("archive_command", "false"),
             store,
         );
-        let settings: Vec<String> = stage
-            .environment
-            .iter()
-            .map(|(k, v)| format!("{k}={v}"))
-            .collect();
-        let command = format!(
-            "{} {} --repo {} --cluster main archive-push %p",
-            settings.join(" "),
-            stage.program.display(),
-            stage.repository
-        );
-        stage
-            .cluster
-            .append_conf("archive_command", &command)
-            .unwrap();
-        stage.cluster.reload().unwrap();
+        stage.begin_archiving();
         stage
     }
 
@@ -86,7 +72,7 @@ impl Stage {
             }
             Store::S3 => {
                 let s3 = S3Server::start().unwrap();
-                let environment = s3_environment(&cluster, &s3);
+                let environment = s3_environment(&cluster, &s3, (s3.access_key(), s3.secret()));
                 (
                     format!("s3://{}/backups", s3.bucket()),
                     environment,
@@ -103,6 +89,21 @@ impl Stage {
         };
         stage.ok(&["init", "--pgdata", &stage.pgdata()]);
         stage
+    }
+
+    /// The server archives into the repository from now on, as this stage's environment says.
+    pub fn begin_archiving(&self) {
+        let settings = self.environment.iter().map(|(k, v)| format!("{k}={v}"));
+        let settings: Vec<String> = settings.collect();
+        let command = format!(
+            "{} {} --repo {} --cluster main archive-push %p",
+            settings.join(" "),
+            self.program.display(),
+            self.repository
+        );
+        let set = self.cluster.append_conf("archive_command", &command);
+        set.unwrap();
+        self.cluster.reload().unwrap();
     }
 
     pub fn s3_endpoint(&self) -> &str {
@@ -343,17 +344,20 @@ impl Stage {
 
 /// How commands, and the servers that run them, find the bucket: the secrets in a file, as
 /// `restore_command` needs them.
-fn s3_environment(cluster: &Cluster, s3: &S3Server) -> Vec<(&'static str, String)> {
-    let directory = cluster.create_dir("credentials").unwrap();
-    let file = directory.join("s3.toml");
-    let text = format!(
-        "access_key_id = \"{}\"\nsecret_access_key = \"{}\"\n",
-        s3.access_key(),
-        s3.secret()
-    );
+fn s3_environment(
+    cluster: &Cluster,
+    s3: &S3Server,
+    (access_key, secret): (&str, &str),
+) -> Vec<(&'static str, String)> {
+    let directory = cluster.pgdata().parent().unwrap().join("credentials");
+    if !directory.exists() {
+        cluster.create_dir("credentials").unwrap();
+    }
+    let file = directory.join(format!("{access_key}.toml"));
+    let text = format!("access_key_id = \"{access_key}\"\nsecret_access_key = \"{secret}\"\n");
     fs::write(&file, text).unwrap();
-    let secret = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    fs::set_permissions(&file, secret).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(&file, mode).unwrap();
     let owner = fs::metadata(&directory).unwrap();
     chown(&file, Some(owner.uid()), Some(owner.gid())).unwrap();
     vec![

@@ -93,6 +93,7 @@ async fn take_back(repository: &Repository, key: &str, body: &Bytes) {
     let ours = repository.get(key).await;
     if ours.is_ok_and(|found| found == *body)
         && let Err(error) = repository.delete(key).await
+        && !repository.note_left(&error)
     {
         tracing::warn!(key, %error, "could not take back a claim: it is harmless, and listed by info");
     }

@@ -60,13 +60,11 @@ impl StoreTime {
         let Some(now) = ours.map(|object| Self(object.modified)) else {
             return Ok(None);
         };
-        for object in &listed {
-            // Those of others too, when they were killed before they came to it.
-            let left = object.key == key || now.since(object.modified) > LEASE;
-            if left && let Err(error) = cluster.repository.delete(&object.key).await {
-                tracing::debug!(key = object.key, %error, "an empty object stays behind");
-            }
-        }
+        // Those of others too, when they were killed before they came to it.
+        let left = listed.into_iter();
+        let left = left.filter(|object| object.key == key || now.since(object.modified) > LEASE);
+        let left: Vec<String> = left.map(|object| object.key).collect();
+        cluster.repository.tidy(&left).await;
         Ok(Some(now))
     }
 
@@ -196,9 +194,7 @@ impl Beats {
     pub(super) async fn remove(&self) {
         let count = self.count.load(Ordering::Relaxed);
         let keys: Vec<String> = (0..count).map(|number| (self.key)(number)).collect();
-        if let Err(error) = self.repository.delete_all(&keys).await {
-            tracing::debug!(%error, "signs of life stay until the layer goes");
-        }
+        self.repository.tidy(&keys).await;
     }
 }
 

@@ -115,7 +115,9 @@ impl NewLayer {
         } else if self.may_exist.load(Ordering::Relaxed) {
             // The manifest may have been created, or may yet be, although we were told otherwise.
             tracing::warn!(%label, "it is not known whether the layer was committed: see info");
-        } else if let Err(error) = remove_own(&self.cluster, label).await {
+        } else if let Err(error) = remove_own(&self.cluster, label).await
+            && !self.cluster.repository.note_left(&error)
+        {
             tracing::warn!(%label, %error, "could not remove what was stored of a layer that failed: it is harmless, and listed by info");
         }
     }

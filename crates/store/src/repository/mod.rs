@@ -19,6 +19,7 @@ mod probe;
 mod reason;
 mod reserve;
 mod retries;
+mod tidy;
 
 use std::fs::Metadata;
 use std::io::{self, Write};
@@ -43,6 +44,7 @@ use credentials::Secrets;
 pub use credentials::read_credentials;
 use local::{LocalStore, Owner, Remembering};
 pub use open::{RepositoryOptions, is_secret_option};
+pub(crate) use probe::PROBE;
 use reason::Reason;
 use retries::{Patience, Retries};
 
@@ -100,6 +102,8 @@ struct OpenRepository {
     patience: Patience,
     /// Whether any request was ever answered.
     reached: AtomicBool,
+    /// Whether it was said that deletion is not allowed.
+    told_of_denial: AtomicBool,
     /// Values that must not appear in a message.
     secrets: Secrets,
     /// Whether credentials that have expired may be followed by others.
@@ -122,6 +126,7 @@ impl Repository {
             url: opened.url,
             patience: opened.patience,
             reached: AtomicBool::new(false),
+            told_of_denial: AtomicBool::new(false),
             secrets: opened.secrets,
             renews: opened.renews,
             permits: Semaphore::new(limits::requests()),
@@ -149,6 +154,7 @@ impl Repository {
                 later: second,
             },
             reached: AtomicBool::new(false),
+            told_of_denial: AtomicBool::new(false),
             secrets: Secrets::default(),
             renews: false,
             permits: Semaphore::new(limits::requests()),
@@ -772,11 +778,12 @@ impl Repository {
         } else {
             Kind::Repository
         };
-        let no_space = reason.is_lack_of_space();
+        let (no_space, denied) = (reason.is_lack_of_space(), reason.is_denial());
         let text = self.0.secrets.hidden_in(&reason.text);
         let made = Error::new(kind, format!("{act} {}: {text}", self.object(key)));
         let made = match no_space {
             true => made.for_lack_of_space(),
+            false if denied => made.for_denial(),
             false => made,
         };
         match reason.hint {

@@ -11,11 +11,14 @@ use object_store::ObjectStoreExt;
 use super::Repository;
 use crate::error::{Error, Kind, Result};
 
+/// What the names of its objects begin with.
+pub(crate) const PROBE: &str = "probe-";
+
 /// How many creates race for one name.
 const RACERS: usize = 8;
 
 pub(super) async fn run(repository: &Repository, prefix: &str) -> Result<()> {
-    let id = format!("probe-{:032x}", rand::random::<u128>());
+    let id = format!("{PROBE}{:032x}", rand::random::<u128>());
     let separator = if prefix.is_empty() { "" } else { "/" };
     let probe = Probe {
         repository,
@@ -134,15 +137,13 @@ impl Probe<'_> {
         let store = &self.repository.0.store;
         match self.repository.retrying(|| store.delete(&path)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-            // Append-only credentials are a good idea, and enough for backups.
-            Err(object_store::Error::PermissionDenied { .. }) => {
-                tracing::warn!(
-                    key,
-                    "the store does not allow deletion; a probe object remains"
-                );
-                return Ok(());
+            Err(error) => {
+                let error = self.repository.error("could not delete", key, &error);
+                return match self.repository.note_left(&error) {
+                    true => Ok(()),
+                    false => Err(error),
+                };
             }
-            Err(error) => return Err(self.repository.error("could not delete", key, &error)),
         }
         match self.repository.size(key).await? {
             Some(_) => Err(self.refused("a deleted object is still there")),

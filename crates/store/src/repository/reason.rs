@@ -128,6 +128,11 @@ impl Reason {
         self.hint == Some(FULL)
     }
 
+    /// Whether the credentials do not allow it.
+    pub(super) fn is_denial(&self) -> bool {
+        self.hint == Some(ACCESS)
+    }
+
     pub(super) fn of(error: &object_store::Error) -> Self {
         let mut causes: Vec<&(dyn StdError + 'static)> = Vec::new();
         let mut next: Option<&(dyn StdError + 'static)> = Some(error);

@@ -1,0 +1,99 @@
+//! A stage whose commands have no more rights in the bucket than SECURITY.md gives their role.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use pgstrata_testbed::cluster::Builder;
+use pgstrata_testbed::s3::{Bucket, ROLES, S3Server};
+use serde_json::{Value, json};
+
+use super::{Stage, s3_environment};
+
+/// The policy of the bucket that makes each account what SECURITY.md says of its role, and `more` beside.
+pub fn policy(s3: &S3Server, more: &[Value]) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = fs::read_to_string(root.join("docs/SECURITY.md")).unwrap();
+    let blocks = text.split("```json\n").skip(1);
+    let blocks: Vec<&str> = blocks
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    assert_eq!(blocks.len(), ROLES.len(), "one policy for each role");
+    let mut statements = Vec::new();
+    for (role, block) in ROLES.iter().zip(blocks) {
+        assert!(block.contains(role), "{block} is not that of a {role}");
+        let block = block
+            .replace("BUCKET", s3.bucket())
+            .replace("PREFIX", "backups");
+        let policy: Value = serde_json::from_str(&block).unwrap();
+        for statement in policy["Statement"].as_array().unwrap() {
+            let mut statement = statement.clone();
+            statement["Principal"] = json!({ "AWS": [role] });
+            statements.push(statement);
+        }
+    }
+    statements.extend(more.iter().cloned());
+    json!({ "Version": "2012-10-17", "Statement": statements }).to_string()
+}
+
+impl Stage {
+    /// A server without archiving beside a bucket of that kind. Commands run as its writer; nothing is there yet.
+    pub fn with_roles(builder: Builder, bucket: Bucket) -> Self {
+        let cluster = builder.start().unwrap();
+        let program = cluster.installed_binary(Path::new(env!("CARGO_BIN_EXE_pgstrata")));
+        let s3 = S3Server::start_with(bucket).unwrap();
+        s3.allow(&policy(&s3, &[])).unwrap();
+        let environment = ROLES.map(|role| {
+            let secret = s3.role_secret(role).unwrap().to_owned();
+            s3_environment(&cluster, &s3, (role, &secret))
+        });
+        let [writer, ..] = environment;
+        Self {
+            cluster,
+            program: program.unwrap(),
+            repository: format!("s3://{}/backups", s3.bucket()),
+            environment: writer,
+            s3: Some(s3),
+        }
+    }
+
+    /// Runs the program with the rights of a role.
+    pub fn run_as(&self, role: &str, arguments: &[&str]) -> Output {
+        let mut command = self.command(arguments);
+        command.env("PGSTRATA_CREDENTIALS", self.credentials_of(role));
+        command.output().unwrap()
+    }
+
+    /// Runs it, which must end with that code; answers standard output and standard error.
+    pub fn ends_as(&self, role: &str, arguments: &[&str], code: i32) -> (String, String) {
+        let output = self.run_as(role, arguments);
+        let [printed, log] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        let ended = output.status.code();
+        assert_eq!(ended, Some(code), "{role} {arguments:?}: {printed}\n{log}");
+        (printed, log)
+    }
+
+    fn credentials_of(&self, role: &str) -> String {
+        let directory = self.cluster.pgdata().parent().unwrap().to_owned();
+        let file = directory.join(format!("credentials/{role}.toml"));
+        file.display().to_string()
+    }
+
+    /// Everything in the bucket becomes two days older.
+    pub fn age_all(&self) {
+        let mut find = std::process::Command::new("find");
+        find.arg(self.objects());
+        find.args([
+            "-type",
+            "f",
+            "-exec",
+            "touch",
+            "-d",
+            "2 days ago",
+            "{}",
+            "+",
+        ]);
+        assert!(find.status().unwrap().success());
+    }
+}

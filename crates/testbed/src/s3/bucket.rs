@@ -1,0 +1,142 @@
+//! What a bucket does beside keeping objects, and what accounts may do with it.
+
+use std::fs;
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, bail};
+use http::Request;
+use object_store::ClientOptions;
+use object_store::aws::{AwsAuthorizer, AwsCredential};
+use object_store::client::{HttpConnector, HttpRequest, HttpRequestBody, ReqwestConnector};
+use tokio::runtime;
+
+use super::{BUCKET, REGION, S3Server};
+
+/// Accounts of the honest server that may do nothing until a policy of the bucket allows it. Access keys are the names.
+pub const ROLES: [&str; 3] = ["writer", "reader", "keeper"];
+
+/// Kinds of buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bucket {
+    /// What is overwritten or deleted is gone.
+    Plain,
+    /// It stays as an older version.
+    Versioned,
+    /// So, and objects can have a date before which their versions cannot be deleted.
+    Locked,
+}
+
+/// What the server said to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body.
+    pub body: String,
+}
+
+impl S3Server {
+    /// The secret of the account of a role.
+    ///
+    /// # Errors
+    /// When there is no such role.
+    pub fn role_secret(&self, role: &str) -> Result<&str> {
+        let at = ROLES.iter().position(|name| *name == role);
+        let at = at.with_context(|| format!("there is no account \"{role}\""))?;
+        Ok(&self.role_secrets[at])
+    }
+
+    /// Lets accounts do what the policy allows, and nothing else.
+    ///
+    /// # Errors
+    /// When the server does not accept it.
+    pub fn allow(&self, policy: &str) -> Result<()> {
+        self.must("?policy=", policy)
+    }
+
+    /// Makes a request to the bucket with the account of a role, or as its owner; `rest` follows the bucket's name in the
+    /// URL.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn request(
+        &self,
+        role: Option<&str>,
+        method: &str,
+        rest: &str,
+        body: &str,
+    ) -> Result<Answer> {
+        let request = Request::builder().method(method).uri(self.url(rest));
+        let request = request.body(body.to_owned().into());
+        let (key_id, secret) = match role {
+            None => (self.access_key(), self.secret()),
+            Some(role) => (role, self.role_secret(role)?),
+        };
+        let answer = request.map_err(Into::into);
+        let answer = answer.and_then(|request| signed_and_sent(request, key_id, secret));
+        answer.with_context(|| format!("no answer to {method} {rest}"))
+    }
+
+    fn url(&self, rest: &str) -> String {
+        format!("{}/{BUCKET}{rest}", self.endpoint())
+    }
+
+    /// Makes the bucket one of that kind.
+    pub(super) fn set_up(&self, bucket: Bucket) -> Result<()> {
+        match bucket {
+            Bucket::Plain => Ok(()),
+            Bucket::Versioned => {
+                let on =
+                    "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+                self.must("?versioning=", on)
+            }
+            Bucket::Locked => {
+                // Only a new bucket can be one.
+                fs::remove_dir(self.bucket_dir()).context("could not remove the bucket")?;
+                let request = Request::builder().method("PUT").uri(self.url(""));
+                let request = request.header("x-amz-bucket-object-lock-enabled", "true");
+                let request = request.body(HttpRequestBody::empty())?;
+                succeeded(&signed_and_sent(request, self.access_key(), self.secret())?)
+            }
+        }
+    }
+
+    fn must(&self, rest: &str, body: &str) -> Result<()> {
+        succeeded(&self.request(None, "PUT", rest, body)?)
+    }
+}
+
+fn succeeded(answer: &Answer) -> Result<()> {
+    match answer.status {
+        200..300 => Ok(()),
+        status => bail!("the server answered with {status}: {}", answer.body),
+    }
+}
+
+fn signed_and_sent(mut request: HttpRequest, key_id: &str, secret: &str) -> Result<Answer> {
+    let credential = AwsCredential {
+        key_id: key_id.to_owned(),
+        secret_key: secret.to_owned(),
+        token: None,
+    };
+    AwsAuthorizer::new(&credential, "s3", REGION).try_authorize(&mut request, None)?;
+    // Callers may be in a runtime already.
+    let sent = thread::spawn(move || send(request)).join();
+    sent.map_err(|_| anyhow!("the request panicked"))?
+}
+
+fn send(request: HttpRequest) -> Result<Answer> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let options = ClientOptions::new().with_allow_http(true);
+        let client = ReqwestConnector::default().connect(&options)?;
+        let (head, body) = client.execute(request).await?.into_parts();
+        let body = body.bytes().await?;
+        Ok(Answer {
+            status: head.status.as_u16(),
+            body: String::from_utf8_lossy(&body).into_owned(),
+        })
+    })
+}
