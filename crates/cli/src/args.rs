@@ -10,6 +10,7 @@ mod backup;
 mod habits;
 mod key;
 mod layers;
+mod past;
 mod restore;
 
 use std::ffi::OsString;
@@ -26,9 +27,10 @@ pub(crate) use self::key::{KeyCommand, RecipientArgs};
 pub(crate) use self::layers::{
     AnnotateArgs, ExpireArgs, InfoArgs, MergeArgs, PinArgs, RuleArgs, UnpinArgs, VerifyArgs,
 };
+pub(crate) use self::past::{AsOfArgs, RescueArgs};
 pub(crate) use self::restore::{ArchiveMode, RestoreArgs};
 use crate::examples;
-use crate::value::{key_value, parse_duration, parse_jobs};
+use crate::value::{key_value, parse_days, parse_duration, parse_jobs};
 
 /// Block-level incremental backup for PostgreSQL 15 to 18.
 ///
@@ -287,6 +289,13 @@ pub(crate) enum Command {
     #[command(after_help = examples::EXPIRE)]
     Expire(ExpireArgs),
 
+    /// Bring back what somebody has deleted or overwritten in a bucket that keeps versions
+    ///
+    /// The command lists what was there at a moment and is hidden or replaced now, and puts the versions of that moment on
+    /// top again. It deletes nothing. What was removed before that moment stays removed; what was made since stays.
+    #[command(after_help = examples::RESCUE)]
+    Rescue(RescueArgs),
+
     /// Keep a layer, whatever the rules are
     ///
     /// The layer stays with all it stands on and with the WAL that makes it consistent, until --until or "pgstrata unpin".
@@ -466,6 +475,24 @@ pub(crate) struct InitArgs {
     /// Be content with one --recipient: who loses that identity loses the backups
     #[arg(long)]
     pub(crate) one_recipient: bool,
+
+    /// Lock every layer in the store for so many days after it was made, with all it stands on: 30d; the bucket needs
+    /// Object Lock [default: no locks]
+    #[arg(long, value_name = "TIME", value_parser = parse_days)]
+    pub(crate) retain: Option<u32>,
+
+    /// With --retain: choose who may lift a lock
+    #[arg(long, value_enum, value_name = "MODE", default_value = "compliance")]
+    pub(crate) retain_mode: RetainMode,
+}
+
+/// Who may lift a lock, in the words of S3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RetainMode {
+    /// Nobody, not even the owner of the account
+    Compliance,
+    /// Whoever has the right s3:BypassGovernanceRetention
+    Governance,
 }
 
 /// `check`.

@@ -89,6 +89,12 @@ Examples:
   pgstrata expire --keep-within 14d --max-chain 30   incremental for ever
   pgstrata expire --keep-within 7d --keep-daily 14 --keep-weekly 8 --keep-monthly 12 --keep-wal 7d";
 
+pub(crate) const RESCUE: &str = "\
+Examples:
+  pgstrata rescue --since 2026-11-21T09:33:05Z --dry-run      what was deleted or overwritten since
+  pgstrata rescue --since 2026-11-21T09:33:05Z                bring it back
+  pgstrata restore --target-dir DIR --repository-as-of 2026-11-21T09:33:05Z   without changing anything";
+
 pub(crate) const PIN: &str = "\
 Examples:
   pgstrata pin latest --note 'before the move to 18'

@@ -62,6 +62,26 @@ pub(crate) fn parse_until(text: &str) -> Result<Timestamp, String> {
     last.map(|last| last.timestamp()).map_err(|_| wrong())
 }
 
+/// Whole days: `30d`, `4w`; a number alone is of days.
+pub(crate) fn parse_days(text: &str) -> Result<u32, String> {
+    let wrong = || "expected days from 1 to 36500, such as 30d or 4w".to_owned();
+    let hours = parse_span(text).map_err(|_| wrong())?.as_secs();
+    let days = u32::try_from(hours / 86_400).map_err(|_| wrong())?;
+    let is_whole = hours % 86_400 == 0 && (1..=36_500).contains(&days);
+    is_whole.then_some(days).ok_or_else(wrong)
+}
+
+/// A moment that has passed.
+pub(crate) fn parse_past(text: &str) -> Result<Timestamp, String> {
+    let moment: Timestamp = text
+        .parse()
+        .map_err(|_| "expected a moment with its offset from UTC, such as 2026-11-21T09:33:05Z")?;
+    match moment <= Timestamp::now() {
+        true => Ok(moment),
+        false => Err("this moment is still to come".to_owned()),
+    }
+}
+
 /// `30s`, `10m`, `1h 30m`; a number alone could be of any unit.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a duration with its unit, such as 30s, 10m or 2h".to_owned();
@@ -220,6 +240,31 @@ mod tests {
         assert_eq!(parse_until("2027-01-31T23:59:59Z"), Ok(end));
         for wrong in ["", "soon", "2027-02-30", "31.01.2027"] {
             assert!(parse_until(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn locks_last_whole_days() {
+        assert_eq!(parse_days("30d"), Ok(30));
+        assert_eq!(parse_days("2w"), Ok(14));
+        for wrong in ["", "0d", "36h", "200000d", "-1d", "x"] {
+            assert!(parse_days(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn moments_have_an_offset_and_have_passed() {
+        let moment = "2026-01-31T11:00:00Z".parse().unwrap();
+        for text in ["2026-01-31T11:00:00Z", "2026-01-31 12:00:00+01"] {
+            assert_eq!(parse_past(text), Ok(moment), "{text}");
+        }
+        for wrong in [
+            "",
+            "yesterday",
+            "2026-01-31 11:00:00",
+            "2999-01-01T00:00:00Z",
+        ] {
+            assert!(parse_past(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pgstrata_layer::cluster::{ClusterRecord, FORMAT, SEALED_FORMAT, SealRecord, encode};
+use pgstrata_layer::cluster::{
+    ClusterRecord, FORMAT, RETAINED_FORMAT, RetentionRecord, SEALED_FORMAT, SealRecord, encode,
+};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::control::ControlFile;
 use pgstrata_store::catalog::WRITTEN_BY;
@@ -26,7 +28,8 @@ pub struct InitReport {
 }
 
 /// Records the cluster of `data_directory` under the name that `cluster` has, after proving that the
-/// store honours create-if-absent. With `recipients` everything of it will be sealed for them. In a directory what it makes belongs to the owner of the data directory. Running it again for the same cluster changes nothing.
+/// store honours create-if-absent. With `recipients` everything of it will be sealed for them,
+/// with `retention` it will be locked in the store. In a directory what it makes belongs to the owner of the data directory. Running it again for the same cluster changes nothing.
 ///
 /// # Errors
 /// `Refused` when the name belongs to another cluster, the store overwrites, or the repository lies in the cluster.
@@ -34,15 +37,21 @@ pub async fn init(
     cluster: &ClusterRepository,
     data_directory: &Path,
     recipients: Option<&Recipients>,
+    retention: Option<RetentionRecord>,
 ) -> Result<InitReport> {
     let reading = control_of(data_directory).await?;
     require_apart(&cluster.repository, data_directory).await?;
     let like = fs::metadata(data_directory)
         .context(|| format!("could not look up \"{}\"", data_directory.display()))?;
     let home = cluster.name.as_str();
+    if let Some(retention) = retention {
+        cluster.repository.require_lock().await?;
+        cluster.repository.retain(retention.into());
+    }
     cluster.repository.make_home(home, &like).await?;
     cluster.repository.probe(home).await?;
     let mut wanted = record_of(&cluster.name, &reading.control);
+    wanted.retention = retention;
     if let Some(recipients) = recipients {
         if let Some(report) = already_there(cluster, &wanted, true).await? {
             return Ok(report);
@@ -55,9 +64,30 @@ pub async fn init(
             seal_id,
         });
     }
+    if retention.is_some() {
+        wanted.format = RETAINED_FORMAT;
+    }
     let created = record(cluster, wanted).await?;
+    if created.record.retention.is_some() {
+        prove_lock(cluster).await?;
+    }
     cluster.repository.lay_up_room().await;
     Ok(created)
+}
+
+/// Refuses a store that takes locked objects and does not lock them.
+async fn prove_lock(cluster: &ClusterRepository) -> Result<()> {
+    let locked = cluster
+        .repository
+        .locked_until(&cluster.name.cluster_key())
+        .await?;
+    if locked.is_some_and(|until| until > Timestamp::now()) {
+        return Ok(());
+    }
+    let url = cluster.repository.url();
+    let what =
+        format!("the store at {url} has not locked the cluster's record, although it was told to");
+    Err(Error::new(Kind::Refused, what).hint("\"pgstrata check\" says what is protected"))
 }
 
 /// Creates the cluster's record, or compares the one that is there.
@@ -92,6 +122,14 @@ async fn already_there(
         read => read?,
     };
     require_same(&record, wanted)?;
+    if wanted.retention.is_some() && record.retention != wanted.retention {
+        let what = format!(
+            "cluster \"{}\" is there, and has another retention, or none",
+            record.name
+        );
+        return Err(Error::new(Kind::Refused, what)
+            .hint("objects are locked from the first one on: choose another --cluster"));
+    }
     if sealed && record.sealing.is_none() {
         let what = format!("cluster \"{}\" is there, and is not sealed", record.name);
         return Err(Error::new(Kind::Refused, what).hint(
@@ -120,6 +158,7 @@ fn record_of(name: &ClusterName, control: &ControlFile) -> ClusterRecord {
         created_at: Timestamp::now(),
         written_by: WRITTEN_BY.to_owned(),
         sealing: None,
+        retention: None,
     }
 }
 

@@ -14,6 +14,7 @@ pub mod init;
 pub mod mark;
 pub mod merge;
 pub mod priority;
+pub mod rescue;
 pub mod restore;
 pub mod server;
 pub mod verify;

@@ -17,13 +17,17 @@ pub const FORMAT: u32 = 1;
 /// The version of a cluster in which everything is sealed that has a secret in it.
 pub const SEALED_FORMAT: u32 = 2;
 
+/// The version of a cluster whose objects are locked in the store.
+pub const RETAINED_FORMAT: u32 = 3;
+
 /// What the objects below a cluster's name belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterRecord {
     /// The name it lies under, so that an object copied elsewhere is found out.
     pub name: String,
-    /// Version of everything below the name: [`FORMAT`], or [`SEALED_FORMAT`] when `sealing` is there.
+    /// Version of everything below the name: [`FORMAT`]; [`SEALED_FORMAT`] when `sealing` is there; [`RETAINED_FORMAT`]
+    /// when `retention` is, sealed or not.
     pub format: u32,
     /// From `pg_control`.
     pub system_identifier: u64,
@@ -42,7 +46,35 @@ pub struct ClusterRecord {
     /// That and how the cluster is sealed, from its first object to its last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealing: Option<SealRecord>,
+    /// That and how objects are locked in the store: a program that does not know of it must not write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<RetentionRecord>,
 }
+
+/// For how long objects are locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetentionRecord {
+    /// Version of the scheme; 1.
+    pub version: u32,
+    /// Who may lift a lock.
+    pub mode: LockMode,
+    /// For how many days after a layer was made it stays, with all it stands on: 1 to 36500.
+    pub days: u32,
+}
+
+/// Who may lift the lock of an object, in the words of S3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LockMode {
+    /// Nobody.
+    Compliance,
+    /// Who has a right of its own for that.
+    Governance,
+}
+
+/// A lock of a hundred years is a mistake.
+const MOST_DAYS: u32 = 36_500;
 
 /// How a cluster is sealed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,9 +100,18 @@ impl SealRecord {
 /// The object's bytes.
 #[must_use]
 pub fn encode(record: &ClusterRecord) -> Vec<u8> {
-    match record.sealing {
-        None => record::encode(KIND, record),
-        Some(_) => record::encode_version(KIND, SEALED_FORMAT, record),
+    match version_of(record) {
+        FORMAT => record::encode(KIND, record),
+        version => record::encode_version(KIND, version, record),
+    }
+}
+
+/// The lowest version that says what the record says.
+fn version_of(record: &ClusterRecord) -> u32 {
+    match (&record.retention, &record.sealing) {
+        (Some(_), _) => RETAINED_FORMAT,
+        (None, Some(_)) => SEALED_FORMAT,
+        (None, None) => FORMAT,
     }
 }
 
@@ -80,7 +121,7 @@ pub fn encode(record: &ClusterRecord) -> Vec<u8> {
 /// When it is damaged, of another version, or describes a cluster that cannot be.
 pub fn decode(bytes: &[u8]) -> Result<ClusterRecord> {
     let (version, cluster): (u32, ClusterRecord) =
-        record::decode_versions(KIND, SEALED_FORMAT, bytes)?;
+        record::decode_versions(KIND, RETAINED_FORMAT, bytes)?;
     if let Some(sealing) = &cluster.sealing {
         sealing.seal_id_bytes()?;
         if sealing.version != 1 {
@@ -90,10 +131,15 @@ pub fn decode(bytes: &[u8]) -> Result<ClusterRecord> {
             )));
         }
     }
-    let expected = match cluster.sealing {
-        None => FORMAT,
-        Some(_) => SEALED_FORMAT,
-    };
+    if let Some(retention) = &cluster.retention
+        && (retention.version != 1 || !(1..=MOST_DAYS).contains(&retention.days))
+    {
+        return Err(Error::unsupported(format!(
+            "cluster has a retention of {} days by scheme {}, which this version does not know",
+            retention.days, retention.version
+        )));
+    }
+    let expected = version_of(&cluster);
     if version != expected {
         return Err(Error::damaged(format!(
             "cluster record of version {version} does not say what one of version {expected} says"

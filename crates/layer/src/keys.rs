@@ -4,6 +4,18 @@ use pgstrata_pgdata::lsn::Lsn;
 
 use crate::label::Label;
 
+/// Whether the object `key`, which begins with a cluster's name, is of backups: it is not made to be deleted soon. Records
+/// of removals, restores and verifications are not, nor what serves for a moment.
+#[must_use]
+pub fn is_lasting(key: &str) -> bool {
+    let Some((_, rest)) = key.split_once('/') else {
+        return false;
+    };
+    let name = rest.rsplit('/').next().unwrap_or(rest);
+    let passing = ["clock/", "probe-", "restore/", "removal/", "verified/"];
+    !passing.iter().any(|begin| rest.starts_with(begin)) && !name.starts_with("beat-")
+}
+
 /// A cluster's name in the repository: `[a-z0-9][a-z0-9._-]{0,62}`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterName(String);
@@ -36,6 +48,16 @@ impl ClusterName {
     pub fn within<'k>(&self, key: &'k str) -> &'k str {
         let own = key.strip_prefix(&self.0);
         own.and_then(|rest| rest.strip_prefix('/')).unwrap_or(key)
+    }
+
+    /// Whether the object `key` serves for a while and is then deleted, so that nobody misses it: probes, times, signs of
+    /// life, records of restores.
+    #[must_use]
+    pub fn is_passing(&self, key: &str) -> bool {
+        let key = self.within(key);
+        let name = key.rsplit('/').next().unwrap_or(key);
+        let whole = ["clock/", "probe-", "restore/"];
+        whole.iter().any(|begin| key.starts_with(begin)) || name.starts_with("beat-")
     }
 
     /// Prefix of all epochs and key boxes of that seal id.

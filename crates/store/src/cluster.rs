@@ -63,6 +63,9 @@ impl ClusterRepository {
             .map_err(|error| Error::from(error).while_doing(format!("could not read \"{key}\"")))?;
         self.require_own(&record)?;
         self.keys.note(&record);
+        if let Some(retention) = record.retention {
+            self.repository.retain(retention.into());
+        }
         Ok(record)
     }
 

@@ -98,6 +98,7 @@ impl Vault {
                 version: 1,
                 seal_id: seal_id.to_owned(),
             }),
+            retention: None,
         };
         let body = Bytes::from(cluster::encode(&record));
         self.repository

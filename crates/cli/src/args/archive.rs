@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::CompressArgs;
+use super::{AsOfArgs, CompressArgs};
 use crate::value::parse_duration;
 
 /// `archive-push`.
@@ -49,6 +49,9 @@ pub(crate) struct ArchiveGetArgs {
     /// Wait no longer than this for such a file to arrive [default: 20s]
     #[arg(long, env = "PGSTRATA_HOLE_TIMEOUT", value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) hole_timeout: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) as_of: AsOfArgs,
 }
 
 /// Answers to a hole in the archive.

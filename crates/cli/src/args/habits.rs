@@ -65,7 +65,13 @@ const MEANINGS: &[(&str, &str)] = &[
     ("recipient", "who may read a sealed cluster"),
     ("remove-inputs", "remove merged layers"),
     ("repo", "repository"),
+    (
+        "repository-as-of",
+        "the moment at which the repository is read",
+    ),
     ("require-tracker", "the tracker or nothing"),
+    ("retain", "how long objects are locked"),
+    ("retain-mode", "who may lift a lock"),
     ("s3-ca-file", "authority of the S3 endpoint"),
     ("s3-endpoint", "S3 endpoint"),
     ("s3-path-style", "S3 addressing"),
@@ -73,6 +79,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("same-timeline", "stay on the old timeline"),
     ("seal-id", "which sealed cluster is meant"),
     ("server-is-stopped", "promise about the server"),
+    ("since", "moment to bring the repository back to"),
     ("skip-damaged", "skip damaged layers"),
     ("spool", "directory of files fetched ahead"),
     ("storage", "one storage option"),
@@ -92,7 +99,7 @@ const MEANINGS: &[(&str, &str)] = &[
 ];
 
 /// Commands that change or delete what a `--dry-run` can show before.
-const SHOWN_FIRST: [&str; 4] = ["backup", "restore", "merge", "expire"];
+const SHOWN_FIRST: [&str; 5] = ["backup", "restore", "merge", "expire", "rescue"];
 
 /// Commands that only look at layers; the others act on one of them.
 const LOOK_AT_ALL: [&str; 2] = ["info", "verify"];

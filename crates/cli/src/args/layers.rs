@@ -3,7 +3,7 @@
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{AgeArgs, CompressArgs, DryRunArgs, RestoresArgs};
+use super::{AgeArgs, AsOfArgs, CompressArgs, DryRunArgs, RestoresArgs};
 use crate::value::{at_least_one, key_value, parse_span, parse_span_or_none, parse_until};
 
 /// `info`.
@@ -14,6 +14,8 @@ pub(crate) struct InfoArgs {
     pub(crate) label: String,
     #[command(flatten)]
     pub(crate) age: AgeArgs,
+    #[command(flatten)]
+    pub(crate) as_of: AsOfArgs,
 
     /// Show instead what is stored, by layer and by day of WAL, and what each rule costs
     #[arg(long)]
@@ -32,6 +34,9 @@ pub(crate) struct VerifyArgs {
     /// Decode every page too, compare it with its digest and its checksum, and plan the restore of every file
     #[arg(long)]
     pub(crate) deep: bool,
+
+    #[command(flatten)]
+    pub(crate) as_of: AsOfArgs,
 }
 
 /// `merge`.

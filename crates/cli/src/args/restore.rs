@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::DryRunArgs;
+use super::{AsOfArgs, DryRunArgs};
 use crate::value::tablespace_mapping;
 
 /// `restore`.
@@ -94,6 +94,9 @@ pub(crate) struct RestoreArgs {
     /// With --delta: promise that the links to tablespaces and WAL belong to this directory, not to its original
     #[arg(long, requires = "delta")]
     pub(crate) links_are_own: bool,
+
+    #[command(flatten)]
+    pub(crate) as_of: AsOfArgs,
 
     #[command(flatten)]
     pub(crate) dry_run: DryRunArgs,

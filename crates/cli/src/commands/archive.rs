@@ -55,7 +55,7 @@ pub(super) async fn push(context: &Context, args: &ArchivePushArgs) -> Result<u8
 }
 
 pub(super) async fn get(context: &Context, args: &ArchiveGetArgs) -> Result<u8> {
-    let cluster = context.cluster()?;
+    let cluster = context.cluster_as_of(&args.as_of).await?;
     let settings = &context.config.settings;
     let count = args
         .fetch_ahead

@@ -17,7 +17,7 @@ use crate::exit;
 const MOST_PAGES: usize = 20;
 
 pub(super) async fn run(context: &Context, args: &InfoArgs) -> Result<u8> {
-    let cluster = context.cluster()?;
+    let cluster = context.cluster_as_of(&args.as_of).await?;
     let wanted = label_or_all(&cluster, &args.label).await?;
     let details = wanted.is_some();
     if args.costs {

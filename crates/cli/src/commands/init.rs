@@ -2,34 +2,58 @@
 
 use std::io::{self, BufRead, IsTerminal};
 
-use pgstrata_layer::cluster::ClusterRecord;
+use pgstrata_layer::cluster::{ClusterRecord, LockMode, RetentionRecord};
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys::Recipients;
 use serde_json::json;
 
 use super::Context;
-use crate::args::InitArgs;
+use crate::args::{InitArgs, RetainMode};
 
 pub(super) async fn run(context: &Context, args: &InitArgs) -> Result<u8> {
     let recipients = recipients(args)?;
+    let retention = args.retain.map(|days| RetentionRecord {
+        version: 1,
+        mode: match args.retain_mode {
+            RetainMode::Compliance => LockMode::Compliance,
+            RetainMode::Governance => LockMode::Governance,
+        },
+        days,
+    });
     let cluster = context.cluster()?;
     let directory = context.data_directory(&args.server)?;
-    let report = pgstrata_engine::init::init(&cluster, &directory, recipients.as_ref()).await?;
+    let report =
+        pgstrata_engine::init::init(&cluster, &directory, recipients.as_ref(), retention).await?;
     let record = &report.record;
     let document = json!({ "created": report.created, "repository": cluster.repository.url(), "cluster": record });
     context.report("init/1", &document, || {
         let what = if report.created { "created" } else { "already there, unchanged" };
         format!(
-            "cluster \"{}\" in {}: {what}\nPostgreSQL {}, system identifier {}, WAL segments of {} MiB\n{}",
+            "cluster \"{}\" in {}: {what}\nPostgreSQL {}, system identifier {}, WAL segments of {} MiB\n{}{}",
             record.name,
             cluster.repository.url(),
             record.major,
             record.system_identifier,
             record.wal_segment_size >> 20,
             of_sealing(record),
+            of_retention(record),
         )
     })?;
     Ok(0)
+}
+
+fn of_retention(record: &ClusterRecord) -> String {
+    let Some(retention) = &record.retention else {
+        return String::new();
+    };
+    let who = match retention.mode {
+        LockMode::Compliance => "nobody can lift the locks",
+        LockMode::Governance => "who has a right of its own can lift the locks",
+    };
+    format!(
+        "locked: every layer for {} days after it was made, with all it stands on; {who}\n",
+        retention.days
+    )
 }
 
 fn of_sealing(record: &ClusterRecord) -> String {

@@ -10,6 +10,7 @@ mod key;
 mod lab;
 mod mark;
 mod merge;
+mod rescue;
 mod restore;
 mod tracker;
 mod verify;
@@ -29,7 +30,7 @@ use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use serde::Serialize;
 
-use crate::args::{self, Cli, Command, CompressArgs, Output, ServerArgs, WalArgs};
+use crate::args::{self, AsOfArgs, Cli, Command, CompressArgs, Output, ServerArgs, WalArgs};
 use crate::config::{Config, from_file};
 use crate::output;
 use crate::progress::{Act, Display};
@@ -47,6 +48,17 @@ impl Context {
     /// The cluster's part of the repository. Whether it is there is not asked.
     fn cluster(&self) -> Result<ClusterRepository> {
         let repository = Repository::open(&self.config.repository()?)?;
+        let cluster = ClusterRepository::new(&repository, &self.config.cluster()?);
+        Ok(cluster.with_keys(self.config.keys()?))
+    }
+
+    /// The cluster's part of the repository as it is, or as it was.
+    async fn cluster_as_of(&self, args: &AsOfArgs) -> Result<ClusterRepository> {
+        let Some(moment) = args.repository_as_of else {
+            return self.cluster();
+        };
+        let repository = Repository::open(&self.config.repository()?)?;
+        let repository = repository.as_of(moment).await?;
         let cluster = ClusterRepository::new(&repository, &self.config.cluster()?);
         Ok(cluster.with_keys(self.config.keys()?))
     }
@@ -183,7 +195,11 @@ async fn label(cluster: &ClusterRepository, text: &str) -> Result<Label> {
 ///
 /// A record that is lost or damaged beside layers is for the command to judge.
 async fn known_cluster(context: &Context) -> Result<ClusterRepository> {
-    let cluster = context.cluster()?;
+    known(context.cluster()?).await
+}
+
+/// The same for a cluster that was opened already.
+async fn known(cluster: ClusterRepository) -> Result<ClusterRepository> {
     match cluster.record().await {
         Err(error) if error.kind() == Kind::NotFound => {
             let layers = cluster.name.layers_prefix();
@@ -248,6 +264,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
         Command::Check(args) => check::run(context, &args).await,
         Command::Merge(args) => merge::run(context, &args).await,
         Command::Expire(args) => expire::run(context, &args).await,
+        Command::Rescue(args) => rescue::run(context, &args).await,
         Command::Pin(args) => mark::pin(context, &args).await,
         Command::Unpin(args) => mark::unpin(context, &args).await,
         Command::Annotate(args) => mark::annotate(context, &args).await,

@@ -11,12 +11,12 @@ use pgstrata_engine::restore::{
 use pgstrata_store::error::{FileContext, Result};
 
 use super::{Context, label_or_latest};
-use crate::args::{ArchiveMode, RestoreArgs};
+use crate::args::{ArchiveMode, AsOfArgs, RestoreArgs};
 use crate::config::absolute;
 use crate::progress::Act;
 
 pub(super) async fn run(context: &Context, args: &RestoreArgs) -> Result<u8> {
-    let cluster = context.cluster()?;
+    let cluster = context.cluster_as_of(&args.as_of).await?;
     let mut plan = restore::plan(&cluster, options(context, args)?).await?;
     // Before the hours that it may take: what is taken, and what is not.
     for note in plan.notes.iter().filter(|_| !args.dry_run.dry_run) {
@@ -66,7 +66,7 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
         tablespaces: args.tablespace_map.iter().map(map).collect::<Result<_>>()?,
         wal_directory: args.wal_dir.as_deref().map(absolute).transpose()?,
         config_directory: args.config_dir.as_deref().map(absolute).transpose()?,
-        restore_command: restore_command(context)?,
+        restore_command: restore_command(context, &args.as_of)?,
         jobs: context.config.jobs()?,
         method: match args.delta {
             true => Method::Delta,
@@ -92,12 +92,14 @@ fn spelled(value: impl ValueEnum) -> String {
 }
 
 /// This program, with the options of this call: what PostgreSQL runs to fetch WAL.
-fn restore_command(context: &Context) -> Result<Vec<String>> {
+fn restore_command(context: &Context, as_of: &AsOfArgs) -> Result<Vec<String>> {
     let program =
         env::current_exe().context(|| "could not find this program's own path".to_owned())?;
     let mut command = vec![program.display().to_string()];
     command.extend(context.config.as_flags()?);
     command.push("archive-get".to_owned());
+    let moment = as_of.repository_as_of.iter();
+    command.extend(moment.map(|moment| format!("--repository-as-of={moment}")));
     Ok(command)
 }
 

@@ -7,13 +7,13 @@ use pgstrata_engine::verify::{
 use pgstrata_store::error::Result;
 use serde_json::{Value, json};
 
-use super::{Context, known_cluster, label_or_all};
+use super::{Context, known, label_or_all};
 use crate::args::VerifyArgs;
 use crate::exit;
 use crate::progress::Act;
 
 pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
-    let cluster = known_cluster(context).await?;
+    let cluster = known(context.cluster_as_of(&args.as_of).await?).await?;
     let wanted = label_or_all(&cluster, &args.label).await?;
     let scope = wanted.map_or(Scope::All, Scope::Chain);
     let options = VerifyOptions {

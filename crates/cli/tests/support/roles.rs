@@ -80,6 +80,19 @@ impl Stage {
         file.display().to_string()
     }
 
+    /// Keys of all objects in the bucket.
+    pub fn keys(&self) -> Vec<String> {
+        let listed = self.s3().request(None, "GET", "?list-type=2", "").unwrap();
+        assert!(
+            listed.body.contains("<IsTruncated>false<"),
+            "{}",
+            listed.body
+        );
+        let keys = listed.body.split("<Key>").skip(1);
+        let keys = keys.map(|rest| rest.split('<').next().unwrap().to_owned());
+        keys.collect()
+    }
+
     /// Everything in the bucket becomes two days older.
     pub fn age_all(&self) {
         let mut find = std::process::Command::new("find");

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::retention::{self, ExpirePlan, Held, MergeStep, Policy, Why};
@@ -26,6 +26,8 @@ pub(super) struct Scene {
     pub(super) archived: ArchivedWal,
     restores: Vec<InUse>,
     marks: AllMarks,
+    /// Layers that nobody can remove yet, and until when.
+    locked: HashMap<ParentRef, Timestamp>,
     /// What is wrong with each layer.
     pub(super) problems: Vec<Option<String>>,
     pub(super) layers: Vec<Held>,
@@ -65,10 +67,11 @@ impl Scene {
         notes.extend(catalog::not_known(&catalog));
         let archived = archived(cluster, &mut notes).await?;
         let mut scene = Self {
-            catalog,
             archived,
             restores,
             marks,
+            locked: catalog::locked_layers(cluster, &catalog).await?,
+            catalog,
             problems: Vec::new(),
             layers: Vec::new(),
             notes,
@@ -104,6 +107,7 @@ impl Scene {
         let going = catalog.layers.iter().filter(|layer| {
             let own = layer.reference();
             let pinned = self.marks.pinned(&catalog, layer, now).is_some();
+            let pinned = pinned || self.locked.contains_key(&own);
             inputs.contains(&own) && !needed.contains_key(&own) && !pinned
         });
         let going: Vec<Label> = going.map(|layer| layer.label.clone()).collect();
@@ -186,7 +190,10 @@ impl Scene {
                 Why::Pinned => {
                     let now = self.now.timestamp();
                     let mark = self.marks.pinned(&self.catalog, layer, now);
-                    mark.map_or_else(|| why.as_str().to_owned(), |mark| mark.describe())
+                    let mark = mark.map(|mark| mark.describe());
+                    let locked = || self.locked.get(&own).copied().map(catalog::describe_lock);
+                    mark.or_else(locked)
+                        .unwrap_or_else(|| why.as_str().to_owned())
                 }
                 _ => why.as_str().to_owned(),
             });
@@ -266,7 +273,9 @@ impl Scene {
                 merged: merged.contains(&own),
                 in_use: needed.contains_key(&own),
                 broken: self.problems[at].is_some(),
-                pinned: self.marks.pinned(&self.catalog, layer, now).is_some(),
+                // Who may not be removed counts as pinned, whoever says so.
+                pinned: self.marks.pinned(&self.catalog, layer, now).is_some()
+                    || self.locked.contains_key(&own),
             }
         };
         self.catalog.layers.iter().enumerate().map(held).collect()

@@ -144,6 +144,7 @@ pub async fn record(repository: &Repository, name: &ClusterName, pgdata: &Path) 
         created_at: Timestamp::now(),
         written_by: "test".to_owned(),
         sealing: None,
+        retention: None,
     };
     let body = Bytes::from(pgstrata_layer::cluster::encode(&record));
     repository.create(&name.cluster_key(), body).await.unwrap();

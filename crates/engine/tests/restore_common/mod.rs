@@ -363,6 +363,7 @@ async fn store_record(repository: &Repository, cluster: &ClusterName) {
         created_at: Timestamp::UNIX_EPOCH,
         written_by: "a test".to_owned(),
         sealing: None,
+        retention: None,
     };
     let object = pgstrata_layer::cluster::encode(&record);
     let key = cluster.cluster_key();

@@ -183,6 +183,7 @@ pub fn cluster_record() -> ClusterRecord {
         created_at: time("2026-11-21T09:00:00Z"),
         written_by: "pgstrata 0.1.0".to_owned(),
         sealing: None,
+        retention: None,
     }
 }
 

@@ -186,6 +186,7 @@ impl Early {
             created_at: Timestamp::UNIX_EPOCH,
             written_by: String::new(),
             sealing: None,
+            retention: None,
         };
         let guessed = Archive::new(&cluster.supposed(), record).ok()?;
         let name = path.file_name()?.to_str()?;

@@ -21,6 +21,7 @@ mod presence;
 mod removal;
 mod remove;
 mod restoring;
+mod retain;
 mod verified;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,7 @@ pub use removal::{
 };
 pub use remove::remove_leftover;
 pub use restoring::{InUse, RESTORE_LEASE, Restoring, forget_old, in_use, needed};
+pub use retain::{describe_lock, locked_layers};
 pub use verified::{LastVerified, forget_old_verifications, last_verified, note_verified};
 
 use crate::cluster::ClusterRepository;
@@ -179,6 +181,8 @@ impl Catalog {
         for found in found {
             match found {
                 Found::Layer(layer) => layers.push(*layer),
+                // All of it has gone. Some stores list the place all the same.
+                Found::Unfinished(left) if left.object_count == 0 => {}
                 Found::Unfinished(unfinished) => catalog.unfinished.push(unfinished),
                 Found::Damaged(label, error) => catalog.damaged.push((label, error)),
                 Found::Abandoned(label) => catalog.abandoned.push(label),

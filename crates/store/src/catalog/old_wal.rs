@@ -133,6 +133,9 @@ pub async fn find(cluster: &ClusterRepository, limit: &WalLimit) -> Result<Vec<O
                 .list(&format!("{prefix}/{directory}"))
                 .await?
             {
+                if cluster.repository.still_locks(object.modified) {
+                    continue;
+                }
                 let found = OldWal::of(&cluster.name, size, object);
                 superfluous.extend(found.filter(|found| limit.takes(found.segment, size)));
             }

@@ -14,7 +14,7 @@ use pgstrata_pgdata::lsn::Lsn;
 use super::abandon::{self, Fate};
 use super::loss::Loss;
 use super::removal::{self, Leaving};
-use super::{Catalog, FETCH_AT_ONCE, Layer};
+use super::{Catalog, FETCH_AT_ONCE, Layer, retain};
 pub use crate::WRITTEN_BY;
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
@@ -73,6 +73,7 @@ pub async fn commit_layer(
         check_stays(cluster, chain)
     )?;
     check_wal(&leaving, manifest.start_lsn)?;
+    retain::extend(cluster, label, &manifest, chain).await?;
     let key = cluster.name.manifest_key(label);
     let object = Bytes::from(object);
     if let Err(error) = cluster.repository.create(&key, object.clone()).await {

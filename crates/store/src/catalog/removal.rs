@@ -13,7 +13,7 @@
 //! What a verdict names goes, and whoever finds it completes it: doing so twice is harmless, because labels are not
 //! used again.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -29,6 +29,7 @@ use super::mark::{self, AllMarks};
 use super::presence::{WRITTEN_BY, hex, host_name};
 use super::remove::remove_layer;
 use super::restoring::{self, InUse};
+use super::retain::{describe_lock, locked_layers};
 use super::{Catalog, Layer, WalLimit, old_wal};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
@@ -179,6 +180,7 @@ impl<'a> Removal<'a> {
                 let kept = Spared {
                     restores: &restores,
                     marks: &marks,
+                    locked: locked_layers(cluster, &catalog).await?,
                     now: now.timestamp(),
                 };
                 return what_goes(&catalog, wanted, terms, &leaving, &kept);
@@ -262,6 +264,7 @@ pub fn not_known(catalog: &Catalog) -> Vec<String> {
 struct Spared<'a> {
     restores: &'a [InUse],
     marks: &'a AllMarks,
+    locked: HashMap<ParentRef, Timestamp>,
     now: Timestamp,
 }
 
@@ -295,7 +298,8 @@ fn what_goes(
             let mark = kept.marks.pinned(catalog, layer, kept.now);
             mark.map(|mark| mark.describe())
         };
-        match restore.or_else(pinned) {
+        let locked = || kept.locked.get(&reference).copied().map(describe_lock);
+        match restore.or_else(pinned).or_else(locked) {
             Some(why) => removed
                 .remarks
                 .push(format!("layer {} stays: {why}", layer.label)),

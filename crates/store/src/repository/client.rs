@@ -5,7 +5,7 @@
 //! back before the last byte has gone: else no slow line could ever store a pack.
 
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -54,8 +54,18 @@ pub(super) fn options(ca_file: Option<&str>) -> Result<ClientOptions> {
 }
 
 /// Makes clients that know a stalled connection from a long upload.
-#[derive(Debug)]
-pub(super) struct Dialer;
+#[derive(Clone, Debug, Default)]
+pub(super) struct Dialer {
+    made: Arc<Mutex<Option<HttpClient>>>,
+}
+
+impl Dialer {
+    /// The client that was made last: that of the store itself, when it has been set up.
+    pub(super) fn made(&self) -> Option<HttpClient> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.clone()
+    }
+}
 
 impl HttpConnector for Dialer {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
@@ -65,10 +75,13 @@ impl HttpConnector for Dialer {
         // It would count from the first byte that is sent, and not from the last one. Two clients with a time-out
         // each would have connections of their own, and twice as many as `limits` counts.
         let options = options.clone().with_read_timeout_disabled();
-        Ok(HttpClient::new(Client {
+        let client = HttpClient::new(Client {
             inner: ReqwestConnector::default().connect(&options)?,
             stall: told.unwrap_or(STALL),
-        }))
+        });
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        *made = Some(client.clone());
+        Ok(client)
     }
 }
 

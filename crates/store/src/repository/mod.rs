@@ -11,6 +11,7 @@
 
 mod client;
 mod credentials;
+mod delete;
 #[doc(hidden)]
 pub mod fault;
 mod local;
@@ -19,17 +20,17 @@ mod probe;
 mod reason;
 mod reserve;
 mod retries;
-mod tidy;
+pub mod versions;
 
 use std::fs::Metadata;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{
@@ -47,15 +48,10 @@ pub use open::{RepositoryOptions, is_secret_option};
 pub(crate) use probe::PROBE;
 use reason::Reason;
 use retries::{Patience, Retries};
+use versions::{Bucket, Retention};
 
 /// Requests that the `object_store` crate makes at once for several ranges of one object.
 const RANGES_AT_ONCE: usize = 10;
-
-/// What S3 deletes with one request.
-const DELETED_AT_ONCE: usize = 1000;
-
-/// Requests that the `object_store` crate makes at once for so many, where the store deletes one object at a time.
-const REQUESTS_FOR_DELETION: usize = 10;
 
 /// How long an object may show its beginning only. Stores that do so at all copy it within the machine.
 const SETTLES: Duration = Duration::from_secs(10);
@@ -96,6 +92,10 @@ struct OpenRepository {
     store: Arc<dyn ObjectStore>,
     /// The same store, when it is a directory.
     local: Option<LocalStore>,
+    /// The same store, when it is a bucket of S3.
+    bucket: Option<Bucket>,
+    /// For how long what is created is locked, when it is.
+    retention: OnceLock<Retention>,
     /// What comes before every key in the store.
     root: Path,
     url: String,
@@ -122,6 +122,8 @@ impl Repository {
         Ok(Self(Arc::new(OpenRepository {
             store: opened.store,
             local: opened.local,
+            bucket: opened.bucket,
+            retention: OnceLock::new(),
             root: opened.root,
             url: opened.url,
             patience: opened.patience,
@@ -147,6 +149,8 @@ impl Repository {
         Self(Arc::new(OpenRepository {
             store,
             local: None,
+            bucket: None,
+            retention: OnceLock::new(),
             root: Path::default(),
             url: "memory:///".to_owned(),
             patience: Patience {
@@ -157,6 +161,25 @@ impl Repository {
             told_of_denial: AtomicBool::new(false),
             secrets: Secrets::default(),
             renews: false,
+            permits: Semaphore::new(limits::requests()),
+        }))
+    }
+
+    /// The same repository as another store shows it.
+    fn showing(&self, store: Arc<dyn ObjectStore>, url: String) -> Self {
+        let own = &self.0;
+        Self(Arc::new(OpenRepository {
+            store,
+            local: None,
+            bucket: None,
+            retention: OnceLock::new(),
+            root: own.root.clone(),
+            url,
+            patience: own.patience.clone(),
+            reached: AtomicBool::new(own.reached.load(Ordering::Relaxed)),
+            told_of_denial: AtomicBool::new(false),
+            secrets: own.secrets.clone(),
+            renews: own.renews,
             permits: Semaphore::new(limits::requests()),
         }))
     }
@@ -475,64 +498,6 @@ impl Repository {
         }
     }
 
-    /// Deletes the object `key`, durably. An object that is not there is no error.
-    ///
-    /// # Errors
-    /// `Repository` when it cannot be deleted.
-    pub async fn delete(&self, key: &str) -> Result<()> {
-        let path = self.path(key)?;
-        match self.retrying(|| self.0.store.delete(&path)).await {
-            Ok(()) => Ok(()),
-            Err(error) if Reason::of(&error).object_is_absent => Ok(()),
-            Err(error) => Err(self.error("could not delete", key, &error)),
-        }
-    }
-
-    /// Deletes all these objects, durably, in any order. One that is not there is no error; after an error any of them may
-    /// be gone.
-    ///
-    /// # Errors
-    /// `Repository` when one of them cannot be deleted.
-    pub async fn delete_all(&self, keys: &[String]) -> Result<()> {
-        for batch in keys.chunks(DELETED_AT_ONCE) {
-            self.delete_batch(batch).await?;
-        }
-        Ok(())
-    }
-
-    /// With one request, where the store can. Repeated as a whole: what has gone by then is no error.
-    async fn delete_batch(&self, keys: &[String]) -> Result<()> {
-        let paths: Vec<Path> = keys
-            .iter()
-            .map(|key| self.path(key))
-            .collect::<Result<_>>()?;
-        let deleting = || async {
-            let paths = stream::iter(paths.clone()).map(Ok).boxed();
-            let mut deleted = self.0.store.delete_stream(paths);
-            let mut failed: Option<(bool, object_store::Error)> = None;
-            while let Some(outcome) = deleted.next().await {
-                let Err(error) = outcome else { continue };
-                let reason = Reason::of(&error);
-                // What does not pass tells more than what does.
-                let lasting = !reason.may_pass;
-                let first = failed.as_ref().is_none_or(|(known, _)| !known && lasting);
-                if !reason.object_is_absent && first {
-                    failed = Some((lasting, error));
-                }
-            }
-            failed.map_or(Ok(()), |(_, error)| Err(error))
-        };
-        let deleted = self.retrying_as(keys.len().min(REQUESTS_FOR_DELETION), deleting);
-        deleted.await.map_err(|error| match keys {
-            [one] => self.error("could not delete", one, &error),
-            _ => {
-                let (first, count) = (&keys[0], keys.len());
-                let act = format!("could not delete all of {count} objects, the first of them");
-                self.error(&act, first, &error)
-            }
-        })
-    }
-
     /// Makes the directories of `prefix` in a directory, and gives them to the owner of `like` when we are root: the server
     /// stores its WAL there. An object store has nothing to do.
     ///
@@ -586,6 +551,9 @@ impl Repository {
         let options = PutOptions::from(PutMode::Create);
         let payload = PutPayload::from_bytes(body.clone());
         let _permit = self.permit(1).await;
+        if let Some(created) = self.create_locked(path, body).await {
+            return created;
+        }
         self.0.store.put_opts(path, payload, options).await?;
         Ok(())
     }

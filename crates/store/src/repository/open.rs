@@ -18,6 +18,7 @@ use super::client;
 use super::credentials::{CredentialSource, Renewed, Secrets, read_credentials};
 use super::local::LocalStore;
 use super::retries::Patience;
+use super::versions::Bucket;
 use crate::error::{Error, FileContext, Kind, Result};
 
 /// Where a repository is and how to reach it.
@@ -70,6 +71,7 @@ impl RepositoryOptions {
 pub(super) struct Opened {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) local: Option<LocalStore>,
+    pub(super) bucket: Option<Bucket>,
     pub(super) root: Path,
     pub(super) url: String,
     pub(super) patience: Patience,
@@ -104,7 +106,7 @@ pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
             "the repository's URL \"{url}\" names no bucket"
         )));
     }
-    let mut local = None;
+    let (mut local, mut s3) = (None, None);
     let (store, prefix): (Arc<dyn ObjectStore>, &str) = match scheme {
         "file" => {
             settings.refuse_rest("file")?;
@@ -113,7 +115,12 @@ pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
             (Arc::new(store), "")
         }
         "memory" => (Arc::new(object_store::memory::InMemory::new()), ""),
-        "s3" => (settings.s3(bucket)?, prefix),
+        "s3" => {
+            let opened = settings.s3(bucket)?;
+            let store = shared(opened.s3.clone());
+            s3 = Some(opened);
+            (store, prefix)
+        }
         "gs" => (settings.gs(bucket)?, prefix),
         "az" => (settings.az(bucket)?, prefix),
         other => {
@@ -126,6 +133,7 @@ pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
     Ok(Opened {
         store,
         local,
+        bucket: s3,
         root,
         url: format!("{scheme}://{rest}"),
         patience,
@@ -269,7 +277,7 @@ impl Settings {
         Ok(value)
     }
 
-    fn s3(&mut self, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
+    fn s3(&mut self, bucket: &str) -> Result<Bucket> {
         if let Some(style) = self.options.remove("path_style") {
             let virtual_host = match style.as_str() {
                 "true" | "yes" | "on" | "1" => "false",
@@ -288,9 +296,10 @@ impl Settings {
         // checksums of their own, and TLS protects the transport. Without a checksum, which costs nothing that can be
         // measured, some stores keep what came of an upload when its connection breaks, and call it the object.
         let is_checked = self.has_checksums();
+        let dialer = client::Dialer::default();
         let mut builder = AmazonS3Builder::new()
             .with_client_options(self.client_options(Some("AWS_CA_BUNDLE"))?)
-            .with_http_connector(client::Dialer)
+            .with_http_connector(dialer.clone())
             .with_unsigned_payload(true)
             .with_retry(request_retries());
         if is_checked {
@@ -305,8 +314,12 @@ impl Settings {
             self.renews = true;
             builder = builder.with_credentials(Arc::new(renewed));
         }
-        let built = builder.build();
-        built.map(shared).map_err(|e| self.bad_settings("s3", &e))
+        let s3 = builder.build().map_err(|e| self.bad_settings("s3", &e))?;
+        let http = dialer
+            .made()
+            .expect("whoever builds a store makes a client");
+        let name = bucket.to_owned();
+        Ok(Bucket { s3, http, name })
     }
 
     /// Whether objects go to S3 with checksums. The store's client knows no word for "none", so that option ends here.
@@ -330,7 +343,7 @@ impl Settings {
     fn gs(&mut self, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
         let builder = GoogleCloudStorageBuilder::new()
             .with_client_options(self.client_options(None)?)
-            .with_http_connector(client::Dialer)
+            .with_http_connector(client::Dialer::default())
             .with_retry(request_retries());
         let set = GoogleCloudStorageBuilder::with_config;
         self.apply("gs", &["google_"], builder, set)?
@@ -343,7 +356,7 @@ impl Settings {
     fn az(&mut self, container: &str) -> Result<Arc<dyn ObjectStore>> {
         let builder = MicrosoftAzureBuilder::new()
             .with_client_options(self.client_options(None)?)
-            .with_http_connector(client::Dialer)
+            .with_http_connector(client::Dialer::default())
             .with_retry(request_retries());
         let set = MicrosoftAzureBuilder::with_config;
         self.apply("az", &["azure_", "msi_", "identity_"], builder, set)?

@@ -63,6 +63,7 @@ pub(crate) mod wal {
             created_at: jiff::Timestamp::UNIX_EPOCH,
             written_by: "test".to_owned(),
             sealing: None,
+            retention: None,
         }
     }
 

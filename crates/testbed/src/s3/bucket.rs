@@ -83,20 +83,23 @@ impl S3Server {
 
     /// Makes the bucket one of that kind.
     pub(super) fn set_up(&self, bucket: Bucket) -> Result<()> {
+        if bucket == Bucket::Plain {
+            return Ok(());
+        }
+        // One that was made as a directory has no owner, and neither copies nor locks.
+        fs::remove_dir(self.bucket_dir()).context("could not remove the bucket")?;
+        let locks = (bucket == Bucket::Locked).to_string();
+        let request = Request::builder().method("PUT").uri(self.url(""));
+        let request = request.header("x-amz-bucket-object-lock-enabled", locks);
+        let request = request.body(HttpRequestBody::empty())?;
+        let made = signed_and_sent(request, self.access_key(), self.secret())?;
+        succeeded(&made)?;
         match bucket {
-            Bucket::Plain => Ok(()),
+            Bucket::Locked | Bucket::Plain => Ok(()),
             Bucket::Versioned => {
                 let on =
                     "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
                 self.must("?versioning=", on)
-            }
-            Bucket::Locked => {
-                // Only a new bucket can be one.
-                fs::remove_dir(self.bucket_dir()).context("could not remove the bucket")?;
-                let request = Request::builder().method("PUT").uri(self.url(""));
-                let request = request.header("x-amz-bucket-object-lock-enabled", "true");
-                let request = request.body(HttpRequestBody::empty())?;
-                succeeded(&signed_and_sent(request, self.access_key(), self.secret())?)
             }
         }
     }

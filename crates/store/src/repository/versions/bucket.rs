@@ -11,6 +11,9 @@ use object_store::path::Path;
 use object_store::signer::{SignedUrlOptions, Signer};
 use object_store::{Error, Result};
 
+use super::Versioning;
+use super::listing::{Page, Version};
+
 /// A signed URL is used at once; only clocks that differ need some room.
 const VALID: Duration = Duration::from_secs(15 * 60);
 
@@ -47,7 +50,8 @@ impl Bucket {
     /// # Errors
     /// As the store's client words them, with the code that the store answered.
     pub(super) async fn ask(&self, method: Method, path: &Path, ask: Ask<'_>) -> Result<Bytes> {
-        let options = SignedUrlOptions::default().with_query(ask.query.iter().map(|(k, v)| (*k, v)));
+        let options =
+            SignedUrlOptions::default().with_query(ask.query.iter().map(|(k, v)| (*k, v)));
         let mut headers = Vec::with_capacity(ask.headers.len());
         for (name, value) in ask.headers {
             let value = HeaderValue::from_str(&value).map_err(generic)?;
@@ -84,6 +88,75 @@ impl Bucket {
             _ => generic(what),
         })
     }
+}
+
+impl Bucket {
+    /// The versions of all objects whose keys begin with `prefix` and are greater than `after`.
+    pub(super) async fn versions(&self, prefix: &str, after: &str) -> Result<Vec<Version>> {
+        let (mut all, mut after) = (Vec::new(), (after.to_owned(), String::new()));
+        loop {
+            let mut ask = Ask::about("versions");
+            ask.query.push(("prefix", prefix.to_owned()));
+            let (key, id) = &after;
+            for (name, value) in [("key-marker", key), ("version-id-marker", id)] {
+                if !value.is_empty() {
+                    ask.query.push((name, value.clone()));
+                }
+            }
+            let body = self.ask(Method::GET, &Path::default(), ask).await?;
+            let (page, mut versions) = Page::read(&body)?;
+            all.append(&mut versions);
+            let next = page.next_key_marker.filter(|_| page.is_truncated);
+            match next.map(|key| (key, page.next_version_id_marker.unwrap_or_default())) {
+                Some(next) if next != after => after = next,
+                Some(_) => return Err(generic("the listing of versions does not go on")),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Puts an older version on top, as the newest one.
+    pub(super) async fn put_on_top(&self, path: &Path, id: &str) -> Result<()> {
+        let (key, id) = (encoded(path.as_ref()), encoded(id));
+        let source = format!("/{}/{key}?versionId={id}", self.name);
+        let ask = Ask {
+            headers: vec![("x-amz-copy-source", source)],
+            ..Ask::default()
+        };
+        let body = self.ask(Method::PUT, path, ask).await?;
+        // The answer begins before the copy has ended.
+        let text = String::from_utf8_lossy(&body);
+        match text.contains("<Error>") {
+            true => Err(generic(format!("the copy failed, body: {text}"))),
+            false => Ok(()),
+        }
+    }
+
+    /// What the bucket does with what is overwritten or deleted.
+    pub(super) async fn versioning(&self) -> Result<Versioning> {
+        let (whole, ask) = (Path::default(), Ask::about("versioning"));
+        let body = self.ask(Method::GET, &whole, ask).await?;
+        let text = String::from_utf8_lossy(&body);
+        Ok(match text.as_ref() {
+            text if text.contains("<Status>Enabled<") => Versioning::Enabled,
+            text if text.contains("<Status>Suspended<") => Versioning::Suspended,
+            _ => Versioning::None,
+        })
+    }
+}
+
+/// As part of a URL; slashes stay.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
+                encoded.push(char::from(byte));
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
 }
 
 /// As the store's client has failures of its own.

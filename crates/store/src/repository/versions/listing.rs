@@ -83,14 +83,52 @@ impl Page {
 
 impl Listed {
     fn read(self, size_bytes: Option<u64>) -> Result<Version> {
+        let listed: Timestamp = self.last_modified.parse().map_err(generic)?;
+        // What was there before the bucket had versions.
+        let id = self.version_id.unwrap_or_else(|| "null".to_owned());
         Ok(Version {
-            modified: self.last_modified.parse().map_err(generic)?,
-            // What was there before the bucket had versions.
-            id: self.version_id.unwrap_or_else(|| "null".to_owned()),
+            modified: made(&id).map_or(listed, |made| made.min(listed)),
+            id,
             key: self.key,
             size_bytes,
             e_tag: self.e_tag,
             is_latest: self.is_latest,
         })
+    }
+}
+
+/// Some stores list an older version with the moment at which it became one. Their ids are ULIDs, which begin with the
+/// milliseconds at which the version was made.
+fn made(id: &str) -> Option<Timestamp> {
+    const DIGITS: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    if id.len() != 26 {
+        return None;
+    }
+    let digits = id.chars().map(|digit| DIGITS.find(digit));
+    let digits: Vec<usize> = digits.collect::<Option<_>>()?;
+    let milliseconds = digits.iter().take(10).try_fold(0_i64, |sum, digit| {
+        sum.checked_mul(32)?
+            .checked_add(i64::try_from(*digit).ok()?)
+    })?;
+    Timestamp::from_millisecond(milliseconds).ok()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_as_old_as_its_id_says_where_that_is_a_time() {
+        let made_at = made("01M8480EA0TKFPEQDHNJ30BQPZ").unwrap();
+        assert_eq!(made_at.to_string(), "2026-11-23T13:02:30.72Z");
+        for id in [
+            "null",
+            "",
+            "3sL4kqtJlcpXroDTDmJ+rmSpXd3dIbrHY+MTRCxf3vjVBH40Nr8X8gdRQBpUMLUo",
+            "01M8480EA0TKFPEQDHNJ30BQPU",
+        ] {
+            assert_eq!(made(id), None, "{id}");
+        }
     }
 }

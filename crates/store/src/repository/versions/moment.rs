@@ -1,8 +1,9 @@
 //! What was there at a moment, and what has become of it. Nothing here touches a store.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::listing::Version;
 
@@ -26,20 +27,11 @@ pub(super) fn by_key(versions: Vec<Version>) -> BTreeMap<String, Vec<Version>> {
         keys.entry(version.key.clone()).or_default().push(version);
     }
     for versions in keys.values_mut() {
-        // Some stores list markers apart from versions, and note the times of one more finely than those of the other.
-        // The sort is stable: within a second the order of the listing counts.
-        versions.sort_by_key(|version| {
-            let seconds = seconds(version.modified);
-            (!version.is_latest, std::cmp::Reverse(seconds))
-        });
+        // Some stores list markers apart from versions. The sort is stable: of what has the same time the order of the
+        // listing counts.
+        versions.sort_by_key(|version| (!version.is_latest, Reverse(version.modified)));
     }
     keys
-}
-
-/// To the nearest second, as stores round that note whole ones.
-fn seconds(time: Timestamp) -> i64 {
-    let half = SignedDuration::from_millis(500);
-    time.checked_add(half).map_or(time, |later| later).as_second()
 }
 
 /// Of the versions of one object, newest first, the one that was there at `moment`.
@@ -60,7 +52,10 @@ pub(super) fn since(versions: Vec<Version>, moment: Timestamp) -> Since {
             (Some(_), Some(_)) => {}
             (None, Some(_)) => since.added.push(key),
             (None, None) => {
-                if versions.iter().any(|version| version.modified > moment && !version.is_marker()) {
+                if versions
+                    .iter()
+                    .any(|version| version.modified > moment && !version.is_marker())
+                {
                     since.gone.push(key);
                 }
             }

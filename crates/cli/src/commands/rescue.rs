@@ -1,0 +1,62 @@
+//! `rescue`.
+
+use indicatif::{BinaryBytes, HumanCount};
+use pgstrata_engine::rescue::{self, RescueReport};
+use pgstrata_store::error::Result;
+
+use super::Context;
+use crate::args::RescueArgs;
+
+/// Names that are shown as text of each kind; JSON has all.
+const MOST_NAMES: usize = 20;
+
+pub(super) async fn run(context: &Context, args: &RescueArgs) -> Result<u8> {
+    // Its record may be among what was destroyed.
+    let cluster = context.cluster()?;
+    let report = match args.dry_run.dry_run {
+        true => rescue::plan(&cluster, args.since).await?,
+        false => rescue::execute(&cluster, args.since).await?,
+    };
+    context.report("rescue/1", &report, || text(&report))?;
+    Ok(0)
+}
+
+fn text(report: &RescueReport) -> String {
+    let mut text = String::new();
+    let mut names = |word: &str, keys: &[String]| {
+        for key in keys.iter().take(MOST_NAMES) {
+            text.push_str(&format!("{word:<9}{key}\n"));
+        }
+        if let Some(more @ 1..) = keys.len().checked_sub(MOST_NAMES) {
+            let more = HumanCount(u64::try_from(more).unwrap_or(u64::MAX));
+            text.push_str(&format!("{:9}and {more} more, see --output json\n", ""));
+        }
+    };
+    names("deleted", &report.hidden);
+    names("replaced", &report.replaced);
+    names("new", &report.added);
+    names("lost", &report.gone);
+    let since = report.since;
+    if !report.gone.is_empty() {
+        text.push_str(&format!(
+            "What is called lost was made after {since} and is gone: a later --since brings it back.\n"
+        ));
+    }
+    if !report.removals.is_empty() {
+        text.push_str(
+            "Records of removals are new: the next expire carries them out. If nobody of yours expired or merged, delete them first.\n",
+        );
+    }
+    let count = report.hidden.len() + report.replaced.len();
+    let bytes = BinaryBytes(report.bytes);
+    text.push_str(&match (count, report.done) {
+        (0, _) => format!("Everything that was there at {since} is there.\n"),
+        (_, true) => format!(
+            "{count} objects ({bytes}) are as they were at {since}. Run \"pgstrata verify\" now.\n"
+        ),
+        (_, false) => format!(
+            "{count} objects ({bytes}) would come back. This was a dry run: nothing was changed.\n"
+        ),
+    });
+    text
+}

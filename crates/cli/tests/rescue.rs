@@ -1,0 +1,187 @@
+//! Somebody with the credentials of a writer overwrites and deletes everything: the past can be read, and comes back.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::s3::Bucket;
+use serde_json::{Value, json};
+use support::roles::policy;
+use support::{Stage, Store, schema, text};
+
+const UNSUPPORTED: i32 = 21;
+
+/// A server with a full backup that was expired, a full and an incremental one, and WAL; at the end a quiet moment.
+struct Scene {
+    stage: Stage,
+    expired: String,
+    lsn: String,
+    dump: String,
+    moment: String,
+}
+
+fn scene() -> Scene {
+    let builder = Cluster::builder(Major::V15)
+        .conf("archive_mode", "on")
+        .conf("archive_command", "false");
+    let stage = Stage::with_roles(builder, Bucket::Versioned);
+    let pgdata = stage.pgdata();
+    stage.ends_as("writer", &["init", "--pgdata", &pgdata], 0);
+    stage.begin_archiving();
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    let expired = stage.backup(&["--type", "full"]);
+    stage.backup(&["--type", "full"]);
+    stage.ends_as("keeper", &["expire", "--keep-full", "1"], 0);
+    stage.cluster.pgbench(&["-t", "50"]).unwrap();
+    stage.backup(&["--type", "incr"]);
+    let (lsn, dump) = stage.moment();
+    Scene {
+        expired: text(&expired, "/label").to_owned(),
+        moment: quiet_moment(),
+        stage,
+        lsn,
+        dump,
+    }
+}
+
+/// Stores note whole seconds: nothing happens within some of them.
+fn quiet_moment() -> String {
+    let pause = Duration::from_millis(1600);
+    thread::sleep(pause);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    thread::sleep(pause);
+    let seconds = i64::try_from(now.as_secs()).unwrap();
+    Timestamp::from_second(seconds).unwrap().to_string()
+}
+
+impl Scene {
+    /// Overwrites every object, and deletes two of three, as somebody who has the writer's credentials.
+    fn attack(&self) -> usize {
+        let s3 = self.stage.s3();
+        let deleting = json!({
+            "Effect": "Allow",
+            "Principal": { "AWS": ["writer"] },
+            "Action": ["s3:DeleteObject"],
+            "Resource": format!("arn:aws:s3:::{}/backups/*", s3.bucket()),
+        });
+        s3.allow(&policy(s3, &[deleting])).unwrap();
+        let keys = self.stage.keys();
+        for (number, key) in keys.iter().enumerate() {
+            let place = format!("/{key}");
+            let written = s3.request(Some("writer"), "PUT", &place, "evil").unwrap();
+            assert_eq!(written.status, 200, "{key}: {}", written.body);
+            if number % 3 > 0 {
+                let deleted = s3.request(Some("writer"), "DELETE", &place, "").unwrap();
+                assert_eq!(deleted.status, 204, "{key}: {}", deleted.body);
+            }
+        }
+        keys.len()
+    }
+
+    fn require_restorable(&self, name: &str, more: &[&str]) {
+        let stage = &self.stage;
+        let target = stage.target(name);
+        let into = target.display().to_string();
+        let until = [
+            "--target-type",
+            "lsn",
+            "--target",
+            &self.lsn,
+            "--target-action",
+            "promote",
+        ];
+        let arguments = [&["restore", "--target-dir", &into][..], &until, more].concat();
+        stage.ends_as("reader", &arguments, 0);
+        let restored = stage.start_restored(&target);
+        require_same_dump(&self.dump, &restored.dump().unwrap()).unwrap();
+    }
+
+    fn rescue(&self, more: &[&str]) -> Value {
+        let arguments = ["--output", "json", "rescue", "--since", &self.moment];
+        let (printed, _) = self
+            .stage
+            .ends_as("keeper", &[&arguments, more].concat(), 0);
+        schema::document(&printed)
+    }
+}
+
+fn count(report: &Value, what: &str) -> usize {
+    report[what].as_array().unwrap().len()
+}
+
+#[test]
+fn what_an_attacker_overwrote_and_deleted_is_read_as_it_was_and_comes_back() {
+    let scene = scene();
+    let stage = &scene.stage;
+    let attacked = scene.attack();
+    assert!(attacked > 20, "{attacked}");
+    assert_ne!(stage.run_as("reader", &["info"]).status.code(), Some(0));
+
+    let as_of = ["--repository-as-of", &scene.moment];
+    stage.ends_as("reader", &[&["info"][..], &as_of].concat(), 0);
+    stage.ends_as("reader", &[&["verify", "--deep"][..], &as_of].concat(), 0);
+    scene.require_restorable("then", &as_of);
+
+    let planned = scene.rescue(&["--dry-run"]);
+    let there = count(&planned, "hidden") + count(&planned, "replaced");
+    assert!(there > 15 && there <= attacked, "{planned:#}");
+    assert!(count(&planned, "replaced") > 3, "{planned:#}");
+    assert_eq!(planned["done"], false);
+    assert_ne!(stage.run_as("reader", &["info"]).status.code(), Some(0));
+    let done = scene.rescue(&[]);
+    assert_eq!(done["done"], true);
+    assert_eq!(done["hidden"], planned["hidden"]);
+    assert_eq!(done["replaced"], planned["replaced"]);
+
+    stage.ends_as("reader", &["verify", "--deep"], 0);
+    scene.require_restorable("now", &[]);
+    let (info, _) = stage.ends_as("reader", &["info"], 0);
+    assert!(!info.contains(&scene.expired), "{info}");
+    let again = scene.rescue(&[]);
+    assert_eq!(
+        count(&again, "hidden") + count(&again, "replaced"),
+        0,
+        "{again:#}"
+    );
+    // Life goes on: increments stand on what has come back.
+    stage.backup(&["--type", "incr"]);
+    stage.ends_as("keeper", &["expire", "--keep-full", "1"], 0);
+}
+
+#[test]
+fn a_repository_that_keeps_no_versions_has_no_past() {
+    let builder = Cluster::builder(Major::V15);
+    let bucket = Stage::with_roles(builder, Bucket::Plain);
+    let pgdata = bucket.pgdata();
+    bucket.ends_as("writer", &["init", "--pgdata", &pgdata], 0);
+    let directory = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let moment = "2026-01-01T00:00:00Z";
+    let into = directory.target("restored").display().to_string();
+    for arguments in [
+        &["rescue", "--since", moment][..],
+        &["info", "--repository-as-of", moment],
+        &["verify", "--repository-as-of", moment],
+        &[
+            "restore",
+            "--target-dir",
+            &into,
+            "--repository-as-of",
+            moment,
+        ],
+    ] {
+        let (_, log) = bucket.ends_as("keeper", arguments, UNSUPPORTED);
+        assert!(log.contains("keeps no versions of its objects"), "{log}");
+        assert!(log.contains("hint"), "{log}");
+        let (code, log) = directory.fails(arguments);
+        assert_eq!(code, UNSUPPORTED, "{log}");
+        assert!(
+            log.contains("is a directory, which keeps no versions"),
+            "{log}"
+        );
+    }
+}

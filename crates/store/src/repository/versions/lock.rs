@@ -1,0 +1,250 @@
+//! Objects that nobody can delete for a while: Object Lock of S3.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, checksum};
+use http::Method;
+use jiff::{SignedDuration, Timestamp};
+use object_store::path::Path;
+use object_store::{Error as StoreError, Result as StoreResult};
+use pgstrata_layer::cluster::{LockMode, RetentionRecord};
+use pgstrata_layer::keys::is_lasting;
+
+use super::bucket::{Ask, Bucket, generic};
+use crate::error::{Error, Kind, Result};
+use crate::repository::Repository;
+
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+
+/// Requests that ask for locks and extend them take their time: until all are made.
+const SLACK: SignedDuration = SignedDuration::from_hours(1);
+
+/// For how long objects are locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    mode: LockMode,
+    days: u32,
+}
+
+impl From<RetentionRecord> for Retention {
+    fn from(record: RetentionRecord) -> Self {
+        Self {
+            mode: record.mode,
+            days: record.days,
+        }
+    }
+}
+
+impl Retention {
+    /// Until when a manifest is locked that is created now: the layer stays as long.
+    fn of_manifest(self, now: Timestamp) -> Timestamp {
+        later(now, DAY * i32::try_from(self.days).unwrap_or(i32::MAX))
+    }
+
+    /// Until when everything else is: a layer's objects are made before its manifest, and what is extended once need not
+    /// be with the next layer.
+    pub(crate) fn with_margin(self, now: Timestamp) -> Timestamp {
+        let margin = (self.days / 4).max(1);
+        later(
+            self.of_manifest(now),
+            DAY * i32::try_from(margin).unwrap_or(i32::MAX),
+        )
+    }
+
+    /// Until when that must be locked on which a layer stands that is made now.
+    pub(crate) fn needed(self, now: Timestamp) -> Timestamp {
+        later(self.of_manifest(now), SLACK)
+    }
+
+    /// In the words of S3.
+    fn word(self) -> &'static str {
+        match self.mode {
+            LockMode::Compliance => "COMPLIANCE",
+            LockMode::Governance => "GOVERNANCE",
+        }
+    }
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// A whole second.
+fn written(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+impl Bucket {
+    /// Creates an object, if it is absent, that is locked.
+    async fn create_locked(
+        &self,
+        path: &Path,
+        body: &Bytes,
+        (retention, until): (Retention, Timestamp),
+    ) -> StoreResult<()> {
+        // The store asks for a checksum of what it is to lock.
+        let sum = checksum(CrcAlgorithm::Crc64Nvme, body).to_be_bytes();
+        let ask = Ask {
+            headers: vec![
+                ("if-none-match", "*".to_owned()),
+                ("x-amz-checksum-crc64nvme", BASE64_STANDARD.encode(sum)),
+                ("x-amz-object-lock-mode", retention.word().to_owned()),
+                ("x-amz-object-lock-retain-until-date", written(until)),
+            ],
+            body: body.clone(),
+            ..Ask::default()
+        };
+        let created = self.ask(Method::PUT, path, ask).await;
+        created.map(|_| ()).map_err(|error| {
+            let text = error.to_string();
+            let refused = ["status code: 412", "status code: 409"];
+            match refused.iter().any(|status| text.contains(status)) {
+                true => StoreError::AlreadyExists {
+                    path: path.to_string(),
+                    source: text.into(),
+                },
+                false => error,
+            }
+        })
+    }
+
+    async fn has_lock(&self) -> StoreResult<bool> {
+        let (whole, ask) = (Path::default(), Ask::about("object-lock"));
+        match self.ask(Method::GET, &whole, ask).await {
+            Ok(body) => {
+                let text = String::from_utf8_lossy(&body).into_owned();
+                Ok(text.contains("<ObjectLockEnabled>Enabled<"))
+            }
+            Err(error)
+                if error
+                    .to_string()
+                    .contains("ObjectLockConfigurationNotFound") =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn locked_until(&self, path: &Path) -> StoreResult<Option<Timestamp>> {
+        let none = [
+            "<Code>NoSuchObjectLockConfiguration<",
+            "Bucket is missing Object Lock",
+        ];
+        match self.ask(Method::GET, path, Ask::about("retention")).await {
+            Ok(body) => {
+                let text = String::from_utf8_lossy(&body).into_owned();
+                let date = text.split("<RetainUntilDate>").nth(1);
+                let date = date.and_then(|rest| rest.split('<').next());
+                date.map(|date| date.parse().map_err(generic)).transpose()
+            }
+            Err(error) if none.iter().any(|words| error.to_string().contains(words)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn lock(&self, path: &Path, retention: Retention, until: Timestamp) -> StoreResult<()> {
+        let (mode, until) = (retention.word(), written(until));
+        let body = format!(
+            "<Retention xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Mode>{mode}</Mode><RetainUntilDate>{until}</RetainUntilDate></Retention>"
+        );
+        let sum = checksum(CrcAlgorithm::Crc32IsoHdlc, body.as_bytes());
+        let sum = u32::try_from(sum).map_err(generic)?.to_be_bytes();
+        let ask = Ask {
+            headers: vec![("x-amz-checksum-crc32", BASE64_STANDARD.encode(sum))],
+            body: body.into(),
+            ..Ask::about("retention")
+        };
+        self.ask(Method::PUT, path, ask).await.map(|_| ())
+    }
+}
+
+impl Repository {
+    /// Locks from now on what is created, as far as it is made to last.
+    pub fn retain(&self, retention: Retention) {
+        if self.0.bucket.is_some() {
+            // The first word counts: it is that of a record, which never changes.
+            self.0.retention.get_or_init(|| retention);
+        }
+    }
+
+    /// For how long what is created is locked.
+    pub(crate) fn retention(&self) -> Option<Retention> {
+        self.0.retention.get().copied()
+    }
+
+    /// Whether an object that lasts and was created at that time is still locked.
+    pub(crate) fn still_locks(&self, created: Timestamp) -> bool {
+        let retention = self.retention();
+        retention.is_some_and(|retention| retention.with_margin(created) > Timestamp::now())
+    }
+
+    /// Refuses a store that cannot lock objects.
+    ///
+    /// # Errors
+    /// `Unsupported` then; `Repository` when that cannot be known.
+    pub async fn require_lock(&self) -> Result<()> {
+        let bucket = self.bucket()?;
+        let asked = self.retrying(|| bucket.has_lock()).await;
+        match asked
+            .map_err(|error| self.error("could not ask for the Object Lock of", "", &error))?
+        {
+            true => Ok(()),
+            false => {
+                let what = format!("the bucket of {} has no Object Lock", self.url());
+                Err(Error::new(Kind::Unsupported, what).hint(
+                    "turn on versions and Object Lock of the bucket, or make a bucket with them; or leave out --retain",
+                ))
+            }
+        }
+    }
+
+    /// Until when the newest version of the object `key` is locked.
+    ///
+    /// # Errors
+    /// `Repository` when that cannot be known, also because there is no such object.
+    pub async fn locked_until(&self, key: &str) -> Result<Option<Timestamp>> {
+        let (bucket, path) = (self.bucket()?, self.path(key)?);
+        let asked = self.retrying(|| bucket.locked_until(&path)).await;
+        asked.map_err(|error| self.error("could not ask for the lock of", key, &error))
+    }
+
+    /// Makes sure that the newest version of the object `key` is locked until `needed`, and then until `until`. A lock is
+    /// never shortened.
+    pub(crate) async fn extend_lock(
+        &self,
+        key: &str,
+        (needed, until): (Timestamp, Timestamp),
+    ) -> Result<()> {
+        let Some(retention) = self.retention() else {
+            return Ok(());
+        };
+        let locked = self.locked_until(key).await?;
+        if locked.is_some_and(|locked| locked >= needed) {
+            return Ok(());
+        }
+        let (bucket, path) = (self.bucket()?, self.path(key)?);
+        let done = self.retrying(|| bucket.lock(&path, retention, until)).await;
+        done.map_err(|error| self.error("could not extend the lock of", key, &error))
+    }
+
+    /// Creates an object that is to be locked; `None` when it is not.
+    pub(in crate::repository) async fn create_locked(
+        &self,
+        path: &Path,
+        body: &Bytes,
+    ) -> Option<StoreResult<()>> {
+        let (retention, bucket) = (self.retention()?, self.0.bucket.as_ref()?);
+        let key: Path = path.prefix_match(&self.0.root)?.collect();
+        if !is_lasting(key.as_ref()) {
+            return None;
+        }
+        let now = Timestamp::now();
+        let until = match key.as_ref().ends_with("/manifest") {
+            true => retention.of_manifest(now),
+            false => retention.with_margin(now),
+        };
+        Some(bucket.create_locked(path, body, (retention, until)).await)
+    }
+}
