@@ -20,7 +20,8 @@ pub(crate) const INIT: &str = "\
 Examples:
   pgstrata --repo file:///var/lib/pgstrata --cluster main init -D /var/lib/postgresql/15/main
   pgstrata --repo s3://backups/postgres --cluster main --s3-endpoint https://s3.example.com \\
-           --s3-path-style --credentials /etc/pgstrata/credentials.toml init -D DIR";
+           --s3-path-style --credentials /etc/pgstrata/credentials.toml init -D DIR
+  pgstrata --cluster main init -D DIR --retain 30d      nobody can delete a layer for 30 days; needs Object Lock";
 
 pub(crate) const KEY: &str = "\
 Examples:

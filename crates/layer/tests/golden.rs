@@ -215,6 +215,26 @@ fn what_a_verification_leaves_is_read_and_written_again_to_the_byte() {
 }
 
 #[test]
+fn the_record_of_a_locked_cluster_is_read_and_other_programs_refuse_it() {
+    let objects = golden("retained");
+    assert_eq!(objects, sample::retained());
+    let object = &objects[&cluster_name().cluster_key()];
+    // A program that does not lock knows versions 1 and 2.
+    assert!(object.starts_with(b"pgstrata cluster 3 "));
+    assert_eq!(cluster::decode(object).unwrap(), sample::retained_record());
+    let said = |change: fn(&mut cluster::ClusterRecord)| {
+        let mut record = sample::retained_record();
+        change(&mut record);
+        cluster::decode(&cluster::encode(&record)).map(|_| ())
+    };
+    assert!(said(|_| {}).is_ok());
+    assert!(said(|record| record.retention.as_mut().unwrap().days = 0).is_err());
+    assert!(said(|record| record.retention.as_mut().unwrap().version = 2).is_err());
+    assert!(said(|record| record.format = 1).is_err());
+    assert!(said(|record| record.retention = None).is_err());
+}
+
+#[test]
 fn the_version_of_a_manifest_says_whether_it_replaces() {
     let objects = golden("merged");
     for label in [sample::MERGED, sample::CHILD] {

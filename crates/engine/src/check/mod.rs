@@ -5,6 +5,7 @@
 //! keep the others from running, unless they need what it looked for. `room` looks
 //! whether WAL piles up; [`tracker`] looks more closely at the page tracker alone.
 
+mod protection;
 mod room;
 pub mod tracker;
 
@@ -182,6 +183,9 @@ impl CheckReport {
 pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckReport {
     let mut report = CheckReport::default();
     let record = check_repository(&mut report, cluster).await;
+    if let Some(record) = &record {
+        protection::check(&mut report, cluster, record).await;
+    }
     let connected = Session::connect(&options.connection).await;
     let session = report.note("server", connected, describe_server);
     if let Some(session) = session {

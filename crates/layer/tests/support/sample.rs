@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use pgstrata_layer::abandoned::{self, AbandonedRecord};
 use pgstrata_layer::claim::{self, ClaimRecord};
-use pgstrata_layer::cluster::{self, ClusterRecord};
+use pgstrata_layer::cluster::{self, ClusterRecord, LockMode, RetentionRecord};
 use pgstrata_layer::entry::EntryKind;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::keys::ClusterName;
@@ -325,6 +325,26 @@ pub fn verified_record() -> VerifiedRecord {
         started_at: "2026-11-22T05:00:00.5Z".parse().unwrap(),
         finished_at: "2026-11-22T05:07:30Z".parse().unwrap(),
         written_by: "pgstrata 0.1.0".to_owned(),
+    }
+}
+
+/// The record of a cluster whose objects are locked.
+pub fn retained() -> Objects {
+    let name = ClusterName::parse("main").unwrap();
+    let record = cluster::encode(&retained_record());
+    Objects::from([(name.cluster_key(), record)])
+}
+
+/// A cluster whose objects are locked in the store.
+pub fn retained_record() -> ClusterRecord {
+    ClusterRecord {
+        format: 3,
+        retention: Some(RetentionRecord {
+            version: 1,
+            mode: LockMode::Compliance,
+            days: 30,
+        }),
+        ..cluster_record()
     }
 }
 

@@ -16,7 +16,7 @@ use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 
 use super::{Catalog, Layer};
 use crate::cluster::ClusterRepository;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 
 /// Each is two small requests.
 const LOCKS_AT_ONCE: usize = 16;
@@ -135,11 +135,8 @@ pub async fn locked_layers(
     let now = Timestamp::now();
     let asking = catalog.layers.iter().map(|layer| async move {
         let key = cluster.name.manifest_key(&layer.label);
-        match cluster.repository.locked_until(&key).await {
-            Ok(until) => Ok(until.map(|until| (layer.reference(), until))),
-            Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let until = cluster.repository.locked_until(&key).await?;
+        Ok::<_, Error>(until.map(|until| (layer.reference(), until)))
     });
     let found: Vec<Option<(ParentRef, Timestamp)>> = futures::stream::iter(asking)
         .buffer_unordered(LOCKS_AT_ONCE)

@@ -14,6 +14,7 @@ use pgstrata_layer::keys::is_lasting;
 use super::bucket::{Ask, Bucket, generic};
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
+use crate::repository::reason::Reason;
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
@@ -200,13 +201,16 @@ impl Repository {
         }
     }
 
-    /// Until when the newest version of the object `key` is locked.
+    /// Until when the newest version of the object `key` is locked; nothing when it is not, or is not there.
     ///
     /// # Errors
-    /// `Repository` when that cannot be known, also because there is no such object.
+    /// `Repository` when that cannot be known.
     pub async fn locked_until(&self, key: &str) -> Result<Option<Timestamp>> {
         let (bucket, path) = (self.bucket()?, self.path(key)?);
-        let asked = self.retrying(|| bucket.locked_until(&path)).await;
+        let asked = match self.retrying(|| bucket.locked_until(&path)).await {
+            Err(error) if Reason::of(&error).object_is_absent => Ok(None),
+            asked => asked,
+        };
         asked.map_err(|error| self.error("could not ask for the lock of", key, &error))
     }
 

@@ -1,0 +1,61 @@
+//! What keeps backups from somebody who has the credentials: nothing, versions, or locks.
+
+use jiff::Timestamp;
+use pgstrata_layer::cluster::ClusterRecord;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::repository::versions::Versioning;
+
+use super::CheckReport;
+
+const NAME: &str = "protection";
+
+/// Says plainly what is not protected. A cluster that is to be locked and is not is a failure.
+pub(super) async fn check(
+    report: &mut CheckReport,
+    cluster: &ClusterRepository,
+    record: &ClusterRecord,
+) {
+    match (record.retention, cluster.repository.directory()) {
+        (Some(retention), _) => {
+            let locked = locked(cluster).await;
+            report.note(NAME, locked, |until| {
+                format!(
+                    "every layer is locked for {} days after it was made, with all it stands on; the cluster's record until {until}",
+                    retention.days
+                )
+            });
+        }
+        (None, Some(_)) => {
+            let what = "none: whoever can write to the directory can overwrite and delete backups";
+            report.remark(NAME, what.to_owned(), None);
+        }
+        (None, None) => report.remark(NAME, of_store(cluster).await, None),
+    }
+}
+
+/// Until when the record is locked, in a bucket that locks.
+async fn locked(cluster: &ClusterRepository) -> Result<Timestamp> {
+    cluster.repository.require_lock().await?;
+    let until = cluster
+        .repository
+        .locked_until(&cluster.name.cluster_key())
+        .await?;
+    until.filter(|until| *until > Timestamp::now()).ok_or_else(|| {
+        let what = "the cluster is to be locked, and its record is not: somebody has overwritten it, or no layer was made for long";
+        Error::new(Kind::Refused, what)
+            .hint("\"pgstrata rescue\" brings back what was overwritten; the next backup locks the record again")
+    })
+}
+
+async fn of_store(cluster: &ClusterRepository) -> String {
+    let loss = "whoever can write to the bucket can overwrite and delete backups";
+    match cluster.repository.versioning().await {
+        Ok(Versioning::Enabled) => {
+            "the bucket keeps versions: what is overwritten or deleted can come back, until somebody deletes versions; nothing is locked".to_owned()
+        }
+        Ok(Versioning::Suspended) => format!("none any more, because versions are suspended: {loss}"),
+        Ok(Versioning::None) => format!("none, because the bucket keeps no versions: {loss}"),
+        Err(error) => format!("not known: {error}"),
+    }
+}
