@@ -32,10 +32,11 @@ fn locked(stage: &Stage, key: &str) -> Option<Timestamp> {
     Some(date.split('<').next().unwrap().parse().unwrap())
 }
 
+/// For how many whole days it is still locked, whatever the seconds since.
 fn locked_for(stage: &Stage, key: &str) -> i64 {
-    let until = locked(stage, key).unwrap_or_else(|| panic!("{key} is not locked"));
-    // Whole days, whatever the seconds since.
-    let left = until.duration_since(Timestamp::now()) + SignedDuration::from_hours(1);
+    let until = locked(stage, key);
+    assert!(until.is_some(), "{key} is not locked");
+    let left = until.unwrap().duration_since(Timestamp::now()) + SignedDuration::from_hours(1);
     left.as_hours() / 24
 }
 

@@ -33,7 +33,7 @@ pub struct S3Server {
     access_key: String,
     secret: String,
     second_secret: String,
-    role_secrets: [String; ROLES.len()],
+    role_secrets: Vec<String>,
     directory: PathBuf,
     /// Ends the server and removes `directory` when dropped.
     _leash: Leash,
@@ -208,7 +208,7 @@ impl S3Server {
             access_key: random_word("access"),
             secret: random_word("secret"),
             second_secret: random_word("secret"),
-            role_secrets: ROLES.map(|_| random_word("secret")),
+            role_secrets: ROLES.map(|_| random_word("secret")).into(),
             directory,
         };
         let log = start.directory.join("log");
@@ -233,7 +233,7 @@ struct Start {
     access_key: String,
     secret: String,
     second_secret: String,
-    role_secrets: [String; ROLES.len()],
+    role_secrets: Vec<String>,
     directory: PathBuf,
 }
 

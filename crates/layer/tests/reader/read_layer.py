@@ -501,11 +501,11 @@ def main(repository, cluster, label, target, identity=None):
         show_kept(folder, label.removeprefix("kept:"), target)
         return
     data = (folder / "cluster").read_bytes()
-    version = 2 if data.startswith(b"pgstrata cluster 2 ") else 1
+    version = next((v for v in (2, 3) if data.startswith(b"pgstrata cluster %d " % v)), 1)
     record = read_record(data, "cluster", version)
     require(record["name"] == cluster and record["format"] == version, "cluster: another name or format")
     ring = None
-    if version == 2:
+    if record.get("sealing") is not None:
         require(identity is not None, "cluster: is sealed, and no identity was given")
         ring = Ring(folder, record["sealing"]["seal_id"], Path(identity).read_text(), read_record)
     if label == "wal":

@@ -175,7 +175,7 @@ impl Repository {
             retention: OnceLock::new(),
             root: own.root.clone(),
             url,
-            patience: own.patience.clone(),
+            patience: own.patience,
             reached: AtomicBool::new(own.reached.load(Ordering::Relaxed)),
             told_of_denial: AtomicBool::new(false),
             secrets: own.secrets.clone(),
