@@ -7,6 +7,7 @@ mod support;
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_testbed::cluster::{Cluster, Major};
 use pgstrata_testbed::s3::Bucket;
+use support::process::{self, signal};
 use support::{Stage, text};
 
 const REFUSED: i32 = 13;
@@ -119,6 +120,13 @@ fn assert_nobody_takes_it(stage: &Stage, full: &str) {
         checked.contains("every layer is locked for 8 days"),
         "{checked}"
     );
+    // What an interrupted backup has left is locked as well.
+    let child = stage.begin_backup(&["--type", "full"]);
+    signal(&child, "-KILL");
+    process::log_of(child);
+    stage.age_all();
+    let (told, _) = stage.ends_as("keeper", &expire, 0);
+    assert!(!told.contains("an interrupted command left it"), "{told}");
     // The owner of the bucket cannot delete the version that is locked.
     let listed = stage
         .s3()

@@ -68,7 +68,7 @@ pub async fn init(
         wanted.format = RETAINED_FORMAT;
     }
     let created = record(cluster, wanted).await?;
-    if created.record.retention.is_some() {
+    if created.created && retention.is_some() {
         prove_lock(cluster).await?;
     }
     cluster.repository.lay_up_room().await;

@@ -28,6 +28,8 @@ pub(super) struct Scene {
     marks: AllMarks,
     /// Layers that nobody can remove yet, and until when.
     locked: HashMap<ParentRef, Timestamp>,
+    /// Attempts whose objects nobody can remove yet.
+    locked_attempts: HashSet<Label>,
     /// What is wrong with each layer.
     pub(super) problems: Vec<Option<String>>,
     pub(super) layers: Vec<Held>,
@@ -66,7 +68,12 @@ impl Scene {
         let mut notes = catalog::at_work(&catalog, now);
         notes.extend(catalog::not_known(&catalog));
         let archived = archived(cluster, &mut notes).await?;
+        let attempts = catalog.unfinished.iter().filter(|left| {
+            let modified = left.modified;
+            modified.is_some_and(|modified| cluster.repository.still_locks(modified))
+        });
         let mut scene = Self {
+            locked_attempts: attempts.map(|left| left.label.clone()).collect(),
             archived,
             restores,
             marks,
@@ -171,6 +178,7 @@ impl Scene {
         unfinished
             // One that was committed is being removed by somebody, or has lost its manifest.
             .filter(|left| !left.is_at_work(self.now) && (!left.was_committed || left.was_merged))
+            .filter(|left| !self.locked_attempts.contains(&left.label))
             .map(|unfinished| unfinished.label.clone())
             .collect()
     }

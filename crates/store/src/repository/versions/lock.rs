@@ -176,7 +176,8 @@ impl Repository {
     }
 
     /// Whether an object that lasts and was created at that time is still locked.
-    pub(crate) fn still_locks(&self, created: Timestamp) -> bool {
+    #[must_use]
+    pub fn still_locks(&self, created: Timestamp) -> bool {
         let retention = self.retention();
         retention.is_some_and(|retention| retention.with_margin(created) > Timestamp::now())
     }
