@@ -6,6 +6,7 @@
 
 mod archive;
 mod backup;
+mod copy;
 #[cfg(test)]
 mod habits;
 mod key;
@@ -23,6 +24,7 @@ pub(crate) use self::archive::{ArchiveGetArgs, ArchivePushArgs, OnHole};
 pub(crate) use self::backup::{
     BackupArgs, BackupImpact, BackupType, CheckpointPace, CorruptPolicy, Source,
 };
+pub(crate) use self::copy::CopyArgs;
 pub(crate) use self::key::{KeyCommand, RecipientArgs};
 pub(crate) use self::layers::{
     AnnotateArgs, ExpireArgs, InfoArgs, MergeArgs, PinArgs, RuleArgs, UnpinArgs, VerifyArgs,
@@ -103,9 +105,9 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "PGSTRATA_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Use this repository: file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
-    /// [default: none, it must be given]
-    #[arg(long, global = true, env = "PGSTRATA_REPO", value_name = "URL")]
+    /// Use this repository: file:///dir, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix, or the name of
+    /// one in the configuration file [default: that of the configuration file, or all that it names]
+    #[arg(long, global = true, env = "PGSTRATA_REPO", value_name = "URL or NAME")]
     pub(crate) repo: Option<String>,
 
     /// Use this cluster of the repository; its name has lower-case letters, digits, `.`, `_` and `-`
@@ -279,6 +281,15 @@ pub(crate) enum Command {
     /// new layer back and compares it. The merged layers stay, unless --remove-inputs is given.
     #[command(after_help = examples::MERGE)]
     Merge(MergeArgs),
+
+    /// Copy layers and WAL into another repository, without the server
+    ///
+    /// The command copies layers with those that they stand on, their WAL, pins and annotations; without a LABEL all of
+    /// them and the rest of the archive. What is there already is not sent again, so a copy that was stopped goes on
+    /// where it was. Everything is checked on its way. Exit code 0: all is there; another one: something was left out,
+    /// and the report says what.
+    #[command(after_help = examples::COPY)]
+    Copy(CopyArgs),
 
     /// Remove the layers and the WAL that no rule keeps
     ///

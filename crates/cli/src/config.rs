@@ -4,6 +4,8 @@
 //! one cluster; `[storage]` holds options of the object store. Flags beat the
 //! environment (clap has merged the two already), the environment beats the file.
 
+pub(crate) mod repositories;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +17,7 @@ use pgstrata_store::keys::{Identities, Keys};
 use pgstrata_store::limits;
 use pgstrata_store::repository::{RepositoryOptions, is_secret_option, read_credentials};
 use serde::Deserialize;
+use toml::Spanned;
 
 use crate::args::{Global, RuleArgs};
 use crate::identity::{self, Origin};
@@ -70,12 +73,14 @@ pub(crate) struct Settings {
     pub(crate) keep_yearly: Option<usize>,
     pub(crate) keep_wal: Option<String>,
     pub(crate) max_chain: Option<usize>,
+    pub(crate) quorum: Option<usize>,
     clusters: BTreeMap<String, Settings>,
     storage: BTreeMap<String, String>,
+    repositories: BTreeMap<String, Spanned<repositories::Table>>,
 }
 
 /// Flags, environment and file together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
@@ -83,6 +88,10 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     storage: BTreeMap<String, String>,
     global: Global,
+    /// The repositories that the file names, in their order there.
+    repositories: Vec<(String, repositories::Table)>,
+    /// Which of them this is, and whether the command uses others beside it.
+    chosen: Option<repositories::Chosen>,
 }
 
 impl Config {
@@ -93,15 +102,17 @@ impl Config {
             Some(file) => Some(file.clone()),
             None => default.exists().then(|| default.to_owned()),
         };
-        let (settings, storage) = match &file {
+        let (settings, storage, repositories) = match &file {
             Some(file) => read(file, global.cluster.as_deref())?,
-            None => (Settings::default(), BTreeMap::new()),
+            None => (Settings::default(), BTreeMap::new(), Vec::new()),
         };
         Ok(Self {
             file,
             settings,
             storage,
             global,
+            repositories,
+            chosen: None,
         })
     }
 
@@ -259,8 +270,14 @@ impl Config {
         };
         let path = |p: &PathBuf| absolute(p).map(|p| p.display().to_string());
         flag("config", self.file.as_ref().map(path).transpose()?);
-        let repository = self.repository()?;
-        flag("repo", Some(repository.url));
+        // What uses several says none, and its restore_command uses them too.
+        flag(
+            "repo",
+            match &self.chosen {
+                None => Some(self.repository()?.url),
+                Some(chosen) => (!chosen.beside_others).then(|| chosen.name.clone()),
+            },
+        );
         flag("cluster", Some(self.cluster()?.as_str().to_owned()));
         flag("s3-endpoint", self.global.s3_endpoint.clone());
         flag("s3-region", self.global.s3_region.clone());
@@ -360,7 +377,14 @@ fn missing(what: &str, flag: &str, variable: &str) -> Error {
     ))
 }
 
-fn read(file: &Path, cluster: Option<&str>) -> Result<(Settings, BTreeMap<String, String>)> {
+/// The keys of the file, those of the cluster first; options of the object store; repositories by name, in their order.
+type Contents = (
+    Settings,
+    BTreeMap<String, String>,
+    Vec<(String, repositories::Table)>,
+);
+
+fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
     let text = std::fs::read_to_string(file)
         .context(|| format!("could not read configuration file \"{}\"", file.display()))?;
     let invalid = |error: &toml::de::Error| {
@@ -380,20 +404,22 @@ fn read(file: &Path, cluster: Option<&str>) -> Result<(Settings, BTreeMap<String
     };
     // Read as a whole first: only this knows the line of a mistake.
     let mut whole: Settings = toml::from_str(&text).map_err(|e| invalid(&e))?;
-    let nested =
-        |(_, own): &(&String, &Settings)| !own.clusters.is_empty() || !own.storage.is_empty();
+    let nested = |(_, own): &(&String, &Settings)| {
+        !own.clusters.is_empty() || !own.storage.is_empty() || !own.repositories.is_empty()
+    };
     if let Some((name, _)) = whole.clusters.iter().find(nested) {
         let what = format!(
             "could not read configuration file \"{}\": [clusters.{name}] holds a table",
             file.display()
         );
-        let hint = "write [clusters.NAME] and [storage] at the top level";
+        let hint = "write [clusters.NAME], [repositories.NAME] and [storage] at the top level";
         return Err(Error::new(Kind::Usage, what).hint(hint));
     }
     // The top level names the cluster whose table then overrides the top level.
     let mut table: toml::Table = text.parse().map_err(|e| invalid(&e))?;
     let clusters = table.remove("clusters");
     table.remove("storage");
+    table.remove("repositories");
     let name = cluster.or(whole.cluster.as_deref());
     let own = clusters
         .as_ref()
@@ -403,18 +429,30 @@ fn read(file: &Path, cluster: Option<&str>) -> Result<(Settings, BTreeMap<String
         table.extend(own.clone());
     }
     let storage = std::mem::take(&mut whole.storage);
-    let settings = toml::Value::Table(table).try_into();
-    Ok((settings.map_err(|e| invalid(&e))?, storage))
+    let settings: std::result::Result<Settings, _> = toml::Value::Table(table).try_into();
+    let settings = settings.map_err(|e| invalid(&e))?;
+    let mut tables: Vec<_> = std::mem::take(&mut whole.repositories)
+        .into_iter()
+        .collect();
+    tables.sort_by_key(|(_, table)| table.span().start);
+    let tables = tables.into_iter();
+    let tables: Vec<_> = tables
+        .map(|(name, table)| (name, table.into_inner()))
+        .collect();
+    repositories::check(&tables, &settings, &storage).map_err(|error| {
+        error.while_doing(format!(
+            "could not read configuration file \"{}\"",
+            file.display()
+        ))
+    })?;
+    Ok((settings, storage, tables))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read_text(
-        text: &str,
-        cluster: Option<&str>,
-    ) -> Result<(Settings, BTreeMap<String, String>)> {
+    fn read_text(text: &str, cluster: Option<&str>) -> Result<Contents> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         read(file.path(), cluster)
@@ -423,11 +461,11 @@ mod tests {
     #[test]
     fn a_clusters_table_overrides_the_top_level() {
         let text = "repo = 'file:///r'\ncluster = 'a'\njobs = 2\n[clusters.a]\njobs = 4\n[clusters.b]\njobs = 8\n[storage]\nk = 'v'\n";
-        let (a, storage) = read_text(text, None).unwrap();
+        let (a, storage, _) = read_text(text, None).unwrap();
         assert_eq!(a.jobs, Some(4));
         assert_eq!(a.repo.as_deref(), Some("file:///r"));
         assert_eq!(storage.get("k").map(String::as_str), Some("v"));
-        let (b, _) = read_text(text, Some("b")).unwrap();
+        let (b, _, _) = read_text(text, Some("b")).unwrap();
         assert_eq!(b.jobs, Some(8));
     }
 

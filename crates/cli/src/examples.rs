@@ -76,6 +76,13 @@ Examples:
   pgstrata verify 20261121-093305F         one layer and those it stands on
   pgstrata verify --deep --output json     decode every page too; for programs";
 
+pub(crate) const COPY: &str = "\
+Examples:
+  pgstrata copy --to file:///mnt/other --dry-run       what would be copied
+  pgstrata copy --to s3://other/postgres --to-credentials /etc/pgstrata/other.toml
+  pgstrata --repo near copy --to far                   repositories of the configuration file
+  pgstrata --repo near copy --to far --follow          keep a mirror";
+
 pub(crate) const MERGE: &str = "\
 Examples:
   pgstrata merge --dry-run                 which layers, and which of them can go

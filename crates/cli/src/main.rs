@@ -105,6 +105,7 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
         config,
         output: *output,
         wants_progress: !cli.global.no_progress,
+        documents: None,
     };
     let code = runtime.block_on(commands::run(&context, cli.command));
     // A worker that hangs on the network must not keep a finished command alive.

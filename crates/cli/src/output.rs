@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::{LogLevel, Output};
 use crate::exit;
@@ -34,6 +34,18 @@ struct Document<'a, T> {
     schema: String,
     #[serde(flatten)]
     fields: &'a T,
+}
+
+/// The document of `fields`, with its schema, as [`print_json`] writes it.
+///
+/// # Errors
+/// For a path that is not UTF-8.
+pub(crate) fn document(schema: &str, fields: &impl Serialize) -> Result<Value> {
+    let schema = format!("pgstrata.{schema}");
+    serde_json::to_value(Document { schema, fields }).map_err(|error| {
+        let what = format!("could not write the report as JSON: {error}");
+        Error::new(Kind::Unsupported, what)
+    })
 }
 
 /// Writes `fields` as JSON, with `schema` (`name/version`) as its first key; `docs/schema/` describes each.

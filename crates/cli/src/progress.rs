@@ -40,6 +40,7 @@ pub(crate) enum Act {
     Merge,
     Expire,
     Verify,
+    Copy,
 }
 
 impl Act {
@@ -50,6 +51,7 @@ impl Act {
             Self::Merge => "merge",
             Self::Expire => "expire",
             Self::Verify => "verify",
+            Self::Copy => "copy",
         }
     }
 
@@ -60,6 +62,7 @@ impl Act {
             Self::Restore => ("restored", "fetched"),
             Self::Merge | Self::Expire => ("merged", "fetched"),
             Self::Verify => ("verified", "read"),
+            Self::Copy => ("copied", "copied"),
         }
     }
 
@@ -70,6 +73,7 @@ impl Act {
             Self::Restore => "making files durable",
             Self::Merge | Self::Expire => "reading back, then removing",
             Self::Verify => "looking at WAL",
+            Self::Copy => "copying WAL",
         }
     }
 

@@ -6,7 +6,7 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{self, File};
 use std::process::Stdio;
 
 use pgstrata_testbed::cluster::{Cluster, Major};
@@ -76,6 +76,21 @@ fn every_document_has_a_schema_and_is_as_it_says() {
     of_layers(&stage, &mut run);
     // It needs a bucket that keeps versions: the tests of rescue print it.
     seen.insert("pgstrata.rescue/1".to_owned());
+    let (near, far) = (stage.target("near"), stage.target("far"));
+    run(&["copy", "--to", &format!("file://{}", far.display())], 0);
+    let config = near.with_extension("toml");
+    let table = |name: &str, url: String| format!("[repositories.{name}]\nrepo = '{url}'\n");
+    let far = table("far", format!("file://{}", far.display()));
+    fs::write(&config, table("near", stage.repository.clone()) + &far).unwrap();
+    let mut all = stage.command(&["--output", "json", "info", "--config"]);
+    let output = all
+        .arg(&config)
+        .env_remove("PGSTRATA_REPO")
+        .output()
+        .unwrap();
+    let shown = schema::document(&String::from_utf8(output.stdout).unwrap());
+    let shown = shown["schema"].as_str().unwrap().to_owned();
+    seen.insert(shown);
     assert_eq!(
         seen,
         schema::known(),

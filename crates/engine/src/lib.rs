@@ -13,6 +13,7 @@ pub mod info;
 pub mod init;
 pub mod mark;
 pub mod merge;
+pub mod mirror;
 pub mod priority;
 pub mod rescue;
 pub mod restore;

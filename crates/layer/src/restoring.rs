@@ -13,6 +13,9 @@ use crate::record;
 
 const KIND: &str = "restore";
 
+/// With this begins what the record of a copy has instead of a directory; a directory begins with a slash.
+const COPY_OF: &str = "copy of ";
+
 /// A restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,6 +36,21 @@ pub struct RestoreRecord {
     pub started_at: Timestamp,
     /// Program and version.
     pub written_by: String,
+}
+
+impl RestoreRecord {
+    /// What the record says instead of a directory when a layer comes into this repository out of that one.
+    #[must_use]
+    pub fn place_of_copy(label: &str, from: &str) -> String {
+        format!("{COPY_OF}{label} from {from}")
+    }
+
+    /// Whether it is of a layer that is being copied into this repository, and of what that is to stand on. Its id is then
+    /// the id of that layer.
+    #[must_use]
+    pub fn is_copy(&self) -> bool {
+        self.directory.starts_with(COPY_OF)
+    }
 }
 
 /// The object's bytes.

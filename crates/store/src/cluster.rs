@@ -76,6 +76,12 @@ impl ClusterRepository {
         self
     }
 
+    /// The same part of the repository with nothing found out of it, for who has just made its record.
+    #[must_use]
+    pub fn known_anew(&self) -> Self {
+        self.supposed()
+    }
+
     /// The same part of the repository, for who supposes what its record says: how its objects would then be is not
     /// taken for how they are.
     pub(crate) fn supposed(&self) -> Self {

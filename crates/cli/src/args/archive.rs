@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{AsOfArgs, CompressArgs};
-use crate::value::parse_duration;
+use crate::value::{at_least_one, parse_duration};
 
 /// `archive-push`.
 #[derive(Debug, Args)]
@@ -21,6 +21,10 @@ pub(crate) struct ArchivePushArgs {
     /// Push also up to N further files that are ready [default: 8]
     #[arg(long, env = "PGSTRATA_PUSH_AHEAD", value_name = "N")]
     pub(crate) push_ahead: Option<usize>,
+
+    /// Succeed when N of several repositories have the file [default: all of them]
+    #[arg(long, env = "PGSTRATA_QUORUM", value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
+    pub(crate) quorum: Option<usize>,
 }
 
 /// `archive-get`.

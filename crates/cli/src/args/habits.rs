@@ -29,7 +29,9 @@ const MEANINGS: &[(&str, &str)] = &[
     ("delta", "restore in place"),
     ("dry-run", "show and change nothing"),
     ("encrypt", "seal a cluster"),
+    ("every", "pause between two copies"),
     ("fetch-ahead", "segments fetched ahead"),
+    ("follow", "go on copying"),
     ("from", "oldest layer to merge"),
     ("help", "help"),
     ("hole-timeout", "patience for a hole to be filled"),
@@ -62,6 +64,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("pgdata", "data directory of a server"),
     ("primary", "connection to the primary of a standby"),
     ("push-ahead", "segments pushed ahead"),
+    ("quorum", "repositories that must have a file"),
     ("recipient", "who may read a sealed cluster"),
     ("remove-inputs", "remove merged layers"),
     ("repo", "repository"),
@@ -90,6 +93,12 @@ const MEANINGS: &[(&str, &str)] = &[
     ("target-exclusive", "before or after the target"),
     ("target-timeline", "timeline to follow"),
     ("target-type", "kind of recovery target"),
+    ("to", "repository to copy into"),
+    (
+        "to-credentials",
+        "file of storage options of that repository",
+    ),
+    ("to-storage", "one storage option of that repository"),
     ("type", "type of backup"),
     ("until", "end of a pin"),
     ("version", "version"),
@@ -99,7 +108,7 @@ const MEANINGS: &[(&str, &str)] = &[
 ];
 
 /// Commands that change or delete what a `--dry-run` can show before.
-const SHOWN_FIRST: [&str; 5] = ["backup", "restore", "merge", "expire", "rescue"];
+const SHOWN_FIRST: [&str; 6] = ["backup", "restore", "copy", "merge", "expire", "rescue"];
 
 /// Commands that only look at layers; the others act on one of them.
 const LOOK_AT_ALL: [&str; 2] = ["info", "verify"];

@@ -4,7 +4,9 @@ use std::env;
 use std::time::Duration;
 
 use pgstrata_engine::server::read_control;
-use pgstrata_store::archive::{self, Ahead, GetOptions, Notes, PushOptions, Pushed, Source, Spool};
+use pgstrata_store::archive::{
+    self, Ahead, GetOptions, GetOutcome, Notes, PushOptions, PushOutcome, Pushed, Source, Spool,
+};
 use pgstrata_store::error::Result;
 use serde_json::{Value, json};
 
@@ -21,6 +23,13 @@ const SEGMENTS_AHEAD: usize = 8;
 const HOLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) async fn push(context: &Context, args: &ArchivePushArgs) -> Result<u8> {
+    let outcome = push_file(context, args).await?;
+    say_pushed(context, &outcome);
+    Ok(0)
+}
+
+/// Stores the file in one repository.
+pub(super) async fn push_file(context: &Context, args: &ArchivePushArgs) -> Result<PushOutcome> {
     let cluster = context.cluster()?;
     let settings = &context.config.settings;
     let default = PushOptions::default();
@@ -38,7 +47,10 @@ pub(super) async fn push(context: &Context, args: &ArchivePushArgs) -> Result<u8
         )),
         ..default
     };
-    let outcome = archive::push_at_once(&cluster, &args.path, &options).await?;
+    archive::push_at_once(&cluster, &args.path, &options).await
+}
+
+pub(super) fn say_pushed(context: &Context, outcome: &PushOutcome) {
     let (new, what) = match outcome.pushed {
         Pushed::Stored { .. } => (true, ""),
         Pushed::Present => (false, ", which was there already"),
@@ -51,10 +63,42 @@ pub(super) async fn push(context: &Context, args: &ArchivePushArgs) -> Result<u8
         "mended": outcome.pushed == Pushed::Mended,
     });
     tell(context, "archive-push/1", &document);
-    Ok(0)
 }
 
 pub(super) async fn get(context: &Context, args: &ArchiveGetArgs) -> Result<u8> {
+    let holes = Holes::told(context, args)?;
+    let outcome = get_file(context, args, &holes).await?;
+    say_got(context, args, &outcome);
+    Ok(0)
+}
+
+/// What is done about a file that is missing though the archive goes on behind it.
+pub(super) struct Holes {
+    /// How long it is waited for.
+    pub(super) wait: Duration,
+    /// Whether it is answered as the end then.
+    pub(super) are_end: bool,
+}
+
+impl Holes {
+    pub(super) fn told(context: &Context, args: &ArchiveGetArgs) -> Result<Self> {
+        let settings = &context.config.settings;
+        let told = settings.hole_timeout.as_deref();
+        let wait = from_file(args.hole_timeout, told, "hole-timeout", parse_duration)?;
+        let on_hole = choose(args.on_hole, settings.on_hole.as_deref(), "on-hole")?;
+        Ok(Self {
+            wait: wait.unwrap_or(HOLE_TIMEOUT),
+            are_end: on_hole == Some(OnHole::End),
+        })
+    }
+}
+
+/// Fetches the file out of one repository.
+pub(super) async fn get_file(
+    context: &Context,
+    args: &ArchiveGetArgs,
+    holes: &Holes,
+) -> Result<GetOutcome> {
     let cluster = context.cluster_as_of(&args.as_of).await?;
     let settings = &context.config.settings;
     let count = args
@@ -66,16 +110,16 @@ pub(super) async fn get(context: &Context, args: &ArchiveGetArgs) -> Result<u8> 
     // Two servers that recover on one host must not throw out each other's segments.
     let reader = env::current_dir().unwrap_or_default();
     let spool = Spool::new(root, reader);
-    let told = settings.hole_timeout.as_deref();
-    let hole_timeout = from_file(args.hole_timeout, told, "hole-timeout", parse_duration)?;
-    let on_hole = choose(args.on_hole, settings.on_hole.as_deref(), "on-hole")?;
     let options = GetOptions {
         ahead: (count > 0).then_some(Ahead { spool, count }),
         system_identifier: asking_cluster(),
-        hole_wait: hole_timeout.unwrap_or(HOLE_TIMEOUT),
-        hole_is_end: on_hole == Some(OnHole::End),
+        hole_wait: holes.wait,
+        hole_is_end: holes.are_end,
     };
-    let outcome = archive::get(&cluster, &args.name, &args.path, &options).await?;
+    archive::get(&cluster, &args.name, &args.path, &options).await
+}
+
+pub(super) fn say_got(context: &Context, args: &ArchiveGetArgs, outcome: &GetOutcome) {
     let from = match outcome.source {
         Source::Spool => "spool",
         Source::Repository => "repository",
@@ -89,7 +133,6 @@ pub(super) async fn get(context: &Context, args: &ArchiveGetArgs) -> Result<u8> 
         "ahead": outcome.ahead,
     });
     tell(context, "archive-get/1", &document);
-    Ok(0)
 }
 
 /// The server asks whether the file is where it belongs. A standard output that is full changes nothing about that.

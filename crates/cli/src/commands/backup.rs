@@ -5,19 +5,21 @@ use pgstrata_engine::backup::{
     self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
     ChangeSourceChoice, CorruptPagePolicy, HarmlessPages, WalMode as Wal,
 };
+use pgstrata_engine::mirror::{self, MirrorOptions};
 use pgstrata_engine::priority::Impact;
 use pgstrata_engine::server::ConnectionOptions;
 use pgstrata_layer::manifest::ChangeSource;
-use pgstrata_store::error::Result;
+use pgstrata_store::error::{Error, Kind as Failure, Result};
+use pgstrata_store::progress::Progress;
 use serde_json::{Value, json};
 
-use super::Context;
+use super::{Context, stop_on_signal};
 use crate::args::{
     BackupArgs, BackupImpact, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode,
 };
 use crate::config::{choose, from_file};
 use crate::exit;
-use crate::progress::Act;
+use crate::progress::{Act, Display};
 use crate::value::{parse_percent, parse_size};
 
 pub(super) async fn run(context: &Context, args: &BackupArgs) -> Result<u8> {
@@ -38,6 +40,153 @@ pub(super) async fn run(context: &Context, args: &BackupArgs) -> Result<u8> {
     })?;
     let warned = !report.corrupt_pages.is_empty() || !report.warnings.is_empty();
     Ok(if warned { exit::WARNINGS } else { 0 })
+}
+
+/// Takes one backup into several repositories: it is stored in the first that takes it, and the others get it from there,
+/// so the server is read once.
+pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Result<u8> {
+    let progress = Progress::default();
+    stop_on_signal(&progress);
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut taken = None;
+    for (at, context) in several.iter().enumerate() {
+        // A directory that is not mounted has no such cluster.
+        let is_there = async { context.cluster()?.record().await };
+        if let Err(error) = is_there.await {
+            tracing::warn!("could not back up into {}: {error}", named(context));
+            outcomes.push(Outcome::of(context, "failed", Some(error)));
+            continue;
+        }
+        match take(&several[at..], args, &progress).await {
+            Ok(report) => {
+                taken = Some((at, report));
+                break;
+            }
+            // Only what is the matter with this repository alone.
+            Err(error) if error.kind() == Failure::Repository => {
+                tracing::warn!("could not back up into {}: {error}", named(context));
+                outcomes.push(Outcome::of(context, "failed", Some(error)));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let Some((first, report)) = taken else {
+        let first = outcomes.into_iter().find_map(|outcome| outcome.error);
+        let none = || Error::new(Failure::Usage, "there is no repository");
+        return Err(first.unwrap_or_else(none));
+    };
+    outcomes.push(Outcome::of(&several[first], "stored", None));
+    for context in &several[first + 1..] {
+        let copied = copy_to(&several[first], context, &report, &progress).await;
+        outcomes.push(match copied {
+            Ok(objects) => Outcome {
+                copied_objects: Some(objects),
+                ..Outcome::of(context, "copied", None)
+            },
+            Err(error) => {
+                tracing::warn!("the backup is not in {}: {error}", named(context));
+                Outcome::of(context, "failed", Some(error))
+            }
+        });
+    }
+    let context = &several[first];
+    let mut document = report_document(&report);
+    document["repositories"] = outcomes.iter().map(Outcome::document).collect();
+    context.report("backup/1", &document, || {
+        let lines = outcomes.iter().map(Outcome::text);
+        format!("{}{}", report_text(&report), lines.collect::<String>())
+    })?;
+    let failed = outcomes.iter().any(|outcome| outcome.error.is_some());
+    let warned = !report.corrupt_pages.is_empty() || !report.warnings.is_empty();
+    Ok(if warned || failed { exit::WARNINGS } else { 0 })
+}
+
+/// Takes the backup into the first; the others get its objects meanwhile.
+async fn take(several: &[Context], args: &BackupArgs, progress: &Progress) -> Result<BackupReport> {
+    let context = &several[0];
+    let cluster = context.cluster()?;
+    let mut options = options(context, args)?;
+    let others = several[1..].iter().map(Context::cluster);
+    let others = others.collect::<Result<Vec<_>>>()?;
+    options.siblings = mirror::siblings(&cluster, others).await?;
+    let shown = progress.clone();
+    let _display = Display::start(Act::Backup, &shown, context.wants_progress);
+    backup::run(&cluster, &options, shown.clone()).await
+}
+
+/// Brings a backup from where it was stored into another repository, with what it stands on that is not there. Answers how
+/// many objects that took.
+async fn copy_to(
+    from: &Context,
+    to: &Context,
+    report: &BackupReport,
+    progress: &Progress,
+) -> Result<u64> {
+    if progress.is_cancelled() {
+        return Err(Error::new(Failure::Interrupted, "the command was stopped"));
+    }
+    let (source, target) = (from.cluster()?, to.cluster()?);
+    // A repository that nobody has prepared is a mistake, and not one to fill.
+    target.record().await?;
+    let options = MirrorOptions {
+        labels: vec![report.label.clone()],
+        jobs: from.config.jobs()?,
+    };
+    let _display = Display::start(Act::Copy, progress, from.wants_progress);
+    let copied = mirror::execute(&source, &target, &options, progress).await?;
+    match copied.left_out.first() {
+        None => Ok(copied.layers.iter().map(|layer| layer.objects).sum()),
+        Some(left) => Err(Error::new(
+            left.kind,
+            format!("{}: {}", left.label, left.why),
+        )),
+    }
+}
+
+/// What became of the backup in one repository.
+struct Outcome {
+    name: String,
+    url: String,
+    state: &'static str,
+    copied_objects: Option<u64>,
+    error: Option<Error>,
+}
+
+impl Outcome {
+    fn of(context: &Context, state: &'static str, error: Option<Error>) -> Self {
+        let repository = context.config.repository();
+        Self {
+            name: named(context),
+            url: repository.map(|found| found.url).unwrap_or_default(),
+            state,
+            copied_objects: None,
+            error,
+        }
+    }
+
+    fn document(&self) -> Value {
+        json!({
+            "name": self.name,
+            "url": self.url,
+            "state": self.state,
+            "copied_objects": self.copied_objects,
+            "error": self.error.as_ref().map(ToString::to_string),
+        })
+    }
+
+    fn text(&self) -> String {
+        match &self.error {
+            None => format!("  {:<8} in {}, {}\n", self.state, self.name, self.url),
+            Some(error) => format!(
+                "  failed   in {}, {}: {error}\n           \"pgstrata --repo NAME copy --to {}\" brings it there from a repository that has it\n",
+                self.name, self.url, self.name
+            ),
+        }
+    }
+}
+
+fn named(context: &Context) -> String {
+    context.config.name().unwrap_or_default().to_owned()
 }
 
 fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {

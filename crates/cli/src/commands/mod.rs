@@ -3,6 +3,7 @@
 mod archive;
 mod backup;
 mod check;
+mod copy;
 mod expire;
 mod info;
 mod init;
@@ -10,6 +11,7 @@ mod key;
 mod lab;
 mod mark;
 mod merge;
+mod repositories;
 mod rescue;
 mod restore;
 mod tracker;
@@ -17,6 +19,7 @@ mod verify;
 
 use std::env;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::CommandFactory;
@@ -29,6 +32,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::args::{self, AsOfArgs, Cli, Command, CompressArgs, Output, ServerArgs, WalArgs};
 use crate::config::{Config, from_file};
@@ -42,6 +46,8 @@ pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) output: Output,
     pub(crate) wants_progress: bool,
+    /// Where documents go instead, while a command uses several repositories one after the other.
+    pub(crate) documents: Option<Arc<Mutex<Vec<Value>>>>,
 }
 
 impl Context {
@@ -61,6 +67,16 @@ impl Context {
         let repository = repository.as_of(moment).await?;
         let cluster = ClusterRepository::new(&repository, &self.config.cluster()?);
         Ok(cluster.with_keys(self.config.keys()?))
+    }
+
+    /// The same for that repository.
+    fn with(&self, config: &Config) -> Self {
+        Self {
+            config: config.clone(),
+            output: self.output,
+            wants_progress: self.wants_progress,
+            documents: self.documents.clone(),
+        }
     }
 
     /// The codec that was asked for by flag, environment or file, or the default one.
@@ -152,9 +168,15 @@ impl Context {
         document: &impl Serialize,
         text: impl FnOnce() -> String,
     ) -> Result<()> {
-        match self.output {
-            Output::Text => output::print(&text()),
-            Output::Json => output::print_json(schema, document),
+        match (self.output, &self.documents) {
+            (Output::Text, _) => output::print(&text()),
+            (Output::Json, None) => output::print_json(schema, document),
+            (Output::Json, Some(documents)) => {
+                let document = output::document(schema, document)?;
+                let mut all = documents.lock().unwrap_or_else(PoisonError::into_inner);
+                all.push(document);
+                Ok(())
+            }
         }
     }
 }
@@ -253,8 +275,20 @@ fn manual(name: Option<&str>) -> Result<Vec<u8>> {
     })
 }
 
-/// Runs a command; returns its exit code.
+/// Runs a command on the repositories that are meant; returns its exit code.
 pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
+    let chosen = context.config.chosen()?;
+    match &chosen[..] {
+        [one] => run_one(&context.with(one), command).await,
+        several => {
+            let several: Vec<Context> = several.iter().map(|one| context.with(one)).collect();
+            repositories::run(context, &several, command).await
+        }
+    }
+}
+
+/// Runs a command on one repository.
+async fn run_one(context: &Context, command: Command) -> Result<u8> {
     match command {
         Command::Init(args) => init::run(context, &args).await,
         Command::Backup(args) => backup::run(context, &args).await,
@@ -262,6 +296,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<u8> {
         Command::ArchiveGet(args) => archive::get(context, &args).await,
         Command::Restore(args) => restore::run(context, &args).await,
         Command::Check(args) => check::run(context, &args).await,
+        Command::Copy(args) => copy::run(context, &args).await,
         Command::Merge(args) => merge::run(context, &args).await,
         Command::Expire(args) => expire::run(context, &args).await,
         Command::Rescue(args) => rescue::run(context, &args).await,

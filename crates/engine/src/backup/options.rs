@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use pgstrata_layer::label::Label;
+use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind};
 
 use crate::priority::Impact;
@@ -135,6 +136,9 @@ pub struct BackupOptions {
     pub max_rate: Option<u64>,
     /// Who comes first when the machine is busy.
     pub impact: Impact,
+    /// The same cluster in other repositories, sealed in the same way: they get the objects of the layer while it is made, as
+    /// far as they take them. A copy ([`crate::mirror`]) makes the layer exist there.
+    pub siblings: Vec<ClusterRepository>,
 }
 
 impl Default for BackupOptions {
@@ -158,6 +162,7 @@ impl Default for BackupOptions {
             check_page_headers: true,
             max_rate: None,
             impact: Impact::default(),
+            siblings: Vec::new(),
         }
     }
 }

@@ -7,7 +7,7 @@ use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::Changes;
 use pgstrata_layer::manifest::{self, Beside, Manifest, ParentRef, Tablespace};
 use pgstrata_pgdata::{ControlFile, Lsn, TimelineId};
-use pgstrata_store::catalog::{self, Catalog, Layer, LayerPlan, NewLayer, hex};
+use pgstrata_store::catalog::{self, Catalog, Layer, LayerPlan, NewLayer, Siblings, hex};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::limits;
@@ -111,10 +111,13 @@ pub async fn run(
         .map(|layer| Arc::new((*layer).clone()))
         .collect();
     let type_reason = choice.reason.clone();
+    let siblings = Siblings::begin(&options.siblings, &layer, plan, &chain).await;
+    let siblings = Arc::new(siblings);
     let backup = Backup {
         options,
         catalog: &catalog,
         layer: &layer,
+        siblings: Arc::clone(&siblings),
         progress,
         chain: Chain::new(cluster, chain),
         type_reason,
@@ -132,6 +135,11 @@ pub async fn run(
         Err(error) => Err(catalog::unless_removed(cluster, &backup.chain.layers, error).await),
         done => done,
     };
+    drop(backup);
+    // Threads that were given up hold it until they see that.
+    if let Some(siblings) = Arc::into_inner(siblings) {
+        siblings.end(outcome.is_ok(), &label).await;
+    }
     layer.end(&outcome).await;
     outcome
 }
@@ -155,6 +163,7 @@ pub(super) struct Backup<'a> {
     /// As it was before the start.
     catalog: &'a Catalog,
     pub(super) layer: &'a NewLayer,
+    siblings: Arc<Siblings>,
     pub(super) progress: Progress,
     /// The parent's; empty for a full backup.
     pub(super) chain: Chain,
@@ -443,7 +452,8 @@ impl Backup<'_> {
                 self.layer.id(),
                 self.layer.seal().clone(),
                 self.progress.clone(),
-            ),
+            )
+            .beside(&self.siblings),
             progress: self.progress.clone(),
             codec: self.options.codec,
             jobs: self.options.jobs,

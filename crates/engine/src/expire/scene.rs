@@ -179,6 +179,7 @@ impl Scene {
             // One that was committed is being removed by somebody, or has lost its manifest.
             .filter(|left| !left.is_at_work(self.now) && (!left.was_committed || left.was_merged))
             .filter(|left| !self.locked_attempts.contains(&left.label))
+            .filter(|left| !catalog::is_copied(left, &self.restores))
             .map(|unfinished| unfinished.label.clone())
             .collect()
     }

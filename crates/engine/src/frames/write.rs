@@ -13,6 +13,7 @@ use pgstrata_layer::index::{FinishedPart, IndexWriter};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::IndexPartRef;
 use pgstrata_layer::pack::{PackBuilder, PlacedFrame};
+use pgstrata_store::catalog::Siblings;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys::LayerSeal;
@@ -31,6 +32,8 @@ pub(crate) struct LayerWriter {
     progress: Progress,
     runtime: Handle,
     packs: Arc<PackCounts>,
+    /// Who gets the objects too, as they are stored.
+    siblings: Arc<Siblings>,
 }
 
 /// Numbers and sizes of a layer's packs.
@@ -57,7 +60,14 @@ impl LayerWriter {
             progress,
             runtime: Handle::current(),
             packs: Arc::default(),
+            siblings: Arc::default(),
         }
+    }
+
+    /// The same, and its objects go to these too.
+    pub(crate) fn beside(mut self, siblings: &Arc<Siblings>) -> Self {
+        self.siblings = Arc::clone(siblings);
+        self
     }
 
     /// Packs of at most `target_bytes` or one frame; several threads may have their own.
@@ -102,8 +112,11 @@ impl LayerWriter {
     fn store(&self, key: String, body: Bytes) -> JoinHandle<Result<()>> {
         let (repository, progress) = (self.cluster.repository.clone(), self.progress.clone());
         let size = u64::try_from(body.len()).expect("usize has 64 bits");
+        let siblings = Arc::clone(&self.siblings);
         self.runtime.spawn(async move {
-            repository.create(&key, body).await?;
+            let others = siblings.store(&key, &body);
+            let (created, ()) = futures::join!(repository.create(&key, body.clone()), others);
+            created?;
             progress.add_stored(size);
             Ok(())
         })

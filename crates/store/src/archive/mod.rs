@@ -8,6 +8,7 @@
 
 mod archived;
 mod contents;
+mod copy;
 mod end;
 mod file;
 mod get;

@@ -15,6 +15,9 @@ use crate::catalog::hex;
 /// The server asks within moments; a broken archiver makes it ask again within a minute.
 const VALID_FOR: Duration = Duration::from_secs(120);
 
+/// The name of the note of an outage, which no file of the archive has.
+const OUTAGE: &str = "outage";
+
 /// Where the notes of one archiver are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notes {
@@ -69,6 +72,17 @@ impl Notes {
         let fresh = self.are_ours() && is_fresh(&path);
         // A note that stays would be believed once more.
         fs::remove_file(&path).is_ok() && fresh
+    }
+
+    /// Notes that the repository did not answer.
+    pub fn add_outage(&self) {
+        self.add(OUTAGE, &[0; 32]);
+    }
+
+    /// Whether the repository did not answer a short time ago.
+    #[must_use]
+    pub fn had_outage(&self) -> bool {
+        self.are_ours() && is_fresh(&self.path(OUTAGE, &[0; 32]))
     }
 
     fn are_ours(&self) -> bool {

@@ -129,6 +129,8 @@ pub(super) struct Beats {
     pub(crate) every: Duration,
     /// How many there are.
     pub(crate) count: AtomicU32,
+    /// Whether others give signs under the same keys.
+    pub(crate) may_be_there: bool,
 }
 
 impl std::fmt::Debug for Beats {
@@ -163,6 +165,14 @@ impl Heartbeat {
         Self { task, beats }
     }
 
+    /// Gives a sign of life now.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub(super) async fn beat_now(&self) -> Result<()> {
+        self.beats.store().await
+    }
+
     /// No sign is created any more when it returns.
     pub(super) async fn stop(mut self) -> Arc<Beats> {
         self.task.abort();
@@ -180,14 +190,36 @@ impl Drop for Heartbeat {
 impl Beats {
     /// Gives one sign of life; false when it could not be stored. The act goes on: its commit does not rely on it.
     async fn beat(&self) -> bool {
-        let number = self.count.load(Ordering::Relaxed);
-        let key = (self.key)(number);
-        if let Err(error) = self.repository.create(&key, self.body.clone()).await {
+        if let Err(error) = self.store().await {
             tracing::warn!(%error, "could not store a sign of life: without one for {} minutes an expiry takes this process for dead", LEASE.as_mins());
             return false;
         }
-        self.count.fetch_add(1, Ordering::Relaxed);
         true
+    }
+
+    /// Stores the next sign of life.
+    async fn store(&self) -> Result<()> {
+        loop {
+            let number = self.count.load(Ordering::Relaxed);
+            let key = (self.key)(number);
+            // One that is there is no sign that somebody lives now, whatever it holds.
+            let is_there = self.may_be_there && self.repository.size(&key).await?.is_some();
+            let created = match is_there {
+                true => Err(Error::new(Kind::AlreadyExists, "it is there")),
+                false => self.repository.create(&key, self.body.clone()).await,
+            };
+            match created {
+                Err(error) if error.kind() != Kind::AlreadyExists || !self.may_be_there => {
+                    return Err(error);
+                }
+                created => {
+                    self.count.fetch_add(1, Ordering::Relaxed);
+                    if created.is_ok() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
     }
 
     /// Removes them, as far as the repository lets us.
@@ -250,6 +282,7 @@ mod tests {
             body: Bytes::from_static(b"here"),
             every: Duration::from_millis(20),
             count: AtomicU32::new(0),
+            may_be_there: false,
         };
         let heart = Heartbeat::start(beats, || async { false });
         while repository.list("main").await.unwrap().len() < 3 {

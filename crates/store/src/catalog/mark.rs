@@ -229,3 +229,65 @@ pub async fn forget_gone(cluster: &ClusterRepository) -> Result<()> {
     }
     Ok(())
 }
+
+/// Brings what is said of a layer in `source` into `target`, where it has the same label and manifest. A list that begins
+/// like the one in `source` is continued; to another one is added what it lacks, and nothing is taken back. Answers how
+/// many marks were made.
+///
+/// # Errors
+/// When a repository cannot be read or written; `Damaged` when a mark in `source` is.
+pub async fn copy(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    layer: &Layer,
+) -> Result<usize> {
+    let (from, to) = (objects(source, layer).await?, objects(target, layer).await?);
+    let begins_alike = to.iter().zip(&from).all(|(to, from)| to.1 == from.1);
+    if begins_alike && to.len() <= from.len() {
+        let missing = &from[to.len()..];
+        for (key, object) in missing {
+            target.repository.create(key, object.clone()).await?;
+        }
+        return Ok(missing.len());
+    }
+    let said = |objects: &[(String, Bytes)]| -> Result<Marks> {
+        let marks = objects.iter().map(|(key, object)| {
+            let record = mark::decode(object).map_err(|error| {
+                Error::from(error).while_doing(format!("could not read \"{key}\""))
+            })?;
+            Ok((record.layer == layer.reference()).then_some(record.says))
+        });
+        let marks = marks.collect::<Result<Vec<_>>>()?;
+        Ok(Marks::of(marks.into_iter().flatten()))
+    };
+    let (from, to) = (said(&from)?, said(&to)?);
+    let mut missing: Vec<Mark> = Vec::new();
+    if to.pin.is_none() {
+        missing.extend(from.pin.map(Mark::Pin));
+    }
+    for (key, value) in from.annotations {
+        if !to.annotations.contains_key(&key) {
+            let value = Some(value);
+            missing.push(Mark::Annotate(mark::Annotation { key, value }));
+        }
+    }
+    let count = missing.len();
+    for says in missing {
+        add(target, layer, says).await?;
+    }
+    Ok(count)
+}
+
+/// The marks of the layer's label, in their order, with their keys.
+async fn objects(cluster: &ClusterRepository, layer: &Layer) -> Result<Vec<(String, Bytes)>> {
+    let prefix = format!("{}/{}", cluster.name.marks_prefix(), layer.label);
+    let listed = cluster.repository.list(&prefix).await?;
+    let mut found = Vec::with_capacity(listed.len());
+    for object in listed {
+        let bytes = cluster.repository.get(&object.key).await?;
+        found.push((object.key, bytes));
+    }
+    // Numbers beyond six digits sort wrong as text.
+    found.sort_by_key(|(key, _)| (key.len(), key.clone()));
+    Ok(found)
+}

@@ -8,6 +8,7 @@
 
 mod abandon;
 mod chain;
+mod copied;
 mod digests;
 mod label;
 mod layers;
@@ -22,6 +23,7 @@ mod removal;
 mod remove;
 mod restoring;
 mod retain;
+mod sibling;
 mod verified;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +39,7 @@ use pgstrata_layer::mark::Pin;
 use pgstrata_pgdata::timeline::TimelineId;
 
 pub use chain::{ChainEntries, KeptParts, PartLocation, missing_is_damage};
+pub use copied::CopiedLayer;
 pub use digests::ChainDigests;
 pub use label::{LayerPlan, claim, last_distrusted};
 pub use layers::Layers;
@@ -53,8 +56,11 @@ pub use removal::{
     Leaving, Removed, Terms, being_removed, complete_removals, not_known, remove_layers,
 };
 pub use remove::remove_leftover;
-pub use restoring::{InUse, RESTORE_LEASE, Restoring, forget_old, in_use, needed};
+pub use restoring::{
+    COPY_LEASE, InUse, RESTORE_LEASE, Restoring, forget_old, in_use, is_copied, needed,
+};
 pub use retain::{describe_lock, locked_layers};
+pub use sibling::Siblings;
 pub use verified::{LastVerified, forget_old_verifications, last_verified, note_verified};
 
 use crate::cluster::ClusterRepository;

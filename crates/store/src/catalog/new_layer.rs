@@ -25,6 +25,7 @@ pub struct NewLayer {
     cluster: ClusterRepository,
     label: Label,
     id: [u8; 16],
+    claim: ClaimRecord,
     seal: LayerSeal,
     heart: Heartbeat,
     /// Its manifest was sent, and may be there or not.
@@ -57,10 +58,11 @@ impl NewLayer {
         let label = claim(cluster, catalog, plan, record.clone()).await?;
         label.as_str().clone_into(&mut record.label);
         Ok(Self {
-            heart: keep_alive(cluster, &label, &record, lost),
+            heart: keep_alive(cluster, &record, false, lost),
             cluster: cluster.clone(),
             label,
             id,
+            claim: record,
             seal,
             may_exist: AtomicBool::new(false),
         })
@@ -70,6 +72,12 @@ impl NewLayer {
     #[must_use]
     pub fn label(&self) -> &Label {
         &self.label
+    }
+
+    /// Its claim.
+    #[must_use]
+    pub fn claim(&self) -> &ClaimRecord {
+        &self.claim
     }
 
     /// What its packs and its index have in their headers.
@@ -123,13 +131,14 @@ impl NewLayer {
     }
 }
 
-/// Signs of life of who makes the layer that `record` claims.
-fn keep_alive(
+/// Signs of life of who makes the layer that `record` claims, perhaps together with others.
+pub(super) fn keep_alive(
     cluster: &ClusterRepository,
-    label: &Label,
     record: &ClaimRecord,
+    together: bool,
     lost: impl Fn(Error) + Send + Sync + 'static,
 ) -> Heartbeat {
+    let label = &Label::parse(&record.label).expect("a claim has the label of a layer");
     let (name, own_label) = (cluster.name.clone(), label.clone());
     let beats = Beats {
         repository: cluster.repository.clone(),
@@ -137,6 +146,7 @@ fn keep_alive(
         body: Bytes::from(claim::encode(record)),
         every: BEAT_EVERY,
         count: AtomicU32::new(0),
+        may_be_there: together,
     };
     let (repository, key) = (cluster.repository.clone(), cluster.name.manifest_key(label));
     let (label, lost) = (label.clone(), Arc::new(lost));

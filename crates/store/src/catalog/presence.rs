@@ -127,7 +127,7 @@ async fn settle(cluster: &ClusterRepository, label: &Label, object: &Bytes) -> R
 
 /// Refuses when the claim is not there or not ours, or an object that the manifest names is not there in its length.
 /// Answers the claim.
-async fn check_own(
+pub(super) async fn check_own(
     cluster: &ClusterRepository,
     label: &Label,
     manifest: &Manifest,

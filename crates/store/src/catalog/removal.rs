@@ -176,7 +176,7 @@ impl<'a> Removal<'a> {
                 };
                 return Ok((removed, Verdict::default()));
             }
-            if self.fence(&catalog).await? {
+            if self.fence(&catalog, &restores).await? {
                 let kept = Spared {
                     restores: &restores,
                     marks: &marks,
@@ -190,10 +190,14 @@ impl<'a> Removal<'a> {
         Err(Error::new(Kind::Busy, what).hint("run it again"))
     }
 
-    /// Makes sure that nothing comes of any unfinished attempt; false when one of them has been committed.
-    async fn fence(&self, catalog: &Catalog) -> Result<bool> {
+    /// Makes sure that nothing comes of any unfinished attempt; false when one of them has been committed. What a copy is to
+    /// stand on stays as long as it may be completed, so it need not be given up.
+    async fn fence(&self, catalog: &Catalog, restores: &[InUse]) -> Result<bool> {
         for unfinished in &catalog.unfinished {
             let label = &unfinished.label;
+            if restoring::is_copied(unfinished, restores) {
+                continue;
+            }
             if !unfinished.abandoned && close(self.cluster, label).await? == Fate::Committed {
                 return Ok(false);
             }

@@ -13,13 +13,17 @@ use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::restoring::{self, RestoreRecord};
 use pgstrata_pgdata::lsn::Lsn;
 
-use super::hex;
 use super::lease::{Beats, Heartbeat, StoreTime};
+use super::{Unfinished, hex};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 
 /// How long after its last sign of life a restore keeps what it needs: recovery of a day's WAL is done by then.
 pub const RESTORE_LEASE: SignedDuration = SignedDuration::from_hours(24);
+
+/// How long after its last sign of life a copy of a layer into this repository keeps what it is to stand on, and its label:
+/// who copies once a day has missed it some times by then.
+pub const COPY_LEASE: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 const BEAT_EVERY: Duration = Duration::from_secs(3600);
 
@@ -50,6 +54,17 @@ impl InUse {
     pub fn describe(&self) -> String {
         let record = &self.record;
         let minutes = self.age.as_mins().max(0);
+        if record.is_copy() {
+            return format!(
+                "the {} by \"{}\", begun at {}, needs it (last sign of life {} hours {} minutes ago; repeat the copy to complete \
+                 it; --ignore-restores gives it up)",
+                record.directory,
+                record.host,
+                record.started_at,
+                minutes / 60,
+                minutes % 60
+            );
+        }
         format!(
             "the restore to \"{}\" on \"{}\", begun at {}, may need it (last sign of life {} hours {} minutes ago; \
              --ignore-restores removes it all the same)",
@@ -62,6 +77,22 @@ impl InUse {
     }
 }
 
+/// How long after its last sign of life something is kept.
+fn lease_of(record: &RestoreRecord) -> SignedDuration {
+    match record.is_copy() {
+        true => COPY_LEASE,
+        false => RESTORE_LEASE,
+    }
+}
+
+/// Whether the attempt is a copy of a layer that is there in another repository, and that somebody may complete.
+#[must_use]
+pub fn is_copied(attempt: &Unfinished, restores: &[InUse]) -> bool {
+    let claim = attempt.claim.as_ref();
+    let mut copies = restores.iter().filter(|found| found.record.is_copy());
+    claim.is_some_and(|claim| copies.any(|copy| copy.id == claim.layer_id))
+}
+
 /// Restores that may still need something, oldest first.
 ///
 /// # Errors
@@ -70,7 +101,7 @@ pub async fn in_use(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<I
     let found = find(cluster, now).await?;
     Ok(found
         .into_iter()
-        .filter(|found| found.age <= RESTORE_LEASE)
+        .filter(|found| found.age <= lease_of(&found.record))
         .collect())
 }
 
@@ -79,9 +110,12 @@ pub async fn in_use(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<I
 /// # Errors
 /// When the repository cannot be read or written.
 pub async fn forget_old(cluster: &ClusterRepository, now: StoreTime) -> Result<()> {
-    for id in ids(cluster).await? {
-        if now.since(id.1) > RESTORE_LEASE {
-            forget(cluster, &id.0).await?;
+    let found = find(cluster, now).await?;
+    for (id, modified) in ids(cluster).await? {
+        let known = found.iter().find(|found| found.id == id);
+        let lease = known.map_or(RESTORE_LEASE, |found| lease_of(&found.record));
+        if now.since(modified) > lease {
+            forget(cluster, &id).await?;
         }
     }
     Ok(())
@@ -161,6 +195,52 @@ impl Restoring {
             .repository
             .create(&cluster.name.restore_key(&id), body.clone())
             .await?;
+        Ok(Self::keep(cluster, id, body))
+    }
+
+    /// Says what the copy of the layer with that id into this repository needs, or that it goes on. The first layer of
+    /// `record` is the one that is copied; it stands on the others.
+    ///
+    /// # Errors
+    /// When the repository cannot be written.
+    pub async fn begin_copy(
+        cluster: &ClusterRepository,
+        layer_id: &str,
+        record: &RestoreRecord,
+    ) -> Result<Self> {
+        let key = cluster.name.restore_key(layer_id);
+        let body = Bytes::from(restoring::encode(record));
+        if let Err(error) = cluster.repository.create(&key, body.clone()).await {
+            if error.kind() != Kind::AlreadyExists {
+                return Err(error);
+            }
+            let found = cluster.repository.get(&key).await;
+            let there = found.ok().and_then(|found| restoring::decode(&found).ok());
+            let below = || record.layers.iter().skip(1);
+            // Unless it stood on other layers then, which were merged since.
+            let covers = there.as_ref().is_some_and(|there| {
+                let mut below = below();
+                below.all(|layer| there.layers.contains(layer))
+            });
+            let says_all = there.is_some_and(|there| there.start_lsn <= record.start_lsn);
+            if !(covers && says_all) {
+                match forget(cluster, layer_id).await {
+                    Ok(()) => cluster.repository.create(&key, body.clone()).await?,
+                    // Who may not delete is content with what it stands on.
+                    Err(error) if covers => {
+                        tracing::debug!(%error, "the record of a copy cannot be replaced");
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let keeping = Self::keep(cluster, layer_id.to_owned(), body);
+        // That of somebody who was killed may be old.
+        keeping.heart.beat_now().await?;
+        Ok(keeping)
+    }
+
+    fn keep(cluster: &ClusterRepository, id: String, body: Bytes) -> Self {
         let (name, beats_id) = (cluster.name.clone(), id.clone());
         let beats = Beats {
             repository: cluster.repository.clone(),
@@ -168,12 +248,13 @@ impl Restoring {
             body,
             every: BEAT_EVERY,
             count: AtomicU32::new(0),
+            may_be_there: true,
         };
-        Ok(Self {
+        Self {
             cluster: cluster.clone(),
             id,
             heart: Heartbeat::start(beats, async || false),
-        })
+        }
     }
 
     /// The copy is there; recovery begins now, and may take its time.
@@ -181,7 +262,7 @@ impl Restoring {
         self.heart.stop().await;
     }
 
-    /// Nothing will be recovered.
+    /// Nothing will be recovered, or all is copied.
     pub async fn failed(self) {
         self.heart.stop().await;
         if let Err(error) = forget(&self.cluster, &self.id).await {

@@ -1,0 +1,143 @@
+//! `copy`.
+
+use std::time::Duration;
+
+use indicatif::{BinaryBytes, HumanCount};
+use pgstrata_engine::mirror::{self, MirrorOptions, MirrorReport};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::progress::Progress;
+
+use super::{Context, known_cluster, label};
+use crate::args::CopyArgs;
+use crate::exit;
+use crate::progress::Act;
+
+/// Small enough to lose little with the first repository, and long enough not to list all the time.
+const EVERY: Duration = Duration::from_secs(10);
+
+pub(super) async fn run(context: &Context, args: &CopyArgs) -> Result<u8> {
+    let source = known_cluster(context).await?;
+    let more = (args.to_credentials.clone(), args.to_storage.clone());
+    let other = context.config.other(&args.to, more)?;
+    let target = context.with(&other).cluster()?;
+    let mut options = MirrorOptions {
+        labels: Vec::new(),
+        jobs: context.config.jobs()?,
+    };
+    for text in &args.labels {
+        options.labels.push(label(&source, text).await?);
+    }
+    if args.dry_run.dry_run {
+        let plan = mirror::plan(&source, &target, &options).await?;
+        context.report("copy/1", &plan, || text(&plan))?;
+        return Ok(code(&plan));
+    }
+    let report = context
+        .watched(Act::Copy, async |progress| match args.follow {
+            false => mirror::execute(&source, &target, &options, &progress).await,
+            true => {
+                let every = args.every.unwrap_or(EVERY);
+                follow(context, args, &options, (every, &progress)).await
+            }
+        })
+        .await?;
+    context.report("copy/1", &report, || text(&report))?;
+    Ok(code(&report))
+}
+
+/// Copies until somebody stops it, whatever becomes of the repositories meanwhile; answers what was copied in all.
+async fn follow(
+    context: &Context,
+    args: &CopyArgs,
+    options: &MirrorOptions,
+    (every, progress): (Duration, &Progress),
+) -> Result<MirrorReport> {
+    let mut all: Option<MirrorReport> = None;
+    loop {
+        let (source, target) = both(context, args)?;
+        match mirror::execute(&source, &target, options, progress).await {
+            Ok(report) => add(&mut all, report),
+            Err(error) if error.kind() == Kind::Interrupted => {}
+            Err(error) if passes(&error) && all.is_some() => {
+                tracing::warn!("could not copy, and will try again: {error}");
+            }
+            Err(error) => return Err(error),
+        }
+        let end = tokio::time::Instant::now() + every;
+        while tokio::time::Instant::now() < end && !progress.is_cancelled() {
+            tokio::time::sleep(Duration::from_millis(100).min(every)).await;
+        }
+        if progress.is_cancelled() {
+            let stopped = || Error::new(Kind::Interrupted, "the copy was stopped");
+            return all.ok_or_else(stopped);
+        }
+    }
+}
+
+/// Opened anew, because what is known of a cluster is found out once.
+fn both(context: &Context, args: &CopyArgs) -> Result<(ClusterRepository, ClusterRepository)> {
+    let more = (args.to_credentials.clone(), args.to_storage.clone());
+    let other = context.config.other(&args.to, more)?;
+    Ok((context.cluster()?, context.with(&other).cluster()?))
+}
+
+/// Whether trying again may help.
+fn passes(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        Kind::Repository | Kind::Busy | Kind::NotFound | Kind::Damaged
+    )
+}
+
+fn add(all: &mut Option<MirrorReport>, report: MirrorReport) {
+    for left in &report.left_out {
+        tracing::warn!("{} is left out: {}", left.label, left.why);
+    }
+    let Some(all) = all else {
+        *all = Some(report);
+        return;
+    };
+    all.layers.extend(report.layers);
+    all.present = report.present;
+    all.left_out = report.left_out;
+    all.wal_files += report.wal_files;
+    all.wal_bytes += report.wal_bytes;
+    all.records += report.records;
+    all.seconds += report.seconds;
+}
+
+fn code(report: &MirrorReport) -> u8 {
+    let first = report.left_out.first();
+    first.map_or(0, |left| exit::code(left.kind))
+}
+
+fn text(report: &MirrorReport) -> String {
+    let act = match report.done {
+        true => "copied",
+        false => "would copy",
+    };
+    let mut text = format!("{act} out of {} into {}\n", report.from, report.to);
+    if report.new_cluster {
+        text.push_str("  the cluster is new there\n");
+    }
+    for layer in &report.layers {
+        text.push_str(&format!(
+            "  layer    {}: {} objects, {}\n",
+            layer.label,
+            HumanCount(layer.objects),
+            BinaryBytes(layer.bytes)
+        ));
+    }
+    text.push_str(&format!(
+        "  WAL      {} files, {}\n  records  {}\n  present  {} layers\n",
+        HumanCount(report.wal_files),
+        BinaryBytes(report.wal_bytes),
+        HumanCount(report.records),
+        HumanCount(report.present),
+    ));
+    for left in &report.left_out {
+        text.push_str(&format!("  left out {}: {}\n", left.label, left.why));
+    }
+    text
+}

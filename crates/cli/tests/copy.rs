@@ -1,0 +1,604 @@
+//! `copy`: one repository out of another, checked, resumed, beside everything else that goes on.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pgstrata_testbed::cluster::{Cluster, Major};
+use pgstrata_testbed::s3::S3Server;
+use serde_json::Value;
+use support::{PATIENCE, Stage, Store, namespace, process, schema, text};
+
+const DAMAGED: i32 = 14;
+const REFUSED: i32 = 13;
+const UNSUPPORTED: i32 = 21;
+
+/// A stage with rows and a full layer.
+fn stage(store: Store) -> Stage {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), store);
+    let sql = |query| stage.cluster.sql("postgres", query).unwrap();
+    sql(
+        "CREATE TABLE t AS SELECT g, repeat(md5(g::text), 8) AS s FROM generate_series(1, 20000) g",
+    );
+    stage.backup(&["--type", "full"]);
+    stage
+}
+
+fn change(stage: &Stage) {
+    let sql = "UPDATE t SET s = s || 'x' WHERE g % 7 = 0";
+    stage.cluster.sql("postgres", sql).unwrap();
+}
+
+/// Another repository in a directory, which is not made yet.
+fn other(stage: &Stage, name: &str) -> (String, PathBuf) {
+    let directory = stage.cluster.create_dir(name).unwrap();
+    (format!("file://{}", directory.display()), directory)
+}
+
+fn copy(stage: &Stage, to: &str, more: &[&str]) -> Value {
+    stage.json(&[&["copy", "--to", to][..], more].concat())
+}
+
+/// Runs a command on that repository, which must succeed.
+fn at(stage: &Stage, repository: &str, arguments: &[&str]) -> Value {
+    stage.json(&[&["--repo", repository][..], arguments].concat())
+}
+
+/// All files below a directory, which may be missing, or go meanwhile.
+fn below(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match path.is_dir() {
+            true => found.extend(below(&path)),
+            false => found.push(path),
+        }
+    }
+    found.retain(|path| {
+        !path
+            .file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+    });
+    found
+}
+
+/// All objects below a directory, with their contents.
+fn objects(root: &Path) -> Vec<(String, Vec<u8>)> {
+    let all = below(root);
+    let all = all.into_iter().map(|path| {
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        (name, fs::read(&path).unwrap())
+    });
+    let mut all: Vec<_> = all.collect();
+    all.sort();
+    all
+}
+
+/// What copies leave alone, or differs for who wrote it.
+fn counts(name: &str) -> bool {
+    let own = ["/claim", "/committed", "/verified/", "/restore/", "/clock/"];
+    !own.iter().any(|part| name.contains(part)) && !name.contains("/beat-")
+}
+
+fn same_objects(one: &Path, other: &Path) {
+    let of = |root: &Path| {
+        let all = objects(root).into_iter();
+        all.filter(|(name, _)| counts(name)).collect::<Vec<_>>()
+    };
+    let (mut one, other) = (of(one), of(other));
+    // WAL before the first layer is of no use.
+    let is_wal = |name: &str| name.starts_with("main/wal/");
+    let first = other
+        .iter()
+        .find(|(name, _)| is_wal(name))
+        .unwrap()
+        .0
+        .clone();
+    one.retain(|(name, _)| !is_wal(name) || *name >= first);
+    let names =
+        |all: &[(String, Vec<u8>)]| all.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&one), names(&other));
+    assert!(one == other, "an object differs");
+}
+
+#[test]
+fn a_copy_has_every_object_and_restores() {
+    let stage = stage(Store::Directory);
+    change(&stage);
+    let label = stage.backup(&["--type", "incr"]);
+    let label = text(&label, "/label").to_owned();
+    stage.ok(&["pin", &label, "--note", "kept"]);
+    stage.ok(&["annotate", &label, "ticket=DB-1"]);
+    let (lsn, expected) = stage.moment();
+    let (to, directory) = other(&stage, "mirror");
+    let planned = copy(&stage, &to, &["--dry-run"]);
+    assert_eq!(planned["done"], false);
+    assert_eq!(planned["layers"].as_array().unwrap().len(), 2);
+    assert!(
+        fs::read_dir(&directory).unwrap().next().is_none(),
+        "a plan writes"
+    );
+    let report = copy(&stage, &to, &[]);
+    assert_eq!(report["new_cluster"], true);
+    assert_eq!(report["layers"].as_array().unwrap().len(), 2);
+    same_objects(&stage.objects(), &directory);
+    let info = at(&stage, &to, &["info"]);
+    let newest = info["layers"].as_array().unwrap().last().unwrap();
+    assert_eq!(newest["pin"]["note"], "kept");
+    assert_eq!(newest["annotations"]["ticket"], "DB-1");
+    at(&stage, &to, &["verify", "--deep"]);
+    // Nothing is sent again, and nothing of the copy is left.
+    let again = copy(&stage, &to, &[]);
+    assert!(again["layers"].as_array().unwrap().is_empty(), "{again:#}");
+    assert_eq!(again["present"], 2);
+    assert_eq!(again["wal_files"], 0);
+    for root in [&stage.objects(), &directory] {
+        let names = objects(root).into_iter().map(|(name, _)| name);
+        let left: Vec<_> = names
+            .filter(|name| name.contains("/restore/") || name.contains("/beat-"))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    // A child of a copied layer, made in the copy.
+    let target = stage.target("restored");
+    let shown = target.display().to_string();
+    stage.ok(&[
+        "--repo",
+        &to,
+        "restore",
+        "--target-dir",
+        &shown,
+        "--target-type",
+        "lsn",
+        "--target",
+        &lsn,
+        "--target-action",
+        "promote",
+    ]);
+    let restored = stage.start_restored(&target);
+    assert_eq!(restored.dump().unwrap(), expected);
+    let pgdata = stage.pgdata();
+    let child = at(&stage, &to, &["backup", "--pgdata", &pgdata]);
+    assert_eq!(child["type"], "incremental", "{child:#}");
+    assert_eq!(child["parent"], Value::from(label));
+}
+
+#[test]
+fn a_copy_goes_to_s3_and_back() {
+    let stage = stage(Store::Directory);
+    stage.moment();
+    let s3 = S3Server::start().unwrap();
+    let credentials = stage.cluster.create_dir("far").unwrap().join("far.toml");
+    let lines = [
+        ("endpoint", s3.endpoint()),
+        ("region", "us-east-1"),
+        ("virtual_hosted_style_request", "false"),
+        ("allow_http", "true"),
+        ("access_key_id", s3.access_key()),
+        ("secret_access_key", s3.secret()),
+    ];
+    let lines = lines.map(|(key, value)| format!("{key} = \"{value}\"\n"));
+    fs::write(&credentials, lines.concat()).unwrap();
+    fs::set_permissions(&credentials, fs::Permissions::from_mode(0o600)).unwrap();
+    stage.cluster.own(&credentials).unwrap();
+    let credentials = credentials.display().to_string();
+    let far = format!("s3://{}/copies", s3.bucket());
+    copy(&stage, &far, &["--to-credentials", &credentials]);
+    same_objects(&stage.objects(), &s3.bucket_dir().join("copies"));
+    let (back, directory) = other(&stage, "back");
+    stage.json(&[
+        "--repo",
+        &far,
+        "--credentials",
+        &credentials,
+        "copy",
+        "--to",
+        &back,
+    ]);
+    same_objects(&stage.objects(), &directory);
+    at(&stage, &back, &["verify", "--deep"]);
+}
+
+#[test]
+fn a_damaged_object_is_never_copied() {
+    let stage = stage(Store::Directory);
+    let whole = stage.backup(&["--type", "full"]);
+    let whole = text(&whole, "/label").to_owned();
+    change(&stage);
+    let label = stage.backup(&["--type", "incr"]);
+    let label = text(&label, "/label").to_owned();
+    let layer = stage.objects().join("main/layer").join(&label);
+    for (number, name) in ["pack-000000", "index-000000", "digest-000000"]
+        .iter()
+        .enumerate()
+    {
+        let path = layer.join(name);
+        let good = fs::read(&path).unwrap();
+        let mut bad = good.clone();
+        let middle = bad.len() / 2;
+        bad[middle] ^= 1;
+        fs::write(&path, &bad).unwrap();
+        let (to, directory) = other(&stage, &format!("mirror{number}"));
+        let (code, log) = stage.fails(&["copy", "--to", &to]);
+        assert_eq!(code, DAMAGED, "{name}: {log}");
+        assert!(log.contains(&label), "{name}: {log}");
+        let there = directory.join("main/layer").join(&label);
+        assert!(!there.join("manifest").exists(), "{name}");
+        assert!(!there.join(name).exists(), "{name}");
+        // The others are there, and restore.
+        assert!(
+            directory
+                .join("main/layer")
+                .join(&whole)
+                .join("manifest")
+                .exists()
+        );
+        at(&stage, &to, &["verify", "--deep", &whole]);
+        // Mended, it follows.
+        fs::write(&path, &good).unwrap();
+        let report = copy(&stage, &to, &[]);
+        assert_eq!(report["layers"].as_array().unwrap().len(), 1, "{report:#}");
+        at(&stage, &to, &["verify", "--deep"]);
+    }
+}
+
+#[test]
+fn damaged_wal_is_never_copied() {
+    let stage = stage(Store::Directory);
+    stage.moment();
+    let wal = stage.objects().join("main/wal/00000001");
+    let mut segments: Vec<PathBuf> = below(&wal);
+    segments.retain(|path| path.file_name().unwrap().len() == 24);
+    segments.sort();
+    let last = segments.last().unwrap();
+    let mut bytes = fs::read(last).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(last, bytes).unwrap();
+    let (to, directory) = other(&stage, "mirror");
+    let (code, log) = stage.fails(&["copy", "--to", &to]);
+    assert_eq!(code, DAMAGED, "{log}");
+    let copied = directory
+        .join("main/wal/00000001")
+        .join(last.file_name().unwrap());
+    assert!(!copied.exists());
+    at(&stage, &to, &["verify", "--deep"]);
+}
+
+/// Starts a copy and kills it when some of the packs are there.
+fn kill_in_the_middle(stage: &Stage, to: &str, directory: &Path) {
+    let mut child = process::spawn(stage, &["--jobs", "1", "copy", "--to", to]);
+    let packs = || {
+        below(directory)
+            .iter()
+            .filter(|path| path.display().to_string().contains("pack-"))
+            .count()
+    };
+    let end = Instant::now() + PATIENCE;
+    while packs() == 0 {
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "{}",
+            process::log_of(child)
+        );
+        assert!(Instant::now() < end);
+        thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// A layer of several packs.
+fn large(stage: &Stage) {
+    let sql = "CREATE TABLE large AS SELECT g, repeat(md5(random()::text), 60) AS s FROM generate_series(1, 60000) g";
+    stage.cluster.sql("postgres", sql).unwrap();
+    stage.backup(&["--type", "full", "--compress", "none"]);
+}
+
+#[test]
+fn a_killed_copy_goes_on_where_it_was_also_after_an_expiry() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    large(&stage);
+    let (to, directory) = other(&stage, "mirror");
+    kill_in_the_middle(&stage, &to, &directory);
+    let layers = directory.join("main/layer");
+    let label = fs::read_dir(&layers)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    assert!(
+        !label.join("manifest").exists(),
+        "it was too fast to be killed"
+    );
+    let before = below(&label);
+    // Days later an expiry leaves it for who copies again.
+    age(&directory, "2 days ago");
+    stage.ok(&["--repo", &to, "expire", "--keep-full", "1"]);
+    let kept = below(&label);
+    assert!(before.iter().all(|path| kept.contains(path)), "{kept:?}");
+    let report = copy(&stage, &to, &[]);
+    let sent = report
+        .pointer("/layers/0/objects")
+        .unwrap()
+        .as_u64()
+        .unwrap();
+    let all = objects(&label)
+        .iter()
+        .filter(|(name, _)| counts(&format!("/{name}")))
+        .count();
+    assert!(
+        sent < u64::try_from(all).unwrap(),
+        "{sent} of {all} were sent again"
+    );
+    same_objects(&stage.objects(), &directory);
+    at(&stage, &to, &["verify", "--deep"]);
+}
+
+#[test]
+fn a_copy_that_nobody_completes_is_given_up_at_last() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    large(&stage);
+    let (to, directory) = other(&stage, "mirror");
+    kill_in_the_middle(&stage, &to, &directory);
+    age(&directory, "8 days ago");
+    stage.ok(&["--repo", &to, "expire", "--keep-full", "1"]);
+    let packs = below(&directory.join("main/layer"));
+    assert_eq!(
+        packs.len(),
+        1,
+        "only the record that it was given up: {packs:?}"
+    );
+    let (code, log) = stage.fails(&["copy", "--to", &to]);
+    assert_eq!(code, REFUSED, "{log}");
+    assert!(log.contains("given up"), "{log}");
+    // What does not stand on it is copied.
+    stage.backup(&["--type", "full"]);
+    let (code, _) = stage.fails(&["copy", "--to", &to]);
+    assert_eq!(code, REFUSED);
+    at(&stage, &to, &["verify", "--deep"]);
+}
+
+fn age(directory: &Path, when: &str) {
+    for path in below(&directory.join("main")) {
+        let mut touch = std::process::Command::new("touch");
+        assert!(
+            touch
+                .args(["-d", when])
+                .arg(path)
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+}
+
+#[test]
+fn two_copies_at_once_make_one_mirror() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    large(&stage);
+    change_large(&stage);
+    let (to, directory) = other(&stage, "mirror");
+    let children: Vec<_> = (0..3)
+        .map(|_| process::spawn(&stage, &["copy", "--to", &to]))
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{log}");
+    }
+    same_objects(&stage.objects(), &directory);
+    at(&stage, &to, &["verify", "--deep"]);
+}
+
+fn change_large(stage: &Stage) {
+    let sql = "UPDATE large SET s = s || 'x' WHERE g % 50 = 0";
+    stage.cluster.sql("postgres", sql).unwrap();
+    stage.backup(&["--type", "incr"]);
+}
+
+#[test]
+fn a_layer_that_expires_during_its_copy_is_left_out_and_the_source_is_told() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    large(&stage);
+    stage.backup(&["--type", "full"]);
+    let (to, directory) = other(&stage, "mirror");
+    // While it is copied, an expiry that asks keeps it.
+    let child = process::spawn(&stage, &["--jobs", "1", "copy", "--to", &to]);
+    let restore = stage.objects().join("main/restore");
+    let end = Instant::now() + PATIENCE;
+    while below(&restore).is_empty() {
+        assert!(Instant::now() < end, "the source is not told");
+        thread::sleep(Duration::from_millis(1));
+    }
+    stage.ok(&["expire", "--keep-full", "1", "--ignore-restores"]);
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Either it was faster, or says that the layer went; the target is sound in both cases.
+    assert!(output.status.success() || log.contains("removed"), "{log}");
+    at(&stage, &to, &["verify", "--deep"]);
+    copy(&stage, &to, &[]);
+    assert!(below(&directory).len() > 3);
+}
+
+#[test]
+fn another_cluster_is_refused_and_other_keys_too() {
+    let stage = stage(Store::Directory);
+    let (to, directory) = other(&stage, "mirror");
+    let stranger = Cluster::builder(Major::V15).start().unwrap();
+    let pgdata = stranger.pgdata().display().to_string();
+    let init = |arguments: &[&str]| {
+        let output = stage.command(arguments).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pgstrata"));
+    command.args(["--repo", &to, "--cluster", "main", "init", "-D", &pgdata]);
+    assert!(command.status().unwrap().success());
+    let before = objects(&directory);
+    let (code, log) = stage.fails(&["copy", "--to", &to]);
+    assert_eq!(code, REFUSED, "{log}");
+    assert_eq!(before, objects(&directory));
+    let (sealed, _) = other(&stage, "sealed");
+    let identity = stage.target("identity").display().to_string();
+    let made = stage.json(&["key", "generate", &identity]);
+    let recipient = text(&made, "/recipient").to_owned();
+    let own = stage.pgdata();
+    init(&[
+        "--repo",
+        &sealed,
+        "init",
+        "-D",
+        &own,
+        "--encrypt",
+        "--one-recipient",
+        "--recipient",
+        &recipient,
+    ]);
+    // The source is not sealed, and the target is.
+    let (code, log) = stage.fails(&["copy", "--to", &sealed]);
+    assert_eq!(code, UNSUPPORTED, "{log}");
+    assert!(log.contains("not built"), "{log}");
+}
+
+#[test]
+fn a_sealed_cluster_is_copied_as_it_is() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let identity = stage.target("identity").display().to_string();
+    let made = stage.json(&["key", "generate", &identity]);
+    let recipient = text(&made, "/recipient").to_owned();
+    let (from, here) = other(&stage, "sealed");
+    let (to, there) = other(&stage, "mirror");
+    let pgdata = stage.pgdata();
+    stage.ok(&[
+        "--repo",
+        &from,
+        "init",
+        "-D",
+        &pgdata,
+        "--encrypt",
+        "--one-recipient",
+        "--recipient",
+        &recipient,
+    ]);
+    let open = ["--identity", &identity, "--repo", &from];
+    stage.ok(&[&open[..], &["backup", "-D", &pgdata, "--wal", "stream"]].concat());
+    let (code, log) = stage.fails(&["--repo", &from, "copy", "--to", &to]);
+    assert_eq!(code, REFUSED, "without a key: {log}");
+    stage.ok(&[&open[..], &["copy", "--to", &to]].concat());
+    same_objects(&here, &there);
+    stage.ok(&["--identity", &identity, "--repo", &to, "verify", "--deep"]);
+}
+
+/// Copies out of the repository `$1` to a file system of its own at `$2`, on which there is no room for the layer; then gives it
+/// room, and copies again. `$3` is the program. Says what each command ended with.
+const INTO_A_SMALL_DISK: &str = r#"
+repository=$1 small=$2 program=$3
+user=$(stat -c %u "$repository") group=$(stat -c %g "$repository")
+mount --make-rprivate / 2>/dev/null || trap 'umount "$small"' EXIT
+mount -t tmpfs -o "size=24m,uid=$user,gid=$group,mode=700" tmpfs "$small"
+run() {
+    set -- "$program" --cluster main "$@"
+    if test "$user" = "$(id -u)"; then "$@"; else setpriv --reuid "$user" --regid "$group" --clear-groups "$@"; fi
+    echo "ended $?"
+}
+run --repo "file://$repository" copy --to "file://$small"
+ls "$small"/main/layer/*/manifest 2>/dev/null && echo "ended with a manifest"
+mount -o remount,size=400m "$small"
+run --repo "file://$repository" copy --to "file://$small"
+run --repo "file://$small" verify --deep
+"#;
+
+#[test]
+fn a_full_target_is_an_error_and_the_copy_goes_on_when_there_is_room() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    large(&stage);
+    let small = stage.cluster.create_dir("small").unwrap();
+    let words = [stage.objects(), small, stage.program.clone()];
+    let words = words.map(|word| word.display().to_string());
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let output = namespace::with_own_mounts(INTO_A_SMALL_DISK, &words)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let ended: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("ended"))
+        .collect();
+    assert_eq!(ended, ["ended 15", "ended 0", "ended 0"], "{said}\n{log}");
+    assert!(log.contains("No space"), "{log}");
+}
+
+#[test]
+fn a_mirror_follows_until_it_is_stopped() {
+    let stage = stage(Store::Directory);
+    let (to, directory) = other(&stage, "mirror");
+    let mut child = process::spawn(
+        &stage,
+        &[
+            "--output", "json", "copy", "--to", &to, "--follow", "--every", "200ms",
+        ],
+    );
+    change(&stage);
+    let label = stage.backup(&["--type", "incr"]);
+    let manifest = directory
+        .join("main/layer")
+        .join(text(&label, "/label"))
+        .join("manifest");
+    let end = Instant::now() + PATIENCE;
+    while !manifest.exists() {
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "{}",
+            process::log_of(child)
+        );
+        assert!(Instant::now() < end);
+        thread::sleep(Duration::from_millis(50));
+    }
+    process::signal(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    let report = schema::document(&String::from_utf8(output.stdout).unwrap());
+    assert_eq!(report["layers"].as_array().unwrap().len(), 2, "{report:#}");
+}
+
+#[test]
+fn one_layer_comes_with_what_it_stands_on_and_a_lost_object_comes_back() {
+    let stage = stage(Store::Directory);
+    change(&stage);
+    let child = stage.backup(&["--type", "incr"]);
+    stage.backup(&["--type", "full"]);
+    let label = text(&child, "/label").to_owned();
+    let (to, directory) = other(&stage, "mirror");
+    let report = copy(&stage, &to, &[&label]);
+    let layers = report["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 2, "{report:#}");
+    assert_eq!(layers[1]["label"], Value::from(label.clone()));
+    at(&stage, &to, &["verify", "--deep"]);
+    let pack = directory
+        .join("main/layer")
+        .join(&label)
+        .join("pack-000000");
+    let bytes = fs::read(&pack).unwrap();
+    fs::remove_file(&pack).unwrap();
+    copy(&stage, &to, &[&label]);
+    assert_eq!(fs::read(&pack).unwrap(), bytes);
+    // A manifest that is lost comes back as well.
+    let manifest = pack.with_file_name("manifest");
+    let bytes = fs::read(&manifest).unwrap();
+    fs::remove_file(&manifest).unwrap();
+    copy(&stage, &to, &[&label]);
+    assert_eq!(fs::read(&manifest).unwrap(), bytes);
+}

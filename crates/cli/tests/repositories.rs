@@ -1,0 +1,464 @@
+//! Several repositories in the configuration file: what goes to all, what comes from the first that has it, and what is
+//! never said because one of them is down.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use pgstrata_testbed::cluster::{Cluster, Major};
+use pgstrata_testbed::proxy::Proxy;
+use pgstrata_testbed::s3::S3Server;
+use serde_json::Value;
+use support::{Stage, Store, schema, text};
+
+const WARNINGS: i32 = 3;
+const USAGE: i32 = 2;
+const END: i32 = 1;
+const STOP: i32 = 255;
+
+/// A server with two repositories: `near` in a directory and `far` on S3 behind a network that can break, or in a directory too.
+struct Two {
+    stage: Stage,
+    config: PathBuf,
+    near: PathBuf,
+    /// The objects of `far`.
+    far: PathBuf,
+    network: Option<(Proxy, S3Server)>,
+}
+
+impl Two {
+    fn in_directories() -> Self {
+        let stage = Stage::silent(builder(), Store::Directory);
+        let far = stage.cluster.create_dir("far").unwrap();
+        let table = format!("repo = 'file://{}'\n", far.display());
+        Self::begin(stage, (far, &table), None)
+    }
+
+    /// `far` is another server with keys of its own.
+    fn with_a_network() -> Self {
+        let stage = Stage::silent(builder(), Store::Directory);
+        let s3 = S3Server::start().unwrap();
+        let proxy = Proxy::before(s3.endpoint()).unwrap();
+        let keys = stage.cluster.create_dir("keys").unwrap().join("far.toml");
+        let text = format!(
+            "access_key_id = '{}'\nsecret_access_key = '{}'\n",
+            s3.access_key(),
+            s3.secret()
+        );
+        fs::write(&keys, text).unwrap();
+        fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
+        stage.cluster.own(&keys).unwrap();
+        let table = format!(
+            "repo = 's3://{}/far'\ns3-endpoint = '{}'\ns3-path-style = true\ncredentials = '{}'\n\
+             [repositories.far.storage]\nallow_http = 'true'\nretry_seconds = '2'\n",
+            s3.bucket(),
+            proxy.endpoint(),
+            keys.display()
+        );
+        let far = s3.bucket_dir().join("far");
+        Self::begin(stage, (far, &table), Some((proxy, s3)))
+    }
+
+    fn begin(
+        stage: Stage,
+        (far, table): (PathBuf, &str),
+        network: Option<(Proxy, S3Server)>,
+    ) -> Self {
+        let near = stage.objects();
+        let config = stage
+            .cluster
+            .create_dir("etc")
+            .unwrap()
+            .join("pgstrata.toml");
+        let spool = stage.cluster.create_dir("spool").unwrap();
+        let text = format!(
+            "cluster = 'main'\nspool = '{}'\n[repositories.near]\nrepo = 'file://{}'\n[repositories.far]\n{table}",
+            spool.display(),
+            near.display()
+        );
+        fs::write(&config, text).unwrap();
+        stage.cluster.own(&config).unwrap();
+        fs::set_permissions(&spool, fs::Permissions::from_mode(0o700)).unwrap();
+        let two = Self {
+            stage,
+            config,
+            near,
+            far,
+            network,
+        };
+        let made = two.run(&["--repo", "near", "copy", "--to", "far"]);
+        assert!(made.status.success(), "{}", log(&made));
+        let command = format!(
+            "{} --config {} archive-push %p",
+            two.stage.program.display(),
+            two.config.display()
+        );
+        let cluster = &two.stage.cluster;
+        cluster.append_conf("archive_command", &command).unwrap();
+        cluster.reload().unwrap();
+        cluster
+            .sql(
+                "postgres",
+                "CREATE TABLE t AS SELECT g, md5(g::text) AS s FROM generate_series(1, 20000) g",
+            )
+            .unwrap();
+        two
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = self.stage.command(arguments);
+        command
+            .env_remove("PGSTRATA_REPO")
+            .env_remove("PGSTRATA_CLUSTER");
+        command.env("PGSTRATA_CONFIG", &self.config);
+        command.output().unwrap()
+    }
+
+    /// Runs a command that ends with that code; answers its document.
+    fn json(&self, code: i32, arguments: &[&str]) -> Value {
+        let output = self.run(&[&["--output", "json"], arguments].concat());
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {}",
+            log(&output)
+        );
+        schema::document(&String::from_utf8(output.stdout).unwrap())
+    }
+
+    fn backup(&self, code: i32, kind: &str) -> Value {
+        let pgdata = self.stage.pgdata();
+        self.json(code, &["backup", "-D", &pgdata, "--type", kind])
+    }
+
+    fn get(&self, name: &str, more: &[&str]) -> (i32, String, PathBuf) {
+        let to = self.stage.target(&format!("got-{name}"));
+        let _ = fs::remove_file(&to);
+        let shown = to.display().to_string();
+        let output = self.run(
+            &[
+                &["archive-get", "--fetch-ahead", "0"],
+                more,
+                &[name, &shown],
+            ]
+            .concat(),
+        );
+        (output.status.code().unwrap(), log(&output), to)
+    }
+
+    fn proxy(&self) -> &Proxy {
+        &self.network.as_ref().unwrap().0
+    }
+
+    /// The name of the last segment that both have.
+    fn last_segment(&self) -> String {
+        let sql = "SELECT pg_create_restore_point('here')";
+        self.stage.cluster.sql("postgres", sql).unwrap();
+        self.stage.archive_all();
+        let sql = "SELECT last_archived_wal FROM pg_stat_archiver";
+        self.stage.cluster.sql("postgres", sql).unwrap()
+    }
+}
+
+fn builder() -> pgstrata_testbed::cluster::Builder {
+    let builder = Cluster::builder(Major::V15).conf("archive_mode", "on");
+    builder.conf("archive_command", "false")
+}
+
+fn log(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    format!("{text}{}", String::from_utf8_lossy(&output.stdout))
+}
+
+fn segment(root: &Path, name: &str) -> PathBuf {
+    root.join("main/wal/00000001").join(name)
+}
+
+fn spoil(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+/// The segment that follows.
+fn next(name: &str) -> String {
+    let number = u64::from_str_radix(&name[16..], 16).unwrap();
+    format!("{}{:08X}", &name[..16], number + 1)
+}
+
+#[test]
+fn a_backup_is_the_same_layer_in_all_and_what_looks_shows_all() {
+    let two = Two::in_directories();
+    let report = two.backup(0, "full");
+    let label = text(&report, "/label").to_owned();
+    let manifest =
+        |root: &Path| fs::read(root.join("main/layer").join(&label).join("manifest")).unwrap();
+    assert_eq!(manifest(&two.near), manifest(&two.far));
+    let states: Vec<_> = report["repositories"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["state"].clone())
+        .collect();
+    assert_eq!(states, ["stored", "copied"]);
+    // All but the manifest was stored while the server was read.
+    assert_eq!(
+        report.pointer("/repositories/1/copied_objects"),
+        Some(&Value::from(1))
+    );
+    two.last_segment();
+    for command in [
+        &["info"][..],
+        &["verify", "--deep"],
+        &["check", "-D", &two.stage.pgdata()],
+    ] {
+        let shown = two.json(0, command);
+        let all = shown["repositories"].as_array().unwrap();
+        assert_eq!(all[0]["name"], "near");
+        assert_eq!(all[1]["name"], "far");
+        all.iter().for_each(|one| schema::require(&one["document"]));
+    }
+    let one = two.json(0, &["--repo", "far", "info"]);
+    assert_eq!(one["schema"], "pgstrata.info/1");
+    // What removes asks for one.
+    for command in [
+        &["expire", "--keep-full", "1"][..],
+        &["merge"],
+        &["pin", "latest"],
+    ] {
+        let output = two.run(command);
+        assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
+        assert!(log(&output).contains("near, far"), "{}", log(&output));
+    }
+    two.json(0, &["--repo", "far", "pin", "latest"]);
+    let output = two.run(&["--repo", "nowhere", "info"]);
+    assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
+}
+
+#[test]
+fn a_repository_that_breaks_during_a_backup_is_a_warning_and_catches_up() {
+    let two = Two::with_a_network();
+    two.backup(0, "full");
+    let sql = "CREATE TABLE more AS SELECT g, repeat(md5(random()::text), 60) AS s FROM generate_series(1, 20000) g";
+    two.stage.cluster.sql("postgres", sql).unwrap();
+    // In the middle: some of the layer goes through. The archiver fails meanwhile, so the backup stores its own WAL.
+    two.proxy().cut_after(1_000_000);
+    let pgdata = two.stage.pgdata();
+    let report = two.json(
+        WARNINGS,
+        &["backup", "-D", &pgdata, "--type", "incr", "--wal", "stream"],
+    );
+    let label = text(&report, "/label").to_owned();
+    let states: Vec<_> = report["repositories"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["state"].clone())
+        .collect();
+    assert_eq!(states, ["stored", "failed"], "{report:#}");
+    assert!(
+        !two.far
+            .join("main/layer")
+            .join(&label)
+            .join("manifest")
+            .exists()
+    );
+    // The one that has it restores, and says that the other was not there.
+    let target = two.stage.target("restored").display().to_string();
+    let restored = two.run(&[
+        "restore",
+        &label,
+        "--target-dir",
+        &target,
+        "--target-type",
+        "immediate",
+    ]);
+    assert!(restored.status.success(), "{}", log(&restored));
+    assert!(log(&restored).contains("far"), "{}", log(&restored));
+    two.proxy().clear();
+    // The next one brings what is missing too.
+    two.stage
+        .cluster
+        .sql("postgres", "UPDATE more SET g = g + 1 WHERE g % 10 = 0")
+        .unwrap();
+    two.backup(0, "incr");
+    assert!(
+        two.far
+            .join("main/layer")
+            .join(&label)
+            .join("manifest")
+            .exists()
+    );
+    two.json(0, &["--repo", "far", "verify", "--deep"]);
+}
+
+#[test]
+fn the_first_repository_may_be_away_and_catches_up_from_its_sibling() {
+    let two = Two::in_directories();
+    two.backup(0, "full");
+    let name = two.last_segment();
+    let away = two.near.with_extension("away");
+    fs::rename(&two.near, &away).unwrap();
+    let pgdata = two.stage.pgdata();
+    let report = two.json(
+        WARNINGS,
+        &["backup", "-D", &pgdata, "--type", "incr", "--wal", "stream"],
+    );
+    let states = report["repositories"].as_array().unwrap().iter();
+    let states: Vec<_> = states.map(|one| one["state"].clone()).collect();
+    assert_eq!(states, ["failed", "stored"], "{report:#}");
+    assert!(
+        !two.near.exists(),
+        "a directory that is not there is made by nobody but init and copy"
+    );
+    // Recovery goes on, and does not end.
+    let (code, said, _) = two.get(&name, &[]);
+    assert_eq!(code, 0, "{said}");
+    let (code, said, _) = two.get(&next(&next(&next(&name))), &[]);
+    assert_eq!(code, STOP, "{said}");
+    fs::rename(&away, &two.near).unwrap();
+    let copied = two.json(0, &["--repo", "far", "copy", "--to", "near"]);
+    assert_eq!(copied["layers"].as_array().unwrap().len(), 1, "{copied:#}");
+    let report = two.backup(0, "incr");
+    assert!(text(&report, "/parent").ends_with('I'), "{report:#}");
+    two.json(0, &["verify", "--deep"]);
+}
+
+#[test]
+fn archive_get_takes_the_next_repository_when_the_first_is_damaged_or_has_a_hole() {
+    let two = Two::in_directories();
+    let name = two.last_segment();
+    let later = two.last_segment();
+    assert_ne!(name, later);
+    let (code, said, got) = two.get(&name, &[]);
+    assert_eq!(code, 0, "{said}");
+    let whole = fs::read(&got).unwrap();
+    spoil(&segment(&two.near, &name));
+    let (code, said, got) = two.get(&name, &[]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("far") && said.contains("near"), "{said}");
+    assert_eq!(fs::read(got).unwrap(), whole);
+    // A hole in the first.
+    fs::remove_file(segment(&two.near, &name)).unwrap();
+    let (code, said, got) = two.get(&name, &[]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(fs::read(got).unwrap(), whole);
+    // Damaged in one and gone in the other: not the end.
+    spoil(&segment(&two.far, &name));
+    let (code, said, _) = two.get(&name, &["--hole-timeout", "1s"]);
+    assert_eq!(code, STOP, "{said}");
+    // The end of one alone is not the end.
+    fs::remove_file(segment(&two.near, &later)).unwrap();
+    let (code, said, _) = two.get(&later, &[]);
+    assert_eq!(code, 0, "{said}");
+    // Both lack it.
+    let (code, said, _) = two.get(&next(&later), &[]);
+    assert_eq!(code, END, "{said}");
+}
+
+#[test]
+fn archive_get_says_the_end_only_when_every_repository_does() {
+    let two = Two::with_a_network();
+    let name = two.last_segment();
+    let absent = next(&name);
+    assert_eq!(two.get(&absent, &[]).0, END);
+    two.proxy().cut_after(1);
+    // What is there comes from the one that answers.
+    let (code, said, _) = two.get(&name, &[]);
+    assert_eq!(code, 0, "{said}");
+    // What is not there may be in the one that does not, whatever is said of holes.
+    let (code, said, _) = two.get(&absent, &[]);
+    assert_eq!(code, STOP, "{said}");
+    let (code, said, _) = two.get(&absent, &["--on-hole", "end", "--hole-timeout", "1s"]);
+    assert_eq!(code, STOP, "{said}");
+    two.proxy().clear();
+    let (code, said, _) = two.get(&absent, &[]);
+    assert_eq!(code, END, "{said}");
+}
+
+#[test]
+fn a_segment_is_archived_when_the_quorum_has_it() {
+    let two = Two::with_a_network();
+    let name = two.last_segment();
+    let (_, _, file) = two.get(&name, &[]);
+    let shown = file.with_file_name(&name);
+    fs::rename(&file, &shown).unwrap();
+    let path = shown.display().to_string();
+    fs::remove_file(segment(&two.near, &name)).unwrap();
+    fs::remove_file(segment(&two.far, &name)).unwrap();
+    two.proxy().cut_after(1);
+    let output = two.run(&["archive-push", "--push-ahead", "0", &path]);
+    assert_ne!(output.status.code(), Some(0), "{}", log(&output));
+    let output = two.run(&["archive-push", "--push-ahead", "0", "--quorum", "1", &path]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert!(segment(&two.near, &name).exists());
+    let output = two.run(&["archive-push", "--quorum", "3", &path]);
+    assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
+    two.proxy().clear();
+    two.json(0, &["--repo", "near", "copy", "--to", "far"]);
+}
+
+#[test]
+fn a_restore_takes_the_next_repository_when_the_first_is_damaged() {
+    let two = Two::in_directories();
+    let report = two.backup(0, "full");
+    let label = text(&report, "/label").to_owned();
+    let (lsn, expected) = two.stage.moment();
+    let packs = two.near.join("main/layer").join(&label);
+    for entry in fs::read_dir(&packs).unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with("pack-") {
+            spoil(&entry.path());
+        }
+    }
+    let target = two.stage.target("restored");
+    let shown = target.display().to_string();
+    let output = two.run(&[
+        "restore",
+        "--target-dir",
+        &shown,
+        "--target-type",
+        "lsn",
+        "--target",
+        &lsn,
+        "--target-action",
+        "promote",
+    ]);
+    assert!(output.status.success(), "{}", log(&output));
+    assert!(
+        log(&output).contains("repository near cannot be restored from"),
+        "{}",
+        log(&output)
+    );
+    let conf = fs::read_to_string(target.join("postgresql.auto.conf")).unwrap();
+    let line = conf
+        .lines()
+        .find(|line| line.starts_with("restore_command"))
+        .unwrap();
+    assert!(!line.contains("--repo"), "{line}");
+    let restored = two.stage.start_restored(&target);
+    assert_eq!(restored.dump().unwrap(), expected);
+}
+
+#[test]
+fn keys_of_one_repository_beside_several_are_refused() {
+    let two = Two::in_directories();
+    let text = fs::read_to_string(&two.config).unwrap();
+    for (key, named) in [
+        ("repo = 'file:///x'", "repo"),
+        ("s3-endpoint = 'http://x'", "s3-endpoint"),
+    ] {
+        fs::write(&two.config, format!("{key}\n{text}")).unwrap();
+        let output = two.run(&["info"]);
+        assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
+        assert!(log(&output).contains(named), "{}", log(&output));
+    }
+    fs::write(&two.config, &text).unwrap();
+    let output = two.run(&["--s3-endpoint", "http://x", "info"]);
+    assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
+}

@@ -1,0 +1,204 @@
+//! The cluster in the target: made like the one in the source, or found to be the same.
+
+use std::fs;
+
+use pgstrata_layer::cluster::{self, ClusterRecord};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+
+/// Whether the cluster is new in the target.
+///
+/// # Errors
+/// `Refused` when the target is of another cluster, or sealed in another way.
+pub(super) async fn compare(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    record: &ClusterRecord,
+) -> Result<bool> {
+    if source.repository.url() == target.repository.url() {
+        let url = target.repository.url();
+        let what = format!("{url} is the repository out of which to copy");
+        return Err(Error::new(Kind::Usage, what).hint("name another repository with --to"));
+    }
+    match target.record().await {
+        Ok(found) => require_same(record, &found, target).map(|()| false),
+        Err(error) if error.kind() == Kind::NotFound => {
+            let prefix = target.name.layers_prefix();
+            match target.repository.list_names(&prefix).await?.is_empty() {
+                true => Ok(true),
+                false => {
+                    Err(error
+                        .hint("there are layers without a cluster record: bring that back first"))
+                }
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn require_same(
+    record: &ClusterRecord,
+    found: &ClusterRecord,
+    target: &ClusterRepository,
+) -> Result<()> {
+    let url = target.repository.url();
+    let name = target.name.as_str();
+    let same = record.system_identifier == found.system_identifier
+        && record.major == found.major
+        && record.block_size == found.block_size
+        && record.wal_segment_size == found.wal_segment_size;
+    if !same {
+        let what = format!(
+            "cluster \"{name}\" in {url} is another one: it has system identifier {} and major version {}, that of the source {} and {}",
+            found.system_identifier, found.major, record.system_identifier, record.major
+        );
+        return Err(Error::new(Kind::Refused, what)
+            .hint("copy into another repository, or another prefix of this one"));
+    }
+    if record.sealing == found.sealing {
+        return Ok(());
+    }
+    let describe = |record: &ClusterRecord| match &record.sealing {
+        Some(sealing) => format!("sealed with id {}", sealing.seal_id),
+        None => "not sealed".to_owned(),
+    };
+    let what = format!(
+        "cluster \"{name}\" is {} in the source, and {} in {url}: objects are copied as they are",
+        describe(record),
+        describe(found)
+    );
+    Err(Error::new(Kind::Unsupported, what).hint(
+        "sealing for others while copying is not built: copy into a repository without this cluster, which then gets the keys of the source",
+    ))
+}
+
+/// Makes the cluster in the target, with its keys, unless it is there; answers whether it was made. Keys that came since
+/// are copied too.
+///
+/// # Errors
+/// As for [`compare`]; `Refused` when the store cannot be trusted; when a repository cannot be read or written.
+pub(super) async fn make(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    record: &ClusterRecord,
+) -> Result<bool> {
+    let is_new = compare(source, target, record).await?;
+    let home = target.name.as_str();
+    if is_new {
+        if record.retention.is_some() && target.repository.directory().is_none() {
+            target.repository.require_lock().await?;
+        }
+        make_home(source, target).await?;
+        target.repository.probe(home).await?;
+    }
+    if let Some(sealing) = &record.sealing {
+        // The boxes of an epoch come before its record, which is the last of its keys in no order but this one.
+        let prefix = source.name.seals_prefix(&sealing.seal_id);
+        let listed = source.repository.list(&prefix).await?;
+        let (epochs, boxes): (Vec<_>, Vec<_>) = listed
+            .into_iter()
+            .map(|object| object.key)
+            .partition(|key| key.ends_with("/epoch"));
+        for key in boxes.iter().chain(&epochs) {
+            let created = copy_object(source, target, key).await;
+            created.map_err(|error| match error.kind() {
+                Kind::AlreadyExists => error.hint(
+                    "the keys of the two repositories were changed apart from one another: change keys in the source alone, and copy",
+                ),
+                _ => error,
+            })?;
+        }
+    }
+    if !is_new {
+        return Ok(false);
+    }
+    // Byte for byte: a data directory remembers its layers by this record.
+    match copy_object(source, target, &source.name.cluster_key()).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == Kind::AlreadyExists => compare(source, target, record).await,
+        Err(error) => Err(error),
+    }
+}
+
+/// In a directory what is made belongs to the owner of the source's directory; out of an object store, to who copies.
+async fn make_home(source: &ClusterRepository, target: &ClusterRepository) -> Result<()> {
+    let Some(directory) = target.repository.directory() else {
+        return Ok(());
+    };
+    let like = match source.repository.directory() {
+        Some(directory) => directory.join(source.name.as_str()),
+        None => {
+            let mut existing = directory;
+            while !existing.exists() {
+                match existing.parent() {
+                    Some(parent) => existing = parent,
+                    None => break,
+                }
+            }
+            existing.to_owned()
+        }
+    };
+    let like =
+        fs::metadata(&like).context(|| format!("could not look up \"{}\"", like.display()))?;
+    target
+        .repository
+        .make_home(target.name.as_str(), &like)
+        .await
+}
+
+/// Copies a small object as it is; answers whether it was not there.
+async fn copy_object(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    key: &str,
+) -> Result<bool> {
+    let object = source.repository.get(key).await?;
+    if key == source.name.cluster_key() {
+        cluster::decode(&object)?;
+    }
+    if target.repository.size(key).await? == u64::try_from(object.len()).ok() {
+        let found = target.repository.get(key).await?;
+        if found == object {
+            return Ok(false);
+        }
+    }
+    target.repository.create(key, object).await.map(|()| true)
+}
+
+/// The records of audits that found a change source wrong; answers how many are new.
+pub(super) async fn copy_distrust(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+) -> Result<u64> {
+    copy_below(source, target, &source.name.distrust_prefix()).await
+}
+
+/// The records of WAL that was given up, of which the newest counts; answers how many are new. They come after the WAL:
+/// what was given up while that was copied is known by then.
+pub(super) async fn copy_released(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+) -> Result<u64> {
+    copy_below(source, target, &source.name.released_prefix()).await
+}
+
+async fn copy_below(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    prefix: &str,
+) -> Result<u64> {
+    let there = target.repository.list(prefix).await?;
+    let mut count = 0;
+    for object in source.repository.list(prefix).await? {
+        if there.iter().any(|there| there.key == object.key) {
+            continue;
+        }
+        match copy_object(source, target, &object.key).await {
+            Ok(new) => count += u64::from(new),
+            // Somebody has removed it, or made it, meanwhile.
+            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::AlreadyExists) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
+}

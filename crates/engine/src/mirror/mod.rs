@@ -1,0 +1,473 @@
+//! Copying layers, with all that is said of them, and archived WAL out of one repository into another, without the server.
+//!
+//! Objects are copied as they are stored, each checked on its way; what is there already is not sent again, so a copy that
+//! was stopped goes on where it was. A layer appears in the target when everything it needs is there: the layers it stands
+//! on, its WAL, its objects, its marks; its manifest comes last. [`pgstrata_store::catalog::CopiedLayer`] says why that is
+//! safe beside expiries, merges and other copies.
+//!
+//! A layer that is damaged in the source, or was removed there meanwhile, is left out and reported; the others are copied.
+
+mod cluster;
+mod layer;
+mod wal;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::ParentRef;
+use pgstrata_layer::restoring::RestoreRecord;
+use pgstrata_store::archive::Archive;
+use pgstrata_store::catalog::{self, Catalog, CopiedLayer, Layer, Restoring};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::limits;
+use pgstrata_store::progress::Progress;
+use serde::Serialize;
+
+/// What to copy.
+#[derive(Clone, Debug, Default)]
+pub struct MirrorOptions {
+    /// Layers to copy, with those that they stand on; empty: all, and the archive.
+    pub labels: Vec<Label>,
+    /// Objects on their way at once; 0: one per core.
+    pub jobs: usize,
+}
+
+/// A layer in a plan or a report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MirroredLayer {
+    /// Its label.
+    pub label: String,
+    /// Objects that were, or would be, stored.
+    pub objects: u64,
+    /// Their size in bytes.
+    pub bytes: u64,
+}
+
+/// A layer that was not copied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Its label.
+    pub label: String,
+    /// Why.
+    pub why: String,
+    /// What kind of error it is.
+    #[serde(skip)]
+    pub kind: Kind,
+}
+
+/// What was copied, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct MirrorReport {
+    /// Whether it was done.
+    pub done: bool,
+    /// Where from.
+    pub from: String,
+    /// Where to.
+    pub to: String,
+    /// Whether the cluster is new there.
+    pub new_cluster: bool,
+    /// Layers that were copied or completed, oldest first.
+    pub layers: Vec<MirroredLayer>,
+    /// Layers that were there already.
+    pub present: u64,
+    /// Layers that were not copied.
+    pub left_out: Vec<LeftOut>,
+    /// Files of the archive.
+    pub wal_files: u64,
+    /// Their size in bytes.
+    pub wal_bytes: u64,
+    /// Pins, annotations and other records.
+    pub records: u64,
+    /// Seconds that it took.
+    pub seconds: f64,
+}
+
+/// Those of `others` in which a layer of `source` would be the same, byte for byte: the cluster is there, and sealed alike.
+/// One that cannot be asked is none of them.
+///
+/// # Errors
+/// When the record of the cluster in `source` cannot be read.
+pub async fn siblings(
+    source: &ClusterRepository,
+    others: Vec<ClusterRepository>,
+) -> Result<Vec<ClusterRepository>> {
+    let record = source.record().await?;
+    let mut alike = Vec::new();
+    for other in others {
+        match cluster::compare(source, &other, &record).await {
+            Ok(false) => alike.push(other),
+            Ok(true) => {}
+            Err(error) => {
+                tracing::warn!("{} does not take part: {error}", other.repository.url());
+            }
+        }
+    }
+    Ok(alike)
+}
+
+/// Says what a copy would do; changes nothing.
+///
+/// # Errors
+/// When a repository cannot be read, or the target is of another cluster.
+pub async fn plan(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    options: &MirrorOptions,
+) -> Result<MirrorReport> {
+    let mut report = begun(source, target);
+    let record = source.record().await?;
+    report.new_cluster = cluster::compare(source, target, &record).await?;
+    let both = BothSides::read(source, target, options, report.new_cluster).await?;
+    report.present = both.present;
+    report.left_out = both.left_out.clone();
+    for layer in &both.wanted {
+        report
+            .layers
+            .push(layer::missing(source, target, layer).await?);
+    }
+    if options.labels.is_empty() {
+        let from = Archive::load(source).await?;
+        let to = match report.new_cluster {
+            true => None,
+            false => Some(Archive::load(target).await?),
+        };
+        let files = wal::missing(&from, to.as_ref(), both.oldest_lsn()).await?;
+        report.wal_files = u64::try_from(files.len()).unwrap_or(u64::MAX);
+        report.wal_bytes = files.iter().map(|(_, size)| size).sum();
+    }
+    Ok(report)
+}
+
+/// Copies. What could be copied is there when it returns; see [`MirrorReport::left_out`] for the rest.
+///
+/// # Errors
+/// `Refused` when the target is of another cluster, or sealed in another way; when a repository cannot be read or written.
+/// What has been copied by then is there, and copying again goes on.
+pub async fn execute(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    options: &MirrorOptions,
+    progress: &Progress,
+) -> Result<MirrorReport> {
+    let started = Instant::now();
+    let mut report = begun(source, target);
+    let record = source.record().await?;
+    report.new_cluster = cluster::make(source, target, &record).await?;
+    // What was found out of a cluster that was not there is not what it is.
+    let target = &target.known_anew();
+    let both = BothSides::read(source, target, options, false).await?;
+    report.present = both.present;
+    report.left_out = both.left_out.clone();
+    let mirror = Mirror {
+        source,
+        target,
+        from: Archive::load(source).await?,
+        to: Archive::load(target).await?,
+        jobs: limits::workers(options.jobs),
+        progress,
+    };
+    let keeping = both.say_what_is_needed(source, target).await;
+    let copied = mirror.run(&both, options, &mut report).await;
+    if let Some(keeping) = keeping {
+        keeping.failed().await;
+    }
+    copied?;
+    target.repository.lay_up_room().await;
+    report.done = true;
+    report.seconds = started.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn begun(source: &ClusterRepository, target: &ClusterRepository) -> MirrorReport {
+    MirrorReport {
+        from: source.repository.url().to_owned(),
+        to: target.repository.url().to_owned(),
+        ..MirrorReport::default()
+    }
+}
+
+/// What there is in both repositories.
+struct BothSides {
+    source: Catalog,
+    target: Catalog,
+    /// Layers to copy or to complete, those first on which others stand.
+    wanted: Vec<Arc<Layer>>,
+    /// Layers that are there.
+    present: u64,
+    left_out: Vec<LeftOut>,
+}
+
+impl BothSides {
+    async fn read(
+        source: &ClusterRepository,
+        target: &ClusterRepository,
+        options: &MirrorOptions,
+        is_new: bool,
+    ) -> Result<Self> {
+        let mut both = Self {
+            source: Catalog::examine(source).await?,
+            target: match is_new {
+                true => Catalog::default(),
+                false => Catalog::examine(target).await?,
+            },
+            wanted: Vec::new(),
+            present: 0,
+            left_out: Vec::new(),
+        };
+        both.choose(&options.labels)?;
+        Ok(both)
+    }
+
+    /// Pure: which layers are to be copied.
+    fn choose(&mut self, labels: &[Label]) -> Result<()> {
+        let mut asked: Vec<ParentRef> = Vec::new();
+        for label in labels {
+            self.source.whole(label)?;
+            for layer in self.source.links(label)? {
+                asked.push(layer.reference());
+                // What it stands on there may be another layer of the same state.
+                let parent = layer.manifest.parent.as_ref();
+                let there = parent.and_then(|parent| self.target.standing_for(parent));
+                if there.is_some_and(|there| self.target.whole(&there.label).is_ok()) {
+                    break;
+                }
+            }
+        }
+        for layer in &self.source.layers {
+            let reference = layer.reference();
+            if !labels.is_empty() && !asked.contains(&reference) {
+                continue;
+            }
+            let is_there = self.target.layers.holds(&reference);
+            if is_there && !self.target.losses.contains_key(&layer.label) {
+                self.present += 1;
+            } else if let Err(error) = self.source.whole(&layer.label) {
+                self.left_out.push(left_out(&layer.label, &error));
+            } else {
+                self.wanted.push(Arc::new(layer.clone()));
+            }
+        }
+        if labels.is_empty() {
+            let damaged = self.source.damaged.iter();
+            let damaged = damaged.map(|(label, error)| left_out(label, error));
+            self.left_out.extend(damaged);
+        }
+        Ok(())
+    }
+
+    /// Where recovery of the oldest layer begins that will be there: WAL before that is of no use.
+    fn oldest_lsn(&self) -> Option<pgstrata_pgdata::Lsn> {
+        let there = self.target.layers.iter();
+        let there = there.map(|layer| layer.manifest.start_lsn);
+        let wanted = self.wanted.iter().map(|layer| layer.manifest.start_lsn);
+        there.chain(wanted).min()
+    }
+
+    /// So that what is to be copied is not expired in the source meanwhile. A source that cannot be written is read all
+    /// the same.
+    async fn say_what_is_needed(
+        &self,
+        source: &ClusterRepository,
+        target: &ClusterRepository,
+    ) -> Option<Restoring> {
+        let first = self.wanted.first()?;
+        let record = RestoreRecord {
+            layers: self.wanted.iter().map(|layer| layer.reference()).collect(),
+            start_lsn: self
+                .wanted
+                .iter()
+                .map(|layer| layer.manifest.start_lsn)
+                .min()?,
+            timeline: first.manifest.timeline.get(),
+            host: catalog::host_name(),
+            pid: std::process::id(),
+            directory: format!("copy to {}", target.repository.url()),
+            started_at: Timestamp::now(),
+            written_by: catalog::WRITTEN_BY.to_owned(),
+        };
+        match Restoring::begin(source, &record).await {
+            Ok(keeping) => Some(keeping),
+            Err(error) => {
+                tracing::debug!(%error, "the source is not told what is copied: an expiry there may remove it meanwhile");
+                None
+            }
+        }
+    }
+}
+
+fn left_out(label: &Label, error: &Error) -> LeftOut {
+    LeftOut {
+        label: label.to_string(),
+        why: error.to_string(),
+        kind: error.kind(),
+    }
+}
+
+/// A copy under way.
+struct Mirror<'a> {
+    source: &'a ClusterRepository,
+    target: &'a ClusterRepository,
+    from: Archive,
+    to: Archive,
+    jobs: usize,
+    progress: &'a Progress,
+}
+
+/// Layers that will be in the target: those of its catalog, and those copied since.
+struct Standing<'a> {
+    target: &'a Catalog,
+    copied: HashMap<ParentRef, Arc<Layer>>,
+}
+
+impl Standing<'_> {
+    /// What a layer stands on in the target, newest first.
+    fn chain_below(&self, layer: &Layer) -> Result<Vec<Arc<Layer>>> {
+        let mut chain = Vec::new();
+        let mut next = layer.manifest.parent.clone();
+        while let Some(parent) = next {
+            if let Some(found) = self.copied.get(&parent) {
+                chain.push(Arc::clone(found));
+                next = found.manifest.parent.clone();
+                continue;
+            }
+            let Some(found) = self.target.standing_for(&parent) else {
+                let label = &parent.label;
+                let what = format!("layer {label}, on which it stands, is not in the target");
+                return Err(Error::new(Kind::NotFound, what));
+            };
+            let rest = self.target.chain(&found.label)?.into_iter();
+            chain.extend(rest.map(|layer| Arc::new(layer.clone())));
+            break;
+        }
+        Ok(chain)
+    }
+
+    fn add(&mut self, layer: &Arc<Layer>) {
+        let names = layer.manifest.replaces.iter().cloned();
+        for name in names.chain([layer.reference()]) {
+            self.copied.insert(name, Arc::clone(layer));
+        }
+    }
+}
+
+impl Mirror<'_> {
+    async fn run(
+        &self,
+        both: &BothSides,
+        options: &MirrorOptions,
+        report: &mut MirrorReport,
+    ) -> Result<()> {
+        let total = both.wanted.iter().map(|layer| layer.manifest.pack_bytes);
+        self.progress.set_total(total.sum());
+        report.records += cluster::copy_distrust(self.source, self.target).await?;
+        let mut standing = Standing {
+            target: &both.target,
+            copied: HashMap::new(),
+        };
+        for layer in &both.wanted {
+            match self.layer(layer, &standing).await {
+                Ok((copied, marks)) => {
+                    report.layers.push(copied);
+                    report.records += marks;
+                    standing.add(layer);
+                }
+                Err(error) if is_of_layer(error.kind()) => {
+                    tracing::warn!(label = %layer.label, "a layer is left out: {error}");
+                    report.left_out.push(left_out(&layer.label, &error));
+                }
+                Err(error) => {
+                    let act = format!("could not copy layer {}", layer.label);
+                    return Err(error.while_doing(act));
+                }
+            }
+        }
+        if options.labels.is_empty() {
+            for layer in &both.source.layers {
+                if both.target.layers.holds(&layer.reference()) {
+                    let marks = catalog::mark::copy(self.source, self.target, layer).await?;
+                    report.records += u64::try_from(marks).unwrap_or(u64::MAX);
+                }
+            }
+            self.wal(both, report).await?;
+            report.records += cluster::copy_released(self.source, self.target).await?;
+        }
+        Ok(())
+    }
+
+    /// One layer with its marks and its WAL.
+    async fn layer(
+        &self,
+        layer: &Arc<Layer>,
+        standing: &Standing<'_>,
+    ) -> Result<(MirroredLayer, u64)> {
+        let chain = standing.chain_below(layer)?;
+        let from = self.source.repository.url();
+        let copy = CopiedLayer::begin(self.target, layer, &chain, from).await?;
+        let done = self.objects_of(layer, &chain, &copy).await;
+        copy.end(done.is_ok()).await;
+        match done {
+            Ok(done) => Ok(done),
+            Err(error) => {
+                let layers = [Arc::clone(layer)];
+                Err(catalog::unless_removed(self.source, &layers, error).await)
+            }
+        }
+    }
+
+    async fn objects_of(
+        &self,
+        layer: &Arc<Layer>,
+        chain: &[Arc<Layer>],
+        copy: &CopiedLayer,
+    ) -> Result<(MirroredLayer, u64)> {
+        // The pin first: an expiry finds it as soon as it finds the layer.
+        let marks = catalog::mark::copy(self.source, self.target, layer).await?;
+        let mut copied = layer::copy(self, layer, copy).await?;
+        self.wal_of(layer).await?;
+        copy.check()?;
+        let object = self.manifest(layer).await?;
+        copied.objects += 1;
+        copied.bytes += u64::try_from(object.len()).unwrap_or(u64::MAX);
+        copy.commit(chain, object).await?;
+        tracing::info!(label = %layer.label, "copied a layer");
+        Ok((copied, u64::try_from(marks).unwrap_or(u64::MAX)))
+    }
+
+    /// The manifest as it is in the source, which must be what it was when the layers were listed.
+    async fn manifest(&self, layer: &Layer) -> Result<Bytes> {
+        let key = self.source.name.manifest_key(&layer.label);
+        let object = self.source.repository.get(&key).await?;
+        if pgstrata_layer::manifest::digest(&object) == layer.manifest_digest {
+            return Ok(object);
+        }
+        let what = format!("\"{key}\" is not what it was when the copy began");
+        Err(Error::new(Kind::Damaged, what))
+    }
+
+    fn check_interrupted(&self) -> Result<()> {
+        match self.progress.is_cancelled() {
+            false => Ok(()),
+            true => Err(Error::new(Kind::Interrupted, "the copy was stopped")
+                .hint("run it again: what is there already is not sent again")),
+        }
+    }
+}
+
+/// Whether other layers can be copied all the same.
+fn is_of_layer(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Damaged
+            | Kind::Unsupported
+            | Kind::NotFound
+            | Kind::WalMissing
+            | Kind::AlreadyExists
+            | Kind::Busy
+            | Kind::Refused
+    )
+}

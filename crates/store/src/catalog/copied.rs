@@ -1,0 +1,189 @@
+//! A layer that comes into this repository out of another one, as it is: under its label, with its id, byte for byte.
+//!
+//! Who copies does what who makes a layer does: claim, look, store, look again, manifest. What differs: all who copy a layer
+//! store the same objects, so several may do so at once, and one goes on where another was stopped. Therefore nothing is
+//! removed when a copy fails, and the record of what it is to stand on keeps an expiry from giving it up for some days: a
+//! label that was given up can never be used again, and the layer could not be copied here any more.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_layer::abandoned;
+use pgstrata_layer::claim::{self, ClaimRecord};
+use pgstrata_layer::restoring::RestoreRecord;
+
+use super::lease::Heartbeat;
+use super::new_layer::keep_alive;
+use super::presence::{WRITTEN_BY, check_own, check_stays, check_wal, host_name};
+use super::restoring::Restoring;
+use super::{Layer, abandon, retain};
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Kind, Result};
+
+/// A layer that this process copies, perhaps together with others.
+#[derive(Debug)]
+pub struct CopiedLayer {
+    cluster: ClusterRepository,
+    layer: Layer,
+    heart: Heartbeat,
+    keeping: Restoring,
+    lost: Arc<Mutex<Option<Error>>>,
+}
+
+impl CopiedLayer {
+    /// Claims the label of `layer`, which is to stand on `chain`, newest first, or goes on where somebody was stopped.
+    /// `from` is for people.
+    ///
+    /// # Errors
+    /// `Refused` when the label is another layer's here, or was given up; when the repository cannot be read or written.
+    pub async fn begin(
+        cluster: &ClusterRepository,
+        layer: &Layer,
+        chain: &[Arc<Layer>],
+        from: &str,
+    ) -> Result<Self> {
+        require_free(cluster, layer).await?;
+        let record = needs(layer, chain, from);
+        // Before the claim: who finds that finds this.
+        let keeping = Restoring::begin_copy(cluster, &layer.manifest.layer_id, &record).await?;
+        let claim = ClaimRecord {
+            label: layer.label.to_string(),
+            layer_id: layer.manifest.layer_id.clone(),
+            host: host_name(),
+            pid: std::process::id(),
+            started_at: Timestamp::now(),
+            written_by: WRITTEN_BY.to_owned(),
+        };
+        create_claim(cluster, layer, &claim).await?;
+        let lost = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&lost);
+        let heart = keep_alive(cluster, &claim, true, move |error| {
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        });
+        let copied = Self {
+            cluster: cluster.clone(),
+            layer: layer.clone(),
+            heart,
+            keeping,
+            lost,
+        };
+        // What is there of an earlier copy may be old: from now on somebody is at work.
+        copied.heart.beat_now().await?;
+        // After the claim, so that who removes sees us, or we see the removal.
+        let leaving = check_stays(cluster, chain).await?;
+        check_wal(&leaving, layer.manifest.start_lsn)?;
+        Ok(copied)
+    }
+
+    /// Whether the copy was given up by somebody meanwhile, and goes on in vain.
+    ///
+    /// # Errors
+    /// `Refused` then.
+    pub fn check(&self) -> Result<()> {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.take().map_or(Ok(()), Err)
+    }
+
+    /// Makes the layer exist here, on `chain`. All its objects and its WAL must be here; `object` is its manifest as it is
+    /// in the other repository.
+    ///
+    /// # Errors
+    /// `Refused` when an object is not here, when what it stands on has gone, or when the copy was given up; when the
+    /// repository cannot be read or written. Then it is not known whether the layer exists; copying again finds out.
+    pub async fn commit(&self, chain: &[Arc<Layer>], object: Bytes) -> Result<()> {
+        let (cluster, layer) = (&self.cluster, &self.layer);
+        let (claim, leaving) = futures::try_join!(
+            check_own(cluster, &layer.label, &layer.manifest),
+            check_stays(cluster, chain)
+        )?;
+        check_wal(&leaving, layer.manifest.start_lsn)?;
+        retain::extend(cluster, &layer.label, &layer.manifest, chain).await?;
+        let key = cluster.name.manifest_key(&layer.label);
+        match cluster.repository.create(&key, object).await {
+            Ok(()) => {}
+            Err(error) if error.kind() == Kind::AlreadyExists => {
+                require_free(cluster, layer).await?;
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        }
+        cluster.repository.make_durable(&key).await?;
+        let committed = cluster.name.committed_key(&layer.label);
+        if let Err(error) = cluster.repository.create(&committed, claim).await {
+            tracing::debug!(label = %layer.label, %error, "could not note that the layer is committed: that does no harm");
+        }
+        Ok(())
+    }
+
+    /// The end of the copy. What a failed one has stored stays, for who copies again.
+    pub async fn end(self, done: bool) {
+        let beats = self.heart.stop().await;
+        match done {
+            true => {
+                beats.remove().await;
+                self.keeping.failed().await;
+            }
+            false => self.keeping.copied().await,
+        }
+    }
+}
+
+/// What must stay here until the copy is complete.
+fn needs(layer: &Layer, chain: &[Arc<Layer>], from: &str) -> RestoreRecord {
+    let own = std::iter::once(layer.reference());
+    let below = chain.iter().map(|layer| layer.reference());
+    RestoreRecord {
+        layers: own.chain(below).collect(),
+        start_lsn: layer.manifest.start_lsn,
+        timeline: layer.manifest.timeline.get(),
+        host: host_name(),
+        pid: std::process::id(),
+        directory: RestoreRecord::place_of_copy(layer.label.as_str(), from),
+        started_at: Timestamp::now(),
+        written_by: WRITTEN_BY.to_owned(),
+    }
+}
+
+/// Refuses a label of which there can be no layer here any more.
+async fn require_free(cluster: &ClusterRepository, layer: &Layer) -> Result<()> {
+    let key = cluster.name.manifest_key(&layer.label);
+    match cluster.repository.get(&key).await {
+        Ok(object) if abandoned::is_one(&object) => {
+            let how = abandon::describe(&object).unwrap_or_default();
+            let url = cluster.repository.url();
+            let what = format!("its label was given up in {url}, so it can never be there: {how}");
+            Err(Error::new(Kind::Refused, what)
+                .hint("layers that do not stand on it can be copied; take a full backup to begin a new chain"))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Creates the claim; that of somebody who copies the same layer is as good.
+async fn create_claim(
+    cluster: &ClusterRepository,
+    layer: &Layer,
+    claim: &ClaimRecord,
+) -> Result<()> {
+    let key = cluster.name.claim_key(&layer.label);
+    let body = Bytes::from(claim::encode(claim));
+    let error = match cluster.repository.create(&key, body).await {
+        Err(error) if error.kind() == Kind::AlreadyExists => error,
+        created => return created,
+    };
+    let found = claim::decode(&cluster.repository.get(&key).await?)
+        .map_err(|error| Error::from(error).while_doing(format!("could not read \"{key}\"")))?;
+    if found.layer_id == claim.layer_id && found.label == claim.label {
+        return Ok(());
+    }
+    let url = cluster.repository.url();
+    tracing::debug!(%error, "the label is taken");
+    Err(Error::new(
+        Kind::Refused,
+        format!("its label is that of another layer in {url}, begun by process {} on \"{}\"", found.pid, found.host),
+    )
+    .hint("the two repositories were written apart from one another; copy into one that is written by copies alone, or by backups into both"))
+}
