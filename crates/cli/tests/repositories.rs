@@ -283,6 +283,7 @@ fn a_repository_that_breaks_during_a_backup_is_a_warning_and_catches_up() {
     assert!(log(&restored).contains("far"), "{}", log(&restored));
     two.proxy().clear();
     // The next one brings what is missing too.
+    two.last_segment();
     two.stage
         .cluster
         .sql("postgres", "UPDATE more SET g = g + 1 WHERE g % 10 = 0")
@@ -325,6 +326,8 @@ fn the_first_repository_may_be_away_and_catches_up_from_its_sibling() {
     fs::rename(&away, &two.near).unwrap();
     let copied = two.json(0, &["--repo", "far", "copy", "--to", "near"]);
     assert_eq!(copied["layers"].as_array().unwrap().len(), 1, "{copied:#}");
+    // The archiver comes to it again.
+    two.last_segment();
     let report = two.backup(0, "incr");
     assert!(text(&report, "/parent").ends_with('I'), "{report:#}");
     two.json(0, &["verify", "--deep"]);

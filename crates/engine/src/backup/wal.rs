@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::abort::Abort;
+use super::archive_command::names_another;
 use super::options::WalMode;
 use crate::server::session::Archiver;
 use crate::server::{ServerFacts, Session};
@@ -143,6 +144,10 @@ async fn doubt(
 ) -> Result<Option<String>> {
     if !is_ours(&facts.archive_command) {
         return Ok(Some("the server archives elsewhere".to_owned()));
+    }
+    // A copy of that repository has what was archived last, too.
+    if names_another(&facts.archive_command, route.cluster.repository.url()) {
+        return Ok(Some("the server archives to another repository".to_owned()));
     }
     if let Some(trouble) = trouble(
         archiver,

@@ -15,10 +15,16 @@ pub(super) async fn compare(
     target: &ClusterRepository,
     record: &ClusterRecord,
 ) -> Result<bool> {
-    if source.repository.url() == target.repository.url() {
-        let url = target.repository.url();
-        let what = format!("{url} is the repository out of which to copy");
-        return Err(Error::new(Kind::Usage, what).hint("name another repository with --to"));
+    let (here, there) = (source.repository.directory(), target.repository.directory());
+    if let Some(there) = there {
+        if here == Some(there) {
+            let what = format!("{} is the repository out of which to copy", there.display());
+            return Err(Error::new(Kind::Usage, what).hint("name another repository with --to"));
+        }
+        // It is made like that of "init".
+        if !there.exists() {
+            return Ok(true);
+        }
     }
     match target.record().await {
         Ok(found) => require_same(record, &found, target).map(|()| false),

@@ -51,13 +51,17 @@ async fn sizes(cluster: &ClusterRepository, layer: &Layer) -> Result<HashMap<Str
         .collect())
 }
 
-/// What a copy would store of the layer.
+/// What a copy would store of the layer; all of it when there is no target yet.
 pub(super) async fn missing(
     source: &ClusterRepository,
-    target: &ClusterRepository,
+    target: Option<&ClusterRepository>,
     layer: &Layer,
 ) -> Result<MirroredLayer> {
-    let (here, there) = (sizes(source, layer).await?, sizes(target, layer).await?);
+    let here = sizes(source, layer).await?;
+    let there = match target {
+        Some(target) => sizes(target, layer).await?,
+        None => HashMap::new(),
+    };
     let units = Unit::all(&layer.manifest).into_iter();
     let keys = units.flat_map(|unit| unit.keys(source, layer));
     let keys = keys.chain([source.name.manifest_key(&layer.label)]);

@@ -50,7 +50,7 @@ pub struct MirroredLayer {
 
 /// A layer that was not copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
+pub struct NotCopied {
     /// Its label.
     pub label: String,
     /// Why.
@@ -76,7 +76,7 @@ pub struct MirrorReport {
     /// Layers that were there already.
     pub present: u64,
     /// Layers that were not copied.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<NotCopied>,
     /// Files of the archive.
     pub wal_files: u64,
     /// Their size in bytes.
@@ -126,9 +126,10 @@ pub async fn plan(
     report.present = both.present;
     report.left_out = both.left_out.clone();
     for layer in &both.wanted {
+        let there = (!report.new_cluster).then_some(target);
         report
             .layers
-            .push(layer::missing(source, target, layer).await?);
+            .push(layer::missing(source, there, layer).await?);
     }
     if options.labels.is_empty() {
         let from = Archive::load(source).await?;
@@ -199,7 +200,7 @@ struct BothSides {
     wanted: Vec<Arc<Layer>>,
     /// Layers that are there.
     present: u64,
-    left_out: Vec<LeftOut>,
+    left_out: Vec<NotCopied>,
 }
 
 impl BothSides {
@@ -300,8 +301,8 @@ impl BothSides {
     }
 }
 
-fn left_out(label: &Label, error: &Error) -> LeftOut {
-    LeftOut {
+fn left_out(label: &Label, error: &Error) -> NotCopied {
+    NotCopied {
         label: label.to_string(),
         why: error.to_string(),
         kind: error.kind(),

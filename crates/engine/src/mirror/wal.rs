@@ -8,7 +8,7 @@ use pgstrata_store::archive::Archive;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::error::{Error, Kind, Result};
 
-use super::{BothSides, LeftOut, Mirror, MirrorReport};
+use super::{BothSides, Mirror, MirrorReport, NotCopied};
 
 /// Larger segments are copied one at a time, because each is held in memory.
 const LARGE_BYTES: u64 = 64 << 20;
@@ -109,7 +109,7 @@ impl Mirror<'_> {
                 Err(error) if super::is_of_layer(error.kind()) => {
                     let name = file.file_name(self.from.segment_size());
                     tracing::warn!("a file of the archive is left out: {error}");
-                    report.left_out.push(LeftOut {
+                    report.left_out.push(NotCopied {
                         label: name,
                         why: error.to_string(),
                         kind: error.kind(),

@@ -244,6 +244,13 @@ impl World {
         Ok(label)
     }
 
+    /// The objects and the WAL of a layer that is there in another world.
+    pub async fn store_copy(&self, repository: &Repository, layer: &Layer) -> Result<()> {
+        self.store_objects(repository, &layer.label, &layer.manifest)
+            .await?;
+        self.secure_wal(repository, &layer.manifest).await
+    }
+
     async fn store_objects(
         &self,
         repository: &Repository,
