@@ -15,8 +15,7 @@ use serde_json::{Value, json};
 use super::archive::{Holes, get_file, push_file, say_got, say_pushed};
 use super::{Context, backup, restore, run_one};
 use crate::args::{
-    ArchiveGetArgs, ArchivePushArgs, BackupArgs, CheckArgs, Command, InfoArgs, KeyCommand, Output,
-    RestoreArgs, VerifyArgs,
+    ArchiveGetArgs, ArchivePushArgs, BackupArgs, Command, KeyCommand, Output, RestoreArgs,
 };
 use crate::exit;
 use crate::output;
@@ -33,19 +32,19 @@ pub(super) async fn run(context: &Context, several: &[Context], command: Command
         Command::Restore(args) => restore(several, &args).await,
         Command::Info(args) => {
             each(several, async |one: &Context| {
-                super::info::run(one, &args as &InfoArgs).await
+                super::info::run(one, &args).await
             })
             .await
         }
         Command::Check(args) => {
             each(several, async |one: &Context| {
-                super::check::run(one, &args as &CheckArgs).await
+                super::check::run(one, &args).await
             })
             .await
         }
         Command::Verify(args) => {
             each(several, async |one: &Context| {
-                super::verify::run(one, &args as &VerifyArgs).await
+                super::verify::run(one, &args).await
             })
             .await
         }
