@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::archive::{Holes, get_file, push_file, say_got, say_pushed};
 use super::{Context, backup, restore, run_one};
 use crate::args::{
-    ArchiveGetArgs, ArchivePushArgs, BackupArgs, Command, KeyCommand, Output, RestoreArgs,
+    ArchiveGetArgs, ArchivePushArgs, AsOfArgs, BackupArgs, Command, KeyCommand, Output, RestoreArgs,
 };
 use crate::exit;
 use crate::output;
@@ -25,6 +25,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Runs a command on several repositories; returns its exit code.
 pub(super) async fn run(context: &Context, several: &[Context], command: Command) -> Result<u8> {
+    if past_of(&command).is_some_and(|past| past.repository_as_of.is_some()) {
+        return Err(one_alone(context));
+    }
     match command {
         Command::Backup(args) => backup(several, args).await,
         Command::ArchivePush(args) => push(several, &args).await,
@@ -53,14 +56,29 @@ pub(super) async fn run(context: &Context, several: &[Context], command: Command
         | Command::Key {
             command: KeyCommand::Generate { .. },
         } => run_one(&several[0], command).await,
-        _ => Err(Error::new(
-            Kind::Usage,
-            "the command acts on one repository, and the configuration file names several",
-        )
-        .hint(format!(
-            "name one of them with --repo: {}",
-            context.config.names()
-        ))),
+        _ => Err(one_alone(context)),
+    }
+}
+
+fn one_alone(context: &Context) -> Error {
+    Error::new(
+        Kind::Usage,
+        "the command acts on one repository, and the configuration file names several",
+    )
+    .hint(format!(
+        "name one of them with --repo: {}",
+        context.config.names()
+    ))
+}
+
+/// The moment of which a repository is looked at: each has a past of its own.
+fn past_of(command: &Command) -> Option<&AsOfArgs> {
+    match command {
+        Command::ArchiveGet(args) => Some(&args.as_of),
+        Command::Restore(args) => Some(&args.as_of),
+        Command::Info(args) => Some(&args.as_of),
+        Command::Verify(args) => Some(&args.as_of),
+        _ => None,
     }
 }
 
