@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 const LOCKS_AT_ONCE: usize = 16;
 
 /// From when and until when: what must hold, and what is made of it where it does not.
-type Terms = (Timestamp, Timestamp);
+type LockTerms = (Timestamp, Timestamp);
 
 /// Extends the locks of everything that the layer `label` needs, of which `manifest` is about to be created on `chain`,
 /// newest first.
@@ -74,7 +74,7 @@ async fn extend_layer(
     cluster: &ClusterRepository,
     label: &Label,
     witness: &str,
-    terms: Terms,
+    terms: LockTerms,
 ) -> Result<bool> {
     let locked = cluster.repository.locked_until(witness).await?;
     if locked.is_some_and(|locked| locked >= terms.0) {
@@ -91,7 +91,7 @@ async fn extend_layer(
     Ok(true)
 }
 
-async fn lock_all(cluster: &ClusterRepository, keys: Vec<String>, terms: Terms) -> Result<()> {
+async fn lock_all(cluster: &ClusterRepository, keys: Vec<String>, terms: LockTerms) -> Result<()> {
     futures::stream::iter(&keys)
         .map(|key| cluster.repository.extend_lock(key, terms))
         .buffer_unordered(LOCKS_AT_ONCE)

@@ -12,7 +12,7 @@ use object_store::signer::{SignedUrlOptions, Signer};
 use object_store::{Error, Result};
 
 use super::Versioning;
-use super::listing::{Page, Version};
+use super::listing::{Version, VersionPage};
 
 /// A signed URL is used at once; only clocks that differ need some room.
 const VALID: Duration = Duration::from_secs(15 * 60);
@@ -104,7 +104,7 @@ impl Bucket {
                 }
             }
             let body = self.ask(Method::GET, &Path::default(), ask).await?;
-            let (page, mut versions) = Page::read(&body)?;
+            let (page, mut versions) = VersionPage::read(&body)?;
             all.append(&mut versions);
             let next = page.next_key_marker.filter(|_| page.is_truncated);
             match next.map(|key| (key, page.next_version_id_marker.unwrap_or_default())) {

@@ -34,25 +34,25 @@ impl Version {
 /// One answer of the store.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Page {
+pub(super) struct VersionPage {
     pub(super) is_truncated: bool,
     pub(super) next_key_marker: Option<String>,
     pub(super) next_version_id_marker: Option<String>,
     #[serde(rename = "$value")]
-    entries: Vec<Entry>,
+    entries: Vec<VersionEntry>,
 }
 
 #[derive(Debug, Deserialize)]
-enum Entry {
-    Version(Listed),
-    DeleteMarker(Listed),
+enum VersionEntry {
+    Version(VersionFields),
+    DeleteMarker(VersionFields),
     #[serde(other)]
     Other,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Listed {
+struct VersionFields {
     key: String,
     version_id: Option<String>,
     is_latest: bool,
@@ -61,7 +61,7 @@ struct Listed {
     size: Option<u64>,
 }
 
-impl Page {
+impl VersionPage {
     /// Reads an answer, and what it lists, in its order.
     pub(super) fn read(body: &[u8]) -> Result<(Self, Vec<Version>)> {
         let text = std::str::from_utf8(body).map_err(generic)?;
@@ -69,19 +69,19 @@ impl Page {
         let mut versions = Vec::with_capacity(page.entries.len());
         for entry in std::mem::take(&mut page.entries) {
             match entry {
-                Entry::Version(listed) => {
+                VersionEntry::Version(listed) => {
                     let size = listed.size.unwrap_or_default();
                     versions.push(listed.read(Some(size))?);
                 }
-                Entry::DeleteMarker(listed) => versions.push(listed.read(None)?),
-                Entry::Other => {}
+                VersionEntry::DeleteMarker(listed) => versions.push(listed.read(None)?),
+                VersionEntry::Other => {}
             }
         }
         Ok((page, versions))
     }
 }
 
-impl Listed {
+impl VersionFields {
     fn read(self, size_bytes: Option<u64>) -> Result<Version> {
         let listed: Timestamp = self.last_modified.parse().map_err(generic)?;
         // What was there before the bucket had versions.

@@ -73,7 +73,7 @@ fn same(one: &Version, other: &Version) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 mod tests {
-    use super::super::listing::Page;
+    use super::super::listing::VersionPage;
     use super::*;
 
     /// `number` is the version; an empty tag makes a marker.
@@ -148,7 +148,7 @@ mod tests {
             <Version><LastModified>2026-11-23T12:31:12Z</LastModified><ETag>&#34;e4&#34;</ETag><IsLatest>false</IsLatest><Key>p/a</Key><Size>7</Size><VersionId>1</VersionId></Version>
             <DeleteMarker><IsLatest>true</IsLatest><Key>p/b</Key><LastModified>2026-11-23T12:31:13Z</LastModified><VersionId>3</VersionId></DeleteMarker>
             <CommonPrefixes><Prefix>x</Prefix></CommonPrefixes></ListVersionsResult>"#;
-        let (page, versions) = Page::read(text.as_bytes()).unwrap();
+        let (page, versions) = VersionPage::read(text.as_bytes()).unwrap();
         assert!(page.is_truncated);
         assert_eq!(page.next_key_marker.as_deref(), Some("p/a"));
         assert_eq!(page.next_version_id_marker.as_deref(), Some("1"));
@@ -157,6 +157,6 @@ mod tests {
         assert_eq!(versions[1].size_bytes, Some(7));
         assert_eq!(versions[1].e_tag.as_deref(), Some("\"e4\""));
         assert!(versions[0].is_marker());
-        assert!(Page::read(b"<html>").is_err());
+        assert!(VersionPage::read(b"<html>").is_err());
     }
 }
