@@ -11,8 +11,11 @@ mod support;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use pgstrata_testbed::s3::Bucket;
 use support::{PATIENCE, Stage, Store};
 
 const DATA_DIRECTORY: &str = "/var/lib/postgresql/15/main";
@@ -50,7 +53,10 @@ impl Desk {
         let builder = Cluster::builder(Major::V15)
             .initdb_arg("--wal-segsize=1")
             .conf("wal_keep_size", "64MB");
-        let stage = Stage::archiving(builder, Store::Directory);
+        Self::on(Stage::archiving(builder, Store::Directory))
+    }
+
+    fn on(stage: Stage) -> Self {
         let server = &stage.cluster;
         // Whoever starts a copy of it says nothing of sockets and ports.
         let port = server.sql("postgres", "SHOW port").unwrap();
@@ -86,8 +92,9 @@ impl Desk {
         }
     }
 
+    /// What is named last is looked for first.
     fn name(&mut self, from: &str, to: &str) {
-        self.names.push((from.to_owned(), to.to_owned()));
+        self.names.insert(0, (from.to_owned(), to.to_owned()));
     }
 
     /// A time at which everything so far was there.
@@ -116,6 +123,15 @@ impl Desk {
             Path::new("/usr/bin"),
             Path::new("/bin"),
         ];
+        let known = self.stage.command(&[]);
+        for (name, value) in known.get_envs() {
+            let of_store = name.to_string_lossy();
+            let of_store =
+                of_store.starts_with("PGSTRATA_S3_") || of_store == "PGSTRATA_CREDENTIALS";
+            if let Some(value) = value.filter(|_| of_store) {
+                command.env(name, value);
+            }
+        }
         command
             .env("PATH", std::env::join_paths(programs).unwrap())
             .env("PGSTRATA_CONFIG", &self.config)
@@ -267,6 +283,48 @@ fn the_repository_is_full() {
     desk.stage.backup(&["--type", "full"]);
     desk.follow("The repository is full");
     assert_eq!(desk.stage.layer_counts(), (1, 0));
+}
+
+#[test]
+fn somebody_deleted_backups() {
+    let builder = Cluster::builder(Major::V15)
+        .conf("archive_mode", "on")
+        .conf("archive_command", "false");
+    let stage = Stage::with_roles(builder, Bucket::Versioned);
+    stage.ok(&["init", "--pgdata", &stage.pgdata()]);
+    stage.begin_archiving();
+    let mut desk = Desk::on(stage);
+    desk.stage.archive_all();
+    // Stores note whole seconds.
+    thread::sleep(Duration::from_secs(2));
+    let now = "SELECT date_trunc('second', clock_timestamp())";
+    let now = desk.stage.cluster.sql("postgres", now).unwrap();
+    thread::sleep(Duration::from_secs(2));
+    desk.name(TIME, &now);
+    let home = desk.stage.pgdata().replace("/data", "");
+    let keeper = format!("{home}/credentials/keeper.toml");
+    desk.name("/etc/pgstrata/keeper.toml", &keeper);
+    for key in desk.stage.keys() {
+        let place = format!("/{key}");
+        let written = desk.stage.s3().request(None, "PUT", &place, "evil");
+        assert_eq!(written.unwrap().status, 200);
+    }
+    let (code, _) = desk.stage.fails(&["verify"]);
+    assert_ne!(code, 0);
+    let printed = desk.follow("Somebody deleted backups");
+    assert!(printed.contains("manifest"), "{printed}");
+}
+
+#[test]
+fn make_a_second_repository() {
+    let mut desk = Desk::new();
+    desk.stage.archive_all();
+    let second = desk.stage.target("second").display().to_string();
+    desk.name("/mnt/second", &second);
+    desk.follow("Make a second repository");
+    let second = format!("file://{second}");
+    let shown = desk.stage.ok(&["--repo", &second, "info"]);
+    assert!(shown.contains("status:      ok"), "{shown}");
 }
 
 #[test]

@@ -147,10 +147,21 @@ async fn between_it_says_why_it_cannot(repository: &Repository, made: &Made) {
     }
 }
 
+/// A copy of the repository of a server whose archiver was at work: it noted the end of each backup.
+async fn of_an_archiver(repository: &Repository, made: &Made) -> Repository {
+    let copy = Repository::with_store(copy_of(repository, made).await);
+    for start in [20, 30, 40] {
+        let note = format!("00000001{start:016X}.00000028.backup");
+        let note = made.cluster.wal_key("00000001", &note);
+        copy.create(&note, "of a backup".into()).await.unwrap();
+    }
+    copy
+}
+
 /// WAL that is promised, and WAL of a layer.
 async fn a_real_loss_is_still_one(repository: &Repository, made: &Made) {
     for (number, kind) in [(44, AlarmKind::WalHole), (30, AlarmKind::Layer)] {
-        let copy = Repository::with_store(copy_of(repository, made).await);
+        let copy = of_an_archiver(repository, made).await;
         let name = format!("00000001{:016X}", number);
         let key = made.cluster.wal_key("00000001", &name);
         copy.delete(&key).await.unwrap();
@@ -159,12 +170,7 @@ async fn a_real_loss_is_still_one(repository: &Repository, made: &Made) {
         assert_eq!(kinds, [kind], "{:?}", report.alarms);
     }
     // When nobody knows any more what was given up, every hole counts as a loss where the archiver was at work.
-    let copy = Repository::with_store(copy_of(repository, made).await);
-    for start in [20, 30, 40] {
-        let note = format!("00000001{start:016X}.00000028.backup");
-        let note = made.cluster.wal_key("00000001", &note);
-        copy.create(&note, "of a backup".into()).await.unwrap();
-    }
+    let copy = of_an_archiver(repository, made).await;
     let released = copy.list(&made.cluster.released_prefix()).await.unwrap();
     assert_eq!(released.len(), 1);
     copy.delete(&released[0].key).await.unwrap();

@@ -23,7 +23,7 @@ use super::scan::{gone, identity, look, names, tablespaces};
 /// (`FirstNormalObjectId`, `src/include/access/transam.h`).
 const FIRST_NORMAL: u32 = 16384;
 
-/// The directory of each database at one moment, by its path below the data directory.
+/// The directory of each database, in its own tablespace, at one moment, by its path below the data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DatabaseDirectories(BTreeMap<String, DirectoryIdentity>);
 
@@ -115,6 +115,10 @@ fn list(root: &Path) -> Result<BTreeMap<String, DirectoryIdentity>> {
         let databases = names.iter().filter_map(|name| name.to_str());
         for name in databases.filter(|name| name.parse::<u32>().is_ok()) {
             let path = format!("{parent}/{name}");
+            // In other tablespaces than its own a database has a directory without it, for relations that lie there.
+            if !root.join(&path).join("PG_VERSION").exists() {
+                continue;
+            }
             let full = root.join(&path);
             if let Some(metadata) = gone(fs::metadata(&full)).context(|| look(&full))? {
                 found.insert(path, (metadata.dev(), metadata.ino(), identity(&metadata)));

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use super::contents::Contents;
 
@@ -107,6 +108,8 @@ pub(super) struct Truth {
     pub(super) merged: BTreeSet<String>,
     /// What a command was about to remove that did not end well. Whoever removes next completes it.
     pub(super) doomed: BTreeSet<String>,
+    /// Timelines of servers whose storage was set back before all their WAL was archived.
+    pub(super) cut_off: BTreeSet<u32>,
     /// Where each layer ended that was ever listed.
     ends: BTreeMap<String, Place>,
     /// Whether two timelines may have one number: servers went back that no archive told of each other.
@@ -270,6 +273,13 @@ impl Truth {
             .filter(|label| !kept.contains(label.as_str()))
             .cloned()
             .collect()
+    }
+
+    /// Whether an alarm tells of WAL that went with a server's storage, before a backup that stored its own.
+    pub(super) fn explains(&self, alarm: &Value) -> bool {
+        let reason = alarm["reason"].as_str().unwrap_or_default();
+        let mut cut_off = self.cut_off.iter();
+        alarm["kind"] == "wal-hole" && cut_off.any(|line| reason.contains(&format!(" {line:08X}")))
     }
 
     /// Takes over what is listed now. `may_go` are layers that a step was allowed to remove, `may_come` says whether

@@ -162,6 +162,7 @@ pub(super) fn revert(world: &mut World, chance: &mut Chance, step: &mut Step) ->
     }
     // Left behind by a server that was killed; no other server runs here.
     let _ = fs::remove_file(world.home.data.join("postmaster.pid"));
+    world.truth.cut_off.insert(world.truth.current);
     world.truth.lose_after(place);
     world.is_stirred = true;
     world.is_reverted = true;
