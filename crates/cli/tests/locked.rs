@@ -183,3 +183,52 @@ fn a_cluster_keeps_the_retention_that_it_was_made_with() {
     let log = run("9d", REFUSED);
     assert!(log.contains("has another retention"), "{log}");
 }
+
+#[test]
+fn what_is_copied_into_a_bucket_with_locks_is_locked_too() {
+    let stage = stage(Bucket::Locked);
+    let pgdata = stage.pgdata();
+    stage.ends_as(
+        "writer",
+        &["init", "--pgdata", &pgdata, "--retain", "8d"],
+        0,
+    );
+    stage.begin_archiving();
+    let full = stage.backup(&["--type", "full"]);
+    let full = text(&full, "/label").to_owned();
+    let child = stage.backup(&["--type", "incr"]);
+    let child = text(&child, "/label").to_owned();
+    let directory = stage.target("near").display().to_string();
+    let second = format!("s3://{}/second", stage.s3().bucket());
+    let near = format!("file://{directory}");
+    stage.ok(&["copy", "--to", &near]);
+    // No role has rights outside of its prefix.
+    let (key, secret) = (stage.s3().access_key(), stage.s3().secret());
+    let options = [
+        ("endpoint", stage.s3().endpoint()),
+        ("region", "us-east-1"),
+        ("virtual_hosted_style_request", "false"),
+        ("allow_http", "true"),
+        ("access_key_id", key),
+        ("secret_access_key", secret),
+    ];
+    let options = options.map(|(name, value)| format!("{name}={value}"));
+    let mut copy = vec!["copy", "--to", &second];
+    copy.extend(options.iter().flat_map(|option| ["--to-storage", option]));
+    stage.ok(&copy);
+    let ends = locked(&stage, &format!("second/main/layer/{child}/manifest")).unwrap();
+    let copied = objects(&stage, &full);
+    let copied = copied.iter().filter(|key| key.starts_with("second/"));
+    let copied: Vec<&String> = copied.collect();
+    assert!(copied.len() > 4, "{copied:?}");
+    for key in copied {
+        assert!(locked(&stage, key).unwrap() >= ends, "{key}");
+    }
+    let mut verify = stage.command(&["--repo", &near, "verify"]);
+    for of_s3 in ["ENDPOINT", "REGION", "PATH_STYLE"] {
+        verify.env_remove(format!("PGSTRATA_S3_{of_s3}"));
+    }
+    let output = verify.env_remove("PGSTRATA_CREDENTIALS").output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+}
