@@ -44,6 +44,8 @@ fn runbooks() -> Vec<(String, Vec<String>)> {
 struct Desk {
     stage: Stage,
     config: PathBuf,
+    /// Where a copy listens.
+    port: String,
     /// What stands in the text, and what that is here.
     names: Vec<(String, String)>,
 }
@@ -83,11 +85,11 @@ impl Desk {
             (DATA_DIRECTORY, stage.pgdata()),
             ("/restore", scratch.display().to_string()),
             ("/etc/pgstrata", etc.display().to_string()),
-            ("5433", port),
         ];
         Self {
             names: names.map(|(from, to)| (from.to_owned(), to)).into(),
             config,
+            port,
             stage,
         }
     }
@@ -112,6 +114,8 @@ impl Desk {
         let found = runbooks.iter().find(|(known, _)| known == title);
         let (_, blocks) = found.unwrap_or_else(|| panic!("there is no runbook \"{title}\""));
         let mut script = "set -eu\n".to_owned() + &blocks.join("\n");
+        // First, because times and paths have digits, too.
+        script = script.replace("5433", &self.port);
         for (from, to) in &self.names {
             script = script.replace(from, to);
         }
