@@ -5,7 +5,7 @@
 //! from any usable layer goes on along the WAL of its timeline, and of each timeline that begins there, to its end, unless an
 //! expiry has given that WAL up: then the layer's own end is all that was promised.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -361,8 +361,8 @@ pub(crate) fn holes<'a>(
     now: Timestamp,
 ) -> Vec<Hole<'a>> {
     let between = Between {
-        catalog,
         archived,
+        archivers: Archivers::noted(catalog, archived),
         usable: usable(catalog, Some(archived)),
         begins: never_promised(catalog, archived),
         latest: archived.newest_at().max(now),
@@ -429,10 +429,46 @@ fn has_more_than(runs: &[SegmentRun], mut own: Vec<RangeInclusive<u64>>) -> bool
     })
 }
 
+/// Where there was no archiver: backups of primaries were taken, and it noted none of them. An archiver that comes to work
+/// later notes the next one.
+struct Archivers {
+    /// Of each timeline with layers, whether there was none.
+    none_on: BTreeMap<TimelineId, bool>,
+    /// When no layer of a timeline is left, those of all others tell it.
+    none_elsewhere: bool,
+}
+
+impl Archivers {
+    fn noted(catalog: &Catalog, archived: &ArchivedWal) -> Self {
+        let mut none_on = BTreeMap::new();
+        for layer in &catalog.layers {
+            let manifest = &layer.manifest;
+            let none = none_on
+                .entry(manifest.timeline)
+                .or_insert_with(|| !archived.has_backup_labels(manifest.timeline));
+            *none &= !manifest.from_standby;
+        }
+        let of_primaries = |layer: &Layer| !layer.manifest.from_standby;
+        let mut all = archived.by_timeline().map(|(timeline, _)| timeline);
+        let none_elsewhere = !catalog.layers.is_empty()
+            && catalog.layers.iter().all(of_primaries)
+            && !all.any(|timeline| archived.has_backup_labels(timeline));
+        Self {
+            none_on,
+            none_elsewhere,
+        }
+    }
+
+    fn had_none(&self, timeline: TimelineId) -> bool {
+        let known = self.none_on.get(&timeline);
+        known.copied().unwrap_or(self.none_elsewhere)
+    }
+}
+
 /// What holes lie between.
 struct Between<'a, 'b> {
-    catalog: &'a Catalog,
     archived: &'b ArchivedWal,
+    archivers: Archivers,
     /// In the order in which they start.
     usable: Vec<&'a Layer>,
     /// Segments with which a hole may begin that was never promised to be filled.
@@ -500,25 +536,7 @@ impl<'a> Between<'a, '_> {
         let last = way.history.timeline_at(last).unwrap_or(first).max(first);
         let passed = way.history.entries().iter().map(|entry| entry.timeline);
         let mut passed = passed.filter(|passed| (first..=last).contains(passed));
-        passed.all(|timeline| self.had_no_archiver(timeline))
-    }
-
-    /// Whether backups of primaries were taken on `timeline`, and the archiver noted none of them. An archiver that comes
-    /// to work later notes the next one. When no layer of the timeline is left, those of all others tell it.
-    fn had_no_archiver(&self, timeline: TimelineId) -> bool {
-        let layers = || self.catalog.layers.iter();
-        let own = layers().filter(|layer| layer.manifest.timeline == timeline);
-        let own: Vec<&Layer> = own.collect();
-        let (layers, has_notes) = match own.is_empty() {
-            false => (own, self.archived.has_backup_labels(timeline)),
-            true => {
-                let mut all = self.archived.by_timeline().map(|(timeline, _)| timeline);
-                let noted = all.any(|timeline| self.archived.has_backup_labels(timeline));
-                (layers().collect(), noted)
-            }
-        };
-        let mut of_primaries = layers.iter().map(|layer| !layer.manifest.from_standby);
-        !has_notes && !layers.is_empty() && of_primaries.all(|is_primary| is_primary)
+        passed.all(|timeline| self.archivers.had_none(timeline))
     }
 }
 
