@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use pgstrata_testbed::cluster::{Cluster, Major};
 use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
-use support::{PATIENCE, Stage, Store, namespace, process, schema, text};
+use support::{PATIENCE, Stage, Store, files, namespace, process, schema, text};
 
 const DAMAGED: i32 = 14;
 const REFUSED: i32 = 13;
@@ -367,17 +367,7 @@ fn a_copy_that_nobody_completes_is_given_up_at_last() {
 }
 
 fn age(directory: &Path, when: &str) {
-    for path in below(&directory.join("main")) {
-        let mut touch = std::process::Command::new("touch");
-        assert!(
-            touch
-                .args(["-d", when])
-                .arg(path)
-                .status()
-                .unwrap()
-                .success()
-        );
-    }
+    files::age(&directory.join("main"), when);
 }
 
 #[test]

@@ -53,13 +53,17 @@ async fn follow(
     options: &MirrorOptions,
     (every, progress): (Duration, &Progress),
 ) -> Result<MirrorReport> {
-    let mut all: Option<MirrorReport> = None;
+    let mut report = MirrorReport::default();
     loop {
         let (source, target) = both(context, args)?;
-        match mirror::execute(&source, &target, options, progress).await {
-            Ok(report) => add(&mut all, report),
-            Err(error) if error.kind() == Kind::Interrupted => {}
-            Err(error) if passes(&error) && all.is_some() => {
+        match mirror::again(&source, &target, options, progress, &mut report).await {
+            Ok(()) => {
+                for left in &report.left_out {
+                    tracing::warn!("{} is left out: {}", left.label, left.why);
+                }
+            }
+            Err(error) if error.kind() == Kind::Interrupted && report.done => {}
+            Err(error) if passes(&error) && report.done => {
                 tracing::warn!("could not copy, and will try again: {error}");
             }
             Err(error) => return Err(error),
@@ -69,8 +73,7 @@ async fn follow(
             tokio::time::sleep(Duration::from_millis(100).min(every)).await;
         }
         if progress.is_cancelled() {
-            let stopped = || Error::new(Kind::Interrupted, "the copy was stopped");
-            return all.ok_or_else(stopped);
+            return Ok(report);
         }
     }
 }
@@ -88,23 +91,6 @@ fn passes(error: &Error) -> bool {
         error.kind(),
         Kind::Repository | Kind::Busy | Kind::NotFound | Kind::Damaged
     )
-}
-
-fn add(all: &mut Option<MirrorReport>, report: MirrorReport) {
-    for left in &report.left_out {
-        tracing::warn!("{} is left out: {}", left.label, left.why);
-    }
-    let Some(all) = all else {
-        *all = Some(report);
-        return;
-    };
-    all.layers.extend(report.layers);
-    all.present = report.present;
-    all.left_out = report.left_out;
-    all.wal_files += report.wal_files;
-    all.wal_bytes += report.wal_bytes;
-    all.records += report.records;
-    all.seconds += report.seconds;
 }
 
 fn code(report: &MirrorReport) -> u8 {

@@ -1,4 +1,4 @@
-//! Comparing data directories file by file, as bytes.
+//! Files in directories: copied, made older, compared byte for byte.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,6 +60,14 @@ fn is_emptied(path: &str, all: &BTreeSet<String>) -> bool {
 pub fn copy_all(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").args([from, to]).status();
     assert!(copied.unwrap().success());
+}
+
+/// Every file below `directory` is from then, as date(1) says it.
+pub fn age(directory: &Path, when: &str) {
+    let mut touch = Command::new("find");
+    touch.arg(directory);
+    touch.args(["-type", "f", "-exec", "touch", "-d", when, "{}", "+"]);
+    assert!(touch.status().unwrap().success());
 }
 
 /// Fails unless both directories hold the same files with the same bytes; returns how many bytes

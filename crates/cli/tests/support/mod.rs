@@ -137,19 +137,7 @@ impl Stage {
             if !directory.exists() {
                 continue;
             }
-            let mut touch = Command::new("find");
-            touch.arg(&directory);
-            touch.args([
-                "-type",
-                "f",
-                "-exec",
-                "touch",
-                "-d",
-                "2 days ago",
-                "{}",
-                "+",
-            ]);
-            assert!(touch.status().unwrap().success());
+            files::age(&directory, "2 days ago");
         }
     }
 

@@ -8,7 +8,7 @@ use pgstrata_testbed::cluster::Builder;
 use pgstrata_testbed::s3::{Bucket, ROLES, S3Server};
 use serde_json::{Value, json};
 
-use super::{Stage, s3_environment};
+use super::{Stage, files, s3_environment};
 
 /// The policy of the bucket that makes each account what SECURITY.md says of its role, and `more` beside.
 pub fn policy(s3: &S3Server, more: &[Value]) -> String {
@@ -95,18 +95,6 @@ impl Stage {
 
     /// Everything in the bucket becomes two days older.
     pub fn age_all(&self) {
-        let mut find = std::process::Command::new("find");
-        find.arg(self.objects());
-        find.args([
-            "-type",
-            "f",
-            "-exec",
-            "touch",
-            "-d",
-            "2 days ago",
-            "{}",
-            "+",
-        ]);
-        assert!(find.status().unwrap().success());
+        files::age(&self.objects(), "2 days ago");
     }
 }

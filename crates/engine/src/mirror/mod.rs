@@ -119,7 +119,11 @@ pub async fn plan(
     target: &ClusterRepository,
     options: &MirrorOptions,
 ) -> Result<MirrorReport> {
-    let mut report = begun(source, target);
+    let mut report = MirrorReport {
+        from: source.repository.url().to_owned(),
+        to: target.repository.url().to_owned(),
+        ..MirrorReport::default()
+    };
     let record = source.record().await?;
     report.new_cluster = cluster::compare(source, target, &record).await?;
     let both = BothSides::read(source, target, options, report.new_cluster).await?;
@@ -155,10 +159,27 @@ pub async fn execute(
     options: &MirrorOptions,
     progress: &Progress,
 ) -> Result<MirrorReport> {
+    let mut report = MirrorReport::default();
+    again(source, target, options, progress, &mut report).await?;
+    Ok(report)
+}
+
+/// Copies what came since, as [`execute`] does, and adds it to `report`: also what was copied before an error.
+///
+/// # Errors
+/// As those of [`execute`].
+pub async fn again(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    options: &MirrorOptions,
+    progress: &Progress,
+    report: &mut MirrorReport,
+) -> Result<()> {
     let started = Instant::now();
-    let mut report = begun(source, target);
+    report.from = source.repository.url().to_owned();
+    report.to = target.repository.url().to_owned();
     let record = source.record().await?;
-    report.new_cluster = cluster::make(source, target, &record).await?;
+    report.new_cluster |= cluster::make(source, target, &record).await?;
     // What was found out of a cluster that was not there is not what it is.
     let target = &target.known_anew();
     let both = BothSides::read(source, target, options, false).await?;
@@ -173,23 +194,15 @@ pub async fn execute(
         progress,
     };
     let keeping = both.say_what_is_needed(source, target).await;
-    let copied = mirror.run(&both, options, &mut report).await;
+    let copied = mirror.run(&both, options, report).await;
     if let Some(keeping) = keeping {
         keeping.failed().await;
     }
+    report.seconds += started.elapsed().as_secs_f64();
     copied?;
     target.repository.lay_up_room().await;
     report.done = true;
-    report.seconds = started.elapsed().as_secs_f64();
-    Ok(report)
-}
-
-fn begun(source: &ClusterRepository, target: &ClusterRepository) -> MirrorReport {
-    MirrorReport {
-        from: source.repository.url().to_owned(),
-        to: target.repository.url().to_owned(),
-        ..MirrorReport::default()
-    }
+    Ok(())
 }
 
 /// What there is in both repositories.
