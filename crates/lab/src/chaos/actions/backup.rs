@@ -158,7 +158,11 @@ fn go_on_beside(
                 words,
                 ..Call::default()
             };
-            let second = world.run(&call, &[BUSY, WARNED], step)?;
+            let mut excuses = vec![BUSY, WARNED];
+            if world.may_repeat_names() {
+                excuses.push(OTHER_HISTORY);
+            }
+            let second = world.run(&call, &excuses, step)?;
             if second.says_done() {
                 let layer = world::layer(&second.document()?)?;
                 world.truth.layers.insert(layer.label.clone(), layer);
