@@ -20,6 +20,7 @@ mod probe;
 mod reason;
 mod reserve;
 mod retries;
+mod spill;
 pub mod versions;
 
 use std::fs::Metadata;
@@ -233,8 +234,8 @@ impl Repository {
         }
     }
 
-    /// Creates the object `key`, durably, of which `write` writes the bytes, from the first one whenever it is called. A
-    /// directory never holds the whole of it in memory; an object store takes an object in one piece.
+    /// Creates the object `key`, durably, of which `write` writes the bytes, from the first one whenever it is called. The
+    /// whole of it is not held in memory: an object store takes an object in one piece, and gets it out of a temporary file.
     ///
     /// # Errors
     /// `AlreadyExists` when the object is there, whatever it holds; that of `write`; `Repository` when it cannot be written.
@@ -244,11 +245,8 @@ impl Repository {
         write: impl Fn(&mut dyn Write) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
         let Some(local) = &self.0.local else {
-            let written = move || {
-                let mut body = Vec::new();
-                write(&mut body).map(|()| body)
-            };
-            return self.create(key, blocking(written).await?.into()).await;
+            let body = blocking(move || spill::written(&write)).await?;
+            return self.create(key, body).await;
         };
         let failed = Arc::new(Mutex::new(None));
         let failing = Arc::clone(&failed);
