@@ -11,8 +11,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use pgstrata_lab::format::Unit;
-use pgstrata_lab::measure::result::{Arm, Experiment, Mark, Metric, Phase, Plan, Run, Table};
+use pgstrata_lab::measure::result::{
+    Arm, Beside, Experiment, Mark, Metric, Phase, Plan, Published, Run, Table,
+};
 use pgstrata_lab::measure::sample::Samples;
+use pgstrata_lab::measure::stat::Interval;
 use pgstrata_lab::measure::stat::verdict::Better;
 use pgstrata_lab::report::analysis::analyse;
 use pgstrata_lab::report::html;
@@ -76,6 +79,18 @@ fn run(block: usize, arm: usize) -> Run {
     }
 }
 
+fn beside(name: &str, published: Option<f64>, ours: Option<f64>) -> Beside {
+    Beside {
+        name: name.to_owned(),
+        published,
+        ours,
+        interval: Some(Interval {
+            low: 0.000_4,
+            high: 50.0,
+        }),
+    }
+}
+
 fn experiment() -> Experiment {
     let arm = |name: &str| {
         Arm {
@@ -97,7 +112,11 @@ fn experiment() -> Experiment {
             Metric::new("tps", "tps", Unit::PerSecond, Better::Higher),
             Metric::new("p99", "p99", Unit::Seconds, Better::Lower),
         ],
-        arms: vec![arm("base"), arm("new"), arm("newest")],
+        arms: vec![
+            arm("base"),
+            arm("new"),
+            arm("the newest, with a name as long as that of a branch that somebody named well"),
+        ],
         runs: (0..10)
             .flat_map(|block| [0, 1, 2].map(|arm| run(block, arm)))
             .collect(),
@@ -106,6 +125,16 @@ fn experiment() -> Experiment {
             head: (0..11).map(|n| format!("column {n}")).collect(),
             rows: vec![(0..11).map(|n| format!("value {n} with words")).collect()],
             note: Some("A note.".to_owned()),
+        }],
+        published: vec![Published {
+            figure: "What took how long".to_owned(),
+            unit: Unit::Seconds,
+            source: "Published somewhere.".to_owned(),
+            rows: vec![
+                beside("short", Some(0.000_3), Some(0.000_5)),
+                beside(&"a name that goes on, ".repeat(9), Some(2.0), Some(1.0)),
+                beside("never published", None, Some(40.0)),
+            ],
         }],
         notes: vec!["A sentence.".to_owned()],
         plan: Plan {

@@ -24,7 +24,7 @@ use crate::contenders::pgstrata::Storage;
 use crate::experiments::shared::Shared;
 use crate::format::Unit;
 use crate::interrupt;
-use crate::measure::result::{Arm, Metric};
+use crate::measure::result::{Arm, Claim, Metric};
 use crate::measure::stat::verdict::Better;
 use crate::report::output::{print, tell};
 
@@ -154,9 +154,16 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         blocks: arguments.blocks(),
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
-    stage.experiment.hypothesis.get_or_insert_with(|| {
-        "an incremental backup takes as much less time as it stores less".to_owned()
-    });
+    if stage.experiment.hypothesis.is_none() {
+        let words = "an incremental backup of a vacuumed cluster takes no greater share of a full one's time than was published";
+        stage.experiment.hypothesis = Some(words.to_owned());
+        let vacuumed = variants.iter().filter(|variant| variant.vacuumed);
+        // The first increment after our full backup.
+        let claim = |variant: &Variant| {
+            Claim::at_most(&format!("time{}", variant.key()), 1, table::PUBLISHED.0)
+        };
+        stage.experiment.plan.claims = vacuumed.map(claim).collect();
+    }
     let outcome = scenes(&mut stage, arguments, &tools, &contenders);
     stage.close(outcome, |experiment| table::describe(experiment, &variants))
 }

@@ -120,7 +120,7 @@ struct Step {
 }
 
 /// Where the objects of an experiment are.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Names {
     table: String,
     index: String,

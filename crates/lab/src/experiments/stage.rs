@@ -80,11 +80,8 @@ impl<'a> Stage<'a> {
             },
             metrics: sketch.metrics,
             arms: sketch.arms,
-            runs: Vec::new(),
-            tables: Vec::new(),
-            notes: Vec::new(),
             warnings,
-            interrupted: None,
+            ..Experiment::default()
         };
         experiment.save_plan(&out)?;
         Ok(Self {

@@ -21,7 +21,7 @@ use crate::measure::arm::ArmSpec;
 use crate::measure::environment::warning::warning;
 use crate::measure::pgbench::options::{Options, Protocol};
 use crate::measure::programs::Programs;
-use crate::measure::result::{Claim, Experiment, Table};
+use crate::measure::result::{Beside, Claim, Experiment, Published, Table};
 use crate::measure::stat::median;
 use crate::measure::stat::paired;
 use crate::measure::stat::verdict::Better;
@@ -36,6 +36,8 @@ const PUBLISHED: [(u64, f64); 6] = [
     (512, 16_490.0),
     (1024, 16_220.0),
 ];
+
+const SOURCE: &str = "Published: one run each, on tmpfs, 40 clients and one pgbench thread, with fluctuations \"in a several percent range\".";
 
 /// Arguments of `seed tracking`.
 #[derive(Debug, Args)]
@@ -213,6 +215,7 @@ fn describe(experiment: &mut Experiment, maps: &[u64]) {
             .warnings
             .push(warning("HYPOTHESIS-NOT-EXERCISED", first.clone()));
     }
+    experiment.published = vec![beside(experiment, maps)];
     let rows = maps
         .iter()
         .enumerate()
@@ -220,27 +223,57 @@ fn describe(experiment: &mut Experiment, maps: &[u64]) {
         .collect();
     experiment.tables = vec![Table {
         title: "Transactions per second, beside the published ones".to_owned(),
-        head: ["map size", "published", "published overhead", "ours", "ours to off", "95 % interval"]
-            .map(str::to_owned)
-            .into(),
+        head: [
+            "map size",
+            "published",
+            "published overhead",
+            "ours",
+            "ours to off",
+            "95 % interval",
+        ]
+        .map(str::to_owned)
+        .into(),
         rows,
-        note: Some(
-            "Published: one run each, on tmpfs, 40 clients and one pgbench thread, with fluctuations \"in a several percent range\". \
-             Ours: medians over blocks; the ratio is paired block by block."
-                .to_owned(),
-        ),
+        note: Some(format!(
+            "{SOURCE} Ours: medians over blocks; the ratio is paired block by block."
+        )),
     }];
 }
 
-fn row(experiment: &Experiment, arm: usize, map: u64) -> Vec<String> {
-    let published = PUBLISHED.iter().find(|(size, _)| *size == map).map(|p| p.1);
-    let missing = || format::MISSING.to_owned();
-    let values = experiment.values("tps", arm);
+fn published(map: u64) -> Option<f64> {
+    PUBLISHED.iter().find(|(size, _)| *size == map).map(|p| p.1)
+}
+
+/// An arm against the server without tracking.
+fn compared(experiment: &Experiment, arm: usize) -> Option<paired::Comparison> {
     let plan = &experiment.plan;
     let (base, ours) = experiment.pairs("tps", (0, arm), &experiment.counted_blocks());
-    let compared = (arm > 0)
-        .then(|| paired::compare(&base, &ours, Better::Higher, plan.margin, plan.seed))
-        .flatten();
+    paired::compare(&base, &ours, Better::Higher, plan.margin, plan.seed).filter(|_| arm > 0)
+}
+
+fn beside(experiment: &Experiment, maps: &[u64]) -> Published {
+    let rows = maps.iter().zip(0..).skip(1).map(|(map, arm)| {
+        let compared = compared(experiment, arm);
+        Beside {
+            name: format!("{map} MB"),
+            published: published(*map).map(|tps| tps / PUBLISHED[0].1),
+            ours: compared.as_ref().map(|compared| compared.ratio),
+            interval: compared.and_then(|compared| compared.interval),
+        }
+    });
+    Published {
+        figure: "Transactions per second with a map of that size, to those without".to_owned(),
+        unit: Unit::Ratio,
+        source: SOURCE.to_owned(),
+        rows: rows.collect(),
+    }
+}
+
+fn row(experiment: &Experiment, arm: usize, map: u64) -> Vec<String> {
+    let published = published(map);
+    let missing = || format::MISSING.to_owned();
+    let values = experiment.values("tps", arm);
+    let compared = compared(experiment, arm);
     vec![
         if map == 0 {
             "off".to_owned()

@@ -701,11 +701,7 @@ fn blank(plan: &Comparison, arms: Vec<Arm>, loads: &[Options]) -> Experiment {
         },
         metrics: metrics(loads.iter().all(|load| load.rate.is_some())),
         arms,
-        runs: Vec::new(),
-        tables: Vec::new(),
-        notes: Vec::new(),
-        warnings: Vec::new(),
-        interrupted: None,
+        ..Experiment::default()
     }
 }
 

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::format::Unit;
 use crate::measure::environment::{Environment, Warning};
 use crate::measure::sample::Samples;
+use crate::measure::stat::Interval;
 use crate::measure::stat::verdict::Better;
 
 /// The schema this program writes and reads.
@@ -47,6 +48,9 @@ pub struct Experiment {
     pub runs: Vec<Run>,
     /// Tables that belong to this experiment alone.
     pub tables: Vec<Table>,
+    /// Figures that others published for the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
     /// Sentences for the reader.
     pub notes: Vec<String>,
     /// Conditions found that a reader must know of.
@@ -243,6 +247,32 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
     /// A sentence under the table.
     pub note: Option<String>,
+}
+
+/// Figures that others published, beside ours.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    /// What is compared.
+    pub figure: String,
+    /// Unit of all figures.
+    pub unit: Unit,
+    /// Where the published ones are from, and what differs there, in a sentence or two.
+    pub source: String,
+    /// The figures.
+    pub rows: Vec<Beside>,
+}
+
+/// A published figure and ours.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Beside {
+    /// Of what.
+    pub name: String,
+    /// Theirs.
+    pub published: Option<f64>,
+    /// Ours; a median over blocks.
+    pub ours: Option<f64>,
+    /// Where ours lies with 95 % confidence.
+    pub interval: Option<Interval>,
 }
 
 impl Experiment {

@@ -6,6 +6,9 @@
 
 use crate::number::real;
 
+/// Width of a letter of a tick's label.
+const TICK_LETTER: f64 = 6.5;
+
 /// A line of points.
 #[derive(Debug, Clone)]
 pub struct Line {
@@ -264,9 +267,14 @@ impl Plane {
             self.floor()
         );
         for (tick, label) in chosen {
+            // A label in the middle of the last tick would leave the paper.
+            let half = real(label.chars().count()) * TICK_LETTER / 2.0;
+            let (x, anchor) = match self.px(tick) + half > self.width {
+                true => (self.width - 1.0, "end"),
+                false => (self.px(tick), "middle"),
+            };
             out.push_str(&format!(
-                "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                self.px(tick),
+                "<text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
                 self.floor() + 14.0,
                 escape(&label)
             ));
@@ -299,7 +307,8 @@ impl Plane {
 }
 
 /// Powers of ten, and 2 and 5 times where there are few.
-fn log_ticks(low: f64, high: f64) -> Vec<f64> {
+#[must_use]
+pub fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let mut found = Vec::new();
     let mut power = 10f64.powf(low.log10().floor());
     let factors: &[f64] = if high / low > 1e3 {

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{pictures, sweep, terminal};
+use super::{beside, pictures, sweep, terminal};
 use crate::format;
 use crate::measure::environment::{self, Environment, Fact, Level};
 use crate::measure::result::{Arm, Experiment, Metric, Table};
@@ -65,7 +65,12 @@ type Section = (String, Markup);
 
 /// Everything below the head, in the order of reading.
 fn sections(experiment: &Experiment, analysis: &Analysis) -> Vec<Section> {
-    let mut sections = tables(&experiment.tables);
+    let beside: String = experiment.published.iter().map(beside::draw).collect();
+    let mut sections = Vec::new();
+    if !beside.is_empty() {
+        sections.push(("Beside what was published".to_owned(), PreEscaped(beside)));
+    }
+    sections.extend(tables(&experiment.tables));
     sections.push(("Results".to_owned(), verdicts(experiment, analysis)));
     sections.extend(pictures(experiment, analysis));
     sections.push(("What was compared".to_owned(), environment(experiment)));

@@ -1,6 +1,7 @@
 //! Reports: for a terminal, a browser, a document, a spreadsheet, a build server.
 
 pub mod analysis;
+pub mod beside;
 pub mod bottleneck;
 pub mod chart;
 pub mod conclusion;
@@ -10,5 +11,6 @@ pub mod junit;
 pub mod markdown;
 pub mod output;
 pub mod pictures;
+mod rows;
 pub mod sweep;
 pub mod terminal;

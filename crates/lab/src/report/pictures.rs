@@ -1,6 +1,7 @@
 //! The pictures of a report: forest, dots, throughput, latency, resources.
 
 use super::chart::{Line, Plane, Plot, Shade, escape};
+use super::rows::Rows;
 use crate::format;
 use crate::measure::result::{Experiment, Metric, Run};
 use crate::measure::sample::{CHARTS, Chart};
@@ -14,7 +15,7 @@ const PAPERS: [(f64, &str); 2] = [(900.0, "wide"), (360.0, "narrow")];
 /// Runs drawn with resources; more would make the page slow.
 const MOST_RESOURCE_RUNS: usize = 6;
 
-fn both(draw: impl Fn(f64, &str) -> String) -> String {
+pub(super) fn both(draw: impl Fn(f64, &str) -> String) -> String {
     PAPERS
         .iter()
         .map(|(width, class)| draw(*width, class))
@@ -76,21 +77,13 @@ pub fn forest(experiment: &Experiment, analysis: &Analysis) -> String {
 
 fn forest_on(
     (width, class): (f64, &str),
-    rows: &[(String, usize, &Comparison)],
+    compared: &[(String, usize, &Comparison)],
     margin: f64,
     reach: f64,
 ) -> String {
-    // On narrow paper names stand above their lines.
-    let narrow = width < 500.0;
-    let height = 60.0 + real(rows.len()) * if narrow { 36.0 } else { 24.0 };
-    let longest = rows.iter().map(|r| r.0.chars().count()).max().unwrap_or(0);
-    let left = if narrow {
-        12.0
-    } else {
-        (real(longest) * 6.8 + 20.0).clamp(120.0, 320.0)
-    };
-    let plane =
-        Plane::new((width, height), (-reach, reach), (0.0, real(rows.len()))).with_left(left);
+    let names: Vec<&str> = compared.iter().map(|row| row.0.as_str()).collect();
+    let rows = Rows::new(width, &names, (-reach, reach));
+    let plane = &rows.plane;
     let mut out = plane.open("ratios to the base with 95 % intervals", class);
     let edge = (1.0 + margin).ln();
     out.push_str(&format!(
@@ -108,28 +101,16 @@ fn forest_on(
         plane.top(),
         plane.floor()
     ));
-    for (index, (name, arm, compared)) in rows.iter().enumerate() {
-        let y = plane.py(real(rows.len() - index) - if narrow { 0.7 } else { 0.5 });
-        let (x, lift, anchor) = if narrow {
-            (2.0, -10.0, "start")
-        } else {
-            (left - 10.0, 4.0, "end")
-        };
-        out.push_str(&format!(
-            "<text class=\"name\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
-            y + lift,
-            escape(name)
-        ));
+    for (index, (name, arm, compared)) in compared.iter().enumerate() {
+        out.push_str(&rows.name(index));
+        let class = format!("a{arm}");
         if let Some(i) = compared.interval {
-            out.push_str(&format!(
-                    "<line class=\"whisker a{arm}\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>",
-                    plane.px(i.low.ln().max(-reach)), plane.px(i.high.ln().min(reach))
-                ));
+            let places = (i.low.ln().max(-reach), i.high.ln().min(reach));
+            out.push_str(&rows.whisker(index, &class, places));
         }
-        out.push_str(&format!(
-                "<circle class=\"point a{arm}\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{} {}</title></circle>",
-                plane.px(compared.ratio.ln().clamp(-reach, reach)), escape(name), super::analysis::ratio_words(compared)
-            ));
+        let words = format!("{name} {}", super::analysis::ratio_words(compared));
+        let place = compared.ratio.ln().clamp(-reach, reach);
+        out.push_str(&rows.point(index, &class, place, &words));
     }
     out.push_str("</svg>");
     out
@@ -478,10 +459,15 @@ fn resource(experiment: &Experiment, chart: &Chart, runs: &[&Run]) -> String {
     let width = if plots.len() == 1 { 900.0 } else { 440.0 };
     let drawings: String = plots
         .into_iter()
-        .map(|mut p| {
+        .zip(runs)
+        .map(|(mut p, run)| {
             p.y_most = Some(most);
             p.x_range = Some((0.0, longest));
-            format!("<div>{}</div>", p.draw(width, "half"))
+            let arm = escape(&experiment.arms[run.arm].name);
+            format!(
+                "<div><p class=\"note\">{arm}</p>{}</div>",
+                p.draw(width, "half")
+            )
         })
         .collect();
     let keys = resource_plot(chart, runs[0], "").legend();
@@ -521,7 +507,7 @@ fn resource_plot(chart: &Chart, run: &Run, arm: &str) -> Plot {
         .collect();
     Plot {
         title: format!("{} during a run of {arm}", chart.title),
-        x_name: format!("{arm}, seconds"),
+        x_name: "seconds".to_owned(),
         y_name: chart.unit.to_owned(),
         lines,
         stacked: chart.stacked,

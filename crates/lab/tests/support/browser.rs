@@ -27,7 +27,7 @@ impl std::fmt::Debug for Look {
     }
 }
 
-/// Opens the page in every way; fails if it scrolls sideways or the browser complains.
+/// Opens the page in every way; fails if it scrolls sideways, a label is cut off, or the browser complains.
 pub(crate) fn look_at(page: &Path) -> Vec<Look> {
     let mut looks = Vec::new();
     for width in WIDTHS {
@@ -84,7 +84,12 @@ fn measured(page: &Path, width: u32) -> (u32, u32) {
     let text = format!(
         "<body><iframe id=f src='{name}' style='width:{width}px;height:900px;border:0'></iframe><script>\
          onload=()=>{{const d=document.getElementById('f').contentDocument;\
-         document.body.innerHTML='<p>wide='+d.documentElement.scrollWidth+' svgs='+[...d.querySelectorAll('svg')].filter(s=>s.getBoundingClientRect().width>0).length+'</p>'}}</script>"
+         const shown=[...d.querySelectorAll('svg')].filter(s=>s.getBoundingClientRect().width>0);\
+         const isCut=(t,s)=>{{const a=t.getBoundingClientRect(),b=s.getBoundingClientRect();\
+         return a.left<b.left-1||a.right>b.right+1||a.top<b.top-1||a.bottom>b.bottom+1}};\
+         const cut=shown.flatMap(s=>[...s.querySelectorAll('text')].filter(t=>isCut(t,s)).map(t=>t.textContent));\
+         document.body.innerHTML='<p>wide='+d.documentElement.scrollWidth+' svgs='+shown.length+' cut='+cut.length+'</p>';\
+         document.body.append(cut.join('; '))}}</script>"
     );
     std::fs::write(&around, text).unwrap();
     let (dom, _) = chromium(&[
@@ -100,5 +105,6 @@ fn measured(page: &Path, width: u32) -> (u32, u32) {
         let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
         digits.parse().unwrap()
     };
+    assert_eq!(number("cut="), 0, "labels are cut off: {dom}");
     (number("wide="), number("svgs="))
 }

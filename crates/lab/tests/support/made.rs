@@ -53,9 +53,6 @@ pub(crate) fn experiment(effect: f64, noise: f64) -> Experiment {
         metrics: vec![Metric::new("tps", "tps", Unit::PerSecond, Better::Higher)],
         arms: vec![arm("base"), arm("new")],
         runs: (0..10).flat_map(|b| [run(b, 0), run(b, 1)]).collect(),
-        tables: Vec::new(),
-        notes: Vec::new(),
-        warnings: Vec::new(),
-        interrupted: None,
+        ..Experiment::default()
     }
 }

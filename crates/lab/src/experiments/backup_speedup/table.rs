@@ -2,10 +2,23 @@
 
 use super::scene::Variant;
 use crate::format::{self, MISSING, Unit};
-use crate::measure::result::{Experiment, Table};
+use crate::measure::result::{Beside, Experiment, Published, Table};
+use crate::measure::stat::paired;
+use crate::measure::stat::verdict::Better;
 
-/// Adds the tables.
+/// Time and size of an increment as shares of those of a full backup, when a fifth of the rows was updated.
+pub(super) const PUBLISHED: (f64, f64) = (0.272, 0.238);
+
+const SOURCE: &str = "Published: ptrack with pg_probackup, wall time of one run each.";
+
+/// Adds the tables, and the pictures.
 pub(super) fn describe(experiment: &mut Experiment, variants: &[Variant]) {
+    experiment.published = [
+        ("time", "Time", PUBLISHED.0),
+        ("stored", "Stored bytes", PUBLISHED.1),
+    ]
+    .map(|(metric, words, published)| beside(experiment, variants, (metric, words), published))
+    .into();
     let mut tables = vec![ratios(experiment, variants)];
     for variant in variants {
         tables.push(scene(experiment, *variant));
@@ -33,11 +46,44 @@ fn full_of(experiment: &Experiment, arm: usize) -> Option<usize> {
     })?
 }
 
+fn beside(
+    experiment: &Experiment,
+    variants: &[Variant],
+    (metric, words): (&str, &str),
+    published: f64,
+) -> Published {
+    let plan = &experiment.plan;
+    let counted = experiment.counted_blocks();
+    let mut rows = Vec::new();
+    for variant in variants {
+        let name = format!("{metric}{}", variant.key());
+        for arm in 0..experiment.arms.len() {
+            let Some(full) = full_of(experiment, arm) else {
+                continue;
+            };
+            let (base, ours) = experiment.pairs(&name, (full, arm), &counted);
+            let compared = paired::compare(&base, &ours, Better::Lower, plan.margin, plan.seed);
+            rows.push(Beside {
+                name: format!("{}, {}", experiment.arms[arm].name, variant.words()),
+                published: Some(published),
+                ours: compared.as_ref().map(|compared| compared.ratio),
+                interval: compared.and_then(|compared| compared.interval),
+            });
+        }
+    }
+    Published {
+        figure: format!("{words} of an incremental backup, to a full one of the same tool"),
+        unit: Unit::Ratio,
+        source: SOURCE.to_owned(),
+        rows,
+    }
+}
+
 fn ratios(experiment: &Experiment, variants: &[Variant]) -> Table {
     let mut rows = vec![vec![
         "published: ptrack, pg_probackup".to_owned(),
-        "0.272".to_owned(),
-        "0.238".to_owned(),
+        format::ratio(PUBLISHED.0, None),
+        format::ratio(PUBLISHED.1, None),
         "0.182".to_owned(),
         MISSING.to_owned(),
         MISSING.to_owned(),

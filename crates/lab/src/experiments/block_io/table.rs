@@ -2,7 +2,7 @@
 
 use super::{Names, Order, steps};
 use crate::format::{self, Unit};
-use crate::measure::result::{Experiment, Run, Table};
+use crate::measure::result::{Beside, Experiment, Published, Run, Table};
 use crate::measure::stat::median;
 
 /// Seconds published for 0.1 gigabytes on the author's fast machines.
@@ -49,6 +49,36 @@ pub(super) fn describe(experiment: &mut Experiment, size: f64, order: Order) {
         })
         .collect();
     experiment.tables = tables;
+    experiment.published = (0..experiment.arms.len())
+        .map(|arm| beside(experiment, arm, size, order))
+        .collect();
+}
+
+/// One picture for each arm.
+fn beside(experiment: &Experiment, arm: usize, size: f64, order: Order) -> Published {
+    let rows = steps(&Names::default(), size, order)
+        .into_iter()
+        .map(|step| {
+            let times = experiment.values(step.name, arm);
+            let (published, comparable) = published(step.name, size, order);
+            Beside {
+                name: step.title.to_owned(),
+                published: published.filter(|_| comparable),
+                ours: (!times.is_empty()).then(|| median(&times)),
+                interval: None,
+            }
+        });
+    let of = match experiment.arms.len() {
+        1 => String::new(),
+        _ => format!(", {}", experiment.arms[arm].name),
+    };
+    Published {
+        figure: format!("Time of each step{of}"),
+        unit: Unit::Seconds,
+        source: "Published: on the author's bare-metal machines, scaled to this size. Ours: medians over runs; the table has least and most."
+            .to_owned(),
+        rows: rows.collect(),
+    }
 }
 
 fn title(arm: &str, run: &Run) -> String {
@@ -66,12 +96,7 @@ fn title(arm: &str, run: &Run) -> String {
 }
 
 fn rows(runs: &[&Run], size: f64, order: Order) -> Vec<Vec<String>> {
-    let names = Names {
-        table: String::new(),
-        index: String::new(),
-        source: String::new(),
-    };
-    steps(&names, size, order)
+    steps(&Names::default(), size, order)
         .iter()
         .map(|step| {
             let values = |what: &str| -> Vec<f64> {
