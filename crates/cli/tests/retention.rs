@@ -8,10 +8,12 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::Value;
-use support::{Stage, Store, text};
+use support::{Stage, Store, namespace, process, text};
 
 /// The commands under "Which backups stay", as words.
 fn commands() -> Vec<Vec<String>> {
@@ -229,5 +231,113 @@ fn expire_by_rules(stage: &Stage) {
         let name = &key.rsplit('/').next().unwrap()[..24];
         let within = |run: &&Value| text(run, "/first") <= name && name <= text(run, "/last");
         assert!(runs.iter().any(|run| within(&run)), "{key}: {runs:#?}");
+    }
+}
+
+/// Runs the words after `$2` as the owner of the directory `$2`, on a host of the name that stands in the file `$1`.
+const ON_ANOTHER_HOST: &str = r#"
+name=$1 owner=$2; shift 2
+mount --make-private /proc 2>/dev/null || :
+mount --bind "$name" /proc/sys/kernel/hostname
+user=$(stat -c %u "$owner") group=$(stat -c %g "$owner")
+test "$user" = "$(id -u)" || set -- setpriv --reuid "$user" --regid "$group" --clear-groups "$@"
+exec "$@"
+"#;
+
+/// A document of a command that runs on another host.
+fn on_another_host(stage: &Stage, words: &[&str]) -> Value {
+    let name = stage.target("name");
+    fs::write(&name, "another-host\n").unwrap();
+    let repository = stage.objects();
+    let own = [&name, &repository, &stage.program].map(|path| path.display().to_string());
+    let url = format!("--repo={}", stage.repository);
+    let more = [&url, "--cluster=main", "--output=json"];
+    let all: Vec<&str> = own.iter().map(String::as_str).chain(more).collect();
+    let mut command = namespace::with_own_mounts(ON_ANOTHER_HOST, &[&all[..], words].concat());
+    let output = command.output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn what_one_host_plans_is_what_another_does() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    for kind in ["full", "incr", "full", "full", "incr"] {
+        stage.backup(&["--type", kind]);
+        moment_without_table(&stage);
+    }
+    let all = labels(&stage.json(&["info"]), "layers");
+    // What another host restores stays, whoever expires.
+    let target = stage.target("elsewhere").display().to_string();
+    on_another_host(&stage, &["restore", &all[1], "--target-dir", &target]);
+    for rules in [
+        &["--keep-full", "2", "--keep-wal", "0d"][..],
+        &["--keep-full", "1"],
+        &["--keep-full", "1", "--keep-wal", "0d", "--ignore-restores"],
+    ] {
+        let planned = stage.json(&[&["expire", "--dry-run"], rules].concat());
+        let before = objects(&stage);
+        let done = on_another_host(&stage, &[&["expire"], rules].concat());
+        for same in ["remove", "keep", "wal", "wal_files", "remarks"] {
+            assert_eq!(planned[same], done[same], "{same} by {rules:?}");
+        }
+        let after = objects(&stage);
+        let stays = |label: &String| after.iter().any(|key| key.contains(&format!("/{label}/")));
+        let removed = labels(&done, "remove");
+        assert!(!removed.iter().any(stays), "{removed:?}");
+        let wal = |keys: &BTreeSet<String>| keys.iter().filter(|key| key.contains("/wal/")).count();
+        assert_eq!(
+            wal(&before) - wal(&after),
+            usize::try_from(done["wal_files"].as_u64().unwrap()).unwrap()
+        );
+    }
+    let left = labels(&stage.json(&["info"]), "layers");
+    assert_eq!(left, all[3..], "the newest full layer and its increment");
+    stage.ok(&["verify", "--deep"]);
+}
+
+fn moment_without_table(stage: &Stage) {
+    stage.archive_all();
+    stage
+        .cluster
+        .sql("postgres", "CREATE TABLE IF NOT EXISTS later (n int)")
+        .unwrap();
+    moment(stage);
+}
+
+/// Whichever of two is quicker: what the rules keep stays, with the WAL that makes it consistent.
+#[test]
+fn two_expiries_at_once_leave_what_the_rules_keep() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    for round in 0..3_u64 {
+        for kind in ["full", "incr", "full"] {
+            stage.backup(&["--type", kind]);
+            moment_without_table(&stage);
+        }
+        let rules = ["expire", "--keep-full", "2", "--keep-wal", "0d"];
+        let first = process::spawn(&stage, &rules);
+        thread::sleep(Duration::from_millis(round * 15));
+        let second = process::spawn(&stage, &rules);
+        for child in [first, second] {
+            let output = child.wait_with_output().unwrap();
+            let log = String::from_utf8_lossy(&output.stderr);
+            let code = output.status.code();
+            // One that found that the other had changed what it looked at says so.
+            assert!(matches!(code, Some(0 | 3 | 12)), "{code:?}: {log}");
+        }
+        stage.ok(&rules);
+        let info = stage.json(&["info"]);
+        assert_eq!(info["status"], "ok", "{info:#}");
+        let left = labels(&info, "layers");
+        assert_eq!(left.len(), 3, "two full layers and an increment: {info:#}");
+        stage.ok(&["verify", "--deep"]);
+    }
+    let left = labels(&stage.json(&["info"]), "layers");
+    let own = ["--target-type", "immediate", "--target-action", "promote"];
+    for (number, label) in left.iter().enumerate() {
+        let words = [&[label.as_str()], &own[..]].concat();
+        let target = stage.restore(&format!("own-{number}"), &words);
+        stage.start_restored(&target);
     }
 }
