@@ -152,6 +152,11 @@ async fn a_chain_becomes_a_full_layer_and_its_children_stay() {
     let catalog = Catalog::load(&made.within(&repository)).await.unwrap();
     let error = catalog.layer(&made.labels[2]).unwrap_err();
     assert!(error.to_string().contains("was merged into"), "{error}");
+    // As the oldest of a chain, it names what stands for it.
+    let options = merging(&made.labels[4], Some(&made.labels[2]));
+    let last = execute(&repository, &made, &options).await.unwrap();
+    assert_eq!(last.inputs.len(), 3, "{last:?}");
+    assert_eq!(last.inputs[2], merged.as_str());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -104,17 +104,15 @@ impl Choice {
         let oldest = match &options.into {
             None => chain.len() - 1,
             Some(into) => {
-                catalog.layer(into)?;
-                let found = chain.iter().position(|layer| layer.label == *into);
-                found.ok_or_else(|| {
-                    let labels: Vec<&str> =
-                        chain.iter().map(|layer| layer.label.as_str()).collect();
-                    Error::new(
-                        Kind::Usage,
-                        format!("layer {} does not stand on {into}", options.label),
-                    )
-                    .hint(format!("its chain is {}", labels.join(", ")))
-                })?
+                // A parent may be named by the label that a merged layer has replaced.
+                let is_it = |layer: &&Layer| {
+                    let mut names = layer.manifest.replaces.iter();
+                    layer.label == *into || names.any(|name| name.label == into.as_str())
+                };
+                match chain.iter().position(is_it) {
+                    Some(found) => found,
+                    None => return Err(not_in_chain(catalog, &chain, options, into)),
+                }
             }
         };
         if oldest == 0 {
@@ -221,6 +219,20 @@ impl Choice {
             notes: catalog::at_work(catalog, StoreTime::by_this_host()),
         }
     }
+}
+
+fn not_in_chain(
+    catalog: &Catalog,
+    chain: &[&Layer],
+    options: &MergeOptions,
+    into: &Label,
+) -> Error {
+    if let Err(unknown) = catalog.layer(into) {
+        return unknown;
+    }
+    let labels: Vec<&str> = chain.iter().map(|layer| layer.label.as_str()).collect();
+    let what = format!("layer {} does not stand on {into}", options.label);
+    Error::new(Kind::Usage, what).hint(format!("its chain is {}", labels.join(", ")))
 }
 
 /// A layer that an earlier merge of the same inputs has made.
