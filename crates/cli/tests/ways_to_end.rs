@@ -22,7 +22,7 @@ const ROWS: &str = "SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') F
 /// What a shell does before the program begins, and what recovery says of how the program ended.
 ///
 /// `LIBRARY` stands for the library made of `support/provoke.c`.
-const UNDER_RECOVERY: [(&str, &str); 20] = [
+const UNDER_RECOVERY: [(&str, &str); 21] = [
     // Signals. That of SIGTERM ends recovery as "pg_ctl stop" does, without an error of its own.
     ("RAISE=1 LIBRARY", "terminated by signal 1:"),
     // A shell in the background may have switched this one off.
@@ -46,6 +46,7 @@ const UNDER_RECOVERY: [(&str, &str); 20] = [
     ("ulimit -s 8;", "could not restore file"),
     // No room for the file, neither in pg_wal nor in the spool. The server has switched the signal off.
     ("ulimit -f 0;", "exit code 255"),
+    ("NO_ROOM=1 LIBRARY", "No space left"),
     // Nobody hears it.
     ("exec >/dev/full 2>&1;", "exit code 255"),
     ("exec >&- 2>&-;", "exit code 255"),
