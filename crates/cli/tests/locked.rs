@@ -4,9 +4,11 @@
 
 mod support;
 
+use std::process::Output;
+
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_testbed::cluster::{Cluster, Major};
-use pgstrata_testbed::s3::Bucket;
+use pgstrata_testbed::s3::{Bucket, S3Server};
 use support::process::{self, signal};
 use support::{Stage, text};
 
@@ -184,6 +186,23 @@ fn a_cluster_keeps_the_retention_that_it_was_made_with() {
     assert!(log.contains("has another retention"), "{log}");
 }
 
+/// A copy to below `second/`, as the owner of the bucket.
+fn copy_into(stage: &Stage, server: &S3Server) -> Output {
+    let to = format!("s3://{}/second", server.bucket());
+    let options = [
+        ("endpoint", server.endpoint()),
+        ("region", "us-east-1"),
+        ("virtual_hosted_style_request", "false"),
+        ("allow_http", "true"),
+        ("access_key_id", server.access_key()),
+        ("secret_access_key", server.secret()),
+    ];
+    let options = options.map(|(name, value)| format!("{name}={value}"));
+    let mut copy = vec!["copy", "--to", &to];
+    copy.extend(options.iter().flat_map(|option| ["--to-storage", option]));
+    stage.run(&copy)
+}
+
 #[test]
 fn what_is_copied_into_a_bucket_with_locks_is_locked_too() {
     let stage = stage(Bucket::Locked);
@@ -199,23 +218,19 @@ fn what_is_copied_into_a_bucket_with_locks_is_locked_too() {
     let child = stage.backup(&["--type", "incr"]);
     let child = text(&child, "/label").to_owned();
     let directory = stage.target("near").display().to_string();
-    let second = format!("s3://{}/second", stage.s3().bucket());
     let near = format!("file://{directory}");
     stage.ok(&["copy", "--to", &near]);
     // No role has rights outside of its prefix.
-    let (key, secret) = (stage.s3().access_key(), stage.s3().secret());
-    let options = [
-        ("endpoint", stage.s3().endpoint()),
-        ("region", "us-east-1"),
-        ("virtual_hosted_style_request", "false"),
-        ("allow_http", "true"),
-        ("access_key_id", key),
-        ("secret_access_key", secret),
-    ];
-    let options = options.map(|(name, value)| format!("{name}={value}"));
-    let mut copy = vec!["copy", "--to", &second];
-    copy.extend(options.iter().flat_map(|option| ["--to-storage", option]));
-    stage.ok(&copy);
+    let copied = copy_into(&stage, stage.s3());
+    let log = String::from_utf8_lossy(&copied.stderr);
+    assert_eq!(copied.status.code(), Some(0), "{log}");
+    let plain = S3Server::start().unwrap();
+    let refused = copy_into(&stage, &plain);
+    let log = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(UNSUPPORTED), "{log}");
+    assert!(log.contains("has no Object Lock"), "{log}");
+    let begun = std::fs::read_dir(plain.bucket_dir()).unwrap();
+    assert_eq!(begun.count(), 0, "nothing was begun");
     let ends = locked(&stage, &format!("second/main/layer/{child}/manifest")).unwrap();
     let copied = objects(&stage, &full);
     let copied = copied.iter().filter(|key| key.starts_with("second/"));
