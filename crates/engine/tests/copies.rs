@@ -37,6 +37,7 @@ async fn copy(from: &Repository, to: &Repository, made: &Made) -> Result<MirrorR
     let options = MirrorOptions {
         labels: Vec::new(),
         jobs: 2,
+        recipients: None,
     };
     let (from, to) = (made.within(from), made.within(to));
     mirror::execute(&from, &to, &options, &Progress::default()).await

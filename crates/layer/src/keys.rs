@@ -66,10 +66,16 @@ impl ClusterName {
         format!("{}/key/{seal_id}", self.0)
     }
 
+    /// Prefix of an epoch's record and key boxes.
+    #[must_use]
+    pub fn epoch_prefix(&self, seal_id: &str, epoch: u32) -> String {
+        format!("{}/{epoch:06}", self.seals_prefix(seal_id))
+    }
+
     /// The record of an epoch.
     #[must_use]
     pub fn epoch_key(&self, seal_id: &str, epoch: u32) -> String {
-        format!("{}/{epoch:06}/epoch", self.seals_prefix(seal_id))
+        format!("{}/epoch", self.epoch_prefix(seal_id, epoch))
     }
 
     /// A key box. `verifying_key` is the epoch's, so that what an attempt left that began none stands beside.
@@ -81,8 +87,8 @@ impl ClusterName {
         (role, fingerprint, verifying_key): (&str, &str, &str),
     ) -> String {
         let begin = verifying_key.get(..8).unwrap_or(verifying_key);
-        let prefix = self.seals_prefix(seal_id);
-        format!("{prefix}/{epoch:06}/{role}-{fingerprint}-{begin}")
+        let prefix = self.epoch_prefix(seal_id, epoch);
+        format!("{prefix}/{role}-{fingerprint}-{begin}")
     }
 
     /// Prefix of all layers.

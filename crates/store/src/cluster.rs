@@ -76,10 +76,15 @@ impl ClusterRepository {
         self
     }
 
-    /// The same part of the repository with nothing found out of it, for who has just made its record.
-    #[must_use]
-    pub fn known_anew(&self) -> Self {
-        self.supposed()
+    /// The same part of the repository, for who copies into it out of `source`: what opens an epoch there opens it here,
+    /// where it may be sealed for others. Nothing is taken for known that was found out of it before.
+    ///
+    /// # Errors
+    /// As for [`ClusterRepository::sealing`] of `source`.
+    pub async fn with_keys_of(&self, source: &Self) -> Result<Self> {
+        let lent = source.sealing().await?.ring().cloned();
+        let keys = self.keys.lent(lent);
+        Ok(self.clone().with_keys(keys))
     }
 
     /// The same part of the repository, for who supposes what its record says: how its objects would then be is not

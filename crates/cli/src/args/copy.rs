@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::DryRunArgs;
+use super::{DryRunArgs, RecipientArgs};
 use crate::value::{key_value, parse_duration};
 
 /// `copy`.
@@ -38,6 +38,9 @@ pub(crate) struct CopyArgs {
     /// Wait so long between two copies of --follow [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "follow")]
     pub(crate) every: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) recipients: RecipientArgs,
 
     #[command(flatten)]
     pub(crate) dry_run: DryRunArgs,

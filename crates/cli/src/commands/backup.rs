@@ -131,6 +131,7 @@ async fn copy_to(
     let options = MirrorOptions {
         labels: vec![report.label.clone()],
         jobs: from.config.jobs()?,
+        recipients: None,
     };
     let _display = Display::start(Act::Copy, progress, from.wants_progress);
     let copied = mirror::execute(&source, &target, &options, progress).await?;

@@ -21,9 +21,11 @@ pub(super) async fn run(context: &Context, args: &CopyArgs) -> Result<u8> {
     let more = (args.to_credentials.clone(), args.to_storage.clone());
     let other = context.config.other(&args.to, more)?;
     let target = context.with(&other).cluster()?;
+    let recipients = args.recipients.recipients();
     let mut options = MirrorOptions {
         labels: Vec::new(),
         jobs: context.config.jobs()?,
+        recipients: (!recipients.all.is_empty()).then_some(recipients),
     };
     for text in &args.labels {
         options.labels.push(label(&source, text).await?);
@@ -122,6 +124,12 @@ fn text(report: &MirrorReport) -> String {
         HumanCount(report.records),
         HumanCount(report.present),
     ));
+    if report.key_boxes > 0 {
+        text.push_str(&format!(
+            "  keys     {} key boxes for recipients of the copy\n",
+            HumanCount(report.key_boxes)
+        ));
+    }
     for left in &report.left_out {
         text.push_str(&format!("  left out {}: {}\n", left.label, left.why));
     }

@@ -16,6 +16,7 @@ pub mod process;
 pub mod roles;
 pub mod schema;
 pub mod standby;
+pub mod vault;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};

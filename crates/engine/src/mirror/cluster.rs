@@ -5,6 +5,9 @@ use std::fs;
 use pgstrata_layer::cluster::{self, ClusterRecord};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::keys::Recipients;
+
+use super::keys;
 
 /// Whether the cluster is new in the target.
 ///
@@ -73,21 +76,23 @@ fn require_same(
         describe(record),
         describe(found)
     );
-    Err(Error::new(Kind::Unsupported, what).hint(
-        "sealing for others while copying is not built: copy into a repository without this cluster, which then gets the keys of the source",
-    ))
+    Err(Error::new(Kind::Unsupported, what).hint(match record.sealing {
+        None => keys::TO_SEAL,
+        Some(_) => "copy into a repository or prefix without this cluster: it gets the epochs of the source, for the recipients of --recipient, --writer and --keeper if they are given",
+    }))
 }
 
-/// Makes the cluster in the target, with its keys, unless it is there; answers whether it was made. Keys that came since
-/// are copied too.
+/// Makes the cluster in the target, with its keys, unless it is there; answers whether it was made, and how many key boxes
+/// were made for recipients of its own. Keys that came since are copied too.
 ///
 /// # Errors
-/// As for [`compare`]; `Refused` when the store cannot be trusted; when a repository cannot be read or written.
+/// As for [`compare`] and [`keys::plan`]; `Refused` when the store cannot be trusted; when a repository cannot be read or written.
 pub(super) async fn make(
     source: &ClusterRepository,
     target: &ClusterRepository,
     record: &ClusterRecord,
-) -> Result<bool> {
+    recipients: Option<&Recipients>,
+) -> Result<(bool, u64)> {
     let is_new = compare(source, target, record).await?;
     let home = target.name.as_str();
     if is_new {
@@ -97,33 +102,17 @@ pub(super) async fn make(
         make_home(source, target).await?;
         target.repository.probe(home).await?;
     }
-    if let Some(sealing) = &record.sealing {
-        // The boxes of an epoch come before its record, which is the last of its keys in no order but this one.
-        let prefix = source.name.seals_prefix(&sealing.seal_id);
-        let listed = source.repository.list(&prefix).await?;
-        let (epochs, boxes): (Vec<_>, Vec<_>) = listed
-            .into_iter()
-            .map(|object| object.key)
-            .partition(|key| key.ends_with("/epoch"));
-        for key in boxes.iter().chain(&epochs) {
-            let created = copy_object(source, target, key).await;
-            created.map_err(|error| match error.kind() {
-                Kind::AlreadyExists => error.hint(
-                    "the keys of the two repositories were changed apart from one another: change keys in the source alone, and copy",
-                ),
-                _ => error,
-            })?;
-        }
-    }
+    let keys = keys::bring(source, target, record, recipients).await?;
     if !is_new {
-        return Ok(false);
+        return Ok((false, keys));
     }
     // Byte for byte: a data directory remembers its layers by this record.
-    match copy_object(source, target, &source.name.cluster_key()).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == Kind::AlreadyExists => compare(source, target, record).await,
-        Err(error) => Err(error),
-    }
+    let is_new = match copy_object(source, target, &source.name.cluster_key()).await {
+        Ok(_) => true,
+        Err(error) if error.kind() == Kind::AlreadyExists => compare(source, target, record).await?,
+        Err(error) => return Err(error),
+    };
+    Ok((is_new, keys))
 }
 
 /// In a directory what is made belongs to the owner of the source's directory; out of an object store, to who copies.
@@ -153,7 +142,7 @@ async fn make_home(source: &ClusterRepository, target: &ClusterRepository) -> Re
 }
 
 /// Copies a small object as it is; answers whether it was not there.
-async fn copy_object(
+pub(super) async fn copy_object(
     source: &ClusterRepository,
     target: &ClusterRepository,
     key: &str,

@@ -8,6 +8,7 @@
 //! A layer that is damaged in the source, or was removed there meanwhile, is left out and reported; the others are copied.
 
 mod cluster;
+mod keys;
 mod layer;
 mod wal;
 
@@ -24,6 +25,7 @@ use pgstrata_store::archive::Archive;
 use pgstrata_store::catalog::{self, Catalog, CopiedLayer, Layer, Restoring};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::keys::Recipients;
 use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
 use serde::Serialize;
@@ -35,6 +37,8 @@ pub struct MirrorOptions {
     pub labels: Vec<Label>,
     /// Objects on their way at once; 0: one per core.
     pub jobs: usize,
+    /// Who shall open the copy of a sealed cluster; `None`: who opens the source, or whom an earlier copy has named.
+    pub recipients: Option<Recipients>,
 }
 
 /// A layer in a plan or a report.
@@ -83,6 +87,8 @@ pub struct MirrorReport {
     pub wal_bytes: u64,
     /// Pins, annotations and other records.
     pub records: u64,
+    /// Key boxes for recipients of the copy.
+    pub key_boxes: u64,
     /// Seconds that it took.
     pub seconds: f64,
 }
@@ -126,6 +132,9 @@ pub async fn plan(
     };
     let record = source.record().await?;
     report.new_cluster = cluster::compare(source, target, &record).await?;
+    let keys = keys::plan(source, target, &record, options.recipients.as_ref()).await?;
+    report.key_boxes = keys.map_or(0, |(_, plan)| u64::try_from(plan.give.len()).unwrap_or(u64::MAX));
+    let target = &target.with_keys_of(source).await?;
     let both = BothSides::read(source, target, options, report.new_cluster).await?;
     report.present = both.present;
     report.left_out = both.left_out.clone();
@@ -179,9 +188,12 @@ pub async fn again(
     report.from = source.repository.url().to_owned();
     report.to = target.repository.url().to_owned();
     let record = source.record().await?;
-    report.new_cluster |= cluster::make(source, target, &record).await?;
+    let recipients = options.recipients.as_ref();
+    let (is_new, key_boxes) = cluster::make(source, target, &record, recipients).await?;
+    report.new_cluster |= is_new;
+    report.key_boxes += key_boxes;
     // What was found out of a cluster that was not there is not what it is.
-    let target = &target.known_anew();
+    let target = &target.with_keys_of(source).await?;
     let both = BothSides::read(source, target, options, false).await?;
     report.present = both.present;
     report.left_out = both.left_out.clone();

@@ -118,7 +118,9 @@ pub async fn reseal(home: Home<'_>, ring: &Ring, recipient: &str) -> Result<usiz
     Ok(count)
 }
 
-async fn give(
+/// Lets a recipient into an epoch; false when he has that role in it already. `home` may be another repository of the
+/// cluster than that out of which the ring was read.
+pub(super) async fn give(
     home: Home<'_>,
     ring: &Ring,
     (number, role): (u32, KeyRole),

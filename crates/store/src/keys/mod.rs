@@ -5,6 +5,7 @@
 //! dropped, and shown nowhere.
 
 mod change;
+pub mod copies;
 mod identity;
 mod layer;
 mod obtain;
@@ -33,6 +34,8 @@ pub struct Keys {
     identities: Identities,
     /// The seal id that the cluster must have.
     expected: Option<String>,
+    /// Keys of the same cluster in another repository.
+    lent: Option<Arc<Ring>>,
     sealing: OnceCell<Sealing>,
 }
 
@@ -43,13 +46,22 @@ impl Keys {
         Self {
             identities,
             expected,
+            lent: None,
             sealing: OnceCell::new(),
+        }
+    }
+
+    /// The same, with what another repository of the cluster opens of the same epochs, and nothing found out.
+    pub(crate) fn lent(&self, lent: Option<Arc<Ring>>) -> Self {
+        Self {
+            lent,
+            ..Self::new(self.identities.clone(), self.expected.clone())
         }
     }
 
     /// The same, with nothing found out.
     pub(crate) fn anew(&self) -> Self {
-        Self::new(self.identities.clone(), self.expected.clone())
+        self.lent(self.lent.clone())
     }
 
     /// How the objects of the cluster are whose record `read` gives. Found out once.
@@ -99,7 +111,10 @@ impl Keys {
             )
             .hint("it is another cluster than the one that init made, or somebody has replaced its record in the repository")),
             (Some(sealing), _) => {
-                let ring = Ring::load(home, &sealing.seal_id, &self.identities).await?;
+                let mut ring = Ring::load(home, &sealing.seal_id, &self.identities).await?;
+                if let Some(lent) = &self.lent {
+                    ring.borrow(lent);
+                }
                 Ok(Sealing::Sealed(Arc::new(ring)))
             }
         }

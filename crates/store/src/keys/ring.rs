@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use age::x25519::Identity;
+use bytes::Bytes;
 use pgstrata_layer::epoch::{
     EpochRecord, EpochSecrets, KeyBox, KeyRole, ReaderSecrets, decode_box, decode_epoch,
     fingerprint,
@@ -143,6 +144,30 @@ impl Ring {
         Ok(epoch)
     }
 
+    /// Takes over what is opened of the same epochs in another repository of the cluster.
+    pub(super) fn borrow(&mut self, lender: &Self) {
+        self.identities = self.identities.max(lender.identities);
+        for (own, other) in self.epochs.iter_mut().zip(&lender.epochs) {
+            if own.record != other.record {
+                continue;
+            }
+            if own.secrets.is_none() || own.identity.is_none() && other.identity.is_some() {
+                own.secrets.clone_from(&other.secrets);
+                own.identity.clone_from(&other.identity);
+            }
+        }
+    }
+
+    /// The cluster's name.
+    pub(super) fn name(&self) -> &ClusterName {
+        &self.name
+    }
+
+    /// The records of all epochs, in their order.
+    pub(super) fn records(&self) -> impl Iterator<Item = &EpochRecord> {
+        self.epochs.iter().map(|epoch| &epoch.record)
+    }
+
     /// Whether nobody tried to open it.
     #[must_use]
     pub fn is_without_identity(&self) -> bool {
@@ -190,6 +215,14 @@ impl Ring {
         let secrets = self.epoch(epoch)?.secrets.as_ref();
         let reader = secrets.and_then(|secrets| secrets.reader.as_ref());
         reader.ok_or_else(|| self.refused(epoch, "pages and WAL"))
+    }
+
+    /// Refuses when no identity at hand reads all of an epoch, which lets others in.
+    ///
+    /// # Errors
+    /// `Refused` then.
+    pub fn require_reader(&self, epoch: u32) -> Result<()> {
+        self.reader(epoch).map(|_| ())
     }
 
     pub(super) fn secrets(&self, epoch: u32) -> Result<&EpochSecrets> {
@@ -268,7 +301,7 @@ impl Ring {
         for epoch in &self.epochs {
             let mut boxes = Vec::new();
             for key in &epoch.boxes {
-                let found = read_box(home, key, &epoch.record).await?;
+                let (found, _) = read_box(home, key, &epoch.record).await?;
                 boxes.push(BoxSeen {
                     role: found.role,
                     recipient: found.recipient,
@@ -295,12 +328,17 @@ fn sealing_id(text: &str) -> Result<[u8; 16]> {
     Ok(sealing.seal_id_bytes()?)
 }
 
-async fn read_box(home: Home<'_>, key: &str, epoch: &EpochRecord) -> Result<KeyBox> {
+/// A key box of that epoch, and as it is stored.
+pub(super) async fn read_box(
+    home: Home<'_>,
+    key: &str,
+    epoch: &EpochRecord,
+) -> Result<(KeyBox, Bytes)> {
     let doing = |error: Error| error.while_doing(format!("could not read \"{key}\""));
     let object = home.repository.get(key).await?;
     let found = decode_box(&object).map_err(|error| doing(error.into()))?;
     found.verify(epoch).map_err(|error| doing(error.into()))?;
-    Ok(found)
+    Ok((found, object))
 }
 
 impl Epoch {
@@ -315,7 +353,7 @@ impl Epoch {
             .cloned()
             .collect();
         for key in own {
-            let found = read_box(home, &key, &self.record).await?;
+            let (found, _) = read_box(home, &key, &self.record).await?;
             if found.recipient != recipient || self.identity.is_some() {
                 continue;
             }

@@ -1,0 +1,84 @@
+//! The keys of a sealed cluster in the target: those of the source, or others for the recipients of the copy.
+
+use std::sync::Arc;
+
+use pgstrata_layer::cluster::ClusterRecord;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::keys::copies::{self, KeyPlan, KeysFound};
+use pgstrata_store::keys::{Recipients, Ring};
+
+use super::cluster::copy_object;
+
+/// What a copy is to do to the keys of the target, which may not be there yet; nothing when the cluster is not sealed.
+///
+/// # Errors
+/// As for [`copies::plan`]; `Refused` when recipients are named for a cluster that is not sealed, and when no identity of a
+/// reader is there to seal for them.
+pub(super) async fn plan(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    record: &ClusterRecord,
+    recipients: Option<&Recipients>,
+) -> Result<Option<(Arc<Ring>, KeyPlan)>> {
+    if record.sealing.is_none() {
+        return match recipients {
+            None => Ok(None),
+            Some(_) => {
+                let name = source.name.as_str();
+                let what = format!("recipients are given for a copy of cluster \"{name}\", which is not sealed");
+                Err(Error::new(Kind::Refused, what).hint(TO_SEAL))
+            }
+        };
+    }
+    let sealing = source.sealing().await?;
+    let Some(ring) = sealing.ring() else {
+        let what = "the cluster was not sealed a moment ago, and is now";
+        return Err(Error::new(Kind::Damaged, what));
+    };
+    let here = ring.find_in(source.home()).await?;
+    let there = match target.repository.directory() {
+        Some(directory) if !directory.exists() => KeysFound::default(),
+        _ => ring.find_in(target.home()).await?,
+    };
+    let plan = copies::plan(ring, &here, &there, recipients)?;
+    for (epoch, ..) in &plan.give {
+        let opened = ring.require_reader(*epoch);
+        opened.map_err(|error| error.while_doing("could not seal the copy for other recipients"))?;
+    }
+    Ok(Some((Arc::clone(ring), plan)))
+}
+
+/// How a sealed copy of a clear cluster is to be had.
+pub(super) const TO_SEAL: &str = "objects are copied as they are, so a copy of a cluster that is not sealed is not sealed: \
+     begin a sealed one beside it, with \"pgstrata --cluster NAME init --encrypt\" and a full backup into it";
+
+/// Brings the keys into the target; answers how many key boxes were made for recipients of its own. The record of an epoch,
+/// which makes it exist, comes after its boxes.
+///
+/// # Errors
+/// As for [`plan`]; when a repository cannot be read or written.
+pub(super) async fn bring(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    record: &ClusterRecord,
+    recipients: Option<&Recipients>,
+) -> Result<u64> {
+    let Some((ring, plan)) = plan(source, target, record, recipients).await? else {
+        return Ok(0);
+    };
+    let apart = |error: Error| match error.kind() {
+        Kind::AlreadyExists => error.hint(
+            "the keys of the two repositories were changed apart from one another: change keys in the source alone, and copy",
+        ),
+        _ => error,
+    };
+    for key in &plan.boxes {
+        copy_object(source, target, key).await.map_err(apart)?;
+    }
+    let made = copies::give(target.home(), &ring, &plan.give).await?;
+    for key in &plan.epochs {
+        copy_object(source, target, key).await.map_err(apart)?;
+    }
+    Ok(made)
+}

@@ -1,0 +1,197 @@
+//! Keys of a cluster of which several repositories have a copy: the same epochs, for the same recipients or for others.
+//!
+//! Layers are the same bytes in every copy, so their epochs are the same too. What may differ is who opens them: the key
+//! boxes. A copy has either boxes of the repository out of which it was made, or boxes of its own, which no copy mixes. A box
+//! is sealed with randomness, so that one that was made for a copy differs from every other: that is how it is told.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pgstrata_layer::epoch::{KeyRole, fingerprint};
+
+use super::ring::Ring;
+use super::{Home, Recipients, change};
+use crate::error::{Error, Kind, Result};
+
+/// The keys of a cluster as one repository has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeysFound {
+    /// Records of epochs, by their keys.
+    pub epochs: BTreeMap<String, Bytes>,
+    /// Key boxes, by their keys.
+    pub boxes: BTreeMap<String, BoxFound>,
+}
+
+/// A key box that its epoch has signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoxFound {
+    /// Of which epoch.
+    pub epoch: u32,
+    /// What it allows.
+    pub role: KeyRole,
+    /// Who opens it.
+    pub recipient: String,
+    /// As it is stored.
+    pub object: Bytes,
+}
+
+/// What is to be done to the keys of a copy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyPlan {
+    /// Boxes to copy as they are, by their keys.
+    pub boxes: Vec<String>,
+    /// Boxes to make: the epoch, what it allows, for whom.
+    pub give: Vec<(u32, KeyRole, String)>,
+    /// Records of epochs to copy, in their order. They come last.
+    pub epochs: Vec<String>,
+}
+
+/// Pure: what a copy does to the keys of the target. `recipients`: who shall open it; `None`: who opens the source.
+/// `ring` is that of the source.
+///
+/// # Errors
+/// `AlreadyExists` when an epoch was begun in each of them apart from the other; `Refused` when the target has recipients of
+/// its own, and nobody has said who shall open an epoch that is new to it, and when recipients are named for a target that has
+/// those of the source; `Usage` when nobody could read it.
+pub fn plan(
+    ring: &Ring,
+    source: &KeysFound,
+    target: &KeysFound,
+    recipients: Option<&Recipients>,
+) -> Result<KeyPlan> {
+    let name = ring.name().as_str();
+    for (key, object) in &source.epochs {
+        if target.epochs.get(key).is_some_and(|there| there != object) {
+            let what = format!("\"{key}\" is another epoch in the target than in the source");
+            return Err(Error::new(Kind::AlreadyExists, what).hint(
+                "an epoch was begun in each of the two repositories: change keys in the source alone, and copy",
+            ));
+        }
+    }
+    let absent = source
+        .epochs
+        .keys()
+        .filter(|key| !target.epochs.contains_key(*key));
+    let epochs: Vec<String> = absent.cloned().collect();
+    let is_copied = |(key, there): (&String, &BoxFound)| source.boxes.get(key) == Some(there);
+    let is_own = !target.boxes.iter().all(is_copied);
+    match recipients {
+        None if is_own => match epochs.first() {
+            None => Ok(KeyPlan::default()),
+            Some(first) => Err(unsaid(name, first, target)),
+        },
+        None => {
+            let absent = source.boxes.keys();
+            let absent = absent.filter(|key| !target.boxes.contains_key(*key));
+            Ok(KeyPlan {
+                boxes: absent.cloned().collect(),
+                give: Vec::new(),
+                epochs,
+            })
+        }
+        Some(_) if !is_own && !target.boxes.is_empty() => {
+            let what = format!(
+                "the keys of cluster \"{name}\" in the target are sealed for the recipients of the source already"
+            );
+            Err(Error::new(Kind::Refused, what).hint(
+                "who opens a copy is said when it is begun: copy into another repository or prefix, or leave out --recipient, --writer and --keeper",
+            ))
+        }
+        Some(recipients) => {
+            recipients.check()?;
+            let give = |epoch: u32| {
+                let all = recipients.all.iter();
+                all.map(move |(role, recipient)| (epoch, *role, recipient.clone()))
+            };
+            let all = (1..=ring.current().number).flat_map(give);
+            let is_there = |epoch: u32, role: KeyRole, recipient: &str| {
+                let mut boxes = target.boxes.values();
+                boxes.any(|one| (one.epoch, one.role, one.recipient.as_str()) == (epoch, role, recipient))
+            };
+            let give = all.filter(|(epoch, role, recipient)| !is_there(*epoch, *role, recipient));
+            Ok(KeyPlan {
+                boxes: Vec::new(),
+                give: give.collect(),
+                epochs,
+            })
+        }
+    }
+}
+
+/// Nobody has said who shall open an epoch.
+fn unsaid(name: &str, epoch: &str, target: &KeysFound) -> Error {
+    let newest = target.boxes.values().map(|one| one.epoch).max();
+    let known = target.boxes.values();
+    let known = known.filter(|one| Some(one.epoch) == newest).map(|one| {
+        let option = match one.role {
+            KeyRole::Reader => "recipient",
+            KeyRole::Writer => "writer",
+            KeyRole::Keeper => "keeper",
+        };
+        format!(" --{option} {}", one.recipient)
+    });
+    let what = format!(
+        "cluster \"{name}\" has recipients of its own in the target, and nobody has said which of them shall open \"{epoch}\", which is new there"
+    );
+    Error::new(Kind::Refused, what).hint(format!(
+        "run \"pgstrata copy\" once with the identity of a reader of the source and with those who shall read what comes, out of{}",
+        known.collect::<String>()
+    ))
+}
+
+/// Makes the key boxes of a plan in the copy at `home`, with the secrets in the ring of the source; answers how many are new.
+///
+/// # Errors
+/// `Refused` when no identity at hand reads an epoch; when the repository cannot be written.
+pub async fn give(
+    home: Home<'_>,
+    ring: &Ring,
+    boxes: &[(u32, KeyRole, String)],
+) -> Result<u64> {
+    let mut count = 0;
+    for (epoch, role, recipient) in boxes {
+        count += u64::from(change::give(home, ring, (*epoch, *role), recipient).await?);
+    }
+    Ok(count)
+}
+
+impl Ring {
+    /// The keys of this cluster in a repository, which may be another one than that out of which the ring was read. Boxes
+    /// that belong to none of the ring's epochs are left out.
+    ///
+    /// # Errors
+    /// `Damaged` when a box is forged; when the repository cannot be read.
+    pub async fn find_in(&self, home: Home<'_>) -> Result<KeysFound> {
+        let mut found = KeysFound::default();
+        for epoch in self.records() {
+            let prefix = home.name.epoch_prefix(&epoch.seal_id, epoch.number);
+            let own = home.name.epoch_key(&epoch.seal_id, epoch.number);
+            let end = format!("-{}", epoch.verifying_key.get(..8).unwrap_or_default());
+            for object in home.repository.list(&prefix).await? {
+                let key = object.key;
+                if key == own {
+                    let object = home.repository.get(&key).await?;
+                    found.epochs.insert(key, object);
+                } else if key.ends_with(&end) {
+                    let (one, object) = super::ring::read_box(home, &key, epoch).await?;
+                    let print = fingerprint(&one.recipient);
+                    let names = (one.role.as_str(), print.as_str(), epoch.verifying_key.as_str());
+                    if key != home.name.key_box_key(&epoch.seal_id, epoch.number, names) {
+                        let what = format!("could not read \"{key}\": it is the key box of {}", one.recipient);
+                        return Err(Error::new(Kind::Damaged, what));
+                    }
+                    found.boxes.insert(
+                        key,
+                        BoxFound {
+                            epoch: one.epoch,
+                            role: one.role,
+                            recipient: one.recipient,
+                            object,
+                        },
+                    );
+                }
+            }
+        }
+        Ok(found)
+    }
+}
