@@ -458,7 +458,9 @@ fn another_cluster_is_refused_and_other_keys_too() {
     // The source is not sealed, and the target is.
     let (code, log) = stage.fails(&["copy", "--to", &sealed]);
     assert_eq!(code, UNSUPPORTED, "{log}");
-    assert!(log.contains("not built"), "{log}");
+    assert!(log.contains("init --encrypt"), "{log}");
+    let (code, log) = stage.fails(&["copy", "--to", &to, "--recipient", &recipient]);
+    assert!(code == REFUSED && log.contains("not sealed"), "{log}");
 }
 
 #[test]

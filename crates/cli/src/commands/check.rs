@@ -2,6 +2,7 @@
 
 use pgstrata_engine::check::{self, CheckItem, CheckOptions, CheckReport, CheckStatus};
 use pgstrata_store::error::Result;
+use pgstrata_store::keys::KeySummary;
 use serde_json::{Value, json};
 
 use super::Context;
@@ -27,21 +28,44 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<u8> {
         max_verify_age: context.max_verify_age(args.age.max_verify_age)?,
     };
     let report = check::run(&cluster, &options).await;
-    show(context, "check/1", &report)
+    let mut document = report_document(&report);
+    document["keys"] = report.keys.as_ref().map_or(Value::Null, of_keys);
+    print(context, ("check/1", &document), &report)
 }
 
 /// Prints a report; returns the exit code.
 pub(super) fn show(context: &Context, schema: &str, report: &CheckReport) -> Result<u8> {
-    let items: Vec<Value> = report.items.iter().map(document).collect();
-    context.report(
-        schema,
-        &json!({ "status": word(report.status()), "items": items }),
-        || report.items.iter().map(line).collect(),
-    )?;
+    print(context, (schema, &report_document(report)), report)
+}
+
+fn print(
+    context: &Context,
+    (schema, document): (&str, &Value),
+    report: &CheckReport,
+) -> Result<u8> {
+    context.report(schema, document, || report.items.iter().map(line).collect())?;
     Ok(match report.status() {
         CheckStatus::Ok => 0,
         CheckStatus::Warning => exit::WARNINGS,
         CheckStatus::Failed => FAILED,
+    })
+}
+
+fn report_document(report: &CheckReport) -> Value {
+    let items: Vec<Value> = report.items.iter().map(document).collect();
+    json!({ "status": word(report.status()), "items": items })
+}
+
+/// Who opens a sealed cluster.
+fn of_keys(keys: &KeySummary) -> Value {
+    json!({
+        "epoch": keys.current,
+        "readers": keys.readers,
+        "writers": keys.writers,
+        "keepers": keys.keepers,
+        "own_roles": keys.own.iter().map(|role| role.as_str()).collect::<Vec<_>>(),
+        "opened_up_to": keys.opened,
+        "lone_epochs": keys.lone,
     })
 }
 

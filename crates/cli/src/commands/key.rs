@@ -5,7 +5,7 @@ use std::fmt::Write;
 use pgstrata_layer::epoch::KeyRole;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
-use pgstrata_store::keys::{self, EpochSeen, Recipients, Ring};
+use pgstrata_store::keys::{self, EpochSeen, KeySummary, Recipients, Ring};
 use serde_json::{Value, json};
 
 use super::Context;
@@ -121,19 +121,13 @@ async fn rotate(
 }
 
 fn check(context: &Context, epochs: &[EpochSeen]) -> Result<u8> {
-    let lone = epochs.iter().any(|epoch| readers(epoch) < 2);
-    let opens = epochs.iter().any(|epoch| epoch.opens_catalog);
+    let summary = KeySummary::of(epochs);
     let document = json!({ "done": "check", "recipient": "", "epochs": epochs.iter().map(document).collect::<Vec<_>>() });
-    context.report("key/1", &document, || text(epochs, lone))?;
-    Ok(match opens && !lone {
+    context.report("key/1", &document, || text(epochs, &summary))?;
+    Ok(match !summary.is_shut_out() && summary.lone.is_empty() {
         true => 0,
         false => exit::WARNINGS,
     })
-}
-
-fn readers(epoch: &EpochSeen) -> usize {
-    let all = epoch.boxes.iter();
-    all.filter(|own| own.role == KeyRole::Reader).count()
 }
 
 fn document(epoch: &EpochSeen) -> Value {
@@ -147,7 +141,7 @@ fn document(epoch: &EpochSeen) -> Value {
     })
 }
 
-fn text(epochs: &[EpochSeen], lone: bool) -> String {
+fn text(epochs: &[EpochSeen], summary: &KeySummary) -> String {
     let mut text = String::new();
     for epoch in epochs {
         if epoch.number == 1 {
@@ -167,11 +161,12 @@ fn text(epochs: &[EpochSeen], lone: bool) -> String {
             let _ = writeln!(text, "  {:<7} {}", one.role.as_str(), one.recipient);
         }
     }
-    if lone {
-        text.push_str(
-            "warning   an epoch has one reader: who loses that identity loses the backups. \
-             Let a second one in with \"pgstrata key add --recipient age1...\"\n",
-        );
+    if summary.is_shut_out() && summary.opened.is_some() {
+        let (current, own) = (summary.current, summary.own_text());
+        let _ = writeln!(text, "warning   epoch {current} is current, and {own}");
+    }
+    if let Some(lone) = summary.lone_text() {
+        let _ = writeln!(text, "warning   {lone}; {}", summary.lone_hint());
     }
     text
 }

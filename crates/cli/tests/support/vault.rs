@@ -15,7 +15,11 @@ pub struct Vault {
 
 impl Vault {
     pub fn new(major: Major) -> Self {
-        let builder = Cluster::builder(major)
+        Self::archiving(Cluster::builder(major))
+    }
+
+    pub fn archiving(builder: Builder) -> Self {
+        let builder = builder
             .conf("archive_mode", "on")
             .conf("archive_command", "false");
         let vault = Self::on(builder, Store::Directory);
@@ -69,6 +73,13 @@ impl Vault {
 
     pub fn identity(&self, who: &str) -> String {
         format!("{}/{who}", self.keys)
+    }
+
+    /// The public half of somebody's identity.
+    pub fn recipient(&self, who: &str) -> String {
+        let file = std::fs::read_to_string(self.identity(who)).unwrap();
+        let first = file.lines().next().unwrap();
+        first.trim_start_matches("# public key: ").to_owned()
     }
 
     pub fn generate(&self, who: &str) -> String {

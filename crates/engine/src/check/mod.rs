@@ -5,6 +5,7 @@
 //! keep the others from running, unless they need what it looked for. `room` looks
 //! whether WAL piles up; [`tracker`] looks more closely at the page tracker alone.
 
+mod keys;
 mod protection;
 mod room;
 pub mod tracker;
@@ -16,6 +17,7 @@ use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_pgdata::ControlFile;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::keys::KeySummary;
 
 use crate::backup::{BackupOptions, WalCheck, WalMode};
 use crate::health::{Alarm, AlarmKind, Severity};
@@ -87,6 +89,8 @@ pub struct CheckItem {
 pub struct CheckReport {
     /// One per check.
     pub items: Vec<CheckItem>,
+    /// Who opens a sealed cluster.
+    pub keys: Option<KeySummary>,
 }
 
 impl CheckReport {
@@ -185,6 +189,7 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
     let record = check_repository(&mut report, cluster).await;
     if let Some(record) = &record {
         protection::check(&mut report, cluster, record).await;
+        keys::check(&mut report, cluster, record).await;
     }
     let connected = Session::connect(&options.connection).await;
     let session = report.note("server", connected, describe_server);

@@ -109,7 +109,9 @@ pub(super) async fn make(
     // Byte for byte: a data directory remembers its layers by this record.
     let is_new = match copy_object(source, target, &source.name.cluster_key()).await {
         Ok(_) => true,
-        Err(error) if error.kind() == Kind::AlreadyExists => compare(source, target, record).await?,
+        Err(error) if error.kind() == Kind::AlreadyExists => {
+            compare(source, target, record).await?
+        }
         Err(error) => return Err(error),
     };
     Ok((is_new, keys))

@@ -26,7 +26,9 @@ pub(super) async fn plan(
             None => Ok(None),
             Some(_) => {
                 let name = source.name.as_str();
-                let what = format!("recipients are given for a copy of cluster \"{name}\", which is not sealed");
+                let what = format!(
+                    "recipients are given for a copy of cluster \"{name}\", which is not sealed"
+                );
                 Err(Error::new(Kind::Refused, what).hint(TO_SEAL))
             }
         };
@@ -44,7 +46,8 @@ pub(super) async fn plan(
     let plan = copies::plan(ring, &here, &there, recipients)?;
     for (epoch, ..) in &plan.give {
         let opened = ring.require_reader(*epoch);
-        opened.map_err(|error| error.while_doing("could not seal the copy for other recipients"))?;
+        opened
+            .map_err(|error| error.while_doing("could not seal the copy for other recipients"))?;
     }
     Ok(Some((Arc::clone(ring), plan)))
 }
@@ -67,11 +70,13 @@ pub(super) async fn bring(
     let Some((ring, plan)) = plan(source, target, record, recipients).await? else {
         return Ok(0);
     };
-    let apart = |error: Error| match error.kind() {
+    let apart = |error: Error| {
+        match error.kind() {
         Kind::AlreadyExists => error.hint(
             "the keys of the two repositories were changed apart from one another: change keys in the source alone, and copy",
         ),
         _ => error,
+    }
     };
     for key in &plan.boxes {
         copy_object(source, target, key).await.map_err(apart)?;

@@ -106,7 +106,9 @@ pub fn plan(
             let all = (1..=ring.current().number).flat_map(give);
             let is_there = |epoch: u32, role: KeyRole, recipient: &str| {
                 let mut boxes = target.boxes.values();
-                boxes.any(|one| (one.epoch, one.role, one.recipient.as_str()) == (epoch, role, recipient))
+                boxes.any(|one| {
+                    (one.epoch, one.role, one.recipient.as_str()) == (epoch, role, recipient)
+                })
             };
             let give = all.filter(|(epoch, role, recipient)| !is_there(*epoch, *role, recipient));
             Ok(KeyPlan {
@@ -143,11 +145,7 @@ fn unsaid(name: &str, epoch: &str, target: &KeysFound) -> Error {
 ///
 /// # Errors
 /// `Refused` when no identity at hand reads an epoch; when the repository cannot be written.
-pub async fn give(
-    home: Home<'_>,
-    ring: &Ring,
-    boxes: &[(u32, KeyRole, String)],
-) -> Result<u64> {
+pub async fn give(home: Home<'_>, ring: &Ring, boxes: &[(u32, KeyRole, String)]) -> Result<u64> {
     let mut count = 0;
     for (epoch, role, recipient) in boxes {
         count += u64::from(change::give(home, ring, (*epoch, *role), recipient).await?);
@@ -175,9 +173,16 @@ impl Ring {
                 } else if key.ends_with(&end) {
                     let (one, object) = super::ring::read_box(home, &key, epoch).await?;
                     let print = fingerprint(&one.recipient);
-                    let names = (one.role.as_str(), print.as_str(), epoch.verifying_key.as_str());
+                    let names = (
+                        one.role.as_str(),
+                        print.as_str(),
+                        epoch.verifying_key.as_str(),
+                    );
                     if key != home.name.key_box_key(&epoch.seal_id, epoch.number, names) {
-                        let what = format!("could not read \"{key}\": it is the key box of {}", one.recipient);
+                        let what = format!(
+                            "could not read \"{key}\": it is the key box of {}",
+                            one.recipient
+                        );
                         return Err(Error::new(Kind::Damaged, what));
                     }
                     found.boxes.insert(

@@ -10,12 +10,14 @@ mod identity;
 mod layer;
 mod obtain;
 mod ring;
+mod summary;
 
 pub use change::{Recipients, add, begin, reseal, rotate};
 pub use identity::{Identities, is_recipient, new_identity};
 pub use layer::LayerSeal;
 pub use obtain::{KEY_COMMAND_TIMEOUT, from_command, from_file, generate, keep_out_of_dumps};
 pub use ring::{BoxSeen, EpochSeen, Ring};
+pub use summary::KeySummary;
 
 use std::sync::Arc;
 

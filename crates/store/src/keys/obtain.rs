@@ -48,9 +48,17 @@ pub fn from_file(path: &Path) -> Result<Identities> {
         )));
     }
     let mut text = Zeroizing::new(String::new());
-    file.take(MOST_BYTES)
+    file.take(MOST_BYTES + 1)
         .read_to_string(&mut text)
         .context(act)?;
+    if is_too_long(&text) {
+        let what = format!(
+            "identity file \"{shown}\" holds more than {} KiB",
+            MOST_BYTES >> 10
+        );
+        return Err(Error::new(Kind::Refused, what)
+            .hint("it must be a file as \"pgstrata key generate\" or age-keygen writes it"));
+    }
     Identities::parse(&text, &format!("identity file \"{shown}\""))
 }
 
@@ -87,6 +95,12 @@ pub fn from_command(command: &str, timeout: Duration) -> Result<Identities> {
     // What it left behind may hold the pipes.
     end(&mut child);
     let text = printed.join().unwrap_or_default();
+    if is_too_long(&text) {
+        return Err(refused(format!(
+            "printed more than {} KiB",
+            MOST_BYTES >> 10
+        )));
+    }
     if !status.success() {
         let said = complaint.join().unwrap_or_default();
         let last = said.lines().last().unwrap_or("it said nothing").to_owned();
@@ -95,12 +109,16 @@ pub fn from_command(command: &str, timeout: Duration) -> Result<Identities> {
     Identities::parse(&text, "the output of the key command")
 }
 
+fn is_too_long(text: &str) -> bool {
+    u64::try_from(text.len()).is_ok_and(|length| length > MOST_BYTES)
+}
+
 fn read_all(from: Option<impl Read + Send + 'static>) -> JoinHandle<Zeroizing<String>> {
     std::thread::spawn(move || {
         let mut bytes = Zeroizing::new(Vec::new());
         if let Some(from) = from {
             // What cannot be read is missing, which is noticed.
-            let _ = from.take(MOST_BYTES).read_to_end(&mut bytes);
+            let _ = from.take(MOST_BYTES + 1).read_to_end(&mut bytes);
         }
         Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned())
     })
@@ -165,6 +183,11 @@ mod tests {
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
         assert!(from_file(&path).is_ok());
+        let long = directory.path().join("long");
+        fs::write(&long, "#\n".repeat(40_000)).unwrap();
+        fs::set_permissions(&long, fs::Permissions::from_mode(0o600)).unwrap();
+        let error = from_file(&long).unwrap_err();
+        assert!(error.to_string().contains("more than 64 KiB"), "{error}");
     }
 
     #[test]
@@ -180,6 +203,8 @@ mod tests {
             ("true", "holds no age identity"),
             ("echo rubbish", "is not an age identity"),
             ("head -c 1000 /dev/zero", "is not an age identity"),
+            ("yes", "more than 64 KiB"),
+            ("yes '#' | head -c 70000", "more than 64 KiB"),
         ] {
             let error = from_command(wrong, long).unwrap_err();
             assert_eq!(error.kind(), Kind::Refused, "{wrong}: {error}");

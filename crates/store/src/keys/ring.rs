@@ -41,6 +41,8 @@ struct Epoch {
     secrets: Option<EpochSecrets>,
     /// To which data keys are sealed; with readers only.
     identity: Option<Identity>,
+    /// What the identities at hand are.
+    own: Vec<KeyRole>,
     boxes: Vec<String>,
 }
 
@@ -57,6 +59,8 @@ pub struct EpochSeen {
     pub opens_catalog: bool,
     /// Whether they open pages and WAL.
     pub opens_data: bool,
+    /// What they are, each role once.
+    pub own: Vec<KeyRole>,
 }
 
 /// A key box, as everybody sees it.
@@ -136,6 +140,7 @@ impl Ring {
             record,
             secrets: None,
             identity: None,
+            own: Vec::new(),
             boxes: boxes.collect(),
         };
         for identity in identities.iter() {
@@ -245,12 +250,25 @@ impl Ring {
 
     fn refused(&self, epoch: u32, what: &str) -> Error {
         let name = self.name.as_str();
-        let (why, hint) = match self.identities {
-            0 => (
+        let before = self.epochs.iter().rev();
+        let before = before
+            .filter(|other| other.secrets.is_some())
+            .map(|other| other.record.number)
+            .find(|other| *other < epoch);
+        let is_shut_out = !self.opens_catalog(epoch);
+        let (why, hint) = match (self.identities, before.filter(|_| is_shut_out)) {
+            (0, _) => (
                 "no identity was given".to_owned(),
                 "give --identity FILE, set PGSTRATA_IDENTITY, or write identity or key-command in the configuration file",
             ),
-            count => (
+            (_, Some(before)) => (
+                format!(
+                    "the identity at hand opens what was sealed up to epoch {before}, and was left out when epoch {} began",
+                    before.saturating_add(1)
+                ),
+                "its recipient was taken out with \"pgstrata key remove\": a reader lets it in again with \"pgstrata key add\". Until then it restores what is older only out of a copy of the repository of before that epoch",
+            ),
+            (count, None) => (
                 format!("none of the {count} identities at hand opens {what} of epoch {epoch}"),
                 "\"pgstrata key check\" lists who opens what; somebody who opens it lets others in with \"pgstrata key add\" and \"key reseal\"",
             ),
@@ -314,6 +332,7 @@ impl Ring {
                 boxes,
                 opens_catalog: epoch.secrets.is_some(),
                 opens_data: epoch.identity.is_some(),
+                own: epoch.own.clone(),
             });
         }
         Ok(seen)
@@ -354,7 +373,14 @@ impl Epoch {
             .collect();
         for key in own {
             let (found, _) = read_box(home, &key, &self.record).await?;
-            if found.recipient != recipient || self.identity.is_some() {
+            if found.recipient != recipient {
+                continue;
+            }
+            if !self.own.contains(&found.role) {
+                self.own.push(found.role);
+                self.own.sort_unstable();
+            }
+            if self.identity.is_some() {
                 continue;
             }
             let doing = |error: Error| error.while_doing(format!("could not open \"{key}\""));

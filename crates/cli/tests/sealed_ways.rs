@@ -1,0 +1,204 @@
+//! What was first built for clear clusters, on sealed ones: restores in place, timelines, standbys, retention of WAL, large
+//! segments, and keys that change in the middle of a chain.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::path::Path;
+
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
+use support::standby::{catch_up, switch_wal_all_the_time};
+use support::vault::Vault;
+use support::{PATIENCE, number, schema, text};
+
+const REFUSED: i32 = 13;
+const WAL_MISSING: i32 = 18;
+
+#[test]
+fn a_sealed_cluster_goes_back_in_place_and_on_along_a_second_timeline() {
+    let vault = Vault::new(Major::V15);
+    let stage = &vault.stage;
+    let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    vault.backup(&["--type", "full"]);
+    stage.cluster.pgbench(&["-n", "-t", "100"]).unwrap();
+    vault.backup(&["--type", "incr"]);
+    let (lsn, before) = stage.moment();
+    sql("DELETE FROM pgbench_tellers; CREATE TABLE stray AS SELECT generate_series(1, 1000)");
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let pgdata = stage.pgdata();
+    let until = [
+        "--target-type",
+        "lsn",
+        "--target",
+        &lsn,
+        "--target-action",
+        "promote",
+    ];
+    let back = [
+        "--output",
+        "json",
+        "restore",
+        "--target-dir",
+        &pgdata,
+        "--delta",
+        "--archive-mode",
+        "keep",
+    ];
+    vault.fails("writer", &[&back[..], &until].concat(), REFUSED);
+    let report = schema::document(&vault.ok("one", &[&back[..], &until].concat()));
+    assert_eq!(text(&report, "/method"), "delta");
+    let (read, written) = (
+        number(&report, "/read_bytes"),
+        number(&report, "/written_bytes"),
+    );
+    assert!(0 < written && written * 4 < read, "{written} of {read}");
+    stage.cluster.start().unwrap();
+    stage.cluster.wait_promoted(PATIENCE).unwrap();
+    require_same_dump(&before, &stage.cluster.dump().unwrap()).unwrap();
+
+    // Its WAL is archived under a second timeline, with a history that is sealed too.
+    sql("CREATE TABLE second AS SELECT generate_series(1, 1000) AS n");
+    let (lsn, dump) = stage.moment();
+    let history = stage.objects().join("vault/wal");
+    let names: Vec<String> = walk(&history);
+    assert!(
+        names.iter().any(|name| name.contains("00000002.history")),
+        "{names:?}"
+    );
+    let restored = stage.start_restored(Path::new(&vault.restore("two", "on-two", &lsn)));
+    assert_eq!(
+        restored
+            .sql(
+                "postgres",
+                "SELECT timeline_id > 2 FROM pg_control_checkpoint()"
+            )
+            .unwrap(),
+        "t"
+    );
+    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+    drop(restored);
+
+    // The chain goes on, also over a change of keys in its middle.
+    vault.backup(&["--type", "incr"]);
+    vault.ok("one", &["key", "rotate"]);
+    sql("INSERT INTO second SELECT generate_series(1001, 2000)");
+    let child = vault.backup(&["--type", "incr"]);
+    assert!(text(&child, "/label").ends_with('I'), "{child:#}");
+    vault.ok("two", &["verify", "--deep"]);
+    vault.ok("one", &["key", "remove", &vault.recipient("two")]);
+    vault.backup(&["--type", "incr"]);
+    vault.ok("one", &["verify", "--deep"]);
+    vault.fails("two", &["verify", "--deep"], REFUSED);
+    let (lsn, dump) = stage.moment();
+    let restored = stage.start_restored(Path::new(&vault.restore("one", "over-epochs", &lsn)));
+    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+}
+
+fn walk(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(walk(&path)),
+            false => found.push(path.display().to_string()),
+        }
+    }
+    found
+}
+
+#[test]
+fn a_sealed_archive_of_large_segments_is_expired_between_layers_by_a_keeper() {
+    let builder = Cluster::builder(Major::V15)
+        .initdb_arg("--wal-segsize=64")
+        .conf("min_wal_size", "128MB");
+    let vault = Vault::archiving(builder);
+    let stage = &vault.stage;
+    let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
+    sql("CREATE TABLE t (n int)");
+    let mut ends = Vec::new();
+    for round in 0..2 {
+        vault.backup(&["--type", "full"]);
+        sql(&format!("INSERT INTO t VALUES ({round})"));
+        ends.push(stage.moment());
+    }
+    let rules = [
+        "--output",
+        "json",
+        "expire",
+        "--keep-full",
+        "2",
+        "--keep-wal",
+        "0d",
+    ];
+    let planned = schema::document(&vault.ok("keeper", &[&rules[..], &["--dry-run"]].concat()));
+    assert!(number(&planned, "/wal_files") >= 1, "{planned:#}");
+    let done = schema::document(&vault.ok("keeper", &rules));
+    assert_eq!(planned["wal"], done["wal"]);
+    vault.ok("one", &["verify", "--deep"]);
+    let info = schema::document(&vault.ok("keeper", &["--output", "json", "info"]));
+    assert_eq!(info["status"], "ok", "{info:#}");
+    let between = stage.target("between").display().to_string();
+    let until = ["--target-type", "lsn", "--target", &ends[0].0];
+    let words = [&["restore", "--target-dir", &between][..], &until].concat();
+    let log = vault.fails("one", &words, WAL_MISSING);
+    assert!(log.contains("--keep-wal"), "{log}");
+    let restored = stage.start_restored(Path::new(&vault.restore("one", "after", &ends[1].0)));
+    require_same_dump(&ends[1].1, &restored.dump().unwrap()).unwrap();
+    drop(restored);
+    let first = info["layers"][0]["label"].as_str().unwrap();
+    let target = stage.target("own-end");
+    let words = ["restore", first, "--target-dir", target.to_str().unwrap()];
+    let until = ["--target-type", "immediate", "--target-action", "promote"];
+    vault.ok("two", &[&words[..], &until].concat());
+    let restored = stage.start_restored(&target);
+    assert_eq!(
+        restored.sql("postgres", "SELECT count(*) FROM t").unwrap(),
+        "0"
+    );
+}
+
+#[test]
+fn a_standby_is_backed_up_into_a_sealed_cluster() {
+    let vault = Vault::new(Major::V15);
+    let stage = &vault.stage;
+    let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
+    sql("CREATE TABLE numbers AS SELECT g, repeat('x', 200) AS t FROM generate_series(1, 20000) g");
+    vault.backup(&["--type", "full"]);
+    let directory = stage.target("standby");
+    let words = [
+        "restore",
+        "--target-dir",
+        directory.to_str().unwrap(),
+        "--target-type",
+        "standby",
+    ];
+    vault.ok("one", &words);
+    let standby = Cluster::adopt(Major::V15, &directory)
+        .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
+        .start()
+        .unwrap();
+    stage.archive_all();
+    sql("UPDATE numbers SET t = 'since' WHERE g % 1000 = 0");
+    catch_up(stage, &standby);
+    let dump = standby.dump().unwrap();
+    let switching = switch_wal_all_the_time(stage);
+    let pgdata = standby.pgdata().display().to_string();
+    let conninfo = standby.conninfo("postgres");
+    for kind in ["incr", "full"] {
+        let words = [
+            "--output", "json", "backup", "-D", &pgdata, "-d", &conninfo, "--type", kind,
+        ];
+        let report = schema::document(&vault.ok("writer", &words));
+        assert_eq!(report["from_standby"], true, "{report:#}");
+    }
+    drop(switching);
+    vault.ok("one", &["verify", "--deep"]);
+    let target = stage.target("restored");
+    let words = ["restore", "--target-dir", target.to_str().unwrap()];
+    let until = ["--target-type", "immediate", "--target-action", "promote"];
+    vault.ok("two", &[&words[..], &until].concat());
+    let restored = stage.start_restored(&target);
+    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+}

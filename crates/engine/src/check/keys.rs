@@ -1,0 +1,65 @@
+//! Who opens a sealed cluster: whether this host can, and whether one loss would lose everything.
+
+use pgstrata_layer::cluster::ClusterRecord;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::keys::KeySummary;
+
+use super::CheckReport;
+
+const NAME: &str = "keys";
+
+/// Says nothing of a cluster that is not sealed. Without a key of the current epoch nothing can be backed up.
+pub(super) async fn check(
+    report: &mut CheckReport,
+    cluster: &ClusterRepository,
+    record: &ClusterRecord,
+) {
+    if record.sealing.is_none() {
+        return;
+    }
+    let summary = match summary(cluster).await {
+        Ok(summary) => summary,
+        Err(error) => {
+            report.note(NAME, Err::<(), _>(error), |()| String::new());
+            return;
+        }
+    };
+    let detail = format!(
+        "epoch {} is current: {}, {}, {}; {}",
+        summary.current,
+        count(summary.readers, "reader"),
+        count(summary.writers, "writer"),
+        count(summary.keepers, "keeper"),
+        summary.own_text()
+    );
+    match summary.is_shut_out() {
+        true => {
+            let error = Error::new(Kind::Refused, detail).hint(
+                "give this host an identity with --identity, PGSTRATA_IDENTITY or in the configuration file; a reader lets it in with \"pgstrata key add --writer age1...\"",
+            );
+            report.note(NAME, Err::<(), _>(error), |()| String::new());
+        }
+        false => report.remark(NAME, detail, None),
+    }
+    if let Some(lone) = summary.lone_text() {
+        report.warn(NAME, lone, summary.lone_hint());
+    }
+    report.keys = Some(summary);
+}
+
+async fn summary(cluster: &ClusterRepository) -> Result<KeySummary> {
+    let sealing = cluster.sealing().await?;
+    let ring = sealing.ring().ok_or_else(|| {
+        let what = "the cluster was sealed a moment ago, and is not now";
+        Error::new(Kind::Damaged, what)
+    })?;
+    Ok(KeySummary::of(&ring.survey(cluster.home()).await?))
+}
+
+fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}

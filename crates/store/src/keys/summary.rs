@@ -1,0 +1,94 @@
+//! What somebody should know of the keys of a sealed cluster, in a few numbers.
+
+use pgstrata_layer::epoch::KeyRole;
+
+use super::ring::EpochSeen;
+
+/// Who opens a sealed cluster, and what is wrong with that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeySummary {
+    /// The epoch for whose recipients is sealed what is written.
+    pub current: u32,
+    /// Recipients of the current epoch who read everything.
+    pub readers: usize,
+    /// Those who make backups.
+    pub writers: usize,
+    /// Those who expire.
+    pub keepers: usize,
+    /// What the identities at hand are in the current epoch; nothing: they open nothing of it.
+    pub own: Vec<KeyRole>,
+    /// Epochs that only one reader opens, or none.
+    pub lone: Vec<u32>,
+    /// The newest epoch of which the identities at hand open the catalog.
+    pub opened: Option<u32>,
+}
+
+impl KeySummary {
+    /// Of the epochs of a cluster, in their order.
+    #[must_use]
+    pub fn of(epochs: &[EpochSeen]) -> Self {
+        let count = |epoch: &EpochSeen, role: KeyRole| {
+            let boxes = epoch.boxes.iter();
+            boxes.filter(|own| own.role == role).count()
+        };
+        let current = epochs.last();
+        let of_current = |role| current.map_or(0, |epoch| count(epoch, role));
+        let lone = epochs.iter();
+        let lone = lone.filter(|epoch| count(epoch, KeyRole::Reader) < 2);
+        let mut opened = epochs.iter().rev();
+        Self {
+            current: current.map_or(0, |epoch| epoch.number),
+            readers: of_current(KeyRole::Reader),
+            writers: of_current(KeyRole::Writer),
+            keepers: of_current(KeyRole::Keeper),
+            own: current.map(|epoch| epoch.own.clone()).unwrap_or_default(),
+            lone: lone.map(|epoch| epoch.number).collect(),
+            opened: opened
+                .find(|epoch| epoch.opens_catalog)
+                .map(|epoch| epoch.number),
+        }
+    }
+
+    /// Whether the identities at hand open nothing of the current epoch.
+    #[must_use]
+    pub fn is_shut_out(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    /// What the identities at hand are.
+    #[must_use]
+    pub fn own_text(&self) -> String {
+        let own: Vec<&str> = self.own.iter().map(|role| role.as_str()).collect();
+        match (own.is_empty(), self.opened) {
+            (false, _) => format!("the identity at hand is a {} of it", own.join(" and a ")),
+            (true, Some(epoch)) => format!(
+                "the identity at hand opens nothing of it: it opens what was sealed up to epoch {epoch}, and was left out since, by \"key remove\""
+            ),
+            (true, None) => "the identity at hand opens nothing".to_owned(),
+        }
+    }
+
+    /// Why somebody should let another reader in, if so.
+    #[must_use]
+    pub fn lone_text(&self) -> Option<String> {
+        let current = self.lone.contains(&self.current);
+        let first = self.lone.first()?;
+        Some(match current {
+            true => "an epoch has one reader: who loses that identity loses the backups".to_owned(),
+            false => format!(
+                "epoch {first} has one reader: who loses that identity loses the backups of then"
+            ),
+        })
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn lone_hint(&self) -> &'static str {
+        match self.lone.contains(&self.current) {
+            true => {
+                "let a second one in with \"pgstrata key add --recipient age1...\", and into what was sealed before with \"pgstrata key reseal age1...\""
+            }
+            false => "let a second one in with \"pgstrata key reseal age1...\"",
+        }
+    }
+}
