@@ -288,6 +288,10 @@ pub(crate) enum Command {
     /// them and the rest of the archive. What is there already is not sent again, so a copy that was stopped goes on
     /// where it was. Everything is checked on its way. Exit code 0: all is there; another one: something was left out,
     /// and the report says what.
+    ///
+    /// A sealed cluster is copied for the recipients that it has. With --recipient, --writer and --keeper the copy is
+    /// opened by these alone; the command then needs the identity of a reader. Name them again when the source has a
+    /// new epoch; other copies need no such option.
     #[command(after_help = examples::COPY)]
     Copy(CopyArgs),
 

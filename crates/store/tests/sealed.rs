@@ -22,7 +22,8 @@ use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_store::archive::{self, GetOptions, PushOptions, Pushed};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
-use pgstrata_store::keys::{self, Identities, Keys, LayerSeal, Recipients};
+use pgstrata_store::keys::copies::{self, KeysFound};
+use pgstrata_store::keys::{self, Identities, Keys, LayerSeal, Recipients, Ring};
 use pgstrata_store::repository::Repository;
 
 use support::wal;
@@ -423,4 +424,78 @@ async fn wal_that_is_looked_at_before_the_record_is_sealed_all_the_same() {
     assert!(get(&vault.writer()).await.is_err());
     get(&vault.reader()).await.unwrap();
     assert_eq!(fs::read(&got).unwrap(), fs::read(&path).unwrap());
+}
+
+/// Another repository with nothing in it, and what is found of the keys there.
+async fn found(ring: &Ring, repository: &Repository) -> KeysFound {
+    let copy = ClusterRepository::new(repository, &name());
+    ring.find_in(copy.home()).await.unwrap()
+}
+
+fn readers(of: &[&Person]) -> Recipients {
+    let all = of.iter();
+    Recipients {
+        all: all
+            .map(|one| (KeyRole::Reader, one.recipient.clone()))
+            .collect(),
+    }
+}
+
+#[tokio::test]
+async fn a_copy_has_boxes_of_its_source_or_its_own_also_when_it_was_stopped() {
+    let vault = Vault::new().await;
+    let reader = opened_by(&vault.repository, &vault.reader);
+    let ring = reader.sealing().await.unwrap().ring().unwrap();
+    let here = found(ring, &vault.repository).await;
+    assert_eq!((here.boxes.len(), here.epochs.len()), (2, 1));
+    let (three, four) = (Person::new(), Person::new());
+    let own = readers(&[&three, &four]);
+
+    // Into a new place: all as it is, or for those who are named.
+    let nothing = KeysFound::default();
+    let same = copies::plan(ring, &here, &nothing, None).unwrap();
+    assert_eq!(
+        (same.boxes.len(), same.give.len(), same.epochs.len()),
+        (2, 0, 1)
+    );
+    let plan = copies::plan(ring, &here, &nothing, Some(&own)).unwrap();
+    assert_eq!(
+        (plan.boxes.len(), plan.give.len(), plan.epochs.len()),
+        (0, 2, 1)
+    );
+
+    // Stopped behind the first box: who says nothing is refused, and who names them goes on.
+    let target = Repository::memory();
+    let copy = ClusterRepository::new(&target, &name());
+    copies::give(copy.home(), ring, &plan.give[..1])
+        .await
+        .unwrap();
+    let half = found(ring, &target).await;
+    let error = copies::plan(ring, &here, &half, None).unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    let rest = copies::plan(ring, &here, &half, Some(&own)).unwrap();
+    assert_eq!(rest.give, plan.give[1..]);
+    assert_eq!(
+        copies::give(copy.home(), ring, &plan.give).await.unwrap(),
+        1
+    );
+    let whole = found(ring, &target).await;
+    copies::require_unmixed(&here, &nothing, &whole).unwrap();
+
+    // Another copy brings the source's at that moment: one of the two sees it.
+    let key = here.boxes.keys().next().unwrap();
+    let stranger = here.boxes[key].object.clone();
+    target.create(key, stranger).await.unwrap();
+    let mixed = found(ring, &target).await;
+    for before in [&nothing, &half] {
+        let error = copies::require_unmixed(&here, before, &mixed).unwrap_err();
+        assert_eq!(error.kind(), Kind::Refused, "{error}");
+    }
+    copies::require_unmixed(&here, &mixed, &mixed).unwrap();
+
+    // Of the source's own there is no other kind, and nobody needs to be named for what is there.
+    for who in [Some(&own), None] {
+        let outcome = copies::plan(ring, &here, &here, who);
+        assert_eq!(outcome.is_err(), who.is_some());
+    }
 }

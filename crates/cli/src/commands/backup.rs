@@ -178,10 +178,20 @@ impl Outcome {
     fn text(&self) -> String {
         match &self.error {
             None => format!("  {:<8} in {}, {}\n", self.state, self.name, self.url),
-            Some(error) => format!(
-                "  failed   in {}, {}: {error}\n           \"pgstrata --repo NAME copy --to {}\" brings it there from a repository that has it\n",
-                self.name, self.url, self.name
-            ),
+            Some(error) => {
+                let copy = format!(
+                    "\"pgstrata --repo NAME copy --to {}\" brings it there from a repository that has it",
+                    self.name
+                );
+                // What is refused stays refused until somebody does something about it.
+                let refused = error.kind() == Failure::Refused;
+                let hint = error.hint_text().filter(|_| refused);
+                let to_do = hint.map_or(copy, str::to_owned);
+                format!(
+                    "  failed   in {}, {}: {error}\n           {to_do}\n",
+                    self.name, self.url
+                )
+            }
         }
     }
 }

@@ -94,6 +94,8 @@ pub(super) async fn make(
     recipients: Option<&Recipients>,
 ) -> Result<(bool, u64)> {
     let is_new = compare(source, target, record).await?;
+    // Nothing is written for who could not go on.
+    let plan = keys::plan(source, target, record, recipients).await?;
     let home = target.name.as_str();
     if is_new {
         if record.retention.is_some() && target.repository.directory().is_none() {
@@ -102,7 +104,7 @@ pub(super) async fn make(
         make_home(source, target).await?;
         target.repository.probe(home).await?;
     }
-    let keys = keys::bring(source, target, record, recipients).await?;
+    let keys = keys::bring(source, target, plan).await?;
     if !is_new {
         return Ok((false, keys));
     }

@@ -10,6 +10,21 @@ use pgstrata_store::keys::{Recipients, Ring};
 
 use super::cluster::copy_object;
 
+/// What a copy is to do to the keys of the target, and what there was when that was decided.
+pub(super) struct Planned {
+    ring: Arc<Ring>,
+    here: KeysFound,
+    there: KeysFound,
+    plan: KeyPlan,
+}
+
+impl Planned {
+    /// Key boxes that are to be made for recipients of the copy.
+    pub(super) fn boxes_to_make(&self) -> u64 {
+        u64::try_from(self.plan.give.len()).unwrap_or(u64::MAX)
+    }
+}
+
 /// What a copy is to do to the keys of the target, which may not be there yet; nothing when the cluster is not sealed.
 ///
 /// # Errors
@@ -20,7 +35,7 @@ pub(super) async fn plan(
     target: &ClusterRepository,
     record: &ClusterRecord,
     recipients: Option<&Recipients>,
-) -> Result<Option<(Arc<Ring>, KeyPlan)>> {
+) -> Result<Option<Planned>> {
     if record.sealing.is_none() {
         return match recipients {
             None => Ok(None),
@@ -49,27 +64,32 @@ pub(super) async fn plan(
         opened
             .map_err(|error| error.while_doing("could not seal the copy for other recipients"))?;
     }
-    Ok(Some((Arc::clone(ring), plan)))
+    Ok(Some(Planned {
+        ring: Arc::clone(ring),
+        here,
+        there,
+        plan,
+    }))
 }
 
 /// How a sealed copy of a clear cluster is to be had.
 pub(super) const TO_SEAL: &str = "objects are copied as they are, so a copy of a cluster that is not sealed is not sealed: \
      begin a sealed one beside it, with \"pgstrata --cluster NAME init --encrypt\" and a full backup into it";
 
-/// Brings the keys into the target; answers how many key boxes were made for recipients of its own. The record of an epoch,
-/// which makes it exist, comes after its boxes.
+/// Does what [`plan`] says; answers how many key boxes were made for recipients of its own. The record of an epoch, which
+/// makes it exist, comes after its boxes.
 ///
 /// # Errors
-/// As for [`plan`]; when a repository cannot be read or written.
+/// `Refused` when another copy has brought boxes of the other kind meanwhile; when a repository cannot be read or written.
 pub(super) async fn bring(
     source: &ClusterRepository,
     target: &ClusterRepository,
-    record: &ClusterRecord,
-    recipients: Option<&Recipients>,
+    planned: Option<Planned>,
 ) -> Result<u64> {
-    let Some((ring, plan)) = plan(source, target, record, recipients).await? else {
+    let Some(planned) = planned else {
         return Ok(0);
     };
+    let (ring, plan) = (&planned.ring, &planned.plan);
     let apart = |error: Error| {
         match error.kind() {
         Kind::AlreadyExists => error.hint(
@@ -81,7 +101,12 @@ pub(super) async fn bring(
     for key in &plan.boxes {
         copy_object(source, target, key).await.map_err(apart)?;
     }
-    let made = copies::give(target.home(), &ring, &plan.give).await?;
+    let made = copies::give(target.home(), ring, &plan.give).await?;
+    if !plan.boxes.is_empty() || made > 0 {
+        // Each stores its boxes and then looks, so of two copies at once at least one sees the other.
+        let now = ring.find_in(target.home()).await?;
+        copies::require_unmixed(&planned.here, &planned.there, &now)?;
+    }
     for key in &plan.epochs {
         copy_object(source, target, key).await.map_err(apart)?;
     }

@@ -133,9 +133,7 @@ pub async fn plan(
     let record = source.record().await?;
     report.new_cluster = cluster::compare(source, target, &record).await?;
     let keys = keys::plan(source, target, &record, options.recipients.as_ref()).await?;
-    report.key_boxes = keys.map_or(0, |(_, plan)| {
-        u64::try_from(plan.give.len()).unwrap_or(u64::MAX)
-    });
+    report.key_boxes = keys.map_or(0, |planned| planned.boxes_to_make());
     let target = &target.with_keys_of(source).await?;
     let both = BothSides::read(source, target, options, report.new_cluster).await?;
     report.present = both.present;

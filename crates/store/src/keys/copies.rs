@@ -120,6 +120,26 @@ pub fn plan(
     }
 }
 
+/// Refuses when a target that had boxes of one kind, or none, has both kinds now: two copies were begun at once, one of them
+/// for recipients of its own.
+///
+/// # Errors
+/// `Refused` then.
+pub fn require_unmixed(source: &KeysFound, before: &KeysFound, now: &KeysFound) -> Result<()> {
+    let kinds = |found: &KeysFound| {
+        let is_copied = |(key, there): (&String, &BoxFound)| source.boxes.get(key) == Some(there);
+        let copied = found.boxes.iter().filter(|one| is_copied(*one)).count();
+        (copied > 0, copied < found.boxes.len())
+    };
+    if kinds(before) == (true, true) || kinds(now) != (true, true) {
+        return Ok(());
+    }
+    let what = "another copy was begun at the same time into the target, for other recipients: it has key boxes for both";
+    Err(Error::new(Kind::Refused, what).hint(
+        "if these must stay apart, let both copies end, take the target away, and begin one copy; otherwise copy again",
+    ))
+}
+
 /// Nobody has said who shall open an epoch.
 fn unsaid(name: &str, epoch: &str, target: &KeysFound) -> Error {
     let newest = target.boxes.values().map(|one| one.epoch).max();
