@@ -104,8 +104,14 @@ fn the_host_of_the_database_makes_increments_that_it_cannot_read() {
     vault.ok("one", &["verify", "--deep"]);
     vault.ok("keeper", &["expire", "--keep-full", "1", "--dry-run"]);
 
-    let restored = vault.restore("two", "restored", &lsn);
-    let restored = stage.start_restored(Path::new(&restored));
+    let target = vault.restore("two", "restored", &lsn);
+    // Who removes sees that the restore goes on, and where; the store does not.
+    let info = vault.ok("keeper", &["--output", "json", "info"]);
+    assert!(info.contains(&target), "{info}");
+    let objects = stage.objects().join("vault");
+    assert_eq!(fs::read_dir(objects.join("restore")).unwrap().count(), 1);
+    assert_eq!(holding(&objects, &target), Vec::<String>::new());
+    let restored = stage.start_restored(Path::new(&target));
     require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
     drop(restored);
 

@@ -67,16 +67,9 @@ fn a_sealed_cluster_goes_back_in_place_and_on_along_a_second_timeline() {
         names.iter().any(|name| name.contains("00000002.history")),
         "{names:?}"
     );
-    let restored = stage.start_restored(Path::new(&vault.restore("two", "on-two", &lsn)));
-    assert_eq!(
-        restored
-            .sql(
-                "postgres",
-                "SELECT timeline_id > 2 FROM pg_control_checkpoint()"
-            )
-            .unwrap(),
-        "t"
-    );
+    let restored = along_two(&vault, "two", "on-two", &lsn);
+    let own = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
+    assert_eq!(restored.sql("postgres", own).unwrap(), "00000003");
     require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
     drop(restored);
 
@@ -91,9 +84,32 @@ fn a_sealed_cluster_goes_back_in_place_and_on_along_a_second_timeline() {
     vault.backup(&["--type", "incr"]);
     vault.ok("one", &["verify", "--deep"]);
     vault.fails("two", &["verify", "--deep"], REFUSED);
+    sql("DROP TABLE afterwards");
     let (lsn, dump) = stage.moment();
-    let restored = stage.start_restored(Path::new(&vault.restore("one", "over-epochs", &lsn)));
+    let restored = along_two(&vault, "one", "over-epochs", &lsn);
     require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+}
+
+/// Restores to a moment of the second timeline, and starts it.
+fn along_two(vault: &Vault, who: &str, name: &str, lsn: &str) -> Cluster {
+    let target = vault.stage.target(name);
+    let to = [
+        "restore",
+        "--target-dir",
+        target.to_str().unwrap(),
+        "--target-timeline",
+        "2",
+    ];
+    let until = [
+        "--target-type",
+        "lsn",
+        "--target",
+        lsn,
+        "--target-action",
+        "promote",
+    ];
+    vault.ok(who, &[&to[..], &until].concat());
+    vault.stage.start_restored(&target)
 }
 
 fn walk(root: &Path) -> Vec<String> {
@@ -122,6 +138,7 @@ fn a_sealed_archive_of_large_segments_is_expired_between_layers_by_a_keeper() {
         vault.backup(&["--type", "full"]);
         sql(&format!("INSERT INTO t VALUES ({round})"));
         ends.push(stage.moment());
+        sql("DROP TABLE afterwards");
     }
     let rules = [
         "--output",

@@ -95,6 +95,52 @@ async fn golden_objects_are_what_was_sealed() {
     }
 }
 
+/// The record of a restore, as it is clear and as it is sealed.
+const RECORD: &str = "restore/0123456789abcdef0123456789abcdef/needs";
+
+#[tokio::test]
+async fn a_sealed_record_is_what_was_sealed_at_its_place_alone() {
+    let clear = fs::read(of_layer().join("golden/work/main").join(RECORD)).unwrap();
+    let key = format!("main/{RECORD}");
+    for cluster in [seen_by("reader"), seen_by("writer")] {
+        let stored = cluster.repository.get(&key).await.unwrap();
+        let sealing = cluster.sealing().await.unwrap();
+        let opened = sealing.open_record(&cluster.name, &key, stored.clone());
+        assert_eq!(opened.unwrap(), clear);
+        let elsewhere = format!("{key}-2");
+        let error = sealing.open_record(&cluster.name, &elsewhere, stored.clone());
+        assert_eq!(error.unwrap_err().kind(), Kind::Damaged);
+        // One that is not sealed is what older programs wrote.
+        let old = sealing.open_record(&cluster.name, &key, clear.clone().into());
+        assert_eq!(old.unwrap(), clear);
+        for at in 8..stored.len() {
+            let mut altered = stored.to_vec();
+            altered[at] ^= 1;
+            let opened = sealing.open_record(&cluster.name, &key, altered.into());
+            assert!(opened.is_err(), "byte {at}");
+        }
+        let own = sealing
+            .seal_record(&cluster.name, &key, clear.clone())
+            .unwrap();
+        assert_ne!(own, stored, "each has a salt of its own");
+    }
+    assert!(
+        !fs::read(golden().join(&key))
+            .unwrap()
+            .windows(4)
+            .any(|word| word == b"host")
+    );
+    // A record that is sealed has no place in a cluster that is not.
+    let repository = Repository::memory();
+    let plain = ClusterRepository::new(&repository, &ClusterName::parse("main").unwrap());
+    let stored = fs::read(golden().join(&key)).unwrap();
+    let sealing = plain.sealing().await.unwrap();
+    let error = sealing
+        .open_record(&plain.name, &key, stored.into())
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Damaged);
+}
+
 fn second_reader(repository: &Path, what: [&Path; 2], identity: Option<&Path>) -> Output {
     let mut command = Command::new("python3");
     command
@@ -132,6 +178,13 @@ fn the_second_reader_opens_what_readers_open() {
         let read = second_reader(&golden(), [label.as_ref(), &refused], Some(&writer));
         assert!(!read.status.success());
         assert!(String::from_utf8_lossy(&read.stderr).contains("not that of a reader"));
+    }
+    let record: [&Path; 2] = ["record".as_ref(), RECORD.as_ref()];
+    let shown = [&reader, &writer].map(|who| second_reader(&golden(), record, Some(who)));
+    for read in &shown {
+        require_read(read);
+        let clear = of_layer().join("golden/work/main").join(RECORD);
+        assert_eq!(read.stdout, fs::read(clear).unwrap());
     }
     for file in [
         "00000002.history",

@@ -3,6 +3,7 @@
 
     read_layer.py REPOSITORY CLUSTER LABEL TARGET   restore into the new directory TARGET
     read_layer.py REPOSITORY CLUSTER wal FILE       write an archived file to standard output
+    read_layer.py REPOSITORY CLUSTER record KEY     write a record, by its key below the cluster, to standard output
 
 Of a sealed cluster with one more argument: a file with the age identity of a reader.
 
@@ -512,6 +513,12 @@ def main(repository, cluster, label, target, identity=None):
         data = (folder / "wal" / target[:8] / target).read_bytes()
         data = data if ring is None else ring.open_wal(target, data)
         sys.stdout.buffer.write(read_wal(data, target, record["system_identifier"]))
+        return
+    if label == "record":
+        data = (folder / target).read_bytes()
+        data = ring.open_record(target, data) if ring is not None and data.startswith(b"PGSTSEAL") else data
+        read_record(data, target.split("/")[0])
+        sys.stdout.buffer.write(data)
         return
     chain = read_chain(folder / "layer", label, ring)
     require(chain[0].manifest["cluster"]["system_identifier"] == record["system_identifier"], "another cluster")

@@ -368,6 +368,12 @@ class Ring:
         name = f"layer/{public['label']}/manifest {blake3(without_sealed).hex()}"
         return open_chunks(object_key(self.catalog[epoch], 2, salt, self.seal_id, name), chunks)
 
+    def open_record(self, name, data):
+        """A record that is sealed as a whole."""
+        kind, epoch, salt, preface, chunks = split_header(data)
+        require((kind, preface) == (2, b""), f"{name}: header")
+        return open_chunks(object_key(self.catalog[epoch], kind, salt, self.seal_id, name), chunks)
+
     def open_wal(self, file_name, data):
         kind, epoch, salt, preface, chunks = split_header(data)
         require(kind == (2 if file_name.endswith(".history") else 1), f"{file_name}: class")

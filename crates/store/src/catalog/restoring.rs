@@ -155,6 +155,8 @@ async fn find(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<InUse>>
             Err(error) if error.kind() == Kind::NotFound => continue,
             Err(error) => return Err(error),
         };
+        let sealing = cluster.sealing().await?;
+        let object = sealing.open_record(&cluster.name, &key, object)?;
         let record = restoring::decode(&object).map_err(|error| {
             Error::from(error)
                 .while_doing(format!("could not read \"{key}\""))
@@ -168,6 +170,15 @@ async fn find(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<InUse>>
     }
     found.sort_by_key(|found| found.record.started_at);
     Ok(found)
+}
+
+/// The record as it is stored: it tells a directory and a position, which nobody needs to see.
+async fn sealed(cluster: &ClusterRepository, key: &str, record: &RestoreRecord) -> Result<Bytes> {
+    let raw = restoring::encode(record);
+    cluster
+        .sealing()
+        .await?
+        .seal_record(&cluster.name, key, raw)
 }
 
 /// The oldest WAL that restores need.
@@ -190,11 +201,9 @@ impl Restoring {
     /// When the repository cannot be written; the restore can go on without.
     pub async fn begin(cluster: &ClusterRepository, record: &RestoreRecord) -> Result<Self> {
         let id = hex(&rand::random::<[u8; 16]>());
-        let body = Bytes::from(restoring::encode(record));
-        cluster
-            .repository
-            .create(&cluster.name.restore_key(&id), body.clone())
-            .await?;
+        let key = cluster.name.restore_key(&id);
+        let body = sealed(cluster, &key, record).await?;
+        cluster.repository.create(&key, body.clone()).await?;
         Ok(Self::keep(cluster, id, body))
     }
 
@@ -209,13 +218,16 @@ impl Restoring {
         record: &RestoreRecord,
     ) -> Result<Self> {
         let key = cluster.name.restore_key(layer_id);
-        let body = Bytes::from(restoring::encode(record));
+        let body = sealed(cluster, &key, record).await?;
         if let Err(error) = cluster.repository.create(&key, body.clone()).await {
             if error.kind() != Kind::AlreadyExists {
                 return Err(error);
             }
             let found = cluster.repository.get(&key).await;
-            let there = found.ok().and_then(|found| restoring::decode(&found).ok());
+            let sealing = cluster.sealing().await?;
+            let opened = |found| sealing.open_record(&cluster.name, &key, found);
+            let found = found.and_then(opened).ok();
+            let there = found.and_then(|found| restoring::decode(&found).ok());
             let below = || record.layers.iter().skip(1);
             // Unless it stood on other layers then, which were merged since.
             let covers = there.as_ref().is_some_and(|there| {

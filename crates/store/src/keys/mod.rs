@@ -9,6 +9,7 @@ pub mod copies;
 mod identity;
 mod layer;
 mod obtain;
+mod record;
 mod ring;
 mod summary;
 

@@ -10,7 +10,6 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use bytes::Bytes;
 use jiff::Timestamp;
 use pgstrata_layer::audit::Sample;
 use pgstrata_layer::changeset::Changes;
@@ -231,11 +230,10 @@ impl Audit<'_> {
             seed: self.sample.seed(),
             written_by: WRITTEN_BY.to_owned(),
         };
-        let body = Bytes::from(distrust::encode(&record));
-        cluster
-            .repository
-            .create(&cluster.name.distrust_key(label), body)
-            .await
+        let key = cluster.name.distrust_key(label);
+        let sealing = cluster.sealing().await?;
+        let body = sealing.seal_record(&cluster.name, &key, distrust::encode(&record))?;
+        cluster.repository.create(&key, body).await
     }
 
     fn failure(&self, first: &Suspect, count: u64, report: &AuditReport) -> Error {
@@ -266,12 +264,13 @@ pub(crate) async fn distrust(
     let Some(label) = newest.filter(|label| stamp.as_str() <= label.own_stamp()) else {
         return Ok(None);
     };
-    let object = cluster
-        .repository
-        .get(&cluster.name.distrust_key(&label))
-        .await?;
+    let key = cluster.name.distrust_key(&label);
+    let object = cluster.repository.get(&key).await?;
+    let sealing = cluster.sealing().await?;
+    let opened = sealing.open_record(&cluster.name, &key, object);
+    let found = opened.and_then(|object| Ok(distrust::decode(&object)?));
     // That the record is there is what counts; what it says is for people.
-    let found = distrust::decode(&object).map_or_else(
+    let found = found.map_or_else(
         |error| error.to_string(),
         |found| {
             format!(
