@@ -459,7 +459,8 @@ fn another_cluster_is_refused_and_other_keys_too() {
     let (code, log) = stage.fails(&["copy", "--to", &sealed]);
     assert_eq!(code, UNSUPPORTED, "{log}");
     assert!(log.contains("init --encrypt"), "{log}");
-    let (code, log) = stage.fails(&["copy", "--to", &to, "--recipient", &recipient]);
+    let (new, _) = other(&stage, "new");
+    let (code, log) = stage.fails(&["copy", "--to", &new, "--recipient", &recipient]);
     assert!(code == REFUSED && log.contains("not sealed"), "{log}");
 }
 

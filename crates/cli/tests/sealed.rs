@@ -105,12 +105,7 @@ fn the_host_of_the_database_makes_increments_that_it_cannot_read() {
     vault.ok("keeper", &["expire", "--keep-full", "1", "--dry-run"]);
 
     let target = vault.restore("two", "restored", &lsn);
-    // Who removes sees that the restore goes on, and where; the store does not.
-    let info = vault.ok("keeper", &["--output", "json", "info"]);
-    assert!(info.contains(&target), "{info}");
-    let objects = stage.objects().join("vault");
-    assert_eq!(fs::read_dir(objects.join("restore")).unwrap().count(), 1);
-    assert_eq!(holding(&objects, &target), Vec::<String>::new());
+    who_removes_sees_where_and_the_store_does_not(&vault, &target);
     let restored = stage.start_restored(Path::new(&target));
     require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
     drop(restored);
@@ -122,6 +117,15 @@ fn the_host_of_the_database_makes_increments_that_it_cannot_read() {
     let merged = vault.restore("one", "merged", &lsn);
     let merged = stage.start_restored(Path::new(&merged));
     require_same_dump(&dump, &merged.dump().unwrap()).unwrap();
+}
+
+/// A restore to `target` goes on.
+fn who_removes_sees_where_and_the_store_does_not(vault: &Vault, target: &str) {
+    let info = vault.ok("keeper", &["--output", "json", "info"]);
+    assert!(info.contains(target), "{info}");
+    let objects = vault.stage.objects().join("vault");
+    assert_eq!(holding(&objects.join("restore"), "PGSTSEAL").len(), 1);
+    assert_eq!(holding(&objects, target), Vec::<String>::new());
 }
 
 #[test]

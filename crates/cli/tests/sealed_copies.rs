@@ -154,6 +154,8 @@ fn a_copy_for_others_is_opened_by_them_and_by_none_of_the_source() {
 
     // The host of the database makes increments in both.
     vault.backup(&["--type", "incr"]);
+    let drop = "DROP TABLE afterwards";
+    stage.cluster.sql("postgres", drop).unwrap();
     let second = stage.moment();
     vault.ok("writer", &pair.copy(&[]));
     pair.require_restored("three", &second);
