@@ -17,7 +17,8 @@ use crate::certificates::Identity;
 use crate::cluster::free_port;
 use crate::leash::Leash;
 use crate::programs;
-pub use bucket::{Answer, Bucket, ROLES};
+pub use crate::request::Answer;
+pub use bucket::{Bucket, ROLES};
 
 const BUCKET: &str = "pgstrata";
 const REGION: &str = "us-east-1";
@@ -263,7 +264,8 @@ fn versitygw(start: &Start) -> Result<Command> {
     Ok(command)
 }
 
-fn wait_until_it_answers(program: &str, address: &str, log: &Path) -> Result<()> {
+/// Waits until `program` accepts connections on `address`; `log` says why it does not.
+pub(crate) fn wait_until_it_answers(program: &str, address: &str, log: &Path) -> Result<()> {
     let end = Instant::now() + START_TIMEOUT;
     while TcpStream::connect(address).is_err() {
         if Instant::now() > end {
@@ -275,6 +277,6 @@ fn wait_until_it_answers(program: &str, address: &str, log: &Path) -> Result<()>
     Ok(())
 }
 
-fn random_word(prefix: &str) -> String {
+pub(crate) fn random_word(prefix: &str) -> String {
     format!("{prefix}{:016x}", rand::rng().random::<u64>())
 }

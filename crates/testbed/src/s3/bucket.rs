@@ -1,16 +1,14 @@
 //! What a bucket does beside keeping objects, and what accounts may do with it.
 
 use std::fs;
-use std::thread;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result};
 use http::Request;
-use object_store::ClientOptions;
 use object_store::aws::{AwsAuthorizer, AwsCredential};
-use object_store::client::{HttpConnector, HttpRequest, HttpRequestBody, ReqwestConnector};
-use tokio::runtime;
+use object_store::client::{HttpRequest, HttpRequestBody};
 
 use super::{BUCKET, REGION, S3Server};
+use crate::request::{self, Answer};
 
 /// Accounts of the honest server that may do nothing until a policy of the bucket allows it. Access keys are the names.
 pub const ROLES: [&str; 3] = ["writer", "reader", "keeper"];
@@ -24,15 +22,6 @@ pub enum Bucket {
     Versioned,
     /// So, and objects can have a date before which their versions cannot be deleted.
     Locked,
-}
-
-/// What the server said to a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The HTTP status.
-    pub status: u16,
-    /// The body.
-    pub body: String,
 }
 
 impl S3Server {
@@ -93,7 +82,7 @@ impl S3Server {
         let request = request.header("x-amz-bucket-object-lock-enabled", locks);
         let request = request.body(HttpRequestBody::empty())?;
         let made = signed_and_sent(request, self.access_key(), self.secret())?;
-        succeeded(&made)?;
+        made.must_succeed()?;
         match bucket {
             Bucket::Locked | Bucket::Plain => Ok(()),
             Bucket::Versioned => {
@@ -105,14 +94,7 @@ impl S3Server {
     }
 
     fn must(&self, rest: &str, body: &str) -> Result<()> {
-        succeeded(&self.request(None, "PUT", rest, body)?)
-    }
-}
-
-fn succeeded(answer: &Answer) -> Result<()> {
-    match answer.status {
-        200..300 => Ok(()),
-        status => bail!("the server answered with {status}: {}", answer.body),
+        self.request(None, "PUT", rest, body)?.must_succeed()
     }
 }
 
@@ -123,23 +105,5 @@ fn signed_and_sent(mut request: HttpRequest, key_id: &str, secret: &str) -> Resu
         token: None,
     };
     AwsAuthorizer::new(&credential, "s3", REGION).try_authorize(&mut request, None)?;
-    // Callers may be in a runtime already.
-    let sent = thread::spawn(move || send(request)).join();
-    sent.map_err(|_| anyhow!("the request panicked"))?
-}
-
-fn send(request: HttpRequest) -> Result<Answer> {
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let options = ClientOptions::new().with_allow_http(true);
-        let client = ReqwestConnector::default().connect(&options)?;
-        let (head, body) = client.execute(request).await?.into_parts();
-        let body = body.bytes().await?;
-        Ok(Answer {
-            status: head.status.as_u16(),
-            body: String::from_utf8_lossy(&body).into_owned(),
-        })
-    })
+    request::send(request)
 }
