@@ -113,6 +113,9 @@ mod conformance {
         let after = repository.list_from("list", "list/b/10").await.unwrap();
         let found: Vec<&str> = after.iter().map(|o| o.key.as_str()).collect();
         assert_eq!(found, ["list/b/2", "list/c/d/e"]);
+        let some = repository.list_some("list", "list/a", 2).await.unwrap();
+        // A directory gives all of them.
+        assert_eq!(some[..2], ["list/b/10", "list/b/2"]);
         let whole = repository.list("").await.unwrap();
         assert!(whole.iter().any(|o| o.key == "listing/x"));
         let names = repository.list_names("").await.unwrap();
@@ -157,6 +160,7 @@ mod conformance {
 }
 
 use pgstrata_store::repository::{Repository, RepositoryOptions};
+use pgstrata_testbed::azure::AzureServer;
 use pgstrata_testbed::s3::S3Server;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,6 +180,13 @@ async fn a_directory_conforms() {
 async fn an_s3_server_conforms() {
     let server = S3Server::start().unwrap();
     let repository = Repository::open(&support::options(&server, "some/prefix/")).unwrap();
+    conformance::all(&repository).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_azure_server_conforms() {
+    let server = AzureServer::start().unwrap();
+    let repository = Repository::open(&support::azure(&server, "some/prefix/")).unwrap();
     conformance::all(&repository).await;
 }
 

@@ -105,19 +105,23 @@ impl AzureServer {
         CONTAINER
     }
 
-    /// A shared access signature for the blobs of the account: `permissions` are the letters of the protocol, such as
-    /// `rl` for reading and listing; `expiry` is a time such as `2030-01-01T00:00:00Z`.
+    /// A shared access signature for the container: `permissions` are the letters of the protocol, such as `rl` for
+    /// reading and listing; `expiry` is a time such as `2030-01-01T00:00:00Z`.
     #[must_use]
     pub fn shared_access(&self, permissions: &str, expiry: &str) -> String {
-        let fields = [
-            ACCOUNT, permissions, "b", "sco", "", expiry, "", "", VERSION, "", "",
-        ];
+        let place = format!("/blob/{ACCOUNT}/{CONTAINER}");
+        // The last seven are not used: a snapshot, a key, and headers of the answer.
+        let mut fields = vec![permissions, "", expiry, &place, "", "", "", VERSION, "c"];
+        fields.resize(16, "");
         let secret = BASE64_STANDARD.decode(&self.key).unwrap_or_default();
         let secret = hmac::Key::new(hmac::HMAC_SHA256, &secret);
         let signature = hmac::sign(&secret, fields.join("\n").as_bytes());
         let signature = BASE64_STANDARD.encode(signature.as_ref());
-        let signature = signature.replace('+', "%2B").replace('=', "%3D");
-        format!("sv={VERSION}&ss=b&srt=sco&sp={permissions}&se={expiry}&sig={signature}")
+        let signature = signature
+            .replace('+', "%2B")
+            .replace('/', "%2F")
+            .replace('=', "%3D");
+        format!("sv={VERSION}&sr=c&sp={permissions}&se={expiry}&sig={signature}")
     }
 
     /// Makes a request as the owner of the account; `rest` follows the account in the URL.

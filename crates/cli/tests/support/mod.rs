@@ -25,6 +25,7 @@ use std::process::{Child, Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pgstrata_testbed::azure::AzureServer;
 use pgstrata_testbed::cluster::{Builder, Cluster};
 use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
@@ -38,6 +39,7 @@ pub struct Stage {
     pub repository: String,
     environment: Vec<(&'static str, String)>,
     s3: Option<S3Server>,
+    azure: Option<AzureServer>,
 }
 
 /// Where a stage keeps its backups.
@@ -45,6 +47,7 @@ pub struct Stage {
 pub enum Store {
     Directory,
     S3,
+    Azure,
 }
 
 impl Stage {
@@ -66,19 +69,23 @@ impl Stage {
         let program = cluster
             .installed_binary(Path::new(env!("CARGO_BIN_EXE_pgstrata")))
             .unwrap();
-        let (repository, environment, s3) = match store {
+        let (mut s3, mut azure) = (None, None);
+        let (repository, environment) = match store {
             Store::Directory => {
                 let directory = cluster.create_dir("repository").unwrap();
-                (format!("file://{}", directory.display()), Vec::new(), None)
+                (format!("file://{}", directory.display()), Vec::new())
             }
             Store::S3 => {
-                let s3 = S3Server::start().unwrap();
-                let environment = s3_environment(&cluster, &s3, (s3.access_key(), s3.secret()));
-                (
-                    format!("s3://{}/backups", s3.bucket()),
-                    environment,
-                    Some(s3),
-                )
+                let server = s3.insert(S3Server::start().unwrap());
+                let keys = (server.access_key(), server.secret());
+                let environment = s3_environment(&cluster, server, keys);
+                (format!("s3://{}/backups", server.bucket()), environment)
+            }
+            Store::Azure => {
+                let server = azure.insert(AzureServer::start().unwrap());
+                let file = credentials_file(&cluster, "azure", &azure_keys(server));
+                let environment = vec![("PGSTRATA_CREDENTIALS", file.display().to_string())];
+                (format!("az://{}/backups", server.container()), environment)
             }
         };
         let stage = Self {
@@ -87,6 +94,7 @@ impl Stage {
             repository,
             environment,
             s3,
+            azure,
         };
         stage.ok(&["init", "--pgdata", &stage.pgdata()]);
         stage
@@ -118,6 +126,18 @@ impl Stage {
     /// The server that holds the bucket.
     pub fn s3(&self) -> &S3Server {
         self.s3.as_ref().unwrap()
+    }
+
+    /// The server that holds the container.
+    pub fn azure(&self) -> &AzureServer {
+        self.azure.as_ref().unwrap()
+    }
+
+    /// The file in which commands find the account of the store.
+    pub fn credentials(&self) -> &str {
+        let mut all = self.environment.iter();
+        let found = all.find(|(name, _)| *name == "PGSTRATA_CREDENTIALS");
+        &found.unwrap().1
     }
 
     /// The directory whose files are the repository's objects, also of one on S3.
@@ -338,23 +358,39 @@ fn s3_environment(
     s3: &S3Server,
     (access_key, secret): (&str, &str),
 ) -> Vec<(&'static str, String)> {
-    let directory = cluster.pgdata().parent().unwrap().join("credentials");
-    if !directory.exists() {
-        cluster.create_dir("credentials").unwrap();
-    }
-    let file = directory.join(format!("{access_key}.toml"));
     let text = format!("access_key_id = \"{access_key}\"\nsecret_access_key = \"{secret}\"\n");
-    fs::write(&file, text).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    fs::set_permissions(&file, mode).unwrap();
-    let owner = fs::metadata(&directory).unwrap();
-    chown(&file, Some(owner.uid()), Some(owner.gid())).unwrap();
+    let file = credentials_file(cluster, access_key, &text);
     vec![
         ("PGSTRATA_S3_ENDPOINT", s3.endpoint().to_owned()),
         ("PGSTRATA_S3_REGION", s3.region().to_owned()),
         ("PGSTRATA_S3_PATH_STYLE", "true".to_owned()),
         ("PGSTRATA_CREDENTIALS", file.display().to_string()),
     ]
+}
+
+/// What a credentials file says of the account of the server.
+pub fn azure_keys(server: &AzureServer) -> String {
+    format!(
+        "account_name = '{}'\naccess_key = '{}'\nendpoint = '{}'\n",
+        server.account(),
+        server.key(),
+        server.endpoint()
+    )
+}
+
+/// A file that the server's user alone may read.
+pub fn credentials_file(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
+    let directory = cluster.pgdata().parent().unwrap().join("credentials");
+    if !directory.exists() {
+        cluster.create_dir("credentials").unwrap();
+    }
+    let file = directory.join(format!("{name}.toml"));
+    fs::write(&file, text).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(&file, mode).unwrap();
+    let owner = fs::metadata(&directory).unwrap();
+    chown(&file, Some(owner.uid()), Some(owner.gid())).unwrap();
+    file
 }
 
 /// The number at `path` of a JSON document.

@@ -54,6 +54,7 @@ impl Stage {
             repository: format!("s3://{}/backups", s3.bucket()),
             environment: writer,
             s3: Some(s3),
+            azure: None,
         }
     }
 

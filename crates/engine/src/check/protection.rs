@@ -56,6 +56,9 @@ async fn of_store(cluster: &ClusterRepository) -> String {
         }
         Ok(Versioning::Suspended) => format!("none any more, because versions are suspended: {loss}"),
         Ok(Versioning::None) => format!("none, because the bucket keeps no versions: {loss}"),
+        Err(error) if error.kind() == Kind::Unsupported => format!(
+            "none that can be seen, because versions and locks are read on S3 alone: {loss}, unless the store is set up to keep them"
+        ),
         Err(error) => format!("not known: {error}"),
     }
 }

@@ -4,6 +4,7 @@
 //! came from; the file is looked at before each request, and read again when it changed. A file that cannot be read
 //! then, because it is being written, leaves the credentials as they were.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -46,6 +47,9 @@ pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
     })
 }
 
+/// What is shorter keeps nothing secret, and stands in every message by chance.
+const SHORTEST_SECRET: usize = 4;
+
 /// Values that must not appear in a message. Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Secrets(Arc<Mutex<Vec<String>>>);
@@ -53,8 +57,11 @@ pub(super) struct Secrets(Arc<Mutex<Vec<String>>>);
 impl Secrets {
     pub(super) fn add(&self, secret: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !secret.is_empty() && !all.iter().any(|known| known == secret) {
+        let is_known = all.iter().any(|known| known == secret);
+        if secret.chars().count() >= SHORTEST_SECRET && !is_known {
             all.push(secret.to_owned());
+            // One may be a part of another.
+            all.sort_by_key(|known| Reverse(known.len()));
         }
     }
 
@@ -301,18 +308,21 @@ mod tests {
     fn a_file_that_changes_is_read_again_and_a_broken_one_is_not_believed() {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("s3.toml");
-        let keys = "access_key_id = 'a'\nsecret_access_key = 'b'\n";
-        write(&file, &format!("{keys}session_token = 'old'\n"));
+        let keys = "access_key_id = 'a'\nsecret_access_key = 'hidden'\n";
+        write(&file, &format!("{keys}session_token = 'oldest'\n"));
         let renewed = renewed(&[], Some(&file)).unwrap();
         let token = || renewed.newest().token.clone();
-        assert_eq!(token().as_deref(), Some("old"));
+        assert_eq!(token().as_deref(), Some("oldest"));
         write(&file, "access_key_id = 'a'\nsecret_acc");
-        assert_eq!(token().as_deref(), Some("old"));
+        assert_eq!(token().as_deref(), Some("oldest"));
         write(&file, "region = 'x'\n");
-        assert_eq!(token().as_deref(), Some("old"));
+        assert_eq!(token().as_deref(), Some("oldest"));
         write(&file, &format!("{keys}session_token = 'newer'\n"));
         assert_eq!(token().as_deref(), Some("newer"));
-        assert_eq!(renewed.secrets.hidden_in("old newer b"), "*** *** ***");
+        assert_eq!(
+            renewed.secrets.hidden_in("oldest newer hidden"),
+            "*** *** ***"
+        );
         std::fs::remove_file(&file).unwrap();
         assert_eq!(token().as_deref(), Some("newer"));
     }
@@ -345,6 +355,19 @@ mod tests {
         write(&file, "access_key_id = 'a'\nsecret_access_key = 'b'\n");
         let now = renewed(&[], Some(&file)).unwrap().newest();
         assert_eq!((now.key_id.as_str(), now.token.as_deref()), ("a", None));
+    }
+
+    #[test]
+    fn what_is_too_short_to_be_a_secret_is_no_reason_to_spoil_a_message() {
+        let secrets = Secrets::default();
+        for secret in ["a", "s3", "", "key!", "key!and more"] {
+            secrets.add(secret);
+        }
+        let said = "an s3 repository refuses key!and more, and key!";
+        assert_eq!(
+            secrets.hidden_in(said),
+            "an s3 repository refuses ***, and ***"
+        );
     }
 
     #[test]

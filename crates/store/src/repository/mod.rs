@@ -31,7 +31,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt, future};
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{
@@ -426,10 +427,7 @@ impl Repository {
         let path = self.path(prefix)?;
         let offset = self.path(after)?;
         let found = self
-            .retrying(|| {
-                let stream = self.0.store.list_with_offset(Some(&path), &offset);
-                stream.try_collect::<Vec<_>>()
-            })
+            .retrying(|| self.listed_after(&path, &offset).try_collect::<Vec<_>>())
             .await
             .map_err(|e| self.error("could not list", prefix, &e))?;
         self.infos(found)
@@ -451,13 +449,25 @@ impl Repository {
         };
         let found = self
             .retrying(|| {
-                let stream = self.0.store.list_with_offset(Some(&path), &offset);
+                let stream = self.listed_after(&path, &offset);
                 stream.take(most).try_collect::<Vec<_>>()
             })
             .await
             .map_err(|e| self.error("could not list", prefix, &e))?;
         let infos = self.infos(found)?;
         Ok(infos.into_iter().map(|object| object.key).collect())
+    }
+
+    /// What the store lists from `offset` on. Some know no such thing, and list everything.
+    fn listed_after(
+        &self,
+        path: &Path,
+        offset: &Path,
+    ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        let after = offset.clone();
+        let listed = self.0.store.list_with_offset(Some(path), offset);
+        let listed = listed.try_filter(move |object| future::ready(object.location > after));
+        listed.boxed()
     }
 
     /// The names one level below `prefix`, of objects and of prefixes that hold objects, in order.
@@ -552,8 +562,17 @@ impl Repository {
         if let Some(created) = self.create_locked(path, body).await {
             return created;
         }
-        self.0.store.put_opts(path, payload, options).await?;
-        Ok(())
+        let denied = match self.0.store.put_opts(path, payload, options).await {
+            Err(error) if reason::may_deny_what_exists(&error) => error,
+            put => return put.map(|_| ()),
+        };
+        match self.0.store.head(path).await {
+            Ok(_) => Err(object_store::Error::AlreadyExists {
+                path: path.to_string(),
+                source: Box::new(denied),
+            }),
+            Err(_) => Err(denied),
+        }
     }
 
     /// What a create that was refused has met. A store that shows an object while its bytes still come has some seconds to

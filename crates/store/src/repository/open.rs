@@ -1,7 +1,7 @@
 //! From a URL and options to a store.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
+use std::error::Error as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -189,7 +189,7 @@ impl Settings {
         options.extend(own.clone());
         let secrets = Secrets::default();
         for (key, value) in &options {
-            if is_secret(key) {
+            if is_secret_option(key) {
                 secrets.add(value);
             }
         }
@@ -247,7 +247,7 @@ impl Settings {
                 continue;
             }
             if let Ok(key) = name.parse() {
-                if is_secret(&name) {
+                if is_secret_option(&name) {
                     self.secrets.add(&value);
                 }
                 self.source.environment.insert(name, value.clone());
@@ -291,7 +291,7 @@ impl Settings {
             let key = "virtual_hosted_style_request".to_owned();
             self.options.insert(key, virtual_host.to_owned());
         }
-        self.judge_plain_http()?;
+        self.judge_plain_http(&S3_HTTP)?;
         // Signing the payload costs more than all compression; frames and manifests carry
         // checksums of their own, and TLS protects the transport. Without a checksum, which costs nothing that can be
         // measured, some stores keep what came of an upload when its connection breaks, and call it the object.
@@ -341,6 +341,7 @@ impl Settings {
     }
 
     fn gs(&mut self, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
+        self.judge_plain_http(&GS_HTTP)?;
         let builder = GoogleCloudStorageBuilder::new()
             .with_client_options(self.client_options(None)?)
             .with_http_connector(client::Dialer::default())
@@ -354,6 +355,7 @@ impl Settings {
     }
 
     fn az(&mut self, container: &str) -> Result<Arc<dyn ObjectStore>> {
+        self.judge_plain_http(&AZ_HTTP)?;
         let builder = MicrosoftAzureBuilder::new()
             .with_client_options(self.client_options(None)?)
             .with_http_connector(client::Dialer::default())
@@ -367,7 +369,7 @@ impl Settings {
     }
 
     /// Who does not say that the network may see everything gets no plain HTTP, but to this machine.
-    fn judge_plain_http(&mut self) -> Result<()> {
+    fn judge_plain_http(&mut self, keys: &HttpKeys) -> Result<()> {
         let option = |names: &[&str]| {
             let given = names.iter().find_map(|n| self.options.get(*n).cloned());
             given.or_else(|| {
@@ -375,18 +377,11 @@ impl Settings {
                 names.iter().find_map(of_environment)
             })
         };
-        let names = [
-            "endpoint",
-            "endpoint_url",
-            "aws_endpoint",
-            "aws_endpoint_url",
-            "aws_endpoint_url_s3",
-        ];
-        let endpoint = option(&names).unwrap_or_default();
+        let endpoint = option(keys.endpoint).unwrap_or_default();
         let Some(place) = endpoint.strip_prefix("http://") else {
             return Ok(());
         };
-        match option(&["allow_http", "aws_allow_http"]) {
+        match option(keys.allow) {
             Some(told) if ["true", "1", "yes", "on"].contains(&told.as_str()) => Ok(()),
             None if is_this_machine(place) => {
                 self.options.insert("allow_http".to_owned(), "true".to_owned());
@@ -399,13 +394,48 @@ impl Settings {
         }
     }
 
-    fn bad_settings(&self, scheme: &str, error: &dyn Display) -> Error {
-        let text = self.secrets.hidden_in(&error.to_string());
-        usage(format!(
-            "the settings of the {scheme} repository are not usable: {text}"
-        ))
+    fn bad_settings(&self, scheme: &str, error: &object_store::Error) -> Error {
+        let text = error
+            .source()
+            .map_or_else(|| error.to_string(), ToString::to_string);
+        let text = self.secrets.hidden_in(&text);
+        let name = name_of(scheme);
+        let made = usage(format!("the settings of {name} are not usable: {text}"));
+        match scheme {
+            "az" if text.contains("Account must be specified") => made.hint(
+                "set account_name in the file that --credentials names, or AZURE_STORAGE_ACCOUNT_NAME in the environment",
+            ),
+            _ => made,
+        }
     }
 }
+
+/// What a store calls its address, and the word that it may be plain.
+struct HttpKeys {
+    endpoint: &'static [&'static str],
+    allow: &'static [&'static str],
+}
+
+const S3_HTTP: HttpKeys = HttpKeys {
+    endpoint: &[
+        "endpoint",
+        "endpoint_url",
+        "aws_endpoint",
+        "aws_endpoint_url",
+        "aws_endpoint_url_s3",
+    ],
+    allow: &["allow_http", "aws_allow_http"],
+};
+
+const AZ_HTTP: HttpKeys = HttpKeys {
+    endpoint: &["endpoint", "azure_endpoint", "azure_storage_endpoint"],
+    allow: &["allow_http", "azure_allow_http"],
+};
+
+const GS_HTTP: HttpKeys = HttpKeys {
+    endpoint: &["base_url", "google_base_url"],
+    allow: &["allow_http"],
+};
 
 /// Whether what follows `http://` leads no further than this machine.
 fn is_this_machine(place: &str) -> bool {
@@ -453,6 +483,7 @@ fn is_secret(key: &str) -> bool {
         "access_key",
         "account_key",
         "customer_key",
+        "encryption_key",
         "master_key",
         "sas",
     ];
@@ -493,6 +524,8 @@ const KNOWN: &[(&str, &[&str])] = &[
             "service_account",
             "service_account_key",
             "application_credentials",
+            "base_url",
+            "allow_http",
             "ca_file",
             "connect_timeout",
             "read_timeout",
@@ -509,7 +542,10 @@ const KNOWN: &[(&str, &[&str])] = &[
             "client_id",
             "client_secret",
             "tenant_id",
+            "federated_token_file",
+            "credential_type",
             "endpoint",
+            "allow_http",
             "ca_file",
             "connect_timeout",
             "read_timeout",
@@ -519,8 +555,19 @@ const KNOWN: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// What people call a repository of that scheme.
+fn name_of(scheme: &str) -> &str {
+    match scheme {
+        "file" => "a repository in a directory",
+        "s3" => "an S3 repository",
+        "gs" => "a repository on Google Cloud Storage",
+        "az" => "a repository on Azure Blob Storage",
+        other => other,
+    }
+}
+
 fn unknown(key: &str, scheme: &str) -> Error {
-    let error = usage(format!("a {scheme} repository has no option \"{key}\""));
+    let error = usage(format!("{} has no option \"{key}\"", name_of(scheme)));
     match KNOWN.iter().find(|(known, _)| *known == scheme) {
         Some((_, keys)) => error.hint(format!(
             "it has {}; KEY_file takes the value of KEY from a file",
@@ -569,7 +616,7 @@ mod tests {
                     "conditional_put" => "etag",
                     "checksum_algorithm" => "sha256",
                     "ca_file" => "/dev/null",
-                    "endpoint" => "https://localhost",
+                    "endpoint" | "base_url" => "https://localhost",
                     key if key.ends_with("timeout") => "1s",
                     _ => "x",
                 };
@@ -589,6 +636,10 @@ mod tests {
                 .hint_text()
                 .is_some_and(|hint| hint.contains("access_key_id")),
             "{error}"
+        );
+        assert_eq!(
+            error.to_string(),
+            "an S3 repository has no option \"acess_key_id\""
         );
     }
 }

@@ -24,7 +24,17 @@ pub(super) struct Reason {
 const CODES: &[(&str, &str, &str)] = &[
     ("NoSuchBucket", "the bucket does not exist", BUCKET),
     ("ContainerNotFound", "the container does not exist", BUCKET),
+    (
+        "ContainerBeingDeleted",
+        "the container is being deleted",
+        BUCKET,
+    ),
     ("InvalidBucketName", "the bucket name is not valid", BUCKET),
+    (
+        "InvalidResourceName",
+        "the container's name is not valid",
+        BUCKET,
+    ),
     (
         "XAdminUserNotFound",
         "the access key is unknown",
@@ -71,6 +81,40 @@ const CODES: &[(&str, &str, &str)] = &[
     ("XMinioStorageFull", "the store is full", FULL),
     ("AccessDenied", "access denied", ACCESS),
     (
+        "AuthorizationFailure",
+        "access denied, to these credentials or from this address",
+        ACCESS,
+    ),
+    (MAY_NOT, "access denied", ACCESS),
+    ("AuthorizationResourceTypeMismatch", "access denied", ACCESS),
+    ("InsufficientAccountPermissions", "access denied", ACCESS),
+    (
+        "NoAuthenticationInformation",
+        "the request names no account",
+        CREDENTIALS,
+    ),
+    (
+        "ResourceNotFound",
+        "the account does not exist",
+        CREDENTIALS,
+    ),
+    (
+        "InvalidAuthenticationInfo",
+        "the credentials are wrong",
+        CREDENTIALS,
+    ),
+    ("AccountIsDisabled", "the account is disabled", CREDENTIALS),
+    (
+        "BlobImmutableDueToPolicy",
+        "an immutability policy keeps it",
+        IMMUTABLE,
+    ),
+    (
+        "BlobImmutableDueToLegalHold",
+        "a legal hold keeps it",
+        IMMUTABLE,
+    ),
+    (
         "MethodNotAllowed",
         "the store does not allow this request",
         ACCESS,
@@ -82,7 +126,7 @@ const CODES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-const BUCKET: &str = "create the bucket, or correct the repository's URL";
+const BUCKET: &str = "create the bucket or container, or correct the repository's URL";
 const CREDENTIALS: &str =
     "check the credentials of the repository (options, environment, instance role)";
 const EXPIRED: &str = "write a new token into the file that --credentials or session_token_file names, \
@@ -91,8 +135,22 @@ const REGION: &str = "set the option \"region\" of the repository";
 const FULL: &str = "free space where the repository is";
 const ACCESS: &str =
     "the repository's credentials must allow reading, listing and creating objects";
+const IMMUTABLE: &str = "it can be deleted when the policy lets it go; an expiry tries again";
 const REACH: &str = "check the repository's endpoint, and that it can be reached from here";
 
+/// Where credentials belong, by what the store's client calls itself.
+fn no_credentials(store: &str) -> &'static str {
+    match store {
+        "MicrosoftAzure" => NO_AZURE_CREDENTIALS,
+        "GCS" => NO_GOOGLE_CREDENTIALS,
+        _ => NO_CREDENTIALS,
+    }
+}
+
+const NO_AZURE_CREDENTIALS: &str = "set access_key or sas_key in the file that --credentials names, or \
+    AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_KEY in the environment";
+const NO_GOOGLE_CREDENTIALS: &str = "set service_account in the file that --credentials names, or \
+    GOOGLE_SERVICE_ACCOUNT in the environment, to the file of a service account's key";
 const NO_CREDENTIALS: &str = "set access_key_id and secret_access_key in the file that --credentials names, or \
     AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment";
 const HTTP: &str =
@@ -100,6 +158,15 @@ const HTTP: &str =
 const AUTHORITY: &str =
     "name the file of its certificate authority with --s3-ca-file, or the storage option ca_file";
 const NAME: &str = "write the endpoint with a name that its certificate has";
+
+/// What Azure says to those who may create and not overwrite, also when the object is there, whatever the condition.
+const MAY_NOT: &str = "AuthorizationPermissionMismatch";
+
+/// Whether a create was denied because the object is there, or because nothing may be created.
+pub(super) fn may_deny_what_exists(error: &object_store::Error) -> bool {
+    matches!(error, object_store::Error::PermissionDenied { .. })
+        && xml_code(&error.to_string()) == Some(MAY_NOT)
+}
 
 /// Codes of requests that a store gave up because their bytes did not come, or came as others. They come with status 400.
 const CUT_OFF: &[&str] = &[
@@ -114,7 +181,13 @@ const NO_CHECKSUMS: &str = "set the option \"checksum_algorithm\" of the reposit
     such a store must refuse an upload that is cut off by itself, or its objects can be incomplete";
 
 /// Where a machine's role is asked for.
-const INSTANCE: &[&str] = &["169.254.", "/latest/api/token", "/latest/meta-data/"];
+const INSTANCE: &[&str] = &[
+    "169.254.",
+    "/latest/api/token",
+    "/latest/meta-data/",
+    "/metadata/identity/",
+    "/computeMetadata/",
+];
 
 /// Why that gave nothing.
 const NO_ROLE: &str = "there are no credentials, and this machine has no role that gives any";
@@ -146,10 +219,14 @@ impl Reason {
             }
         }
         let whole = error.to_string();
+        let store = match error {
+            object_store::Error::Generic { store, .. } => store,
+            _ => "",
+        };
         Self::of_status(error, &whole)
-            .or_else(|| Self::of_instance(error, &whole))
+            .or_else(|| Self::of_instance(store, &whole))
             .or_else(|| Self::of_code(&whole))
-            .or_else(|| Self::of_transport(&causes))
+            .or_else(|| Self::of_transport(store, &causes))
             .or_else(|| match error {
                 object_store::Error::NotFound { .. } => None,
                 _ => Self::of_file(&causes),
@@ -192,11 +269,11 @@ impl Reason {
     }
 
     /// The machine's own service answered, and gave no role.
-    fn of_instance(error: &object_store::Error, whole: &str) -> Option<Self> {
-        let answered = matches!(error, object_store::Error::Generic { .. })
+    fn of_instance(store: &str, whole: &str) -> Option<Self> {
+        let answered = !store.is_empty()
             && whole.contains("status code: ")
             && INSTANCE.iter().any(|address| whole.contains(address));
-        answered.then(|| Self::plain(NO_ROLE, Some(NO_CREDENTIALS)))
+        answered.then(|| Self::plain(NO_ROLE, Some(no_credentials(store))))
     }
 
     fn of_code(whole: &str) -> Option<Self> {
@@ -238,7 +315,10 @@ impl Reason {
 
     /// A request to delete several objects succeeds, and tells of each object whether it did.
     fn of_deletion(whole: &str) -> Option<Self> {
-        let (_, failure) = whole.split_once("DeleteObjects request failed for key ")?;
+        let failure = whole.split_once("DeleteObjects request failed for key ");
+        let Some((_, failure)) = failure else {
+            return Self::of_batch(whole);
+        };
         let (_, code) = failure.rsplit_once("(code: ")?;
         let (code, _) = code.split_once(')')?;
         if ABSENT.contains(&code) {
@@ -251,7 +331,31 @@ impl Reason {
         Some(Self::plain(text, None).passing(PASSING.contains(&code)))
     }
 
-    fn of_transport(causes: &[&(dyn StdError + 'static)]) -> Option<Self> {
+    /// The same of Azure, which tells a status and its words.
+    fn of_batch(whole: &str) -> Option<Self> {
+        let (_, failure) = whole.split_once("ulk delete request failed ")?;
+        let (words, code) = failure.rsplit_once(" (code: ")?;
+        let words = words.rsplit_once(": ").map_or(words, |(_, words)| words);
+        let status: u16 = code.split_once(')')?.0.parse().ok()?;
+        Some(match status {
+            404 => Self::absent(),
+            401 => Self::plain("the credentials were not accepted", Some(CREDENTIALS)),
+            403 => Self::plain("access denied", Some(ACCESS)),
+            409 => Self::plain(
+                format!("the store keeps it: {}", one_line(words)),
+                Some(IMMUTABLE),
+            ),
+            _ => {
+                let text = format!(
+                    "the store answered with status {status}: {}",
+                    one_line(words)
+                );
+                Self::plain(text, None).passing(status >= 500 || [408, 429].contains(&status))
+            }
+        })
+    }
+
+    fn of_transport(store: &str, causes: &[&(dyn StdError + 'static)]) -> Option<Self> {
         let http = causes.iter().find_map(|c| c.downcast_ref::<HttpError>())?;
         let last = causes.last().map(ToString::to_string).unwrap_or_default();
         let words = match http.kind() {
@@ -262,7 +366,7 @@ impl Reason {
         let first = causes.first().map(ToString::to_string).unwrap_or_default();
         // The instance's credentials are asked for only when there are no others.
         if INSTANCE.iter().any(|address| first.contains(address)) {
-            return Some(Self::plain(NO_ROLE, Some(NO_CREDENTIALS)).passing(true));
+            return Some(Self::plain(NO_ROLE, Some(no_credentials(store))).passing(true));
         }
         if NO_TLS.iter().any(|words| last.contains(words)) {
             let text = "the endpoint's URL begins with https://, and the port does not speak TLS";
@@ -409,6 +513,74 @@ mod tests {
             "{}",
             reason.text
         );
+    }
+
+    /// As object_store reports what Azure says of one of several objects.
+    fn of_batch(status: u16, words: &str) -> Reason {
+        let source = format!(
+            "Bulk delete request failed for key main/layer/x/claim: {words} (code: {status})"
+        );
+        Reason::of(&object_store::Error::Generic {
+            store: "MicrosoftAzure",
+            source: source.into(),
+        })
+    }
+
+    #[test]
+    fn of_several_objects_azure_tells_which_stay() {
+        assert!(of_batch(404, "The specified blob does not exist.").object_is_absent);
+        assert!(of_batch(403, "This request is not authorized.").is_denial());
+        assert!(of_batch(503, "Server busy.").may_pass);
+        let kept = of_batch(
+            409,
+            "This operation is not permitted: the blob is immutable.",
+        );
+        assert!(!kept.may_pass && !kept.is_denial());
+        assert!(kept.text.contains("immutable"), "{}", kept.text);
+    }
+
+    #[test]
+    fn what_a_policy_of_azure_keeps_is_said() {
+        let body = "<Error><Code>BlobImmutableDueToPolicy</Code><Message>no</Message></Error>";
+        let reason = Reason::of(&object_store::Error::AlreadyExists {
+            path: "main/cluster".to_owned(),
+            source: format!("Server returned non-2xx status code: 409 Conflict: {body}").into(),
+        });
+        assert!(
+            reason.text.contains("immutability policy"),
+            "{}",
+            reason.text
+        );
+        assert!(!reason.may_pass);
+    }
+
+    #[test]
+    fn each_store_is_told_its_own_credentials() {
+        for (store, address, expected) in [
+            (
+                "MicrosoftAzure",
+                "http://169.254.169.254/metadata/identity/oauth2/token",
+                "sas_key",
+            ),
+            (
+                "GCS",
+                "http://metadata/computeMetadata/v1/instance/service-accounts/",
+                "service_account",
+            ),
+            (
+                "S3",
+                "http://169.254.169.254/latest/meta-data/",
+                "access_key_id",
+            ),
+        ] {
+            let source = format!(
+                "Error performing GET {address} in 1ms - Server returned non-2xx status code: 404 Not Found: no"
+            );
+            let source = source.into();
+            let reason = Reason::of(&object_store::Error::Generic { store, source });
+            assert_eq!(reason.text, NO_ROLE);
+            assert!(reason.hint.unwrap().contains(expected), "{:?}", reason.hint);
+        }
     }
 
     /// As object_store reports an answer with status 400.

@@ -1,4 +1,4 @@
-//! How a test reaches the lab's S3 servers, and archives to test with.
+//! How a test reaches the servers of object stores, and archives to test with.
 
 #![allow(
     dead_code,
@@ -7,6 +7,7 @@
 )]
 
 use pgstrata_store::repository::RepositoryOptions;
+use pgstrata_testbed::azure::AzureServer;
 use pgstrata_testbed::s3::S3Server;
 
 /// The repository at `prefix` of the server's bucket; gives up early.
@@ -18,6 +19,15 @@ pub(crate) fn options(server: &S3Server, prefix: &str) -> RepositoryOptions {
         .with("path_style", "true")
         .with("access_key_id", server.access_key())
         .with("secret_access_key", server.secret())
+        .with("retry_seconds", "3")
+}
+
+/// The repository at `prefix` of the server's container; gives up early.
+pub(crate) fn azure(server: &AzureServer, prefix: &str) -> RepositoryOptions {
+    RepositoryOptions::new(format!("az://{}/{prefix}", server.container()))
+        .with("endpoint", server.endpoint())
+        .with("account_name", server.account())
+        .with("access_key", server.key())
         .with("retry_seconds", "3")
 }
 

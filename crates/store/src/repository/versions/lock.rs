@@ -187,7 +187,16 @@ impl Repository {
     /// # Errors
     /// `Unsupported` then; `Repository` when that cannot be known.
     pub async fn require_lock(&self) -> Result<()> {
-        let bucket = self.bucket()?;
+        let Some(bucket) = &self.0.bucket else {
+            let url = self.url();
+            let what = match self.0.local {
+                Some(_) => format!("{url} is a directory, which cannot lock its objects"),
+                None => format!("objects are locked on S3 alone, and not at {url}"),
+            };
+            return Err(Error::new(Kind::Unsupported, what).hint(
+                "leave out --retain, and let the store keep what is deleted by rules of its own, or use a bucket of S3 with Object Lock",
+            ));
+        };
         let asked = self.retrying(|| bucket.has_lock()).await;
         match asked
             .map_err(|error| self.error("could not ask for the Object Lock of", "", &error))?

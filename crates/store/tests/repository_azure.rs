@@ -1,0 +1,251 @@
+//! What goes wrong with a repository on Azure Blob Storage, and how it is said; and the ways in.
+
+#![allow(clippy::unwrap_used, reason = "a test states what must hold")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use pgstrata_store::error::{Error, Kind};
+use pgstrata_store::repository::{Repository, RepositoryOptions};
+use pgstrata_testbed::azure::AzureServer;
+use pgstrata_testbed::proxy::Proxy;
+
+const LATER: &str = "2099-01-01T00:00:00Z";
+
+/// 32 bytes that are no key of the account.
+const WRONG: &str = "d3Jvbmcgd3Jvbmcgd3Jvbmcgd3Jvbmcgd3Jvbmcgd3I=";
+
+async fn failures(options: &RepositoryOptions) -> [Error; 4] {
+    let repository = Repository::open(options).unwrap();
+    [
+        repository
+            .create("main/cluster", Bytes::from_static(b"x"))
+            .await
+            .unwrap_err(),
+        repository.get("main/cluster").await.unwrap_err(),
+        repository.list("main").await.unwrap_err(),
+        repository.probe("main").await.unwrap_err(),
+    ]
+}
+
+fn assert_clear(error: &Error, expected: &str) {
+    assert_eq!(error.kind(), Kind::Repository, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("az://"), "{text}");
+    assert!(error.hint_text().is_some(), "{text}");
+    assert!(!text.contains(WRONG) && !text.contains("sig="), "{text}");
+    assert!(!text.contains('\n'), "{text}");
+    assert!(text.len() < 300, "{text}");
+}
+
+/// The repository with a shared access signature instead of the key.
+fn shared(server: &AzureServer, permissions: &str, expiry: &str) -> RepositoryOptions {
+    let mut options = support::azure(server, "p");
+    options.options.remove("access_key");
+    options.with("sas_key", server.shared_access(permissions, expiry))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_container_is_told_from_a_missing_object() {
+    let server = AzureServer::start().unwrap();
+    let mut options = support::azure(&server, "p");
+    options.url = "az://nosuchcontainer/p".to_owned();
+    for error in failures(&options).await {
+        assert_clear(&error, "the container does not exist");
+    }
+    let repository = Repository::open(&support::azure(&server, "p")).unwrap();
+    let error = repository.get("main/cluster").await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_credentials_are_one_clear_error() {
+    let server = AzureServer::start().unwrap();
+    let right = support::azure(&server, "p");
+    let wrong = right.clone().with("access_key", WRONG);
+    let expired = shared(&server, "rcwdl", "2020-01-01T00:00:00Z");
+    for options in [wrong, expired] {
+        for error in failures(&options).await {
+            // The service itself says AuthenticationFailed.
+            assert_clear(&error, "access denied, to these credentials");
+        }
+        let repository = Repository::open(&options).unwrap();
+        let keys = ["main/a".to_owned(), "main/b".to_owned()];
+        let error = repository.delete_all(&keys).await.unwrap_err();
+        assert_clear(&error, "access denied");
+    }
+    let nobody = right.with("account_name", "nobody");
+    let nobody = nobody.with("endpoint", format!("{}/nobody", server.root()));
+    for error in failures(&nobody).await {
+        assert_clear(&error, "the account");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_none_and_a_missing_account_are_usage_errors() {
+    let server = AzureServer::start().unwrap();
+    let no_key = support::azure(&server, "p").with("access_key", "not base64!");
+    let error = Repository::open(&no_key).unwrap_err();
+    assert_eq!(error.kind(), Kind::Usage);
+    assert!(!error.to_string().contains("not base64!"), "{error}");
+    let error = Repository::open(&RepositoryOptions::new("az://c/p")).unwrap_err();
+    assert_eq!(error.kind(), Kind::Usage);
+    assert!(
+        error.hint_text().unwrap().contains("account_name"),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_access_signature_does_what_it_allows() {
+    let server = AzureServer::start().unwrap();
+    let body = Bytes::from_static(b"x");
+    let all = Repository::open(&shared(&server, "rcwdl", LATER)).unwrap();
+    all.probe("main").await.unwrap();
+    all.create("main/a", body.clone()).await.unwrap();
+    all.create("main/b", body.clone()).await.unwrap();
+
+    // The host of a database needs no right to delete, and none to overwrite.
+    let writer = Repository::open(&shared(&server, "rcl", LATER)).unwrap();
+    writer.create("main/c", body.clone()).await.unwrap();
+    let again = writer.create("main/c", Bytes::from_static(b"y")).await;
+    assert_eq!(again.unwrap_err().kind(), Kind::AlreadyExists);
+    let keys = ["main/a".to_owned(), "main/b".to_owned()];
+    for denied in [
+        writer.delete("main/a").await.unwrap_err(),
+        writer.delete_all(&keys).await.unwrap_err(),
+    ] {
+        assert_clear(&denied, "access denied");
+        assert!(denied.is_denial(), "{denied}");
+    }
+
+    let reader = Repository::open(&shared(&server, "rl", LATER)).unwrap();
+    assert_eq!(reader.get("main/a").await.unwrap(), body);
+    assert_eq!(reader.list("main").await.unwrap().len(), 3);
+    let denied = reader.create("main/d", body).await.unwrap_err();
+    assert_clear(&denied, "access denied");
+    all.delete_all(&keys).await.unwrap();
+    assert_eq!(all.list("main").await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreachable_store_is_one_clear_error_in_time() {
+    let port = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let root = format!("http://127.0.0.1:{port}");
+    let options = RepositoryOptions::new("az://backups/p")
+        .with("endpoint", format!("{root}/account"))
+        .with("account_name", "account")
+        .with("retry_seconds", "1");
+    let begun = Instant::now();
+    for error in failures(&options.clone().with("access_key", WRONG)).await {
+        assert_clear(&error, "could not connect");
+    }
+    assert!(begun.elapsed().as_secs() < 30);
+    // Without keys the machine is asked for its identity.
+    let identity = format!("{root}/metadata/identity/oauth2/token");
+    for error in failures(&options.with("msi_endpoint", identity)).await {
+        assert_clear(&error, "there are no credentials");
+        assert!(error.hint_text().unwrap().contains("sas_key"), "{error}");
+    }
+}
+
+#[test]
+fn unencrypted_endpoints_must_be_allowed() {
+    let open = |url: &str, key: &str, endpoint: &str, allow: Option<&str>| {
+        let mut options = RepositoryOptions::new(url).with(key, endpoint);
+        if url.starts_with("az") {
+            options = options.with("account_name", "a").with("access_key", WRONG);
+        } else {
+            options = options.with("skip_signature", "true");
+        }
+        if let Some(allow) = allow {
+            options = options.with("allow_http", allow);
+        }
+        Repository::open(&options)
+    };
+    for (url, key) in [("az://b/p", "endpoint"), ("gs://b/p", "base_url")] {
+        let far = "http://store.example.com/a";
+        for refused in [
+            open(url, key, far, None),
+            open(url, key, "http://127.0.0.1", Some("false")),
+        ] {
+            let error = refused.unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage, "{error}");
+            assert!(error.hint_text().unwrap().contains("allow_http"));
+        }
+        open(url, key, far, Some("true")).unwrap();
+        open(url, key, "http://127.0.0.1:1/a", None).unwrap();
+        open(url, key, "https://store.example.com", None).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_that_breaks_is_not_the_end() {
+    let server = AzureServer::start().unwrap();
+    let network = Proxy::before(&server.root()).unwrap();
+    let endpoint = server.behind(network.endpoint());
+    let options = support::azure(&server, "p")
+        .with("endpoint", endpoint)
+        .with("retry_seconds", "30")
+        .with("read_timeout", "1s");
+    let repository = Repository::open(&options).unwrap();
+    repository.list("main").await.unwrap();
+    let body: Bytes = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    for (key, stalls) in [("main/cut", false), ("main/stalled", true)] {
+        match stalls {
+            true => network.stall_one_after(2_000_000),
+            false => network.cut_after(2_000_000),
+        }
+        let mending = async {
+            while !network.has_failed() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            network.clear();
+        };
+        let (created, ()) = tokio::join!(repository.create(key, body.clone()), mending);
+        created.unwrap();
+        assert_eq!(repository.get(key).await.unwrap(), body, "{key}");
+    }
+}
+
+/// The server's clock, by which leases are judged, comes with every object that is listed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_client_stores_is_the_same_to_see() {
+    let server = AzureServer::start().unwrap();
+    let repository = Repository::open(&support::azure(&server, "p")).unwrap();
+    let client = MicrosoftAzureBuilder::new()
+        .with_account(server.account())
+        .with_access_key(server.key())
+        .with_endpoint(server.endpoint())
+        .with_container_name(server.container())
+        .with_allow_http(true)
+        .build()
+        .unwrap();
+    let body = Bytes::from_static(b"theirs");
+    client
+        .put(&Path::from("p/main/theirs"), body.clone().into())
+        .await
+        .unwrap();
+    let error = repository.create("main/theirs", Bytes::from_static(b"ours"));
+    assert_eq!(error.await.unwrap_err().kind(), Kind::AlreadyExists);
+    repository.create("main/ours", body).await.unwrap();
+    let listed = repository.list("main").await.unwrap();
+    let head = client.head(&Path::from("p/main/ours")).await.unwrap();
+    let seen = listed
+        .iter()
+        .find(|object| object.key == "main/ours")
+        .unwrap();
+    assert_eq!(seen.modified.as_second(), head.last_modified.timestamp());
+    assert_eq!(client.list(None).collect::<Vec<_>>().await.len(), 2);
+}
