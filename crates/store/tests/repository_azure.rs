@@ -189,6 +189,33 @@ fn unencrypted_endpoints_must_be_allowed() {
     }
 }
 
+#[tokio::test]
+async fn versions_and_locks_are_read_on_s3_alone() {
+    let az = RepositoryOptions::new("az://b/p")
+        .with("account_name", "a")
+        .with("access_key", WRONG);
+    let gs = RepositoryOptions::new("gs://b/p").with("skip_signature", "true");
+    for options in [az, gs] {
+        let repository = Repository::open(&options).unwrap();
+        let moment = jiff::Timestamp::UNIX_EPOCH;
+        for (error, said) in [
+            (repository.require_lock().await.unwrap_err(), "locked"),
+            (repository.versioning().await.unwrap_err(), "versions"),
+            (repository.as_of(moment).await.unwrap_err(), "versions"),
+            (repository.since("", moment).await.unwrap_err(), "versions"),
+        ] {
+            assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains(said) && text.contains("on S3 alone"),
+                "{text}"
+            );
+            assert!(text.contains(&options.url), "{text}");
+            assert!(error.hint_text().is_some());
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_that_breaks_is_not_the_end() {
     let server = AzureServer::start().unwrap();

@@ -59,7 +59,7 @@ const CODES: &[(&str, &str, &str)] = &[
     ("InvalidToken", "the session token is wrong", CREDENTIALS),
     (
         "AuthenticationFailed",
-        "the credentials are wrong",
+        "the credentials are wrong or have expired, or this machine's clock is wrong",
         CREDENTIALS,
     ),
     (
