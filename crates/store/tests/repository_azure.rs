@@ -115,6 +115,8 @@ async fn a_shared_access_signature_does_what_it_allows() {
     // The host of a database needs no right to delete, and none to overwrite.
     let writer = Repository::open(&shared(&server, "rcl", LATER)).unwrap();
     writer.create("main/c", body.clone()).await.unwrap();
+    writer.create("main/c", body.clone()).await.unwrap();
+    writer.probe("elsewhere").await.unwrap();
     let again = writer.create("main/c", Bytes::from_static(b"y")).await;
     assert_eq!(again.unwrap_err().kind(), Kind::AlreadyExists);
     let keys = ["main/a".to_owned(), "main/b".to_owned()];
