@@ -187,7 +187,7 @@ fn a_cluster_keeps_the_retention_that_it_was_made_with() {
 }
 
 /// A copy to below `second/`, as the owner of the bucket.
-fn copy_into(stage: &Stage, server: &S3Server) -> Output {
+fn copy_into(stage: &Stage, server: &S3Server, more: &[&str]) -> Output {
     let to = format!("s3://{}/second", server.bucket());
     let options = [
         ("endpoint", server.endpoint()),
@@ -200,6 +200,7 @@ fn copy_into(stage: &Stage, server: &S3Server) -> Output {
     let options = options.map(|(name, value)| format!("{name}={value}"));
     let mut copy = vec!["copy", "--to", &to];
     copy.extend(options.iter().flat_map(|option| ["--to-storage", option]));
+    copy.extend(more);
     stage.run(&copy)
 }
 
@@ -221,14 +222,16 @@ fn what_is_copied_into_a_bucket_with_locks_is_locked_too() {
     let near = format!("file://{directory}");
     stage.ok(&["copy", "--to", &near]);
     // No role has rights outside of its prefix.
-    let copied = copy_into(&stage, stage.s3());
+    let copied = copy_into(&stage, stage.s3(), &[]);
     let log = String::from_utf8_lossy(&copied.stderr);
     assert_eq!(copied.status.code(), Some(0), "{log}");
     let plain = S3Server::start().unwrap();
-    let refused = copy_into(&stage, &plain);
-    let log = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(UNSUPPORTED), "{log}");
-    assert!(log.contains("has no Object Lock"), "{log}");
+    for more in [&["--dry-run"][..], &[]] {
+        let refused = copy_into(&stage, &plain, more);
+        let log = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(UNSUPPORTED), "{log}");
+        assert!(log.contains("has no Object Lock"), "{log}");
+    }
     let begun = std::fs::read_dir(plain.bucket_dir()).unwrap();
     assert_eq!(begun.count(), 0, "nothing was begun");
     let ends = locked(&stage, &format!("second/main/layer/{child}/manifest")).unwrap();

@@ -132,6 +132,9 @@ pub async fn plan(
     };
     let record = source.record().await?;
     report.new_cluster = cluster::compare(source, target, &record).await?;
+    if report.new_cluster {
+        cluster::require_lock(target, &record).await?;
+    }
     let keys = keys::plan(source, target, &record, options.recipients.as_ref()).await?;
     report.key_boxes = keys.map_or(0, |planned| planned.boxes_to_make());
     let target = &target.with_keys_of(source).await?;
