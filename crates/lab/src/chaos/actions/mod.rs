@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+pub(super) use moment::seal;
+
 use super::chance::Chance;
 use super::judge;
 use super::log::Step;
@@ -41,7 +43,7 @@ pub(super) fn take(
         Act::Statements => sql(world, chance, step)?,
         Act::Settings => settings::change(world, chance, step)?,
         Act::Moment => moment::take(world, step)?,
-        Act::Seal => moment::seal(world, step)?,
+        Act::Seal => seal(world, step)?,
         Act::Crash => crash::take(world, chance, step)?,
         Act::Judge => judge_some(world, 1, chance, step)?,
         Act::Verify => judge::verify(world, step)?,
@@ -80,7 +82,7 @@ pub(super) fn judge_some(
     chance: &mut Chance,
     step: &mut Step,
 ) -> Result<()> {
-    moment::seal(world, step)?;
+    seal(world, step)?;
     let owed = world.truth.promised();
     step.say(format!("{} owed", owed.len()));
     for moment in chance.sample(&owed, at_most) {

@@ -52,7 +52,7 @@ pub(super) fn take(world: &mut World, step: &mut Step) -> Result<()> {
 }
 
 /// Finishes the WAL segment and waits until the server's archiver was told that it is durable.
-pub(super) fn seal(world: &mut World, step: &mut Step) -> Result<()> {
+pub(in super::super) fn seal(world: &mut World, step: &mut Step) -> Result<()> {
     if !world.shape.archives {
         return Ok(());
     }
