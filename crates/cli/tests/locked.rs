@@ -13,6 +13,7 @@ use support::process::{self, signal};
 use support::{Stage, text};
 
 const REFUSED: i32 = 13;
+const UNREACHABLE: i32 = 15;
 const UNSUPPORTED: i32 = 21;
 
 /// Days for which layers are locked.
@@ -184,6 +185,49 @@ fn a_cluster_keeps_the_retention_that_it_was_made_with() {
     run("8d", 0);
     let log = run("9d", REFUSED);
     assert!(log.contains("has another retention"), "{log}");
+}
+
+/// A store believes no request from another day, so that no clock of a host makes a lock too short, or one that nobody can undo
+/// too long.
+#[test]
+fn a_host_with_another_clock_locks_nothing_for_another_time() {
+    let stage = stage(Bucket::Locked);
+    let pgdata = stage.pgdata();
+    let library = process::provoker(&stage);
+    let ends = |ahead: SignedDuration, words: &[&str]| {
+        let mut command = stage.command(words);
+        command.env("LD_PRELOAD", &library);
+        command.env("CLOCK_AHEAD", ahead.as_secs().to_string());
+        let output = command.output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code().unwrap(), log)
+    };
+    let init = ["init", "--pgdata", &pgdata, "--retain", "8d"];
+    let backup = ["backup", "--pgdata", &pgdata, "--wal", "stream"];
+    let day = SignedDuration::from_hours(24);
+    let refuses_both = |words: &[&str]| {
+        for ahead in [day, -day] {
+            let before = stage.keys();
+            let (code, log) = ends(ahead, words);
+            assert_eq!(code, UNREACHABLE, "{log}");
+            assert!(log.contains("set this machine's clock"), "{log}");
+            assert_eq!(stage.keys(), before);
+        }
+    };
+    refuses_both(&init);
+    stage.ends_as("writer", &init, 0);
+    stage.begin_archiving();
+    refuses_both(&backup);
+    // Some minutes are no other time.
+    for ahead in [10, -10].map(SignedDuration::from_mins) {
+        let (code, log) = ends(ahead, &backup);
+        assert_eq!(code, 0, "{log}");
+    }
+    let manifests = stage.keys();
+    let manifests = manifests.iter().filter(|key| key.ends_with("/manifest"));
+    let days: Vec<i64> = manifests.map(|key| locked_for(&stage, key)).collect();
+    assert_eq!(days, [DAYS + 2, DAYS], "that of the parent was extended");
+    stage.ends_as("writer", &["verify", "--deep"], 0);
 }
 
 /// A copy to below `second/`, as the owner of the bucket.

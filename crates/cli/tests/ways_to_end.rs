@@ -11,8 +11,8 @@ mod support;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Output, Stdio};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use support::{Stage, Store, process, schema};
@@ -65,17 +65,6 @@ const MISTYPED: [(&str, &str); 6] = [
     ("archive-get", ""),
 ];
 
-/// The library that provokes, where the server's user can load it.
-fn library(stage: &Stage) -> PathBuf {
-    let library = stage.target("provoke.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/provoke.c");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
-    compiler.arg(&library).arg(source).arg("-ldl");
-    assert!(compiler.status().unwrap().success());
-    library
-}
-
 fn loaded(way: &str, library: &Path) -> String {
     way.replace("LIBRARY", &format!("LD_PRELOAD={}", library.display()))
 }
@@ -120,7 +109,7 @@ fn rule_13_6_a_recovering_server_opens_for_no_way_to_end_but_the_proved_end() {
     let third = rows_in_segments(&stage);
     stage.cluster.stop(StopMode::Fast).unwrap();
     let target = stage.restore("restored", &[]);
-    let library = library(&stage);
+    let library = process::provoker(&stage);
     let conf = target.join("postgresql.auto.conf");
     let good = fs::read_to_string(&conf).unwrap();
     // Whatever copes with its way stops there.
@@ -176,7 +165,7 @@ const BUG: i32 = 101;
 fn every_other_command_ends_with_the_code_of_its_way() {
     let stage = small();
     rows_in_segments(&stage);
-    let library = library(&stage);
+    let library = process::provoker(&stage);
     let pgdata = stage.pgdata();
     let restore = || {
         let target = stage.target("into");

@@ -1,5 +1,6 @@
 //! Processes that run while a test looks on.
 
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
@@ -28,6 +29,17 @@ pub fn document(child: Child) -> Value {
     let log = String::from_utf8_lossy(&stderr);
     assert!(status.success(), "{status}: {log}");
     serde_json::from_slice(&stdout).unwrap()
+}
+
+/// The library made of `provoke.c`, where the server's user can load it before all others.
+pub fn provoker(stage: &Stage) -> PathBuf {
+    let library = stage.target("provoke.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/provoke.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
+    compiler.arg(&library).arg(source).arg("-ldl");
+    assert!(compiler.status().unwrap().success());
+    library
 }
 
 /// Sends a signal by its name with a dash.

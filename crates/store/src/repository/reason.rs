@@ -63,7 +63,7 @@ const CODES: &[(&str, &str, &str)] = &[
         CREDENTIALS,
     ),
     (
-        "RequestTimeTooSkewed",
+        SKEWED,
         "the clocks differ too much",
         "set this machine's clock",
     ),
@@ -167,6 +167,16 @@ pub(super) fn may_deny_what_exists(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::PermissionDenied { .. })
         && xml_code(&error.to_string()) == Some(MAY_NOT)
 }
+
+/// The code of S3 for clocks that differ.
+const SKEWED: &str = "RequestTimeTooSkewed";
+
+/// The same about a signed URL, which comes with the code of every denial.
+const OTHER_CLOCK: &[&str] = &[
+    "Request has expired",
+    "Request is not valid yet",
+    "Request is not yet valid",
+];
 
 /// Codes of requests that a store gave up because their bytes did not come, or came as others. They come with status 400.
 const CUT_OFF: &[&str] = &[
@@ -293,6 +303,9 @@ impl Reason {
             let text = format!("the request did not arrive as it was sent ({code})");
             return Some(Self::plain(text, Some(REACH)).passing(true));
         }
+        let is_skew =
+            code == "AccessDenied" && OTHER_CLOCK.iter().any(|words| whole.contains(words));
+        let code = if is_skew { SKEWED } else { code };
         let known = CODES.iter().find(|(c, _, _)| *c == code);
         // Answers about a wrong signature repeat all headers.
         if known.is_none() && whole.contains("x-amz-checksum") {
