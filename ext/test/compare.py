@@ -137,6 +137,7 @@ HINTS = {
 UNLOGGED = {"all_visible": all_visible}
 ALWAYS = {"last_used_pages": last_used_pages}
 WITHOUT_PAGES = {"logged_hint_bits": hint_lsn}
+LOGGED_HINTS = {**HINTS, **WITHOUT_PAGES}
 KINDS = {**ALWAYS, **HINTS, **UNLOGGED, **WITHOUT_PAGES}
 
 
@@ -186,6 +187,11 @@ def differences(before, after, kinds):
     return found if found and left == 0 else None
 
 
+def in_brackets(before, counter):
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(counter.items()))
+    return f" ({before}{counts})" if counts else ""
+
+
 class Result:
     """What a comparison found."""
 
@@ -193,6 +199,7 @@ class Result:
         self.pages = 0
         self.differing = 0
         self.marked = 0
+        self.marked_hints = collections.Counter()
         self.beyond = 0
         self.new_files = 0
         self.masked_pages = 0
@@ -203,12 +210,13 @@ class Result:
         for name in ("pages", "differing", "marked", "beyond", "new_files", "masked_pages"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.masked.update(other.masked)
+        self.marked_hints.update(other.marked_hints)
         self.missed += other.missed
 
     def __str__(self):
-        kinds = ", ".join(f"{name} {count}" for name, count in sorted(self.masked.items()))
-        return (f"{self.pages} pages, {self.differing} differ, {self.marked} marked, {self.masked_pages} harmless"
-                f"{f' ({kinds})' if kinds else ''}, {len(self.missed)} MISSED;"
+        return (f"{self.pages} pages, {self.differing} differ, {self.marked} marked"
+                f"{in_brackets('in hints alone: ', self.marked_hints)}, {self.masked_pages} harmless"
+                f"{in_brackets('', self.masked)}, {len(self.missed)} MISSED;"
                 f" {self.beyond} beyond the older length, {self.new_files} new files")
 
 
@@ -277,6 +285,9 @@ def compare_file(key, old, new, changes, kinds, result):
         result.differing += 1
         if changes.has(*key, block):
             result.marked += 1
+            # the page's LSN moves with a hint that is logged
+            if key[1] == "main" and set(differences(before, after, LOGGED_HINTS) or []) & set(HINTS):
+                result.marked_hints[access_method(after)] += 1
             continue
         if visibility_map is None:
             path = new.with_name(f"{new.name.split('.')[0]}_vm")

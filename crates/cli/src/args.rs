@@ -432,7 +432,7 @@ pub(crate) struct WalArgs {
     #[arg(long, env = "PGSTRATA_WAL", value_enum, value_name = "MODE")]
     pub(crate) wal: Option<WalMode>,
 
-    /// Wait no longer than this for WAL to arrive in the archive [default: 10m; 60s for check]
+    /// Wait no longer than this for WAL to arrive in the archive [default: 10m; 90s for check]
     #[arg(long, env = "PGSTRATA_ARCHIVE_TIMEOUT", value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) archive_timeout: Option<Duration>,
 }

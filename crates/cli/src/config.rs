@@ -10,17 +10,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use pgstrata_layer::cluster::SealRecord;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::retention::{LastOf, Policy};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::input::{is_of_process, require_no_named_pipe};
 use pgstrata_store::keys::{Identities, Keys};
 use pgstrata_store::limits;
 use pgstrata_store::repository::{RepositoryOptions, is_secret_option, read_credentials};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use crate::args::{Global, RuleArgs};
-use crate::identity::{self, Origin};
+use crate::identity::{self, Origin, in_utf8};
 use crate::value::{at_least_one, parse_jobs, parse_span, parse_span_or_none};
 
 const DEFAULT_FILE: &str = "/etc/pgstrata/pgstrata.toml";
@@ -66,11 +68,13 @@ pub(crate) struct Settings {
     pub(crate) on_hole: Option<String>,
     pub(crate) hole_timeout: Option<String>,
     pub(crate) keep_full: Option<usize>,
+    #[serde(alias = "keep-days", deserialize_with = "text_or_number")]
     pub(crate) keep_within: Option<String>,
     pub(crate) keep_daily: Option<usize>,
     pub(crate) keep_weekly: Option<usize>,
     pub(crate) keep_monthly: Option<usize>,
     pub(crate) keep_yearly: Option<usize>,
+    #[serde(deserialize_with = "text_or_number")]
     pub(crate) keep_wal: Option<String>,
     pub(crate) max_chain: Option<usize>,
     pub(crate) quorum: Option<usize>,
@@ -170,6 +174,9 @@ impl Config {
             .seal_id
             .as_ref()
             .or(self.settings.seal_id.as_ref());
+        if let Some(text) = expected {
+            require_seal_id(text)?;
+        }
         Ok(Keys::new(identities, expected.cloned()))
     }
 
@@ -268,7 +275,7 @@ impl Config {
                 flags.push(format!("--{name}={value}"));
             }
         };
-        let path = |p: &PathBuf| absolute(p).map(|p| p.display().to_string());
+        let path = |p: &PathBuf| in_utf8(&absolute(p)?).map(str::to_owned);
         flag("config", self.file.as_ref().map(path).transpose()?);
         // What uses several says none, and its restore_command uses them too.
         flag(
@@ -294,6 +301,7 @@ impl Config {
             self.global.credentials.as_ref().map(path).transpose()?,
         );
         match self.identity_origin()? {
+            Some(Origin::File(file)) if is_of_process(&file) => {}
             Some(Origin::File(file)) => flag("identity", Some(path(&file)?)),
             Some(Origin::Command(command)) => flag("key-command", Some(command)),
             Some(Origin::Environment) | None => {}
@@ -309,12 +317,21 @@ impl Config {
 
     /// What [`Self::as_flags`] leaves out, and where it belongs.
     pub(crate) fn withheld(&self) -> Option<String> {
-        if let Ok(Some(Origin::Environment)) = self.identity_origin() {
-            return Some(
-                "the identity in PGSTRATA_IDENTITY is not written into restore_command, which others can read: without it the \
-                 restored server cannot fetch WAL, so put it into a file of mode 0600 that the server's user owns and the configuration names"
-                    .to_owned(),
-            );
+        let kept = match self.identity_origin() {
+            Ok(Some(Origin::Environment)) => {
+                Some("the identity in PGSTRATA_IDENTITY is not written into restore_command, which others can read".to_owned())
+            }
+            Ok(Some(Origin::File(file))) if is_of_process(&file) => Some(format!(
+                "the identity at {} is not written into restore_command, which will not find it there",
+                file.display()
+            )),
+            _ => None,
+        };
+        if let Some(kept) = kept {
+            return Some(format!(
+                "{kept}: without it the restored server cannot fetch WAL, so put it into a file of mode 0600 that the \
+                 server's user owns and the configuration names"
+            ));
         }
         let keys = self.global.storage.iter().map(|(key, _)| key.as_str());
         let secrets: Vec<&str> = keys.filter(|key| is_secret_option(key)).collect();
@@ -328,6 +345,33 @@ impl Config {
             )
         })
     }
+}
+
+/// A time whose unit may be left out, as in the option, so that the value is a number.
+fn text_or_number<'de, D: Deserializer<'de>>(
+    from: D,
+) -> std::result::Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "expected a time such as \"14d\", or a number of days"
+    )]
+    enum TextOrNumber {
+        Text(String),
+        Number(i64),
+    }
+    Ok(Some(match TextOrNumber::deserialize(from)? {
+        TextOrNumber::Text(text) => text,
+        TextOrNumber::Number(days) => days.to_string(),
+    }))
+}
+
+/// One name for each key, so that the table of a cluster overrides the top level whichever name stands there.
+fn renamed(mut table: toml::Table) -> toml::Table {
+    if let Some(value) = table.remove("keep-days") {
+        table.insert("keep-within".to_owned(), value);
+    }
+    table
 }
 
 /// The flag's value, else the file's value, which `parse` reads as it would read a flag's.
@@ -366,6 +410,17 @@ pub(crate) fn choose<T: ValueEnum>(
     }
 }
 
+fn require_seal_id(text: &str) -> Result<()> {
+    let record = SealRecord {
+        version: 1,
+        seal_id: text.to_owned(),
+    };
+    record.seal_id_bytes().map(|_| ()).map_err(|_| {
+        Error::new(Kind::Usage, format!("\"{text}\" is not a seal id"))
+            .hint("it has 32 hexadecimal digits; \"pgstrata key check\" shows it, as \"init --encrypt\" did")
+    })
+}
+
 /// `path` from the root; it need not exist.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).context(|| format!("could not make \"{}\" absolute", path.display()))
@@ -385,8 +440,9 @@ type Contents = (
 );
 
 fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
-    let text = std::fs::read_to_string(file)
-        .context(|| format!("could not read configuration file \"{}\"", file.display()))?;
+    let act = || format!("could not read configuration file \"{}\"", file.display());
+    require_no_named_pipe(file, act)?;
+    let text = std::fs::read_to_string(file).context(act)?;
     let invalid = |error: &toml::de::Error| {
         let line = error.span().map(|span| {
             let before = text.get(..span.start).unwrap_or_default();
@@ -416,7 +472,8 @@ fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
         return Err(Error::new(Kind::Usage, what).hint(hint));
     }
     // The top level names the cluster whose table then overrides the top level.
-    let mut table: toml::Table = text.parse().map_err(|e| invalid(&e))?;
+    let table: toml::Table = text.parse().map_err(|e| invalid(&e))?;
+    let mut table = renamed(table);
     let clusters = table.remove("clusters");
     table.remove("storage");
     table.remove("repositories");
@@ -426,7 +483,7 @@ fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
         .zip(name)
         .and_then(|(all, name)| all.get(name));
     if let Some(own) = own.and_then(toml::Value::as_table) {
-        table.extend(own.clone());
+        table.extend(renamed(own.clone()));
     }
     let storage = std::mem::take(&mut whole.storage);
     let settings: std::result::Result<Settings, _> = toml::Value::Table(table).try_into();
@@ -467,6 +524,26 @@ mod tests {
         assert_eq!(storage.get("k").map(String::as_str), Some("v"));
         let (b, _, _) = read_text(text, Some("b")).unwrap();
         assert_eq!(b.jobs, Some(8));
+    }
+
+    #[test]
+    fn times_of_retention_are_read_as_their_options_are() {
+        let within = |text: &str| read_text(text, None).unwrap().0.keep_within;
+        for text in [
+            "keep-within = 14\n",
+            "keep-days = 14\n",
+            "keep-days = '14'\n",
+        ] {
+            assert_eq!(within(text).as_deref(), Some("14"), "{text}");
+        }
+        let text = "cluster = 'a'\nkeep-within = '2w'\n[clusters.a]\nkeep-days = 3\n";
+        assert_eq!(within(text).as_deref(), Some("3"));
+        assert_eq!(within("jobs = 2\n"), None);
+        let (settings, ..) = read_text("keep-wal = 0\n", None).unwrap();
+        assert_eq!(settings.keep_wal.as_deref(), Some("0"));
+        let error = read_text("\nkeep-within = 1.5\n", None).unwrap_err();
+        assert!(error.to_string().contains("line 2"), "{error}");
+        assert!(read_text("keep-within = 1\nkeep-days = 2\n", None).is_err());
     }
 
     #[test]

@@ -3,17 +3,16 @@
 //! An identity never stands on the command line, where other users see it.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys::{
-    Identities, KEY_COMMAND_TIMEOUT, from_command, from_file, keep_out_of_dumps,
+    self, Identities, KEY_COMMAND_TIMEOUT, from_command, from_file, holds_secret, keep_out_of_dumps,
 };
 
 /// The environment variable that names a file, or holds an identity.
 pub(crate) const VARIABLE: &str = "PGSTRATA_IDENTITY";
-
-const SECRET: &str = "AGE-SECRET-KEY-";
 
 /// Where identities are from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +23,37 @@ pub(crate) enum Origin {
     Environment,
 }
 
+/// To be called before anything else: a secret in the environment is there from the first moment on. Other commands
+/// keep their core dumps, and whoever runs them may look at them with a debugger.
+pub(crate) fn guard_environment() {
+    if env::var_os(VARIABLE).is_some() {
+        keep_out_of_dumps();
+    }
+}
+
+/// Refuses an identity in any argument, where others see it.
+pub(crate) fn refuse_in(arguments: &[OsString]) -> Result<()> {
+    match arguments
+        .iter()
+        .any(|word| holds_secret(&word.to_string_lossy()))
+    {
+        false => Ok(()),
+        true => Err(in_the_open("on the command line")),
+    }
+}
+
+fn in_the_open(place: &str) -> Error {
+    Error::new(Kind::Usage, format!("an identity itself stands {place}")).hint(
+        "others can read it there: make another one, put it into a file of mode 0600, and give the name of the file",
+    )
+}
+
+/// Makes an identity in a new file; answers its recipient.
+pub(crate) fn generate(file: &Path) -> Result<String> {
+    keep_out_of_dumps();
+    keys::generate(file)
+}
+
 /// The first of them that says something: options, environment, configuration file.
 pub(crate) fn origin(
     option: (Option<&PathBuf>, Option<&String>),
@@ -32,15 +62,23 @@ pub(crate) fn origin(
     if let Some(told) = choose(option, "on the command line")? {
         return Ok(Some(told));
     }
-    match env::var(VARIABLE) {
+    let Some(value) = env::var_os(VARIABLE) else {
+        return choose(file, "in the configuration file");
+    };
+    match value.into_string() {
         Ok(value) if value.is_empty() => Err(Error::new(
             Kind::Usage,
             format!("the environment variable {VARIABLE} is empty"),
         )
         .hint("unset it, or let it name a file with an age identity")),
-        Ok(value) if value.trim_start().starts_with(SECRET) => Ok(Some(Origin::Environment)),
+        // A file as it is, with its comments, too.
+        Ok(value) if holds_secret(&value) || value.contains('\n') => Ok(Some(Origin::Environment)),
         Ok(value) => Ok(Some(Origin::File(PathBuf::from(value)))),
-        Err(_) => choose(file, "in the configuration file"),
+        Err(_) => Err(Error::new(
+            Kind::Usage,
+            format!("the environment variable {VARIABLE} is not UTF-8"),
+        )
+        .hint("give the file a name in UTF-8")),
     }
 }
 
@@ -48,13 +86,13 @@ fn choose(from: (Option<&PathBuf>, Option<&String>), place: &str) -> Result<Opti
     match from {
         (None, None) => Ok(None),
         (Some(path), None) => {
-            if path.to_string_lossy().starts_with(SECRET) {
-                return Err(Error::new(Kind::Usage, format!("an identity itself stands {place}")).hint(
-                    "others can read it there: make another one, put it into a file of mode 0600, and give the name of the file",
-                ));
+            if holds_secret(&path.to_string_lossy()) {
+                return Err(in_the_open(place));
             }
+            in_utf8(path)?;
             Ok(Some(Origin::File(path.clone())))
         }
+        (None, Some(command)) if holds_secret(command) => Err(in_the_open(place)),
         (None, Some(command)) => Ok(Some(Origin::Command(command.clone()))),
         (Some(_), Some(_)) => Err(Error::new(
             Kind::Usage,
@@ -62,6 +100,14 @@ fn choose(from: (Option<&PathBuf>, Option<&String>), place: &str) -> Result<Opti
         )
         .hint("leave one of them out")),
     }
+}
+
+/// The path as text: `restore_command` and reports can hold no other.
+pub(crate) fn in_utf8(path: &Path) -> Result<&str> {
+    path.to_str().ok_or_else(|| {
+        let what = format!("the path \"{}\" is not UTF-8", path.display());
+        Error::new(Kind::Usage, what).hint("give the file and its directories names in UTF-8")
+    })
 }
 
 /// Reads them.

@@ -34,6 +34,7 @@ use crate::commands::Context;
 use crate::config::{Config, choose};
 
 fn main() -> ExitCode {
+    identity::guard_environment();
     memory::give_back_large_buffers();
     let arguments: Vec<OsString> = env::args_os().collect();
     let caller = Caller::of(&arguments);
@@ -48,6 +49,9 @@ fn main() -> ExitCode {
 fn start(arguments: Vec<OsString>, caller: Caller) -> u8 {
     let gets = caller::gets(&arguments);
     let wanted = output::wanted_by(&arguments);
+    if let Err(error) = identity::refuse_in(&arguments) {
+        return fail(&error, wanted, caller, gets);
+    }
     let cli = match parse(arguments) {
         Ok(cli) => cli,
         Err(told) => {

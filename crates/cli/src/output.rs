@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::keys::{holds_secret, mask};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -13,13 +14,15 @@ use crate::exit;
 use crate::progress::AboveBar;
 use crate::terminal;
 
-/// Writes to standard output. A closed pipe is no error: its reader has read enough.
+/// Writes to standard output, without secrets. A closed pipe is no error: its reader has read enough.
 ///
 /// # Errors
 /// When standard output does not take the text; a full disk must not look like an empty answer.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let written = out
+        .write_all(mask(text).as_bytes())
+        .and_then(|()| out.flush());
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written
@@ -68,9 +71,9 @@ pub(crate) fn print_error(error: &Error, output: Output, exit_code: u8) {
         tracing::info!("the archive ends here: {error}");
     } else {
         let mut err = io::stderr().lock();
-        let _ = writeln!(err, "pgstrata: error: {error}");
+        let _ = writeln!(err, "pgstrata: error: {}", mask(&error.to_string()));
         if let Some(hint) = error.hint_text() {
-            let _ = writeln!(err, "pgstrata: hint: {hint}");
+            let _ = writeln!(err, "pgstrata: hint: {}", mask(hint));
         }
     }
     if output == Output::Json {
@@ -99,7 +102,7 @@ pub(crate) fn print_bug() {
 /// # Errors
 /// When standard output does not take the help.
 pub(crate) fn print_usage(told: &clap::Error, output: Output, exit_code: u8) -> Result<()> {
-    if told.use_stderr() && output == Output::Json {
+    if told.use_stderr() && (output == Output::Json || holds_secret(&told.to_string())) {
         print_error(&usage_error(told), output, exit_code);
         return Ok(());
     }

@@ -14,8 +14,13 @@ use crate::args::Output;
 use crate::caller::Caller;
 use crate::output;
 
-/// How tokio and the standard library begin when the system denies a thread.
-const DENIED: [&str; 2] = ["OS can't spawn worker thread", "failed to spawn thread"];
+/// How tokio and the standard library begin when the system denies a thread, or the stack on which it handles signals.
+const DENIED: [&str; 4] = [
+    "OS can't spawn worker thread",
+    "failed to spawn thread",
+    "failed to allocate an alternative stack",
+    "failed to set up alternative stack guard page",
+];
 
 /// Panics end the process from now on. `gets` when `archive-get` is among the words.
 pub(crate) fn end_the_process(caller: Caller, gets: bool, output: Output) {

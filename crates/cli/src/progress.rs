@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
+use pgstrata_store::keys::{holds_secret, mask};
 use pgstrata_store::progress::{Progress, Reading};
 use tokio::task::JoinHandle;
 
@@ -24,6 +25,12 @@ pub(crate) struct AboveBar;
 
 impl io::Write for AboveBar {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        if holds_secret(&text) {
+            let shown = mask(&text);
+            TERMINAL.suspend(|| io::stderr().write_all(shown.as_bytes()))?;
+            return Ok(bytes.len());
+        }
         TERMINAL.suspend(|| io::stderr().write(bytes))
     }
 

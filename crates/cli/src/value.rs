@@ -50,16 +50,23 @@ pub(crate) fn parse_span_or_none(text: &str) -> Result<SignedDuration, String> {
     }
 }
 
-/// A moment, or the last second of a day in UTC.
+/// A moment, or the last second of a day in UTC; of the last days that there are the last moment.
 pub(crate) fn parse_until(text: &str) -> Result<Timestamp, String> {
     let wrong =
         || "expected a day such as 2027-01-31, or a moment such as 2027-01-31T12:00:00Z".to_owned();
     if let Ok(moment) = text.parse::<Timestamp>() {
         return Ok(moment);
     }
+    // A time without its offset from UTC would be read as a day.
+    if text.contains(':') || text.contains(['T', 't', ' ']) {
+        return Err(wrong());
+    }
     let day: Date = text.parse().map_err(|_| wrong())?;
     let last = day.at(23, 59, 59, 0).to_zoned(TimeZone::UTC);
-    last.map(|last| last.timestamp()).map_err(|_| wrong())
+    match last {
+        Ok(last) => Ok(last.timestamp()),
+        Err(_) => Timestamp::from_second(Timestamp::MAX.as_second()).map_err(|_| wrong()),
+    }
 }
 
 /// Whole days: `30d`, `4w`; a number alone is of days.
@@ -238,7 +245,17 @@ mod tests {
         let end = "2027-01-31T23:59:59Z".parse().unwrap();
         assert_eq!(parse_until("2027-01-31"), Ok(end));
         assert_eq!(parse_until("2027-01-31T23:59:59Z"), Ok(end));
-        for wrong in ["", "soon", "2027-02-30", "31.01.2027"] {
+        let last = parse_until("9999-12-31").unwrap();
+        assert!(last.to_string().starts_with("9999-12-30T2"), "{last}");
+        for wrong in [
+            "",
+            "soon",
+            "2027-02-30",
+            "31.01.2027",
+            "2027-01-31T00:00:00",
+            "2027-01-31 00:00",
+            "20270131T00",
+        ] {
             assert!(parse_until(wrong).is_err(), "{wrong}");
         }
     }

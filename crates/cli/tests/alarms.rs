@@ -455,6 +455,65 @@ fn an_archiver_that_fails_is_named_whoever_made_its_command() {
 }
 
 #[test]
+fn an_archive_that_is_somewhere_else_is_no_archive() {
+    let builder = Cluster::builder(Major::V15)
+        .conf("archive_mode", "on")
+        .conf("archive_command", "true");
+    let stage = Stage::silent(builder, Store::Directory);
+    let archived = |command: &str| {
+        stage
+            .cluster
+            .append_conf("archive_command", command)
+            .unwrap();
+        stage.cluster.reload().unwrap();
+        let now = "SELECT current_setting('archive_command') = ".to_owned();
+        let now = format!("{now}'{}'", command.replace('\'', "''"));
+        stage.cluster.wait_for("postgres", &now, PATIENCE).unwrap();
+        let sql = |text: &str| stage.cluster.sql("postgres", text).unwrap();
+        let last = sql(
+            "SELECT pg_walfile_name(pg_switch_wal()) FROM (SELECT pg_logical_emit_message(true, '', '')) m",
+        );
+        let done = format!("SELECT last_archived_wal >= '{last}' FROM pg_stat_archiver");
+        stage.cluster.wait_for("postgres", &done, PATIENCE).unwrap();
+    };
+    let found = |options: &[&str]| {
+        let pgdata = stage.pgdata();
+        let words = [&["check", "--pgdata", &pgdata], options].concat();
+        let (_, report) = document(&stage, &words);
+        let items = report["items"].as_array().unwrap().iter();
+        let mut items = items.filter(|item| item["name"] == "WAL");
+        let item = items.next().unwrap();
+        (text(item, "/status").to_owned(), item["hint"].clone())
+    };
+    archived("true");
+    for options in [&[][..], &["--wal", "stream"]] {
+        let (status, hint) = found(options);
+        assert_eq!(status, "warning", "{hint}");
+        let hint = hint.as_str().unwrap();
+        assert!(hint.contains("the server archives elsewhere (archive_command is \"true\")"));
+        assert!(hint.contains("and no later point"), "{hint}");
+    }
+    // It is ours, and works, for somebody else.
+    archived("true # pgstrata --repo file:///elsewhere --cluster main archive-push %p");
+    let (status, hint) = found(&["--wal", "stream"]);
+    assert_eq!(status, "warning", "{hint}");
+    assert!(hint.as_str().unwrap().contains("another repository"));
+    // A wrapper is not seen to be ours; what it has archived is here.
+    let wrapper = stage.target("archive.sh");
+    let program = stage.program.display();
+    let push = format!(
+        "exec {program} --repo {} archive-push --cluster main \"$1\"\n",
+        stage.repository
+    );
+    fs::write(&wrapper, push).unwrap();
+    archived(&format!("sh {} %p", wrapper.display()));
+    for options in [&[][..], &["--wal", "stream"]] {
+        let (status, hint) = found(options);
+        assert_eq!(status, "ok", "{hint}");
+    }
+}
+
+#[test]
 fn a_damaged_record_of_the_cluster_hides_no_other_damage() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     let label = stage.backup(&["--type", "full"]);

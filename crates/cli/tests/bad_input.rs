@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use pgstrata_testbed::programs::{copy_program, write_script};
 use pgstrata_testbed::s3::S3Server;
 use support::files::copy_all;
 use support::{Stage, Store};
 
 const USAGE: i32 = 2;
+const WARNINGS: i32 = 3;
 const NOT_FOUND: i32 = 10;
 const BUSY: i32 = 12;
 const REFUSED: i32 = 13;
@@ -544,6 +546,74 @@ fn rule_11_a_chain_stands_on_the_very_parent_it_was_made_on() {
     );
 }
 
+#[test]
+fn a_pinned_layer_that_has_lost_its_parent_is_named_and_nothing_goes() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let label = |kind: &str| {
+        let made = stage.backup(&["--type", kind]);
+        support::text(&made, "/label").to_owned()
+    };
+    let [full, parent, pinned, newest] = ["full", "incr", "incr", "full"].map(label);
+    stage.ok(&["pin", &pinned, "--note", "before the move"]);
+    let layers = stage.objects().join("main/layer");
+    let aside = stage.target("aside");
+    let before = files(&layers);
+    // Its manifest alone, and all of it.
+    for part in ["/manifest", ""] {
+        let from = layers.join(format!("{parent}{part}"));
+        fs::rename(&from, &aside).unwrap();
+        let without = files(&layers);
+        let info = stage.run(&["info"]);
+        let shown = String::from_utf8(info.stdout).unwrap();
+        assert_eq!(info.status.code(), Some(WARNINGS), "{shown}");
+        let broken = shown.lines().filter(|line| line.contains("broken, pinned"));
+        assert_eq!(broken.count(), 1, "{shown}");
+        let says = format!("{pinned} cannot be restored: the chain");
+        assert_eq!(shown.matches(&says).count(), 1, "{shown}");
+        for more in [&["--dry-run"][..], &[]] {
+            let expire = [&["expire", "--keep-full", "1"][..], more].concat();
+            let expired = stage.run(&expire);
+            let shown = String::from_utf8(expired.stdout).unwrap();
+            assert_eq!(expired.status.code(), Some(WARNINGS), "{shown}");
+            assert_eq!(shown.matches("nothing is removed").count(), 1, "{shown}");
+            assert!(shown.contains(&parent), "{shown}");
+        }
+        let target = stage.target("restored").display().to_string();
+        let restore = ["restore", &pinned, "--target-dir", &target];
+        let code = if part.is_empty() { NOT_FOUND } else { DAMAGED };
+        require(stage.fails(&restore), code, &[&pinned, &parent]);
+        assert!(!Path::new(&target).exists());
+        assert_eq!(files(&layers), without, "nothing is removed");
+        fs::rename(&aside, &from).unwrap();
+    }
+    assert_eq!(files(&layers), before);
+    stage.restore("whole", &[&pinned, "--target-type", "immediate"]);
+    // Whoever gives it up has the rules decide again.
+    fs::rename(layers.join(&parent), &aside).unwrap();
+    stage.ok(&["unpin", &pinned]);
+    stage.ok(&["expire", "--keep-full", "1", "--ignore-restores"]);
+    let left = files(&layers);
+    let newest = layers.join(&newest);
+    assert!(
+        left.iter().all(|file| file.starts_with(&newest)),
+        "{full}: {left:?}"
+    );
+}
+
+/// Names of all files below a directory.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found.sort();
+    found
+}
+
 /// Files that their own maker could not open again.
 #[test]
 fn a_umask_that_keeps_the_owner_out_keeps_nobody_from_working() {
@@ -627,7 +697,7 @@ fn paths_that_lead_out_of_the_target_are_damage() {
 fn installed() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("pgstrata");
-    fs::copy(env!("CARGO_BIN_EXE_pgstrata"), &program).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_pgstrata").as_ref(), &program).unwrap();
     (directory, program)
 }
 
@@ -635,8 +705,7 @@ fn installed() -> (tempfile::TempDir, PathBuf) {
 fn the_lab_is_the_program_beside_this_one() {
     let (directory, program) = installed();
     let lab = directory.path().join("pgstrata-lab");
-    fs::write(&lab, "#!/bin/sh\necho \"$0:$*\"; exit 42\n").unwrap();
-    fs::set_permissions(&lab, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    write_script(&lab, "#!/bin/sh\necho \"$0:$*\"; exit 42\n").unwrap();
     let output = Command::new(&program)
         .args([
             "lab",

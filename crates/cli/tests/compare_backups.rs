@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
 use support::files::require_same_files;
-use support::{Stage, Store, number, text};
+use support::{Stage, Store, number, text, to_lsn};
 
 /// Every kind of relation, and a tablespace of both kinds.
 const BEFORE: &str = "
@@ -138,14 +138,7 @@ fn full_and_chain_give_equal_clusters(major: Major) {
     scene.sql("INSERT INTO will_grow SELECT g, 'after' FROM generate_series(1, 100) g");
 
     let (moment, before) = scene.stage.moment();
-    let recovery = [
-        "--target-type",
-        "lsn",
-        "--target",
-        &moment,
-        "--target-action",
-        "promote",
-    ];
+    let recovery = to_lsn(&moment);
     for (name, label) in [("of-full", &full), ("of-chain", &chain)] {
         let restored = scene.restore(name, label, &recovery);
         let restored = scene.stage.start_restored(&restored);

@@ -175,14 +175,7 @@ fn a_copy_goes_to_s3_and_back() {
     stage.moment();
     let s3 = S3Server::start().unwrap();
     let credentials = stage.cluster.create_dir("far").unwrap().join("far.toml");
-    let lines = [
-        ("endpoint", s3.endpoint()),
-        ("region", "us-east-1"),
-        ("virtual_hosted_style_request", "false"),
-        ("allow_http", "true"),
-        ("access_key_id", s3.access_key()),
-        ("secret_access_key", s3.secret()),
-    ];
+    let lines = s3.options();
     let lines = lines.map(|(key, value)| format!("{key} = \"{value}\"\n"));
     fs::write(&credentials, lines.concat()).unwrap();
     fs::set_permissions(&credentials, fs::Permissions::from_mode(0o600)).unwrap();

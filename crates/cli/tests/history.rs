@@ -173,17 +173,17 @@ fn a_branch_that_was_copied_away_is_no_past(stage: &Stage, source: &str) {
 }
 
 #[test]
-fn a_branch_that_was_copied_away_is_no_past_for_lsns() {
+fn rule_13_1_a_branch_that_was_copied_away_is_no_past_for_lsns() {
     a_branch_that_was_copied_away_is_no_past(&stage(Cluster::builder(Major::V15)), "lsn");
 }
 
 #[test]
-fn a_branch_that_was_copied_away_is_no_past_for_summaries() {
+fn rule_13_1_a_branch_that_was_copied_away_is_no_past_for_summaries() {
     a_branch_that_was_copied_away_is_no_past(&stage(summarizing(Major::V18)), "summary");
 }
 
 #[test]
-fn a_branch_that_was_copied_away_is_no_past_for_the_tracker() {
+fn rule_13_1_a_branch_that_was_copied_away_is_no_past_for_the_tracker() {
     tracked(|stage| a_branch_that_was_copied_away_is_no_past(stage, "tracker"));
 }
 
@@ -263,7 +263,7 @@ fn put_back(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_branch_that_was_restored_away_is_no_past_for_lsns() {
+fn rule_13_1_a_branch_that_was_restored_away_is_no_past_for_lsns() {
     a_branch_that_was_restored_away_is_no_past(Cluster::builder(Major::V15), "lsn");
 }
 
@@ -272,17 +272,17 @@ fn summarizing(major: Major) -> Builder {
 }
 
 #[test]
-fn a_branch_that_was_restored_away_is_no_past_for_summaries() {
+fn rule_13_1_a_branch_that_was_restored_away_is_no_past_for_summaries() {
     a_branch_that_was_restored_away_is_no_past(summarizing(Major::V17), "summary");
 }
 
 #[test]
-fn a_branch_that_a_snapshot_took_back_is_no_past_for_lsns() {
+fn rule_13_1_a_branch_that_a_snapshot_took_back_is_no_past_for_lsns() {
     a_branch_that_a_snapshot_took_back_is_no_past(Cluster::builder(Major::V15), "lsn");
 }
 
 #[test]
-fn a_branch_that_a_snapshot_took_back_is_no_past_for_summaries() {
+fn rule_13_1_a_branch_that_a_snapshot_took_back_is_no_past_for_summaries() {
     a_branch_that_a_snapshot_took_back_is_no_past(summarizing(Major::V18), "summary");
 }
 
@@ -299,7 +299,7 @@ fn tracked(scene: impl FnOnce(&Stage)) {
 }
 
 #[test]
-fn a_branch_that_a_snapshot_took_back_is_no_past_for_the_tracker() {
+fn rule_13_1_a_branch_that_a_snapshot_took_back_is_no_past_for_the_tracker() {
     tracked(|stage| {
         stage.backup(&["--type", "full", "--require-tracker"]);
         stage.cluster.stop(StopMode::Fast).unwrap();
@@ -604,4 +604,73 @@ fn checksums_that_were_switched_make_every_source_compare() {
     }
     require_source(&backup(&stage, &[]).0, "digest");
     require_restores(&stage, "with-checksums");
+}
+
+/// A segment of the same name that another server of the same timeline wrote: recovery would end there, and open.
+fn wal_of_another_history_is_found(major: Major) {
+    let builder = Cluster::builder(major).initdb_arg("--wal-segsize=1");
+    let stage = Stage::archiving(builder.conf("autovacuum", "off"), Store::Directory);
+    let rows = |server: &Cluster, count: u32| {
+        let more = format!("INSERT INTO t SELECT generate_series(1, {count})");
+        for query in [&more, "SELECT pg_switch_wal()"] {
+            server.sql("postgres", query).unwrap();
+        }
+    };
+    sql(&stage, "CREATE TABLE t (i int)");
+    stage.backup(&["--type", "full"]);
+    let target = stage.restore("other", &["--target-type", "none", "--same-timeline"]);
+    let other = Cluster::adopt(major, &target).start().unwrap();
+    for _ in 0..4 {
+        rows(&stage.cluster, 300);
+        rows(&other, 200);
+    }
+    stage.archive_all();
+    let verify = |code: i32| {
+        let output = stage.run(&["--output", "json", "verify"]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{report:#}");
+        report["findings"].clone()
+    };
+    assert_eq!(verify(0), Value::Array(Vec::new()));
+
+    let mine = sql(&stage, "SELECT pg_walfile_name(pg_switch_wal())");
+    let archived = stage.objects().join("main/wal/00000001");
+    let names = fs::read_dir(&archived).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.len() == 24).collect();
+    names.sort();
+    names.retain(|name| *name < mine && target.join("pg_wal").join(name).exists());
+    let exchanged = &names[names.len() - 2];
+    let elsewhere = format!("file://{}", stage.target("elsewhere").display());
+    let pgdata = target.display().to_string();
+    stage.ok(&["--repo", &elsewhere, "init", "--pgdata", &pgdata]);
+    let theirs = target.join("pg_wal").join(exchanged).display().to_string();
+    stage.ok(&["--repo", &elsewhere, "archive-push", &theirs]);
+    let object = stage
+        .target("elsewhere")
+        .join("main/wal/00000001")
+        .join(exchanged);
+    fs::copy(object, archived.join(exchanged)).unwrap();
+
+    let findings = verify(14);
+    let found = &findings[0];
+    assert_eq!(text(found, "/kind"), "wal-damaged", "{findings:#}");
+    assert!(
+        text(found, "/object").ends_with(exchanged.as_str()),
+        "{findings:#}"
+    );
+    assert!(
+        text(found, "/message").contains("the server opens without"),
+        "{findings:#}"
+    );
+}
+
+#[test]
+fn wal_of_another_history_is_found_on_15() {
+    wal_of_another_history_is_found(Major::V15);
+}
+
+#[test]
+fn wal_of_another_history_is_found_on_18() {
+    wal_of_another_history_is_found(Major::V18);
 }

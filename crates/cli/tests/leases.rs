@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::programs::copy_program;
 use serde_json::Value;
 use support::namespace;
 use support::process::{self, signal};
@@ -113,7 +114,7 @@ fn a_backup_by_a_renamed_program_is_left_alone() {
     let mut stage = stage(Store::Directory);
     let renamed = stage.program.with_file_name("backup-tool");
     fs::rename(&stage.program, &renamed).unwrap();
-    fs::copy(&renamed, &stage.program).unwrap();
+    copy_program(&renamed, &stage.program).unwrap();
     let usual = std::mem::replace(&mut stage.program, renamed);
     let backup = stage.begin_backup(&["--type", "full"]);
     signal(&backup, "-STOP");

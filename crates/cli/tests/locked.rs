@@ -7,11 +7,15 @@ mod support;
 use std::process::Output;
 
 use jiff::{SignedDuration, Timestamp};
-use pgstrata_testbed::cluster::{Cluster, Major};
-use pgstrata_testbed::s3::{Bucket, S3Server};
+use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::s3::{Bucket, ROLES, S3Server};
+use serde_json::{Value, json};
 use support::process::{self, signal};
-use support::{Stage, text};
+use support::roles::policy;
+use support::vault::Vault;
+use support::{Stage, schema, text};
 
+const WARNINGS: i32 = 3;
 const REFUSED: i32 = 13;
 const UNREACHABLE: i32 = 15;
 const UNSUPPORTED: i32 = 21;
@@ -26,14 +30,20 @@ fn stage(bucket: Bucket) -> Stage {
     Stage::with_roles(builder, bucket)
 }
 
-/// Until when an object is locked; nothing when it is not.
-fn locked(stage: &Stage, key: &str) -> Option<Timestamp> {
+/// What the store says of the lock of an object: of `what`, if it is locked.
+fn lock_of(stage: &Stage, key: &str, what: &str) -> Option<String> {
     let answer = stage
         .s3()
         .request(None, "GET", &format!("/{key}?retention="), "");
     let body = answer.unwrap().body;
-    let date = body.split("<RetainUntilDate>").nth(1)?;
-    Some(date.split('<').next().unwrap().parse().unwrap())
+    let said = body.split(&format!("<{what}>")).nth(1)?;
+    Some(said.split('<').next().unwrap().to_owned())
+}
+
+/// Until when an object is locked; nothing when it is not.
+fn locked(stage: &Stage, key: &str) -> Option<Timestamp> {
+    let date = lock_of(stage, key, "RetainUntilDate")?;
+    Some(date.parse().unwrap())
 }
 
 /// For how many whole days it is still locked, whatever the seconds since.
@@ -42,6 +52,102 @@ fn locked_for(stage: &Stage, key: &str) -> i64 {
     assert!(until.is_some(), "{key} is not locked");
     let left = until.unwrap().duration_since(Timestamp::now()) + SignedDuration::from_hours(1);
     left.as_hours() / 24
+}
+
+/// A sealed cluster with locks that the owner of the bucket may lift, and some data.
+fn lifted() -> Vault {
+    let retain = ["--retain", "8d", "--retain-mode", "governance"];
+    let vault = Vault::with_roles(Cluster::builder(Major::V15), Bucket::Locked, &retain);
+    let pgbench = vault.stage.cluster.pgbench(&["-i", "-q", "-s", "1"]);
+    pgbench.unwrap();
+    vault
+}
+
+/// What of the sealed cluster is to stay.
+fn lasting(stage: &Stage) -> Vec<String> {
+    let parts = ["/layer/", "/wal/", "/wal-mended/", "/key/", "/cluster"];
+    let mut keys = stage.keys();
+    keys.retain(|key| {
+        let lasts = key.starts_with("backups/vault/") && !key.contains("/beat-");
+        lasts && parts.iter().any(|part| key.contains(part))
+    });
+    keys
+}
+
+/// What all layers of the sealed cluster need beside their own objects.
+fn shared(stage: &Stage) -> Vec<String> {
+    let mut keys = lasting(stage);
+    keys.retain(|key| key.contains("/key/") || key == "backups/vault/cluster");
+    assert!(keys.len() > 4, "{keys:?}");
+    keys
+}
+
+/// The objects of a layer, and the WAL that makes it consistent, as `info` names that.
+fn needed_by(vault: &Vault, label: &str) -> Vec<String> {
+    let info = vault.ok("writer", &["--output", "json", "info"]);
+    let info = schema::document(&info);
+    let layers = info["layers"].as_array().unwrap();
+    let layer = layers.iter().find(|layer| layer["label"] == label).unwrap();
+    let (first, last) = (text(layer, "/wal/first"), text(layer, "/wal/last"));
+    let keys = lasting(&vault.stage).into_iter().filter(|key| {
+        let file = key.rsplit('/').next().unwrap();
+        // Neither the notes of the archiver beside it, nor what is mended of another.
+        let is_segment = file.len() == 24 || key.contains("/wal-mended/");
+        let of_wal =
+            key.contains("/wal") && is_segment && first <= &file[..24] && &file[..24] <= last;
+        key.contains(&format!("/layer/{label}/")) || of_wal
+    });
+    let keys: Vec<String> = keys.collect();
+    for part in ["/claim", "/index-", "/pack-", "/manifest", "/wal/"] {
+        assert!(
+            keys.iter().any(|key| key.contains(part)),
+            "{part}: {keys:?}"
+        );
+    }
+    keys
+}
+
+fn in_hours(hours: i64) -> String {
+    let time = Timestamp::now() + SignedDuration::from_hours(hours);
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// The owner of the bucket leaves every lock a day; answers what he did so.
+fn shorten(stage: &Stage) -> Vec<String> {
+    let (keys, until) = (lasting(stage), in_hours(24));
+    for key in &keys {
+        let answer = stage.s3().lock(None, key, &until).unwrap();
+        assert_eq!(answer.status, 200, "{key}: {}", answer.body);
+        assert!(locked_for(stage, key) <= 1, "{key}");
+    }
+    keys
+}
+
+/// Segments that no layer needs.
+fn between(stage: &Stage) {
+    let sql = |sql| stage.cluster.sql("postgres", sql).unwrap();
+    sql("CREATE TABLE IF NOT EXISTS later (n int)");
+    for _ in 0..3 {
+        sql("INSERT INTO later VALUES (1)");
+        stage.archive_all();
+    }
+}
+
+/// Somebody overwrites the first segment that a layer needs, and it is stored once more; answers the key of the damaged one.
+fn mend(vault: &Vault, label: &str) -> String {
+    let stage = &vault.stage;
+    let mut wal = needed_by(vault, label);
+    wal.retain(|key| key.contains("/wal/"));
+    let key = wal.remove(0);
+    let name = key.rsplit('/').next().unwrap();
+    let file = stage.target(name).display().to_string();
+    let get = ["archive-get", "--fetch-ahead", "0", name, &file];
+    vault.ends_as(("reader", "one"), &get, 0);
+    let put = stage.s3().request(None, "PUT", &format!("/{key}"), "evil");
+    assert_eq!(put.unwrap().status, 200);
+    let push = ["archive-push", "--push-ahead", "0", &file];
+    vault.ends_as(("writer", "writer"), &push, 0);
+    key
 }
 
 /// Everything of a layer.
@@ -147,6 +253,127 @@ fn assert_nobody_takes_it(stage: &Stage, full: &str) {
     assert_eq!(deleted.status, 403, "{}", deleted.body);
 }
 
+/// Each object that a new layer needs is looked at: nothing counts as locked because another object is.
+#[test]
+fn a_new_layer_locks_again_all_that_it_needs_where_a_lock_was_shortened() {
+    let vault = lifted();
+    let stage = &vault.stage;
+    let label = |report: &Value| text(report, "/label").to_owned();
+    let full = label(&vault.backup(&["--type", "full"]));
+    between(stage);
+    let child = label(&vault.backup(&["--type", "incr"]));
+    let damaged = mend(&vault, &full);
+    between(stage);
+    for key in lasting(stage).iter().filter(|key| **key != damaged) {
+        let mode = lock_of(stage, key, "Mode");
+        assert_eq!(mode.as_deref(), Some("GOVERNANCE"), "{key}");
+        for role in ROLES {
+            let answer = stage.s3().lock(Some(role), key, &in_hours(24)).unwrap();
+            assert_eq!(answer.status, 403, "{role} {key}: {}", answer.body);
+        }
+    }
+    let shortened = shorten(stage);
+    let newest = label(&vault.backup(&["--type", "incr"]));
+    let ends = locked(stage, &format!("backups/vault/layer/{newest}/manifest")).unwrap();
+    assert_eq!(
+        locked_for(stage, &format!("backups/vault/layer/{newest}/manifest")),
+        DAYS
+    );
+    let of_layers = [&full, &child, &newest].map(|label| needed_by(&vault, label));
+    let needed = [&shared(stage)[..], &of_layers.concat()].concat();
+    assert!(
+        needed.iter().any(|key| key.contains("/wal-mended/")),
+        "{needed:?}"
+    );
+    for key in &needed {
+        assert!(locked(stage, key).unwrap() >= ends, "{key}");
+    }
+    // What lies between layers is not kept for their sake.
+    let other: Vec<&String> = shortened
+        .iter()
+        .filter(|key| !needed.contains(key))
+        .collect();
+    assert!(other.len() >= 4, "{other:?}");
+    for key in other {
+        assert!(
+            key.contains("/wal/") && locked_for(stage, key) <= 1,
+            "{key}"
+        );
+    }
+    a_lock_that_cannot_be_extended_fails_the_backup(&vault, &full);
+}
+
+fn a_lock_that_cannot_be_extended_fails_the_backup(vault: &Vault, of: &str) {
+    let stage = &vault.stage;
+    shorten(stage);
+    let s3 = stage.s3();
+    let denied = json!({
+        "Effect": "Deny",
+        "Principal": { "AWS": ["writer"] },
+        "Action": ["s3:PutObjectRetention"],
+        "Resource": format!("arn:aws:s3:::{}/backups/vault/layer/{of}/*", s3.bucket()),
+    });
+    s3.allow(&policy(s3, &[denied])).unwrap();
+    let layers = |stage: &Stage| {
+        let keys = stage.keys().into_iter();
+        let manifests = keys.filter(|key| key.ends_with("/manifest"));
+        manifests.collect::<Vec<String>>()
+    };
+    let before = layers(stage);
+    let backup = ["backup", "--pgdata", &stage.pgdata(), "--type", "incr"];
+    let log = vault.fails("writer", &backup, UNREACHABLE);
+    assert!(log.contains("could not lock what layer"), "{log}");
+    assert!(log.contains("s3:PutObjectRetention"), "{log}");
+    assert_eq!(layers(stage), before);
+    s3.allow(&policy(s3, &[])).unwrap();
+    vault.ok("writer", &backup);
+}
+
+#[test]
+fn a_merged_layer_locks_what_it_stands_on_and_its_inputs_stay_while_they_are_locked() {
+    let vault = lifted();
+    let stage = &vault.stage;
+    let label = |report: &Value| text(report, "/label").to_owned();
+    let full = label(&vault.backup(&["--type", "full"]));
+    let inputs = [(); 2].map(|()| {
+        stage.cluster.pgbench(&["-n", "-t", "50"]).unwrap();
+        label(&vault.backup(&["--type", "incr"]))
+    });
+    let (lsn, dump) = stage.moment();
+    shorten(stage);
+    let before = stage.keys();
+    let merge = ["merge", &inputs[1], "--from", &inputs[0], "--remove-inputs"];
+    let as_json = [&["--output", "json"], &merge[..]].concat();
+    let (merged, _) = vault.ends_as(("keeper", "one"), &as_json, WARNINGS);
+    let merged = schema::document(&merged);
+    let notes = merged["notes"].to_string();
+    for input in &inputs {
+        let stays = format!("{input} stays: it is locked until ");
+        assert!(notes.contains(&stays), "{notes}");
+    }
+    let after = stage.keys();
+    let gone: Vec<&String> = before.iter().filter(|key| !after.contains(key)).collect();
+    assert!(gone.iter().all(|key| !key.contains("/layer/")), "{gone:?}");
+
+    let merged = label(&merged);
+    let ends = locked(stage, &format!("backups/vault/layer/{merged}/manifest")).unwrap();
+    let of_layers = [&full, &merged].map(|label| needed_by(&vault, label));
+    for key in [&shared(stage)[..], &of_layers.concat()].concat() {
+        assert!(locked(stage, &key).unwrap() >= ends, "{key}");
+    }
+    for key in inputs.iter().flat_map(|input| objects(stage, input)) {
+        assert!(locked_for(stage, &key) <= 1, "nothing stands on it: {key}");
+    }
+    let target = stage.target("restored");
+    let into = target.display().to_string();
+    let until = ["--target-type", "lsn", "--target", &lsn];
+    let restore = ["restore", &merged, "--target-dir", &into];
+    let words = [&restore[..], &until, &["--target-action", "promote"]].concat();
+    vault.ends_as(("reader", "one"), &words, 0);
+    let restored = stage.start_restored(&target);
+    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+}
+
 #[test]
 fn a_bucket_that_cannot_lock_is_refused_and_check_says_what_is_not_protected() {
     for (bucket, said) in [
@@ -233,14 +460,7 @@ fn a_host_with_another_clock_locks_nothing_for_another_time() {
 /// A copy to below `second/`, as the owner of the bucket.
 fn copy_into(stage: &Stage, server: &S3Server, more: &[&str]) -> Output {
     let to = format!("s3://{}/second", server.bucket());
-    let options = [
-        ("endpoint", server.endpoint()),
-        ("region", "us-east-1"),
-        ("virtual_hosted_style_request", "false"),
-        ("allow_http", "true"),
-        ("access_key_id", server.access_key()),
-        ("secret_access_key", server.secret()),
-    ];
+    let options = server.options();
     let options = options.map(|(name, value)| format!("{name}={value}"));
     let mut copy = vec!["copy", "--to", &to];
     copy.extend(options.iter().flat_map(|option| ["--to-storage", option]));
@@ -293,4 +513,40 @@ fn what_is_copied_into_a_bucket_with_locks_is_locked_too() {
     let output = verify.env_remove("PGSTRATA_CREDENTIALS").output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{log}");
+}
+
+#[test]
+fn check_names_the_layers_that_are_not_locked() {
+    let stage = stage(Bucket::Locked);
+    let pgdata = stage.pgdata();
+    let init = ["init", "--pgdata", &pgdata, "--retain", "8d"];
+    stage.ends_as("writer", &init, 0);
+    stage.begin_archiving();
+    let labels = [(); 2].map(|()| {
+        let report = stage.backup(&["--type", "full"]);
+        text(&report, "/label").to_owned()
+    });
+    let check = ["check", "--pgdata", &pgdata];
+    let (checked, _) = stage.ends_as("writer", &check, 0);
+    assert!(
+        checked.contains("every layer is locked for 8 days"),
+        "{checked}"
+    );
+    // The same bytes once more, as a rescue brings them back, or by somebody who does not want them locked.
+    let place = format!("/backups/main/layer/{}/manifest", labels[0]);
+    let request = |method, body: &str| {
+        stage
+            .s3()
+            .request(Some("writer"), method, &place, body)
+            .unwrap()
+    };
+    let manifest = request("GET", "").body;
+    assert_eq!(request("PUT", &manifest).status, 200);
+    assert_eq!(locked(&stage, &place[1..]), None);
+    let (checked, _) = stage.ends_as("writer", &check, 3);
+    assert!(
+        checked.contains(&format!("1 are not: {}", labels[0])),
+        "{checked}"
+    );
+    assert!(!checked.contains("every layer is locked"), "{checked}");
 }

@@ -8,6 +8,7 @@ mod support;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use serde_json::Value;
@@ -39,8 +40,8 @@ fn give(stage: &Stage, path: &Path) {
     }
 }
 
-/// Starts a server as `pg_createcluster` would have made it: `etc/main` has the three files and `conf.d`, and the files
-/// name others by all ways.
+/// Starts a server with the layout that `pg_createcluster` makes, of any version: `etc/main` has the three files and
+/// `conf.d`. The files name others by all ways.
 fn moved(major: Major) -> Moved {
     let stage = Stage::archiving(Cluster::builder(major), Store::Directory);
     stage.cluster.stop(StopMode::Fast).unwrap();
@@ -110,26 +111,30 @@ impl Moved {
 
     /// What the files say holds, and nothing of it leads to the source.
     fn require_configured(&self, restored: &Cluster, config: &Path) {
+        self.require_configured_as(restored, config, "moved");
+        if restored.major() >= Major::V16 {
+            let one = restored.sql_as("other", "postgres", "SELECT current_user");
+            assert_eq!(one.unwrap(), "other");
+        }
+    }
+
+    fn require_configured_as(&self, restored: &Cluster, config: &Path, name: &str) {
         restored.wait_promoted(PATIENCE).unwrap();
         let target = restored.pgdata().display().to_string();
         let of = |name: &str| config.join(name).display().to_string();
-        for (name, value) in [
+        for (setting, value) in [
             ("data_directory", target.as_str()),
             ("hba_file", &of("pg_hba.conf")),
             ("ident_file", &of("pg_ident.conf")),
             ("config_file", &of("postgresql.conf")),
             ("work_mem", "7MB"),
-            ("cluster_name", "moved"),
+            ("cluster_name", name),
         ] {
-            assert_eq!(Self::setting(restored, name), value, "{name}");
+            assert_eq!(Self::setting(restored, setting), value, "{setting}");
         }
         assert_eq!(restored.sql("postgres", "SELECT 1 FROM kept").unwrap(), "1");
         let broken = "SELECT count(*) FROM pg_hba_file_rules WHERE error IS NOT NULL";
         assert_eq!(restored.sql("postgres", broken).unwrap(), "0");
-        if restored.major() >= Major::V16 {
-            let one = restored.sql_as("other", "postgres", "SELECT current_user");
-            assert_eq!(one.unwrap(), "other");
-        }
         let etc = self.etc.display().to_string();
         let files =
             "SELECT coalesce(string_agg(DISTINCT sourcefile, ' '), '') FROM pg_file_settings";
@@ -242,6 +247,78 @@ fn configuration_from_outside_goes_where_the_user_says_and_nowhere_else() {
     let words = ["restore", text(&inside, "/label"), "--target-dir", &other];
     let (code, log) = stage.fails(&[&words[..], &["--config-dir", &empty], &UNTIL].concat());
     assert_eq!(code, USAGE, "{log}");
+}
+
+/// A program of Debian's package postgresql-common, which those of the servers bring, on the clusters below `etc`.
+fn debian(stage: &Stage, etc: &Path, program: &str) -> Command {
+    let program = Path::new("/usr/bin").join(program);
+    let mut command = stage.cluster.command_as_server_user(&program);
+    command.env("PG_CLUSTER_CONF_ROOT", etc);
+    command
+}
+
+fn output_of(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// `pg_createcluster` takes a data directory over: it moves the configuration, and sets what its own configuration says.
+fn created(major: Major) -> Moved {
+    let stage = Stage::archiving(Cluster::builder(major), Store::Directory);
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let sockets = stage.cluster.socket_dir();
+    let etc = stage.cluster.create_dir("etc").unwrap();
+    let mut create = debian(&stage, &etc, "pg_createcluster");
+    create
+        .args(["--start-conf", "manual", "--no-status"])
+        .args(["--port", &stage.cluster.port().to_string()])
+        .args([Path::new("--socketdir"), sockets])
+        .args([Path::new("--logfile"), &sockets.join("debian.log")])
+        .args([Path::new("--datadir"), stage.cluster.pgdata()])
+        .args([&major.to_string(), "main"]);
+    output_of(&mut create);
+    assert!(!stage.cluster.pgdata().join("postgresql.conf").exists());
+    let main = etc.join(major.to_string()).join("main");
+    fs::write(main.join("conf.d/memory.conf"), "work_mem = '7MB'\n").unwrap();
+    give(&stage, &main.join("conf.d"));
+    let config = main.join("postgresql.conf").display().to_string();
+    let server = Cluster::adopt(major, stage.cluster.pgdata()).conf("config_file", &config);
+    let server = server.start().unwrap();
+    server
+        .sql("postgres", "CREATE TABLE kept AS SELECT 1")
+        .unwrap();
+    Moved { stage, server, etc }
+}
+
+#[test]
+fn a_cluster_that_pg_createcluster_made_restores_and_pg_ctlcluster_starts_it() {
+    let moved = created(Major::V15);
+    let stage = &moved.stage;
+    let named = Moved::setting(&moved.server, "cluster_name");
+    assert_eq!(named, "15/main", "what createcluster.conf sets");
+    moved.backup(&["--type", "full"]);
+    let inside = stage.restore("inside", &UNTIL);
+    let restored = Cluster::adopt(Major::V15, &inside).start().unwrap();
+    moved.require_configured_as(&restored, &inside, "15/main");
+
+    // In Debian's place, and with the port of the source.
+    moved.server.stop(StopMode::Fast).unwrap();
+    let config = moved.etc.join("15/copy");
+    let named = config.display().to_string();
+    let outside = stage.restore("outside", &[&["--config-dir", &named][..], &UNTIL].concat());
+    let log = stage.cluster.socket_dir().join("copy.log");
+    std::os::unix::fs::symlink(log, config.join("log")).unwrap();
+    let control =
+        |act: &str| output_of(debian(stage, &moved.etc, "pg_ctlcluster").args(["15", "copy", act]));
+    control("start");
+    let listed = output_of(&mut debian(stage, &moved.etc, "pg_lsclusters"));
+    let asked = stage.cluster.sql("postgres", "SHOW data_directory");
+    control("stop");
+    assert_eq!(asked.unwrap(), outside.display().to_string());
+    let line = listed.lines().find(|line| line.contains("copy"));
+    assert!(line.is_some_and(|line| line.contains("online")), "{listed}");
 }
 
 /// All files below a directory, with what they hold.

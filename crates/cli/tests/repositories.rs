@@ -3,20 +3,26 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
+#[path = "repositories/apart.rs"]
+mod apart;
 mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use pgstrata_testbed::cluster::{Cluster, Major};
+use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use pgstrata_testbed::proxy::Proxy;
 use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
-use support::{Stage, Store, schema, text};
+use support::{PATIENCE, SLOWLY, Stage, Store, schema, text};
 
 const WARNINGS: i32 = 3;
+const EXISTS: i32 = 11;
+const REFUSED: i32 = 13;
 const USAGE: i32 = 2;
 const END: i32 = 1;
 const STOP: i32 = 255;
@@ -41,8 +47,11 @@ impl Two {
 
     /// `far` is another server with keys of its own.
     fn with_a_network() -> Self {
+        Self::with_s3(S3Server::start().unwrap())
+    }
+
+    fn with_s3(s3: S3Server) -> Self {
         let stage = Stage::silent(builder(), Store::Directory);
-        let s3 = S3Server::start().unwrap();
         let proxy = Proxy::before(s3.endpoint()).unwrap();
         let keys = stage.cluster.create_dir("keys").unwrap().join("far.toml");
         let text = format!(
@@ -110,13 +119,17 @@ impl Two {
         two
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.stage.command(arguments);
         command
             .env_remove("PGSTRATA_REPO")
             .env_remove("PGSTRATA_CLUSTER");
         command.env("PGSTRATA_CONFIG", &self.config);
-        command.output().unwrap()
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
     }
 
     /// Runs a command that ends with that code; answers its document.
@@ -151,6 +164,36 @@ impl Two {
         (output.status.code().unwrap(), log(&output), to)
     }
 
+    /// Where a segment lies under its own name, as in `pg_wal`.
+    fn get_to_push(&self, name: &str) -> String {
+        let (_, _, file) = self.get(name, &[]);
+        let shown = file.with_file_name(name);
+        fs::rename(&file, &shown).unwrap();
+        shown.display().to_string()
+    }
+
+    /// Identities with which a clear repository is not opened: one that is not there, and one that should open it.
+    fn wrong_identities(&self) -> [String; 2] {
+        let keys = self.stage.cluster.create_dir("identities").unwrap();
+        let needless = keys.join("needless").display().to_string();
+        let made = self.run(&["key", "generate", &needless]);
+        assert!(made.status.success(), "{}", log(&made));
+        [keys.join("absent").display().to_string(), needless]
+    }
+
+    fn open_near_with(&self, plain: &str, identity: &str) {
+        let table = "[repositories.near]\n";
+        let text = plain.replace(table, &format!("{table}identity = '{identity}'\n"));
+        fs::write(&self.config, text).unwrap();
+    }
+
+    /// The configuration with its tables the other way round.
+    fn far_first(&self, text: &str) -> String {
+        let near = text.find("[repositories.near]").unwrap();
+        let far = text.find("[repositories.far]").unwrap();
+        [&text[..near], &text[far..], &text[near..far]].concat()
+    }
+
     fn proxy(&self) -> &Proxy {
         &self.network.as_ref().unwrap().0
     }
@@ -177,6 +220,12 @@ fn log(output: &Output) -> String {
 
 fn segment(root: &Path, name: &str) -> PathBuf {
     root.join("main/wal/00000001").join(name)
+}
+
+/// What became of a backup in each repository.
+fn states(report: &Value) -> Vec<&str> {
+    let all = report["repositories"].as_array().unwrap().iter();
+    all.map(|one| text(one, "/state")).collect()
 }
 
 fn spoil(path: &Path) {
@@ -333,6 +382,60 @@ fn the_first_repository_may_be_away_and_catches_up_from_its_sibling() {
     two.json(0, &["verify", "--deep"]);
 }
 
+/// The directory of the layer that is being made there, once a pack of it is stored.
+fn being_made(root: &Path) -> PathBuf {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let layers = fs::read_dir(root.join("main/layer")).unwrap();
+        let mut layers = layers.map(|layer| layer.unwrap().path());
+        let found =
+            layers.find(|at| at.join("pack-000000").exists() && !at.join("manifest").exists());
+        match found {
+            Some(found) => return found,
+            None => assert!(Instant::now() < end, "the backup stores nothing"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_backup_begins_again_in_the_next_repository_when_the_first_breaks_in_the_middle() {
+    let two = Two::in_directories();
+    two.backup(0, "full");
+    let sql = "CREATE TABLE more AS SELECT g, repeat(md5(random()::text), 60) AS s FROM generate_series(1, 20000) g";
+    two.stage.cluster.sql("postgres", sql).unwrap();
+    let dump = two.stage.cluster.dump().unwrap();
+    let pgdata = two.stage.pgdata();
+    let backup = ["--output", "json", "backup", "--pgdata", &pgdata];
+    let way = ["--type", "full", "--wal", "stream"];
+    let mut command = two.command(&[&backup[..], &way, &SLOWLY].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let begun = being_made(&two.near);
+    let allow = |mode| fs::set_permissions(&begun, fs::Permissions::from_mode(mode)).unwrap();
+    allow(0o500);
+    let output = child.wait_with_output().unwrap();
+    allow(0o700);
+    assert_eq!(output.status.code(), Some(WARNINGS), "{}", log(&output));
+    let report = schema::document(std::str::from_utf8(&output.stdout).unwrap());
+    let states = report["repositories"].as_array().unwrap().iter();
+    let states: Vec<_> = states.map(|one| one["state"].clone()).collect();
+    assert_eq!(states, ["failed", "stored"], "{report:#}");
+    let manifest = |root: &Path| {
+        let layer = root.join("main/layer").join(text(&report, "/label"));
+        layer.join("manifest").exists()
+    };
+    assert_eq!([&two.near, &two.far].map(|at| manifest(at)), [false, true]);
+    two.json(0, &["--repo", "far", "verify", "--deep"]);
+    let target = two.stage.target("restored");
+    let to = ["restore", "--target-dir", target.to_str().unwrap()];
+    let then = ["--target-type", "immediate", "--target-action", "promote"];
+    let restored = two.run(&[&["--repo", "far"], &to[..], &then].concat());
+    assert!(restored.status.success(), "{}", log(&restored));
+    let restored = two.stage.start_restored(&target);
+    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+}
+
 #[test]
 fn archive_get_takes_the_next_repository_when_the_first_is_damaged_or_has_a_hole() {
     let two = Two::in_directories();
@@ -389,10 +492,7 @@ fn archive_get_says_the_end_only_when_every_repository_does() {
 fn a_segment_is_archived_when_the_quorum_has_it() {
     let two = Two::with_a_network();
     let name = two.last_segment();
-    let (_, _, file) = two.get(&name, &[]);
-    let shown = file.with_file_name(&name);
-    fs::rename(&file, &shown).unwrap();
-    let path = shown.display().to_string();
+    let path = two.get_to_push(&name);
     fs::remove_file(segment(&two.near, &name)).unwrap();
     fs::remove_file(segment(&two.far, &name)).unwrap();
     two.proxy().cut_after(1);
@@ -405,6 +505,122 @@ fn a_segment_is_archived_when_the_quorum_has_it() {
     assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
     two.proxy().clear();
     two.json(0, &["--repo", "near", "copy", "--to", "far"]);
+}
+
+/// What is removed below a directory, and comes back.
+fn without(root: &Path, act: impl FnOnce()) {
+    let away = root.with_extension("away");
+    fs::rename(root, &away).unwrap();
+    act();
+    match root.is_dir() {
+        true => fs::remove_dir(root).unwrap(),
+        false => drop(fs::remove_file(root)),
+    }
+    fs::rename(&away, root).unwrap();
+}
+
+#[test]
+fn a_repository_that_is_gone_empty_or_damaged_is_outvoted_by_a_quorum() {
+    let two = Two::in_directories();
+    let name = two.last_segment();
+    let path = two.get_to_push(&name);
+    let pushed = |more: &[&str]| {
+        let _ = fs::remove_file(segment(&two.far, &name));
+        let push = ["archive-push", "--push-ahead", "0"];
+        let output = two.run(&[&push, more, &[&path]].concat());
+        (output.status.code().unwrap(), log(&output))
+    };
+    let outvoted = |what: &str, expected: &str| {
+        let (code, said) = pushed(&[]);
+        assert_ne!(code, 0, "{what}: {said}");
+        assert!(said.contains(expected), "{what}: {said}");
+        let (code, said) = pushed(&["--quorum", "1"]);
+        assert_eq!(code, 0, "{what}: {said}");
+        assert!(said.contains("repository near"), "{what}: {said}");
+        assert!(segment(&two.far, &name).exists(), "{what}");
+    };
+    without(&two.near, || outvoted("gone", "is it mounted?"));
+    without(&two.near, || {
+        fs::create_dir(&two.near).unwrap();
+        outvoted("empty", "is it mounted?");
+    });
+    without(&two.near, || {
+        fs::write(&two.near, "").unwrap();
+        outvoted("a file", "is a file");
+    });
+    let record = two.near.join("main/cluster");
+    without(&record, || outvoted("without its record", "near"));
+    without(&record, || {
+        fs::write(&record, "damaged").unwrap();
+        outvoted("damaged", "near");
+    });
+    let plain = fs::read_to_string(&two.config).unwrap();
+    for identity in two.wrong_identities() {
+        two.open_near_with(&plain, &identity);
+        outvoted(&identity, "near");
+    }
+    fs::write(&two.config, &plain).unwrap();
+
+    // Another file of that name, and another cluster, are outvoted by nobody.
+    spoil(Path::new(&path));
+    let (code, said) = pushed(&["--quorum", "1"]);
+    assert_eq!(code, EXISTS, "{said}");
+    spoil(Path::new(&path));
+    let other = Stage::silent(builder(), Store::Directory);
+    let text = plain.replace(
+        &format!("'file://{}'", two.near.display()),
+        &format!("'file://{}'", other.objects().display()),
+    );
+    assert_ne!(text, plain);
+    fs::write(&two.config, text).unwrap();
+    let (code, said) = pushed(&["--quorum", "1"]);
+    assert_eq!(code, REFUSED, "{said}");
+    assert!(said.contains("system identifier"), "{said}");
+    // A backup goes to the one that is ours.
+    let report = two.backup(WARNINGS, "full");
+    assert_eq!(states(&report), ["failed", "stored"], "{report:#}");
+}
+
+#[test]
+fn a_repository_that_cannot_be_opened_is_left_for_the_next_one() {
+    let two = Two::in_directories();
+    two.backup(0, "full");
+    let name = two.last_segment();
+    let plain = fs::read_to_string(&two.config).unwrap();
+    for (number, identity) in two.wrong_identities().into_iter().enumerate() {
+        two.open_near_with(&plain, &identity);
+        let (code, said, _) = two.get(&name, &[]);
+        assert_eq!(code, 0, "{identity}: {said}");
+        assert!(said.contains("repository near"), "{identity}: {said}");
+        // The other one says that it ends before that, which is not the end.
+        let (code, said, _) = two.get("0000000100000000000000F0", &[]);
+        assert_eq!(code, STOP, "{identity}: {said}");
+        let target = two.stage.target(&format!("restored-{number}"));
+        let shown = target.display().to_string();
+        let restored = two.run(&["restore", "--target-dir", &shown]);
+        assert!(restored.status.success(), "{identity}: {}", log(&restored));
+        let said = log(&restored);
+        assert!(said.contains("repository near"), "{identity}: {said}");
+        let pgdata = two.stage.pgdata();
+        let backup = ["backup", "-D", &pgdata, "--wal", "stream", "--type", "full"];
+        let report = two.json(WARNINGS, &backup);
+        assert_eq!(states(&report), ["failed", "stored"], "{report:#}");
+        // As the second one it is no reason to fail either.
+        let swapped = two.far_first(&fs::read_to_string(&two.config).unwrap());
+        fs::write(&two.config, swapped).unwrap();
+        let report = two.json(WARNINGS, &backup);
+        assert_eq!(states(&report), ["stored", "failed"], "{report:#}");
+        // When none can be opened, the first one says why.
+        let both = plain.replace("repo = ", &format!("identity = '{identity}'\nrepo = "));
+        fs::write(&two.config, both).unwrap();
+        let output = two.run(&["restore", "--target-dir", &format!("{shown}-no")]);
+        assert!(!output.status.success());
+        assert!(
+            log(&output).contains("repository near: "),
+            "{}",
+            log(&output)
+        );
+    }
 }
 
 #[test]

@@ -4,17 +4,19 @@
 
 mod support;
 
+use std::fs;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
-use pgstrata_testbed::s3::Bucket;
+use pgstrata_testbed::s3::{Bucket, S3Server};
 use serde_json::{Value, json};
 use support::roles::policy;
-use support::{Stage, Store, schema, text};
+use support::{Stage, Store, schema, text, to_lsn};
 
 const UNSUPPORTED: i32 = 21;
+const WARNINGS: i32 = 3;
 
 /// A server with a full backup that was expired, a full and an incremental one, and WAL; at the end a quiet moment.
 struct Scene {
@@ -62,6 +64,30 @@ fn quiet_moment() -> String {
 impl Scene {
     /// Overwrites every object, and deletes two of three, as somebody who has the writer's credentials.
     fn attack(&self) -> usize {
+        let s3 = self.let_the_writer_delete();
+        let keys = self.stage.keys();
+        for (number, key) in keys.iter().enumerate() {
+            let place = format!("/{key}");
+            let written = s3.request(Some("writer"), "PUT", &place, "evil").unwrap();
+            assert_eq!(written.status, 200, "{key}: {}", written.body);
+            if number % 3 > 0 {
+                self.delete(key);
+            }
+        }
+        keys.len()
+    }
+
+    fn delete(&self, key: &str) {
+        let place = format!("/{key}");
+        let deleted = self
+            .stage
+            .s3()
+            .request(Some("writer"), "DELETE", &place, "");
+        let deleted = deleted.unwrap();
+        assert_eq!(deleted.status, 204, "{key}: {}", deleted.body);
+    }
+
+    fn let_the_writer_delete(&self) -> &S3Server {
         let s3 = self.stage.s3();
         let deleting = json!({
             "Effect": "Allow",
@@ -70,31 +96,14 @@ impl Scene {
             "Resource": format!("arn:aws:s3:::{}/backups/*", s3.bucket()),
         });
         s3.allow(&policy(s3, &[deleting])).unwrap();
-        let keys = self.stage.keys();
-        for (number, key) in keys.iter().enumerate() {
-            let place = format!("/{key}");
-            let written = s3.request(Some("writer"), "PUT", &place, "evil").unwrap();
-            assert_eq!(written.status, 200, "{key}: {}", written.body);
-            if number % 3 > 0 {
-                let deleted = s3.request(Some("writer"), "DELETE", &place, "").unwrap();
-                assert_eq!(deleted.status, 204, "{key}: {}", deleted.body);
-            }
-        }
-        keys.len()
+        s3
     }
 
     fn require_restorable(&self, name: &str, more: &[&str]) {
         let stage = &self.stage;
         let target = stage.target(name);
         let into = target.display().to_string();
-        let until = [
-            "--target-type",
-            "lsn",
-            "--target",
-            &self.lsn,
-            "--target-action",
-            "promote",
-        ];
+        let until = to_lsn(&self.lsn);
         let arguments = [&["restore", "--target-dir", &into][..], &until, more].concat();
         stage.ends_as("reader", &arguments, 0);
         let restored = stage.start_restored(&target);
@@ -151,6 +160,35 @@ fn what_an_attacker_overwrote_and_deleted_is_read_as_it_was_and_comes_back() {
     // Life goes on: increments stand on what has come back.
     stage.backup(&["--type", "incr"]);
     stage.ends_as("keeper", &["expire", "--keep-full", "1"], 0);
+}
+
+#[test]
+fn what_was_deleted_and_not_overwritten_comes_back_too_and_what_cannot_is_named() {
+    let scene = scene();
+    let stage = &scene.stage;
+    scene.let_the_writer_delete();
+    let keys = stage.keys();
+    let last = |what: &str| keys.iter().rfind(|key| key.contains(what)).unwrap();
+    let deleted = [last("/manifest"), last("/wal/")];
+    deleted.iter().for_each(|key| scene.delete(key));
+
+    let as_of = ["--repository-as-of", &scene.moment];
+    stage.ends_as("reader", &[&["verify"][..], &as_of].concat(), 0);
+    let planned = scene.rescue(&["--dry-run"]);
+    assert_eq!(count(&planned, "hidden"), 2, "{planned:#}");
+    let done = scene.rescue(&[]);
+    assert_eq!(done["hidden"], planned["hidden"]);
+    assert_eq!(count(&done, "broken"), 0, "{done:#}");
+    stage.ends_as("reader", &["verify"], 0);
+    scene.require_restorable("now", &[]);
+
+    // What no version of that moment has.
+    let pack = keys.iter().find(|key| key.contains("/pack-")).unwrap();
+    fs::remove_file(stage.s3().bucket_dir().join(pack)).unwrap();
+    let arguments = ["rescue", "--since", &scene.moment];
+    let (said, _) = stage.ends_as("keeper", &arguments, WARNINGS);
+    assert!(said.contains("broken"), "{said}");
+    assert!(!said.contains("Everything"), "{said}");
 }
 
 #[test]

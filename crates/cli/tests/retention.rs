@@ -11,9 +11,10 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::Value;
-use support::{Stage, Store, namespace, process, text};
+use support::{Stage, Store, files, namespace, number, process, text, to_lsn};
 
 /// The commands under "Which backups stay", as words.
 fn commands() -> Vec<Vec<String>> {
@@ -143,17 +144,7 @@ fn older_layers_restore_to_their_own_end_and_no_moment_between() {
         assert_eq!(count, number.to_string(), "{label}");
     }
     nothing_between(&stage, &all, &ends);
-    let target = stage.restore(
-        "after",
-        &[
-            "--target-type",
-            "lsn",
-            "--target",
-            &ends[2].0,
-            "--target-action",
-            "promote",
-        ],
-    );
+    let target = stage.restore("after", &to_lsn(&ends[2].0));
     let restored = stage.start_restored(&target);
     let count = restored.sql("postgres", "SELECT count(*) FROM t").unwrap();
     assert_eq!(count, "3");
@@ -260,6 +251,30 @@ fn on_another_host(stage: &Stage, words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// All but the records of the WAL that was given up: one comes with each expiry of WAL.
+fn without_records(keys: &BTreeSet<String>) -> BTreeSet<String> {
+    let keys = keys.iter().filter(|key| !key.contains("/wal-released/"));
+    keys.cloned().collect()
+}
+
+/// What stays when exactly that goes which the plan shows.
+fn left_by(plan: &Value, before: &BTreeSet<String>) -> BTreeSet<String> {
+    let removed = labels(plan, "remove");
+    let runs = plan["wal"].as_array().unwrap();
+    let goes = |key: &String| {
+        // Notes of the archiver have more in their names.
+        let name = key.rsplit('/').next().unwrap();
+        let name = name.get(..24).unwrap_or(name);
+        let within = |run: &Value| text(run, "/first") <= name && name <= text(run, "/last");
+        let of_wal = key.contains("/wal/") && runs.iter().any(within);
+        let of = |label: &String| key.contains(&format!("/layer/{label}/"));
+        of_wal || removed.iter().any(of)
+    };
+    let mut left = without_records(before);
+    left.retain(|key| !goes(key));
+    left
+}
+
 #[test]
 fn what_one_host_plans_is_what_another_does() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
@@ -271,10 +286,20 @@ fn what_one_host_plans_is_what_another_does() {
     // What another host restores stays, whoever expires.
     let target = stage.target("elsewhere").display().to_string();
     on_another_host(&stage, &["restore", &all[1], "--target-dir", &target]);
+    let periods = [
+        "--keep-daily",
+        "--keep-weekly",
+        "--keep-monthly",
+        "--keep-yearly",
+    ];
+    let last_of_all: Vec<&str> = periods.iter().flat_map(|rule| [*rule, "1"]).collect();
+    let without_wal = ["--keep-wal", "0d", "--ignore-restores"];
+    let mut went = Vec::new();
     for rules in [
-        &["--keep-full", "2", "--keep-wal", "0d"][..],
+        &["--keep-within", "1d", "--keep-wal", "0d"][..],
+        &["--keep-full", "2", "--keep-wal", "0d"],
         &["--keep-full", "1"],
-        &["--keep-full", "1", "--keep-wal", "0d", "--ignore-restores"],
+        &[&last_of_all[..], &without_wal].concat(),
     ] {
         let planned = stage.json(&[&["expire", "--dry-run"], rules].concat());
         let before = objects(&stage);
@@ -282,16 +307,17 @@ fn what_one_host_plans_is_what_another_does() {
         for same in ["remove", "keep", "wal", "wal_files", "remarks"] {
             assert_eq!(planned[same], done[same], "{same} by {rules:?}");
         }
-        let after = objects(&stage);
-        let stays = |label: &String| after.iter().any(|key| key.contains(&format!("/{label}/")));
-        let removed = labels(&done, "remove");
-        assert!(!removed.iter().any(stays), "{removed:?}");
-        let wal = |keys: &BTreeSet<String>| keys.iter().filter(|key| key.contains("/wal/")).count();
-        assert_eq!(
-            wal(&before) - wal(&after),
-            usize::try_from(done["wal_files"].as_u64().unwrap()).unwrap()
-        );
+        let left = left_by(&planned, &before);
+        let after = without_records(&objects(&stage));
+        let odd: Vec<&String> = after.symmetric_difference(&left).collect();
+        assert!(odd.is_empty(), "{rules:?}: {odd:#?}");
+        went.push(without_records(&before).len() - left.len());
     }
+    // What the second rule does not want another host restores.
+    assert!(
+        went[0] > 0 && went[1] == 0 && went[2] > 5 && went[3] > 10,
+        "{went:?}"
+    );
     let left = labels(&stage.json(&["info"]), "layers");
     assert_eq!(left, all[3..], "the newest full layer and its increment");
     stage.ok(&["verify", "--deep"]);
@@ -340,4 +366,119 @@ fn two_expiries_at_once_leave_what_the_rules_keep() {
         let target = stage.restore(&format!("own-{number}"), &words);
         stage.start_restored(&target);
     }
+}
+
+/// Bytes of the files below a directory, and how many they are. Hidden ones are no objects.
+fn stored(directory: &Path) -> (u64, u64) {
+    let (mut bytes, mut count) = (0, 0);
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.starts_with('.') {
+            continue;
+        }
+        let (of, more) = match path.is_dir() {
+            true => stored(&path),
+            false => (fs::metadata(&path).unwrap().len(), 1),
+        };
+        bytes += of;
+        count += more;
+    }
+    (bytes, count)
+}
+
+fn list<'v>(report: &'v Value, name: &str) -> &'v [Value] {
+    report[name].as_array().unwrap()
+}
+
+fn of_rule<'v>(costs: &'v Value, name: &str) -> &'v Value {
+    let mut rules = list(costs, "rules").iter();
+    rules.find(|rule| rule["rule"] == name).unwrap()
+}
+
+#[test]
+fn costs_add_up_to_what_is_stored_and_a_rule_costs_what_goes_without_it() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let create = "CREATE TABLE t (n int); CREATE TABLE later (n int)";
+    stage.cluster.sql("postgres", create).unwrap();
+    for number in 0..3 {
+        stage.backup(&["--type", "full"]);
+        let insert = format!("INSERT INTO t SELECT generate_series(1, 10000 * ({number} + 1))");
+        stage.cluster.sql("postgres", &insert).unwrap();
+        moment(&stage);
+    }
+    let main = stage.objects().join("main");
+    let today = Timestamp::now();
+    let days = [72, 0].map(|hours| {
+        let day = today - SignedDuration::from_hours(hours);
+        day.strftime("%F").to_string()
+    });
+    let (wal_bytes, wal_files) = stored(&main.join("wal"));
+    files::age(&main.join("wal"), "3 days ago");
+    moment(&stage);
+    let rules = ["--keep-full", "3", "--keep-daily", "1"];
+    let costs = stage.json(&[&["info", "--costs"][..], &rules].concat());
+
+    // What there is.
+    let (all, _) = stored(&main);
+    assert_eq!(number(&costs, "/stored_bytes"), all, "{costs:#}");
+    let layers = list(&costs, "layers");
+    assert_eq!(layers.len(), 3, "{costs:#}");
+    let mut sum = number(&costs, "/other_bytes");
+    for layer in layers {
+        let (bytes, _) = stored(&main.join("layer").join(text(layer, "/label")));
+        assert_eq!(number(layer, "/stored_bytes"), bytes, "{layer:#}");
+        assert!(layer["why"].is_string(), "{layer:#}");
+        sum += bytes;
+    }
+    let (all_wal, all_files) = stored(&main.join("wal"));
+    let wal = list(&costs, "wal");
+    let expected = [
+        (&days[0], wal_files, wal_bytes),
+        (&days[1], all_files - wal_files, all_wal - wal_bytes),
+    ];
+    assert_eq!(wal.len(), expected.len(), "{costs:#}");
+    for (found, (day, files, bytes)) in wal.iter().zip(expected) {
+        assert_eq!(text(found, "/day"), day, "{costs:#}");
+        assert_eq!(number(found, "/files"), files, "{costs:#}");
+        assert_eq!(number(found, "/stored_bytes"), bytes, "{costs:#}");
+        sum += bytes;
+    }
+    assert_eq!(sum, all, "{costs:#}");
+    rules_cost_what_goes(&stage, &costs, &rules);
+}
+
+/// What each rule costs is what an expiry takes that is not given the rule.
+fn rules_cost_what_goes(stage: &Stage, costs: &Value, rules: &[&str]) {
+    let expire = |more: &[&str]| stage.json(&[&["expire"][..], more].concat());
+    let plan = expire(&[rules, &["--dry-run"]].concat());
+    assert_eq!(labels(&plan, "remove").len(), 0, "{plan:#}");
+    // What goes whatever the rules are: WAL from before the first layer.
+    let anyway = number(&plan, "/wal_bytes");
+    let daily = of_rule(costs, "--keep-daily");
+    assert_eq!(number(daily, "/layer_bytes"), 0, "{daily:#}");
+    assert_eq!(number(daily, "/wal_bytes"), 0, "{daily:#}");
+    let between = of_rule(costs, "WAL between layers");
+    let plan = expire(&[rules, &["--keep-wal", "0d", "--dry-run"]].concat());
+    let more = number(&plan, "/wal_bytes") - anyway;
+    assert!(more > 0, "{plan:#}");
+    assert_eq!(number(between, "/wal_bytes"), more, "{between:#}");
+    assert_eq!(number(between, "/layer_bytes"), 0, "{between:#}");
+
+    let full = of_rule(costs, "--keep-full");
+    let plan = expire(&["--keep-daily", "1", "--dry-run"]);
+    let mut goes = labels(&plan, "remove");
+    goes.reverse();
+    assert_eq!(goes.len(), 2, "{plan:#}");
+    assert_eq!(labels(full, "layers"), goes);
+    let main = stage.objects().join("main");
+    let layers_then = stored(&main.join("layer")).0;
+    let wal_then = stored(&main.join("wal")).0;
+    let done = expire(&["--keep-daily", "1"]);
+    assert_eq!(done["done"], true, "{done:#}");
+    let freed = layers_then - stored(&main.join("layer")).0;
+    assert_eq!(number(full, "/layer_bytes"), freed, "{full:#}");
+    let freed = wal_then - stored(&main.join("wal")).0;
+    assert!(freed > anyway, "{done:#}");
+    assert_eq!(number(full, "/wal_bytes"), freed - anyway, "{full:#}");
 }

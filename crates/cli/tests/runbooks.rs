@@ -12,7 +12,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use pgstrata_testbed::s3::Bucket;
@@ -113,7 +113,12 @@ impl Desk {
         let runbooks = runbooks();
         let found = runbooks.iter().find(|(known, _)| known == title);
         let (_, blocks) = found.unwrap_or_else(|| panic!("there is no runbook \"{title}\""));
-        let mut script = "set -eu\n".to_owned() + &blocks.join("\n");
+        self.type_in(title, &blocks.join("\n"))
+    }
+
+    /// Runs these commands; returns what they print.
+    fn type_in(&self, title: &str, commands: &str) -> String {
+        let mut script = format!("set -eu\n{commands}");
         // First, because times and paths have digits, too.
         script = script.replace("5433", &self.port);
         for (from, to) in &self.names {
@@ -181,7 +186,7 @@ fn every_runbook_has_a_test() {
     let text = text();
     for (title, blocks) in runbooks() {
         assert!(!blocks.is_empty(), "{title} has no commands");
-        assert!(own.contains(&format!("follow(\"{title}\")")), "{title}");
+        assert!(own.contains(&format!("follow(\"{title}\"")), "{title}");
         assert!(text.contains(&format!("[{title}](#")), "{title}");
     }
 }
@@ -338,40 +343,233 @@ fn prove_that_backups_restore() {
     desk.follow("Prove that backups restore");
 }
 
+/// A sealed cluster beside the clear one, with three readers and a writer whose identities lie where the configuration
+/// does. The configuration names that cluster, and no identity.
+struct Sealed {
+    desk: Desk,
+    etc: PathBuf,
+}
+
+const REFUSED: i32 = 13;
+
+impl Sealed {
+    fn new() -> Self {
+        let desk = Desk::new();
+        let etc = desk.config.parent().unwrap().to_owned();
+        let sealed = Self { desk, etc };
+        let people = ["reader", "other", "third", "writer"];
+        let recipients = people.map(|who| sealed.generate(who));
+        let pgdata = sealed.desk.stage.pgdata();
+        let mut init = vec!["--cluster", "sealed", "init", "-D", &pgdata, "--encrypt"];
+        for (who, recipient) in people.iter().zip(&recipients) {
+            let role = if *who == "writer" {
+                "--writer"
+            } else {
+                "--recipient"
+            };
+            init.extend([role, recipient]);
+        }
+        sealed.desk.stage.ok(&init);
+        let settings = fs::read_to_string(&sealed.desk.config).unwrap();
+        let settings = settings.replace("\"main\"", "\"sealed\"") + "wal = \"stream\"\n";
+        fs::write(&sealed.desk.config, settings).unwrap();
+        sealed
+    }
+
+    fn identity(&self, who: &str) -> String {
+        let file = self.etc.join(format!("{who}.identity"));
+        file.display().to_string()
+    }
+
+    fn generate(&self, who: &str) -> String {
+        let stage = &self.desk.stage;
+        let made = stage.ok(&["key", "generate", &self.identity(who)]);
+        made.trim().to_owned()
+    }
+
+    /// Runs the program with somebody's identity; returns its exit code and standard error.
+    fn run(&self, who: &str, arguments: &[&str]) -> (i32, String) {
+        let identity = self.identity(who);
+        let begin = ["--cluster", "sealed", "--identity", &identity];
+        let output = self.desk.stage.run(&[&begin[..], arguments].concat());
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code().unwrap(), log)
+    }
+
+    fn ok(&self, who: &str, arguments: &[&str]) {
+        let (code, log) = self.run(who, arguments);
+        assert_eq!(code, 0, "{who} {arguments:?}: {log}");
+    }
+
+    fn full_backup(&self, who: &str) {
+        let pgdata = self.desk.stage.pgdata();
+        let words = ["backup", "-D", &pgdata, "--type", "full", "--wal", "stream"];
+        self.ok(who, &words);
+    }
+
+    /// Who was taken out reads nothing of what is there now, and stores nothing.
+    fn require_shut_out(&self, who: &str) {
+        let pgdata = self.desk.stage.pgdata();
+        let nowhere = self.desk.stage.target("nowhere").display().to_string();
+        for words in [
+            &["info"][..],
+            &["verify"],
+            &["restore", "latest", "--target-dir", &nowhere],
+            &["backup", "-D", &pgdata, "--wal", "stream"],
+        ] {
+            let (code, log) = self.run(who, words);
+            assert_eq!(code, REFUSED, "{who} {words:?}: {log}");
+            assert!(log.contains("was left out when epoch 2 began"), "{log}");
+        }
+        assert!(!Path::new(&nowhere).exists());
+    }
+
+    /// Follows a runbook, which tells no secret.
+    fn follow(&mut self, title: &str, old: &str) {
+        let file = fs::read_to_string(self.identity(old)).unwrap();
+        let recipient = file.lines().next().unwrap();
+        let recipient = recipient.trim_start_matches("# public key: ");
+        self.desk.name("$OLD_RECIPIENT", recipient);
+        let printed = self.desk.follow(title);
+        assert!(!printed.contains("AGE-SECRET-KEY"), "{printed}");
+    }
+}
+
 #[test]
 fn a_key_is_stolen() {
-    let mut desk = Desk::new();
-    let etc = desk.config.parent().unwrap().to_owned();
-    let make = |who: &str| {
-        let file = etc.join(format!("{who}.identity"));
-        let made = desk
-            .stage
-            .ok(&["key", "generate", &file.display().to_string()]);
-        made.trim().to_owned()
+    for stolen in ["writer", "other"] {
+        let mut sealed = Sealed::new();
+        sealed.follow("A key is stolen", stolen);
+        sealed.require_shut_out(stolen);
+        let target = sealed.desk.stage.target("restored").display().to_string();
+        let to = ["restore", "--target-dir", &target];
+        sealed.ok(
+            "reader",
+            &[&to[..], &["--target-type", "immediate"]].concat(),
+        );
+    }
+}
+
+#[test]
+fn an_identity_is_lost() {
+    let mut sealed = Sealed::new();
+    sealed.full_backup("writer");
+    sealed.follow("An identity is lost", "other");
+    sealed.full_backup("writer");
+    sealed.ok("new-reader", &["verify", "--deep"]);
+    // Whoever finds it opens nothing.
+    sealed.require_shut_out("other");
+}
+
+#[test]
+fn the_database_host_was_taken_over() {
+    let mut sealed = Sealed::new();
+    let stage = &sealed.desk.stage;
+    let command = format!(
+        "{} --repo {} --cluster sealed --identity {} archive-push %p",
+        stage.program.display(),
+        stage.repository,
+        sealed.identity("writer")
+    );
+    let server = &stage.cluster;
+    server.append_conf("archive_command", &command).unwrap();
+    server.reload().unwrap();
+    // Until the archiver has heard of it.
+    let archived = stage.objects().join("sealed/wal/00000001");
+    let end = Instant::now() + PATIENCE;
+    while !archived.exists() {
+        assert!(Instant::now() < end, "nothing is archived");
+        stage.archive_all();
+    }
+    sealed.full_backup("writer");
+    sealed.desk.mark_time();
+    let stage = &sealed.desk.stage;
+    let evil = "UPDATE orders SET id = 0";
+    stage.cluster.sql("postgres", evil).unwrap();
+    stage.archive_all();
+    let pgdata = stage.pgdata();
+    sealed.full_backup("writer");
+    // The segment before that backup may still wait for the archiver, and "verify" would miss it.
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Immediate).unwrap();
+    fs::remove_dir_all(&pgdata).unwrap();
+    sealed.follow("The database host was taken over", "writer");
+    let good = "SELECT count(*) FROM orders WHERE id > 0";
+    let count = sealed.desk.stage.cluster.sql("postgres", good);
+    assert_eq!(count.unwrap(), "1000");
+    sealed.require_shut_out("writer");
+}
+
+/// What stands in backquotes in the numbered list of "Keys" in docs/SECURITY.md.
+fn ceremony() -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/SECURITY.md");
+    let text = fs::read_to_string(path).unwrap();
+    let (_, section) = text.split_once("\n## Keys\n").unwrap();
+    let numbered = |line: &&str| line.starts_with(|first: char| first.is_ascii_digit());
+    let lines = section.lines().filter(numbered);
+    let words = lines.flat_map(|line| line.split('`').skip(1).step_by(2));
+    words.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_keys_are_made_as_the_document_says() {
+    let steps = ceremony();
+    let (commands, settings): (Vec<String>, Vec<String>) = steps
+        .into_iter()
+        .partition(|step| step.starts_with("pgstrata "));
+    let [reader, writer, init, check, restore] = &commands[..] else {
+        panic!("other commands than expected: {commands:?}");
     };
-    let [reader, other, writer] = ["reader", "other", "writer"].map(make);
-    let pgdata = desk.stage.pgdata();
-    let sealed = [
-        "--cluster",
-        "sealed",
-        "init",
-        "--pgdata",
-        &pgdata,
-        "--encrypt",
+    let [identity, seal_id] = &settings[..] else {
+        panic!("other settings than expected: {settings:?}");
+    };
+    let desk = Desk::new();
+    let old = fs::read_to_string(&desk.config).unwrap();
+    fs::write(&desk.config, old.replace("\"main\"", "\"sealed\"")).unwrap();
+    let etc = desk.config.parent().unwrap();
+    let files = ["one", "two"].map(|who| etc.join(who).display().to_string());
+    let mut init = init.clone();
+    for file in &files {
+        desk.type_in("a reader", &reader.replace("FILE", file));
+    }
+    desk.type_in("the writer", writer);
+    let made = [
+        &files[0],
+        &files[1],
+        &etc.join("writer.identity").display().to_string(),
     ];
-    let who = [
-        "--recipient",
-        &reader,
-        "--recipient",
-        &other,
-        "--writer",
-        &writer,
+    for file in made {
+        let text = fs::read_to_string(file).unwrap();
+        let recipient = text.lines().next().unwrap();
+        let recipient = recipient.trim_start_matches("# public key: ");
+        init = init.replacen("age1…", recipient, 1);
+    }
+    let told = desk.type_in("init", &init);
+    let (_, id) = told.split_once("seal id ").unwrap();
+    let (id, _) = id.split_once(':').unwrap();
+    let identity = identity.replace("/etc/pgstrata", &etc.display().to_string());
+    let settings = [
+        &fs::read_to_string(&desk.config).unwrap(),
+        &identity,
+        &seal_id.replace('…', id),
+        "wal = \"stream\"",
     ];
-    desk.stage.ok(&[&sealed[..], &who].concat());
-    let settings = fs::read_to_string(&desk.config).unwrap();
-    let settings = settings.replace("\"main\"", "\"sealed\"") + "wal = \"stream\"\n";
-    fs::write(&desk.config, settings).unwrap();
-    desk.name("$OLD_RECIPIENT", &writer);
-    let printed = desk.follow("A key is stolen");
-    assert!(!printed.contains("AGE-SECRET-KEY"), "{printed}");
+    fs::write(&desk.config, settings.join("\n")).unwrap();
+    desk.type_in("the host", "pgstrata backup --type full");
+    for (number, file) in files.iter().enumerate() {
+        let says = desk.type_in("check", &check.replace("FILE", file));
+        assert!(says.contains("opens everything"), "{says}");
+        let target = desk.stage.target(&format!("opened-{number}"));
+        let target = target.display().to_string();
+        let restore = restore.replace("FILE", file).replace("DIR", &target);
+        desk.type_in("restore", &restore);
+        let restored = desk.stage.start_restored(Path::new(&target));
+        let count = restored.sql("postgres", "SELECT count(*) FROM orders");
+        assert_eq!(count.unwrap(), "1000");
+    }
+    // The host cannot, and another seal id is refused.
+    let (code, log) =
+        desk.stage
+            .fails(&["--cluster", "sealed", "--seal-id", &"0".repeat(32), "info"]);
+    assert!(code == REFUSED && log.contains("expected 0000"), "{log}");
 }

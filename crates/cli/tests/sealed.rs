@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
@@ -203,25 +204,68 @@ fn wrong_keys_and_half_sealed_repositories_are_one_clear_error_each() {
         .unwrap()
         .path();
     let genuine = own.join("layer").join(label);
-    for object in ["manifest", "pack-000000", "index-000000", "digest-000000"] {
+    for (object, says) in [
+        ("manifest", "manifest is not sealed"),
+        ("pack-000000", "does not begin as a sealed object does"),
+        ("index-000000", "does not begin as a sealed object does"),
+        ("digest-000000", "does not begin as a sealed object does"),
+    ] {
         let kept = fs::read(genuine.join(object)).unwrap();
         fs::write(genuine.join(object), fs::read(clear.join(object)).unwrap()).unwrap();
         for who in ["", "one"] {
-            vault.fails(who, &["verify"], DAMAGED);
+            let log = vault.fails(who, &["verify"], DAMAGED);
+            assert!(log.contains(says), "{who} {object}: {log}");
+            assert!(log.contains("everything in this cluster is"), "{log}");
+            let named = format!("vault/layer/{label}/{object}");
+            assert!(log.contains(&named), "{who} {object}: {log}");
         }
         fs::write(genuine.join(object), kept).unwrap();
     }
     vault.ok("one", &["verify", "--deep"]);
-    let record = fs::read_to_string(main.join("cluster")).unwrap();
-    let kept = fs::read(own.join("cluster")).unwrap();
-    fs::write(own.join("cluster"), record).unwrap();
-    let pushed = vault.run(
-        "writer",
-        &["backup", "--pgdata", &pgdata, "--wal", "stream"],
-    );
-    assert!(!pushed.status.success());
-    fs::write(own.join("cluster"), kept).unwrap();
+    exchanged_records(&vault);
     vault.ok("one", &["verify"]);
+}
+
+/// The record of the sealed cluster, exchanged for that of another one that is clear, and for a clear one of its own name.
+fn exchanged_records(vault: &Vault) {
+    let (stage, pgdata) = (&vault.stage, vault.stage.pgdata());
+    let own = stage.objects().join("vault/cluster");
+    let elsewhere = stage.cluster.create_dir("elsewhere").unwrap();
+    let url = format!("file://{}", elsewhere.display());
+    stage.ok(&[
+        "--repo",
+        &url,
+        "--cluster",
+        "vault",
+        "init",
+        "--pgdata",
+        &pgdata,
+    ]);
+    let kept = fs::read(&own).unwrap();
+    for (other, code, says) in [
+        (
+            stage.objects().join("main/cluster"),
+            DAMAGED,
+            "it is the record of cluster \"main\"",
+        ),
+        (
+            elsewhere.join("vault/cluster"),
+            REFUSED,
+            "cluster \"vault\" is not sealed, and an identity or a seal id was given for it",
+        ),
+    ] {
+        fs::write(&own, fs::read(other).unwrap()).unwrap();
+        let backup = ["backup", "--pgdata", &pgdata, "--wal", "stream"];
+        for (who, words) in [
+            ("writer", &backup[..]),
+            ("writer", &["info"]),
+            ("one", &["verify"]),
+        ] {
+            let log = vault.fails(who, words, code);
+            assert!(log.contains(says), "{words:?}: {log}");
+        }
+        fs::write(&own, &kept).unwrap();
+    }
 }
 
 fn wrong_identities(vault: &Vault) {
@@ -234,8 +278,21 @@ fn wrong_identities(vault: &Vault) {
     );
     let log = vault.fails("", &["info"], REFUSED);
     assert!(log.contains("no identity was given"), "{log}");
-    fs::write(vault.identity("writer2"), "").unwrap();
-    vault.fails("writer2", &["info"], REFUSED);
+    let empty = vault.identity("empty");
+    fs::write(&empty, "").unwrap();
+    fs::set_permissions(&empty, fs::Permissions::from_mode(0o600)).unwrap();
+    vault.stage.cluster.own(empty.as_ref()).unwrap();
+    let log = vault.fails("empty", &["info"], REFUSED);
+    let says = format!("identity file \"{empty}\" holds no age identity");
+    assert!(log.contains(&says), "{log}");
+    let mut command = vault.stage.command(&["--cluster", "vault", "info"]);
+    let output = command.env("PGSTRATA_IDENTITY", "").output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(USAGE), "{log}");
+    assert!(
+        log.contains("the environment variable PGSTRATA_IDENTITY is empty"),
+        "{log}"
+    );
     let reader = fs::read_to_string(vault.identity("one")).unwrap();
     fs::write(vault.identity("open"), &reader).unwrap();
     let log = vault.fails("open", &["info"], REFUSED);

@@ -7,11 +7,14 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
 use serde_json::Value;
 use support::vault::Vault;
-use support::{Store, schema, text};
+use support::{PATIENCE, Store, schema, text, to_lsn};
 
 const REFUSED: i32 = 13;
 const DAMAGED: i32 = 14;
@@ -65,14 +68,7 @@ impl Pair {
             .vault
             .stage
             .target(&format!("by-{who}-{}", lsn.replace('/', "-")));
-        let until = [
-            "--target-type",
-            "lsn",
-            "--target",
-            lsn,
-            "--target-action",
-            "promote",
-        ];
+        let until = to_lsn(lsn);
         let restore = [
             "--repo",
             &self.to,
@@ -305,14 +301,7 @@ fn a_copy_for_others_goes_to_a_bucket_and_goes_on_after_it_was_stopped() {
     let to = vault.stage.repository.replace("/backups", "/mirror");
     let there = vault.stage.objects().parent().unwrap().join("mirror");
     let s3 = vault.stage.s3();
-    let options = [
-        ("endpoint", s3.endpoint()),
-        ("region", "us-east-1"),
-        ("virtual_hosted_style_request", "false"),
-        ("allow_http", "true"),
-        ("access_key_id", s3.access_key()),
-        ("secret_access_key", s3.secret()),
-    ];
+    let options = s3.options();
     let options = options.map(|(name, value)| format!("{name}={value}"));
     let mut plain = vec!["copy", "--to", &to];
     plain.extend(options.iter().flat_map(|option| ["--to-storage", option]));
@@ -337,4 +326,293 @@ fn a_copy_for_others_goes_to_a_bucket_and_goes_on_after_it_was_stopped() {
     vault.ok("one", &copy);
     assert_eq!(boxes_of(&there.join("vault/key")), all);
     vault.ok("four", &["--repo", &to, "verify", "--deep"]);
+}
+
+/// A pair into which the server archives and backs up. "three" opens the second repository, and has both in his file.
+struct Both {
+    pair: Pair,
+    writer: String,
+    reader: String,
+}
+
+const END: i32 = 1;
+const STOP: i32 = 255;
+
+impl Both {
+    fn new() -> Self {
+        let pair = Pair::new();
+        pair.vault.ok("one", &pair.for_three());
+        let etc = pair.vault.stage.cluster.create_dir("etc").unwrap();
+        let [writer, reader] = ["writer", "three"].map(|who| {
+            let file = etc.join(format!("{who}.toml"));
+            let spool = pair.vault.stage.cluster.create_dir(&format!("spool-{who}"));
+            let spool = spool.unwrap();
+            fs::set_permissions(&spool, fs::Permissions::from_mode(0o700)).unwrap();
+            let text = format!(
+                "cluster = 'vault'\nidentity = '{}'\nspool = '{}'\nhole-timeout = '1s'\n[repositories.near]\nrepo = '{}'\n\
+                 [repositories.far]\nrepo = '{}'\n",
+                pair.vault.identity(who),
+                spool.display(),
+                pair.vault.stage.repository,
+                pair.to
+            );
+            fs::write(&file, text).unwrap();
+            pair.vault.stage.cluster.own(&file).unwrap();
+            file.display().to_string()
+        });
+        let both = Self {
+            pair,
+            writer,
+            reader,
+        };
+        let stage = &both.pair.vault.stage;
+        let push = format!(
+            "{} --config {} archive-push %p",
+            stage.program.display(),
+            both.writer
+        );
+        stage.cluster.append_conf("archive_command", &push).unwrap();
+        stage.cluster.reload().unwrap();
+        let pgdata = stage.pgdata();
+        let taken = both.run(&both.writer, &["backup", "-D", &pgdata, "--type", "full"]);
+        assert_eq!(taken.status.code(), Some(0), "{}", said(&taken));
+        both
+    }
+
+    fn run(&self, config: &str, arguments: &[&str]) -> Output {
+        let mut command = self.pair.vault.stage.command(arguments);
+        command
+            .env_remove("PGSTRATA_REPO")
+            .env_remove("PGSTRATA_CLUSTER")
+            .env("PGSTRATA_CONFIG", config);
+        command.output().unwrap()
+    }
+
+    /// As "three" recovers; what is asked for beside the name.
+    fn get(&self, name: &str, more: &[&str]) -> (i32, String) {
+        let to = self.pair.vault.stage.target("got").display().to_string();
+        let words = [&["archive-get"], more, &[name, &to]].concat();
+        let output = self.run(&self.reader, &words);
+        (output.status.code().unwrap(), said(&output))
+    }
+
+    fn require(&self, name: &str, more: &[&str], (code, words): (i32, &str)) {
+        let (found, said) = self.get(name, more);
+        assert!(
+            found == code && said.contains(words),
+            "{name} {more:?}: {found}: {said}"
+        );
+    }
+
+    fn restore(&self, name: &str, more: &[&str]) -> PathBuf {
+        let target = self.pair.vault.stage.target(name);
+        let words = ["restore", "--target-dir", target.to_str().unwrap()];
+        let output = self.run(&self.reader, &[&words[..], more].concat());
+        let log = said(&output);
+        assert_eq!(output.status.code(), Some(0), "{log}");
+        let warning = "repository near is sealed, and the identity at hand does not open it";
+        assert_eq!(log.matches(warning).count(), 1, "{log}");
+        target
+    }
+
+    /// What lies in one of them under the WAL of timeline 1.
+    fn near(&self, name: &str) -> PathBuf {
+        let objects = self.pair.vault.stage.objects();
+        objects.join("vault/wal/00000001").join(name)
+    }
+
+    fn far(&self, name: &str) -> PathBuf {
+        self.pair.there.join("vault/wal/00000001").join(name)
+    }
+
+    /// Stores what the closed one has of a segment in another place, too.
+    fn put(&self, name: &str, object: &Path) {
+        fs::create_dir_all(object.parent().unwrap()).unwrap();
+        fs::copy(self.near(name), object).unwrap();
+        self.pair.vault.stage.cluster.own(object).unwrap();
+    }
+
+    /// Archives the history of a timeline that left the first one there, in one of them.
+    fn push_history(&self, timeline: u32, left: &str, repository: &str) {
+        let stage = &self.pair.vault.stage;
+        let file = stage.target(&format!("{timeline:08X}.history"));
+        fs::write(&file, format!("1\t{left}\tno reason\n")).unwrap();
+        stage.cluster.own(&file).unwrap();
+        let file = file.display().to_string();
+        let pushed = self.run(&self.writer, &["--repo", repository, "archive-push", &file]);
+        assert_eq!(pushed.status.code(), Some(0), "{}", said(&pushed));
+    }
+
+    /// The segment that was archived last.
+    fn last_segment(&self) -> String {
+        let stage = &self.pair.vault.stage;
+        let sql = "SELECT pg_create_restore_point('here')";
+        stage.cluster.sql("postgres", sql).unwrap();
+        stage.archive_all();
+        let sql = "SELECT last_archived_wal FROM pg_stat_archiver";
+        stage.cluster.sql("postgres", sql).unwrap()
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn next(name: &str) -> String {
+    let number = u64::from_str_radix(&name[16..], 16).unwrap();
+    format!("{}{:08X}", &name[..16], number + 1)
+}
+
+#[test]
+fn recovery_ends_where_all_names_do_though_one_of_two_repositories_is_closed() {
+    let both = Both::new();
+    let stage = &both.pair.vault.stage;
+    let (_, dump) = stage.moment();
+    stage
+        .cluster
+        .sql("postgres", "DROP TABLE afterwards")
+        .unwrap();
+    let last = both.last_segment();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+
+    // It goes on and archives into both: a timeline of which the closed one has a history.
+    let keep = ["--target-action", "promote", "--archive-mode", "keep"];
+    let target = both.restore("promoted", &keep);
+    let promoted = Cluster::adopt(Major::V15, &target).start().unwrap();
+    promoted.wait_promoted(PATIENCE).unwrap();
+    require_same_dump(&dump, &promoted.dump().unwrap()).unwrap();
+    promoted
+        .sql("postgres", "CREATE TABLE later (); SELECT pg_switch_wal()")
+        .unwrap();
+    let archived = "SELECT last_archived_wal LIKE '00000002%' AND last_archived_wal NOT LIKE '%history' FROM pg_stat_archiver";
+    promoted.wait_for("postgres", archived, PATIENCE).unwrap();
+    let dump = promoted.dump().unwrap();
+    promoted.stop(StopMode::Fast).unwrap();
+    both.require(&next(&next(&last)), &[], (END, ""));
+    let again = stage.start_restored(&both.restore("again", &[]));
+    require_same_dump(&dump, &again.dump().unwrap()).unwrap();
+
+    // The closed one alone has a segment of the way.
+    let second = both.pair.there.join("vault/wal/00000002");
+    for object in fs::read_dir(second).unwrap() {
+        let object = object.unwrap();
+        if object.file_name().len() == 24 {
+            fs::remove_file(object.path()).unwrap();
+        }
+    }
+    let stopped = both.restore("stopped", &[]);
+    let server = Cluster::adopt(Major::V15, &stopped);
+    // It may have been open for queries for a moment.
+    let said = match server.start() {
+        Err(error) => format!("{error:#}"),
+        Ok(server) => {
+            let end = Instant::now() + PATIENCE;
+            while !server.log_tail(20).contains("exit code 255") {
+                assert!(Instant::now() < end, "{}", server.log_tail(20));
+                thread::sleep(Duration::from_millis(100));
+            }
+            server.log_tail(40)
+        }
+    };
+    assert!(said.contains("exit code 255"), "{said}");
+    assert!(
+        said.contains("which the identity at hand does not open"),
+        "{said}"
+    );
+    assert!(stopped.join("recovery.signal").exists());
+}
+
+#[test]
+fn the_names_in_a_closed_repository_decide_whether_the_archive_ends() {
+    let both = Both::new();
+    let last = both.last_segment();
+    let absent = next(&last);
+    both.require(&last, &[], (0, ""));
+    both.require(&absent, &[], (END, ""));
+    both.require("00000002.history", &[], (END, ""));
+    let closed = (STOP, "which the identity at hand does not open");
+    let hole = ["--on-hole", "end"];
+
+    // The file itself, whatever is said of holes; then what stands in for it.
+    let away = both.far("").with_file_name("away");
+    fs::rename(both.far(&last), &away).unwrap();
+    both.require(&last, &[], closed);
+    both.require(&last, &hole, (STOP, "repository near"));
+    let mended = both.near("").with_file_name("../wal-mended/00000001");
+    fs::create_dir_all(&mended).unwrap();
+    let stands_in = mended.join(format!("{last}-2"));
+    fs::rename(both.near(&last), &stands_in).unwrap();
+    both.require(&last, &hole, closed);
+    fs::rename(&stands_in, both.near(&last)).unwrap();
+    fs::rename(&away, both.far(&last)).unwrap();
+    both.require(&absent, &[], (END, ""));
+
+    // A repository that cannot be reached says nothing.
+    let near = both.pair.vault.stage.objects();
+    fs::rename(&near, near.with_extension("away")).unwrap();
+    both.require(&absent, &hole, (STOP, ""));
+    fs::rename(near.with_extension("away"), &near).unwrap();
+
+    // Nobody's identity: nothing is known.
+    let text = fs::read_to_string(&both.reader).unwrap();
+    let nobody = both.pair.vault.identity("nobody");
+    both.pair.vault.generate("nobody");
+    let three = both.pair.vault.identity("three");
+    fs::write(&both.reader, text.replace(&three, &nobody)).unwrap();
+    both.require(&absent, &[], (STOP, "none of the 1 identities"));
+}
+
+#[test]
+fn what_lies_behind_a_file_in_a_closed_repository_keeps_the_archive_from_ending() {
+    let both = Both::new();
+    let last = both.last_segment();
+    let absent = next(&last);
+    let closed = (STOP, "which the identity at hand does not open");
+    let hole = ["--on-hole", "end"];
+    let mended = both.near("").with_file_name("../wal-mended/00000001");
+    let later = next(&absent);
+    let objects = both.pair.vault.stage.objects().join("vault");
+    for (object, seen) in [
+        (both.near(&later), &later),
+        (mended.join(format!("{later}-1")), &later),
+    ] {
+        both.put(&last, &object);
+        both.require(&absent, &[], (STOP, seen));
+        both.require(&absent, &hole, (END, seen));
+        fs::remove_file(object).unwrap();
+        both.require(&absent, &[], (END, ""));
+    }
+    // How far a history goes is known when a repository that is opened has it.
+    for (left, known) in [
+        ("0/FF000000", (STOP, "timeline 2 goes along timeline 1")),
+        ("0/1000028", (END, "")),
+    ] {
+        both.push_history(2, left, "near");
+        let unknown = "the history of timeline 2 is there";
+        both.require(&absent, &[], (STOP, unknown));
+        both.require(&absent, &hole, (END, unknown));
+        both.require("00000002.history", &hole, closed);
+        both.push_history(2, left, "far");
+        both.require(&absent, &[], known);
+        for root in [&objects, &both.pair.there.join("vault")] {
+            fs::remove_dir_all(root.join("wal/00000002")).unwrap();
+        }
+    }
+    both.push_history(3, "0/1000028", "near");
+    let third = "files of timeline 3 are there";
+    both.require("00000002.history", &[], (STOP, third));
+    fs::remove_dir_all(objects.join("wal/00000003")).unwrap();
+    // So it is with a layer.
+    let mut layers: Vec<_> = fs::read_dir(both.pair.there.join("vault/layer"))
+        .unwrap()
+        .collect();
+    layers.sort_by_key(|layer| layer.as_ref().unwrap().file_name());
+    let newest = layers.pop().unwrap().unwrap();
+    let manifest = newest.path().join("manifest");
+    let away = both.far("").with_file_name("away");
+    fs::rename(&manifest, &away).unwrap();
+    let label = newest.file_name().into_string().unwrap();
+    both.require(&absent, &[], (STOP, &format!("layer {label} is there")));
+    fs::rename(&away, &manifest).unwrap();
+    both.require(&absent, &[], (END, ""));
 }

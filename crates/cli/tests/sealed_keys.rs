@@ -5,15 +5,19 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::{Value, json};
+use support::roles::forged_removal;
 use support::vault::Vault;
 use support::{Store, schema};
 
 const REFUSED: i32 = 13;
+const USAGE: i32 = 2;
 const DAMAGED: i32 = 14;
 const WARNINGS: i32 = 3;
 
@@ -44,14 +48,22 @@ fn check_says_who_opens_a_sealed_cluster_and_nothing_of_a_clear_one() {
     let vault = silent();
     let (code, report, items) = check(&vault, "writer");
     let detail = items[0]["detail"].as_str().unwrap();
-    assert_eq!(items.len(), 1, "{report:#}");
+    assert_eq!(items.len(), 2, "{report:#}");
     assert_eq!(items[0]["status"], "ok", "{report:#}");
+    assert_eq!(items[1]["status"], "warning", "{report:#}");
+    assert!(
+        items[1]["hint"]
+            .as_str()
+            .unwrap()
+            .contains(&seal_id(&vault)),
+        "{report:#}"
+    );
     assert!(
         detail.contains("epoch 1 is current: 2 readers, 1 writer, 1 keeper"),
         "{detail}"
     );
     assert!(detail.contains("is a writer of it"), "{detail}");
-    assert!(code == 0 || code == WARNINGS, "{report:#}");
+    assert_eq!(code, WARNINGS, "{report:#}");
     let expected = json!({
         "epoch": 1, "readers": 2, "writers": 1, "keepers": 1, "own_roles": ["writer"], "opened_up_to": 1, "lone_epochs": [],
     });
@@ -125,6 +137,111 @@ fn who_was_taken_out_is_told_what_he_opens() {
     );
 }
 
+/// The seal id that the cluster's record has.
+fn seal_id(vault: &Vault) -> String {
+    let record = vault.stage.objects().join("vault/cluster");
+    let record = fs::read_to_string(record).unwrap();
+    let (_, json) = record.split_once('\n').unwrap();
+    let record: Value = serde_json::from_str(json).unwrap();
+    record["sealing"]["seal_id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_cluster_that_somebody_puts_in_the_place_of_ours_is_refused_by_its_seal_id() {
+    let vault = silent();
+    let (stage, pgdata) = (&vault.stage, vault.stage.pgdata());
+    let ours = seal_id(&vault);
+    let config = stage.target("pgstrata.toml");
+    fs::write(&config, format!("seal-id = \"{ours}\"\n")).unwrap();
+    let config = config.display().to_string();
+    let sql = "SELECT pg_walfile_name(pg_current_wal_lsn())";
+    let segment = stage.cluster.sql("postgres", sql).unwrap();
+    let segment = format!("{pgdata}/pg_wal/{segment}");
+    let backup = ["backup", "-D", &pgdata, "--wal", "stream"];
+    let named: [&[&str]; 2] = [&["--seal-id", &ours], &["--config", &config]];
+    for named in named {
+        vault.ok("writer", &[named, &backup].concat());
+    }
+
+    // Recipients are public: the operator of the store lets the same people in, and himself.
+    let recipients = ["one", "two", "writer", "keeper"].map(|who| vault.recipient(who));
+    let [one, two, writer, keeper] = recipients.each_ref().map(String::as_str);
+    let operator = vault.generate("operator");
+    let elsewhere = stage.target("elsewhere");
+    let repository = format!("file://{}", elsewhere.display());
+    vault.ok(
+        "",
+        &[
+            "--repo",
+            &repository,
+            "init",
+            "-D",
+            &pgdata,
+            "--encrypt",
+            "--recipient",
+            one,
+            "--recipient",
+            two,
+            "--recipient",
+            &operator,
+            "--writer",
+            writer,
+            "--keeper",
+            keeper,
+        ],
+    );
+    let place = stage.objects().join("vault");
+    fs::rename(&place, stage.target("what was there")).unwrap();
+    fs::rename(elsewhere.join("vault"), &place).unwrap();
+    assert_ne!(seal_id(&vault), ours);
+
+    for named in named {
+        for act in [&backup[..], &["archive-push", &segment]] {
+            let log = vault.fails("writer", &[named, act].concat(), REFUSED);
+            assert!(log.contains(&format!("expected {ours}")), "{act:?}: {log}");
+        }
+    }
+    assert!(!place.join("layer").exists() && !place.join("wal").exists());
+    // Without it nobody can see the difference; at least it is said each time.
+    let output = vault.run("writer", &backup);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{log}");
+    assert_eq!(log.matches("nobody has said").count(), 1, "{log}");
+}
+
+#[test]
+fn the_host_of_the_database_has_no_layer_of_a_sealed_cluster_removed() {
+    let vault = silent();
+    let full = vault.backup(&["--type", "full", "--wal", "stream"]);
+    let label = full["label"].as_str().unwrap();
+    vault.backup(&["--type", "full", "--wal", "stream"]);
+    let place = vault.stage.objects().join("vault");
+    let manifest = fs::read(place.join(format!("layer/{label}/manifest"))).unwrap();
+    let owner = fs::metadata(&place).unwrap();
+    let as_the_server = |path: &Path| chown(path, Some(owner.uid()), Some(owner.gid())).unwrap();
+    for (key, body) in forged_removal(&[(label, &manifest)]) {
+        let file = place.join(key);
+        let directory = file.parent().unwrap();
+        fs::create_dir_all(directory).unwrap();
+        fs::write(&file, body).unwrap();
+        for made in [directory.parent().unwrap(), directory, &file] {
+            as_the_server(made);
+        }
+    }
+    let log = vault.fails("keeper", &["expire", "--keep-full", "2"], REFUSED);
+    assert!(
+        log.contains(label) && log.contains("removal/f0f0/wanted"),
+        "{log}"
+    );
+    vault.ok("one", &["verify", "--deep"]);
+    let info = vault.ok("keeper", &["info"]);
+    assert!(info.contains(label), "{info}");
+    // Rules that give it up anyway leave nothing of the record.
+    vault.ok("keeper", &["expire", "--keep-full", "1"]);
+    assert!(!place.join("removal/f0f0/wanted").exists());
+    assert!(!place.join(format!("layer/{label}/manifest")).exists());
+}
+
 /// The directory of the cluster's first epoch.
 fn first_epoch(vault: &Vault) -> PathBuf {
     let keys = vault.stage.objects().join("vault/key");
@@ -165,9 +282,9 @@ fn an_identity_file_may_hold_several_and_an_epoch_may_be_opened_by_nobody() {
         }
     }
     for who in ["one", "writer"] {
-        let log = vault.fails(who, &["info"], REFUSED);
+        let log = vault.fails(who, &["info"], DAMAGED);
         assert!(
-            log.contains("none of the 1 identities at hand opens"),
+            log.contains("nobody can open what was sealed in epoch 1"),
             "{log}"
         );
     }
@@ -185,4 +302,154 @@ fn an_identity_file_may_hold_several_and_an_epoch_may_be_opened_by_nobody() {
         code == REFUSED && items[0]["status"] == "failed",
         "{report:#}"
     );
+}
+
+/// Runs `init` for one recipient on a terminal of its own, and types an answer; returns the exit code and what the terminal shows.
+fn asked(vault: &Vault, cluster: &str, recipient: &str, answer: &str) -> (i32, String) {
+    let stage = &vault.stage;
+    let words = format!(
+        "{} --cluster {cluster} init --pgdata {} --encrypt --recipient {recipient}",
+        stage.program.display(),
+        stage.pgdata()
+    );
+    let script = Path::new("/usr/bin/script");
+    let mut command = stage.cluster.command_as_server_user(script);
+    command.env("PGSTRATA_REPO", &stage.repository);
+    command.args(["--quiet", "--return", "--command", &words, "/dev/null"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut typed = child.stdin.take().unwrap();
+    typed.write_all(answer.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    drop(typed);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.code().unwrap(), shown)
+}
+
+#[test]
+fn one_recipient_is_asked_about_on_a_terminal() {
+    let vault = silent();
+    let alone = vault.generate("alone");
+    let is_there = |cluster: &str| vault.stage.objects().join(cluster).exists();
+    for (cluster, answer) in [
+        ("said-no", "no\n"),
+        ("said-nothing", "\n"),
+        ("said-y", "y\n"),
+    ] {
+        let (code, shown) = asked(&vault, cluster, &alone, answer);
+        assert!(shown.contains("write \"yes\" to go on"), "{shown}");
+        assert!(shown.contains("--one-recipient"), "{shown}");
+        assert_eq!(code, USAGE, "{shown}");
+        assert!(!is_there(cluster), "{answer:?}");
+    }
+    let (code, shown) = asked(&vault, "said-yes", &alone, "yes\n");
+    assert!(
+        shown.contains("who loses that identity loses them all"),
+        "{shown}"
+    );
+    assert_eq!(code, 0, "{shown}");
+    assert!(shown.contains("sealed, seal id"), "{shown}");
+    assert!(is_there("said-yes"));
+}
+
+#[test]
+fn a_recipient_in_capitals_is_the_one_whose_identity_opens() {
+    let vault = silent();
+    let pgdata = vault.stage.pgdata();
+    let [one, two] = ["one", "two"].map(|who| vault.recipient(who));
+    let [capital_one, capital_two] = [&one, &two].map(|own| own.to_uppercase());
+    let run = |who: &str, words: &[&str], code: i32| {
+        let mut command = vault.stage.command(&["--cluster", "capitals"]);
+        command.args(words);
+        if !who.is_empty() {
+            command.env("PGSTRATA_IDENTITY", vault.identity(who));
+        }
+        let output = command.output().unwrap();
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8(printed).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {printed}");
+        printed
+    };
+    let init = ["init", "-D", &pgdata, "--encrypt", "--recipient"];
+    let init = [&init[..], &[&capital_one]].concat();
+    // Twice the same is one.
+    for again in [&one, &capital_one] {
+        let log = run("", &[&init[..], &["--recipient", again]].concat(), USAGE);
+        assert!(log.contains("--one-recipient"), "{log}");
+    }
+    let mixed = format!("age1{}", &capital_one[4..]);
+    let log = run("", &[&init[..], &["--recipient", &mixed]].concat(), USAGE);
+    assert!(log.contains("is not an age recipient"), "{log}");
+    run("", &[&init[..], &["--one-recipient"]].concat(), 0);
+    let opened = |who: &str, code: i32| {
+        let shown = run(who, &["key", "check"], code);
+        shown.matches("opens everything").count()
+    };
+    assert_eq!(opened("one", WARNINGS), 1);
+    run("one", &["key", "rotate"], 0);
+    run("one", &["key", "add", "--recipient", &capital_two], 0);
+    run("one", &["key", "reseal", &capital_two], 0);
+    assert_eq!(opened("two", 0), 2);
+    run("one", &["key", "remove", &capital_two], 0);
+    assert_eq!(opened("two", WARNINGS), 2);
+    assert_eq!(opened("one", WARNINGS), 3);
+}
+
+#[test]
+fn a_sealed_cluster_of_others_is_not_taken_for_the_one_that_was_asked_for() {
+    let vault = silent();
+    let pgdata = vault.stage.pgdata();
+    let mine = ["mine", "mine too"].map(|who| vault.generate(who));
+    let [one, two, writer] = ["one", "two", "writer"].map(|who| vault.recipient(who));
+    let init = ["init", "-D", &pgdata, "--encrypt", "--recipient"];
+    for named in [
+        &[&mine[0], "--recipient", &mine[1]][..],
+        &[&one, "--recipient", &mine[1]],
+        &[&one, "--recipient", &writer],
+        &[&one, "--recipient", &two, "--writer", &two],
+    ] {
+        let output = vault.run("", &[&init[..], named].concat());
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8(printed).unwrap();
+        assert_eq!(output.status.code(), Some(REFUSED), "{printed}");
+        assert!(!printed.contains(&seal_id(&vault)), "{printed}");
+        assert!(printed.contains("is sealed for others"), "{printed}");
+        assert!(printed.contains("key check"), "{printed}");
+    }
+    for named in [
+        &[&one, "--recipient", &two, "--writer", &writer][..],
+        &[&two, "--one-recipient"],
+    ] {
+        let told = vault.ok("", &[&init[..], named].concat());
+        assert!(told.contains("already there"), "{told}");
+    }
+}
+
+#[test]
+fn reseal_makes_a_reader_of_nobody() {
+    let vault = silent();
+    let stranger = vault.generate("stranger");
+    let [two, writer, keeper] = ["two", "writer", "keeper"].map(|who| vault.recipient(who));
+    vault.backup(&["--type", "full", "--wal", "stream"]);
+    let nowhere = vault.stage.target("nowhere").display().to_string();
+    let restore = ["restore", "--target-dir", &nowhere];
+    let log = vault.fails("writer", &restore, REFUSED);
+    assert!(!log.contains("reseal"), "{log}");
+    assert!(log.contains("identity of a writer or keeper"), "{log}");
+    vault.ok("one", &["key", "reseal", &two]);
+    vault.ok("one", &["key", "remove", &two]);
+    for who in [&writer, &keeper, &stranger, &two] {
+        let log = vault.fails("one", &["key", "reseal", who], REFUSED);
+        assert!(log.contains("is not a reader of epoch 2"), "{log}");
+    }
+    vault.fails("writer", &restore, REFUSED);
+}
+
+#[test]
+fn what_is_no_seal_id_is_said_to_be_none() {
+    let vault = silent();
+    for wrong in ["zz", "", "0123"] {
+        let log = vault.fails("one", &["info", "--seal-id", wrong], USAGE);
+        assert!(log.contains("is not a seal id"), "{log}");
+    }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
 use support::standby::{catch_up, switch_wal_all_the_time};
 use support::vault::Vault;
-use support::{PATIENCE, number, schema, text};
+use support::{PATIENCE, number, schema, text, to_lsn};
 
 const REFUSED: i32 = 13;
 const WAL_MISSING: i32 = 18;
@@ -28,14 +28,7 @@ fn a_sealed_cluster_goes_back_in_place_and_on_along_a_second_timeline() {
     sql("DELETE FROM pgbench_tellers; CREATE TABLE stray AS SELECT generate_series(1, 1000)");
     stage.cluster.stop(StopMode::Fast).unwrap();
     let pgdata = stage.pgdata();
-    let until = [
-        "--target-type",
-        "lsn",
-        "--target",
-        &lsn,
-        "--target-action",
-        "promote",
-    ];
+    let until = to_lsn(&lsn);
     let back = [
         "--output",
         "json",
@@ -100,14 +93,7 @@ fn along_two(vault: &Vault, who: &str, name: &str, lsn: &str) -> Cluster {
         "--target-timeline",
         "2",
     ];
-    let until = [
-        "--target-type",
-        "lsn",
-        "--target",
-        lsn,
-        "--target-action",
-        "promote",
-    ];
+    let until = to_lsn(lsn);
     vault.ok(who, &[&to[..], &until].concat());
     vault.stage.start_restored(&target)
 }

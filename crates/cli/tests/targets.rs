@@ -123,12 +123,12 @@ fn times_are_those_of_commits(major: Major, store: Store) {
 }
 
 #[test]
-fn times_are_those_of_commits_on_15_with_s3() {
+fn rule_13_12_times_are_those_of_commits_on_15_with_s3() {
     times_are_those_of_commits(Major::V15, Store::S3);
 }
 
 #[test]
-fn times_are_those_of_commits_on_18() {
+fn rule_13_12_times_are_those_of_commits_on_18() {
     times_are_those_of_commits(Major::V18, Store::Directory);
 }
 

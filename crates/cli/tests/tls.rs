@@ -23,7 +23,7 @@ fn give(stage: &Stage, file: &Path) {
 }
 
 /// Lets the stage's server speak TLS, as `localhost`, and nothing else over TCP, to who has a password; returns the
-/// authority's file.
+/// authority's file. Beside it lies a list, `revoked.crl`, that has the server's certificate.
 fn speak_tls(stage: &Stage) -> PathBuf {
     let authority = Authority::new("of the house").unwrap();
     let subject = Subject {
@@ -42,9 +42,10 @@ fn speak_tls(stage: &Stage) -> PathBuf {
     stage.cluster.reload().unwrap();
     let secret = "SET password_encryption = 'scram-sha-256'; ALTER ROLE postgres PASSWORD 'secret'";
     stage.cluster.sql("postgres", secret).unwrap();
-    authority
-        .write(&stage.cluster.create_dir("authority").unwrap())
-        .unwrap()
+    let directory = stage.cluster.create_dir("authority").unwrap();
+    let list = directory.join("revoked.crl");
+    authority.write_revoked(&list, &[&files], 2200).unwrap();
+    authority.write(&directory).unwrap()
 }
 
 #[test]
@@ -73,6 +74,28 @@ fn a_backup_over_verified_tls_restores() {
     assert!(output.status.success(), "{log}");
     let (_, log) = stage.fails(&arguments);
     assert!(log.contains("this machine's trusted certificates"), "{log}");
+
+    // The files that libpq looks for.
+    let home = stage.cluster.create_dir("home").unwrap();
+    let files = home.join(".postgresql");
+    fs::create_dir(&files).unwrap();
+    let in_home = |what: &str| {
+        let asked = format!("{address} sslmode={what}");
+        let mut command = stage.command(&["backup", "--dry-run", "-D", &pgdata, "-d", &asked]);
+        let output = command.env("HOME", &home).output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), log)
+    };
+    let list = files.join("root.crl");
+    fs::copy(authority.with_file_name("revoked.crl"), &list).unwrap();
+    let unverified = in_home("require");
+    assert!(unverified.0, "{unverified:?}");
+    fs::copy(&authority, files.join("root.crt")).unwrap();
+    let (accepted, log) = in_home("require");
+    assert!(!accepted && log.contains("was revoked"), "{log}");
+    fs::remove_file(&list).unwrap();
+    let verified = in_home("verify-full");
+    assert!(verified.0, "{verified:?}");
 
     // Variables of libpq.
     let plain = format!("{address} sslmode=");

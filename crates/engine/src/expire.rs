@@ -5,6 +5,7 @@
 
 mod cost;
 mod lines;
+mod pending;
 mod scene;
 
 use std::collections::{BTreeSet, HashSet};
@@ -31,6 +32,7 @@ use lines::{Lines, SILENCE};
 use scene::{ExpireDecision, Scene};
 
 pub use cost::{LayerCost, RuleCost, StorageReport, WalDay, storage};
+pub use pending::JudgedRemoval;
 
 /// What to keep, and how to merge.
 #[derive(Clone, Debug)]
@@ -85,6 +87,8 @@ pub struct PlannedMerge {
 pub struct ExpireReport {
     /// Whether it has been done.
     pub done: bool,
+    /// Removals that others have decided on and not completed, as this run judges them.
+    pub removals: Vec<JudgedRemoval>,
     /// What is merged.
     pub merge: Option<PlannedMerge>,
     /// What the merge has done.
@@ -113,6 +117,8 @@ pub struct ExpireReport {
 struct Expiry {
     step: Option<MergeStep>,
     remove: Vec<Arc<Layer>>,
+    /// Merged layers for which some of them go.
+    read_back: Vec<Label>,
     leftovers: Vec<Label>,
     /// Layers of which nothing but the WAL that makes them consistent is kept.
     own_alone: HashSet<ParentRef>,
@@ -129,17 +135,20 @@ pub async fn plan(cluster: &ClusterRepository, options: &ExpireOptions) -> Resul
     let now = StoreTime::by_this_host();
     let scene = Scene::read(cluster, options.ignore_restores, now).await?;
     let decision = scene.decide(&options.policy);
+    let removals = pending::judge(cluster, &scene, &decision).await?;
+    let refusal = pending::refusal(cluster, &removals);
     let step = decision.plan.merge.clone();
     let merge = step.as_ref().map(|step| planned(&scene, step));
-    let Some(step) = step.filter(|_| scene.notes.is_empty()) else {
+    let Some(step) = step.filter(|_| scene.notes.is_empty() && refusal.is_none()) else {
         let mut report = report(cluster, &scene, &decision).await?;
-        report.merge = merge;
+        (report.merge, report.removals) = (merge, removals);
+        report.notes.extend(refusal.map(|error| error.to_string()));
         return Ok(report);
     };
     let (scene, merged_away) = scene.when_merged(&step)?;
     let decision = scene.decide(&options.policy);
     let mut report = report(cluster, &scene, &decision).await?;
-    report.merge = merge;
+    (report.merge, report.removals) = (merge, removals);
     report
         .remove
         .splice(..0, merged_away.iter().map(Label::to_string));
@@ -179,13 +188,7 @@ async fn attempt(
     progress: &Progress,
 ) -> Result<ExpireReport> {
     let now = StoreTime::ask(cluster).await?;
-    let completed = catalog::complete_removals(cluster).await?;
     let mut found = find(cluster, options, now).await?;
-    let completed = completed.iter().map(|label| {
-        format!("layer {label} is gone: an expiry that was interrupted had begun to remove it")
-    });
-    let completed: Vec<String> = completed.collect();
-    found.report.remarks.extend(completed.iter().cloned());
     if !found.report.notes.is_empty() {
         return Ok(found.report);
     }
@@ -193,21 +196,27 @@ async fn attempt(
     if let (Some(step), Some(planned)) = (found.step.take(), found.report.merge.take()) {
         merged = Some(merge_first(cluster, options, progress, &step, &planned).await?);
         merge = Some(planned);
+        let removals = found.report.removals;
         found = find(cluster, options, now).await?;
-        found.report.remarks.extend(completed);
+        found.report.removals = removals;
         if !found.report.notes.is_empty() {
             return Ok(found.report);
         }
     }
     let unwanted = found.remove.iter().map(|layer| layer.label.clone());
     let unwanted: Vec<Label> = unwanted.collect();
-    let verified = merge::verify_replacements(cluster, &unwanted, options.jobs, progress).await;
+    let going = merge::Going {
+        layers: &unwanted,
+        read_back: &found.read_back,
+    };
+    let verified = merge::verify_replacements(cluster, &going, options.jobs, progress).await;
     unless_gone(cluster, &unwanted, verified).await?;
     let mut report = found.report;
     if let Some(merged) = &merged {
         report.remove.splice(..0, merged.removed.iter().cloned());
     }
     (report.merge, report.merged) = (merge, merged);
+    go_on(progress)?;
     let terms = Terms {
         instead: None,
         ignore_restores: options.ignore_restores,
@@ -228,6 +237,7 @@ async fn attempt(
             removed => removed?,
         }
     }
+    catalog::tidy_removals(cluster).await?;
     catalog::forget_old(cluster, now).await?;
     mark::forget_gone(cluster).await?;
     catalog::forget_old_verifications(cluster).await?;
@@ -240,6 +250,14 @@ async fn attempt(
     report.remarks.extend(removed.remarks);
     report.done = true;
     Ok(report)
+}
+
+/// Refuses when somebody has asked the expiry to stop. Behind this it removes, which is done to its end.
+fn go_on(progress: &Progress) -> Result<()> {
+    match progress.is_cancelled() {
+        true => Err(Error::new(Kind::Interrupted, "the expiry was stopped")),
+        false => Ok(()),
+    }
 }
 
 /// Merges the oldest layers of the newest chain.
@@ -305,6 +323,10 @@ fn check_policy(options: &ExpireOptions) -> Result<()> {
     Ok(())
 }
 
+/// What to do.
+///
+/// # Errors
+/// `Refused` when somebody else has decided to remove what stays; when the repository cannot be read.
 async fn find(
     cluster: &ClusterRepository,
     options: &ExpireOptions,
@@ -312,7 +334,12 @@ async fn find(
 ) -> Result<Expiry> {
     let scene = Scene::read(cluster, options.ignore_restores, now).await?;
     let decision = scene.decide(&options.policy);
+    let removals = pending::judge(cluster, &scene, &decision).await?;
+    if let Some(refusal) = pending::refusal(cluster, &removals) {
+        return Err(refusal);
+    }
     let mut report = report(cluster, &scene, &decision).await?;
+    report.removals = removals;
     let step = decision.plan.merge;
     report.merge = step.as_ref().map(|step| planned(&scene, step));
     let remove = decision.remove.iter();
@@ -320,6 +347,7 @@ async fn find(
     Ok(Expiry {
         step,
         remove: remove.collect::<Result<_>>()?,
+        read_back: decision.read_back,
         leftovers: scene.leftovers(),
         own_alone: decision.own_alone,
         report,
@@ -351,6 +379,7 @@ async fn report(
     remarks.extend(not_counted(&scene.catalog, &scene.problems));
     Ok(ExpireReport {
         done: false,
+        removals: Vec::new(),
         merge: None,
         merged: None,
         keep: scene.kept(decision),

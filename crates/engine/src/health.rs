@@ -18,8 +18,9 @@ use pgstrata_store::error::Error;
 use serde::Serialize;
 
 /// One host may be ahead of another, and a backup ahead of the archiver: a segment that has been missing for no longer before
-/// one that was stored may be on its way.
-pub(crate) const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(60);
+/// one that was stored may be on its way. An idle server looks once a minute whether it has to start its archiver again, or
+/// to repeat a command that failed (`postmaster.c`, `PGARCH_AUTOWAKE_INTERVAL`).
+pub(crate) const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(90);
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -37,6 +38,8 @@ pub enum Severity {
 pub enum AlarmKind {
     /// The cluster's record cannot be read.
     Record,
+    /// Nobody can open what was sealed in an epoch.
+    Keys,
     /// The archive cannot be listed.
     Archive,
     /// A layer cannot be restored.
@@ -75,6 +78,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) histories: Option<&'a Error>,
     /// Why the cluster's record cannot be used.
     pub(crate) record: Option<&'a Error>,
+    /// Why nobody can open what was sealed.
+    pub(crate) keys: Option<&'a Error>,
     pub(crate) now: Timestamp,
     /// The oldest that the newest backup may be.
     pub(crate) max_age: Option<Duration>,
@@ -121,6 +126,14 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
             to_do: "bring the object back from a copy of the repository".to_owned(),
         });
     }
+    alarms.extend(facts.keys.map(|error| Alarm {
+        severity: Severity::Error,
+        kind: AlarmKind::Keys,
+        layer: None,
+        reason: error.to_string(),
+        lost: Some("layers and WAL of that time".to_owned()),
+        to_do: error.hint_text().unwrap_or_default().to_owned(),
+    }));
     match facts.archived {
         Ok(archived) => {
             let holes = holes(facts.catalog, archived, facts.now);
@@ -187,11 +200,12 @@ fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
     };
     let damaged = catalog.damaged.iter().map(|(label, error)| {
         let reason = format!("the manifest of {label} cannot be used: {error}");
-        alarm(
-            label,
-            reason,
-            format!("{label} and the layers that stand on it"),
-        )
+        let lost = format!("{label} and the layers that stand on it");
+        let mut alarm = alarm(label, reason, lost);
+        if let Some(hint) = error.hint_text().filter(|_| error.is_lost_epoch()) {
+            hint.clone_into(&mut alarm.to_do);
+        }
+        alarm
     });
     let broken = catalog.layers.iter().filter_map(|layer| {
         let label = &layer.label;
@@ -584,7 +598,7 @@ impl Hole<'_> {
         let (severity, so_far) = match self.is_young {
             true => (
                 Severity::Warning,
-                "; those were stored within the last minute, so it may be on its way",
+                "; those were stored within the last 90 seconds, so it may be on its way",
             ),
             false => (Severity::Error, ""),
         };

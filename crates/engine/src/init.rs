@@ -53,7 +53,7 @@ pub async fn init(
     let mut wanted = record_of(&cluster.name, &reading.control);
     wanted.retention = retention;
     if let Some(recipients) = recipients {
-        if let Some(report) = already_there(cluster, &wanted, true).await? {
+        if let Some(report) = already_there(cluster, &wanted, Some(recipients)).await? {
             return Ok(report);
         }
         // A cluster is sealed from its first object on: the keys come before the record.
@@ -67,7 +67,7 @@ pub async fn init(
     if retention.is_some() {
         wanted.format = RETAINED_FORMAT;
     }
-    let created = record(cluster, wanted).await?;
+    let created = record(cluster, wanted, recipients).await?;
     if created.created && retention.is_some() {
         prove_lock(cluster).await?;
     }
@@ -91,7 +91,11 @@ async fn prove_lock(cluster: &ClusterRepository) -> Result<()> {
 }
 
 /// Creates the cluster's record, or compares the one that is there.
-async fn record(cluster: &ClusterRepository, wanted: ClusterRecord) -> Result<InitReport> {
+async fn record(
+    cluster: &ClusterRepository,
+    wanted: ClusterRecord,
+    recipients: Option<&Recipients>,
+) -> Result<InitReport> {
     let body = Bytes::from(encode(&wanted));
     match cluster
         .repository
@@ -103,8 +107,7 @@ async fn record(cluster: &ClusterRepository, wanted: ClusterRecord) -> Result<In
             record: wanted,
         }),
         Err(error) if error.kind() == Kind::AlreadyExists => {
-            let sealed = wanted.sealing.is_some();
-            let there = already_there(cluster, &wanted, sealed).await?;
+            let there = already_there(cluster, &wanted, recipients).await?;
             there.ok_or(error)
         }
         Err(error) => Err(error),
@@ -115,7 +118,7 @@ async fn record(cluster: &ClusterRepository, wanted: ClusterRecord) -> Result<In
 async fn already_there(
     cluster: &ClusterRepository,
     wanted: &ClusterRecord,
-    sealed: bool,
+    recipients: Option<&Recipients>,
 ) -> Result<Option<InitReport>> {
     let record = match cluster.record().await {
         Err(error) if error.kind() == Kind::NotFound => return Ok(None),
@@ -130,19 +133,48 @@ async fn already_there(
         return Err(Error::new(Kind::Refused, what)
             .hint("objects are locked from the first one on: choose another --cluster"));
     }
-    if sealed && record.sealing.is_none() {
+    if recipients.is_some() && record.sealing.is_none() {
         let what = format!("cluster \"{}\" is there, and is not sealed", record.name);
         return Err(Error::new(Kind::Refused, what).hint(
             "a cluster is sealed from its first object on: choose another --cluster, take a full backup there, and expire this one",
         ));
     }
-    if sealed {
+    if let Some(recipients) = recipients {
+        require_open_to(cluster, recipients).await?;
         tracing::info!("the cluster is sealed already; \"pgstrata key\" changes who can read it");
     }
     Ok(Some(InitReport {
         created: false,
         record,
     }))
+}
+
+/// Refuses a sealed cluster that is not for these recipients: it may be a stranger's, made where ours was to be.
+async fn require_open_to(cluster: &ClusterRepository, recipients: &Recipients) -> Result<()> {
+    let sealing = cluster.sealing().await?;
+    let epochs = match sealing.ring() {
+        Some(ring) => ring.survey(cluster.home()).await?,
+        None => Vec::new(),
+    };
+    let boxes = epochs.last().map(|epoch| epoch.boxes.as_slice());
+    let boxes = boxes.unwrap_or_default();
+    let has = |role, named: &str| {
+        boxes
+            .iter()
+            .any(|own| own.role == role && own.recipient == named)
+    };
+    let mut named = recipients.all.iter();
+    let Some((role, other)) = named.find(|(role, named)| !has(*role, named)) else {
+        return Ok(());
+    };
+    let what = format!(
+        "cluster \"{}\" is there, and is sealed for others: {other} is not a {} of its current epoch",
+        cluster.name.as_str(),
+        role.as_str()
+    );
+    Err(Error::new(Kind::Refused, what).hint(
+        "\"pgstrata key check\" lists for whom; if they are yours, \"pgstrata key add\" lets others in; if not, choose another --cluster or repository",
+    ))
 }
 
 fn record_of(name: &ClusterName, control: &ControlFile) -> ClusterRecord {

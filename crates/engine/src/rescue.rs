@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
+use pgstrata_store::catalog::Catalog;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::repository::versions::{Since, Version};
@@ -35,6 +36,8 @@ pub struct RescueReport {
     pub removals: Vec<String>,
     /// Objects that were made since and are gone: a later moment brings them back.
     pub gone: Vec<String>,
+    /// Layers that are not whole although nothing is left to come back, and why. Empty while something is.
+    pub broken: Vec<String>,
 }
 
 /// Says what a rescue would do; changes nothing.
@@ -42,7 +45,11 @@ pub struct RescueReport {
 /// # Errors
 /// `Unsupported` when the repository keeps no versions; when it cannot be read.
 pub async fn plan(cluster: &ClusterRepository, since: Timestamp) -> Result<RescueReport> {
-    Ok(report(cluster, since, &look(cluster, since).await?))
+    let mut report = report(cluster, since, &look(cluster, since).await?);
+    if report.hidden.is_empty() && report.replaced.is_empty() {
+        report.broken = broken(cluster).await;
+    }
+    Ok(report)
 }
 
 /// Does it.
@@ -75,8 +82,29 @@ pub async fn execute(cluster: &ClusterRepository, since: Timestamp) -> Result<Re
             "take the rights to write away from all others first: change the credentials of the bucket; then run it again",
         ));
     }
+    report.broken = broken(cluster).await;
     report.done = true;
     Ok(report)
+}
+
+/// Which layers are not whole, whatever the versions say. Who rescues a sealed cluster need not open it.
+async fn broken(cluster: &ClusterRepository) -> Vec<String> {
+    let catalog = match Catalog::examine(cluster).await {
+        Ok(catalog) => catalog,
+        Err(error) if error.is_lack_of_key() => {
+            tracing::warn!("whether layers are whole was not looked at: {error}");
+            return Vec::new();
+        }
+        Err(error) => return vec![format!("whether layers are whole cannot be seen: {error}")],
+    };
+    let damaged = catalog.damaged.iter();
+    let damaged = damaged.map(|(label, error)| format!("{label}: {error}"));
+    let layers = catalog.layers.iter();
+    let lossy = layers.filter_map(|layer| {
+        let error = catalog.whole(&layer.label).err()?;
+        Some(format!("{}: {error}", layer.label))
+    });
+    damaged.chain(lossy).collect()
 }
 
 /// What became of the cluster's objects, but for those that serve for a moment.
@@ -111,5 +139,6 @@ fn report(cluster: &ClusterRepository, since: Timestamp, found: &Since) -> Rescu
             .cloned()
             .collect(),
         gone: found.gone.clone(),
+        broken: Vec::new(),
     }
 }

@@ -14,51 +14,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
-use pgstrata_engine::merge::{self, MergeOptions};
 use pgstrata_layer::claim::{self, ClaimRecord};
-use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, Manifest};
 use pgstrata_layer::retention::Policy;
 use pgstrata_store::catalog::{self, Catalog, Layer};
 use pgstrata_store::error::{Kind, Result};
-use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
-use restore_common::{Made, chain, chain_of_three, copy_of, generations};
-
-fn rules(policy: Policy) -> ExpireOptions {
-    ExpireOptions {
-        policy,
-        codec: Codec::default(),
-        jobs: 2,
-        // Of the restores by which these tests look at what they did.
-        ignore_restores: true,
-    }
-}
+use restore_common::{
+    Made, chain, chain_of_three, copy_of, expire_by, generations, labels, merge_from, rules,
+};
 
 fn max_chain(length: usize) -> ExpireOptions {
     rules(Policy {
         max_chain: Some(length),
         ..Policy::default()
     })
-}
-
-async fn expire(
-    repository: &Repository,
-    made: &Made,
-    options: &ExpireOptions,
-) -> Result<ExpireReport> {
-    expire::execute(&made.within(repository), options, &Progress::default()).await
-}
-
-async fn labels(repository: &Repository, made: &Made) -> Vec<Label> {
-    let catalog = Catalog::load(&made.within(repository)).await.unwrap();
-    catalog
-        .layers
-        .into_iter()
-        .map(|layer| layer.label)
-        .collect()
 }
 
 async fn wal(repository: &Repository, made: &Made) -> Vec<String> {
@@ -96,7 +68,7 @@ async fn a_chain_limit_merges_and_wal_before_the_merged_layer_goes() {
     assert_eq!(planned.remove.len(), 2);
     assert_eq!(labels(&repository, &made).await, made.labels);
 
-    let done = expire(&repository, &made, &max_chain(2)).await.unwrap();
+    let done = expire_by(&repository, &made, &max_chain(2)).await.unwrap();
     assert!(done.done && done.notes.is_empty(), "{done:?}");
     let left = labels(&repository, &made).await;
     assert_eq!(left.len(), 2);
@@ -112,7 +84,7 @@ async fn a_chain_limit_merges_and_wal_before_the_merged_layer_goes() {
     assert_eq!(&repository.get(&mended[0].key).await.unwrap()[..], b"stays");
     assert_newest_restores(&repository, &made).await;
     // Nothing is left to do.
-    let again = expire(&repository, &made, &max_chain(2)).await.unwrap();
+    let again = expire_by(&repository, &made, &max_chain(2)).await.unwrap();
     assert_eq!((again.wal_files, again.remove.len()), (0, 0));
     assert!(again.merge.is_none());
 }
@@ -126,13 +98,13 @@ async fn rules_that_keep_everything_change_nothing() {
         keep_full: Some(1),
         ..Policy::default()
     };
-    let done = expire(&repository, &made, &rules(policy)).await.unwrap();
+    let done = expire_by(&repository, &made, &rules(policy)).await.unwrap();
     assert!(done.done && done.remove.is_empty());
     assert_eq!(
         repository.list(made.cluster.as_str()).await.unwrap(),
         before
     );
-    let error = expire(&repository, &made, &rules(Policy::default()))
+    let error = expire_by(&repository, &made, &rules(Policy::default()))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), Kind::Usage);
@@ -142,23 +114,13 @@ async fn rules_that_keep_everything_change_nothing() {
 async fn inputs_of_a_merge_go_when_no_rule_wants_them() {
     let repository = Repository::memory();
     let made = chain_of_three(&repository).await;
-    let merging = MergeOptions {
-        label: made.labels[1].clone(),
-        into: None,
-        codec: Codec::default(),
-        jobs: 2,
-        remove: false,
-        ignore_restores: true,
-    };
-    merge::execute(&made.within(&repository), &merging, &Progress::default())
-        .await
-        .unwrap();
+    merge_from(&repository, &made, 1, false).await;
     // The layers are of 2023: of all days that are kept, only the newest is wanted, and what it stands on.
     let policy = Policy {
         keep_within: Some(jiff::SignedDuration::from_hours(7 * 24)),
         ..Policy::default()
     };
-    let done = expire(&repository, &made, &rules(policy)).await.unwrap();
+    let done = expire_by(&repository, &made, &rules(policy)).await.unwrap();
     assert_eq!(
         done.remove,
         [made.labels[1].to_string(), made.labels[0].to_string()]
@@ -176,7 +138,7 @@ async fn nothing_goes_while_a_backup_runs_or_a_manifest_is_damaged() {
         .create(&claim, bytes::Bytes::from_static(b"?"))
         .await
         .unwrap();
-    let report = expire(&repository, &made, &max_chain(1)).await.unwrap();
+    let report = expire_by(&repository, &made, &max_chain(1)).await.unwrap();
     assert!(
         !report.done && report.notes[0].contains("is being made"),
         "{report:?}"
@@ -188,7 +150,7 @@ async fn nothing_goes_while_a_backup_runs_or_a_manifest_is_damaged() {
     let damaged = made
         .copy_with_flipped_byte(&repository, &manifest, 200)
         .await;
-    let report = expire(&damaged, &made, &max_chain(1)).await.unwrap();
+    let report = expire_by(&damaged, &made, &max_chain(1)).await.unwrap();
     assert!(
         !report.done && report.notes[0].contains("stands on"),
         "{report:?}"
@@ -220,7 +182,7 @@ async fn expiries_that_fail(fault: Fault) -> u32 {
         let sound = Repository::with_store(memory.clone());
         let store = FaultStore::failing_at(nth, fault, memory.clone());
         let faulty = Repository::with_store(store.clone());
-        let outcome = expire(&faulty, &made, &max_chain(1)).await;
+        let outcome = expire_by(&faulty, &made, &max_chain(1)).await;
         let ended = store.operation_count() <= nth;
         if fault == Fault::Halfway && outcome.is_ok() && !ended {
             // It was no deletion.
@@ -232,7 +194,7 @@ async fn expiries_that_fail(fault: Fault) -> u32 {
             break;
         }
         failures += u32::from(outcome.is_err());
-        let done = expire(&sound, &made, &max_chain(1)).await.unwrap();
+        let done = expire_by(&sound, &made, &max_chain(1)).await.unwrap();
         assert!(done.done, "{done:?}");
         let left = labels(&sound, &made).await;
         assert_eq!(
@@ -354,7 +316,7 @@ impl Meeting {
         let pause = Fault::Delayed(Duration::from_millis(30));
         let store = FaultStore::failing_at(nth, pause, memory);
         let (faulty, options) = (Repository::with_store(store.clone()), max_chain(1));
-        let mut expiry = Box::pin(expire(&faulty, &self.made, &options));
+        let mut expiry = Box::pin(expire_by(&faulty, &self.made, &options));
         let expired = tokio::select! {
             outcome = &mut expiry => Some(outcome),
             () = self.begin(&sound, &store, Some(nth)) => None,
@@ -377,7 +339,7 @@ impl Meeting {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_looks_at_its_claim_and_its_objects_once_more() {
+async fn rule_13_5_a_commit_looks_at_its_claim_and_its_objects_once_more() {
     let meeting = Meeting::new().await;
     let cluster = &meeting.made.cluster;
     let mut objects = meeting.objects.clone();
@@ -453,19 +415,8 @@ async fn of_two_equal_merges_one_goes() {
     let repository = Repository::memory();
     let made = chain_of_three(&repository).await;
     let elsewhere = Repository::with_store(copy_of(&repository, &made).await);
-    let merging = MergeOptions {
-        label: made.labels[2].clone(),
-        into: None,
-        codec: Codec::default(),
-        jobs: 2,
-        remove: false,
-        ignore_restores: true,
-    };
     for store in [&repository, &elsewhere] {
-        let progress = Progress::default();
-        merge::execute(&made.within(store), &merging, &progress)
-            .await
-            .unwrap();
+        merge_from(store, &made, 2, false).await;
         // Labels have whole seconds.
         tokio::time::sleep(Duration::from_millis(1100)).await;
     }
@@ -480,7 +431,7 @@ async fn of_two_equal_merges_one_goes() {
         }
     }
     assert_eq!(labels(&repository, &made).await.len(), 5);
-    let done = expire(&repository, &made, &max_chain(9)).await.unwrap();
+    let done = expire_by(&repository, &made, &max_chain(9)).await.unwrap();
     assert!(done.done, "{done:?}");
     assert_eq!(labels(&repository, &made).await.len(), 1);
     assert_newest_restores(&repository, &made).await;

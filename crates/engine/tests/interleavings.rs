@@ -1,12 +1,13 @@
-//! Backups and expiries at the same time, one operation of the store at a time, in any order, stopped for any time,
+//! Backups, merges and expiries at the same time, one operation of the store at a time, in any order, stopped for any time,
 //! killed anywhere: every layer that is listed is whole at every moment.
 //!
-//! The store's clock is a number here, and jumps: safety depends on no clock.
+//! The store's clock is a number here, and jumps; hosts have clocks of their own. Safety depends on none of them.
 
 #![allow(
     clippy::as_conversions,
     clippy::unwrap_used,
     clippy::panic,
+    clippy::print_stdout,
     reason = "tests state facts about small numbers"
 )]
 
@@ -15,33 +16,56 @@ mod steps;
 
 use std::sync::Arc;
 
+use jiff::SignedDuration;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_engine::mark;
+use pgstrata_engine::merge::{self, MergeOptions};
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::mark::Pin;
 use pgstrata_layer::retention::Policy;
 use pgstrata_store::catalog::Catalog;
-use pgstrata_store::error::{Kind, Result};
+use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-use steps::{Actor, MINUTES, Plan, World, alone};
+use steps::{Actor, HOURS, MINUTES, Plan, World, alone};
 
 /// Long enough to be taken for dead.
 const LONG: i64 = 20 * MINUTES;
 
-async fn expire(
-    world: Arc<World>,
-    repository: Repository,
-    keep_full: usize,
-) -> Result<ExpireReport> {
+/// So far the clocks of hosts are off.
+const OFF: i64 = 5 * HOURS;
+
+/// How many seconds the clocks of those who make layers, and of this process, are ahead of the store's.
+const CLOCKS: [(i64, i64); 4] = [(OFF, -OFF), (-OFF, OFF), (OFF, OFF), (-OFF, -OFF)];
+
+/// The seed of a test, which decides where it begins with [`CLOCKS`].
+fn seed() -> u64 {
+    let told = std::env::var("PGSTRATA_TEST_SEED").ok();
+    let seed = told.map_or_else(rand::random, |seed| seed.parse().unwrap());
+    println!("to run again: PGSTRATA_TEST_SEED={seed}");
+    seed
+}
+
+/// The clock of who makes layers, and a world. They differ from one number to the next.
+async fn clocks(seed: u64, nth: u64) -> (i64, Arc<World>) {
+    let at = seed.wrapping_add(nth) % CLOCKS.len() as u64;
+    let (writers, process) = CLOCKS[at as usize];
+    (writers, World::with_process_ahead(process).await)
+}
+
+fn keep_full(count: usize) -> Policy {
+    Policy {
+        keep_full: Some(count),
+        ..Policy::default()
+    }
+}
+
+async fn expire(world: Arc<World>, repository: Repository, policy: Policy) -> Result<ExpireReport> {
     let options = ExpireOptions {
-        policy: Policy {
-            keep_full: Some(keep_full),
-            ..Policy::default()
-        },
+        policy,
         codec: Codec::None,
         jobs: 1,
         ignore_restores: true,
@@ -61,9 +85,38 @@ fn backup(world: &Arc<World>, plan: Plan) -> Actor<Label> {
     })
 }
 
-fn expiry(world: &Arc<World>, keep_full: usize) -> Actor<ExpireReport> {
+fn expiry(world: &Arc<World>, full: usize) -> Actor<ExpireReport> {
     Actor::start(world, move |world, repository| {
-        expire(world, repository, keep_full)
+        expire(world, repository, keep_full(full))
+    })
+}
+
+/// What a remover has done: whether it has come to its end, and how many layers have gone.
+type Cleared = (bool, usize);
+
+/// The same by any rules.
+fn clearing(world: &Arc<World>, policy: Policy) -> Actor<Cleared> {
+    Actor::start(world, move |world, repository| async move {
+        let report = expire(world, repository, policy).await?;
+        Ok((report.done, report.remove.len()))
+    })
+}
+
+/// Merges the layer that was the second at the beginning, or the last, with what it stands on, and removes them.
+fn merging(world: &Arc<World>, last: bool) -> Actor<Cleared> {
+    Actor::start(world, move |world, repository| async move {
+        let label = world.incremental(last);
+        let options = MergeOptions {
+            label,
+            into: None,
+            codec: Codec::None,
+            jobs: 1,
+            remove: true,
+            ignore_restores: true,
+        };
+        let progress = Progress::default();
+        let report = merge::execute(&world.within(&repository), &options, &progress).await?;
+        Ok((report.notes.is_empty(), report.removed.len()))
     })
 }
 
@@ -71,11 +124,12 @@ fn expiry(world: &Arc<World>, keep_full: usize) -> Actor<ExpireReport> {
 #[test]
 fn a_backup_that_was_stopped_too_long_is_not_committed_over_what_was_removed() {
     alone(async {
+        let seed = seed();
         let (mut given_up, mut committed) = (0, 0);
         for plan in [Plan::full(), Plan::incremental(), Plan::on_old()] {
             for nth in 0.. {
-                let world = World::new().await;
-                let mut writer = backup(&world, plan);
+                let (ahead, world) = clocks(seed, nth).await;
+                let mut writer = backup(&world, plan.ahead(ahead));
                 let ended = !writer.steps(nth).await;
                 world.pass(LONG);
                 let mut remover = expiry(&world, 1);
@@ -112,23 +166,24 @@ async fn finish_what_was_left(world: &Arc<World>, moment: &str) {
 #[test]
 fn an_expiry_that_was_stopped_harms_nothing_when_it_goes_on() {
     alone(async {
+        let seed = seed();
         for killed in [false, true] {
             for nth in 0.. {
-                let world = World::new().await;
+                let (ahead, world) = clocks(seed, nth).await;
                 let mut stopped = expiry(&world, 1);
                 let ended = !stopped.steps(nth).await;
                 if killed {
                     stopped.kill().await;
                 }
                 world.pass(LONG);
-                let mut early = backup(&world, Plan::incremental());
+                let mut early = backup(&world, Plan::incremental().ahead(ahead));
                 to_its_end(&world, &mut early).await;
                 let mut second = expiry(&world, 2);
                 to_its_end(&world, &mut second).await;
                 world.pass(LONG);
                 let mut third = expiry(&world, 1);
                 to_its_end(&world, &mut third).await;
-                let mut late = backup(&world, Plan::incremental());
+                let mut late = backup(&world, Plan::incremental().ahead(-ahead));
                 to_its_end(&world, &mut late).await;
                 to_its_end(&world, &mut stopped).await;
                 early.outcome().await.unwrap();
@@ -149,13 +204,14 @@ fn an_expiry_that_was_stopped_harms_nothing_when_it_goes_on() {
 #[test]
 fn a_layer_on_what_is_to_go_stops_the_expiry_or_is_refused() {
     alone(async {
+        let seed = seed();
         let (mut committed, mut refused, mut withdrew) = (0, 0, 0);
         for plan in [Plan::on_old(), Plan::behind()] {
             for nth in 0.. {
-                let world = World::new().await;
+                let (ahead, world) = clocks(seed, nth).await;
                 let mut remover = expiry(&world, 1);
                 let ended = !remover.steps(nth).await;
-                let mut writer = backup(&world, plan);
+                let mut writer = backup(&world, plan.ahead(ahead));
                 to_its_end(&world, &mut writer).await;
                 to_its_end(&world, &mut remover).await;
                 match writer.outcome().await {
@@ -210,7 +266,7 @@ async fn play(
     world: &World,
     random: &mut StdRng,
     writers: &mut [Actor<Label>],
-    removers: &mut [Actor<ExpireReport>],
+    removers: &mut [Actor<Cleared>],
 ) {
     let mut alive = [true; 6];
     let mut alone = None;
@@ -256,9 +312,10 @@ async fn announced(world: &World) -> Vec<String> {
 #[test]
 fn two_expiries_that_find_a_stale_removal_leave_each_others_alone() {
     alone(async {
+        let seed = seed();
         let (mut stale, mut met) = (0, 0);
         for killed_at in (0..).step_by(4) {
-            let world = World::new().await;
+            let (_, world) = clocks(seed, killed_at).await;
             let mut killed = expiry(&world, 1);
             let ended = !killed.steps(killed_at).await;
             killed.kill().await;
@@ -289,10 +346,13 @@ fn two_expiries_that_find_a_stale_removal_leave_each_others_alone() {
                     met += 1;
                 }
                 to_its_end(&world, &mut one).await;
-                for outcome in [one.outcome().await, other.outcome().await] {
-                    if let Err(error) = outcome {
-                        assert_eq!(error.kind(), Kind::Busy, "{killed_at}, {nth}: {error}");
-                    }
+                if let Err(error) = one.outcome().await {
+                    assert_eq!(error.kind(), Kind::Busy, "{killed_at}, {nth}: {error}");
+                }
+                // Its rules keep what the others had decided to remove.
+                if let Err(error) = other.outcome().await {
+                    let kinds = [Kind::Busy, Kind::Refused];
+                    assert!(kinds.contains(&error.kind()), "{killed_at}, {nth}: {error}");
                 }
                 finish_what_was_left(&world, &format!("at {nth}")).await;
                 if ended {
@@ -304,29 +364,49 @@ fn two_expiries_that_find_a_stale_removal_leave_each_others_alone() {
     });
 }
 
-/// Three backups and three expiries, in random order of operations; some are killed.
+/// A backup as any host makes it.
+fn any_backup(world: &Arc<World>, random: &mut StdRng) -> Actor<Label> {
+    let plans = [
+        Plan::full(),
+        Plan::incremental(),
+        Plan::on_old(),
+        Plan::behind(),
+    ];
+    let plan = plans[random.random_range(0..plans.len())];
+    let ahead = [OFF, 0, -OFF][random.random_range(0..3)];
+    backup(world, plan.ahead(ahead))
+}
+
+/// An expiry by one rule or another, or a merge.
+fn any_remover(world: &Arc<World>, random: &mut StdRng) -> Actor<Cleared> {
+    let policy = match random.random_range(0..8) {
+        0..5 => keep_full(random.random_range(1..3)),
+        5 => Policy {
+            max_chain: Some(1),
+            ..Policy::default()
+        },
+        6 => Policy {
+            keep_within: Some(SignedDuration::from_hours(random.random_range(1..8))),
+            ..Policy::default()
+        },
+        _ => return merging(world, random.random()),
+    };
+    clearing(world, policy)
+}
+
+/// Three backups and three expiries or merges, in random order of operations; some are killed.
 #[test]
 fn in_whatever_order_operations_come_listed_layers_are_whole() {
     alone(async {
-        let seed =
-            std::env::var("SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
-        println!("seed {seed}: SEED={seed} repeats it");
+        let seed = seed();
         let mut random = StdRng::seed_from_u64(seed);
         let (mut committed, mut removed, mut refused, mut withdrew) = (0, 0, 0, 0);
-        for round in 0..60 {
-            let world = World::new().await;
-            let plans = [
-                Plan::full(),
-                Plan::incremental(),
-                Plan::on_old(),
-                Plan::behind(),
-            ];
-            let mut writers: Vec<Actor<Label>> = (0..3)
-                .map(|_| backup(&world, plans[random.random_range(0..plans.len())]))
-                .collect();
-            let mut removers: Vec<Actor<ExpireReport>> = (0..3)
-                .map(|_| expiry(&world, random.random_range(1..3)))
-                .collect();
+        for round in 0..40 {
+            let (_, world) = clocks(seed, round).await;
+            let mut writers: Vec<Actor<Label>> =
+                (0..3).map(|_| any_backup(&world, &mut random)).collect();
+            let mut removers: Vec<Actor<Cleared>> =
+                (0..3).map(|_| any_remover(&world, &mut random)).collect();
             play(&world, &mut random, &mut writers, &mut removers).await;
             for writer in writers {
                 match writer.outcome().await {
@@ -340,12 +420,9 @@ fn in_whatever_order_operations_come_listed_layers_are_whole() {
             }
             for remover in removers {
                 match remover.outcome().await {
-                    Ok(report) if report.done => removed += report.remove.len(),
+                    Ok((true, count)) => removed += count,
                     Ok(_) => withdrew += 1,
-                    Err(error) => {
-                        let kinds = [Kind::Interrupted, Kind::Busy];
-                        assert!(kinds.contains(&error.kind()), "round {round}: {error}");
-                    }
+                    Err(error) => assert!(gives_way(&error), "round {round}: {error}"),
                 }
             }
             finish_what_was_left(&world, &format!("round {round}")).await;
@@ -354,7 +431,69 @@ fn in_whatever_order_operations_come_listed_layers_are_whole() {
             "{committed} committed, {removed} removed, {refused} refused, {withdrew} withdrew"
         );
         println!("{told}");
-        assert!(committed > 30 && removed > 10 && withdrew > 10, "{told}");
+        assert!(committed > 20 && removed > 7 && withdrew > 7, "{told}");
+    });
+}
+
+/// Whether a remover may end so beside others: refused by who keeps more than another has decided to remove, taken for dead, or
+/// too late for what it was to merge.
+fn gives_way(error: &Error) -> bool {
+    let kinds = [Kind::Interrupted, Kind::Busy, Kind::Refused, Kind::NotFound];
+    kinds.contains(&error.kind())
+}
+
+/// At each moment of a merge that removes its inputs an expiry or a backup runs to its end, and the merge goes on late.
+#[test]
+fn a_merge_that_was_stopped_harms_nothing_when_it_goes_on() {
+    alone(async {
+        let seed = seed();
+        let (mut merged, mut removed, mut gave_way) = (0, 0, 0);
+        // An expiry that has begun earlier may have decided before the merge is seen.
+        for (early, beside, pause) in [
+            (0, false, LONG),
+            (0, true, LONG),
+            (30, true, 0),
+            (40, true, 0),
+            (50, true, 0),
+        ] {
+            for nth in (0..).step_by(5) {
+                let (ahead, world) = clocks(seed, nth / 5).await;
+                let moment = format!("at {nth}, {early}, {beside}, {pause}");
+                let mut remover = expiry(&world, 1);
+                remover.steps(early).await;
+                let mut merge = merging(&world, nth % 10 == 5);
+                let ended = !merge.steps(nth).await;
+                world.pass(pause);
+                let mut writer = backup(&world, Plan::on_old().ahead(ahead));
+                if beside {
+                    to_its_end(&world, &mut remover).await;
+                }
+                to_its_end(&world, &mut writer).await;
+                to_its_end(&world, &mut merge).await;
+                to_its_end(&world, &mut remover).await;
+                match merge.outcome().await {
+                    Ok((_, count)) => {
+                        merged += 1;
+                        removed += count;
+                    }
+                    Err(error) => {
+                        assert!(gives_way(&error), "{moment}: {error}");
+                        gave_way += 1;
+                    }
+                }
+                for error in [writer.outcome().await.err(), remover.outcome().await.err()] {
+                    let fits = error.as_ref().is_none_or(gives_way);
+                    assert!(fits, "{moment}: {error:?}");
+                }
+                finish_what_was_left(&world, &moment).await;
+                if ended {
+                    break;
+                }
+            }
+        }
+        let told = format!("{merged} merged, {removed} removed, {gave_way} gave way");
+        println!("{told}");
+        assert!(merged > 10 && removed > 10 && gave_way > 5, "{told}");
     });
 }
 
@@ -410,7 +549,7 @@ fn a_pin_that_was_said_to_be_made_holds_beside_an_expiry() {
                 }
                 // Nothing of a pin that failed keeps the layer.
                 if !there {
-                    let done = expire(Arc::clone(&world), world.repository(), 1).await;
+                    let done = expire(Arc::clone(&world), world.repository(), keep_full(1)).await;
                     assert!(done.unwrap().done);
                 }
                 if ended {

@@ -12,33 +12,23 @@ mod restore_common;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_engine::health::AlarmKind;
 use pgstrata_engine::info::{self, InfoOptions, InfoReport};
 use pgstrata_engine::mark;
-use pgstrata_engine::merge::{self, MergeOptions};
 use pgstrata_engine::restore::{self, RestoreOptions, Target};
-use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::Manifest;
 use pgstrata_layer::mark::{Annotation, Pin};
-use pgstrata_layer::retention::Policy;
-use pgstrata_store::catalog::Catalog;
+use pgstrata_layer::retention::{LastOf, Policy};
 use pgstrata_store::error::{Kind, Result};
-use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
-use restore_common::{Made, chain_of_three, copy_of, options};
-
-fn rules(policy: Policy) -> ExpireOptions {
-    ExpireOptions {
-        policy,
-        codec: Codec::default(),
-        jobs: 2,
-        // Of the restores by which these tests look at what they did.
-        ignore_restores: true,
-    }
-}
+use restore_common::{
+    Files, Made, chain_of_three, copy_of, expire_by, generations, history, labels, merge_from,
+    options, rules,
+};
 
 /// All layers, and no WAL between them.
 fn layers_alone() -> ExpireOptions {
@@ -55,25 +45,11 @@ fn max_chain(length: usize) -> ExpireOptions {
     })
 }
 
-async fn expire(
-    repository: &Repository,
-    made: &Made,
-    options: &ExpireOptions,
-) -> Result<ExpireReport> {
-    expire::execute(&made.within(repository), options, &Progress::default()).await
-}
-
 async fn info(repository: &Repository, made: &Made) -> InfoReport {
     let cluster = made.within(repository);
     info::collect(&cluster, &InfoOptions::default())
         .await
         .unwrap()
-}
-
-async fn labels(repository: &Repository, made: &Made) -> Vec<Label> {
-    let catalog = Catalog::load(&made.within(repository)).await.unwrap();
-    let layers = catalog.layers.into_iter();
-    layers.map(|layer| layer.label).collect()
 }
 
 async fn keys(repository: &Repository, made: &Made) -> BTreeSet<String> {
@@ -104,7 +80,9 @@ async fn require_restores(repository: &Repository, made: &Made, label: &Label) {
 async fn older_layers_keep_the_wal_that_makes_them_consistent_and_nobody_calls_that_a_loss() {
     let repository = Repository::memory();
     let made = chain_of_three(&repository).await;
-    let done = expire(&repository, &made, &layers_alone()).await.unwrap();
+    let done = expire_by(&repository, &made, &layers_alone())
+        .await
+        .unwrap();
     assert!(done.done && done.remove.is_empty(), "{done:?}");
     let goes_on: Vec<bool> = done.keep.iter().map(|kept| kept.goes_on).collect();
     assert_eq!(goes_on, [false, false, true]);
@@ -123,7 +101,9 @@ async fn older_layers_keep_the_wal_that_makes_them_consistent_and_nobody_calls_t
     assert_eq!(released, [8, 8]);
     let goes_on: Vec<bool> = report.layers.iter().map(|layer| layer.goes_on).collect();
     assert_eq!(goes_on, [false, false, true]);
-    let again = expire(&repository, &made, &layers_alone()).await.unwrap();
+    let again = expire_by(&repository, &made, &layers_alone())
+        .await
+        .unwrap();
     assert_eq!((again.wal_files, again.done), (0, true));
     between_it_says_why_it_cannot(&repository, &made).await;
     a_real_loss_is_still_one(&repository, &made).await;
@@ -189,14 +169,14 @@ async fn giving_up_wal_may_fail_anywhere() {
             let sound = Repository::with_store(memory.clone());
             let store = FaultStore::failing_at(nth, fault, memory);
             let faulty = Repository::with_store(store.clone());
-            let outcome = expire(&faulty, &made, &layers_alone()).await;
+            let outcome = expire_by(&faulty, &made, &layers_alone()).await;
             let report = info(&sound, &made).await;
             assert_eq!(report.alarms, [], "after {nth}: {outcome:?}");
             if store.operation_count() <= nth {
                 break;
             }
             failures += u32::from(outcome.is_err());
-            let done = expire(&sound, &made, &layers_alone()).await.unwrap();
+            let done = expire_by(&sound, &made, &layers_alone()).await.unwrap();
             assert!(done.done, "after {nth}: {done:?}");
             assert_eq!(wal(&sound, &made).await.len(), 15, "after {nth}");
             assert_eq!(info(&sound, &made).await.alarms, [], "after {nth}");
@@ -213,20 +193,6 @@ async fn pin(repository: &Repository, made: &Made, at: usize) -> Result<mark::Ma
     mark::pin(&made.within(repository), &made.labels[at], pin).await
 }
 
-async fn merge_all(repository: &Repository, made: &Made) -> merge::MergeReport {
-    let merging = MergeOptions {
-        label: made.labels[2].clone(),
-        into: None,
-        codec: Codec::default(),
-        jobs: 2,
-        remove: true,
-        ignore_restores: true,
-    };
-    merge::execute(&made.within(repository), &merging, &Progress::default())
-        .await
-        .unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pinned_layer_outlives_merges_and_expiries_until_it_is_unpinned() {
     let repository = Repository::memory();
@@ -234,9 +200,9 @@ async fn a_pinned_layer_outlives_merges_and_expiries_until_it_is_unpinned() {
     let report = pin(&repository, &made, 1).await.unwrap();
     assert_eq!(report.stands_on, [made.labels[0].to_string()]);
     // What lies below a pin is not merged: there is nothing else.
-    let done = expire(&repository, &made, &max_chain(1)).await.unwrap();
+    let done = expire_by(&repository, &made, &max_chain(1)).await.unwrap();
     assert!(done.done && done.merge.is_none(), "{done:?}");
-    let merged = merge_all(&repository, &made).await;
+    let merged = merge_from(&repository, &made, 2, true).await;
     assert_eq!(merged.removed, [made.labels[2].to_string()]);
     assert!(
         merged.notes.iter().any(|note| note.contains("pinned")),
@@ -247,7 +213,7 @@ async fn a_pinned_layer_outlives_merges_and_expiries_until_it_is_unpinned() {
         keep_within: Some(SignedDuration::from_hours(1)),
         ..Policy::default()
     });
-    let done = expire(&repository, &made, &keep_newest).await.unwrap();
+    let done = expire_by(&repository, &made, &keep_newest).await.unwrap();
     assert!(done.done && done.remove.is_empty(), "{done:?}");
     assert!(done.keep[1].why.contains("pinned"), "{:?}", done.keep);
     assert!(!done.keep[0].goes_on && !done.keep[1].goes_on);
@@ -260,7 +226,7 @@ async fn a_pinned_layer_outlives_merges_and_expiries_until_it_is_unpinned() {
     mark::unpin(&cluster, &made.labels[1]).await.unwrap();
     let again = mark::unpin(&cluster, &made.labels[1]).await.unwrap_err();
     assert_eq!(again.kind(), Kind::NotFound);
-    let done = expire(&repository, &made, &keep_newest).await.unwrap();
+    let done = expire_by(&repository, &made, &keep_newest).await.unwrap();
     assert_eq!(done.remove.len(), 2, "{done:?}");
     let marks = made.cluster.marks_prefix();
     assert!(repository.list(&marks).await.unwrap().is_empty());
@@ -277,7 +243,7 @@ async fn a_pin_follows_the_state_when_its_layer_is_gone() {
     let merged = Repository::with_store(memory);
     pin(&repository, &made, 2).await.unwrap();
     let marks = repository.list(&made.cluster.marks_prefix()).await.unwrap();
-    merge_all(&merged, &made).await;
+    merge_from(&merged, &made, 2, true).await;
     for mark in marks {
         let bytes = repository.get(&mark.key).await.unwrap();
         merged.create(&mark.key, bytes).await.unwrap();
@@ -285,7 +251,7 @@ async fn a_pin_follows_the_state_when_its_layer_is_gone() {
     let shown = info(&merged, &made).await;
     assert_eq!(shown.layers.len(), 1);
     assert!(shown.layers[0].pin.is_some());
-    let done = expire(&merged, &made, &max_chain(1)).await.unwrap();
+    let done = expire_by(&merged, &made, &max_chain(1)).await.unwrap();
     assert!(done.keep[0].why.contains("pinned"), "{:?}", done.keep);
     let marks = made.cluster.marks_prefix();
     assert_eq!(merged.list(&marks).await.unwrap().len(), 1);
@@ -346,14 +312,61 @@ async fn a_damaged_mark_counts_as_a_pin() {
         .create(&key, Bytes::from_static(b"?"))
         .await
         .unwrap();
-    merge_all(&repository, &made).await;
-    let done = expire(&repository, &made, &max_chain(1)).await.unwrap();
+    merge_from(&repository, &made, 2, true).await;
+    let done = expire_by(&repository, &made, &max_chain(1)).await.unwrap();
     assert!(done.done, "{done:?}");
     assert!(done.keep[0].why.contains("counts as pinned"), "{done:?}");
     assert_eq!(labels(&repository, &made).await[0], made.labels[0]);
 }
 
-/// The objects that are there after an expiry are those that its plan has left, and those of the merge.
+/// The objects that are there after an expiry are those that its plan has left, and those of the merge; answers the plan.
+async fn require_done_as_planned(
+    original: &Repository,
+    made: &Made,
+    policy: Policy,
+    pinned: Option<usize>,
+) -> ExpireReport {
+    let here = Repository::with_store(copy_of(original, made).await);
+    if let Some(at) = pinned {
+        pin(&here, made, at).await.unwrap();
+    }
+    let before = keys(&here, made).await;
+    let planned = expire::plan(&made.within(&here), &rules(policy))
+        .await
+        .unwrap();
+    assert_eq!(keys(&here, made).await, before, "a plan changes nothing");
+    let done = expire_by(&here, made, &rules(policy)).await.unwrap();
+    assert!(done.done, "{done:?}");
+    let said = |report: &ExpireReport| {
+        let counts = (report.wal_files, report.wal_bytes, report.wal_from);
+        let merge = report.merge.clone();
+        (report.remove.clone(), report.wal.clone(), counts, merge)
+    };
+    assert_eq!(said(&planned), said(&done), "{policy:?} {pinned:?}");
+    let goes = |key: &String| {
+        let name = key.rsplit('/').next().unwrap();
+        let of_layer = planned.remove.iter().any(|label| {
+            let prefix = made.cluster.layer_prefix(&Label::parse(label).unwrap());
+            key.starts_with(&format!("{prefix}/"))
+        });
+        let mut runs = planned.wal.iter();
+        let of_wal = runs.any(|run| *run.first <= *name && *name <= *run.last);
+        of_layer || key.contains("/wal/") && of_wal
+    };
+    let expected: BTreeSet<String> = before.iter().filter(|key| !goes(key)).cloned().collect();
+    let merged = done.merged.as_ref().map(|merged| merged.label.clone());
+    let new = |key: &String| {
+        let of_merge = merged.as_ref().is_some_and(|label| key.contains(label));
+        // Of a layer whose maker did not say that it was committed, a record stays that it is gone.
+        let of_gone = goes(key) && key.ends_with("/manifest");
+        of_merge || of_gone || key.contains("/wal-released/")
+    };
+    let after = keys(&here, made).await;
+    let after: BTreeSet<String> = after.into_iter().filter(|key| !new(key)).collect();
+    assert_eq!(after, expected, "{policy:?} {pinned:?}");
+    planned
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_plan_shows_is_what_is_done_object_by_object() {
     let original = Repository::memory();
@@ -373,45 +386,100 @@ async fn what_a_plan_shows_is_what_is_done_object_by_object() {
     ];
     for pinned in [None, Some(0), Some(1)] {
         for policy in policies {
-            let here = Repository::with_store(copy_of(&original, &made).await);
-            if let Some(at) = pinned {
-                pin(&here, &made, at).await.unwrap();
-            }
-            let before = keys(&here, &made).await;
-            let planned = expire::plan(&made.within(&here), &rules(policy))
-                .await
-                .unwrap();
-            assert_eq!(keys(&here, &made).await, before, "a plan changes nothing");
-            let done = expire(&here, &made, &rules(policy)).await.unwrap();
-            assert!(done.done, "{done:?}");
-            let said = |report: &ExpireReport| {
-                let counts = (report.wal_files, report.wal_bytes, report.wal_from);
-                let merge = report.merge.clone();
-                (report.remove.clone(), report.wal.clone(), counts, merge)
+            require_done_as_planned(&original, &made, policy, pinned).await;
+        }
+    }
+}
+
+/// When the layers of a history of three years were made, and which of them are full.
+const DAYS: [&str; 8] = [
+    "2020-05-10",
+    "2021-03-03",
+    "2021-03-04",
+    "2021-12-20",
+    "2022-01-12",
+    "2022-01-14",
+    "2022-01-31",
+    "2022-02-01",
+];
+const FULL: [usize; 5] = [0, 1, 3, 4, 6];
+
+/// Rules about time for that history, and which layers go by them.
+fn rules_about_time() -> Vec<(Policy, &'static [usize])> {
+    let last = |of: LastOf| Policy {
+        keep_last_of: of,
+        ..Policy::default()
+    };
+    let [none, one, two, three] = [None, Some(1), Some(2), Some(3)];
+    let of = |daily, weekly, monthly, yearly| LastOf {
+        daily,
+        weekly,
+        monthly,
+        yearly,
+    };
+    let since = |day: &str| {
+        let moment: Timestamp = format!("{day}T00:00:00Z").parse().unwrap();
+        Policy {
+            keep_within: Some(Timestamp::now().duration_since(moment)),
+            ..Policy::default()
+        }
+    };
+    let without_wal = |policy: Policy| Policy {
+        keep_wal: Some(SignedDuration::ZERO),
+        ..policy
+    };
+    let in_one_chain = |policy: Policy| Policy {
+        max_chain: Some(1),
+        ..policy
+    };
+    vec![
+        (last(of(two, none, none, none)), &[0, 1, 2, 3, 4, 5]),
+        (last(of(three, none, none, none)), &[0, 1, 2, 3]),
+        // The last days of January and the first of February are one week.
+        (last(of(none, three, none, none)), &[0, 1, 2]),
+        (last(of(none, none, three, none)), &[0, 1, 2, 4, 5]),
+        (last(of(none, none, none, two)), &[0, 1, 2, 4, 5]),
+        (last(of(one, two, none, three)), &[1, 2]),
+        (without_wal(last(of(one, none, none, three))), &[1, 2, 4, 5]),
+        // What was made before is what the first of these moments is reached from.
+        (since("2022-01-13"), &[0, 1, 2, 3]),
+        (since("2021-06-01"), &[0]),
+        (without_wal(since("2021-06-01")), &[0]),
+        (
+            in_one_chain(last(of(none, none, two, none))),
+            &[0, 1, 2, 3, 4, 5],
+        ),
+        (
+            in_one_chain(last(of(none, none, one, none))),
+            &[0, 1, 2, 3, 4, 5, 6, 7],
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_plan_by_time_shows_is_what_is_done_object_by_object() {
+    let original = Repository::memory();
+    let files = generations();
+    let files: Vec<Files> = (0..DAYS.len()).map(|at| files[at % 3].clone()).collect();
+    let at_its_time = |at: usize, manifest: &mut Manifest| {
+        let time: Timestamp = format!("{}T12:00:00Z", DAYS[at]).parse().unwrap();
+        (manifest.started_at, manifest.finished_at) = (time, time);
+    };
+    let made = history(&original, &files, &FULL, at_its_time).await;
+    for (policy, goes) in rules_about_time() {
+        for pinned in [None, Some(1), Some(5)] {
+            let stays: &[usize] = match pinned {
+                None => &[],
+                Some(1) => &[1],
+                // And what it stands on.
+                Some(_) => &[4, 5],
             };
-            assert_eq!(said(&planned), said(&done), "{policy:?} {pinned:?}");
-            let goes = |key: &String| {
-                let name = key.rsplit('/').next().unwrap();
-                let of_layer = planned.remove.iter().any(|label| {
-                    let prefix = made.cluster.layer_prefix(&Label::parse(label).unwrap());
-                    key.starts_with(&format!("{prefix}/"))
-                });
-                let mut runs = planned.wal.iter();
-                let of_wal = runs.any(|run| *run.first <= *name && *name <= *run.last);
-                of_layer || key.contains("/wal/") && of_wal
-            };
+            let plan = require_done_as_planned(&original, &made, policy, pinned).await;
+            let expected = goes.iter().filter(|at| !stays.contains(at));
             let expected: BTreeSet<String> =
-                before.iter().filter(|key| !goes(key)).cloned().collect();
-            let merged = done.merged.as_ref().map(|merged| merged.label.clone());
-            let new = |key: &String| {
-                let of_merge = merged.as_ref().is_some_and(|label| key.contains(label));
-                // Of a layer whose maker did not say that it was committed, a record stays that it is gone.
-                let of_gone = goes(key) && key.ends_with("/manifest");
-                of_merge || of_gone || key.contains("/wal-released/")
-            };
-            let after = keys(&here, &made).await;
-            let after: BTreeSet<String> = after.into_iter().filter(|key| !new(key)).collect();
-            assert_eq!(after, expected, "{policy:?} {pinned:?}");
+                expected.map(|at| made.labels[*at].to_string()).collect();
+            let found: BTreeSet<String> = plan.remove.into_iter().collect();
+            assert_eq!(found, expected, "{policy:?} {pinned:?}");
         }
     }
 }

@@ -11,7 +11,6 @@ mod restore_common;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_engine::health::{Alarm, Severity};
 use pgstrata_engine::info::{self, InfoOptions, InfoReport};
-use pgstrata_engine::merge::{self, MergeOptions};
 use pgstrata_engine::restore::{self, RestoreOptions, Vouched};
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
@@ -19,7 +18,7 @@ use pgstrata_layer::retention::Policy;
 use pgstrata_store::error::Kind;
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
-use restore_common::{Made, chain_of_three, options};
+use restore_common::{Made, chain_of_three, merge_from, options};
 
 async fn info(repository: &Repository, made: &Made) -> InfoReport {
     let cluster = made.within(repository);
@@ -132,17 +131,8 @@ async fn a_merged_layer_that_has_lost_an_object_replaces_nothing() {
     for policy in policies {
         let repository = Repository::memory();
         let made = chain_of_three(&repository).await;
-        let merging = MergeOptions {
-            label: made.labels[1].clone(),
-            into: None,
-            codec: Codec::default(),
-            jobs: 2,
-            remove: false,
-            ignore_restores: true,
-        };
-        let cluster = made.within(&repository);
-        let merged = merge::execute(&cluster, &merging, &Progress::default()).await;
-        let merged = Label::parse(&merged.unwrap().label).unwrap();
+        let merged = merge_from(&repository, &made, 1, false).await;
+        let merged = Label::parse(&merged.label).unwrap();
         let pack = made.cluster.pack_key(&merged, 0);
         replace(&repository, &pack, None).await;
         // The newest stands on the layers that were merged, as it did before.

@@ -367,7 +367,9 @@ async fn a_merge_that_reads_back_what_was_removed_meanwhile_says_so() {
             // Before it had looked what there is.
             Err(error) if error.kind() == Kind::NotFound => {}
             Err(error) => {
-                assert_eq!(error.kind(), Kind::Busy, "at {nth}: {error}");
+                // Refused by its look after the claim, before it has read anything.
+                let kinds = [Kind::Busy, Kind::Refused];
+                assert!(kinds.contains(&error.kind()), "at {nth}: {error}");
                 removed += 1;
             }
         }

@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use pgstrata_testbed::programs::{copy_program, write_script};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -83,7 +84,7 @@ fn twenty_steps_on_s3_find_nothing() {
 fn finding(wrong: &str) -> String {
     let scratch = scratch();
     let real = scratch.path().join("pgstrata");
-    fs::copy(pgstrata(), &real).unwrap();
+    copy_program(&pgstrata(), &real).unwrap();
     let script = scratch.path().join("wrong");
     let text = format!(
         "#!/bin/bash\nreal={}\nact= target= before=\nfor word in \"$@\"; do\n\
@@ -91,8 +92,7 @@ fn finding(wrong: &str) -> String {
          \t[ \"$before\" = --target-dir ] && target=$word\n\tbefore=$word\ndone\n{wrong}\nexec \"$real\" \"$@\"\n",
         real.display()
     );
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    write_script(&script, &text).unwrap();
     let program = script.display().to_string();
     let calm = [
         "--seed",

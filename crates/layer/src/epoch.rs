@@ -25,7 +25,7 @@ const BOX: &str = "keybox";
 pub struct EpochRecord {
     /// Of the cluster; that of the first epoch's [`EpochRecord::seal_id`].
     pub seal_id: String,
-    /// From 1, without gaps.
+    /// From 1, ascending. A number is missing when the record of an epoch was lost: none is used twice.
     pub number: u32,
     /// To whom data keys are sealed: an age recipient, `age1…`.
     pub recipient: String,
@@ -50,6 +50,13 @@ impl EpochRecord {
         to_hex(&contents(text.as_bytes())[..16])
     }
 
+    /// Those of the keys at which its key boxes are. The others are none, or of an attempt to begin the same epoch.
+    #[must_use]
+    pub fn boxes_among(&self, keys: impl Iterator<Item = String>) -> Vec<String> {
+        let end = format!("-{}", self.verifying_key.get(..8).unwrap_or_default());
+        keys.filter(|key| key.ends_with(&end)).collect()
+    }
+
     /// What the epoch before signs.
     fn signed(&self) -> String {
         format!(
@@ -71,7 +78,8 @@ impl EpochRecord {
         let genuine = match before {
             None => self.number == 1 && self.own_seal_id() == self.seal_id,
             Some(before) => {
-                let follows = before.number.checked_add(1) == Some(self.number);
+                // A number between them may be lost: none is used twice.
+                let follows = before.number < self.number;
                 let signed = self.signed();
                 follows
                     && before.seal_id == self.seal_id
@@ -367,8 +375,15 @@ mod tests {
         assert!(second.verify(None).is_err());
         let forged = epoch(2, &seed(3), Some(&seed(3)));
         assert!(forged.verify(Some(&first)).is_err());
-        let third = epoch(3, &seed(3), Some(&seed(1)));
+        let third = epoch(3, &seed(3), Some(&seed(2)));
+        third.verify(Some(&second)).unwrap();
         assert!(third.verify(Some(&first)).is_err());
+        // The first one's readers go on behind a second whose record is lost, and not behind one that is there.
+        let behind = epoch(3, &seed(3), Some(&seed(1)));
+        behind.verify(Some(&first)).unwrap();
+        assert!(behind.verify(Some(&second)).is_err());
+        assert!(first.verify(Some(&second)).is_err());
+        assert!(second.verify(Some(&second)).is_err());
         let mut other = first.clone();
         other.recipient = "age1other".to_owned();
         assert!(other.verify(None).is_err());

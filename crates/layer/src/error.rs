@@ -14,6 +14,8 @@ pub enum Kind {
     Unsupported,
     /// A value handed in for writing breaks a rule of the format.
     Invalid,
+    /// The system gives no more memory.
+    Memory,
 }
 
 /// Why something could not be decoded, encoded or planned.
@@ -56,6 +58,14 @@ impl Error {
         Self {
             kind: Kind::Invalid,
             message: message.into(),
+        }
+    }
+
+    /// `purpose` reads like `to compress`.
+    pub(crate) fn no_memory(purpose: impl fmt::Display) -> Self {
+        Self {
+            kind: Kind::Memory,
+            message: format!("the system gives no more memory {purpose}"),
         }
     }
 

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::{self, CCtx, CParameter, DCtx};
 
 use crate::bytes::{Cursor, to_usize};
 use crate::digest::checksum;
@@ -90,19 +90,27 @@ pub struct EncodedFrame {
 /// Compresses frames; reuses its context and buffers from frame to frame.
 pub struct FrameEncoder {
     codec: Codec,
-    compressor: Option<Compressor<'static>>,
+    compressor: Option<CCtx<'static>>,
 }
 
 impl FrameEncoder {
     /// An encoder for one thread.
     ///
     /// # Errors
-    /// When the compression library refuses the level.
+    /// When the compression library refuses the level, or has no memory for its context.
     pub fn new(codec: Codec) -> Result<Self> {
         let compressor = match codec {
-            Codec::Zstd(level) => Some(Compressor::new(level).map_err(|e| {
-                Error::invalid(format!("could not set up compression {codec}: {e}"))
-            })?),
+            Codec::Zstd(level) => {
+                let mut context =
+                    CCtx::try_create().ok_or_else(|| Error::no_memory("to compress"))?;
+                context
+                    .set_parameter(CParameter::CompressionLevel(level))
+                    .map_err(|code| {
+                        let reason = zstd_safe::get_error_name(code);
+                        Error::invalid(format!("could not set up compression {codec}: {reason}"))
+                    })?;
+                Some(context)
+            }
             Codec::None | Codec::Lz4 => None,
         };
         Ok(Self { codec, compressor })
@@ -111,7 +119,7 @@ impl FrameEncoder {
     /// Appends a frame holding `raw` to `out`. What does not shrink is stored as it is.
     ///
     /// # Errors
-    /// When `raw` is empty or longer than [`MAX_RAW_BYTES`].
+    /// When `raw` is empty or longer than [`MAX_RAW_BYTES`], or there is no memory.
     pub fn encode(&mut self, raw: &[u8], out: &mut Vec<u8>) -> Result<EncodedFrame> {
         let raw_length = u32::try_from(raw.len())
             .ok()
@@ -146,10 +154,16 @@ impl FrameEncoder {
         let start = out.len();
         let (codec, length) = match (self.codec, &mut self.compressor) {
             (Codec::Zstd(_), Some(compressor)) => {
-                out.resize(start + zstd::zstd_safe::compress_bound(raw.len()), 0);
+                out.resize(start + zstd_safe::compress_bound(raw.len()), 0);
+                // Nothing else can fail with room for the worst case: the context grows with the first frame.
                 let length = compressor
-                    .compress_to_buffer(raw, &mut out[start..])
-                    .map_err(|e| Error::invalid(format!("could not compress a frame: {e}")))?;
+                    .compress2(&mut out[start..], raw)
+                    .map_err(|code| {
+                        Error::no_memory(format!(
+                            "to compress: {}",
+                            zstd_safe::get_error_name(code)
+                        ))
+                    })?;
                 (CODEC_ZSTD, length)
             }
             (Codec::Lz4, _) => {
@@ -255,7 +269,7 @@ pub fn split_checked(stored: &[u8]) -> Result<(FrameHeader, &[u8], &[u8])> {
 
 /// Decodes frames; reuses its context from frame to frame.
 pub struct FrameDecoder {
-    decompressor: Decompressor<'static>,
+    decompressor: DCtx<'static>,
 }
 
 impl FrameDecoder {
@@ -264,8 +278,7 @@ impl FrameDecoder {
     /// # Errors
     /// When the compression library has no memory for its context.
     pub fn new() -> Result<Self> {
-        let decompressor = Decompressor::new()
-            .map_err(|e| Error::invalid(format!("could not set up decompression: {e}")))?;
+        let decompressor = DCtx::try_create().ok_or_else(|| Error::no_memory("to decompress"))?;
         Ok(Self { decompressor })
     }
 
@@ -317,8 +330,8 @@ impl FrameDecoder {
             lz4_flex::block::decompress_into(payload, out).map_err(|e| damaged(&e))
         } else {
             self.decompressor
-                .decompress_to_buffer(payload, out.as_mut_slice())
-                .map_err(|e| damaged(&e))
+                .decompress(out.as_mut_slice(), payload)
+                .map_err(|code| damaged(&zstd_safe::get_error_name(code)))
         };
         let complaint = match decoded {
             Ok(length) if length == raw_length => return Ok(()),

@@ -259,4 +259,10 @@ impl ClusterName {
     pub fn mended_wal_key(&self, timeline_hex8: &str, file_name: &str, number: u32) -> String {
         format!("{}/wal-mended/{timeline_hex8}/{file_name}-{number}", self.0)
     }
+
+    /// The file for which the object of that name, without what is above it, stands in.
+    #[must_use]
+    pub fn mended_file(name: &str) -> &str {
+        name.rsplit_once('-').map_or(name, |(file, _)| file)
+    }
 }

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+use bytes::{Bytes, BytesMut};
 use zeroize::Zeroizing;
 
 use crate::bytes::{Cursor, to_u64, to_usize};
@@ -171,41 +172,67 @@ impl ObjectKey {
 
     /// Appends the chunk with that number to `out`.
     fn seal_chunk(&self, number: u64, is_last: bool, raw: &[u8], out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; CHUNK_HEAD_BYTES]);
+        out.extend_from_slice(raw);
+        out.extend_from_slice(&[0; TAG_BYTES]);
+        self.seal_in_place(number, is_last, &mut out[start..]);
+    }
+
+    /// Seals the chunk with that number where it lies: between room for its head and room for its tag.
+    fn seal_in_place(&self, number: u64, is_last: bool, chunk: &mut [u8]) {
+        let (head, payload) = chunk.split_at_mut(CHUNK_HEAD_BYTES);
+        let (raw, tag) = payload.split_at_mut(payload.len() - TAG_BYTES);
         let flag = if is_last { LAST } else { 0 };
         let length = u32::try_from(raw.len()).expect("a chunk is short") | flag;
-        let start = out.len();
-        out.extend_from_slice(&length.to_le_bytes());
-        out.extend_from_slice(&[0; CHUNK_HEAD_BYTES - 4]);
-        let payload = out.len();
-        out.extend_from_slice(raw);
-        let sealed = self.aead.seal_in_place_separate_tag(
-            Self::nonce(number),
-            self.associated(number, is_last),
-            &mut out[payload..],
-        );
-        let tag = sealed.expect("a chunk is shorter than the cipher allows");
-        out.extend_from_slice(tag.as_ref());
-        let sum = checksum(&[&length.to_le_bytes(), &out[payload..]]);
-        out[start + 4..payload].copy_from_slice(&sum.to_le_bytes());
+        let (nonce, associated) = (Self::nonce(number), self.associated(number, is_last));
+        let sealed = self.aead.seal_in_place_separate_tag(nonce, associated, raw);
+        let found = sealed.expect("a chunk is shorter than the cipher allows");
+        tag.copy_from_slice(found.as_ref());
+        let sum = checksum(&[&length.to_le_bytes(), payload]);
+        head[..4].copy_from_slice(&length.to_le_bytes());
+        head[4..].copy_from_slice(&sum.to_le_bytes());
     }
 
     /// Appends what `chunk` holds to `out`.
     fn open_chunk(&self, number: u64, chunk: &StoredChunk<'_>, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
         out.extend_from_slice(chunk.payload);
-        let opened = self.aead.open_in_place(
-            Self::nonce(number),
-            self.associated(number, chunk.is_last),
-            &mut out[start..],
-        );
-        let Ok(length) = opened.map(|raw| raw.len()) else {
-            out.truncate(start);
-            return Err(Error::damaged(format!(
+        let opened = self.open_payload(number, chunk.is_last, &mut out[start..]);
+        out.truncate(start + if opened.is_ok() { chunk.raw_length } else { 0 });
+        opened
+    }
+
+    /// Opens a chunk's ciphertext where it lies, before its tag.
+    fn open_payload(&self, number: u64, is_last: bool, payload: &mut [u8]) -> Result<()> {
+        let (nonce, associated) = (Self::nonce(number), self.associated(number, is_last));
+        match self.aead.open_in_place(nonce, associated, payload) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::damaged(format!(
                 "chunk {number} is not what was sealed here: it was altered, or belongs to another place, or the key is not the right one"
-            )));
-        };
-        out.truncate(start + length);
-        Ok(())
+            ))),
+        }
+    }
+
+    /// Opens chunks that lie one behind another, the first of which has that number; what they hold is then at the front
+    /// of `stored`. Answers how many bytes that are, and whether the object's last chunk is among them.
+    fn open_in_place(&self, mut number: u64, stored: &mut [u8]) -> Result<(usize, bool)> {
+        let (mut at, mut opened, mut is_ended) = (0, 0, false);
+        while at < stored.len() {
+            if is_ended {
+                return Err(Error::damaged("goes on after its last chunk"));
+            }
+            let split = StoredChunk::split(&stored[at..], number)?;
+            let (chunk, _) = split.ok_or_else(|| ends_early(number))?;
+            let raw = at + CHUNK_HEAD_BYTES..at + CHUNK_HEAD_BYTES + chunk.raw_length;
+            is_ended = chunk.is_last;
+            at = raw.end + TAG_BYTES;
+            self.open_payload(number, is_ended, &mut stored[raw.start..at])?;
+            stored.copy_within(raw.clone(), opened);
+            opened += raw.len();
+            number += 1;
+        }
+        Ok((opened, is_ended))
     }
 }
 
@@ -363,40 +390,28 @@ pub fn stored_range(raw: &Range<u64>) -> Range<u64> {
     at(raw.start / chunk)..at(raw.end.div_ceil(chunk))
 }
 
-/// Opens those of an object's bytes for which `stored` was read as [`stored_range`] says.
+/// Opens those of an object's bytes for which `stored` was read as [`stored_range`] says, in the memory that holds them.
 ///
 /// # Errors
 /// When it is damaged, or ends before them.
-pub fn open_range(key: &ObjectKey, raw: &Range<u64>, stored: &[u8]) -> Result<Vec<u8>> {
+pub fn open_range(key: &ObjectKey, raw: &Range<u64>, stored: Bytes) -> Result<Bytes> {
     let chunk = to_u64(CHUNK_BYTES);
-    let mut number = raw.start / chunk;
-    let skipped = raw.start - number * chunk;
-    let mut out = Vec::with_capacity(stored.len());
-    let mut rest = stored;
-    while !rest.is_empty() {
-        let Some((found, after)) = StoredChunk::split(rest, number)? else {
-            return Err(ends_early(number));
-        };
-        key.open_chunk(number, &found, &mut out)?;
-        if found.is_last && !after.is_empty() {
-            return Err(Error::damaged(format!(
-                "goes on after its last chunk {number}"
-            )));
-        }
-        rest = after;
-        number += 1;
+    let mut memory = to_mut(stored);
+    let (opened, _) = key.open_in_place(raw.start / chunk, &mut memory)?;
+    let start = raw.start % chunk;
+    let end = start.saturating_add(raw.end.saturating_sub(raw.start));
+    if to_u64(opened) < end {
+        return Err(ends_early((raw.start - start + to_u64(opened)) / chunk));
     }
-    let wanted = usize::try_from(raw.end.saturating_sub(raw.start)).ok();
-    let skipped = usize::try_from(skipped).ok();
-    let (Some(wanted), Some(skipped)) = (wanted, skipped) else {
-        return Err(ends_early(number));
-    };
-    if out.len() < skipped.saturating_add(wanted) {
-        return Err(ends_early(number));
-    }
-    out.drain(..skipped);
-    out.truncate(wanted);
-    Ok(out)
+    let within = |at: u64| usize::try_from(at).expect("no more than what is in memory");
+    Ok(memory.freeze().slice(within(start)..within(end)))
+}
+
+/// The same bytes, copied only when somebody else still has them.
+fn to_mut(stored: Bytes) -> BytesMut {
+    stored
+        .try_into_mut()
+        .unwrap_or_else(|shared| BytesMut::from(&shared[..]))
 }
 
 fn ends_early(number: u64) -> Error {
@@ -463,15 +478,25 @@ impl Sealer {
     }
 }
 
-/// Seals a whole object.
+/// Seals a whole object, in the memory that holds it: another copy of a pack would cost more than its cipher.
 #[must_use]
-pub fn seal(key: ObjectKey, header: &Header, raw: &[u8]) -> Vec<u8> {
-    let mut sealer = Sealer::new(key, header, &[]);
-    sealer
-        .out
-        .reserve(usize::try_from(stored_bytes(to_u64(raw.len()))).unwrap_or(0));
-    sealer.append(raw);
-    sealer.finish()
+pub fn seal(key: ObjectKey, header: &Header, raw: Vec<u8>) -> Vec<u8> {
+    let raw_bytes = raw.len();
+    let chunks = raw_bytes.div_ceil(CHUNK_BYTES).max(1);
+    let mut out = raw;
+    let more = HEADER_BYTES + chunks * (CHUNK_HEAD_BYTES + TAG_BYTES);
+    out.reserve_exact(more);
+    out.resize(raw_bytes + more, 0);
+    // The last one moves first: each goes to where none lies that is still to move.
+    for number in (0..chunks).rev() {
+        let from = number * CHUNK_BYTES..raw_bytes.min((number + 1) * CHUNK_BYTES);
+        let place = HEADER_BYTES + number * STORED_CHUNK_BYTES;
+        let end = place + CHUNK_HEAD_BYTES + from.len() + TAG_BYTES;
+        out.copy_within(from, place + CHUNK_HEAD_BYTES);
+        key.seal_in_place(to_u64(number), number + 1 == chunks, &mut out[place..end]);
+    }
+    out[..HEADER_BYTES].copy_from_slice(&header.encode(&[]));
+    out
 }
 
 /// Opens the chunks of an object that come in pieces, from the first one on.
@@ -542,20 +567,18 @@ impl Opener {
     }
 }
 
-/// Opens a whole object without preface.
+/// Opens a whole object without preface, in the memory that holds it.
 ///
 /// # Errors
 /// When it is damaged, has another header, or was not sealed for this place.
-pub fn open(key: ObjectKey, expected: &Header, stored: &[u8]) -> Result<Vec<u8>> {
-    let chunks = expect_header(expected, stored)?;
-    let mut raw = Vec::with_capacity(stored.len());
-    let mut opener = Opener::new(Some(key));
-    opener.feed(chunks, |piece| {
-        raw.extend_from_slice(piece);
-        Ok(())
-    })?;
-    opener.finish()?;
-    Ok(raw)
+pub fn open(key: &ObjectKey, expected: &Header, stored: Bytes) -> Result<Bytes> {
+    expect_header(expected, &stored)?;
+    let mut memory = to_mut(stored);
+    let (opened, is_ended) = key.open_in_place(0, &mut memory[HEADER_BYTES..])?;
+    match is_ended {
+        true => Ok(memory.freeze().slice(HEADER_BYTES..HEADER_BYTES + opened)),
+        false => Err(ends_early(to_u64(opened / CHUNK_BYTES))),
+    }
 }
 
 /// Checks a whole object without preface as far as that needs no key; answers how many bytes are sealed in it.
@@ -593,6 +616,11 @@ mod tests {
         salt: [7; 16],
     };
 
+    fn reopen(name: &str, stored: &[u8]) -> Result<Vec<u8>> {
+        let opened = open(&key(name), &HEADER, Bytes::copy_from_slice(stored))?;
+        Ok(opened.to_vec())
+    }
+
     fn key(name: &str) -> ObjectKey {
         let place = SealedPlace {
             seal_id: [1; 16],
@@ -618,9 +646,9 @@ mod tests {
         #[test]
         fn what_was_sealed_comes_back_in_whatever_pieces(length in lengths(), step in 1..50_000_usize) {
             let raw = bytes(length);
-            let stored = seal(key("a"), &HEADER, &raw);
+            let stored = seal(key("a"), &HEADER, raw.clone());
             prop_assert_eq!(to_u64(stored.len()), stored_bytes(to_u64(length)));
-            prop_assert_eq!(&open(key("a"), &HEADER, &stored).unwrap(), &raw);
+            prop_assert_eq!(&reopen("a", &stored).unwrap(), &raw);
             prop_assert_eq!(check(&HEADER, &stored).unwrap(), to_u64(length));
             let mut sealer = Sealer::new(key("a"), &HEADER, &[]);
             let mut pieces = Vec::new();
@@ -643,31 +671,31 @@ mod tests {
         fn any_part_is_read_alone(length in lengths(), from in 0..50_000_u64, count in 1..50_000_u64) {
             prop_assume!(length > 0);
             let raw = bytes(length);
-            let stored = seal(key("a"), &HEADER, &raw);
+            let stored = seal(key("a"), &HEADER, raw.clone());
             let start = from % to_u64(length);
             let range = start..(start + count).min(to_u64(length));
             let place = stored_range(&range);
             let end = place.end.min(to_u64(stored.len()));
             let part = &stored[usize::try_from(place.start).unwrap()..usize::try_from(end).unwrap()];
-            let read = open_range(&key("a"), &range, part).unwrap();
+            let read = open_range(&key("a"), &range, Bytes::copy_from_slice(part)).unwrap();
             let (from, to) = (usize::try_from(range.start).unwrap(), usize::try_from(range.end).unwrap());
             prop_assert_eq!(&read[..], &raw[from..to]);
             // Elsewhere in the object the same bytes open nothing.
             if place.start > to_u64(HEADER_BYTES) {
                 let moved = range.start - to_u64(CHUNK_BYTES)..range.end - to_u64(CHUNK_BYTES);
-                prop_assert!(open_range(&key("a"), &moved, part).is_err());
+                prop_assert!(open_range(&key("a"), &moved, Bytes::copy_from_slice(part)).is_err());
             }
         }
 
         #[test]
         fn a_flip_of_any_bit_and_a_cut_anywhere_is_damage(length in lengths(), at in any::<prop::sample::Index>(), bit in 0..8_u32) {
-            let stored = seal(key("a"), &HEADER, &bytes(length));
+            let stored = seal(key("a"), &HEADER, bytes(length));
             let at = at.index(stored.len());
             let mut flipped = stored.clone();
             flipped[at] ^= 1_u8 << bit;
-            prop_assert!(open(key("a"), &HEADER, &flipped).is_err());
+            prop_assert!(reopen("a", &flipped).is_err());
             prop_assert!(check(&HEADER, &flipped).is_err());
-            prop_assert!(open(key("a"), &HEADER, &stored[..at]).is_err());
+            prop_assert!(reopen("a", &stored[..at]).is_err());
             prop_assert!(check(&HEADER, &stored[..at]).is_err());
         }
     }
@@ -686,12 +714,12 @@ mod tests {
 
     #[test]
     fn what_was_forged_with_good_checksums_does_not_open() {
-        let stored = seal(key("a"), &HEADER, &bytes(3 * CHUNK_BYTES));
+        let stored = seal(key("a"), &HEADER, bytes(3 * CHUNK_BYTES));
         let chunk = |n: usize| HEADER_BYTES + n * STORED_CHUNK_BYTES;
         let refuse = |forged: Vec<u8>, what: &str| {
             let forged = with_checksums(forged);
             assert!(check(&HEADER, &forged).is_ok(), "{what}: not forged well");
-            let error = open(key("a"), &HEADER, &forged).unwrap_err();
+            let error = reopen("a", &forged).unwrap_err();
             assert!(error.to_string().contains("altered"), "{what}: {error}");
         };
         let mut flipped = stored.clone();
@@ -708,14 +736,14 @@ mod tests {
         let mut shorter = stored[..chunk(1)].to_vec();
         shorter.extend_from_slice(&stored[chunk(2)..]);
         refuse(shorter, "a chunk left out");
-        refuse(seal(key("b"), &HEADER, &bytes(10)), "another object");
+        refuse(seal(key("b"), &HEADER, bytes(10)), "another object");
     }
 
     #[test]
     fn a_key_depends_on_everything_that_says_what_an_object_is() {
         let shared = Key::new([3; 32]);
         let place = |seal_id, name| SealedPlace { seal_id, name };
-        let stored = seal(key("a"), &HEADER, b"page");
+        let stored = seal(key("a"), &HEADER, b"page".to_vec());
         let others = [
             ObjectKey::derive(
                 &Key::new([4; 32]),
@@ -729,9 +757,9 @@ mod tests {
             ObjectKey::derive(&shared, Class::Data, &[7; 16], place([1; 16], "b")),
         ];
         for other in others {
-            assert!(open(other, &HEADER, &stored).is_err());
+            assert!(open(&other, &HEADER, Bytes::from(stored.clone())).is_err());
         }
-        assert_eq!(open(key("a"), &HEADER, &stored).unwrap(), b"page");
+        assert_eq!(reopen("a", &stored).unwrap(), b"page");
         assert_eq!(format!("{shared:?}"), "Key(secret)");
     }
 

@@ -130,8 +130,8 @@ impl PublicManifest {
         let within = |error: Error| error.within("sealed part of the manifest");
         let stored =
             from_hex(&self.sealed).ok_or_else(|| within(Error::damaged("is not hexadecimal")))?;
-        let raw =
-            seal::open(self.key(catalog, seal_id)?, &self.header()?, &stored).map_err(within)?;
+        let key = self.key(catalog, seal_id)?;
+        let raw = seal::open(&key, &self.header()?, stored.into()).map_err(within)?;
         let mut manifest = manifest::decode(&raw)?;
         if Self::of(&manifest, &self.encryption)
             != (Self {
@@ -162,7 +162,7 @@ pub fn encode(manifest: &Manifest, catalog: &Key, seal_id: [u8; 16]) -> Result<V
     let stored = seal::seal(
         public.key(catalog, seal_id)?,
         &public.header()?,
-        &manifest::encode(&inner),
+        manifest::encode(&inner),
     );
     public.sealed = to_hex(&stored);
     Ok(record::encode_version(KIND, VERSION, &public))

@@ -404,7 +404,7 @@ fn every_flipped_byte_is_found() {
 }
 
 #[test]
-fn every_truncation_is_found() {
+fn rule_13_13_every_truncation_is_found() {
     for variant in VARIANTS {
         let objects = golden(variant);
         for (key, bytes) in &objects {

@@ -146,6 +146,10 @@ pub struct RecordReader {
     position: Lsn,
     /// Where the last whole record began.
     previous: Option<Lsn>,
+    /// How the first page goes on with what was before it.
+    entrance: Entrance,
+    /// What the first record that begins here says is before it.
+    points_back: Option<Lsn>,
     state: ScanState,
     /// Bytes of a page that is not complete.
     pending: Vec<u8>,
@@ -176,6 +180,29 @@ struct Partial {
     body: Option<Vec<u8>>,
 }
 
+/// What the first page says of the record that is open where the segment begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entrance {
+    /// Bytes that are left of it.
+    pub(crate) left: u64,
+    /// Whether its rest was never written, and never will be.
+    pub(crate) overwrites: bool,
+}
+
+/// How a whole segment begins and ends: what must fit the segments beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentEnds {
+    pub(crate) entrance: Entrance,
+    /// What the first record that begins in it says is before it.
+    pub(crate) points_back: Option<Lsn>,
+    /// Where the last record begins of those that begin and end in it.
+    pub(crate) last_whole: Option<Lsn>,
+    /// Bytes that are left of a record for the next segment.
+    pub(crate) left: u64,
+    /// Where that record begins, when it begins in this one.
+    pub(crate) open: Option<Lsn>,
+}
+
 struct RecordPageHeader {
     flags: u16,
     /// `xlp_rem_len`: bytes left of the record that the page goes on with.
@@ -193,6 +220,8 @@ impl RecordReader {
             segment,
             position: segment.start_lsn(size),
             previous: None,
+            entrance: Entrance::default(),
+            points_back: None,
             state: ScanState::Fresh,
             pending: Vec::new(),
         }
@@ -229,6 +258,24 @@ impl RecordReader {
             ScanState::Within(partial) if partial.body.is_some() => Some(partial.start),
             _ => None,
         }
+    }
+
+    /// How the segment begins and ends; `None` when it was not read from one end to the other.
+    #[must_use]
+    pub fn ends(&self) -> Option<SegmentEnds> {
+        let is_whole = self.position == self.segment.end_lsn(self.size) && self.pending.is_empty();
+        let (left, open) = match &self.state {
+            ScanState::Within(partial) => (partial.length - partial.taken, Some(partial.start)),
+            ScanState::Foreign { left, .. } => (*left, None),
+            ScanState::Fresh | ScanState::Between | ScanState::Switched => (0, None),
+        };
+        is_whole.then_some(SegmentEnds {
+            entrance: self.entrance,
+            points_back: self.points_back,
+            last_whole: self.previous,
+            left,
+            open,
+        })
     }
 
     /// Goes on with `segment`, which must be the next one, perhaps of a later timeline.
@@ -317,6 +364,10 @@ impl RecordReader {
     fn resume(&mut self, header: &RecordPageHeader, address: Lsn) -> Result<()> {
         let expected = match &self.state {
             ScanState::Fresh => {
+                self.entrance = Entrance {
+                    left: header.left,
+                    overwrites: header.flags & OVERWRITES != 0,
+                };
                 self.state = match header.left {
                     0 => ScanState::Between,
                     left => ScanState::Foreign { left, whole: left },
@@ -369,6 +420,10 @@ impl RecordReader {
                 let (taken, end) = take(partial.length - partial.taken, at);
                 let bytes = page.get(at..at + length(taken)).unwrap_or_default();
                 self.gather(&mut partial, bytes)?;
+                if partial.header.len() == RECORD_HEADER_BYTES {
+                    let header = RecordHeader::of(&partial);
+                    self.points_back.get_or_insert(header.previous);
+                }
                 if partial.taken < partial.length {
                     self.state = ScanState::Within(partial);
                     return Ok(PAGE_BYTES);

@@ -56,7 +56,7 @@ impl ClusterRepository {
                         self.repository.url()
                     ),
                 )
-                .hint("create it with \"pgstrata init\", or look at --repo and --cluster"),
+                .hint(self.advice_if_absent()),
                 _ => error,
             })?;
         let record = cluster::decode(&bytes)
@@ -67,6 +67,28 @@ impl ClusterRepository {
             self.repository.retain(retention.into());
         }
         Ok(record)
+    }
+
+    /// What to do when the cluster is not there. A place where nothing is at all may be one that was not mounted.
+    pub(crate) fn advice_if_absent(&self) -> String {
+        let Some(directory) = self.repository.directory() else {
+            return "create it with \"pgstrata init\", or look at --repo and --cluster".to_owned();
+        };
+        let shown = directory.display();
+        let is_file = std::fs::metadata(directory).is_ok_and(|found| !found.is_dir());
+        if is_file {
+            return format!("{shown} is a file, and a repository is a directory: look at --repo");
+        }
+        let mut entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let is_own = |name: &std::ffi::OsStr| {
+            name != "lost+found" && !name.as_encoded_bytes().starts_with(b".")
+        };
+        match entries.any(|entry| is_own(&entry.file_name())) {
+            true => "look at --repo and --cluster, or create it with \"pgstrata init\"".to_owned(),
+            false => format!(
+                "{shown} is empty or not there: is it mounted? Only in a new repository create the cluster, with \"pgstrata init\""
+            ),
+        }
     }
 
     /// The same part of the repository, for somebody with these keys.
@@ -98,6 +120,24 @@ impl ClusterRepository {
         self.keys.expects_clear()
     }
 
+    /// What is to be said of a sealed cluster when nobody has said which one is meant.
+    #[must_use]
+    pub fn doubt(&self, record: &ClusterRecord) -> Option<Error> {
+        let sealing = record.sealing.as_ref()?;
+        if self.keys.names_seal_id() {
+            return None;
+        }
+        let id = &sealing.seal_id;
+        let what = format!(
+            "nobody has said that this cluster must have seal id {id}: whoever can write to the repository could put a cluster \
+             of his own in its place, and backups would be sealed for him"
+        );
+        let advice = format!(
+            "compare the id with the one that init printed, and write seal-id = \"{id}\" into the configuration file"
+        );
+        Some(Error::new(Kind::Refused, what).hint(advice))
+    }
+
     /// Where its objects are, for who deals with keys.
     #[must_use]
     pub fn home(&self) -> Home<'_> {
@@ -120,6 +160,28 @@ impl ClusterRepository {
     pub(crate) async fn sealing_with(&self, record: &ClusterRecord) -> Result<&Sealing> {
         let record = record.clone();
         self.keys.sealing(self.home(), async { Ok(record) }).await
+    }
+
+    /// Refuses to seal anything when the repository shows a newer epoch than the last that is known.
+    ///
+    /// # Errors
+    /// As for [`crate::keys::Ring::require_newest`].
+    pub async fn require_newest_epoch(&self) -> Result<()> {
+        match self.sealing().await? {
+            Sealing::Clear => Ok(()),
+            Sealing::Sealed(ring) => ring.require_newest(self.home()).await,
+        }
+    }
+
+    /// What `open` makes of an object. When its epoch is not known, the epochs are read once more.
+    pub(crate) async fn opened<T>(&self, open: impl Fn(&Sealing) -> Result<T>) -> Result<T> {
+        let sealing = self.sealing().await?;
+        match open(sealing) {
+            Err(error) if error.is_lost_epoch() && sealing.look_again(self.home()).await => {
+                open(sealing)
+            }
+            opened => opened,
+        }
     }
 
     /// The object `key` of the layer with that manifest, opened.

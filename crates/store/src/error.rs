@@ -48,6 +48,9 @@ pub struct Error {
     hint: Option<String>,
     no_space: bool,
     denied: bool,
+    without_key: bool,
+    other_cluster: bool,
+    lost_epoch: bool,
 }
 
 impl Error {
@@ -59,6 +62,9 @@ impl Error {
             hint: None,
             no_space: false,
             denied: false,
+            without_key: false,
+            other_cluster: false,
+            lost_epoch: false,
         }
     }
 
@@ -95,6 +101,45 @@ impl Error {
         self.denied
     }
 
+    /// Notes that no identity at hand opens what is asked for.
+    #[must_use]
+    pub(crate) fn for_lack_of_key(mut self) -> Self {
+        self.without_key = true;
+        self
+    }
+
+    /// Whether no identity at hand opens what is asked for.
+    #[must_use]
+    pub fn is_lack_of_key(&self) -> bool {
+        self.without_key
+    }
+
+    /// Notes that the record of an epoch is not there.
+    #[must_use]
+    pub(crate) fn for_lost_epoch(mut self) -> Self {
+        self.lost_epoch = true;
+        self
+    }
+
+    /// Whether the record of an epoch is not there, without which nothing of it can be opened.
+    #[must_use]
+    pub fn is_lost_epoch(&self) -> bool {
+        self.lost_epoch
+    }
+
+    /// Notes that the server, or the file, is of another cluster than the repository's.
+    #[must_use]
+    pub fn for_other_cluster(mut self) -> Self {
+        self.other_cluster = true;
+        self
+    }
+
+    /// Whether the server, or the file, is of another cluster than the repository's.
+    #[must_use]
+    pub fn is_of_other_cluster(&self) -> bool {
+        self.other_cluster
+    }
+
     /// Puts the act in front: `could not take a backup: ...`.
     #[must_use]
     pub fn while_doing(mut self, act: impl fmt::Display) -> Self {
@@ -129,6 +174,7 @@ impl From<pgstrata_layer::Error> for Error {
             pgstrata_layer::Kind::Damaged => Kind::Damaged,
             pgstrata_layer::Kind::Unsupported => Kind::Unsupported,
             pgstrata_layer::Kind::Invalid => Kind::Usage,
+            pgstrata_layer::Kind::Memory => Kind::File,
         };
         Self::new(kind, error.to_string())
     }

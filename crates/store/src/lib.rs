@@ -9,6 +9,7 @@ pub mod blocking;
 pub mod catalog;
 pub mod cluster;
 pub mod error;
+pub mod input;
 pub mod keys;
 pub mod limits;
 pub mod progress;

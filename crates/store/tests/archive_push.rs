@@ -15,15 +15,7 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind};
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
-use support::wal;
-
-const ALONE: PushOptions = PushOptions {
-    codec: Codec::Zstd(1),
-    neighbours: 0,
-    jobs: 1,
-    notes: None,
-    finished: false,
-};
+use support::{ALONE, wal};
 
 async fn push(repository: &Repository, path: &Path) -> Result<Pushed, Error> {
     let pushed = archive::push(&wal::cluster_in(repository), &wal::record(), path, &ALONE).await;

@@ -136,6 +136,22 @@ async fn a_cut_read_is_damage() {
 }
 
 #[tokio::test]
+async fn a_probe_believes_in_a_winner_whose_answer_was_lost() {
+    let mut lost = 0;
+    for nth in 0..20 {
+        let (faults, repository, direct) = faulty();
+        faults.fail(nth..nth + 1, Fault::LostAnswer);
+        if let Err(error) = repository.probe("main").await {
+            // The one create whose refusal is what is looked for is not tried again.
+            assert_ne!(error.kind(), Kind::Refused, "{nth}: {error}");
+            lost += 1;
+        }
+        assert!(direct.list("").await.unwrap().is_empty(), "{nth}");
+    }
+    assert!(lost <= 1, "{lost}");
+}
+
+#[tokio::test]
 async fn a_store_that_cuts_objects_is_refused() {
     let (faults, repository, direct) = faulty();
     faults.fail(0..1, Fault::Truncated);

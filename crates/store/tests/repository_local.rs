@@ -122,3 +122,36 @@ async fn room_that_is_laid_up_is_no_object_and_is_given_up_in_portions() {
     Repository::memory().lay_up_room().await;
     assert!(!Repository::memory().free_room().await.unwrap());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_is_made_while_its_beginning_is_read_is_whole_or_not_there() {
+    let scratch = tempfile::tempdir().unwrap();
+    let repository = open(scratch.path());
+    let body = Bytes::from(vec![7; 1134]);
+    let mut seen = 0;
+    for number in 0..3000 {
+        let key = format!("main/wal/{number}");
+        let create = {
+            let (repository, key, body) = (repository.clone(), key.clone(), body.clone());
+            tokio::spawn(async move { repository.create(&key, body).await })
+        };
+        while !create.is_finished() {
+            match repository.get_up_to(&key, 0..4160).await {
+                Ok(found) => {
+                    seen += 1;
+                    assert_eq!(found, body);
+                }
+                Err(error) => assert_eq!(error.kind(), Kind::NotFound, "{error}"),
+            }
+            match repository.get_start(&key, 100).await {
+                Ok((found, size)) => {
+                    assert_eq!((found.len(), size), (100, 1134));
+                    break;
+                }
+                Err(error) => assert_eq!(error.kind(), Kind::NotFound, "{error}"),
+            }
+        }
+        create.await.unwrap().unwrap();
+    }
+    assert!(seen > 0, "no read met a create");
+}

@@ -7,157 +7,21 @@ mod support;
 use std::fs;
 
 use bytes::Bytes;
-use jiff::Timestamp;
-use pgstrata_layer::cluster::{self, ClusterRecord, SEALED_FORMAT, SealRecord as Record};
 use pgstrata_layer::epoch::KeyRole;
-use pgstrata_layer::frame::Codec;
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
-use pgstrata_layer::manifest::{
-    ChangeSource, ChangeSourceRecord, ClusterIdentity, Manifest, Totals,
-};
+use pgstrata_layer::manifest::Manifest;
 use pgstrata_layer::seal;
-use pgstrata_pgdata::lsn::Lsn;
-use pgstrata_pgdata::timeline::TimelineId;
-use pgstrata_store::archive::{self, GetOptions, PushOptions, Pushed};
+use pgstrata_store::archive::{self, GetOptions, Pushed};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys::copies::{self, KeysFound};
-use pgstrata_store::keys::{self, Identities, Keys, LayerSeal, Recipients, Ring};
+use pgstrata_store::keys::{self, Identities, Keys, Recipients, Ring};
 use pgstrata_store::repository::Repository;
 
-use support::wal;
+use support::vault::{Person, Vault, manifest, name, opened_by};
+use support::{ALONE, wal};
 
 const LABELS: [&str; 2] = ["20261123-080000F", "20261123-080001F"];
-
-/// A person with an identity.
-struct Person {
-    identity: String,
-    recipient: String,
-}
-
-impl Person {
-    fn new() -> Self {
-        let (identity, recipient) = keys::new_identity();
-        Self {
-            identity: identity.to_string(),
-            recipient,
-        }
-    }
-}
-
-fn name() -> ClusterName {
-    ClusterName::parse("vault").unwrap()
-}
-
-fn opened_by(repository: &Repository, person: &Person) -> ClusterRepository {
-    let identities = Identities::parse(&person.identity, "test").unwrap();
-    ClusterRepository::new(repository, &name()).with_keys(Keys::new(identities, None))
-}
-
-struct Vault {
-    repository: Repository,
-    reader: Person,
-    writer: Person,
-    seal_id: String,
-}
-
-impl Vault {
-    async fn new() -> Self {
-        let repository = Repository::memory();
-        let (reader, writer) = (Person::new(), Person::new());
-        let plain = ClusterRepository::new(&repository, &name());
-        let recipients = Recipients {
-            all: vec![
-                (KeyRole::Reader, reader.recipient.clone()),
-                (KeyRole::Writer, writer.recipient.clone()),
-            ],
-        };
-        let seal_id = keys::begin(plain.home(), &recipients).await.unwrap();
-        let vault = Self {
-            repository,
-            reader,
-            writer,
-            seal_id,
-        };
-        vault.put_record(&vault.seal_id).await;
-        vault
-    }
-
-    async fn put_record(&self, seal_id: &str) {
-        let record = ClusterRecord {
-            name: name().as_str().to_owned(),
-            format: SEALED_FORMAT,
-            system_identifier: wal::SYSTEM,
-            major: 15,
-            catalog_version: 1,
-            block_size: 8192,
-            wal_segment_size: wal::MIB,
-            created_at: Timestamp::now(),
-            written_by: "test".to_owned(),
-            sealing: Some(Record {
-                version: 1,
-                seal_id: seal_id.to_owned(),
-            }),
-            retention: None,
-        };
-        let body = Bytes::from(cluster::encode(&record));
-        self.repository
-            .create(&name().cluster_key(), body)
-            .await
-            .unwrap();
-    }
-
-    fn reader(&self) -> ClusterRepository {
-        opened_by(&self.repository, &self.reader)
-    }
-
-    fn writer(&self) -> ClusterRepository {
-        opened_by(&self.repository, &self.writer)
-    }
-}
-
-fn manifest(label: &str, id: [u8; 16], seal: &LayerSeal) -> Manifest {
-    Manifest {
-        label: label.to_owned(),
-        layer_id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
-        parent: None,
-        replaces: Vec::new(),
-        inputs: Vec::new(),
-        beside: None,
-        cluster: ClusterIdentity {
-            system_identifier: 42,
-            major: 18,
-            catalog_version: 1,
-            block_size: 8192,
-            wal_segment_size: 1 << 20,
-            data_checksum_version: 0,
-        },
-        written_by: "test".to_owned(),
-        started_at: Timestamp::now(),
-        finished_at: Timestamp::now(),
-        start_lsn: Lsn::new(1),
-        stop_lsn: Lsn::new(2),
-        timeline: TimelineId::FIRST,
-        from_standby: false,
-        change_source: ChangeSourceRecord {
-            used: ChangeSource::Everything,
-            reason: "secret reason".to_owned(),
-        },
-        tracker_token: None,
-        backup_label: "secret label".to_owned(),
-        tablespace_map: None,
-        pg_control: "00ff".to_owned(),
-        pg_control_size: 8192,
-        tablespaces: Vec::new(),
-        index: Vec::new(),
-        pack_count: 0,
-        pack_bytes: 0,
-        totals: Totals::default(),
-        corrupt_pages: Vec::new(),
-        encryption: seal.encryption(),
-    }
-}
 
 /// An object of a sealed cluster: where it is, whose it is, and what is stored.
 struct Stored {
@@ -331,12 +195,7 @@ async fn epochs_let_people_in_and_leave_them_out() {
     let late = Person::new();
     let reader = vault.reader();
     let ring = reader.sealing().await.unwrap().ring().unwrap().clone();
-    let two = Recipients {
-        all: vec![
-            (KeyRole::Reader, vault.reader.recipient.clone()),
-            (KeyRole::Writer, vault.writer.recipient.clone()),
-        ],
-    };
+    let two = vault.recipients();
     assert_eq!(keys::rotate(reader.home(), &ring, &two).await.unwrap(), 2);
     let writer = vault.writer();
     let of_writer = writer.sealing().await.unwrap().ring().unwrap().clone();
@@ -383,6 +242,9 @@ async fn epochs_let_people_in_and_leave_them_out() {
     let newcomer = opened_by(&vault.repository, &late);
     assert!(read(&newcomer, &manifests, pack, &pack.bytes).await.is_ok());
 
+    // Who begins an epoch sees that he is in, and leaves him out.
+    let reader = vault.reader();
+    let ring = reader.sealing().await.unwrap().ring().unwrap().clone();
     assert_eq!(keys::rotate(reader.home(), &ring, &two).await.unwrap(), 3);
     let (new_manifests, new) = all_kinds(&vault.writer()).await;
     let gone = opened_by(&vault.repository, &late);
@@ -398,18 +260,11 @@ async fn epochs_let_people_in_and_leave_them_out() {
 #[tokio::test]
 async fn wal_that_is_looked_at_before_the_record_is_sealed_all_the_same() {
     let vault = Vault::new().await;
-    let options = PushOptions {
-        codec: Codec::Zstd(1),
-        neighbours: 0,
-        jobs: 1,
-        notes: None,
-        finished: false,
-    };
     let pg_wal = tempfile::tempdir().unwrap();
     let path = wal::write(pg_wal.path(), 1, 3, 5);
     let file = path.file_name().unwrap().to_str().unwrap();
     let push = async || {
-        let pushed = archive::push_at_once(&vault.writer(), &path, &options).await;
+        let pushed = archive::push_at_once(&vault.writer(), &path, &ALONE).await;
         pushed.unwrap().pushed
     };
     assert!(matches!(push().await, Pushed::Stored { .. }));

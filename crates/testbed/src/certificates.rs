@@ -3,11 +3,16 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
+    BasicConstraints, Certificate, CertificateParams, CertificateRevocationListParams, DnType,
+    IsCa, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
 };
+
+/// The number of the next certificate.
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
 /// Who signs certificates.
 pub struct Authority {
@@ -51,6 +56,7 @@ impl Subject<'_> {
 pub struct Identity {
     certificate: Certificate,
     key: KeyPair,
+    serial: u64,
 }
 
 impl Authority {
@@ -76,11 +82,14 @@ impl Authority {
     /// When no key can be made, or the subject has a name that cannot be.
     pub fn issue(&self, subject: Subject<'_>) -> Result<Identity> {
         let key = KeyPair::generate().context("could not make a key")?;
-        let parameters = subject.parameters()?;
+        let mut parameters = subject.parameters()?;
+        let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
+        parameters.serial_number = Some(SerialNumber::from(serial));
         let signed = parameters.signed_by(&key, &self.issuer);
         Ok(Identity {
             certificate: signed.context("could not sign")?,
             key,
+            serial,
         })
     }
 
@@ -93,6 +102,30 @@ impl Authority {
         write(&path, &self.certificate.pem(), 0o644)?;
         Ok(path)
     }
+
+    /// Writes the list of certificates that it took back, which says when the next one comes.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_revoked(&self, path: &Path, revoked: &[&Identity], next_year: i32) -> Result<()> {
+        let long_ago = date_time_ymd(2000, 1, 1);
+        let revoked = revoked.iter().map(|identity| RevokedCertParams {
+            serial_number: SerialNumber::from(identity.serial),
+            revocation_time: long_ago,
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: long_ago,
+            next_update: date_time_ymd(next_year, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&self.issuer).context("could not sign")?;
+        write(path, &list.pem().context("could not write a list")?, 0o644)
+    }
 }
 
 impl Identity {
@@ -103,7 +136,11 @@ impl Identity {
     pub fn self_signed(subject: Subject<'_>) -> Result<Self> {
         let (parameters, key) = of_authority(subject)?;
         let certificate = parameters.self_signed(&key).context("could not sign")?;
-        Ok(Self { certificate, key })
+        Ok(Self {
+            certificate,
+            key,
+            serial: 0,
+        })
     }
 
     /// The certificate in DER.

@@ -40,6 +40,7 @@ pub use self::major::Major;
 pub use self::tracked::TrackedServer;
 use crate::leash::Leash;
 use crate::os_user::ServerUser;
+use crate::programs;
 
 /// The superuser of every throwaway cluster.
 pub const SUPERUSER: &str = "postgres";
@@ -247,8 +248,7 @@ impl Cluster {
         fs::create_dir_all(&target)
             .with_context(|| format!("could not create \"{}\"", target.display()))?;
         let copy = target.join(name);
-        fs::copy(program, &copy)
-            .with_context(|| format!("could not copy program \"{}\"", program.display()))?;
+        programs::copy_program(program, &copy)?;
         Ok(copy)
     }
 

@@ -1,9 +1,11 @@
-//! Where programs are: those that `scripts/setup` installed, and those on `PATH`.
+//! Where programs are: those that `scripts/setup` installed, those on `PATH`, and those that tests make.
 
 use std::env;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// The folder that `scripts/setup` fills: `PGSTRATA_DEPS`, or `.deps` of the
 /// checkout that this crate was built from.
@@ -29,4 +31,76 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&path)
         .map(|directory| directory.join(name))
         .find(|candidate| candidate.is_file())
+}
+
+/// Copies a program to `to`, where it can be started at once.
+///
+/// # Errors
+/// When it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
+    let mut copying = Command::new("cp");
+    copying.arg("--").arg(from).arg(to);
+    wrote(copying, "", to)
+}
+
+/// Makes a script at `at`, which can be started at once.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_script(at: &Path, text: &str) -> Result<()> {
+    let mut writing = Command::new("sh");
+    writing.args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"]);
+    writing.arg(at);
+    wrote(writing, text, at)
+}
+
+/// Another process writes what is to be started. If this one had it open, a child that another thread begins meanwhile
+/// would have it open too until it is another program, and the start would fail: "Text file busy".
+fn wrote(mut command: Command, text: &str, to: &Path) -> Result<()> {
+    let act = || format!("could not write \"{}\"", to.display());
+    let mut child = command.stdin(Stdio::piped()).spawn().with_context(act)?;
+    let mut stdin = child.stdin.take().with_context(act)?;
+    stdin.write_all(text.as_bytes()).with_context(act)?;
+    drop(stdin);
+    let status = child.wait().with_context(act)?;
+    ensure!(status.success(), "{}: {status}", act());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    /// Starts of 400 programs and scripts, each as soon as it is written, while others fork all the time.
+    #[test]
+    fn what_was_just_written_starts_while_other_threads_start_processes() {
+        let scratch = tempfile::tempdir().unwrap();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        let _ = Command::new("/bin/true").status();
+                    }
+                });
+            }
+            let start = || {
+                for number in 0..200 {
+                    let program = scratch.path().join(format!("true-{number}"));
+                    copy_program(Path::new("/bin/true"), &program)?;
+                    ensure!(Command::new(&program).status()?.success());
+                    let script = scratch.path().join(format!("script-{number}"));
+                    write_script(&script, "#!/bin/sh\nexit 0\n")?;
+                    ensure!(Command::new(&script).status()?.success());
+                }
+                Ok(())
+            };
+            let outcome = start();
+            done.store(true, Ordering::Relaxed);
+            outcome.unwrap();
+        });
+    }
 }

@@ -38,6 +38,8 @@ struct Weather {
     delay_microseconds: AtomicU64,
     connections: AtomicU64,
     requests: AtomicU64,
+    /// Requests that would overwrite an object.
+    overwriting: AtomicU64,
     dropped: AtomicU64,
     refused: AtomicU64,
     stopped: AtomicBool,
@@ -144,6 +146,12 @@ impl Proxy {
         self.weather.requests.load(Ordering::SeqCst)
     }
 
+    /// Requests of S3 that store an object, and do not say that one which is there stays.
+    #[must_use]
+    pub fn overwriting(&self) -> u64 {
+        self.weather.overwriting.load(Ordering::SeqCst)
+    }
+
     /// Whether the network is cut or stands still.
     #[must_use]
     pub fn has_failed(&self) -> bool {
@@ -180,6 +188,16 @@ impl Weather {
     }
 }
 
+/// Whether the request that begins with these bytes stores an object whatever is there.
+fn may_overwrite(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request).to_ascii_lowercase();
+    let head = text.split("\r\n\r\n").next().unwrap_or_default();
+    let line = head.lines().next().unwrap_or_default();
+    // A lock is put on an object, and stores none.
+    let stores = line.starts_with("put ") && !line.contains("retention=");
+    stores && !head.contains("\r\nif-none-match: *")
+}
+
 /// What a store answers to a session token that has expired.
 fn refuse(mut client: &TcpStream) -> io::Error {
     let body = "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>";
@@ -213,6 +231,9 @@ fn accept(client: &TcpStream, upstream: &str, weather: &Arc<Weather>) -> io::Res
         carry(&from, &to, &shared, |bytes| {
             if flag.swap(false, Ordering::SeqCst) {
                 shared.requests.fetch_add(1, Ordering::SeqCst);
+                if may_overwrite(bytes) {
+                    shared.overwriting.fetch_add(1, Ordering::SeqCst);
+                }
                 let delay = shared.delay_microseconds.load(Ordering::SeqCst);
                 thread::sleep(Duration::from_micros(delay));
                 if shared.refuses(bytes) {

@@ -162,6 +162,19 @@ impl S3Server {
         ]
     }
 
+    /// Storage options by which `pgstrata` finds it, for a repository beside that of its environment.
+    #[must_use]
+    pub fn options(&self) -> [(&'static str, &str); 6] {
+        [
+            ("endpoint", self.endpoint()),
+            ("region", REGION),
+            ("virtual_hosted_style_request", "false"),
+            ("allow_http", "true"),
+            ("access_key_id", self.access_key()),
+            ("secret_access_key", self.secret()),
+        ]
+    }
+
     /// A client of the bucket behind `endpoint`.
     ///
     /// # Errors

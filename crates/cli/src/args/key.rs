@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use pgstrata_layer::epoch::KeyRole;
-use pgstrata_store::keys::Recipients;
+use pgstrata_store::error::Result;
+use pgstrata_store::keys::{self, Recipients};
 
 /// Who opens what is sealed.
 #[derive(Debug, Clone, Args)]
@@ -23,15 +24,22 @@ pub(crate) struct RecipientArgs {
 }
 
 impl RecipientArgs {
-    pub(crate) fn recipients(&self) -> Recipients {
-        let with = |role: KeyRole, all: &[String]| {
-            let all = all.iter().map(|one| (role, one.clone()));
-            all.collect::<Vec<_>>()
-        };
-        let mut all = with(KeyRole::Reader, &self.recipient);
-        all.extend(with(KeyRole::Writer, &self.writer));
-        all.extend(with(KeyRole::Keeper, &self.keeper));
-        Recipients { all }
+    /// Each once in each role.
+    pub(crate) fn recipients(&self) -> Result<Recipients> {
+        let mut all = Vec::new();
+        for (role, named) in [
+            (KeyRole::Reader, &self.recipient),
+            (KeyRole::Writer, &self.writer),
+            (KeyRole::Keeper, &self.keeper),
+        ] {
+            for one in named {
+                let one = (role, keys::recipient(one)?);
+                if !all.contains(&one) {
+                    all.push(one);
+                }
+            }
+        }
+        Ok(Recipients { all })
     }
 }
 
@@ -59,8 +67,8 @@ pub(crate) enum KeyCommand {
 
     /// Begin a new epoch without a recipient
     ///
-    /// He cannot read what is sealed from then on. He can read what was sealed before, for ever: take a full backup and
-    /// expire the old ones. The command needs the identity of a reader.
+    /// He cannot read what is sealed from then on. He can read what was sealed before, for ever: take a full backup at once
+    /// and expire the old ones. Backups and merges that run meanwhile are refused at their end. The command needs the identity of a reader.
     Remove {
         /// The recipient that is left out, age1...
         recipient: String,
@@ -68,11 +76,13 @@ pub(crate) enum KeyCommand {
 
     /// Begin a new epoch, with new keys, for the recipients of the current one
     ///
+    /// Backups and merges that run meanwhile are refused at their end.
     /// The command needs the identity of a reader.
     Rotate,
 
-    /// Let a reader into every epoch
+    /// Let a reader of the current epoch into every other
     ///
+    /// "pgstrata key add --recipient" makes somebody a reader of the current one.
     /// The command needs the identity of a reader of every epoch.
     Reseal {
         /// The reader's recipient, age1...

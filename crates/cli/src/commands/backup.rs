@@ -51,7 +51,11 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
     let mut taken = None;
     for (at, context) in several.iter().enumerate() {
         // A directory that is not mounted has no such cluster.
-        let is_there = async { context.cluster()?.record().await };
+        let is_there = async {
+            let cluster = context.cluster()?;
+            cluster.record().await?;
+            cluster.sealing().await.map(|_| ())
+        };
         if let Err(error) = is_there.await {
             tracing::warn!("could not back up into {}: {error}", named(context));
             outcomes.push(Outcome::of(context, "failed", Some(error)));
@@ -62,8 +66,7 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
                 taken = Some((at, report));
                 break;
             }
-            // Only what is the matter with this repository alone.
-            Err(error) if error.kind() == Failure::Repository => {
+            Err(error) if is_of_repository(&error) => {
                 tracing::warn!("could not back up into {}: {error}", named(context));
                 outcomes.push(Outcome::of(context, "failed", Some(error)));
             }
@@ -101,13 +104,19 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
     Ok(if warned || failed { exit::WARNINGS } else { 0 })
 }
 
+/// Whether it is the matter with this repository alone.
+fn is_of_repository(error: &Error) -> bool {
+    error.kind() == Failure::Repository || error.is_lack_of_key() || error.is_of_other_cluster()
+}
+
 /// Takes the backup into the first; the others get its objects meanwhile.
 async fn take(several: &[Context], args: &BackupArgs, progress: &Progress) -> Result<BackupReport> {
     let context = &several[0];
     let cluster = context.cluster()?;
     let mut options = options(context, args)?;
+    // Why one cannot be opened is said when the backup is to be copied there.
     let others = several[1..].iter().map(Context::cluster);
-    let others = others.collect::<Result<Vec<_>>>()?;
+    let others = others.filter_map(Result::ok).collect();
     options.siblings = mirror::siblings(&cluster, others).await?;
     let shown = progress.clone();
     let _display = Display::start(Act::Backup, &shown, context.wants_progress);
@@ -137,10 +146,13 @@ async fn copy_to(
     let copied = mirror::execute(&source, &target, &options, progress).await?;
     match copied.left_out.first() {
         None => Ok(copied.layers.iter().map(|layer| layer.objects).sum()),
-        Some(left) => Err(Error::new(
-            left.kind,
-            format!("{}: {}", left.label, left.why),
-        )),
+        Some(left) => {
+            let error = Error::new(left.kind, format!("{}: {}", left.label, left.why));
+            Err(match &left.hint {
+                Some(hint) => error.hint(hint),
+                None => error,
+            })
+        }
     }
 }
 
@@ -183,13 +195,24 @@ impl Outcome {
                     "\"pgstrata --repo NAME copy --to {}\" brings it there from a repository that has it",
                     self.name
                 );
-                // What is refused stays refused until somebody does something about it.
-                let refused = error.kind() == Failure::Refused;
-                let hint = error.hint_text().filter(|_| refused);
-                let to_do = hint.map_or(copy, str::to_owned);
+                // What is refused stays refused until somebody does something about it: a copy is refused too.
+                let refused = matches!(
+                    error.kind(),
+                    Failure::Refused
+                        | Failure::Unsupported
+                        | Failure::Usage
+                        | Failure::AlreadyExists
+                );
+                let to_do = match refused {
+                    true => error.hint_text().map(str::to_owned),
+                    false => Some(copy),
+                };
+                let to_do = to_do.map(|to_do| format!("           {to_do}\n"));
                 format!(
-                    "  failed   in {}, {}: {error}\n           {to_do}\n",
-                    self.name, self.url
+                    "  failed   in {}, {}: {error}\n{}",
+                    self.name,
+                    self.url,
+                    to_do.unwrap_or_default()
                 )
             }
         }

@@ -21,7 +21,7 @@ pub(super) async fn run(context: &Context, args: &CopyArgs) -> Result<u8> {
     let more = (args.to_credentials.clone(), args.to_storage.clone());
     let other = context.config.other(&args.to, more)?;
     let target = context.with(&other).cluster()?;
-    let recipients = args.recipients.recipients();
+    let recipients = args.recipients.recipients()?;
     let mut options = MirrorOptions {
         labels: Vec::new(),
         jobs: context.config.jobs()?,

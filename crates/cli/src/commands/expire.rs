@@ -38,6 +38,17 @@ pub(super) async fn run(context: &Context, args: &ExpireArgs) -> Result<u8> {
 
 fn text(report: &ExpireReport, dry_run: bool) -> String {
     let mut text = String::new();
+    for removal in &report.removals {
+        let (id, by) = (&removal.id, &removal.by);
+        let files = HumanCount(removal.wal_files);
+        text.push_str(&format!(
+            "begun    removal {id} by {by}: {} layers and {files} WAL files are left of it\n",
+            removal.layers.len()
+        ));
+        for label in &removal.layers {
+            text.push_str(&format!("         {label}\n"));
+        }
+    }
     if let Some(merge) = &report.merge {
         text.push_str(&format!(
             "merge    {} to {}: the chain of {} layers becomes one of {}\n",
@@ -78,6 +89,7 @@ fn text(report: &ExpireReport, dry_run: bool) -> String {
         text.push_str(&format!("note     {note}\n"));
     }
     let idle = report.merge.is_none()
+        && report.removals.is_empty()
         && report.remove.is_empty()
         && report.leftovers.is_empty()
         && report.wal_files == 0;
@@ -99,6 +111,7 @@ mod tests {
     fn report() -> ExpireReport {
         ExpireReport {
             done: false,
+            removals: Vec::new(),
             merge: None,
             merged: None,
             keep: Vec::new(),

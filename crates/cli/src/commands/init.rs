@@ -69,7 +69,7 @@ fn of_sealing(record: &ClusterRecord) -> String {
 
 /// Who shall open what; nothing when the cluster is not to be sealed.
 fn recipients(args: &InitArgs) -> Result<Option<Recipients>> {
-    let recipients = args.recipients.recipients();
+    let recipients = args.recipients.recipients()?;
     if !args.encrypt {
         return match recipients.all.is_empty() {
             true => Ok(None),

@@ -1,8 +1,10 @@
 //! `key`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use pgstrata_layer::epoch::KeyRole;
+use pgstrata_store::catalog::Catalog;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys::{self, EpochSeen, KeySummary, Recipients, Ring};
@@ -11,10 +13,11 @@ use serde_json::{Value, json};
 use super::Context;
 use crate::args::{KeyCommand, RecipientArgs};
 use crate::exit;
+use crate::identity;
 
 pub(super) async fn run(context: &Context, command: &KeyCommand) -> Result<u8> {
     if let KeyCommand::Generate { file } = command {
-        let recipient = keys::generate(file)?;
+        let recipient = identity::generate(file)?;
         let document = json!({ "done": "generate", "recipient": recipient, "epochs": [] });
         context.report("key/1", &document, || format!("{recipient}\n"))?;
         return Ok(0);
@@ -22,10 +25,34 @@ pub(super) async fn run(context: &Context, command: &KeyCommand) -> Result<u8> {
     let cluster = context.cluster()?;
     let ring = ring(&cluster).await?;
     let epochs = ring.survey(cluster.home()).await?;
+    // What is sealed shows its epoch. Who opens nothing of it sees what names show.
+    let shown = Catalog::load(&cluster).await;
+    if let Err(error) = shown.map(|_| ()) {
+        tracing::debug!(%error, "the catalog does not show which epochs there are");
+    }
+    let is_check = matches!(command, KeyCommand::Check);
+    if !is_check && let Err(error) = cluster.require_newest_epoch().await {
+        match (command, error.is_lost_epoch(), error.kind()) {
+            // Whoever changes keys sees one that has just begun.
+            (_, _, Kind::Refused) => {}
+            (KeyCommand::Rotate, true, _) => {
+                let epoch = ring.current().number;
+                tracing::warn!(
+                    "{error}; the new epoch gets a higher number, and is for the recipients of epoch {epoch}: take out again who was taken out since, with \"key remove\""
+                );
+            }
+            _ => return Err(error),
+        }
+    }
     match command {
-        KeyCommand::Generate { .. } | KeyCommand::Check => check(context, &epochs),
+        KeyCommand::Generate { .. } | KeyCommand::Check => {
+            let lost = ring.lost(cluster.home()).await?;
+            let lost = lost.last().map(|number| ring.not_there(*number));
+            check(context, &epochs, lost)
+        }
         KeyCommand::Add(args) => add(context, &cluster, ring, args).await,
         KeyCommand::Reseal { recipient } => {
+            let recipient = &keys::recipient(recipient)?;
             let count = keys::reseal(cluster.home(), ring, recipient).await?;
             let text = format!(
                 "{recipient} was let into {count} epochs, and reads all {} now\n",
@@ -38,6 +65,7 @@ pub(super) async fn run(context: &Context, command: &KeyCommand) -> Result<u8> {
             done(context, "rotate", "", &text)
         }
         KeyCommand::Remove { recipient } => {
+            let recipient = &keys::recipient(recipient)?;
             let mut text = rotate(&cluster, ring, &epochs, Some(recipient)).await?;
             let _ = writeln!(
                 text,
@@ -69,7 +97,7 @@ async fn add(
     ring: &Ring,
     args: &RecipientArgs,
 ) -> Result<u8> {
-    let recipients = args.recipients();
+    let recipients = args.recipients()?;
     if recipients.all.is_empty() {
         return Err(
             Error::new(Kind::Usage, "nobody was named who is to be let in")
@@ -78,13 +106,14 @@ async fn add(
     }
     let mut text = String::new();
     for (role, recipient) in &recipients.all {
-        keys::add(cluster.home(), ring, *role, recipient).await?;
+        let now = keys::add(cluster.home(), ring, *role, recipient).await?;
         let epoch = ring.current().number;
         let _ = writeln!(
             text,
             "{recipient} is a {} from epoch {epoch} on",
             role.as_str()
         );
+        text.push_str(&meanwhile(ring, now));
         if *role == KeyRole::Reader && epoch > 1 {
             let _ = writeln!(
                 text,
@@ -95,6 +124,14 @@ async fn add(
     done(context, "add", "", &text)
 }
 
+/// What is to be said when epochs have begun since `ring` was read.
+fn meanwhile(ring: &Ring, current: u32) -> String {
+    match current > ring.current().number {
+        true => format!("epoch {current} began meanwhile, and the recipient opens it too\n"),
+        false => String::new(),
+    }
+}
+
 async fn rotate(
     cluster: &ClusterRepository,
     ring: &Ring,
@@ -103,7 +140,9 @@ async fn rotate(
 ) -> Result<String> {
     let current = epochs.last().map(|epoch| epoch.boxes.as_slice());
     let boxes = current.unwrap_or_default().iter();
-    let all: Vec<(KeyRole, String)> = boxes.map(|own| (own.role, own.recipient.clone())).collect();
+    // Of a box in capitals, which nobody opens, the next epoch has one that its recipient opens.
+    let boxes = boxes.map(|own| (own.role, own.recipient.to_ascii_lowercase()));
+    let all: BTreeSet<(KeyRole, String)> = boxes.collect();
     let before = all.len();
     let kept = all.into_iter().filter(|(_, own)| but != Some(own));
     let recipients = Recipients {
@@ -120,10 +159,14 @@ async fn rotate(
     ))
 }
 
-fn check(context: &Context, epochs: &[EpochSeen]) -> Result<u8> {
+fn check(context: &Context, epochs: &[EpochSeen], lost: Option<Error>) -> Result<u8> {
     let summary = KeySummary::of(epochs);
+    let errors: Vec<Error> = lost.into_iter().chain(summary.unread_error()).collect();
     let document = json!({ "done": "check", "recipient": "", "epochs": epochs.iter().map(document).collect::<Vec<_>>() });
-    context.report("key/1", &document, || text(epochs, &summary))?;
+    context.report("key/1", &document, || text(epochs, &summary, &errors))?;
+    if !errors.is_empty() {
+        return Ok(exit::code(Kind::Damaged));
+    }
     Ok(match !summary.is_shut_out() && summary.lone.is_empty() {
         true => 0,
         false => exit::WARNINGS,
@@ -141,7 +184,7 @@ fn document(epoch: &EpochSeen) -> Value {
     })
 }
 
-fn text(epochs: &[EpochSeen], summary: &KeySummary) -> String {
+fn text(epochs: &[EpochSeen], summary: &KeySummary, errors: &[Error]) -> String {
     let mut text = String::new();
     for epoch in epochs {
         if epoch.number == 1 {
@@ -160,6 +203,10 @@ fn text(epochs: &[EpochSeen], summary: &KeySummary) -> String {
         for one in &epoch.boxes {
             let _ = writeln!(text, "  {:<7} {}", one.role.as_str(), one.recipient);
         }
+    }
+    for error in errors {
+        let hint = error.hint_text().unwrap_or_default();
+        let _ = writeln!(text, "error     {error}; {hint}");
     }
     if summary.is_shut_out() && summary.opened.is_some() {
         let (current, own) = (summary.current, summary.own_text());

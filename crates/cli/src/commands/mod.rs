@@ -294,7 +294,7 @@ async fn run_one(context: &Context, command: Command) -> Result<u8> {
         Command::Backup(args) => backup::run(context, &args).await,
         Command::ArchivePush(args) => archive::push(context, &args).await,
         Command::ArchiveGet(args) => archive::get(context, &args).await,
-        Command::Restore(args) => restore::run(context, &args).await,
+        Command::Restore(args) => restore::run(context, &args, &[]).await,
         Command::Check(args) => check::run(context, &args).await,
         Command::Copy(args) => copy::run(context, &args).await,
         Command::Merge(args) => merge::run(context, &args).await,

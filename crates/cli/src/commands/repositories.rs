@@ -1,14 +1,17 @@
 //! Commands on several repositories of the configuration file.
 //!
 //! What only looks is done to each. What the server asks for is answered by the first repository that can; "not there" is
-//! said only when every one of them says so. What removes or changes asks for one of them: rules of retention belong to a
+//! said only when every one of them says so; one that the identity at hand does not open says it by the names in it. What removes or changes asks for one of them: rules of retention belong to a
 //! repository, and a command that ends half way through several would leave nobody knowing which it has changed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use pgstrata_store::archive::{Notes, Spool};
+use pgstrata_layer::label::Label;
+use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_store::archive::{self, Notes, Spool};
+use pgstrata_store::catalog::Catalog;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde_json::{Value, json};
 
@@ -154,10 +157,11 @@ async fn push(several: &[Context], args: &ArchivePushArgs) -> Result<u8> {
             Err(error) => failed.push(error.while_doing(format!("repository {name}"))),
         }
     }
-    // Only an outage may be outvoted: another file of that name, or another cluster, is a mistake that somebody must see.
+    // Whatever keeps a repository from taking it may be outvoted: gone, not mounted, damaged, sealed for others. Another
+    // file of that name, or another cluster, is a mistake that somebody must see.
     let grave = failed
         .iter()
-        .position(|error| error.kind() != Kind::Repository);
+        .position(|error| error.kind() == Kind::AlreadyExists || error.is_of_other_cluster());
     if let Some(at) = grave {
         return Err(failed.swap_remove(at));
     }
@@ -187,16 +191,21 @@ async fn get(several: &[Context], args: &ArchiveGetArgs) -> Result<u8> {
     };
     let started = Instant::now();
     loop {
-        let Asked { end, failed } = match ask_all(several, args, &at_once).await? {
+        let asked = match ask_all(several, args, &at_once).await? {
             Answer::Got => return Ok(0),
             Answer::Nobody(asked) => asked,
         };
+        let is_hole = |error: &Error| error.kind() == Kind::WalMissing;
+        // What one has that nobody opens may come into another, too.
+        let may_come = |error: &Error| is_hole(error) || error.is_lack_of_key();
+        let may_come = !asked.opened.is_empty() && asked.failed.iter().all(may_come);
+        let Asked { end, failed, .. } = asked;
         // All were asked, and say so.
         if failed.is_empty() {
             return Err(end.unwrap_or_else(|| Error::new(Kind::Repository, "none was asked")));
         }
-        let only_holes = failed.iter().all(|error| error.kind() == Kind::WalMissing);
-        if only_holes && started.elapsed() < holes.wait {
+        let only_holes = failed.iter().all(is_hole);
+        if may_come && started.elapsed() < holes.wait {
             tokio::time::sleep(LOOK_AGAIN).await;
             continue;
         }
@@ -215,22 +224,56 @@ async fn get(several: &[Context], args: &ArchiveGetArgs) -> Result<u8> {
     }
 }
 
-enum Answer {
+enum Answer<'a> {
     Got,
-    Nobody(Asked),
+    Nobody(Asked<'a>),
 }
 
 /// What repositories say that do not have the file.
 #[derive(Default)]
-struct Asked {
+struct Asked<'a> {
     /// That their archive ends before it; the first that says so.
     end: Option<Error>,
     /// Anything else.
     failed: Vec<Error>,
+    /// Those that could be read as far as it took.
+    opened: Vec<&'a Context>,
+    /// Those that are sealed for others.
+    closed: Vec<(&'a Context, Error)>,
 }
 
-/// Asks one after the other. One that did not answer a moment ago is asked last, because that takes long.
-async fn ask_all(several: &[Context], args: &ArchiveGetArgs, holes: &Holes) -> Result<Answer> {
+impl Asked<'_> {
+    /// What those say by their names that no identity opens. When none could be read, that is all there is to say.
+    async fn ask_names(&mut self, name: &str) -> Result<()> {
+        let mut opened = Vec::new();
+        for context in &self.opened {
+            opened.push(context.cluster()?);
+        }
+        let mut said = Vec::new();
+        for (context, error) in self.closed.drain(..) {
+            let act = format!("repository {}", context.config.name().unwrap_or_default());
+            if opened.is_empty() {
+                said.push(error.while_doing(act));
+                continue;
+            }
+            match archive::names_in_closed(&context.cluster()?, name, &opened).await {
+                Ok(None) => {}
+                Ok(Some(error)) => said.push(error.while_doing(act)),
+                Err(error) => said.push(error.while_doing(act)),
+            }
+        }
+        self.failed.splice(..0, said);
+        Ok(())
+    }
+}
+
+/// Asks one after the other. One that did not answer a moment ago, or that nobody here opens, is asked last, because that
+/// takes long.
+async fn ask_all<'a>(
+    several: &'a [Context],
+    args: &ArchiveGetArgs,
+    holes: &Holes,
+) -> Result<Answer<'a>> {
     let mut order = Vec::new();
     for context in several {
         let notes = notes(context, args)?;
@@ -238,7 +281,7 @@ async fn ask_all(several: &[Context], args: &ArchiveGetArgs, holes: &Holes) -> R
     }
     order.sort_by_key(|(had_outage, ..)| *had_outage);
     let mut asked = Asked::default();
-    for (_, context, notes) in &order {
+    for (_, context, notes) in order {
         let name = context.config.name().unwrap_or_default();
         let error = match get_file(context, args, holes).await {
             Ok(outcome) => {
@@ -251,12 +294,19 @@ async fn ask_all(several: &[Context], args: &ArchiveGetArgs, holes: &Holes) -> R
             Err(error) => error,
         };
         match error.kind() {
+            _ if error.is_lack_of_key() => {
+                notes.add_outage();
+                asked.closed.push((context, error));
+            }
             Kind::NotFound => {
                 asked.end.get_or_insert(error);
+                asked.opened.push(context);
             }
-            kind if is_elsewhere(kind) => {
-                if kind == Kind::Repository {
-                    notes.add_outage();
+            kind if is_elsewhere(kind) || lacks_identity(context, kind) => {
+                match kind {
+                    Kind::Repository => notes.add_outage(),
+                    Kind::WalMissing => asked.opened.push(context),
+                    _ => {}
                 }
                 let act = format!("repository {name}");
                 asked.failed.push(error.while_doing(act));
@@ -264,6 +314,7 @@ async fn ask_all(several: &[Context], args: &ArchiveGetArgs, holes: &Holes) -> R
             _ => return Err(error),
         }
     }
+    asked.ask_names(&args.name).await?;
     Ok(Answer::Nobody(asked))
 }
 
@@ -281,62 +332,319 @@ fn notes(context: &Context, args: &ArchiveGetArgs) -> Result<Notes> {
 fn is_elsewhere(kind: Kind) -> bool {
     matches!(
         kind,
-        Kind::Repository | Kind::Damaged | Kind::Unsupported | Kind::WalMissing
+        Kind::Repository | Kind::Damaged | Kind::Unsupported | Kind::WalMissing | Kind::Refused
     )
+}
+
+/// Whether the file that cannot be read is one that opens the repository, and not the one to be written.
+fn lacks_identity(context: &Context, kind: Kind) -> bool {
+    kind == Kind::File && context.cluster().is_err()
 }
 
 /// Restores out of the first that can, and says what kept the others from it.
 async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
-    let mut failed: Vec<Error> = Vec::new();
-    for context in in_order(several).await? {
-        let name = context.config.name().unwrap_or_default();
+    let mut notes = Vec::new();
+    let (usable, mut failed) = usable(several, &mut notes).await?;
+    let known = opened(in_order(usable, &mut notes).await?, &mut notes).await?;
+    for one in &known {
+        let name = one.name();
         tracing::info!("restoring out of repository {name}");
-        let error = match restore::run(context, args).await {
+        let mut said = notes.clone();
+        if let Some(what) = one.is_older_than(newest(&known)) {
+            say(&mut said, what);
+        }
+        let error = match restore::run(one.context, args, &said).await {
             Ok(code) => return Ok(code),
             Err(error) => error,
         };
         let others = [Kind::NotFound, Kind::Busy, Kind::Target];
-        if !is_elsewhere(error.kind()) && !others.contains(&error.kind()) {
+        let elsewhere = match error.kind() {
+            // Else it is the target that is refused.
+            Kind::Refused => error.is_lack_of_key() || error.is_of_other_cluster(),
+            kind => is_elsewhere(kind) || others.contains(&kind),
+        };
+        if !elsewhere {
             return Err(error);
         }
-        tracing::warn!("repository {name} cannot be restored from: {error}");
+        let what = format!("repository {name} cannot be restored from: {error}");
+        say(&mut notes, what);
         failed.push(error.while_doing(format!("repository {name}")));
     }
     let first = failed.into_iter().next();
-    Err(first.unwrap_or_else(|| Error::new(Kind::Repository, "none could be asked")))
+    let first = first.unwrap_or_else(|| Error::new(Kind::Repository, "none could be asked"));
+    Err(match first.kind() {
+        Kind::WalMissing => to_bring_together(first, &known).await,
+        _ => first,
+    })
 }
 
-/// Those first that know the last timeline: who has missed a promotion would lead recovery to the end of the old one.
-async fn in_order(several: &[Context]) -> Result<Vec<&Context>> {
-    let (mut known, mut silent) = (Vec::new(), Vec::new());
+/// Says what the user should know of the repositories, and keeps it for the plan and the report.
+fn say(notes: &mut Vec<String>, what: String) {
+    tracing::warn!("{what}");
+    notes.push(what);
+}
+
+/// Each repository may have WAL that the others lack, as after pushes with a smaller quorum: copies bring it together, where
+/// they can.
+async fn to_bring_together(error: Error, known: &[Known<'_>]) -> Error {
+    let mut alike: Vec<&str> = Vec::new();
+    let mut sealing = None;
+    for one in known {
+        let Ok(cluster) = one.context.cluster() else {
+            continue;
+        };
+        let Ok(record) = cluster.record().await else {
+            continue;
+        };
+        if *sealing.get_or_insert_with(|| record.sealing.clone()) == record.sealing {
+            alike.push(one.name());
+        }
+    }
+    let [first, others @ ..] = &alike[..] else {
+        return error;
+    };
+    if others.is_empty() {
+        return error;
+    }
+    let copy = |from: &str, to: &str| format!("\"pgstrata --repo {from} copy --to {to}\"");
+    let to_first = others.iter().map(|other| copy(other, first));
+    let back = others.iter().map(|other| copy(first, other));
+    let copies: Vec<String> = to_first.chain(back).collect();
+    let own = error.hint_text().map(|own| format!(" {own}"));
+    let hint = format!(
+        "First bring the WAL of the repositories together, one may have what another lacks: {}.{}",
+        copies.join(", then "),
+        own.unwrap_or_default()
+    );
+    error.hint(hint)
+}
+
+/// Those that are of the kind that was expected: with an identity that can be read, and sealed as was said; and why the
+/// others are not.
+async fn usable<'a>(
+    several: &'a [Context],
+    notes: &mut Vec<String>,
+) -> Result<(Vec<&'a Context>, Vec<Error>)> {
+    let (mut usable, mut failed) = (Vec::new(), Vec::new());
     for context in several {
+        let asked = match context.cluster() {
+            // What else is the matter with it is found out when it is its turn.
+            Ok(cluster) => match cluster.sealing().await {
+                Err(error) if error.kind() == Kind::Refused && !error.is_lack_of_key() => {
+                    Err(error)
+                }
+                _ => Ok(()),
+            },
+            Err(error) if error.kind() == Kind::Usage => return Err(error),
+            Err(error) => Err(error),
+        };
+        let Err(error) = asked else {
+            usable.push(context);
+            continue;
+        };
         let name = context.config.name().unwrap_or_default();
+        say(
+            notes,
+            format!(
+                "repository {name} cannot be restored from, and recovery stops at a file that it alone has: {error}"
+            ),
+        );
+        failed.push(error.while_doing(format!("repository {name}")));
+    }
+    Ok((usable, failed))
+}
+
+/// Without those that are sealed, and of which the identity at hand reads no page; it is said which they are. When that is
+/// all of them, all of them.
+async fn opened<'a>(several: Vec<Known<'a>>, notes: &mut Vec<String>) -> Result<Vec<Known<'a>>> {
+    let mut opened = Vec::new();
+    let mut closed = Vec::new();
+    for one in several {
+        let cluster = one.context.cluster()?;
+        // What else is the matter with it is found out when it is its turn.
+        let is_closed = match cluster.sealing().await {
+            Ok(sealing) => sealing.ring().is_some_and(|ring| ring.opens_no_data()),
+            Err(_) => false,
+        };
+        let to = if is_closed { &mut closed } else { &mut opened };
+        to.push(one);
+    }
+    if opened.is_empty() {
+        return Ok(closed);
+    }
+    for one in closed {
+        let name = one.name();
+        say(
+            notes,
+            format!(
+                "repository {name} is sealed, and the identity at hand does not open it: what it alone has is not restored, \
+                 and recovery stops at a file that it alone has"
+            ),
+        );
+    }
+    Ok(opened)
+}
+
+/// A repository that may be restored from, and how far it goes.
+struct Known<'a> {
+    context: &'a Context,
+    /// Its last timeline.
+    timeline: Option<String>,
+    /// Whether its layers could be looked at.
+    is_read: bool,
+    newest: Option<Newest>,
+}
+
+/// The newest layer of a repository. Layers that were merged out of others are as new as the state that they hold.
+struct Newest {
+    stamp: String,
+    /// Where it ends; nothing when that cannot be read.
+    stop: Option<Lsn>,
+    label: Label,
+}
+
+impl<'a> Known<'a> {
+    async fn of(context: &'a Context) -> Result<Self> {
         let cluster = context.cluster()?;
         let prefix = cluster.name.wal_prefix();
-        let timeline = match cluster.repository.list_names(&prefix).await {
-            Ok(names) => names.last().cloned(),
-            Err(error) => {
-                tracing::warn!(
-                    "repository {name} cannot be asked, and what it alone has is not restored: {error}"
-                );
-                silent.push(context);
-                continue;
-            }
+        let timelines = cluster.repository.list_names(&prefix).await?;
+        let mut known = Self {
+            context,
+            timeline: timelines.last().cloned(),
+            is_read: false,
+            newest: None,
         };
-        known.push((timeline, context));
+        match Catalog::load(&cluster).await {
+            Ok(catalog) => {
+                known.is_read = true;
+                known.newest = Newest::among(&catalog);
+            }
+            Err(error) if error.kind() == Kind::Repository => return Err(error),
+            // It is found out when it is its turn.
+            Err(_) => {}
+        }
+        Ok(known)
     }
-    let newest = known
-        .iter()
-        .filter_map(|(timeline, _)| timeline.clone())
-        .max();
-    let (with, without): (Vec<_>, Vec<_>) = known
-        .into_iter()
-        .partition(|(timeline, _)| *timeline == newest);
-    for (_, context) in &without {
-        let name = context.config.name().unwrap_or_default();
-        tracing::warn!("repository {name} does not know the last timeline, and is used last");
+
+    fn name(&self) -> &'a str {
+        self.context.config.name().unwrap_or_default()
     }
-    let all = with.into_iter().chain(without);
+
+    /// How new its newest layer is.
+    fn rank(&self) -> Option<(&str, Option<Lsn>)> {
+        self.newest.as_ref().map(Newest::rank)
+    }
+
+    /// What is to be said when it does not have the newest layer.
+    fn lacks(&self, newest: Option<&Self>) -> Option<String> {
+        let holder = newest?;
+        let newest = holder.newest.as_ref()?;
+        if !self.is_read || self.rank() >= holder.rank() {
+            return None;
+        }
+        let has = self.newest.as_ref().map(|own| own.stamp == newest.stamp);
+        Some(format!(
+            "layer {}, the newest one, is in repository {}, and {} repository {}, which is used last",
+            newest.label,
+            holder.name(),
+            if has == Some(true) {
+                "cannot be read in"
+            } else {
+                "not in"
+            },
+            self.name()
+        ))
+    }
+
+    /// What is to be said when it is restored from, and another has a newer layer.
+    fn is_older_than(&self, newest: Option<&Self>) -> Option<String> {
+        let holder = newest?;
+        let (newest, own) = (holder.newest.as_ref()?, self.newest.as_ref()?);
+        (self.rank() < holder.rank()).then(|| {
+            format!(
+                "the newest layer of repository {} is {}; layer {}, which is newer, is in repository {}, which cannot be restored from",
+                self.name(),
+                own.label,
+                newest.label,
+                holder.name()
+            )
+        })
+    }
+}
+
+/// The first of those that have the newest layer.
+fn newest<'k, 'a>(known: &'k [Known<'a>]) -> Option<&'k Known<'a>> {
+    let with_layer = known.iter().filter(|one| one.newest.is_some());
+    with_layer.rev().max_by_key(|one| one.rank())
+}
+
+impl Newest {
+    fn among(catalog: &Catalog) -> Option<Self> {
+        let layer = catalog.layers.last().map(|layer| Self {
+            stamp: layer.manifest.state_stamp(),
+            stop: Some(layer.manifest.stop_lsn),
+            label: layer.label.clone(),
+        });
+        let damaged = catalog.damaged.iter().map(|(label, _)| Self {
+            stamp: label.own_stamp().to_owned(),
+            stop: None,
+            label: label.clone(),
+        });
+        damaged
+            .chain(layer)
+            .max_by(|one, other| one.rank().cmp(&other.rank()))
+    }
+
+    fn rank(&self) -> (&str, Option<Lsn>) {
+        (&self.stamp, self.stop)
+    }
+}
+
+/// Those first that know the last timeline, and of these those that have the newest layer: who has missed a promotion would
+/// lead recovery to the end of the old one, and who has missed a backup would restore an older one.
+async fn in_order<'a>(
+    several: Vec<&'a Context>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Known<'a>>> {
+    let (mut known, mut silent) = (Vec::new(), Vec::new());
+    let asked = join_all(several.iter().map(|context| Known::of(context))).await;
+    for (context, asked) in several.into_iter().zip(asked) {
+        match asked {
+            Ok(one) => known.push(one),
+            Err(error) => {
+                let name = context.config.name().unwrap_or_default();
+                say(
+                    notes,
+                    format!(
+                        "repository {name} cannot be asked, and what it alone has is not restored: {error}"
+                    ),
+                );
+                silent.push(Known {
+                    context,
+                    timeline: None,
+                    is_read: false,
+                    newest: None,
+                });
+            }
+        }
+    }
+    let last = known.iter().filter_map(|one| one.timeline.clone()).max();
+    for one in &known {
+        let name = one.name();
+        if one.timeline != last {
+            let what =
+                format!("repository {name} does not know the last timeline, and is used last");
+            say(notes, what);
+        }
+        if let Some(what) = one.lacks(newest(&known)) {
+            say(notes, what);
+        }
+    }
+    known.sort_by(|one, other| {
+        let by_timeline = (other.timeline == last).cmp(&(one.timeline == last));
+        by_timeline.then_with(|| other.rank().cmp(&one.rank()))
+    });
+    known.extend(silent);
     // It may answer by then.
-    Ok(all.map(|(_, context)| context).chain(silent).collect())
+    Ok(known)
 }

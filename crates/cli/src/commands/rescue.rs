@@ -6,6 +6,7 @@ use pgstrata_store::error::Result;
 
 use super::Context;
 use crate::args::RescueArgs;
+use crate::exit;
 
 /// Names that are shown as text of each kind; JSON has all.
 const MOST_NAMES: usize = 20;
@@ -18,7 +19,10 @@ pub(super) async fn run(context: &Context, args: &RescueArgs) -> Result<u8> {
         false => rescue::execute(&cluster, args.since).await?,
     };
     context.report("rescue/1", &report, || text(&report))?;
-    Ok(0)
+    Ok(match report.broken.is_empty() {
+        true => 0,
+        false => exit::WARNINGS,
+    })
 }
 
 fn text(report: &RescueReport) -> String {
@@ -36,6 +40,7 @@ fn text(report: &RescueReport) -> String {
     names("replaced", &report.replaced);
     names("new", &report.added);
     names("lost", &report.gone);
+    names("broken", &report.broken);
     let since = report.since;
     if !report.gone.is_empty() {
         text.push_str(&format!(
@@ -44,12 +49,16 @@ fn text(report: &RescueReport) -> String {
     }
     if !report.removals.is_empty() {
         text.push_str(
-            "Records of removals are new: the next expire carries them out. If nobody of yours expired or merged, delete them first.\n",
+            "Records of removals are new: the next expire refuses what its rules keep. If nobody of yours expired or merged, delete them.\n",
         );
     }
     let count = report.hidden.len() + report.replaced.len();
     let bytes = BinaryBytes(report.bytes);
     text.push_str(&match (count, report.done) {
+        (0, _) if !report.broken.is_empty() => format!(
+            "No version of {since} is left to come back, but what is called broken is not whole: try an earlier --since, and see \
+             \"pgstrata info\".\n"
+        ),
         (0, _) => format!("Everything that was there at {since} is there.\n"),
         (_, true) => format!(
             "{count} objects ({bytes}) are as they were at {since}. Run \"pgstrata verify\" now.\n"

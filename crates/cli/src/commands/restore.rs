@@ -15,7 +15,8 @@ use crate::args::{ArchiveMode, AsOfArgs, RestoreArgs};
 use crate::config::absolute;
 use crate::progress::Act;
 
-pub(super) async fn run(context: &Context, args: &RestoreArgs) -> Result<u8> {
+/// `said` is what the user was told of the repositories.
+pub(super) async fn run(context: &Context, args: &RestoreArgs, said: &[String]) -> Result<u8> {
     let cluster = context.cluster_as_of(&args.as_of).await?;
     let mut plan = restore::plan(&cluster, options(context, args)?).await?;
     // Before the hours that it may take: what is taken, and what is not.
@@ -26,6 +27,7 @@ pub(super) async fn run(context: &Context, args: &RestoreArgs) -> Result<u8> {
         tracing::warn!("{withheld}");
         plan.notes.push(withheld);
     }
+    plan.notes.extend_from_slice(said);
     if args.dry_run.dry_run {
         context.report("restore-plan/1", &plan, || plan_text(&plan))?;
         return Ok(0);

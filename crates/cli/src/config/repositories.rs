@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::repository::{Repository, RepositoryOptions, same_directory};
 use serde::Deserialize;
 
 use super::{Config, Settings};
@@ -97,10 +98,36 @@ impl Config {
             None if self.repositories.len() == 1 => Ok(vec![self.of(0, false)]),
             None => {
                 self.require_own_options()?;
+                self.require_apart()?;
                 let all = 0..self.repositories.len();
                 Ok(all.map(|at| self.of(at, true)).collect())
             }
         }
+    }
+
+    /// Refuses one directory under two names: what is stored in both would be there once.
+    fn require_apart(&self) -> Result<()> {
+        let directories = self.repositories.iter().filter_map(|(name, table)| {
+            let options = RepositoryOptions::new(&table.repo);
+            let opened = table
+                .repo
+                .starts_with("file:")
+                .then(|| Repository::open(&options));
+            let directory = opened?.ok()?.directory()?.to_owned();
+            Some((name, directory))
+        });
+        let directories: Vec<_> = directories.collect();
+        for (at, (name, here)) in directories.iter().enumerate() {
+            let mut before = directories.iter().take(at);
+            if let Some((other, _)) = before.find(|(_, there)| same_directory(here, there)) {
+                let what = format!(
+                    "repositories \"{other}\" and \"{name}\" are the same directory, {}",
+                    here.display()
+                );
+                return Err(Error::new(Kind::Usage, what).hint("leave one of them out"));
+            }
+        }
+        Ok(())
     }
 
     /// The repository of that name or at that URL.

@@ -32,6 +32,9 @@ use serde_json::Value;
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// With these a backup of a small cluster lasts for seconds.
+pub const SLOWLY: [&str; 6] = ["--compress", "none", "--max-rate", "10M", "--jobs", "1"];
+
 /// A cluster that archives to a repository, with the program beside it.
 pub struct Stage {
     pub cluster: Cluster,
@@ -102,10 +105,15 @@ impl Stage {
 
     /// The server archives into the repository from now on, as this stage's environment says.
     pub fn begin_archiving(&self) {
+        self.archive_with("--cluster main");
+    }
+
+    /// The same with these options of `archive-push`.
+    pub fn archive_with(&self, options: &str) {
         let settings = self.environment.iter().map(|(k, v)| format!("{k}={v}"));
         let settings: Vec<String> = settings.collect();
         let command = format!(
-            "{} {} --repo {} --cluster main archive-push %p",
+            "{} {} --repo {} archive-push {options} %p",
             settings.join(" "),
             self.program.display(),
             self.repository
@@ -266,18 +274,8 @@ impl Stage {
     pub fn begin_backup(&self, arguments: &[&str]) -> Child {
         let before = self.unfinished_packs();
         let pgdata = self.pgdata();
-        let slowly = [
-            "backup",
-            "--pgdata",
-            &pgdata,
-            "--compress",
-            "none",
-            "--max-rate",
-            "10M",
-            "--jobs",
-            "1",
-        ];
-        let mut child = process::spawn(self, &[&slowly, arguments].concat());
+        let backup = ["backup", "--pgdata", &pgdata];
+        let mut child = process::spawn(self, &[&backup[..], &SLOWLY, arguments].concat());
         let end = Instant::now() + PATIENCE;
         while self.unfinished_packs() == before {
             if let Some(status) = child.try_wait().unwrap() {
@@ -334,9 +332,7 @@ impl Stage {
 
     /// Restores the newest state to `lsn`, inclusive, and starts it as a server of its own.
     pub fn start_restored_at(&self, name: &str, lsn: &str) -> Cluster {
-        let until = ["--target-type", "lsn", "--target", lsn];
-        let then = ["--target-action", "promote"];
-        self.start_restored(&self.restore(name, &[&until[..], &then].concat()))
+        self.start_restored(&self.restore(name, &to_lsn(lsn)))
     }
 
     /// Starts a restored cluster and waits until it accepts writes.
@@ -391,6 +387,18 @@ pub fn credentials_file(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
     let owner = fs::metadata(&directory).unwrap();
     chown(&file, Some(owner.uid()), Some(owner.gid())).unwrap();
     file
+}
+
+/// Options of a restore that ends at `lsn`, inclusive, and lets the server go on from there.
+pub fn to_lsn(lsn: &str) -> [&str; 6] {
+    [
+        "--target-type",
+        "lsn",
+        "--target",
+        lsn,
+        "--target-action",
+        "promote",
+    ]
 }
 
 /// The number at `path` of a JSON document.

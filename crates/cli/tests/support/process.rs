@@ -19,6 +19,15 @@ pub fn log_of(child: Child) -> String {
     String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr).into_owned()
 }
 
+/// Standard output and standard error of what must have ended with that code.
+pub fn ended(output: Output, what: &str, code: i32) -> (String, String) {
+    let [printed, log] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    let ended = output.status.code();
+    assert_eq!(ended, Some(code), "{what}: {printed}\n{log}");
+    (printed, log)
+}
+
 /// Waits for a process, which must succeed; returns its JSON document.
 pub fn document(child: Child) -> Value {
     let Output {

@@ -5,8 +5,12 @@
  *
  * MOST_THREADS=N		the system gives N threads at once beside the first
  * RAISE=N				signal N arrives when the first thread is started
+ * RAISE_AT=M			it arrives when the Mth file is opened, read or written instead
+ * RAISE_AGAIN=1		and once more a moment later, before that goes on
+ * COUNT=FILE			how many files were opened, read or written is put there
  * PANIC=1				what the Rust library is sure of fails: it panics
  * NO_ROOM=1			the disk has no room for what is written to a file
+ * NO_ROOM=/DIRECTORY	or to a file there
  * CLOCK_AHEAD=N		the clock of the host is ahead by N seconds
  *
  *-------------------------------------------------------------------------
@@ -14,9 +18,13 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,7 +32,10 @@
 typedef int (*create_function) (pthread_t *, const pthread_attr_t *,
 								void *(*) (void *), void *);
 typedef int (*attr_function) (pthread_attr_t *);
+typedef int (*open_function) (const char *, int, mode_t);
 typedef ssize_t (*write_function) (int, const void *, size_t);
+typedef ssize_t (*pwrite_function) (int, const void *, size_t, off64_t);
+typedef ssize_t (*pread_function) (int, void *, size_t, off64_t);
 typedef int (*clock_function) (clockid_t, struct timespec *);
 
 /* What a thread is to do, and how many there are. */
@@ -59,7 +70,7 @@ pthread_create(pthread_t *thread, const pthread_attr_t *attr,
 	Work	   *work;
 	int			failure = EAGAIN;
 
-	if (sent)
+	if (sent && !getenv("RAISE_AT"))
 		raise(atoi(sent));
 	work = malloc(sizeof(Work));
 	if (work && (!most || number <= atoi(most)))
@@ -84,14 +95,114 @@ pthread_attr_init(pthread_attr_t *attr)
 	return getenv("PANIC") ? EINVAL : next(attr);
 }
 
+/* Microseconds after a signal, and those that what meets a second one is held up. */
+#define BETWEEN_SIGNALS 300000
+#define HELD_UP 6000000
+
+static int	done;
+
+/* One more file was opened, read or written. */
+static void
+count(void)
+{
+	const char *sent = getenv("RAISE");
+	const char *at = getenv("RAISE_AT");
+	int			number = __atomic_add_fetch(&done, 1, __ATOMIC_SEQ_CST);
+
+	if (!sent || !at || number != atoi(at))
+		return;
+	kill(getpid(), atoi(sent));
+	/* The work goes on when the program has heard of it. */
+	usleep(BETWEEN_SIGNALS);
+	if (getenv("RAISE_AGAIN"))
+	{
+		kill(getpid(), atoi(sent));
+		usleep(HELD_UP);
+	}
+}
+
+static void __attribute__((destructor))
+tell_count(void)
+{
+	const char *path = getenv("COUNT");
+	FILE	   *file = path ? fopen(path, "w") : NULL;
+
+	if (file)
+	{
+		fprintf(file, "%d", done);
+		fclose(file);
+	}
+}
+
+/* What is said goes to a file, too: that of the server's log. */
+static int
+has_no_room(int file)
+{
+	const char *where = getenv("NO_ROOM");
+	struct stat kind;
+	char		link[64];
+	char		path[4096];
+	ssize_t		length;
+
+	if (!where || file <= 2 || fstat(file, &kind) != 0 || !S_ISREG(kind.st_mode))
+		return 0;
+	if (where[0] != '/')
+		return 1;
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
+	length = readlink(link, path, sizeof(path) - 1);
+	if (length < 0)
+		return 0;
+	path[length] = '\0';
+	return strncmp(path, where, strlen(where)) == 0;
+}
+
+int
+open64(const char *path, int flags,...)
+{
+	open_function next = (open_function) dlsym(RTLD_NEXT, "open64");
+	mode_t		mode = 0;
+
+	if (flags & (O_CREAT | O_TMPFILE))
+	{
+		va_list		given;
+
+		va_start(given, flags);
+		mode = va_arg(given, mode_t);
+		va_end(given);
+	}
+	count();
+	return next(path, flags, mode);
+}
+
+ssize_t
+pread64(int file, void *bytes, size_t length, off64_t at)
+{
+	pread_function next = (pread_function) dlsym(RTLD_NEXT, "pread64");
+
+	count();
+	return next(file, bytes, length, at);
+}
+
+ssize_t
+pwrite64(int file, const void *bytes, size_t length, off64_t at)
+{
+	pwrite_function next = (pwrite_function) dlsym(RTLD_NEXT, "pwrite64");
+
+	count();
+	if (has_no_room(file))
+	{
+		errno = ENOSPC;
+		return -1;
+	}
+	return next(file, bytes, length, at);
+}
+
 ssize_t
 write(int file, const void *bytes, size_t length)
 {
 	write_function next = (write_function) dlsym(RTLD_NEXT, "write");
-	struct stat kind;
 
-	/* What is said goes to a file, too: that of the server's log. */
-	if (getenv("NO_ROOM") && file > 2 && fstat(file, &kind) == 0 && S_ISREG(kind.st_mode))
+	if (has_no_room(file))
 	{
 		errno = ENOSPC;
 		return -1;

@@ -4,11 +4,15 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
+use pgstrata_layer::manifest::{self, ParentRef};
 use pgstrata_testbed::cluster::Builder;
 use pgstrata_testbed::s3::{Bucket, ROLES, S3Server};
 use serde_json::{Value, json};
 
-use super::{Stage, files, s3_environment};
+use super::{Stage, files, process, s3_environment};
+
+#[path = "../../../layer/tests/support/forged.rs"]
+mod forged;
 
 /// The policy of the bucket that makes each account what SECURITY.md says of its role, and `more` beside.
 pub fn policy(s3: &S3Server, more: &[Value]) -> String {
@@ -34,6 +38,18 @@ pub fn policy(s3: &S3Server, more: &[Value]) -> String {
     }
     statements.extend(more.iter().cloned());
     json!({ "Version": "2012-10-17", "Statement": statements }).to_string()
+}
+
+/// What a host can forge that may only create objects: a removal of the layers with these labels and manifests, newest
+/// first. Keys below the cluster, with what is there.
+pub fn forged_removal(layers: &[(&str, &[u8])]) -> [(&'static str, String); 2] {
+    let layers = layers.iter().map(|(label, manifest)| ParentRef {
+        label: (*label).to_owned(),
+        manifest_digest: manifest::digest(manifest),
+    });
+    let layers: Vec<ParentRef> = layers.collect();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    forged::removal(&layers, None).map(|(key, bytes)| (key, text(bytes)))
 }
 
 impl Stage {
@@ -68,14 +84,11 @@ impl Stage {
     /// Runs it, which must end with that code; answers standard output and standard error.
     pub fn ends_as(&self, role: &str, arguments: &[&str], code: i32) -> (String, String) {
         let output = self.run_as(role, arguments);
-        let [printed, log] =
-            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-        let ended = output.status.code();
-        assert_eq!(ended, Some(code), "{role} {arguments:?}: {printed}\n{log}");
-        (printed, log)
+        process::ended(output, &format!("{role} {arguments:?}"), code)
     }
 
-    fn credentials_of(&self, role: &str) -> String {
+    /// The file in which commands find the account of a role.
+    pub fn credentials_of(&self, role: &str) -> String {
         let directory = self.cluster.pgdata().parent().unwrap().to_owned();
         let file = directory.join(format!("credentials/{role}.toml"));
         file.display().to_string()

@@ -1,11 +1,12 @@
 //! A sealed cluster with readers "one" and "two", a writer and a keeper.
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 use pgstrata_testbed::cluster::{Builder, Cluster, Major};
+use pgstrata_testbed::s3::Bucket;
 use serde_json::Value;
 
-use super::{Stage, Store};
+use super::{Stage, Store, process, schema, to_lsn};
 
 /// A server that archives, beside the stage's own, to the sealed cluster "vault" of the same repository.
 pub struct Vault {
@@ -19,27 +20,30 @@ impl Vault {
     }
 
     pub fn archiving(builder: Builder) -> Self {
-        let builder = builder
-            .conf("archive_mode", "on")
-            .conf("archive_command", "false");
-        let vault = Self::on(builder, Store::Directory);
-        let command = format!(
-            "{} --repo {} --cluster vault --identity {} archive-push --compress none %p",
-            vault.stage.program.display(),
-            vault.stage.repository,
-            vault.identity("writer")
-        );
-        vault
-            .stage
-            .cluster
-            .append_conf("archive_command", &command)
-            .unwrap();
-        vault.stage.cluster.reload().unwrap();
+        let vault = Self::on(ready_to_archive(builder), Store::Directory);
+        vault.begin_archiving();
         vault
     }
 
+    /// In a bucket in which each role may do what SECURITY.md gives it; `more` are options of `init`.
+    pub fn with_roles(builder: Builder, bucket: Bucket, more: &[&str]) -> Self {
+        let stage = Stage::with_roles(ready_to_archive(builder), bucket);
+        let vault = Self::beside(stage, more);
+        vault.begin_archiving();
+        vault
+    }
+
+    fn begin_archiving(&self) {
+        let identity = self.identity("writer");
+        let options = format!("--cluster vault --identity {identity} --compress none");
+        self.stage.archive_with(&options);
+    }
+
     pub fn on(builder: Builder, store: Store) -> Self {
-        let stage = Stage::silent(builder, store);
+        Self::beside(Stage::silent(builder, store), &[])
+    }
+
+    fn beside(stage: Stage, more: &[&str]) -> Self {
         let keys = stage
             .cluster
             .create_dir("keys")
@@ -66,7 +70,7 @@ impl Vault {
             "--keeper",
             &keeper,
         ];
-        let told = vault.stage.ok(&init);
+        let told = vault.stage.ok(&[&init[..], more].concat());
         assert!(told.contains("loses every backup"), "{told}");
         vault
     }
@@ -87,12 +91,32 @@ impl Vault {
         printed.trim().to_owned()
     }
 
-    pub fn run(&self, who: &str, arguments: &[&str]) -> Output {
+    /// The program with somebody's identity.
+    pub fn command(&self, who: &str, arguments: &[&str]) -> Command {
         let mut command = self.stage.command(&["--cluster", "vault"]);
         if !who.is_empty() {
             command.env("PGSTRATA_IDENTITY", self.identity(who));
         }
-        command.args(arguments).output().unwrap()
+        command.args(arguments);
+        command
+    }
+
+    pub fn run(&self, who: &str, arguments: &[&str]) -> Output {
+        self.command(who, arguments).output().unwrap()
+    }
+
+    /// Runs it with a role's rights in the bucket and somebody's identity, which must end with that code; answers standard
+    /// output and standard error.
+    pub fn ends_as(
+        &self,
+        (role, who): (&str, &str),
+        arguments: &[&str],
+        code: i32,
+    ) -> (String, String) {
+        let mut command = self.command(who, arguments);
+        command.env("PGSTRATA_CREDENTIALS", self.stage.credentials_of(role));
+        let what = format!("{role} {who} {arguments:?}");
+        process::ended(command.output().unwrap(), &what, code)
     }
 
     pub fn ok(&self, who: &str, arguments: &[&str]) -> String {
@@ -133,18 +157,28 @@ impl Vault {
         serde_json::from_str(&printed).unwrap()
     }
 
+    /// The exit code of a verification, and what its report names.
+    pub fn verify(&self, who: &str, arguments: &[&str]) -> (i32, Vec<String>) {
+        let verify = ["--output", "json", "verify"];
+        let output = self.run(who, &[&verify[..], arguments].concat());
+        let report = schema::document(&String::from_utf8(output.stdout).unwrap());
+        let findings = report["findings"].as_array().unwrap().iter();
+        let named = findings.map(|finding| {
+            let words = [&finding["object"], &finding["message"]];
+            words.map(|word| word.as_str().unwrap()).join(": ")
+        });
+        (output.status.code().unwrap(), named.collect())
+    }
+
     pub fn restore(&self, who: &str, name: &str, lsn: &str) -> String {
         let target = self.stage.target(name).display().to_string();
-        let until = [
-            "restore",
-            "--target-dir",
-            &target,
-            "--target-type",
-            "lsn",
-            "--target",
-            lsn,
-        ];
-        self.ok(who, &[&until[..], &["--target-action", "promote"]].concat());
+        let restore = ["restore", "--target-dir", &target];
+        self.ok(who, &[&restore[..], &to_lsn(lsn)].concat());
         target
     }
+}
+
+fn ready_to_archive(builder: Builder) -> Builder {
+    let builder = builder.conf("archive_mode", "on");
+    builder.conf("archive_command", "false")
 }

@@ -41,6 +41,7 @@ use crate::server::scan::Scan;
 pub async fn plan(cluster: &ClusterRepository, options: &BackupOptions) -> Result<BackupPlan> {
     let ready = prepare(cluster, options).await?;
     let catalog = Catalog::examine(cluster).await?;
+    cluster.require_newest_epoch().await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let now = ready.standpoint(&ready.control, ready.would_start().await?);
     let search = Search {
@@ -88,6 +89,8 @@ pub async fn run(
     let wal = choose_wal(options, &ready, cluster);
     let (catalog, wal) = futures::join!(Catalog::examine(cluster), wal);
     let catalog = catalog?;
+    // With what the catalog shows, and before advice to take a full backup.
+    cluster.require_newest_epoch().await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let wal = wal?;
     if let Some(trouble) = &wal.trouble {

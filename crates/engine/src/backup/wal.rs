@@ -5,6 +5,8 @@
 //! which ends with our session, keeps the server from recycling what we have
 //! not stored yet.
 
+mod check;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use pgstrata_layer::frame::Codec;
 use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{self, PushOptions};
 use pgstrata_store::cluster::ClusterRepository;
-use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -26,6 +28,8 @@ use super::archive_command::names_another;
 use super::options::WalMode;
 use crate::server::session::Archiver;
 use crate::server::{ServerFacts, Session};
+
+pub(crate) use check::WalCheck;
 
 /// An archiver that works takes a finished segment within seconds; one that failed tries again
 /// after a minute.
@@ -313,11 +317,7 @@ impl ServerArchive {
             return Ok(());
         }
         let size = self.segment_size;
-        let current = async || {
-            let end = session.wal_end().await?;
-            Ok::<_, Error>(WalSegment::containing(timeline, end, size))
-        };
-        let segment = current().await?;
+        let segment = WalSegment::containing(timeline, session.wal_end().await?, size);
         let name = segment.file_name(size);
         let held = archive::Archive::new(&self.cluster, self.record.clone())?;
         // What is damaged is looked at when the server has finished its own.
@@ -325,8 +325,12 @@ impl ServerArchive {
             Err(error) if error.kind() == Kind::Repository => return Err(error),
             held => held.unwrap_or(true),
         };
-        // Or it was finished meanwhile.
-        if !is_there || current().await? != segment {
+        if !is_there {
+            return Ok(());
+        }
+        // Or the server has filled it meanwhile, which it says later than its archiver may have brought it.
+        let next = session.insert_position().await?;
+        if WalSegment::containing(timeline, next, size) != segment {
             return Ok(());
         }
         Err(Error::new(
@@ -650,146 +654,5 @@ impl Following {
 impl Drop for Following {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-/// Whether WAL will get into the repository.
-pub(crate) struct WalCheck<'a> {
-    pub(crate) cluster: &'a ClusterRepository,
-    pub(crate) record: &'a ClusterRecord,
-    pub(crate) data_directory: &'a Path,
-    pub(crate) timeline: TimelineId,
-}
-
-/// What a check of the WAL found.
-pub(crate) struct WalProof {
-    /// What was found, for people.
-    pub(crate) detail: String,
-    /// What to do about what could not be proved.
-    pub(crate) doubt: Option<String>,
-}
-
-impl WalCheck<'_> {
-    /// Switches to a new segment and waits for the old one when the server archives with our
-    /// command; otherwise holds WAL and reads it as a backup would.
-    pub(crate) async fn run(
-        &self,
-        session: &Session,
-        mode: WalMode,
-        timeout: Duration,
-    ) -> Result<WalProof> {
-        let facts = session.facts();
-        let route = self.route();
-        let archives = match mode {
-            WalMode::Archive => !choose(mode, session, route).await?.streams,
-            WalMode::Auto => facts.archives() && is_ours(&facts.archive_command),
-            WalMode::Stream => false,
-        };
-        if !archives {
-            return self.check_stream(session, mode).await;
-        }
-        if facts.in_recovery || !facts.may_switch_wal {
-            let choice = choose(mode, session, route).await?;
-            let hint = if facts.in_recovery {
-                "run the check against the primary as well".to_owned()
-            } else {
-                format!(
-                    "GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO \"{}\"",
-                    facts.role
-                )
-            };
-            return Ok(WalProof {
-                detail: format!(
-                    "{}; that a new segment arrives was not tested: role \"{}\" cannot call pg_switch_wal() here",
-                    choice.reason, facts.role
-                ),
-                doubt: Some(hint),
-            });
-        }
-        self.round_trip(session, timeout).await
-    }
-
-    async fn round_trip(&self, session: &Session, timeout: Duration) -> Result<WalProof> {
-        let archive = self.archive()?;
-        let size = archive.segment_size;
-        // Nothing to switch leaves the segment open: a record of ours makes sure there is something.
-        let end = session.switch_wal_with_record().await?;
-        let started = Instant::now();
-        let segment = WalSegment::containing_end(self.timeline, end, size);
-        let range = segment.start_lsn(size)..end;
-        archive.wait(session, self.timeline, range, timeout).await?;
-        let waited = started.elapsed();
-        let held = archive::Archive::new(self.cluster, self.record.clone())?;
-        let file = pgstrata_pgdata::ArchiveFile::Segment(segment);
-        held.inspect(file).await?;
-        Ok(WalProof {
-            detail: format!(
-                "segment {} arrived in {:.1} s and reads back",
-                segment.file_name(size),
-                waited.as_secs_f64()
-            ),
-            doubt: None,
-        })
-    }
-
-    async fn check_stream(&self, session: &Session, mode: WalMode) -> Result<WalProof> {
-        let choice = choose(mode, session, self.route()).await?;
-        let slot = format!("pgstrata_check_{:08x}", rand::random::<u32>());
-        let archive = self.archive()?;
-        session.hold_wal(&slot).await?;
-        let now = session.wal_end().await?;
-        let segment = WalSegment::containing_end(self.timeline, now, archive.segment_size);
-        let path = archive
-            .wal_directory
-            .join(segment.file_name(archive.segment_size));
-        tokio::fs::File::open(&path)
-            .await
-            .context(|| format!("could not read \"{}\"", path.display()))?;
-        let archiver = session.archiver().await?;
-        let facts = session.facts();
-        let trouble = match facts.archives() {
-            true => trouble(&archiver, &archive.wal_directory),
-            false => None,
-        };
-        let mut detail = format!("backups store their own WAL: {}", choice.reason);
-        if let Some(trouble) = trouble {
-            if !detail.contains(&trouble) {
-                detail = format!("{detail}; {trouble}");
-            }
-            return Ok(WalProof {
-                detail,
-                doubt: Some(format!(
-                    "look at the server's log, and at archive_command, \"{}\": what is not archived stays in pg_wal \
-                     until its disk is full",
-                    facts.archive_command
-                )),
-            });
-        }
-        Ok(WalProof {
-            detail,
-            doubt: (!facts.archives()).then(|| {
-                "set archive_mode = on and archive_command = 'pgstrata ... archive-push %p': without \
-                 an archive a restore can reach the end of a backup, and no later point"
-                    .to_owned()
-            }),
-        })
-    }
-
-    fn route(&self) -> WalRoute<'_> {
-        WalRoute {
-            cluster: self.cluster,
-            record: self.record,
-            data_directory: self.data_directory,
-        }
-    }
-
-    fn archive(&self) -> Result<ServerArchive> {
-        Ok(ServerArchive {
-            cluster: self.cluster.clone(),
-            record: self.record.clone(),
-            segment_size: WalSegmentSize::try_from(u64::from(self.record.wal_segment_size))?,
-            wal_directory: ServerArchive::wal_directory(self.data_directory),
-            codec: Codec::default(),
-        })
     }
 }

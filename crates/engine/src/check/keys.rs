@@ -7,7 +7,7 @@ use pgstrata_store::keys::KeySummary;
 
 use super::CheckReport;
 
-const NAME: &str = "keys";
+pub(super) const NAME: &str = "keys";
 
 /// Says nothing of a cluster that is not sealed. Without a key of the current epoch nothing can be backed up.
 pub(super) async fn check(
@@ -18,8 +18,8 @@ pub(super) async fn check(
     if record.sealing.is_none() {
         return;
     }
-    let summary = match summary(cluster).await {
-        Ok(summary) => summary,
+    let (summary, lost) = match summary(cluster).await {
+        Ok(found) => found,
         Err(error) => {
             report.note(NAME, Err::<(), _>(error), |()| String::new());
             return;
@@ -33,7 +33,8 @@ pub(super) async fn check(
         count(summary.keepers, "keeper"),
         summary.own_text()
     );
-    match summary.is_shut_out() {
+    let unread = summary.unread_error();
+    match summary.is_shut_out() && unread.is_none() {
         true => {
             let error = Error::new(Kind::Refused, detail).hint(
                 "give this host an identity with --identity, PGSTRATA_IDENTITY or in the configuration file; a reader lets it in with \"pgstrata key add --writer age1...\"",
@@ -42,19 +43,32 @@ pub(super) async fn check(
         }
         false => report.remark(NAME, detail, None),
     }
+    if let Some(error) = lost {
+        report.note(NAME, Err::<(), _>(error), |()| String::new());
+    }
+    if let Some(error) = unread {
+        report.note(NAME, Err::<(), _>(error), |()| String::new());
+    }
     if let Some(lone) = summary.lone_text() {
         report.warn(NAME, lone, summary.lone_hint());
+    }
+    if let Some(doubt) = cluster.doubt(record) {
+        let advice = doubt.hint_text().unwrap_or_default();
+        report.warn(NAME, doubt.to_string(), advice);
     }
     report.keys = Some(summary);
 }
 
-async fn summary(cluster: &ClusterRepository) -> Result<KeySummary> {
+async fn summary(cluster: &ClusterRepository) -> Result<(KeySummary, Option<Error>)> {
     let sealing = cluster.sealing().await?;
     let ring = sealing.ring().ok_or_else(|| {
         let what = "the cluster was sealed a moment ago, and is not now";
         Error::new(Kind::Damaged, what)
     })?;
-    Ok(KeySummary::of(&ring.survey(cluster.home()).await?))
+    let lost = ring.lost(cluster.home()).await?;
+    let lost = lost.last().map(|number| ring.not_there(*number));
+    let epochs = ring.survey(cluster.home()).await?;
+    Ok((KeySummary::of(&epochs), lost))
 }
 
 fn count(number: usize, what: &str) -> String {

@@ -52,8 +52,9 @@ impl Default for CheckOptions {
             connection: backup.connection,
             data_directory: None,
             wal: backup.wal,
-            // A check is watched by somebody: an archiver that works needs seconds.
-            wal_timeout: Duration::from_secs(60),
+            // A check is watched by somebody, and an archiver that works needs seconds. But PostgreSQL waits 60 s
+            // before it runs a command that failed again, or starts an archiver that died.
+            wal_timeout: Duration::from_secs(90),
             max_age: None,
             max_verify_age: None,
         }
@@ -159,6 +160,7 @@ impl CheckReport {
         self.items.push(CheckItem {
             name: match alarm.kind {
                 AlarmKind::Record => "cluster record",
+                AlarmKind::Keys => keys::NAME,
                 AlarmKind::Archive | AlarmKind::WalHole => "WAL archive",
                 AlarmKind::Layer => "layers",
                 AlarmKind::Age => "age",
@@ -429,7 +431,10 @@ async fn check_layers(
         return;
     };
     for alarm in found.alarms {
-        report.alarm(alarm);
+        // Who looks at the keys has said so.
+        if alarm.kind != AlarmKind::Keys || report.keys.is_none() {
+            report.alarm(alarm);
+        }
     }
     for leftover in &found.unfinished {
         let detail = format!("{} is unfinished: {}", leftover.label, leftover.describe());

@@ -1,7 +1,8 @@
 //! What keeps backups from somebody who has the credentials: nothing, versions, or locks.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::cluster::ClusterRecord;
+use pgstrata_store::catalog::{self, Catalog};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::repository::versions::Versioning;
@@ -9,6 +10,10 @@ use pgstrata_store::repository::versions::Versioning;
 use super::CheckReport;
 
 const NAME: &str = "protection";
+
+/// What to do about layers without a lock.
+const UNLOCKED: &str = "a rescue brings objects back without a lock, and the next layer that stands on them locks them again; \
+    if nobody rescued, somebody has overwritten them: \"pgstrata rescue\" tells. Take a full backup now";
 
 /// Says plainly what is not protected. A cluster that is to be locked and is not is a failure.
 pub(super) async fn check(
@@ -18,13 +23,25 @@ pub(super) async fn check(
 ) {
     match (record.retention, cluster.repository.directory()) {
         (Some(retention), _) => {
-            let locked = locked(cluster).await;
-            report.note(NAME, locked, |until| {
-                format!(
-                    "every layer is locked for {} days after it was made, with all it stands on; the cluster's record until {until}",
-                    retention.days
-                )
-            });
+            let days = retention.days;
+            match protected(cluster, days).await {
+                Ok((_, unlocked)) if !unlocked.is_empty() => {
+                    let what = format!(
+                        "layers are to be locked for {days} days, and of those made since, {} are not: {}",
+                        unlocked.len(),
+                        unlocked.join(", ")
+                    );
+                    report.warn(NAME, what, UNLOCKED);
+                }
+                seen => {
+                    report.note(NAME, seen, |(until, _)| {
+                        format!(
+                            "every layer is locked for {days} days after it was made, with all it stands on; the cluster's \
+                             record until {until}"
+                        )
+                    });
+                }
+            }
         }
         (None, Some(_)) => {
             let what = "none: whoever can write to the directory can overwrite and delete backups";
@@ -46,6 +63,22 @@ async fn locked(cluster: &ClusterRepository) -> Result<Timestamp> {
         Error::new(Kind::Refused, what)
             .hint("\"pgstrata rescue\" brings back what was overwritten; the next backup locks the record again")
     })
+}
+
+/// Until when the cluster's record is locked, and which young layers are not.
+async fn protected(cluster: &ClusterRepository, days: u32) -> Result<(Timestamp, Vec<String>)> {
+    Ok((locked(cluster).await?, unlocked(cluster, days).await?))
+}
+
+/// The layers made in the last `days` days whose manifest is not locked.
+async fn unlocked(cluster: &ClusterRepository, days: u32) -> Result<Vec<String>> {
+    let catalog = Catalog::load(cluster).await?;
+    let since = Timestamp::now() - SignedDuration::from_hours(24 * i64::from(days));
+    let locked = catalog::locked_layers(cluster, &catalog).await?;
+    let young = catalog.layers.iter();
+    let young = young.filter(|layer| layer.manifest.finished_at >= since);
+    let unlocked = young.filter(|layer| !locked.contains_key(&layer.reference()));
+    Ok(unlocked.map(|layer| layer.label.to_string()).collect())
 }
 
 async fn of_store(cluster: &ClusterRepository) -> String {

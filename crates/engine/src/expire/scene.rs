@@ -1,7 +1,7 @@
 //! What there is, as retention sees it, and what retention decides about it. Nothing here touches the repository but to
 //! read it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::Label;
@@ -9,7 +9,7 @@ use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::retention::{self, ExpirePlan, Held, MergeStep, Policy, Why};
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::mark::AllMarks;
-use pgstrata_store::catalog::{self, Catalog, InUse, Layer, StoreTime, WalLimit};
+use pgstrata_store::catalog::{self, Catalog, InUse, Layer, PendingRemoval, StoreTime, WalLimit};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Result;
 
@@ -25,6 +25,8 @@ pub(super) struct Scene {
     pub(super) catalog: Catalog,
     pub(super) archived: ArchivedWal,
     restores: Vec<InUse>,
+    /// What others have decided to remove, and not completed.
+    pub(super) pending: Vec<PendingRemoval>,
     marks: AllMarks,
     /// Layers that nobody can remove yet, and until when.
     locked: HashMap<ParentRef, Timestamp>,
@@ -40,6 +42,19 @@ pub(super) struct Scene {
     now: StoreTime,
 }
 
+/// The layers that become one.
+fn merged_by(layers: &[Held], step: &MergeStep) -> BTreeSet<usize> {
+    let mut all = BTreeSet::from([step.newest]);
+    let mut at = step.newest;
+    while let Some(below) = layers[at].parent.filter(|_| at != step.oldest) {
+        if !all.insert(below) {
+            break;
+        }
+        at = below;
+    }
+    all
+}
+
 /// What is to be done.
 pub(super) struct ExpireDecision {
     pub(super) lines: Lines,
@@ -50,6 +65,8 @@ pub(super) struct ExpireDecision {
     pub(super) own_alone: HashSet<ParentRef>,
     /// What of the archive stays; nothing is known when there is no layer.
     pub(super) limit: Option<WalLimit>,
+    /// Merged layers for which layers go that a removal names: they are read back before.
+    pub(super) read_back: Vec<Label>,
 }
 
 impl Scene {
@@ -64,9 +81,11 @@ impl Scene {
             false => catalog::in_use(cluster, now).await?,
         };
         let marks = catalog::mark::load(cluster).await?;
+        // Before the layers: a removal that has ended since shows in them.
+        let pending = catalog::pending_removals(cluster).await?;
         let catalog = Catalog::examine(cluster).await?;
         let mut notes = catalog::at_work(&catalog, now);
-        notes.extend(catalog::not_known(&catalog));
+        notes.extend(catalog::not_known(&catalog, &marks, now.timestamp()));
         let archived = archived(cluster, &mut notes).await?;
         let attempts = catalog.unfinished.iter().filter(|left| {
             let modified = left.modified;
@@ -76,6 +95,7 @@ impl Scene {
             locked_attempts: attempts.map(|left| left.label.clone()).collect(),
             archived,
             restores,
+            pending,
             marks,
             locked: catalog::locked_layers(cluster, &catalog).await?,
             catalog,
@@ -129,9 +149,24 @@ impl Scene {
         self.catalog.layers.iter().map(Layer::reference)
     }
 
-    /// Pure: what the rules of `policy` leave.
+    /// Pure: what the rules of `policy` leave. A merge that was killed while it removed what it had merged goes on.
     pub(super) fn decide(&self, policy: &Policy) -> ExpireDecision {
-        self.decide_on(&self.layers, policy)
+        let mut decision = self.decide_on(&self.layers, policy);
+        let away = self.merged_away(&decision, policy);
+        if away.is_empty() {
+            return decision;
+        }
+        for (_, at) in &away {
+            decision.plan.keep[*at].clear();
+            decision.plan.goes_on[*at] = false;
+        }
+        let read_back: BTreeSet<usize> = away.into_iter().map(|(merged, _)| merged).collect();
+        let layers = self.catalog.layers.iter().enumerate();
+        let read_back = layers.filter(|(at, _)| read_back.contains(at));
+        ExpireDecision {
+            read_back: read_back.map(|(_, layer)| layer.label.clone()).collect(),
+            ..self.settle(decision.lines, decision.plan)
+        }
     }
 
     /// The same, as if nothing was pinned.
@@ -152,7 +187,12 @@ impl Scene {
             .collect();
         let lines = lines::lines(&placed, &self.archived, now, patience);
         let plan = retention::plan(layers, &lines.lines, policy, now);
-        let unwanted = layers.iter().zip(&plan.keep);
+        self.settle(lines, plan)
+    }
+
+    /// What goes when that stays.
+    fn settle(&self, lines: Lines, plan: ExpirePlan) -> ExpireDecision {
+        let unwanted = self.layers.iter().zip(&plan.keep);
         let unwanted: Vec<Label> = unwanted
             .filter(|(_, why)| why.is_empty())
             .map(|(layer, _)| layer.label.clone())
@@ -169,15 +209,66 @@ impl Scene {
             plan,
             remove,
             own_alone,
+            read_back: Vec::new(),
         }
     }
 
-    /// Attempts that were interrupted, and are at work no more.
+    /// Layers that rules by number alone keep, that a removal names and a merged layer claims: each with that one. They go
+    /// when this run would merge them itself, if the merged layer was an increment on them. So neither the removal nor
+    /// the claim is believed: whoever made both could have made that increment, and would have got as much.
+    fn merged_away(&self, decision: &ExpireDecision, policy: &Policy) -> Vec<(usize, usize)> {
+        let named: HashSet<&ParentRef> = self.pending.iter().flat_map(|p| &p.layers).collect();
+        let own: Vec<ParentRef> = self.references().collect();
+        let by_number = |at: &usize| {
+            let (why, layer) = (&decision.plan.keep[*at], &self.layers[*at]);
+            let mut rules = why.iter();
+            let by_number = rules.all(|why| matches!(why, Why::KeepFull | Why::StoodUpon));
+            by_number && !why.is_empty() && !layer.in_use && !layer.pinned
+        };
+        let mut away = Vec::new();
+        for (at, layer) in self.catalog.layers.iter().enumerate() {
+            let manifest = &layer.manifest;
+            let stays = !decision.plan.keep[at].is_empty() && !named.contains(&own[at]);
+            if !stays || self.problems[at].is_some() {
+                continue;
+            }
+            let is_below = |one: &usize| {
+                manifest.inputs.contains(&own[*one]) && !manifest.replaces.contains(&own[*one])
+            };
+            let inputs: Vec<usize> = (0..at).filter(is_below).collect();
+            let claimed: Vec<usize> = inputs
+                .iter()
+                .copied()
+                .filter(|one| named.contains(&own[*one]) && by_number(one))
+                .collect();
+            if claimed.is_empty() {
+                continue;
+            }
+            let mut layers = self.layers.clone();
+            layers[at].parent = inputs.last().copied();
+            let now = self.now.timestamp();
+            let plan = retention::plan(&layers, &decision.lines.lines, policy, now);
+            let merges = plan
+                .merge
+                .map_or_else(BTreeSet::new, |step| merged_by(&layers, &step));
+            if merges.contains(&at) {
+                let goes = claimed.into_iter().filter(|one| merges.contains(one));
+                away.extend(goes.map(|one| (at, one)));
+            }
+        }
+        away
+    }
+
+    /// Attempts and removals that were interrupted, and are at work no more.
     pub(super) fn leftovers(&self) -> Vec<Label> {
+        let condemned: HashSet<Label> = self.pending.iter().flat_map(|p| p.labels()).collect();
         let unfinished = self.catalog.unfinished.iter();
         unfinished
-            // One that was committed is being removed by somebody, or has lost its manifest.
-            .filter(|left| !left.is_at_work(self.now) && (!left.was_committed || left.was_merged))
+            .filter(|left| !left.is_at_work(self.now))
+            // One that was committed, and that nobody has begun to remove, has lost its manifest.
+            .filter(|left| {
+                !left.was_committed || left.was_merged || condemned.contains(&left.label)
+            })
             .filter(|left| !self.locked_attempts.contains(&left.label))
             .filter(|left| !catalog::is_copied(left, &self.restores))
             .map(|unfinished| unfinished.label.clone())
@@ -218,6 +309,20 @@ impl Scene {
             }
         });
         keep.collect()
+    }
+
+    /// The newest and the oldest of the layers with which that one was merged.
+    pub(super) fn merged_into(&self, label: &str) -> Option<(&str, &str)> {
+        let mut merged = self.catalog.layers.iter().rev();
+        merged.find_map(|merged| {
+            let mut inputs = merged.manifest.inputs.iter();
+            let ends = (
+                merged.manifest.inputs.first()?,
+                merged.manifest.inputs.last()?,
+            );
+            let of_it = inputs.any(|input| input.label == label);
+            of_it.then_some((ends.0.label.as_str(), ends.1.label.as_str()))
+        })
     }
 
     fn was_released(&self, layer: &Layer) -> bool {

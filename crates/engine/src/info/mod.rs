@@ -281,11 +281,13 @@ async fn collect_once(
     let unfinished = catalog.unfinished.iter();
     let unfinished = unfinished.map(|unfinished| Leftover::of(unfinished, now));
     let restores = readable(restores)?;
+    let unread = unread(cluster).await?;
     let alarms = health::judge(&Facts {
         catalog: &catalog,
         archived: archived.as_ref(),
         histories: histories.as_ref(),
         record: record.as_ref().err(),
+        keys: unread.as_ref(),
         now: Timestamp::now(),
         max_age: options.max_age,
         verified: &verified,
@@ -314,6 +316,16 @@ async fn collect_once(
     };
     let layers = catalog.layers.into_iter().map(Arc::new);
     Ok((report, layers.collect()))
+}
+
+/// Why nobody can open what was sealed, if so.
+async fn unread(cluster: &ClusterRepository) -> Result<Option<Error>> {
+    let Some(ring) = cluster.sealing().await?.ring() else {
+        return Ok(None);
+    };
+    let lost = ring.lost(cluster.home()).await?;
+    let lost = lost.last().map(|number| ring.not_there(*number));
+    Ok(lost.or_else(|| ring.unread_error()))
 }
 
 /// Restores at work; none, with a warning, when one of them cannot be read.

@@ -1,6 +1,6 @@
 //! The acts of a merge in their order.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -302,9 +302,20 @@ impl MergeRun<'_> {
         let layer = NewLayer::begin(self.cluster, self.catalog, plan, now, lost).await?;
         let label = layer.label().clone();
         tracing::info!(%label, "{}", reason(&self.choice.inputs));
-        let outcome = self.write(&layer).await;
+        let outcome = match self.check_inputs().await {
+            Ok(()) => self.write(&layer).await,
+            Err(error) => Err(error),
+        };
         layer.end(&outcome).await;
         outcome.map(|written| (label, written))
+    }
+
+    /// To be called after the claim: who has decided before it to remove an input, or its WAL, has not seen that they are
+    /// wanted, and may have forgotten his removal when this merge commits.
+    async fn check_inputs(&self) -> Result<()> {
+        let inputs = &self.choice.inputs;
+        let leaving = catalog::check_stays(self.cluster, inputs).await?;
+        catalog::check_wal(&leaving, inputs[0].manifest.start_lsn)
     }
 
     async fn write(&self, layer: &NewLayer) -> Result<Written> {
@@ -397,11 +408,19 @@ fn reason(inputs: &[Arc<Layer>]) -> String {
     format!("merged {} layers, {oldest} to {newest}", inputs.len())
 }
 
-/// Verifies the merged layers that hold the state of any of `unwanted`, which are about to be removed: a merge may have
-/// been killed before it came to that.
+/// Layers that are about to be removed.
+pub(crate) struct Going<'a> {
+    pub(crate) layers: &'a [Label],
+    /// Merged layers out of which some of them were made, and which are to be whole.
+    pub(crate) read_back: &'a [Label],
+}
+
+/// Verifies the merged layers that hold the state of any that goes: a merge may have
+/// been killed before it came to that. Each that says so is compared with each of them, also with an older merge of the same
+/// state: whoever may store a layer can write into its manifest what it replaces.
 pub(crate) async fn verify_replacements(
     cluster: &ClusterRepository,
-    unwanted: &[Label],
+    going: &Going<'_>,
     jobs: usize,
     progress: &Progress,
 ) -> Result<()> {
@@ -412,18 +431,23 @@ pub(crate) async fn verify_replacements(
         jobs,
         progress,
     };
-    let unwanted: HashMap<&str, &Label> = unwanted
-        .iter()
-        .map(|label| (label.as_str(), label))
-        .collect();
-    for merged in &catalog.layers {
-        if unwanted.contains_key(merged.label.as_str()) {
+    for merged in going.read_back {
+        verification.is_whole(merged).await?;
+    }
+    let unwanted: BTreeSet<&Label> = going.layers.iter().collect();
+    for (at, merged) in catalog.layers.iter().enumerate() {
+        let replaces = &merged.manifest.replaces;
+        if replaces.is_empty() || unwanted.contains(&merged.label) {
             continue;
         }
-        let mut replaced = merged.manifest.replaces.iter();
-        let replaced = replaced.find_map(|replaced| unwanted.get(replaced.label.as_str()));
-        if let Some(replaced) = replaced {
-            verification.replaces(&merged.label, replaced).await?;
+        for (older, replaced) in catalog.layers.iter().enumerate() {
+            let is_same_merge = older < at && replaced.manifest.replaces.last() == replaces.last();
+            let is_replaced = is_same_merge || replaces.contains(&replaced.reference());
+            if is_replaced && unwanted.contains(&replaced.label) {
+                verification
+                    .replaces(&merged.label, &replaced.label)
+                    .await?;
+            }
         }
     }
     Ok(())
@@ -445,18 +469,37 @@ impl Verification<'_> {
         let (ours, inputs) = (chain(merged)?, chain(replaced)?);
         let layers = [&ours.layers[..], &inputs.layers[..]].concat();
         let (jobs, progress) = (self.jobs, self.progress.clone());
-        let verified = tokio::task::spawn_blocking(move || {
+        let check = move || {
             check_same_state(&ours, &inputs, &progress)?;
             check_frames(&ours.newest(), jobs, &progress)
-        });
-        let verified = verified.await.unwrap_or_else(|e| {
+        };
+        self.run(merged, &layers, check).await
+    }
+
+    /// Reads the layer `merged` back. There is nothing any more to compare it with.
+    async fn is_whole(&self, merged: &Label) -> Result<()> {
+        let chain = Chain::new(self.cluster, chain_of(self.catalog, merged)?);
+        let layers = chain.layers.clone();
+        let (jobs, progress) = (self.jobs, self.progress.clone());
+        let check = move || check_frames(&chain.newest(), jobs, &progress);
+        self.run(merged, &layers, check).await
+    }
+
+    async fn run(
+        &self,
+        merged: &Label,
+        layers: &[Arc<Layer>],
+        check: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let verified = tokio::task::spawn_blocking(check).await;
+        let verified = verified.unwrap_or_else(|e| {
             Err(Error::new(
                 Kind::Interrupted,
                 format!("the merge was stopped: {e}"),
             ))
         });
         let Err(error) = verified else { return Ok(()) };
-        let error = catalog::unless_removed(self.cluster, &layers, error).await;
+        let error = catalog::unless_removed(self.cluster, layers, error).await;
         Err(error.while_doing(format!("could not verify layer {merged}")))
     }
 }
@@ -476,6 +519,7 @@ async fn remove_inputs(
     for left in catalog.unfinished.iter().filter(|left| left.was_merged) {
         remove_leftover(cluster, &left.label).await?;
     }
+    catalog::tidy_removals(cluster).await?;
     let said = |label: &Label| {
         let mut remarks = removed.remarks.iter();
         remarks.any(|remark| remark.contains(label.as_str()))

@@ -7,7 +7,7 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::keys::Recipients;
 
-use super::keys;
+use super::{keys, place};
 
 /// Whether the cluster is new in the target.
 ///
@@ -20,10 +20,7 @@ pub(super) async fn compare(
 ) -> Result<bool> {
     let (here, there) = (source.repository.directory(), target.repository.directory());
     if let Some(there) = there {
-        if here == Some(there) {
-            let what = format!("{} is the repository out of which to copy", there.display());
-            return Err(Error::new(Kind::Usage, what).hint("name another repository with --to"));
-        }
+        place::check(here, there)?;
         // It is made like that of "init".
         if !there.exists() {
             return Ok(true);

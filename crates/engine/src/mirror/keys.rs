@@ -56,9 +56,13 @@ pub(super) async fn plan(
     let here = ring.find_in(source.home()).await?;
     let there = match target.repository.directory() {
         Some(directory) if !directory.exists() => KeysFound::default(),
-        _ => ring.find_in(target.home()).await?,
+        _ => {
+            ring.require_not_ahead(target.home()).await?;
+            ring.find_in(target.home()).await?
+        }
     };
     let plan = copies::plan(ring, &here, &there, recipients)?;
+    copies::require_read(ring, &here, &there, &plan)?;
     for (epoch, ..) in &plan.give {
         let opened = ring.require_reader(*epoch);
         opened

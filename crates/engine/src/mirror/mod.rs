@@ -10,6 +10,7 @@
 mod cluster;
 mod keys;
 mod layer;
+mod place;
 mod wal;
 
 use std::collections::HashMap;
@@ -62,6 +63,9 @@ pub struct NotCopied {
     /// What kind of error it is.
     #[serde(skip)]
     pub kind: Kind,
+    /// What can be done about it.
+    #[serde(skip)]
+    pub hint: Option<String>,
 }
 
 /// What was copied, or would be.
@@ -334,6 +338,7 @@ fn left_out(label: &Label, error: &Error) -> NotCopied {
         label: label.to_string(),
         why: error.to_string(),
         kind: error.kind(),
+        hint: error.hint_text().map(str::to_owned),
     }
 }
 

@@ -110,6 +110,7 @@ impl Mirror<'_> {
                     let name = file.file_name(self.from.segment_size());
                     tracing::warn!("a file of the archive is left out: {error}");
                     report.left_out.push(NotCopied {
+                        hint: error.hint_text().map(str::to_owned),
                         label: name,
                         why: error.to_string(),
                         kind: error.kind(),

@@ -17,12 +17,15 @@ use rustls::{
 };
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
+use super::revocation::Revocations;
+
 /// What is asked of a server's certificate.
 #[derive(Debug)]
 pub(super) struct CertificateVerifier {
     pub(super) provider: Arc<CryptoProvider>,
     /// `None` trusts every certificate.
     pub(super) roots: Option<Roots>,
+    pub(super) revocations: Option<Revocations>,
     /// Whether the certificate must be the host's.
     pub(super) checks_name: bool,
 }
@@ -72,8 +75,17 @@ impl ServerCertVerifier for CertificateVerifier {
         );
         match trusted {
             // Its validity was looked at before this, and it is trusted by itself.
-            Err(error) if is_a_root(&error) && roots.certificates.contains(end_entity) => {}
+            Err(error) if is_a_root(&error) && roots.certificates.contains(end_entity) => {
+                if self.revocations.is_some() {
+                    let what = "the server's certificate signed itself, so no revocation list can speak for it";
+                    return Err(distrust(what.to_owned()));
+                }
+            }
             other => other.map_err(|error| distrust(in_words(&error, &roots.place)))?,
+        }
+        if let Some(revocations) = &self.revocations {
+            let checked = revocations.check(end_entity, intermediates, server_name, now);
+            checked.map_err(distrust)?;
         }
         if self.checks_name {
             is_named(&parsed, end_entity, server_name)?;

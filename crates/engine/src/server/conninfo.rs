@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use pgstrata_pgdata::LockFile;
 use pgstrata_store::error::{Error, Kind, Result};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
+use super::control::read_lock_file;
 use super::parameters;
 use super::target::{Environment, ServerAddress, TLS_PARAMETERS};
 
@@ -37,8 +39,7 @@ impl ConnectionOptions {
     /// The server that runs on `data_directory`, by its `postmaster.pid`; `None` when none runs there.
     #[must_use]
     pub fn of_directory(data_directory: &Path) -> Option<Self> {
-        let text = fs::read_to_string(data_directory.join("postmaster.pid")).ok()?;
-        of_lock_file(&text)
+        of_lock_file(&read_lock_file(data_directory)?)
     }
 
     /// The server, with all that is known of it. Reads the files that TLS needs.
@@ -52,13 +53,15 @@ impl ConnectionOptions {
     }
 }
 
-/// Lines 4 to 6 are port, first socket directory and first address listened on (`miscadmin.h`).
-fn of_lock_file(text: &str) -> Option<ConnectionOptions> {
-    let line = |number| text.lines().nth(number).map(str::trim);
-    let port: u16 = line(3)?.parse().ok()?;
-    let hosts = [line(4), line(5)];
-    let host = hosts.into_iter().flatten().find(|host| !host.is_empty())?;
-    let host = match host {
+/// By its socket, or else by the address on which it listens.
+fn of_lock_file(says: &LockFile) -> Option<ConnectionOptions> {
+    let port = says.port?;
+    let directory = says
+        .socket_directory
+        .as_ref()
+        .map(|path| path.display().to_string());
+    let host = directory.or_else(|| says.address.clone())?;
+    let host = match host.as_str() {
         "*" | "0.0.0.0" | "::" => "localhost",
         host => host,
     };
@@ -220,14 +223,15 @@ mod tests {
 
     #[test]
     fn a_lock_file_tells_where_the_server_listens() {
-        let of = |text| of_lock_file(text).map(|options| options.conninfo);
+        let of = |text: &str| of_lock_file(&LockFile::parse(text.as_bytes()));
+        let conninfo = |text| of(text).map(|options| options.conninfo);
         let both = "42\n/data\n1790000000\n5433\n/run/it's here\nlocalhost\n  1 2\nready\n";
-        assert_eq!(of(both).unwrap(), "host='/run/it\\'s here' port=5433");
-        let target = of_lock_file(both).unwrap().target().unwrap();
+        assert_eq!(conninfo(both).unwrap(), "host='/run/it\\'s here' port=5433");
+        let target = of(both).unwrap().target().unwrap();
         assert_eq!(target.config.get_ports(), [5433]);
         let no_socket = "42\n/data\n1790000000\n5433\n\n*\n";
-        assert_eq!(of(no_socket).unwrap(), "host='localhost' port=5433");
-        assert_eq!(of("42\n/data\n"), None);
+        assert_eq!(conninfo(no_socket).unwrap(), "host='localhost' port=5433");
+        assert_eq!(conninfo("42\n/data\n"), None);
     }
 
     fn none(_: &str) -> Option<String> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_pgdata::control::{CONTROL_FILE_SIZE, ClusterState, ControlFile};
-use pgstrata_pgdata::{Lsn, Major};
+use pgstrata_pgdata::{LOCK_FILE, LockFile, Lsn, Major};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
 use super::facts::ServerFacts;
@@ -88,7 +88,8 @@ pub(crate) fn check_record(record: &ClusterRecord, control: &ControlFile) -> Res
             Kind::Refused,
             format!("cluster \"{}\" in the repository is another one: its {what} is {repository}, the server's is {server}", record.name),
         )
-        .hint("use another --cluster name for this server"))
+        .hint("use another --cluster name for this server")
+        .for_other_cluster())
     };
     if record.system_identifier != control.system_identifier {
         return refuse(
@@ -195,22 +196,24 @@ pub fn check_same_cluster(
     check_lock_file(data_directory, facts).or_else(refuse)
 }
 
-/// The process id of the server that runs on `data_directory`: the first line of its `postmaster.pid`.
+/// The process id of the server that runs on `data_directory`.
 pub(crate) fn postmaster(data_directory: &Path) -> Option<u32> {
-    let text = fs::read_to_string(data_directory.join("postmaster.pid")).ok()?;
-    text.lines().next()?.trim().parse().ok()
+    let pid = read_lock_file(data_directory)?.pid?;
+    u32::try_from(pid).ok()
 }
 
-/// The fourth line of `postmaster.pid` is the server's port: two servers of one host differ in it.
+/// What the server that runs on `data_directory` says of itself; `None` when none does.
+pub(super) fn read_lock_file(data_directory: &Path) -> Option<LockFile> {
+    let contents = fs::read(data_directory.join(LOCK_FILE)).ok()?;
+    Some(LockFile::parse(&contents))
+}
+
+/// Two servers of one host differ in their ports.
 fn check_lock_file(data_directory: &Path, facts: &ServerFacts) -> std::result::Result<(), String> {
-    let Ok(text) = fs::read_to_string(data_directory.join("postmaster.pid")) else {
+    let Some(says) = read_lock_file(data_directory) else {
         return Err("it has no readable postmaster.pid".to_owned());
     };
-    match text
-        .lines()
-        .nth(3)
-        .and_then(|line| line.trim().parse::<u16>().ok())
-    {
+    match says.port {
         Some(port) if port == facts.port => Ok(()),
         Some(port) => Err(format!(
             "its server listens on port {port}, the server on {}",

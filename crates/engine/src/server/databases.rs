@@ -116,10 +116,10 @@ fn list(root: &Path) -> Result<BTreeMap<String, DirectoryIdentity>> {
         for name in databases.filter(|name| name.parse::<u32>().is_ok()) {
             let path = format!("{parent}/{name}");
             // In other tablespaces than its own a database has a directory without it, for relations that lie there.
-            if !root.join(&path).join("PG_VERSION").exists() {
+            let full = root.join(&path);
+            if !full.join("PG_VERSION").exists() {
                 continue;
             }
-            let full = root.join(&path);
             if let Some(metadata) = gone(fs::metadata(&full)).context(|| look(&full))? {
                 found.insert(path, (metadata.dev(), metadata.ino(), identity(&metadata)));
             }

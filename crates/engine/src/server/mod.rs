@@ -15,6 +15,7 @@ pub mod lineage;
 pub(crate) mod outside;
 mod parameters;
 pub mod primary;
+mod revocation;
 pub mod scan;
 pub mod session;
 pub mod summary;

@@ -347,6 +347,17 @@ impl Session {
         lsn(&self.row(act, query, &[]).await?, 0, act)
     }
 
+    /// Where a primary inserts its next record: it may have finished a segment, and its archiver brought it, before
+    /// [`Self::wal_end`] tells (xlog.c, `XLogWrite`: the archiver is told first).
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn insert_position(&self) -> Result<Lsn> {
+        let act = "could not ask where the server inserts WAL";
+        let query = "SELECT pg_current_wal_insert_lsn()::text";
+        lsn(&self.row(act, query, &[]).await?, 0, act)
+    }
+
     /// Creates a replication slot that keeps all WAL from now on in `pg_wal` and ends with the session.
     ///
     /// # Errors
@@ -592,7 +603,7 @@ fn connect_hint(error: &tokio_postgres::Error) -> &'static str {
     } else if cause.contains("certificate is for") {
         "connect to a name that the certificate has (host=NAME hostaddr=ADDRESS), or have one made for this name"
     } else if is_of_tls(error) {
-        "sslrootcert names the file of the certificate authority, and sslmode says what is verified"
+        "sslrootcert names the file of the certificate authority, sslcrl its revocation list, and sslmode says what is verified"
     } else if cause.contains("channel binding") {
         "channel binding needs TLS and a password of type scram-sha-256; sslmode=require asks for TLS"
     } else if cause.contains("fatal alert") {

@@ -8,15 +8,18 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode as WireMode, SslNegot
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, Connection, Socket};
 
+use super::revocation::RevocationFiles;
 use super::tls::{Connector, MaybeTls, NamedFile, SslMode, TlsOptions, TrustRoot};
 
 /// What is known of the environment; empty values are as good as none.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Parameters about TLS, which [`ServerAddress`] reads itself, with libpq's variable for each.
-pub(super) const TLS_PARAMETERS: [(&str, &str); 6] = [
+pub(super) const TLS_PARAMETERS: [(&str, &str); 8] = [
     ("sslmode", "PGSSLMODE"),
     ("sslrootcert", "PGSSLROOTCERT"),
+    ("sslcrl", "PGSSLCRL"),
+    ("sslcrldir", "PGSSLCRLDIR"),
     ("sslcert", "PGSSLCERT"),
     ("sslkey", "PGSSLKEY"),
     ("channel_binding", "PGCHANNELBINDING"),
@@ -160,9 +163,20 @@ impl TlsSettings<'_> {
         Ok(TlsOptions {
             mode,
             root,
+            revoked: self.revocation_files(),
             certificate: self.file("sslcert", "postgresql.crt"),
             key: self.file("sslkey", "postgresql.key"),
         })
+    }
+
+    /// Without any name, the file that libpq looks for.
+    fn revocation_files(&self) -> RevocationFiles {
+        let directory = self.value("sslcrldir").map(|(path, _)| PathBuf::from(path));
+        let file = self.file("sslcrl", "root.crl");
+        RevocationFiles {
+            file: (!file.is_default || directory.is_none()).then_some(file),
+            directory,
+        }
     }
 
     /// The file that `parameter` names, or the one in `~/.postgresql`.
@@ -244,6 +258,7 @@ mod tests {
             ("PGSSLMODE", "verify-ca"),
             ("PGSSLROOTCERT", "/ca"),
             ("PGSSLCERT", "/own"),
+            ("PGSSLCRLDIR", "/lists"),
             ("HOME", "/home/carol"),
         ];
         let read = options(&[("sslmode", "require")], &variables).unwrap();
@@ -254,6 +269,12 @@ mod tests {
         };
         assert_eq!(read.root, TrustRoot::File(named("/ca", false)));
         assert_eq!(read.certificate, named("/own", false));
+        assert_eq!(read.revoked.file, None);
+        assert_eq!(read.revoked.directory, Some(PathBuf::from("/lists")));
+        let alone = options(&[], &[("HOME", "/home/carol")]).unwrap().revoked;
+        let default = named("/home/carol/.postgresql/root.crl", true);
+        assert_eq!(alone.file, Some(default));
+        assert!(!alone.are_named());
         assert_eq!(
             read.key,
             named("/home/carol/.postgresql/postgresql.key", true)

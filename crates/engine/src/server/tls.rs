@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -22,6 +22,7 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 use tokio_rustls::TlsConnector;
 
 use super::certificate::{CertificateVerifier, Roots, end_point, reason};
+use super::revocation::{RevocationFiles, Revocations};
 
 /// How much TLS is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +68,8 @@ impl SslMode {
 pub(super) struct TlsOptions {
     pub(super) mode: SslMode,
     pub(super) root: TrustRoot,
+    /// What the authorities took back.
+    pub(super) revoked: RevocationFiles,
     /// The client's certificate and key.
     pub(super) certificate: NamedFile,
     pub(super) key: NamedFile,
@@ -93,9 +96,11 @@ impl TlsOptions {
             return Ok(Connector::off());
         }
         let provider = Arc::new(aws_lc_rs::default_provider());
+        let roots = self.roots()?;
         let verifier = CertificateVerifier {
+            revocations: self.revocations(roots.as_ref(), &provider)?,
             provider: Arc::clone(&provider),
-            roots: self.roots()?,
+            roots,
             checks_name: self.mode == SslMode::VerifyFull,
         };
         let failed = |error: &rustls::Error| usage(format!("could not set up TLS: {error}"));
@@ -141,6 +146,27 @@ impl TlsOptions {
                 ))
             }
             TrustRoot::File(_) => Ok(None),
+        }
+    }
+
+    /// As in libpq, the default list speaks of the authorities in a file, not of those of the machine.
+    fn revocations(
+        &self,
+        roots: Option<&Roots>,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Option<Revocations>> {
+        match roots {
+            Some(_) if self.root == TrustRoot::System && !self.revoked.are_named() => Ok(None),
+            Some(roots) => self.revoked.read(roots, provider),
+            None if self.revoked.are_named() => {
+                let what =
+                    "revocation lists are given, and the server's certificate is not verified";
+                Err(usage(what).hint(
+                    "give the file of the certificate authority with sslrootcert, or leave out \
+                     sslcrl, sslcrldir and their variables",
+                ))
+            }
+            None => Ok(None),
         }
     }
 

@@ -11,6 +11,10 @@ use crate::health::Severity;
 /// More than this nobody reads.
 const MOST_FINDINGS: usize = 10_000;
 
+/// What to do when the record of an epoch is lost.
+const LOST_EPOCH: &str = "bring the record of the epoch back from a copy of the repository or from an older version of it, before you take backups; \
+     when it is lost for good, begin a new epoch with \"pgstrata key rotate\", take out again with \"key remove\" who was taken out in the lost one, and take a full backup";
+
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -114,21 +118,63 @@ impl Findings {
         object: impl Into<String>,
         message: impl Into<String>,
     ) {
-        let (object, message) = (object.into(), message.into());
-        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = collected.findings.len() >= MOST_FINDINGS
-            || !collected.seen.insert((object.clone(), message.clone()));
-        if known {
-            return;
-        }
-        collected.findings.push(Finding {
+        self.push(Finding {
             severity: kind.severity(),
             kind,
             layer: layer.to_string(),
-            object,
-            message,
+            object: object.into(),
+            message: message.into(),
             hint: kind.hint(),
         });
+    }
+
+    /// An object that cannot be read.
+    pub(super) fn add_error(
+        &self,
+        kind: FindingKind,
+        layer: impl ToString,
+        (object, error): (impl Into<String>, &Error),
+    ) {
+        self.push(Finding {
+            severity: kind.severity(),
+            kind,
+            layer: layer.to_string(),
+            object: object.into(),
+            message: error.to_string(),
+            hint: match error.is_lost_epoch() {
+                true => LOST_EPOCH,
+                false => kind.hint(),
+            },
+        });
+    }
+
+    /// The claim of a finished layer, of which nothing is needed any more.
+    pub(super) fn add_claim(
+        &self,
+        kind: FindingKind,
+        layer: impl ToString,
+        object: impl Into<String>,
+        message: impl Into<String>,
+    ) {
+        self.push(Finding {
+            severity: Severity::Warning,
+            kind,
+            layer: layer.to_string(),
+            object: object.into(),
+            message: message.into(),
+            hint: "a finished layer is restored without its claim; find out who changed it",
+        });
+    }
+
+    fn push(&self, finding: Finding) {
+        let (object, message) = (finding.object.clone(), finding.message.clone());
+        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known =
+            collected.findings.len() >= MOST_FINDINGS || !collected.seen.insert((object, message));
+        if known {
+            return;
+        }
+        collected.findings.push(finding);
     }
 
     /// Whether there is any.

@@ -3,21 +3,31 @@
 //! That finds rot and loss. Whether an object was forged, and whether it holds what a restore needs, is for who has a key.
 
 use std::collections::BTreeSet;
+use std::iter;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use pgstrata_layer::abandoned;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, ParentRef};
 use pgstrata_layer::seal::{self, Class, Header};
 use pgstrata_layer::sealed::{self, PublicManifest};
+use pgstrata_pgdata::{ArchiveFile, WalSegment};
+use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::blocking::blocking;
+use pgstrata_store::catalog::promised_from;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 
 use super::finding::Findings;
-use super::{FindingKind, Scope, VerifiedLayer, VerifyOptions, VerifyReport};
-use crate::health::Severity;
+use super::layer::check_claim;
+use super::{FindingKind, Scope, VerifiedLayer, VerifyOptions, VerifyReport, keys};
+use crate::health::{ON_ITS_WAY, Severity};
+
+/// Between two looks whether WAL that may be on its way has come.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Reads every object of every layer, and of the WAL archive.
 pub(super) async fn run(
@@ -48,7 +58,11 @@ pub(super) async fn run(
         report.layers.push(verified);
     }
     check.chains(&layers);
+    keys::check(cluster, &check.findings, |_| true).await?;
     report.wal_files = check.wal().await?;
+    check.missing_wal().await?;
+    // Now that it is known in which epochs something is sealed.
+    keys::lost(cluster, &check.findings, |_| true).await?;
     report.findings = check.findings.into_vec();
     report
         .findings
@@ -134,6 +148,10 @@ impl Keyless<'_> {
             epoch: public.encryption.epoch,
             salt: id,
         };
+        self.note(public.encryption.epoch).await?;
+        let claim = name.claim_key(label);
+        let got = self.cluster.repository.get(&claim).await;
+        check_claim(&self.findings, label, (&claim, &public.layer_id), got)?;
         let mut verified = VerifiedLayer::default();
         for (number, part) in (0..).zip(&public.index) {
             for (key, expected) in [
@@ -176,12 +194,7 @@ impl Keyless<'_> {
 
     /// Checks an object; answers its length when it can be read.
     async fn object(&self, label: &Label, key: &str, header: Header) -> Result<Option<u64>> {
-        if self.progress.is_cancelled() {
-            return Err(Error::new(
-                Kind::Interrupted,
-                "the verification was stopped",
-            ));
-        }
+        self.check_interrupted()?;
         let stored = match self.cluster.repository.get(key).await {
             Ok(stored) => stored,
             Err(error) => return self.add(label, key, &error).map(|()| None),
@@ -232,12 +245,8 @@ impl Keyless<'_> {
             .list(&self.cluster.name.wal_prefix())
             .await?
         {
-            let stored = self.cluster.repository.get(&object.key).await;
-            let checked = match stored {
-                Ok(stored) => blocking(move || check_wal(&stored)).await,
-                Err(error) => Err(error),
-            };
-            match checked {
+            self.check_interrupted()?;
+            match self.wal_object(&object.key).await {
                 Ok(()) => count += 1,
                 Err(error) => {
                     let kind = match FindingKind::of(&error) {
@@ -245,20 +254,123 @@ impl Keyless<'_> {
                         Some(kind) => kind,
                         None => return Err(error),
                     };
-                    self.findings.add(kind, "", object.key, error.to_string());
+                    match self.is_mended(&object.key).await? {
+                        true => count += 1,
+                        false => self.findings.add(kind, "", object.key, error.to_string()),
+                    }
                 }
             }
         }
         Ok(count)
     }
+
+    async fn wal_object(&self, key: &str) -> Result<()> {
+        let stored = self.cluster.repository.get(key).await?;
+        let epoch = blocking(move || check_wal(&stored)).await?;
+        self.note(epoch).await
+    }
+
+    /// Something is sealed in that epoch.
+    async fn note(&self, epoch: u32) -> Result<()> {
+        if let Some(ring) = self.cluster.sealing().await?.ring() {
+            ring.note(epoch);
+        }
+        Ok(())
+    }
+
+    /// Whether a whole object stands in for the damaged one.
+    async fn is_mended(&self, key: &str) -> Result<bool> {
+        let name = &self.cluster.name;
+        let mut words = key.rsplit('/');
+        let (Some(file), Some(timeline)) = (words.next(), words.next()) else {
+            return Ok(false);
+        };
+        for number in 1.. {
+            let key = name.mended_wal_key(timeline, file, number);
+            match self.wal_object(&key).await {
+                Ok(()) => return Ok(true),
+                Err(error) if error.kind() == Kind::NotFound => break,
+                Err(error) if FindingKind::of(&error).is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Segments that are missing between others. What may be on its way is waited for.
+    async fn missing_wal(&self) -> Result<()> {
+        let archive = Archive::load(self.cluster).await?;
+        let deadline = Instant::now() + ON_ITS_WAY.unsigned_abs();
+        loop {
+            let mut archived = archive.list(iter::empty()).await?;
+            archived.set_promised_from(promised_from(self.cluster).await?);
+            let holes = holes(&archived);
+            let now = Timestamp::now();
+            let is_young = |hole: &WalHole| {
+                let stored_at = archived.stored_from(hole.next);
+                stored_at.is_some_and(|at| now.duration_since(at) <= ON_ITS_WAY)
+            };
+            if !holes.iter().any(is_young) || Instant::now() >= deadline {
+                let size = archived.segment_size();
+                for hole in holes {
+                    let key = archive.key(ArchiveFile::Segment(hole.first));
+                    let what = format!(
+                        "WAL segment {} is missing, and {} is the next one that is there: a restore ends before it",
+                        hole.first.file_name(size),
+                        hole.next.file_name(size)
+                    );
+                    self.findings.add(FindingKind::WalMissing, "", key, what);
+                }
+                return Ok(());
+            }
+            self.check_interrupted()?;
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    fn check_interrupted(&self) -> Result<()> {
+        match self.progress.is_cancelled() {
+            false => Ok(()),
+            true => Err(Error::new(
+                Kind::Interrupted,
+                "the verification was stopped",
+            )),
+        }
+    }
 }
 
-fn check_wal(stored: &Bytes) -> Result<()> {
+/// Segments that are missing, from the first of them up to the next one that is there.
+struct WalHole {
+    first: WalSegment,
+    next: WalSegment,
+}
+
+/// Where layers begin and end nobody knows without a key. So a hole counts where the server's archiver was at work: behind
+/// the first backup that it noted. Without an archiver there is a hole between each two backups.
+fn holes(archived: &ArchivedWal) -> Vec<WalHole> {
+    let mut holes = Vec::new();
+    for (timeline, found) in archived.by_timeline() {
+        let Some(noted) = found.backup_labels.first() else {
+            continue;
+        };
+        let promised = |first: &u64| noted <= first && !archived.was_released(*first);
+        let of = |number| WalSegment { timeline, number };
+        let gaps = found.gaps().filter(|gap| promised(gap.start()));
+        holes.extend(gaps.map(|gap| WalHole {
+            first: of(*gap.start()),
+            next: of(*gap.end() + 1),
+        }));
+    }
+    holes
+}
+
+/// Answers the epoch in which it is sealed.
+fn check_wal(stored: &Bytes) -> Result<u32> {
     let split = Header::split(stored)?;
-    let (_, _, chunks) =
+    let (header, _, chunks) =
         split.ok_or_else(|| Error::new(Kind::Damaged, "ends too early, in its header"))?;
     let mut opener = seal::Opener::new(None);
     opener.feed(chunks, |_| Ok(()))?;
     opener.finish()?;
-    Ok(())
+    Ok(header.epoch)
 }

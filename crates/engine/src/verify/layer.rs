@@ -8,12 +8,14 @@ use futures::StreamExt;
 use pgstrata_layer::claim;
 use pgstrata_layer::entry::FileEntry;
 use pgstrata_layer::index::{IndexReader, digests_of};
+use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::IndexPartRef;
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::repository::ObjectInfo;
 
+use super::finding::Findings;
 use super::packs::{BATCH_FRAMES, Batch, ExpectedFrame};
 use super::{FindingKind, VerifiedLayer, Verifier};
 
@@ -82,30 +84,18 @@ impl Verifier {
         Ok(reading.verified)
     }
 
-    /// The claim decides who owns a label; a restore does not need it.
     async fn claim(&self, layer: &Layer) -> Result<()> {
         let key = self.cluster.name.claim_key(&layer.label);
         let got = self.cluster.repository.get(&key).await;
-        let Some(bytes) = self.found(&layer.label, &key, got).await? else {
-            return Ok(());
-        };
-        let complaint = match claim::decode(&bytes).map_err(Error::from) {
-            Err(error) => {
-                let unreadable = self.found::<()>(&layer.label, &key, Err(error));
-                return unreadable.await.map(|_| ());
-            }
-            Ok(claim) if claim.label != layer.label.as_str() => {
-                format!("claims the label {}", claim.label)
-            }
-            Ok(claim) if claim.layer_id != layer.manifest.layer_id => format!(
-                "is of layer {}, the manifest of {}",
-                claim.layer_id, layer.manifest.layer_id
-            ),
-            Ok(_) => return Ok(()),
-        };
-        self.findings
-            .add(FindingKind::Damaged, &layer.label, key, complaint);
-        Ok(())
+        if matches!(&got, Err(error) if error.kind() == Kind::Repository) {
+            self.require_reachable().await?;
+        }
+        check_claim(
+            &self.findings,
+            &layer.label,
+            (&key, &layer.manifest.layer_id),
+            got,
+        )
     }
 
     fn note_corrupt_pages(&self, layer: &Layer) {
@@ -279,4 +269,31 @@ fn add_entry(batch: &mut Batch, entry: FileEntry, digests: Option<Vec<u64>>, dee
     if deep {
         batch.push_file(&entry);
     }
+}
+
+/// The claim decides who owns a label. A finished layer is restored without it.
+pub(super) fn check_claim(
+    findings: &Findings,
+    label: &Label,
+    (key, layer_id): (&str, &str),
+    got: Result<Bytes>,
+) -> Result<()> {
+    let read = got.and_then(|bytes| Ok(claim::decode(&bytes)?));
+    let (kind, complaint) = match read {
+        Err(error) => match FindingKind::of(&error) {
+            Some(kind) => (kind, error.to_string()),
+            None => return Err(error),
+        },
+        Ok(claim) if claim.label != label.as_str() => {
+            let what = format!("claims the label {}", claim.label);
+            (FindingKind::Damaged, what)
+        }
+        Ok(claim) if claim.layer_id != layer_id => {
+            let what = format!("is of layer {}, the manifest of {layer_id}", claim.layer_id);
+            (FindingKind::Damaged, what)
+        }
+        Ok(_) => return Ok(()),
+    };
+    findings.add_claim(kind, label, key, complaint);
+    Ok(())
 }

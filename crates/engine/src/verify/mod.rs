@@ -19,6 +19,7 @@ mod chain;
 mod files;
 mod finding;
 mod keyless;
+mod keys;
 mod layer;
 mod packs;
 mod pages;
@@ -168,10 +169,17 @@ pub async fn run(
         verified.label = layer.label.to_string();
         report.layers.push(verified);
     }
+    let concerns = |epoch| {
+        let sealed = layers.iter();
+        let mut sealed = sealed.filter_map(|layer| layer.manifest.encryption.as_ref());
+        options.scope == Scope::All || sealed.any(|sealed| sealed.epoch == epoch)
+    };
+    keys::check(cluster, &verifier.findings, concerns).await?;
     report.findings = std::mem::take(&mut verifier.findings).into_vec();
     let mut seen = WalSeen::default();
     let now = verifier.relations(&options.scope, &mut seen).await?;
     report.wal_files = seen.read;
+    keys::lost(cluster, &verifier.findings, |_| options.scope == Scope::All).await?;
     let there = |layer: &Layer| now.layers.iter().any(|now| now == layer);
     let gone = layers.iter().filter(|layer| !there(layer));
     report.forget(&cluster.name, gone.map(|layer| &layer.label));
@@ -396,7 +404,7 @@ impl Verifier {
     fn note_damaged(&self, label: &Label, error: &Error) {
         let kind = FindingKind::of(error).unwrap_or(FindingKind::Damaged);
         let key = self.cluster.name.manifest_key(label);
-        self.findings.add(kind, label, key, error.to_string());
+        self.findings.add_error(kind, label, (key, error));
     }
 
     fn note_unfinished(&self, unfinished: &Unfinished) {
@@ -446,7 +454,7 @@ impl Verifier {
         if kind == FindingKind::Unreadable {
             self.require_reachable().await?;
         }
-        self.findings.add(kind, label, key, error.to_string());
+        self.findings.add_error(kind, label, (key, &error));
         Ok(None)
     }
 

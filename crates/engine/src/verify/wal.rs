@@ -1,12 +1,15 @@
 //! The WAL that a layer needs to become consistent, and the WAL with which restores go on from there.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::iter;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{
+    ArchiveFile, Lsn, Major, RecordReader, SegmentEnds, TimelineHistory, TimelineId, WalContinuity,
+    WalSegment, WalSegmentSize,
+};
 use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::{Kind, Result};
@@ -22,7 +25,48 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct WalSeen {
     good: HashSet<ArchiveFile>,
     bad: HashSet<ArchiveFile>,
+    /// How each segment begins and ends that a key at hand opens, or why its records cannot be read to its end.
+    ends: HashMap<WalSegment, Ends>,
     pub(super) read: u64,
+}
+
+type Ends = std::result::Result<SegmentEnds, String>;
+
+/// A segment whose records are read.
+#[derive(Clone)]
+struct SegmentReading {
+    reader: RecordReader,
+    /// Why they cannot be read further.
+    stopped: Option<String>,
+}
+
+impl SegmentReading {
+    fn of(segment: WalSegment, size: WalSegmentSize, major: Major) -> Self {
+        Self {
+            reader: RecordReader::new(major, segment, size),
+            stopped: None,
+        }
+    }
+
+    /// What is no WAL is a finding only when recovery would have to go through it.
+    fn take(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.stopped.is_none()
+            && let Err(error) = self.reader.feed(bytes, |_| ())
+        {
+            self.stopped = Some(error.to_string());
+        }
+        Ok(())
+    }
+
+    fn ends(self) -> Ends {
+        match self.stopped {
+            Some(why) => Err(why),
+            None => self
+                .reader
+                .ends()
+                .ok_or_else(|| "it is cut short".to_owned()),
+        }
+    }
 }
 
 impl WalSeen {
@@ -54,11 +98,14 @@ impl Verifier {
         let manifest = &layer.manifest;
         let size = WalSegmentSize::try_from(u64::from(manifest.cluster.wal_segment_size))?;
         let range = manifest.start_lsn..manifest.stop_lsn;
-        let segments = WalSegment::covering(manifest.timeline, range, size);
-        let files = segments.map(ArchiveFile::Segment);
+        let segments: Vec<_> = WalSegment::covering(manifest.timeline, range, size).collect();
+        let files = segments.iter().copied().map(ArchiveFile::Segment);
         let history = history_of(manifest.timeline);
         let why = format!("a restore of {} needs it to become consistent", layer.label);
-        self.read_wal(files.chain(history), layer, &why, seen).await
+        self.read_wal(files.chain(history), layer, &why, seen)
+            .await?;
+        self.require_continuous(&segments, None, layer, seen);
+        Ok(())
     }
 
     /// Every segment and history from the first layer to the end of each timeline; holes in between.
@@ -85,7 +132,8 @@ impl Verifier {
                 .manifest
                 .start_lsn
                 .segment(archived.segment_size());
-            let mut segments = Vec::new();
+            // Between them is a hole each.
+            let mut runs: Vec<Vec<WalSegment>> = Vec::new();
             loop {
                 let start = WalSegment {
                     timeline: way.layer.manifest.timeline,
@@ -93,10 +141,11 @@ impl Verifier {
                 };
                 let start = start.start_lsn(archived.segment_size());
                 let coverage = archived.coverage(&way.history, start, None);
-                for (timeline, first, last) in coverage.parts {
-                    let part = first..=last;
-                    segments.extend(part.map(|number| WalSegment { timeline, number }));
-                }
+                let parts = coverage.parts.into_iter();
+                let run = parts.flat_map(|(timeline, first, last)| {
+                    (first..=last).map(move |number| WalSegment { timeline, number })
+                });
+                runs.push(run.collect());
                 match archived.next_after(&way.history, coverage.missing.number) {
                     Some(next) => number = next.number,
                     None => break,
@@ -104,10 +153,13 @@ impl Verifier {
             }
             let timelines = way.history.entries().iter();
             let histories = timelines.flat_map(|entry| history_of(entry.timeline));
-            let files = segments.into_iter().map(ArchiveFile::Segment);
+            let files = runs.iter().flatten().copied().map(ArchiveFile::Segment);
             let why = format!("a restore of {label} cannot get past it");
             self.read_wal(files.chain(histories), way.layer, &why, seen)
                 .await?;
+            for run in &runs {
+                self.require_continuous(run, Some(&way.history), way.layer, seen);
+            }
         }
         Ok(())
     }
@@ -154,15 +206,36 @@ impl Verifier {
         let files: Vec<ArchiveFile> = files
             .filter(|file| seen.is_new(*file) && once.insert(*file))
             .collect();
+        let manifest = &layer.manifest;
+        let size = WalSegmentSize::try_from(u64::from(manifest.cluster.wal_segment_size))?;
+        let major = Major::try_from(u32::from(manifest.cluster.major))?;
+        let look = async |file: ArchiveFile| match file {
+            ArchiveFile::Segment(segment) => {
+                let reading = SegmentReading::of(segment, size, major);
+                match archive.walk(file, &reading, SegmentReading::take).await {
+                    Ok(read) => Ok(Some((segment, read.ends()))),
+                    // Who makes backups, or removes them, reads no WAL. Whether it is whole is seen all the same.
+                    Err(error) if error.is_lack_of_key() => {
+                        archive.inspect(file).await.map(|_| None)
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            _ => archive.inspect(file).await.map(|_| None),
+        };
         let mut outcomes = futures::stream::iter(files)
-            .map(|file| async move { (file, archive.inspect(file).await) })
+            .map(|file| {
+                let look = &look;
+                async move { (file, look(file).await) }
+            })
             .buffer_unordered(self.jobs);
         while let Some((file, outcome)) = outcomes.next().await {
             self.check_interrupted()?;
             let error = match outcome {
-                Ok(_) => {
+                Ok(ends) => {
                     seen.read += 1;
                     seen.good.insert(file);
+                    seen.ends.extend(ends);
                     continue;
                 }
                 Err(error) => error,
@@ -178,11 +251,65 @@ impl Verifier {
                 }
                 _ => return Err(error),
             };
-            let message = format!("{why}: {error}");
+            let error = error.while_doing(why);
             self.findings
-                .add(kind, &layer.label, archive.key(file), message);
+                .add_error(kind, &layer.label, (archive.key(file), &error));
         }
         Ok(())
+    }
+}
+
+impl Verifier {
+    /// Segments one behind the other, which recovery goes through from the first to the last: where one does not go on where
+    /// the one before it ends, recovery takes that for the end of the WAL, and the server opens.
+    ///
+    /// Where the history leaves a timeline in the middle of a segment, and the archive has that of the timeline that was left
+    /// alone, nothing is said: what comes behind it was stored by a backup for itself.
+    fn require_continuous(
+        &self,
+        run: &[WalSegment],
+        history: Option<&TimelineHistory>,
+        layer: &Layer,
+        seen: &WalSeen,
+    ) {
+        let Some(archive) = &self.archive else {
+            return;
+        };
+        let is_left_within = |segment: &WalSegment| {
+            let end = segment.end_lsn(archive.segment_size());
+            let last = history.and_then(|history| history.timeline_at(Lsn::new(end.get() - 1)));
+            last.is_some_and(|timeline| timeline != segment.timeline)
+        };
+        let mut continuity = WalContinuity::default();
+        for (at, segment) in run.iter().enumerate() {
+            let is_last = at + 1 == run.len() || is_left_within(segment);
+            let why = match seen.ends.get(segment) {
+                Some(Ok(ends)) => continuity.follow(ends).err().map(|error| error.to_string()),
+                // The last one may end early: a server that is gone has written no further.
+                Some(Err(why)) => {
+                    continuity.interrupt();
+                    (!is_last).then(|| why.clone())
+                }
+                // Named already, or no key at hand opens it.
+                None => {
+                    continuity.interrupt();
+                    None
+                }
+            };
+            if is_left_within(segment) {
+                continuity.interrupt();
+            }
+            if let Some(why) = why {
+                let key = archive.key(ArchiveFile::Segment(*segment));
+                let message = format!(
+                    "{why}: a restore of {} ends there, and the server opens without what is behind it; when the segment is another \
+                     server's, delete the object, and archive the right one",
+                    layer.label
+                );
+                self.findings
+                    .add(FindingKind::WalDamaged, &layer.label, key, message);
+            }
+        }
     }
 }
 

@@ -14,6 +14,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
+use pgstrata_engine::merge::{self, MergeOptions, MergeReport};
 use pgstrata_engine::restore::{self, Method, RestoreOptions, RestoreReport, Target, TargetAction};
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::digest;
@@ -27,11 +29,13 @@ use pgstrata_layer::manifest::{
     Tablespace, Totals,
 };
 use pgstrata_layer::pack::PackBuilder;
+use pgstrata_layer::retention::Policy;
 use pgstrata_layer::wal;
-use pgstrata_pgdata::ControlFile;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_pgdata::wal::WalSegment;
+use pgstrata_pgdata::{ControlFile, Major};
+use pgstrata_store::catalog::Catalog;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Result;
 use pgstrata_store::progress::Progress;
@@ -282,6 +286,21 @@ pub(crate) async fn chain(
     tablespaces: &[Tablespace],
     tablespace_map: Option<&str>,
 ) -> Made {
+    let change = |_, manifest: &mut Manifest| {
+        manifest.tablespaces = tablespaces.to_vec();
+        manifest.tablespace_map = tablespace_map.map(str::to_owned);
+    };
+    history(repository, generations, &[0], change).await
+}
+
+/// Layers of any number of generations: those of `full` are full, and the others stand on the one before. `change` is done
+/// to the manifest of each.
+pub(crate) async fn history(
+    repository: &Repository,
+    generations: &[Files],
+    full: &[usize],
+    change: impl Fn(usize, &mut Manifest),
+) -> Made {
     let cluster = ClusterName::parse("main").unwrap();
     store_record(repository, &cluster).await;
     let mut labels: Vec<Label> = Vec::new();
@@ -289,18 +308,21 @@ pub(crate) async fn chain(
     let empty = Files::new();
     for (number, files) in generations.iter().enumerate() {
         let time = jiff::civil::date(2026, 11, 21).at(9, i8::try_from(number).unwrap(), 0, 0);
-        let label = match labels.last() {
-            None => Label::full(time),
-            Some(last) => last.successor(pgstrata_layer::label::LayerKind::Incremental, time),
+        let below = labels.last().filter(|_| !full.contains(&number));
+        let (label, before) = match below {
+            None => (Label::full(time), &empty),
+            Some(last) => {
+                let kind = pgstrata_layer::label::LayerKind::Incremental;
+                (last.successor(kind, time), &generations[number - 1])
+            }
         };
-        let before = number
-            .checked_sub(1)
-            .map_or(&empty, |before| &generations[before]);
-        let layer = LayerMaker::new(repository, &cluster, &label, number as u8);
-        let mut manifest = layer.store(before, files, parent.is_some()).await;
+        parent = parent.filter(|_| below.is_some());
+        let id = [number as u8 + 1; 16];
+        let layer = LayerMaker::new(repository, (&cluster, &label), id, number);
+        let stored = layer.store(before, files, parent.is_some()).await;
+        let mut manifest = stored.unwrap();
         manifest.parent = parent.take();
-        manifest.tablespaces = tablespaces.to_vec();
-        manifest.tablespace_map = tablespace_map.map(str::to_owned);
+        change(number, &mut manifest);
         let object = manifest::encode(&manifest);
         parent = Some(ParentRef {
             label: label.to_string(),
@@ -349,8 +371,29 @@ fn backup_label(number: usize) -> String {
     )
 }
 
+/// Stores the objects of a layer, all but its manifest: `files`, or what of them is not as `before`.
+pub(crate) async fn store_layer(
+    cluster: &ClusterRepository,
+    label: &Label,
+    layer_id: [u8; 16],
+    before: Option<&Files>,
+    files: &Files,
+) -> Result<Manifest> {
+    let named = (&cluster.name, label);
+    let layer = LayerMaker::new(&cluster.repository, named, layer_id, 0);
+    let empty = Files::new();
+    layer
+        .store(before.unwrap_or(&empty), files, before.is_some())
+        .await
+}
+
+/// What the clusters of these tests have.
+pub(crate) fn wal_segment_size() -> u64 {
+    control().wal_segment_size.get()
+}
+
 /// What `init` makes; a repository may have it by now.
-async fn store_record(repository: &Repository, cluster: &ClusterName) {
+pub(crate) async fn store_record(repository: &Repository, cluster: &ClusterName) {
     let control = control();
     let record = ClusterRecord {
         name: cluster.as_str().to_owned(),
@@ -370,6 +413,32 @@ async fn store_record(repository: &Repository, cluster: &ClusterName) {
     repository.create(&key, object.into()).await.ok();
 }
 
+/// A segment in which the server wrote nothing but a switch to the next one (`access/xlog_internal.h`, `xlogrecord.h`).
+fn switched(segment: WalSegment) -> Vec<u8> {
+    const HEADER: u64 = 40;
+    const RECORD: u32 = 24;
+    const SWITCH: u8 = 0x40;
+    let size = control().wal_segment_size;
+    let start = segment.start_lsn(size).get();
+    let before = start - size.get() + HEADER;
+    let block = u32::try_from(BLOCK).unwrap();
+    let mut bytes = Vec::new();
+    bytes.extend(Major::V15.wal_page_magic().to_le_bytes());
+    bytes.extend(2_u16.to_le_bytes());
+    bytes.extend(segment.timeline.get().to_le_bytes());
+    bytes.extend(start.to_le_bytes());
+    bytes.extend(0_u64.to_le_bytes());
+    bytes.extend(control().system_identifier.to_le_bytes());
+    bytes.extend(u32::try_from(size.get()).unwrap().to_le_bytes());
+    bytes.extend(block.to_le_bytes());
+    bytes.extend(RECORD.to_le_bytes());
+    bytes.extend(0_u32.to_le_bytes());
+    bytes.extend(before.to_le_bytes());
+    bytes.push(SWITCH);
+    bytes.resize(usize::try_from(size.get()).unwrap(), 0);
+    bytes
+}
+
 async fn store_wal(repository: &Repository, cluster: &ClusterName, layers: usize) {
     let size = control().wal_segment_size;
     let first = start_lsn(0).segment(size);
@@ -380,7 +449,7 @@ async fn store_wal(repository: &Repository, cluster: &ClusterName, layers: usize
             number,
         };
         let name = segment.file_name(size);
-        let raw = vec![number as u8; usize::try_from(size.get()).unwrap()];
+        let raw = switched(segment);
         let object =
             wal::encode(&name, &raw, control().system_identifier, Codec::default()).unwrap();
         repository
@@ -406,16 +475,15 @@ struct LayerMaker<'a> {
 impl<'a> LayerMaker<'a> {
     fn new(
         repository: &'a Repository,
-        cluster: &'a ClusterName,
-        label: &'a Label,
-        number: u8,
+        (cluster, label): (&'a ClusterName, &'a Label),
+        layer_id: [u8; 16],
+        number: usize,
     ) -> Self {
-        let layer_id = [number + 1; 16];
         Self {
             repository,
             cluster,
             label,
-            number: number.into(),
+            number,
             layer_id,
             encoder: FrameEncoder::new(Codec::default()).unwrap(),
             packs: (0..2).map(|n| PackBuilder::new(layer_id, n, 0)).collect(),
@@ -423,7 +491,7 @@ impl<'a> LayerMaker<'a> {
         }
     }
 
-    async fn store(mut self, before: &Files, files: &Files, incremental: bool) -> Manifest {
+    async fn store(mut self, before: &Files, files: &Files, incremental: bool) -> Result<Manifest> {
         let mut writer = IndexWriter::new(self.layer_id).unwrap();
         let mut index: Vec<IndexPartRef> = Vec::new();
         let mut totals = Totals::default();
@@ -443,15 +511,9 @@ impl<'a> LayerMaker<'a> {
         for part in parts {
             let number = part.number;
             let key = self.cluster.index_key(self.label, number);
-            self.repository
-                .create(&key, part.index.into())
-                .await
-                .unwrap();
+            self.repository.create(&key, part.index.into()).await?;
             let key = self.cluster.digest_key(self.label, number);
-            self.repository
-                .create(&key, part.digest.into())
-                .await
-                .unwrap();
+            self.repository.create(&key, part.digest.into()).await?;
             index.push(part.reference);
         }
         let mut pack_bytes = 0;
@@ -459,14 +521,14 @@ impl<'a> LayerMaker<'a> {
             let bytes = pack.finish();
             pack_bytes += bytes.len() as u64;
             let key = self.cluster.pack_key(self.label, number as u32);
-            self.repository.create(&key, bytes.into()).await.unwrap();
+            self.repository.create(&key, bytes.into()).await?;
         }
-        manifest_of(
+        Ok(manifest_of(
             self.label,
             self.layer_id,
             self.number,
             (index, pack_bytes, totals),
-        )
+        ))
     }
 
     fn entry(
@@ -627,4 +689,51 @@ fn manifest_of(
         corrupt_pages: Vec::new(),
         encryption: None,
     }
+}
+
+/// An expiry by these rules.
+pub(crate) fn rules(policy: Policy) -> ExpireOptions {
+    ExpireOptions {
+        policy,
+        codec: Codec::default(),
+        jobs: 2,
+        // Of the restores by which tests look at what they did.
+        ignore_restores: true,
+    }
+}
+
+/// Does it.
+pub(crate) async fn expire_by(
+    repository: &Repository,
+    made: &Made,
+    options: &ExpireOptions,
+) -> Result<ExpireReport> {
+    expire::execute(&made.within(repository), options, &Progress::default()).await
+}
+
+/// Merges the layer of that number, from 0, with those that it stands on.
+pub(crate) async fn merge_from(
+    repository: &Repository,
+    made: &Made,
+    number: usize,
+    remove: bool,
+) -> MergeReport {
+    let options = MergeOptions {
+        label: made.labels[number].clone(),
+        into: None,
+        codec: Codec::default(),
+        jobs: 2,
+        remove,
+        ignore_restores: true,
+    };
+    let cluster = made.within(repository);
+    let merged = merge::execute(&cluster, &options, &Progress::default()).await;
+    merged.unwrap()
+}
+
+/// The layers that are there, in the catalog's order.
+pub(crate) async fn labels(repository: &Repository, made: &Made) -> Vec<Label> {
+    let catalog = Catalog::load(&made.within(repository)).await.unwrap();
+    let layers = catalog.layers.into_iter();
+    layers.map(|layer| layer.label).collect()
 }

@@ -1,5 +1,5 @@
 //! A repository in which actors do one operation of the store at a time, when the test lets them, and whose clock is a
-//! number.
+//! number. Who makes layers has another clock, and this process, by which merges and expiries go, may have a third.
 
 #![allow(
     dead_code,
@@ -10,6 +10,7 @@
     reason = "shared by test binaries, about small numbers"
 )]
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::Future;
@@ -40,15 +41,19 @@ use pgstrata_store::repository::Repository;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::restore_common::chain_of_three;
+use super::restore_common::{Files, pages, store_layer, store_record, wal_segment_size};
 
 /// In seconds.
 pub const MINUTES: i64 = 60;
 
-const PACKS: u32 = 2;
+/// In seconds.
+pub const HOURS: i64 = 60 * MINUTES;
 
-/// 2026-11-22, after the template's layers.
+/// 2026-11-22.
 const BEGINNING: i64 = 1_795_305_600;
+
+/// Between two of the layers that are there at the beginning.
+const APART: i64 = 30 * MINUTES;
 
 /// How a backup goes.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +63,8 @@ pub struct Plan {
     on_old: bool,
     /// How many segments its start lies behind the end of WAL, as on a standby.
     behind: u64,
+    /// How many seconds the clock of its host is ahead of the store's.
+    ahead: i64,
 }
 
 impl Plan {
@@ -66,6 +73,7 @@ impl Plan {
             full: true,
             on_old: false,
             behind: 0,
+            ahead: 0,
         }
     }
 
@@ -74,6 +82,7 @@ impl Plan {
             full: false,
             on_old: false,
             behind: 0,
+            ahead: 0,
         }
     }
 
@@ -89,6 +98,15 @@ impl Plan {
             full: true,
             on_old: false,
             behind: 25,
+            ahead: 0,
+        }
+    }
+
+    /// The same on a host with another clock.
+    pub fn ahead(self, seconds: i64) -> Self {
+        Self {
+            ahead: seconds,
+            ..self
         }
     }
 }
@@ -99,30 +117,54 @@ pub struct World {
     clock: Arc<AtomicI64>,
     times: Arc<Mutex<HashMap<Path, i64>>>,
     cluster: ClusterName,
-    template: Manifest,
+    /// What a full layer holds, and what an increment does.
+    contents: Arc<[Files; 2]>,
+    /// The increments that are there at the beginning.
+    incrementals: Vec<Label>,
     /// Number of the segment that is written now.
     segment: AtomicI64,
+}
+
+thread_local! {
+    /// Those that were made before, by how much this process is ahead of them.
+    static MADE: RefCell<HashMap<Option<i64>, Arc<World>>> = RefCell::default();
 }
 
 impl World {
     /// With two full layers and an increment on each.
     pub async fn new() -> Arc<Self> {
-        let made_in = Repository::memory();
-        let made = chain_of_three(&made_in).await;
-        let catalog = Catalog::load(&made.within(&made_in)).await.unwrap();
-        let template = catalog.layers[0].manifest.clone();
-        let world = Arc::new(Self {
-            memory: Arc::new(InMemory::new()),
-            clock: Arc::new(AtomicI64::new(BEGINNING)),
-            times: Arc::default(),
-            cluster: made.cluster.clone(),
-            template,
-            segment: AtomicI64::new(20),
+        Self::made_once(None).await
+    }
+
+    /// The same, where the clock of this process is so many seconds ahead of the store's.
+    pub async fn with_process_ahead(seconds: i64) -> Arc<Self> {
+        Self::made_once(Some(seconds)).await
+    }
+
+    async fn made_once(ahead: Option<i64>) -> Arc<Self> {
+        if let Some(made) = MADE.with_borrow(|made| made.get(&ahead).cloned()) {
+            return made.copy();
+        }
+        let beginning = ahead.map_or(BEGINNING, |ahead| {
+            Timestamp::now().as_second() - ahead - 4 * APART
         });
+        let made = Self::begin(beginning).await;
+        MADE.with_borrow_mut(|all| all.insert(ahead, Arc::clone(&made)));
+        made.copy()
+    }
+
+    async fn begin(beginning: i64) -> Arc<Self> {
+        let mut world = Self {
+            memory: Arc::new(InMemory::new()),
+            clock: Arc::new(AtomicI64::new(beginning)),
+            times: Arc::default(),
+            cluster: ClusterName::parse("main").unwrap(),
+            contents: Arc::new(contents()),
+            incrementals: Vec::new(),
+            segment: AtomicI64::new(20),
+        };
         let repository = world.repository();
-        let key = world.cluster.cluster_key();
-        let record = made_in.get(&key).await.unwrap();
-        repository.create(&key, record).await.unwrap();
+        store_record(&repository, &world.cluster).await;
         for plan in [
             Plan::full(),
             Plan::incremental(),
@@ -134,11 +176,13 @@ impl World {
             if plan.full {
                 let noted = world.cluster.committed_key(&label);
                 repository.delete(&noted).await.unwrap();
+            } else {
+                world.incrementals.push(label);
             }
-            world.pass(30 * MINUTES);
+            world.pass(APART);
         }
         world.require_whole_layers().await;
-        world
+        Arc::new(world)
     }
 
     /// A world of its own in the same state.
@@ -150,7 +194,8 @@ impl World {
             clock: Arc::new(AtomicI64::new(self.clock.load(Ordering::SeqCst))),
             times: Arc::new(Mutex::new(times)),
             cluster: self.cluster.clone(),
-            template: self.template.clone(),
+            contents: Arc::clone(&self.contents),
+            incrementals: self.incrementals.clone(),
             segment: AtomicI64::new(self.segment.load(Ordering::SeqCst)),
         })
     }
@@ -162,6 +207,11 @@ impl World {
     /// The cluster as an actor reaches it.
     pub fn within(&self, repository: &Repository) -> ClusterRepository {
         ClusterRepository::new(repository, &self.cluster)
+    }
+
+    /// The increment on the first full layer of the beginning, or on the last.
+    pub fn incremental(&self, last: bool) -> Label {
+        self.incrementals[usize::from(last)].clone()
     }
 
     /// Time passes.
@@ -183,8 +233,9 @@ impl World {
         })
     }
 
-    fn now(&self) -> Timestamp {
-        Timestamp::from_second(self.clock.load(Ordering::SeqCst)).unwrap()
+    /// By a clock that is so many seconds ahead.
+    fn now(&self, ahead: i64) -> Timestamp {
+        Timestamp::from_second(self.clock.load(Ordering::SeqCst) + ahead).unwrap()
     }
 
     /// What a backup does to the repository.
@@ -201,13 +252,13 @@ impl World {
             }
             _ => Vec::new(),
         };
-        let layer_id: String = format!("{:032x}", rand::random::<u128>());
+        let layer_id: [u8; 16] = rand::random();
         let claim = ClaimRecord {
             label: String::new(),
-            layer_id: layer_id.clone(),
+            layer_id: catalog::hex(&layer_id),
             host: "a host".to_owned(),
             pid: 1,
-            started_at: self.now(),
+            started_at: self.now(plan.ahead),
             written_by: "a test".to_owned(),
         };
         let parent = chain.first().map(|parent| &parent.label);
@@ -226,18 +277,15 @@ impl World {
         let end = self.segment.fetch_add(10, Ordering::SeqCst) as u64 + 10;
         let start_lsn = self.position(end - plan.behind.min(end - 1));
         catalog::check_wal(&leaving, start_lsn)?;
+        let parent = chain.first().map(|parent| parent.reference());
+        let stored = self.store_objects(repository, &label, layer_id, parent.is_some());
         let manifest = Manifest {
-            label: label.to_string(),
-            layer_id,
-            parent: chain.first().map(|parent| parent.reference()),
+            parent,
             start_lsn,
             stop_lsn: self.position(end + 1),
-            finished_at: self.now(),
-            pack_count: PACKS,
-            pack_bytes: u64::from(PACKS) * 100,
-            ..self.template.clone()
+            finished_at: self.now(plan.ahead),
+            ..stored.await?
         };
-        self.store_objects(repository, &label, &manifest).await?;
         self.secure_wal(repository, &manifest).await?;
         let object = manifest::encode(&manifest);
         catalog::commit_layer(&self.within(repository), &label, &chain, object).await?;
@@ -246,7 +294,9 @@ impl World {
 
     /// The objects and the WAL of a layer that is there in another world.
     pub async fn store_copy(&self, repository: &Repository, layer: &Layer) -> Result<()> {
-        self.store_objects(repository, &layer.label, &layer.manifest)
+        let id = layer.manifest.layer_id_bytes()?;
+        let stands = layer.manifest.parent.is_some();
+        self.store_objects(repository, &layer.label, id, stands)
             .await?;
         self.secure_wal(repository, &layer.manifest).await
     }
@@ -255,25 +305,19 @@ impl World {
         &self,
         repository: &Repository,
         label: &Label,
-        manifest: &Manifest,
-    ) -> Result<()> {
-        for number in 0..PACKS {
-            let key = self.cluster.pack_key(label, number);
-            repository.create(&key, Bytes::from(vec![0; 100])).await?;
-        }
-        for (number, part) in (0..).zip(&manifest.index) {
-            let index = Bytes::from(vec![1; part.index_bytes as usize]);
-            let digest = Bytes::from(vec![2; part.digest_bytes as usize]);
-            let key = self.cluster.index_key(label, number);
-            repository.create(&key, index).await?;
-            let key = self.cluster.digest_key(label, number);
-            repository.create(&key, digest).await?;
-        }
-        Ok(())
+        layer_id: [u8; 16],
+        stands_on_another: bool,
+    ) -> Result<Manifest> {
+        let [before, after] = &*self.contents;
+        let (before, files) = match stands_on_another {
+            true => (Some(before), after),
+            false => (None, before),
+        };
+        store_layer(&self.within(repository), label, layer_id, before, files).await
     }
 
     fn position(&self, segment: u64) -> Lsn {
-        Lsn::new(segment * u64::from(self.template.cluster.wal_segment_size) + 40)
+        Lsn::new(segment * wal_segment_size() + 40)
     }
 
     /// The server archives every tenth segment from here to there: a layer needs the first and the last of its own.
@@ -311,7 +355,8 @@ impl World {
             assert!(chain.is_ok(), "{label}: {chain:?}");
             let mut needed: Vec<String> = self.wal_of(&layer.manifest).to_vec();
             needed.push(self.cluster.claim_key(label));
-            needed.extend((0..PACKS).map(|number| self.cluster.pack_key(label, number)));
+            let packs = 0..layer.manifest.pack_count;
+            needed.extend(packs.map(|number| self.cluster.pack_key(label, number)));
             for number in 0..layer.manifest.index.len() as u32 {
                 needed.push(self.cluster.index_key(label, number));
                 needed.push(self.cluster.digest_key(label, number));
@@ -336,6 +381,22 @@ impl World {
             assert_eq!(left.count(), 0, "{prefix}");
         }
     }
+}
+
+/// A page changes, and one more comes.
+fn contents() -> [Files; 2] {
+    let relation = pages(1, 4);
+    let mut changed = pages(1, 5);
+    changed[8192..2 * 8192].copy_from_slice(&pages(2, 1));
+    [relation, changed].map(|relation| {
+        let files = [
+            ("PG_VERSION", Some(b"15\n".to_vec())),
+            ("base", None),
+            ("base/5", None),
+            ("base/5/10", Some(relation)),
+        ];
+        files.map(|(path, held)| (path.to_owned(), held)).into()
+    })
 }
 
 /// A process.
@@ -375,7 +436,7 @@ impl<T: 'static> Actor<T> {
             self.gate.add_permits(1);
         } else {
             // It waits before it tries again.
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
         settle().await;
         true
@@ -393,16 +454,25 @@ impl<T: 'static> Actor<T> {
 
     pub async fn kill(&mut self) {
         self.task.abort();
+        // Threads of its own would wait for ever.
+        self.gate.close();
         settle().await;
     }
 
-    pub async fn outcome(self) -> Result<T> {
-        self.task
+    pub async fn outcome(mut self) -> Result<T> {
+        (&mut self.task)
             .await
             .unwrap_or_else(|error| match error.is_cancelled() {
                 true => Err(Error::new(Kind::Interrupted, "killed")),
                 false => std::panic::resume_unwind(error.into_panic()),
             })
+    }
+}
+
+impl<T> Drop for Actor<T> {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.gate.close();
     }
 }
 
@@ -422,13 +492,28 @@ struct Gate {
     gate: Option<Arc<Semaphore>>,
 }
 
+/// Waits until the test lets an operation go on. What a killed process had begun fails for good.
+async fn pass(gate: &Semaphore) -> object_store::Result<()> {
+    match gate.acquire().await {
+        Ok(permit) => permit.forget(),
+        Err(closed) => {
+            return Err(object_store::Error::PermissionDenied {
+                path: String::new(),
+                source: closed.into(),
+            });
+        }
+    }
+    Ok(())
+}
+
 impl Gate {
     /// Every operation takes a second.
-    async fn enter(&self) {
+    async fn enter(&self) -> object_store::Result<()> {
         if let Some(gate) = &self.gate {
-            gate.acquire().await.unwrap().forget();
+            pass(gate).await?;
             self.clock.fetch_add(1, Ordering::SeqCst);
         }
+        Ok(())
     }
 
     fn dated(&self, mut meta: ObjectMeta) -> ObjectMeta {
@@ -454,7 +539,7 @@ impl ObjectStore for Gate {
         body: PutPayload,
         options: PutOptions,
     ) -> object_store::Result<PutResult> {
-        self.enter().await;
+        self.enter().await?;
         let done = self.inner.put_opts(to, body, options).await?;
         let now = self.clock.load(Ordering::SeqCst);
         self.times.lock().unwrap().insert(to.clone(), now);
@@ -470,7 +555,7 @@ impl ObjectStore for Gate {
     }
 
     async fn get_opts(&self, from: &Path, options: GetOptions) -> object_store::Result<GetResult> {
-        self.enter().await;
+        self.enter().await?;
         self.inner.get_opts(from, options).await
     }
 
@@ -483,7 +568,7 @@ impl ObjectStore for Gate {
             let (inner, gate) = (Arc::clone(&inner), gate.clone());
             async move {
                 if let Some(gate) = gate {
-                    gate.acquire().await.unwrap().forget();
+                    pass(&gate).await?;
                 }
                 let location = location?;
                 inner.delete(&location).await?;
@@ -502,10 +587,12 @@ impl ObjectStore for Gate {
         };
         let prefix = prefix.cloned();
         let listed = async move {
-            again.enter().await;
-            let found: object_store::Result<Vec<ObjectMeta>> =
-                again.inner.list(prefix.as_ref()).try_collect().await;
-            match found {
+            let found = async {
+                again.enter().await?;
+                let listed = again.inner.list(prefix.as_ref());
+                listed.try_collect::<Vec<ObjectMeta>>().await
+            };
+            match found.await {
                 Ok(found) => found
                     .into_iter()
                     .map(|meta| Ok(again.dated(meta)))
@@ -517,7 +604,7 @@ impl ObjectStore for Gate {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
-        self.enter().await;
+        self.enter().await?;
         self.inner.list_with_delimiter(prefix).await
     }
 

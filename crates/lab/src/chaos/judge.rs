@@ -73,6 +73,8 @@ pub(super) struct Request {
     words: Vec<String>,
     /// Options that a second try adds, when the first one asks which branch counts.
     then: Vec<String>,
+    /// Whether the copy of the repository is asked.
+    is_on_mirror: bool,
 }
 
 /// How a restore goes.
@@ -92,10 +94,7 @@ impl Request {
         let names = match &moment.reached_by {
             Reach::EndOf(label) => {
                 let words = [label, "--target-type", "immediate"].map(str::to_owned);
-                return Self {
-                    words: words.into(),
-                    then: Vec::new(),
-                };
+                return Self::plain(words.into());
             }
             Reach::Wal(names) => names,
         };
@@ -105,16 +104,30 @@ impl Request {
         let is_on_line = world.truth.is_on_line(moment.at, world.truth.current);
         if !is_on_line || chance.percent(30) {
             words.push(timeline);
-            return Self {
-                words,
-                then: Vec::new(),
-            };
+            return Self::plain(words);
         }
         let then = match world.truth.timeline_count() {
             1 => Vec::new(),
             _ => vec![timeline],
         };
-        Self { words, then }
+        Self {
+            then,
+            ..Self::plain(words)
+        }
+    }
+
+    fn plain(words: Vec<String>) -> Self {
+        Self {
+            words,
+            then: Vec::new(),
+            is_on_mirror: false,
+        }
+    }
+
+    /// Asks the copy of the repository.
+    pub(super) fn on_mirror(mut self) -> Self {
+        self.is_on_mirror = true;
+        self
     }
 
     /// Restores it into new directories; `options` are further ones.
@@ -184,6 +197,7 @@ impl Request {
         Call::of(["--output", "json", "restore", "--target-dir", &data])
             .with(self.words.iter().map(String::as_str))
             .with(more.iter().copied())
+            .on_mirror(self.is_on_mirror)
     }
 
     /// Runs it, and once more when it asks which branch counts.
@@ -333,12 +347,8 @@ pub(super) fn look_inside(copy: &Cluster) -> Result<()> {
 /// Restores the end of a layer of which nobody knows the contents, and looks whether it agrees with itself.
 pub(super) fn layer(world: &mut World, label: &str, step: &mut Step) -> Result<()> {
     step.say(format!("end of {label}, unknown"));
-    let request = Request {
-        words: [label, "--target-type", "immediate"]
-            .map(str::to_owned)
-            .into(),
-        then: Vec::new(),
-    };
+    let words = [label, "--target-type", "immediate"].map(str::to_owned);
+    let request = Request::plain(words.into());
     let home = world.new_home("copy");
     request.restore(world, &home, &["--target-action", "promote"], step)?;
     let copy = start(world, &home)?;
@@ -348,13 +358,13 @@ pub(super) fn layer(world: &mut World, label: &str, step: &mut Step) -> Result<(
     remove_tree(&home.space)
 }
 
-/// Reads everything that the repository holds.
-pub(super) fn verify(world: &mut World, step: &mut Step) -> Result<()> {
+/// Reads everything that the repository, or its copy, holds.
+pub(super) fn verify(world: &mut World, is_on_mirror: bool, step: &mut Step) -> Result<()> {
     if world.truth.layers.is_empty() {
         step.say("no layer to verify");
         return Ok(());
     }
-    let call = Call::of(["--output", "json", "verify", "--deep"]);
+    let call = Call::of(["--output", "json", "verify", "--deep"]).on_mirror(is_on_mirror);
     // Leftovers of commands that were killed are warnings.
     let mut excuses = vec![excuse(&[3], &[])];
     if !world.truth.cut_off.is_empty() {

@@ -174,7 +174,7 @@ fn steps(plan: &Plan, world: &mut World, log: &mut Log) -> Result<()> {
             let step = Step::new(number, "the end");
             return logged(world, log, step, |world, step| {
                 actions::judge_some(world, count, &mut chance, step)?;
-                judge::verify(world, step)?;
+                judge::verify(world, false, step)?;
                 Ok(Effects::default())
             });
         }
@@ -229,23 +229,21 @@ fn reconcile(world: &mut World, effects: &Effects, step: &mut Step) -> Result<()
     if !wrong.is_empty() {
         return log::found(wrong.join("; "));
     }
-    let Some(alarm) = unexplained(world, &info) else {
-        return Ok(());
-    };
+    let mut alarm = unexplained(world, &info);
     // After a crash PostgreSQL may start its archiver a minute later. What that has still to bring is not lost.
-    if alarm["kind"] == "wal-hole" && world.shape.archives {
+    if world.shape.archives
+        && alarm
+            .as_ref()
+            .is_some_and(|alarm| alarm["kind"] == "wal-hole")
+    {
         actions::seal(world, step)?;
         let (_, info) = world.layers(step)?;
-        return match unexplained(world, &info) {
-            Some(alarm) => found_alarm(&alarm),
-            None => Ok(()),
-        };
+        alarm = unexplained(world, &info);
     }
-    found_alarm(&alarm)
-}
-
-fn found_alarm(alarm: &Value) -> Result<()> {
-    log::found(format!("info raises an alarm: {alarm}"))
+    match alarm {
+        Some(alarm) => log::found(format!("info raises an alarm: {alarm}")),
+        None => Ok(()),
+    }
 }
 
 /// The first alarm of a loss that nothing explains.

@@ -25,6 +25,10 @@ pub(super) enum Act {
     Merge,
     /// Layers and WAL expire
     Expire,
+    /// A layer is pinned, or a pin taken out
+    Pin,
+    /// The repository is copied
+    Copy,
     /// A restored copy goes on in the place of the server
     Promote,
     /// The server's directory goes back in place
@@ -61,6 +65,8 @@ impl Act {
             Self::Verify => "verify",
             Self::Merge => "merge",
             Self::Expire => "expire",
+            Self::Pin => "pin",
+            Self::Copy => "copy",
             Self::Promote => "promote",
             Self::InPlace => "in place",
             Self::Snapshot => "snapshot",
@@ -123,6 +129,8 @@ fn weights(now: Situation) -> Vec<(Act, u64)> {
         (Act::Verify, when(now.layers > 0, 1)),
         (Act::Merge, when(now.layers > 2, 4)),
         (Act::Expire, when(now.layers > 3, 4)),
+        (Act::Pin, when(now.layers > 1, 2)),
+        (Act::Copy, when(now.layers > 0, 3)),
         (Act::Promote, when(now.owed > 0, 3)),
         (Act::InPlace, when(now.owed > 0, 4)),
         (Act::Snapshot, 2),
@@ -160,6 +168,8 @@ mod tests {
                 Act::Moment,
                 Act::Judge,
                 Act::Merge,
+                Act::Pin,
+                Act::Copy,
                 Act::Promote,
                 Act::InPlace,
                 Act::Revert,

@@ -28,6 +28,10 @@ const LONG_AGO: Duration = Duration::from_secs(48 * 3600);
 #[derive(Debug)]
 pub(super) struct Store {
     directory: PathBuf,
+    /// Where copies go, in a directory always.
+    mirror: PathBuf,
+    /// The file with the identity that opens a sealed cluster.
+    identity: Option<PathBuf>,
     bucket: Option<Bucket>,
     disk: Option<Disk>,
 }
@@ -44,46 +48,28 @@ struct Bucket {
 
 impl Store {
     pub(super) fn make(owner: &Cluster, directory: &Path, shape: &Shape) -> Result<Self> {
-        if !shape.is_on_s3 {
-            let directory = directory.join("repository");
-            fs::create_dir(&directory).context("could not create the repository")?;
-            let disk = match shape.has_disk {
-                true => Disk::mount(&directory)?,
-                false => None,
-            };
-            owner.own(&directory)?;
-            return Ok(Self {
-                directory,
-                bucket: None,
-                disk,
-            });
-        }
-        let server = S3Server::start()?;
-        let proxy = Proxy::before(server.endpoint())?;
-        let archiver = Proxy::before(server.endpoint())?;
-        let write = |name: &str, secret: &str| -> Result<PathBuf> {
-            let path = directory.join(name);
-            let key = server.access_key();
-            let text = format!("access_key_id = \"{key}\"\nsecret_access_key = \"{secret}\"\n");
-            fs::write(&path, text).context("could not write credentials")?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-            let owner = fs::metadata(directory)?;
-            chown(&path, Some(owner.uid()), Some(owner.gid()))
-                .context("could not give credentials away")?;
-            Ok(path)
-        };
-        let bucket = Bucket {
-            credentials: write("credentials.toml", server.secret())?,
-            wrong_credentials: write("wrong-credentials.toml", "not the secret")?,
-            proxy,
-            archiver,
-            server,
-        };
-        Ok(Self {
-            directory: bucket.server.bucket_dir().join("backups"),
-            bucket: Some(bucket),
+        let mirror = directory.join("mirror");
+        fs::create_dir(&mirror).context("could not create the directory for copies")?;
+        owner.own(&mirror)?;
+        let mut store = Self {
+            directory: directory.join("repository"),
+            mirror,
+            identity: shape.is_sealed.then(|| directory.join("reader.identity")),
+            bucket: None,
             disk: None,
-        })
+        };
+        if shape.is_on_s3 {
+            let bucket = Bucket::start(directory)?;
+            store.directory = bucket.server.bucket_dir().join("backups");
+            store.bucket = Some(bucket);
+            return Ok(store);
+        }
+        fs::create_dir(&store.directory).context("could not create the repository")?;
+        if shape.has_disk {
+            store.disk = Disk::mount(&store.directory)?;
+        }
+        owner.own(&store.directory)?;
+        Ok(store)
     }
 
     fn url(&self) -> String {
@@ -99,7 +85,30 @@ impl Store {
         if let Some(bucket) = &self.bucket {
             environment.extend(bucket.environment(bucket.proxy.endpoint(), denied));
         }
+        environment.extend(self.who());
         environment
+    }
+
+    /// The same for the copy.
+    pub(super) fn mirror_environment(&self) -> Vec<(&'static str, String)> {
+        let mut environment = vec![("PGSTRATA_REPO", self.mirror())];
+        environment.extend(self.who());
+        environment
+    }
+
+    /// The copy's address.
+    pub(super) fn mirror(&self) -> String {
+        format!("file://{}", self.mirror.display())
+    }
+
+    /// The file with the identity, when the cluster is sealed.
+    pub(super) fn identity(&self) -> Option<&Path> {
+        self.identity.as_deref()
+    }
+
+    fn who(&self) -> Option<(&'static str, String)> {
+        let file = self.identity()?.display().to_string();
+        Some(("PGSTRATA_IDENTITY", file))
     }
 
     /// What makes the program give up within seconds; nothing for a directory.
@@ -115,7 +124,7 @@ impl Store {
     pub(super) fn archive_command(&self, program: &Path) -> String {
         let bucket = self.bucket.as_ref();
         let variables = bucket.map(|b| b.environment(b.archiver.endpoint(), false));
-        let variables = variables.into_iter().flatten();
+        let variables = variables.into_iter().flatten().chain(self.who());
         let variables: String = variables
             .map(|(name, value)| format!("{name}={value} "))
             .collect();
@@ -177,6 +186,30 @@ impl Store {
 }
 
 impl Bucket {
+    fn start(directory: &Path) -> Result<Self> {
+        let server = S3Server::start()?;
+        let proxy = Proxy::before(server.endpoint())?;
+        let archiver = Proxy::before(server.endpoint())?;
+        let write = |name: &str, secret: &str| -> Result<PathBuf> {
+            let path = directory.join(name);
+            let key = server.access_key();
+            let text = format!("access_key_id = \"{key}\"\nsecret_access_key = \"{secret}\"\n");
+            fs::write(&path, text).context("could not write credentials")?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+            let owner = fs::metadata(directory)?;
+            chown(&path, Some(owner.uid()), Some(owner.gid()))
+                .context("could not give credentials away")?;
+            Ok(path)
+        };
+        Ok(Self {
+            credentials: write("credentials.toml", server.secret())?,
+            wrong_credentials: write("wrong-credentials.toml", "not the secret")?,
+            proxy,
+            archiver,
+            server,
+        })
+    }
+
     fn environment(&self, endpoint: &str, denied: bool) -> Vec<(&'static str, String)> {
         let credentials = match denied {
             true => &self.wrong_credentials,

@@ -94,10 +94,12 @@ pub(super) struct Layer {
     /// What it stands on.
     pub(super) parent: Option<String>,
     pub(super) stop: Place,
+    /// When the backup of this state ended: a merge changes nothing about it.
+    pub(super) ended: String,
 }
 
 /// What is known.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Truth {
     /// Of each timeline but the first: those before it, each with the place where it was left.
     histories: BTreeMap<u32, Vec<Place>>,
@@ -106,6 +108,10 @@ pub(super) struct Truth {
     pub(super) moments: Vec<Moment>,
     /// Layers that a merge was made of. An expiry removes them unless a rule of its own wants them.
     pub(super) merged: BTreeSet<String>,
+    /// Layers that a command has pinned, and none has unpinned. A merge may replace what they stand on.
+    pub(super) pinned: BTreeSet<String>,
+    /// Layers that pins alone have kept from an expiry. They are owed to their own ends: the WAL after them went.
+    stranded: BTreeSet<String>,
     /// What a command was about to remove that did not end well. Whoever removes next completes it.
     pub(super) doomed: BTreeSet<String>,
     /// Timelines of servers whose storage was set back before all their WAL was archived.
@@ -161,7 +167,38 @@ impl Truth {
     /// Whether recovery can begin somewhere before this place, and which layers would do.
     pub(super) fn bases(&self, of: Place) -> impl Iterator<Item = &Layer> {
         let layers = self.layers.values();
-        layers.filter(move |layer| self.is_past(layer.stop, of))
+        let goes_on = |layer: &&Layer| !self.stranded.contains(&layer.label);
+        layers
+            .filter(goes_on)
+            .filter(move |layer| self.is_past(layer.stop, of))
+    }
+
+    /// What pinned layers stand on, with them.
+    fn pinned_chains(&self) -> BTreeSet<String> {
+        let chains = self.pinned.iter().flat_map(|label| self.chain(label));
+        chains.collect()
+    }
+
+    /// Whether pinned layers can go without that layer: in the chain of each that stands on it a merged layer stands for it,
+    /// or for one between both.
+    fn is_replaced(&self, label: &String, listed: &BTreeMap<String, Layer>) -> bool {
+        let chains = self.pinned.iter().map(|pinned| self.chain(pinned));
+        let mut affected = chains.filter(|chain| chain.contains(label));
+        affected.all(|chain| {
+            let mut between = chain[1..].iter().rev().skip_while(|one| *one != label);
+            between.any(|one| {
+                let end = self.layers[one].stop;
+                listed
+                    .values()
+                    .any(|layer| layer.stop == end && layer.label != *one)
+            })
+        })
+    }
+
+    /// An expiry removes what it may, but for what is pinned.
+    pub(super) fn strand(&mut self, may_go: &BTreeSet<String>) {
+        let kept = self.pinned_chains();
+        self.stranded.extend(kept.intersection(may_go).cloned());
     }
 
     /// The moments that must be restorable now.
@@ -212,18 +249,21 @@ impl Truth {
         self.layers.values().find(|layer| layer.stop == *end)
     }
 
-    /// What may be merged away when the newest chain of every line is to have `count` layers: the older part of any.
+    /// What may be merged away when the newest chain of every line is to have `count` layers: the older part of any. What is
+    /// pinned is not, so more of what stands on it may be.
     pub(super) fn may_merge_away(&self, count: usize) -> BTreeSet<String> {
         let chains = self.layers.keys().map(|label| self.chain(label));
         let long = chains.filter(|chain| chain.len() > count);
-        long.flat_map(|chain| chain.into_iter().skip(count.saturating_sub(1)))
-            .collect()
+        let older = long.flat_map(|chain| {
+            let is_held = chain.iter().any(|label| self.pinned.contains(label));
+            let kept = if is_held { 0 } else { count.saturating_sub(1) };
+            chain.into_iter().skip(kept)
+        });
+        older.collect()
     }
 
     fn newest_chain(&self) -> Vec<String> {
-        // The last part of a label begins with the time of the layer's own backup.
-        let own = |layer: &&Layer| layer.label.rsplit('_').next().map(str::to_owned);
-        let newest = self.layers.values().max_by_key(own);
+        let newest = self.layers.values().max_by_key(|layer| &layer.ended);
         newest.map_or_else(Vec::new, |layer| self.chain(&layer.label))
     }
 
@@ -291,12 +331,17 @@ impl Truth {
         may_come: bool,
     ) -> Vec<String> {
         let mut wrong = Vec::new();
+        let pinned = self.pinned_chains();
         let listed: BTreeMap<String, Layer> = listed
             .into_iter()
             .map(|layer| (layer.label.clone(), layer))
             .collect();
         for label in self.layers.keys().filter(|l| !listed.contains_key(*l)) {
-            if !may_go.contains(label) && !self.doomed.contains(label) {
+            if self.pinned.contains(label)
+                || pinned.contains(label) && !self.is_replaced(label, &listed)
+            {
+                wrong.push(format!("layer {label} is gone, and a pin keeps it"));
+            } else if !may_go.contains(label) && !self.doomed.contains(label) {
                 wrong.push(format!("layer {label} is gone, and nothing removed it"));
             }
         }
@@ -330,7 +375,43 @@ mod tests {
             is_full,
             parent: None,
             stop,
+            ended: format!("{:016X}", stop.lsn.0),
         }
+    }
+
+    #[test]
+    fn what_stands_on_a_pinned_layer_may_be_merged_up_to_its_end() {
+        let mut truth = Truth::new();
+        let chain = [
+            ("a", None),
+            ("b", Some("a")),
+            ("c", Some("b")),
+            ("d", Some("c")),
+        ];
+        let layers = chain.iter().zip(1..).map(|((label, parent), at)| Layer {
+            parent: parent.map(str::to_owned),
+            ..layer(label, parent.is_none(), place(1, at))
+        });
+        let none = BTreeSet::new();
+        assert!(truth.reconcile(layers.collect(), &none, true).is_empty());
+        let labels = |text: &str| text.chars().map(String::from).collect::<BTreeSet<_>>();
+        assert_eq!(truth.may_merge_away(2), labels("abc"));
+        truth.pinned.insert("b".to_owned());
+        assert_eq!(truth.may_merge_away(2), labels("abcd"));
+        assert_eq!(truth.may_merge_away(4), none);
+    }
+
+    /// Of histories that cannot be told apart the newest backup is kept, and a merge of older ones is none.
+    #[test]
+    fn a_merge_makes_no_newest_backup() {
+        let mut truth = Truth::new();
+        truth.is_ambiguous = true;
+        let layers = [("1F", 10), ("2F", 30), ("3F", 20)];
+        let layers = layers.map(|(label, lsn)| layer(label, true, place(1, lsn)));
+        let none = BTreeSet::new();
+        assert!(truth.reconcile(layers.into(), &none, true).is_empty());
+        let may_go = ["1F", "3F"].map(str::to_owned);
+        assert_eq!(truth.may_expire(1), BTreeSet::from(may_go));
     }
 
     fn moment(at: Place, is_archived: bool) -> Moment {
@@ -369,6 +450,36 @@ mod tests {
         assert_eq!(lsn, Lsn(0x1_05A3_C1D8));
         assert_eq!(lsn.to_string(), "1/5A3C1D8");
         assert!(Lsn::parse("5A3C1D8").is_err());
+    }
+
+    #[test]
+    fn what_a_pinned_layer_stands_on_is_replaced_at_most_and_the_wal_after_it_may_go() {
+        let mut truth = branched();
+        let ends = [
+            ("a", None, 100),
+            ("b", Some("a"), 200),
+            ("c", Some("b"), 220),
+            ("d", Some("c"), 230),
+        ];
+        let layers = ends.map(|(label, parent, lsn)| Layer {
+            parent: parent.map(str::to_owned),
+            ..layer(label, parent.is_none(), place(1, lsn))
+        });
+        let all: BTreeSet<String> = truth.layers.keys().cloned().collect();
+        assert!(truth.reconcile(layers.into(), &all, true).is_empty());
+        truth.pinned.insert("d".to_owned());
+        assert_eq!(truth.bases(place(1, 240)).count(), 4);
+        truth.strand(&all);
+        assert_eq!(truth.bases(place(1, 240)).count(), 0);
+        // "b" goes for "c", and "c" for itself; nothing stands for "a" alone.
+        let left = ["a", "d"].map(|label| truth.layers[label].clone());
+        let merged = layer("merged", false, place(1, 220));
+        let now = left.iter().cloned().chain([merged]).collect();
+        assert!(truth.clone().reconcile(now, &all, true).is_empty());
+        let merged = layer("merged", true, place(1, 100));
+        let gone =
+            ["b", "c", "d"].map(|label| format!("layer {label} is gone, and a pin keeps it"));
+        assert_eq!(truth.reconcile([merged].into(), &all, true), gone);
     }
 
     #[test]

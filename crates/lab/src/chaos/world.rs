@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pgstrata_testbed::cluster::{Adoption, Cluster, Major, SUPERUSER, StopMode, TrackedServer};
+use pgstrata_testbed::programs::copy_program;
 use serde_json::Value;
 
 use super::chance::Chance;
@@ -35,6 +36,8 @@ pub(super) struct Shape {
     pub(super) wal_segment_mb: u64,
     /// Whether a repository in a directory has a disk of its own, which can be full.
     pub(super) has_disk: bool,
+    /// Whether the cluster is encrypted.
+    pub(super) is_sealed: bool,
 }
 
 impl Shape {
@@ -46,6 +49,7 @@ impl Shape {
             autovacuum: chance.percent(50),
             wal_segment_mb: *chance.one(&[1, 1, 4, 16]).unwrap_or(&16),
             has_disk: chance.percent(50),
+            is_sealed: chance.percent(30),
         }
     }
 
@@ -53,9 +57,10 @@ impl Shape {
     pub(super) fn words(self) -> String {
         let with = |is: bool, what: &str| format!("{} {what}", if is { "with" } else { "without" });
         format!(
-            "{}, {}, {}, {}, WAL segments of {} MB",
+            "{}, {}, {}, {}, {}, WAL segments of {} MB",
             with(self.archives, "archive"),
             with(self.is_on_s3, "S3"),
+            with(self.is_sealed, "seals"),
             with(self.checksums, "checksums"),
             with(self.autovacuum, "autovacuum"),
             self.wal_segment_mb
@@ -93,6 +98,8 @@ pub(super) struct Call {
     pub(super) limit: Option<Limit>,
     /// Whether the store denies what this command asks.
     pub(super) denied: bool,
+    /// Whether it works on the copy of the repository.
+    pub(super) is_on_mirror: bool,
 }
 
 impl Call {
@@ -118,6 +125,11 @@ impl Call {
 
     pub(super) fn disturbed(mut self, planned: Option<Planned>) -> Self {
         self.disturb = planned;
+        self
+    }
+
+    pub(super) fn on_mirror(mut self, is_on_mirror: bool) -> Self {
+        self.is_on_mirror = is_on_mirror;
         self
     }
 }
@@ -180,8 +192,7 @@ impl World {
         copy_tree(made.pgdata(), &home.data)?;
         let store = Store::make(&made, directory, &shape)?;
         let program = directory.join("pgstrata");
-        fs::copy(origin.program, &program)
-            .with_context(|| format!("could not copy \"{}\"", origin.program.display()))?;
+        copy_program(origin.program, &program)?;
         let server = adopt(origin.major, &home.data, tracked.as_ref()).prepare()?;
         drop(made);
         let mut world = Self {
@@ -222,16 +233,24 @@ impl World {
             self.sql("CREATE EXTENSION pgstrata")?;
         }
         self.space_oid = self.sql("SELECT oid FROM pg_tablespace WHERE spcname = 'space'")?;
-        let init = self.pgdata_words("init");
         let mut step = Step::new(0, "init");
-        self.demand(
-            Call {
-                words: init,
-                ..Call::default()
-            },
-            &mut step,
-        )?;
-        Ok(())
+        let mut words = self.pgdata_words("init");
+        if let Some(file) = self.store.identity() {
+            let file = file.display().to_string();
+            let made = self.demand(Call::of(["key", "generate", &file]), &mut step)?;
+            let sealed = [
+                "--encrypt",
+                "--one-recipient",
+                "--recipient",
+                made.stdout.trim(),
+            ];
+            words.extend(sealed.map(str::to_owned));
+        }
+        let init = Call {
+            words,
+            ..Call::default()
+        };
+        self.demand(init, &mut step).map(drop)
     }
 
     /// Creates a directory of the server's user, as closed as PostgreSQL wants it.
@@ -320,7 +339,10 @@ impl World {
         };
         command
             .env("PGSTRATA_CLUSTER", NAME)
-            .envs(self.store.environment(call.denied))
+            .envs(match call.is_on_mirror {
+                true => self.store.mirror_environment(),
+                false => self.store.environment(call.denied),
+            })
             .arg("--no-progress")
             .args(&call.words);
         command
@@ -431,6 +453,7 @@ pub(super) fn layer(document: &Value) -> Result<Layer> {
             timeline: u32::try_from(timeline)?,
             lsn: Lsn::parse(text("stop_lsn")?)?,
         },
+        ended: text("finished_at")?.to_owned(),
     })
 }
 

@@ -201,7 +201,8 @@ impl Archive {
                 "the segment is of the cluster with system identifier {found}, \
                  this is the archive of {expected}"
             ))
-            .hint("use the name this cluster was given by init, or init a new name for it"));
+            .hint("use the name this cluster was given by init, or init a new name for it")
+            .for_other_cluster());
         }
         if page.segment_size != self.segment_size {
             return Err(refused(format!(

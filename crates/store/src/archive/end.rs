@@ -8,7 +8,7 @@
 //!
 //! Layers tell it too, when the WAL that would have told is gone itself: each was made when its own WAL was in the archive.
 
-use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment};
+use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalSegment};
 
 use super::{Archive, timeline_of};
 use crate::catalog;
@@ -37,7 +37,7 @@ impl Archive {
     }
 
     /// A file of the same timeline that the server could not have written before `segment` was whole.
-    async fn later_file(&self, segment: WalSegment) -> Result<Option<String>> {
+    pub(super) async fn later_file(&self, segment: WalSegment) -> Result<Option<String>> {
         let key = self.key(ArchiveFile::Segment(segment));
         let (prefix, _) = key.rsplit_once('/').unwrap_or((&key, ""));
         let mut after = key.clone();
@@ -49,12 +49,7 @@ impl Archive {
                 .await?;
             for key in &listed {
                 let name = &key[prefix.len() + 1..];
-                let number = match self.parse(name) {
-                    Ok(ArchiveFile::Segment(s) | ArchiveFile::Partial(s)) => s.number,
-                    Ok(ArchiveFile::BackupLabel { segment: s, .. }) => s.number,
-                    _ => continue,
-                };
-                if number > segment.number {
+                if self.number_of(name) > Some(segment.number) {
                     return Ok(Some(name.to_owned()));
                 }
             }
@@ -62,6 +57,15 @@ impl Archive {
                 Some(last) if listed.len() >= NAMES => after.clone_from(last),
                 _ => return Ok(None),
             }
+        }
+    }
+
+    /// The number of the segment to which the file of that name belongs.
+    pub(super) fn number_of(&self, name: &str) -> Option<u64> {
+        match self.parse(name).ok()? {
+            ArchiveFile::Segment(s) | ArchiveFile::Partial(s) => Some(s.number),
+            ArchiveFile::BackupLabel { segment, .. } => Some(segment.number),
+            ArchiveFile::History(_) => None,
         }
     }
 
@@ -76,17 +80,20 @@ impl Archive {
                 Err(error) if error.kind() == Kind::NotFound => continue,
                 read => read?,
             };
-            let left = history.switch_point(segment.timeline);
-            if let Some(left) = left
-                && left.segment(self.segment_size) > segment.number
-            {
-                return Ok(Some(format!(
-                    "timeline {timeline} goes along timeline {} to {left}",
-                    segment.timeline
-                )));
+            let seen = self.passes(&history, segment);
+            if seen.is_some() {
+                return Ok(seen);
             }
         }
         Ok(None)
+    }
+
+    /// How far that history goes along the timeline of `segment`, when that is beyond its end.
+    pub(super) fn passes(&self, history: &TimelineHistory, segment: WalSegment) -> Option<String> {
+        let left = history.switch_point(segment.timeline)?;
+        let (timeline, along) = (history.timeline(), segment.timeline);
+        (left.segment(self.segment_size) > segment.number)
+            .then(|| format!("timeline {timeline} goes along timeline {along} to {left}"))
     }
 
     /// A layer that was made when the archive held the file, or held any WAL though it holds none now.
@@ -125,7 +132,7 @@ impl Archive {
     }
 
     /// Whether there is any WAL at all. Mostly the segment before the one asked for tells.
-    async fn has_any(&self, file: ArchiveFile) -> Result<bool> {
+    pub(super) async fn has_any(&self, file: ArchiveFile) -> Result<bool> {
         let repository = &self.cluster.repository;
         if let ArchiveFile::Segment(segment) = file
             && let Some(number) = segment.number.checked_sub(1)

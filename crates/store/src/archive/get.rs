@@ -241,13 +241,14 @@ impl Archive {
                     self.cluster.name.as_str()
                 ),
             )
-            .hint("check the repository's URL and the cluster's name")),
+            .hint("check the repository's URL and the cluster's name")
+            .for_other_cluster()),
             _ => Ok(()),
         }
     }
 
     /// Whether the cluster's record is still what it was when this began.
-    async fn check_record(&self) -> Result<()> {
+    pub(super) async fn check_record(&self) -> Result<()> {
         let again = Self::load(&self.cluster).await?;
         if again.record == self.record {
             return Ok(());

@@ -146,7 +146,7 @@ pub async fn objects(cluster: &ClusterRepository) -> Result<Vec<ObjectInfo>> {
 }
 
 /// The timeline whose files are in the directory `name`.
-fn timeline_named(name: &str) -> Option<TimelineId> {
+pub(super) fn timeline_named(name: &str) -> Option<TimelineId> {
     let number = u32::from_str_radix(name, 16).ok().filter(|&n| n > 0);
     let timeline = TimelineId::new(number?);
     (timeline.hex8() == name).then_some(timeline)

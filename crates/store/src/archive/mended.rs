@@ -45,7 +45,18 @@ impl Places<'_> {
         &self,
         mut read: impl AsyncFnMut(String) -> Result<T>,
     ) -> Result<T> {
-        let damage = match read(self.key(0)).await {
+        let mut first = read(self.key(0)).await;
+        if matches!(&first, Err(error) if error.is_lost_epoch())
+            && self
+                .cluster
+                .sealing()
+                .await?
+                .look_again(self.cluster.home())
+                .await
+        {
+            first = read(self.key(0)).await;
+        }
+        let damage = match first {
             Err(error) if is_damage(&error) => error,
             other => return other,
         };

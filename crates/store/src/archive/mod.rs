@@ -7,6 +7,7 @@
 //! failure, because PostgreSQL takes "not there" for the end of the archive and opens for writes.
 
 mod archived;
+mod closed;
 mod contents;
 mod copy;
 mod end;
@@ -29,6 +30,7 @@ use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 
 pub use archived::{ArchivedTimeline, ArchivedWal, Coverage, SegmentRun, Tail};
+pub use closed::names_in_closed;
 pub use get::{GetOptions, GetOutcome, Source, get};
 pub use inventory::objects;
 pub use notes::Notes;
@@ -78,7 +80,7 @@ impl Archive {
                     Kind::Repository,
                     format!("there is no cluster \"{name}\" in the repository {url}"),
                 )
-                .hint("check the repository's URL and the cluster's name, or run init"))
+                .hint(cluster.advice_if_absent()))
             }
             Err(error) => Err(error),
         }

@@ -74,12 +74,12 @@ impl Notes {
         fs::remove_file(&path).is_ok() && fresh
     }
 
-    /// Notes that the repository did not answer.
+    /// Notes that the repository did not answer, or with nothing that can be opened here.
     pub fn add_outage(&self) {
         self.add(OUTAGE, &[0; 32]);
     }
 
-    /// Whether the repository did not answer a short time ago.
+    /// Whether that was noted a short time ago.
     #[must_use]
     pub fn had_outage(&self) -> bool {
         self.are_ours() && is_fresh(&self.path(OUTAGE, &[0; 32]))

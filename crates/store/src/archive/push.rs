@@ -241,6 +241,10 @@ impl Archive {
             .unwrap_or_default();
         let file = self.parse(name)?;
         let doing = |error: Error| error.while_doing(format!("could not archive \"{name}\""));
+        if let Sealing::Sealed(ring) = self.sealing().await? {
+            let newest = ring.require_not_behind(self.cluster.home()).await;
+            newest.map_err(doing)?;
+        }
         let looked = match early {
             Some(early) => early.looked,
             None => self.look(path, file, None).await,

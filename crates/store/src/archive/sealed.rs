@@ -120,7 +120,11 @@ fn begin(ring: &Ring, file_name: &str, raw_header: &[u8]) -> Result<Sealer> {
         salt: rand::random(),
     };
     let (key, sealed_key) = match header.class {
-        Class::Data => ring.new_data_key()?,
+        Class::Data => {
+            // The server drops what it could not archive for too long, and key boxes can be brought back.
+            ring.warn_unless_read();
+            ring.new_data_key()?
+        }
         Class::Catalog => (ring.catalog_key(header.epoch)?.clone(), Vec::new()),
     };
     let sealed_header = header_key(ring, &header, file_name)?.seal_small(raw_header);
@@ -178,7 +182,10 @@ fn open_header(ring: &Ring, sealed: &Header, preface: &[u8], file_name: &str) ->
         ));
     }
     let parts = split_preface(preface);
-    let (_, small) = parts.ok_or_else(|| damaged(file_name, "has no sealed header"))?;
+    let (key, small) = parts.ok_or_else(|| damaged(file_name, "has no sealed header"))?;
+    if sealed.class == Class::Catalog && !key.is_empty() {
+        return Err(damaged(file_name, "has a key that its kind does not have"));
+    }
     let raw = header_key(ring, sealed, file_name)?
         .open_small(small)
         .map_err(doing)?;

@@ -55,7 +55,11 @@ impl CopiedLayer {
             started_at: Timestamp::now(),
             written_by: WRITTEN_BY.to_owned(),
         };
-        create_claim(cluster, layer, &claim).await?;
+        if let Err(error) = create_claim(cluster, layer, &claim).await {
+            keeping.failed().await;
+            return Err(error);
+        }
+        keeping.stand_in(&claim.layer_id).await;
         let lost = Arc::new(Mutex::new(None));
         let told = Arc::clone(&lost);
         let heart = keep_alive(cluster, &claim, true, move |error| {
@@ -122,7 +126,7 @@ impl CopiedLayer {
         match done {
             true => {
                 beats.remove().await;
-                self.keeping.failed().await;
+                self.keeping.done(&self.layer.manifest.layer_id).await;
             }
             false => self.keeping.copied().await,
         }

@@ -53,7 +53,8 @@ pub use presence::{
     unless_removed,
 };
 pub use removal::{
-    Leaving, Removed, Terms, being_removed, complete_removals, not_known, remove_layers,
+    Leaving, PendingRemoval, Removed, Terms, being_removed, not_known, pending_removals,
+    remove_layers, tidy_removals,
 };
 pub use remove::remove_leftover;
 pub use restoring::{
@@ -509,7 +510,7 @@ fn broken(error: Error, label: &Label) -> Error {
 }
 
 /// Layers in the order they were made.
-fn order(label: &Label) -> (&str, &str) {
+pub(crate) fn order(label: &Label) -> (&str, &str) {
     (label.own_stamp(), label.as_str())
 }
 
@@ -545,7 +546,7 @@ pub(crate) async fn newest_manifest(
             Err(error) if error.kind() == Kind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        let manifest = match cluster.sealing().await?.manifest(&object) {
+        let manifest = match cluster.opened(|sealing| sealing.manifest(&object)).await {
             Ok(manifest) => manifest,
             Err(error) if error.kind() == Kind::Refused => return Err(error),
             Err(_) => continue,
@@ -633,7 +634,10 @@ async fn look(cluster: &ClusterRepository, label: Label) -> Result<Found> {
                 None => given_up(cluster, label).await,
             }
         }
-        Ok(object) => match read(cluster.sealing().await?, &label, &object) {
+        Ok(object) => match cluster
+            .opened(|sealing| read(sealing, &label, &object))
+            .await
+        {
             Ok(layer) => Ok(Found::Layer(Box::new(layer))),
             // It may be whole: that no key opens it here says nothing of it.
             Err(error) if error.kind() == Kind::Refused => Err(error),

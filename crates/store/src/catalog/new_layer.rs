@@ -46,6 +46,7 @@ impl NewLayer {
         lost: impl Fn(Error) + Send + Sync + 'static,
     ) -> Result<Self> {
         let id: [u8; 16] = rand::random();
+        cluster.require_newest_epoch().await?;
         let seal = cluster.sealing().await?.new_layer(id)?;
         let mut record = ClaimRecord {
             label: String::new(),
@@ -105,6 +106,9 @@ impl NewLayer {
     /// # Errors
     /// `Refused` when it was given up, or what it stands on has gone; when the repository cannot be read or written.
     pub async fn commit(&self, chain: &[Arc<Layer>], manifest: Vec<u8>) -> Result<()> {
+        // Who was taken out while the layer was made must not read it.
+        let newest = self.cluster.require_newest_epoch().await;
+        newest.map_err(|error| error.while_doing("the layer was given up"))?;
         let committed = commit_layer(&self.cluster, &self.label, chain, manifest).await;
         committed.map_err(|not| {
             self.may_exist.store(not.may_exist, Ordering::Relaxed);

@@ -100,9 +100,10 @@ impl OldWal {
             Some(place) => (place, true),
             None => (below(name.wal_prefix())?, false),
         };
-        let file = place.rsplit('/').next()?;
-        let number = file.split_once('-').filter(|_| is_mended);
-        let file = number.map_or(file, |(file, _)| file);
+        let mut file = place.rsplit('/').next()?;
+        if is_mended {
+            file = ClusterName::mended_file(file);
+        }
         let segment = match ArchiveFile::parse(file, size).ok()? {
             ArchiveFile::Segment(s) | ArchiveFile::Partial(s) => s,
             ArchiveFile::BackupLabel { segment, .. } => segment,

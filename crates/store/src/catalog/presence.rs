@@ -208,7 +208,10 @@ pub async fn check_stays(cluster: &ClusterRepository, chain: &[Arc<Layer>]) -> R
                 newest.label
             ),
         )
-        .hint("start again")),
+        .hint(
+            "start again; when that does not help, \"pgstrata expire --dry-run\" shows a removal that was begun and not \
+             completed",
+        )),
     }
 }
 

@@ -10,8 +10,9 @@
 //! saw is young, and nothing goes; or it is fenced, and its maker cannot commit. However long either is stopped between
 //! two steps, its next one fails. ADR 19 has the whole argument.
 //!
-//! What a verdict names goes, and whoever finds it completes it: doing so twice is harmless, because labels are not
-//! used again.
+//! What a verdict names is condemned: nobody stands on it any more. But a verdict has no authority beyond that. Whoever may
+//! store objects can make one, so each process removes what it has decided on itself, by a verdict of its own. That of a
+//! remover that was killed is forgotten when nothing is left of what it names. ADR 38 has the reasons.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use super::abandon::{Fate, close};
 use super::lease::{LEASE, StoreTime, at_work};
 use super::mark::{self, AllMarks};
 use super::presence::{WRITTEN_BY, hex, host_name};
-use super::remove::remove_layer;
+use super::remove::{is_left, remove_layer};
 use super::restoring::{self, InUse};
 use super::retain::{describe_lock, locked_layers};
 use super::{Catalog, Layer, WalLimit, old_wal};
@@ -40,7 +41,7 @@ const LOOKS: u32 = 100;
 /// What became of a removal.
 #[derive(Debug, Default)]
 pub struct Removed {
-    /// Layers that are gone, newest first.
+    /// Layers that are gone: first those that others have removed meanwhile, then ours, newest first.
     pub labels: Vec<Label>,
     /// Why nothing was removed.
     pub notes: Vec<String>,
@@ -66,6 +67,8 @@ struct Verdict {
     layers: Vec<ParentRef>,
     wal_before: Option<Lsn>,
     wal_kept: Vec<WalKept>,
+    /// Who decided, as the record says, for people; nobody when it is ours.
+    by: String,
 }
 
 impl Verdict {
@@ -90,8 +93,20 @@ struct AnnouncedRemoval {
     verdict: Option<Verdict>,
 }
 
-/// Removes those of `wanted` that no other layer needs, unless somebody is making a layer. What others had decided to
-/// remove goes first.
+/// A removal that somebody has decided on and not completed: he is at work, or was killed, or had no right to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingRemoval {
+    /// Its id.
+    pub id: String,
+    /// Who decided, and when, as he says himself; for people.
+    pub by: String,
+    /// The layers that it names.
+    pub layers: Vec<ParentRef>,
+    /// The WAL that it names.
+    pub wal: Option<WalLimit>,
+}
+
+/// Removes those of `wanted` that no other layer needs, unless somebody is making a layer.
 ///
 /// # Errors
 /// When the repository cannot be read or written.
@@ -103,7 +118,7 @@ pub async fn remove_layers(
     if wanted.is_empty() && terms.wal.is_none() {
         return Ok(Removed::default());
     }
-    let mut gone = complete_removals(cluster).await?;
+    tidy_removals(cluster).await?;
     let removal = Removal::announce(cluster, wanted).await?;
     let (mut removed, verdict) = match removal.look(wanted, terms).await {
         Ok(seen) => seen,
@@ -117,15 +132,12 @@ pub async fn remove_layers(
     } else if removal.decide(&verdict).await? {
         execute(cluster, &verdict).await?;
         removal.forget().await?;
-        removed.labels = labels(&verdict);
+        removed.labels.extend(labels(&verdict));
     } else {
         removal.withdraw().await;
         let note = "a layer has been begun, finished or pinned meanwhile, and may need what was to go: nothing is removed";
         removed.notes.push(note.to_owned());
     }
-    gone.retain(|label| wanted.iter().any(|layer| layer.label == *label));
-    gone.append(&mut removed.labels);
-    removed.labels = gone;
     Ok(removed)
 }
 
@@ -168,7 +180,7 @@ impl<'a> Removal<'a> {
             let leaving = self.others().await?;
             let catalog = Catalog::load(cluster).await?;
             let mut notes = at_work(&catalog, now);
-            notes.extend(not_known(&catalog));
+            notes.extend(not_known(&catalog, &marks, now.timestamp()));
             if !notes.is_empty() {
                 let removed = Removed {
                     notes,
@@ -252,16 +264,28 @@ impl<'a> Removal<'a> {
     }
 }
 
-/// Why nothing can be removed: what a damaged manifest stands on is not known.
-pub fn not_known(catalog: &Catalog) -> Vec<String> {
-    let damaged = catalog.damaged.iter();
-    damaged
-        .map(|(label, error)| {
+/// Why nothing can be removed: what a damaged manifest stands on is not known, nor what a pinned layer does whose parent is
+/// not there. What is left of its chain may yet be whole again.
+pub fn not_known(catalog: &Catalog, marks: &AllMarks, now: Timestamp) -> Vec<String> {
+    if !catalog.damaged.is_empty() {
+        let damaged = catalog.damaged.iter();
+        let notes = damaged.map(|(label, error)| {
             format!(
                 "nothing is removed, because it is not known what layer {label} stands on: {error}"
             )
-        })
-        .collect()
+        });
+        return notes.collect();
+    }
+    let broken = catalog.layers.iter().filter_map(|layer| {
+        let error = catalog.chain_length(&layer.label).err()?;
+        let pin = marks.pinned(catalog, layer, now)?.describe();
+        Some(format!(
+            "nothing is removed, because {error}, and {pin}; bring back what is lost from a copy of the repository, or take the \
+             pin back with \"pgstrata unpin {}\"",
+            layer.label
+        ))
+    });
+    broken.collect()
 }
 
 /// What stays although it is not wanted.
@@ -290,6 +314,10 @@ fn what_goes(
         return Ok((removed, Verdict::default()));
     }
     let mut unwanted = Vec::new();
+    let gone = wanted
+        .iter()
+        .filter(|layer| !catalog.layers.holds(&layer.reference()));
+    removed.labels.extend(gone.map(|layer| layer.label.clone()));
     let wanted: HashSet<ParentRef> = wanted.iter().map(|layer| layer.reference()).collect();
     let needed = restoring::needed(kept.restores);
     for layer in &catalog.layers {
@@ -321,22 +349,66 @@ fn what_goes(
         layers: references.collect::<Result<_>>()?,
         wal_before: limit.as_ref().map(|limit| limit.before),
         wal_kept: limit.map(|limit| limit.kept).unwrap_or_default(),
+        by: String::new(),
     };
     Ok((removed, verdict))
 }
 
-/// Completes what others have decided to remove, and withdraws what they have announced long ago and not decided.
-/// Answers what went.
+/// What others have decided to remove and not completed. Changes nothing.
+///
+/// # Errors
+/// When the repository cannot be read, or a record of them is damaged.
+pub async fn pending_removals(cluster: &ClusterRepository) -> Result<Vec<PendingRemoval>> {
+    let found = load(cluster).await?.into_iter();
+    let decided = found.filter_map(|found| {
+        let verdict = found.verdict.filter(|verdict| !verdict.is_empty())?;
+        Some(PendingRemoval::new(found.id, verdict))
+    });
+    Ok(decided.collect())
+}
+
+impl PendingRemoval {
+    fn new(id: String, verdict: Verdict) -> Self {
+        let kept = verdict.wal_kept;
+        Self {
+            id,
+            by: verdict.by,
+            layers: verdict.layers,
+            wal: verdict.wal_before.map(|before| WalLimit { before, kept }),
+        }
+    }
+
+    /// The layers that it names, of whose names can be labels.
+    pub fn labels(&self) -> impl Iterator<Item = Label> {
+        let layers = self.layers.iter();
+        layers.filter_map(|layer| Label::parse(&layer.label))
+    }
+
+    /// Whether nothing is left of what it names.
+    async fn is_complete(&self, cluster: &ClusterRepository) -> Result<bool> {
+        for layer in &self.layers {
+            if is_left(cluster, layer).await? {
+                return Ok(false);
+            }
+        }
+        match &self.wal {
+            Some(limit) => Ok(old_wal::find(cluster, limit).await?.is_empty()),
+            None => Ok(true),
+        }
+    }
+}
+
+/// Forgets the removals of others of which nothing is left to do, and withdraws what they have announced long ago and not
+/// decided. Removes nothing else: what a verdict of another names goes when we have decided so ourselves.
 ///
 /// # Errors
 /// When the repository cannot be read or written.
-pub async fn complete_removals(cluster: &ClusterRepository) -> Result<Vec<Label>> {
+pub async fn tidy_removals(cluster: &ClusterRepository) -> Result<()> {
     let found = load(cluster).await?;
     if found.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let now = StoreTime::ask(cluster).await?;
-    let mut gone = Vec::new();
     for found in found {
         let verdict = match found.verdict {
             Some(verdict) => verdict,
@@ -353,12 +425,17 @@ pub async fn complete_removals(cluster: &ClusterRepository) -> Result<Vec<Label>
                 .await?;
             continue;
         }
-        tracing::info!(removal = found.id, since = %found.announced, "completing what an expiry or a merge began to remove");
-        execute(cluster, &verdict).await?;
-        forget(cluster, &found.id).await?;
-        gone.extend(labels(&verdict));
+        let pending = PendingRemoval::new(found.id, verdict);
+        if pending.is_complete(cluster).await? {
+            tracing::info!(
+                removal = pending.id,
+                by = pending.by,
+                "a removal that was not completed is complete now"
+            );
+            forget(cluster, &pending.id).await?;
+        }
     }
-    Ok(gone)
+    Ok(())
 }
 
 /// What somebody has decided to remove; nobody will decide on anything else after this, but who sees our claim.
@@ -436,6 +513,10 @@ async fn verdict_of(cluster: &ClusterRepository, id: &str) -> Result<Option<Verd
                 layers: record.layers,
                 wal_before: record.wal_before,
                 wal_kept: record.wal_kept,
+                by: format!(
+                    "process {} on \"{}\" at {}",
+                    record.pid, record.host, record.decided_at
+                ),
             }))
         }
         Err(error) if error.kind() == Kind::NotFound => Ok(None),

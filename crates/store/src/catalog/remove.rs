@@ -7,7 +7,7 @@ use super::abandon::{self, Fate};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 
-/// Removes a layer that a verdict names. Doing so again, or while another does the same, does no harm.
+/// Removes a layer that our own verdict names. Doing so again, or while another does the same, does no harm.
 ///
 /// # Errors
 /// When the repository cannot be written; the layer may then be gone, or have left objects that are harmless.
@@ -60,6 +60,28 @@ async fn close_committed(
             return Ok(true);
         }
     }
+}
+
+/// Whether anything is left of a layer that a verdict names: the layer, or objects of it. Another layer of the label, or the
+/// record that there is none, is nothing of it.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub(super) async fn is_left(cluster: &ClusterRepository, layer: &ParentRef) -> Result<bool> {
+    let Some(label) = Label::parse(&layer.label) else {
+        return Ok(false);
+    };
+    let key = cluster.name.manifest_key(&label);
+    match cluster.repository.get(&key).await {
+        Ok(object) if manifest::digest(&object) == layer.manifest_digest => return Ok(true),
+        Ok(object) if abandon::describe(&object).is_none() => return Ok(false),
+        Ok(_) => {}
+        Err(error) if error.kind() == Kind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let prefix = cluster.name.layer_prefix(&label);
+    let left = cluster.repository.list(&prefix).await?;
+    Ok(left.iter().any(|object| object.key != key))
 }
 
 /// Removes what an act that did not finish has left below `label`. Nothing can come of that act afterwards.

@@ -89,8 +89,14 @@ fn lease_of(record: &RestoreRecord) -> SignedDuration {
 #[must_use]
 pub fn is_copied(attempt: &Unfinished, restores: &[InUse]) -> bool {
     let claim = attempt.claim.as_ref();
-    let mut copies = restores.iter().filter(|found| found.record.is_copy());
-    claim.is_some_and(|claim| copies.any(|copy| copy.id == claim.layer_id))
+    let mut records = restores.iter().filter(|found| found.record.is_copy());
+    claim.is_some_and(|claim| records.any(|copy| copies(&copy.id, &claim.layer_id)))
+}
+
+/// Whether that is the id of the record of a copy of the layer with that id.
+fn copies(id: &str, layer_id: &str) -> bool {
+    let rest = id.strip_prefix(layer_id);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 /// Restores that may still need something, oldest first.
@@ -126,6 +132,21 @@ async fn forget(cluster: &ClusterRepository, id: &str) -> Result<()> {
     let objects = cluster.repository.list(&prefix).await?.into_iter();
     let keys: Vec<String> = objects.map(|object| object.key).collect();
     cluster.repository.delete_all(&keys).await
+}
+
+/// Forgets the records of copies of the layer with that id, but for one.
+async fn forget_copies(cluster: &ClusterRepository, layer_id: &str, but: Option<&str>) {
+    let forgetting = async {
+        for (id, _) in ids(cluster).await? {
+            if copies(&id, layer_id) && but != Some(id.as_str()) {
+                forget(cluster, &id).await?;
+            }
+        }
+        Ok::<(), Error>(())
+    };
+    if let Err(error) = forgetting.await {
+        tracing::debug!(%error, "the records of copies stay, and are forgotten in some days");
+    }
 }
 
 /// Each restore, and when the last of its objects was written.
@@ -207,7 +228,7 @@ impl Restoring {
         Ok(Self::keep(cluster, id, body))
     }
 
-    /// Says what the copy of the layer with that id into this repository needs, or that it goes on. The first layer of
+    /// Says what the copy of the layer with that id into this repository needs. The first layer of
     /// `record` is the one that is copied; it stands on the others.
     ///
     /// # Errors
@@ -217,39 +238,23 @@ impl Restoring {
         layer_id: &str,
         record: &RestoreRecord,
     ) -> Result<Self> {
-        let key = cluster.name.restore_key(layer_id);
+        // A name of its own: some stores do not give a name again under which something was deleted.
+        let id = format!("{layer_id}-{}", hex(&rand::random::<[u8; 8]>()));
+        let key = cluster.name.restore_key(&id);
         let body = sealed(cluster, &key, record).await?;
-        if let Err(error) = cluster.repository.create(&key, body.clone()).await {
-            if error.kind() != Kind::AlreadyExists {
-                return Err(error);
-            }
-            let found = cluster.repository.get(&key).await;
-            let sealing = cluster.sealing().await?;
-            let opened = |found| sealing.open_record(&cluster.name, &key, found);
-            let found = found.and_then(opened).ok();
-            let there = found.and_then(|found| restoring::decode(&found).ok());
-            let below = || record.layers.iter().skip(1);
-            // Unless it stood on other layers then, which were merged since.
-            let covers = there.as_ref().is_some_and(|there| {
-                let mut below = below();
-                below.all(|layer| there.layers.contains(layer))
-            });
-            let says_all = there.is_some_and(|there| there.start_lsn <= record.start_lsn);
-            if !(covers && says_all) {
-                match forget(cluster, layer_id).await {
-                    Ok(()) => cluster.repository.create(&key, body.clone()).await?,
-                    // Who may not delete is content with what it stands on.
-                    Err(error) if covers => {
-                        tracing::debug!(%error, "the record of a copy cannot be replaced");
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        let keeping = Self::keep(cluster, layer_id.to_owned(), body);
-        // That of somebody who was killed may be old.
-        keeping.heart.beat_now().await?;
-        Ok(keeping)
+        cluster.repository.create(&key, body.clone()).await?;
+        Ok(Self::keep(cluster, id, body))
+    }
+
+    /// Forgets what other copies of the layer with that id have said: this one stands in for them.
+    pub async fn stand_in(&self, layer_id: &str) {
+        forget_copies(&self.cluster, layer_id, Some(&self.id)).await;
+    }
+
+    /// The layer with that id is there: no copy of it needs anything any more.
+    pub async fn done(self, layer_id: &str) {
+        self.heart.stop().await;
+        forget_copies(&self.cluster, layer_id, None).await;
     }
 
     fn keep(cluster: &ClusterRepository, id: String, body: Bytes) -> Self {
@@ -260,7 +265,7 @@ impl Restoring {
             body,
             every: BEAT_EVERY,
             count: AtomicU32::new(0),
-            may_be_there: true,
+            may_be_there: false,
         };
         Self {
             cluster: cluster.clone(),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
+use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{Manifest, ParentRef};
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
@@ -99,7 +100,8 @@ async fn lock_all(cluster: &ClusterRepository, keys: Vec<String>, terms: LockTer
         .await
 }
 
-/// Keys of the WAL that makes a layer consistent, and of the history of its timeline, as far as they are there.
+/// Keys of the WAL that makes a layer consistent, and of the history of its timeline, as far as they are there; and of what
+/// stands in for damaged files among them.
 async fn wal_of(cluster: &ClusterRepository, manifest: &Manifest) -> Result<Vec<String>> {
     let record = cluster.record().await?;
     let size = WalSegmentSize::try_from(u64::from(record.wal_segment_size))?;
@@ -111,7 +113,14 @@ async fn wal_of(cluster: &ClusterRepository, manifest: &Manifest) -> Result<Vec<
         .map(|number| WalSegment { timeline, number }.file_name(size))
         .collect();
     names.push(format!("{directory}.history"));
-    let mut keys = Vec::new();
+    let mended = format!("{}/{directory}", cluster.name.mended_wal_prefix());
+    let mended = cluster.repository.list(&mended).await?.into_iter();
+    let mut keys: Vec<String> = mended.map(|object| object.key).collect();
+    keys.retain(|key| {
+        let (_, file) = key.rsplit_once('/').unwrap_or(("", key));
+        let file = ClusterName::mended_file(file);
+        names.iter().any(|name| name == file)
+    });
     for name in names {
         let key = cluster.name.wal_key(&directory, &name);
         if cluster.repository.size(&key).await?.is_some() {

@@ -2,6 +2,10 @@
 //!
 //! The boxes of an epoch come before its record, which makes it exist. Nothing is taken away: a recipient who is left out of the next epoch opens what was
 //! sealed before, for ever.
+//!
+//! Keys may be changed by two at once. Who lets somebody in stores the box and then looks whether an epoch has begun; who
+//! begins an epoch makes it exist and then looks whose boxes have come to the one before. So one of them sees the other, whatever
+//! the order, and nobody who was let in is left out.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -12,10 +16,13 @@ use pgstrata_layer::epoch::{
 use pgstrata_layer::seal::Key;
 
 use super::Home;
-use super::identity::{is_recipient, new_identity, seal_to};
-use super::ring::Ring;
+use super::identity::{is_recipient, new_identity, no_recipient, seal_to};
+use super::ring::{Ring, boxes_now, read_box};
 use crate::WRITTEN_BY;
 use crate::error::{Error, Kind, Result};
+
+/// As many epochs may begin one after another while somebody is let in.
+const MOST_LOOKS: u32 = 20;
 
 /// Who opens an epoch, by role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,15 +39,7 @@ impl Recipients {
     pub fn check(&self) -> Result<()> {
         for (_, recipient) in &self.all {
             if !is_recipient(recipient) {
-                let mut shown = recipient.as_str();
-                if shown.starts_with("AGE-SECRET-KEY-") {
-                    shown = "what was given";
-                }
-                return Err(Error::new(
-                    Kind::Usage,
-                    format!("\"{shown}\" is not an age recipient"),
-                )
-                .hint("a recipient begins with age1, and is the public half of an identity: \"pgstrata key generate\" or age-keygen prints it"));
+                return Err(no_recipient(recipient));
             }
         }
         match self.readers().next() {
@@ -73,49 +72,135 @@ pub async fn begin(home: Home<'_>, recipients: &Recipients) -> Result<String> {
 }
 
 /// Begins the next epoch: what is written from then on is sealed for `recipients` alone, except that they get the catalogs
-/// of all epochs. Answers its number.
+/// of all epochs. Who was let into the current one after `ring` was read is let in too. Answers its number.
 ///
 /// # Errors
-/// `Refused` when no identity at hand reads the current epoch; `AlreadyExists` when somebody else has begun one.
+/// `Refused` when no identity at hand reads the current epoch; `Damaged` when nobody does; `AlreadyExists` when somebody else has begun one.
 pub async fn rotate(home: Home<'_>, ring: &Ring, recipients: &Recipients) -> Result<u32> {
+    ring.require_read()?;
     recipients.check()?;
     let current = ring.current();
     let signing = &ring.reader(current.number)?.signing;
-    let number = current.number.checked_add(1);
+    let number = ring.unused(home).await?;
     let number = number.ok_or_else(|| Error::new(Kind::Refused, "there are too many epochs"))?;
     let (mut record, secrets) = new_epoch(number);
     record.seal_id.clone_from(&current.seal_id);
     record.sign(signing);
     create(home, &record, &secrets, recipients).await?;
+    let late = late_comers(home, ring, recipients).await;
+    let late = late.map_err(|error| {
+        let what = "could not find out whether somebody was let in at the same time";
+        error.while_doing(format!("epoch {number} has begun, and {what}"))
+    })?;
+    for (role, recipient) in late {
+        tracing::info!(
+            "{recipient} was let in at the same time, and is let into epoch {number} too"
+        );
+        let one = (role, recipient.as_str());
+        if let_in(home, (&record, &secrets), one).await? {
+            follow(home, ring, number, one).await?;
+        }
+    }
     Ok(number)
 }
 
-/// Lets one more recipient in: into the current epoch in that role, and into the catalogs of those before.
+/// Lets one more recipient in: into the current epoch in that role, and into the catalogs of those before. Answers which
+/// epoch is current, into which he was let too if it has begun since `ring` was read.
 ///
 /// # Errors
 /// `Refused` when no identity at hand reads an epoch.
-pub async fn add(home: Home<'_>, ring: &Ring, role: KeyRole, recipient: &str) -> Result<()> {
+pub async fn add(home: Home<'_>, ring: &Ring, role: KeyRole, recipient: &str) -> Result<u32> {
     let current = ring.current().number;
-    for number in 1..=current {
+    let mut is_new = false;
+    for number in ring.records().map(|epoch| epoch.number) {
         let role = match (role, number == current) {
             (KeyRole::Reader, false) => KeyRole::Keeper,
             (role, _) => role,
         };
-        let _ = give(home, ring, (number, role), recipient).await?;
+        is_new = give(home, ring, (number, role), recipient).await?;
     }
-    Ok(())
+    // Who was in it before was seen by who began the next one, and may have been taken out.
+    match is_new {
+        true => follow(home, ring, current, (role, recipient)).await,
+        false => Ok(current),
+    }
 }
 
-/// Lets a reader into every epoch; answers into how many he was let.
+/// Lets a reader of the current epoch into every other; answers into how many he was let.
 ///
 /// # Errors
-/// `Refused` when no identity at hand reads an epoch.
+/// `Refused` when no identity at hand reads an epoch, and for who is no reader of the current one: nobody becomes one by this.
 pub async fn reseal(home: Home<'_>, ring: &Ring, recipient: &str) -> Result<usize> {
+    if !ring.has_reader(home, recipient).await? {
+        let what = format!(
+            "{recipient} is not a reader of epoch {}, which is current",
+            ring.current().number
+        );
+        return Err(Error::new(Kind::Refused, what).hint(
+            "\"pgstrata key check\" lists who opens what; \"pgstrata key add --recipient\" lets in somebody who shall read everything",
+        ));
+    }
+    // Who begins another epoch meanwhile sees the reader in this one.
     let mut count = 0;
-    for number in 1..=ring.current().number {
+    for number in ring.records().map(|epoch| epoch.number) {
         count += usize::from(give(home, ring, (number, KeyRole::Reader), recipient).await?);
     }
     Ok(count)
+}
+
+/// Lets who has just come into epoch `seen` into those that began meanwhile, until there is none: who began them may not
+/// have seen him. Answers the last one.
+async fn follow(
+    home: Home<'_>,
+    ring: &Ring,
+    mut seen: u32,
+    (role, recipient): (KeyRole, &str),
+) -> Result<u32> {
+    for _ in 0..MOST_LOOKS {
+        let now = ring.again(home).await?;
+        let current = now.current().number;
+        if current <= seen {
+            return Ok(seen);
+        }
+        let begun = now.records().map(|epoch| epoch.number);
+        for number in begun.filter(|number| *number > seen) {
+            let given = give(home, &now, (number, role), recipient).await;
+            given.map_err(|error| {
+                error.while_doing(format!(
+                    "{recipient} was let in up to epoch {}, and not into epoch {number}, which has begun meanwhile",
+                    number.saturating_sub(1)
+                ))
+            })?;
+        }
+        seen = current;
+    }
+    let what =
+        format!("{recipient} was let in up to epoch {seen}, and new epochs begin all the time");
+    Err(Error::new(Kind::Busy, what).hint("run it again when nobody else changes keys"))
+}
+
+/// Who was let into the current epoch after `ring` was read, but for those who are to be taken out.
+async fn late_comers(
+    home: Home<'_>,
+    ring: &Ring,
+    recipients: &Recipients,
+) -> Result<Vec<(KeyRole, String)>> {
+    let epoch = ring.current();
+    let known = ring.boxes_of(epoch.number)?;
+    let mut late = Vec::new();
+    for key in boxes_now(home, epoch).await? {
+        if known.contains(&key) {
+            continue;
+        }
+        let (found, _) = read_box(home, &key, epoch).await?;
+        let print = format!("-{}-", fingerprint(&found.recipient));
+        let was_in = known.iter().any(|key| key.contains(&print));
+        let mut stays = recipients.all.iter();
+        if !was_in || stays.any(|(_, own)| *own == found.recipient) {
+            late.push((found.role, found.recipient));
+        }
+    }
+    Ok(late)
 }
 
 /// Lets a recipient into an epoch; false when he has that role in it already. `home` may be another repository of the
@@ -160,22 +245,31 @@ async fn create(
     secrets: &EpochSecrets,
     recipients: &Recipients,
 ) -> Result<()> {
+    for (role, recipient) in &recipients.all {
+        let_in(home, (record, secrets), (*role, recipient)).await?;
+    }
+    let key = home.name.epoch_key(&record.seal_id, record.number);
+    let body = Bytes::from(encode_epoch(record));
+    home.repository.create(&key, body).await
+}
+
+/// Stores a key box of an epoch of which all secrets are known; false when the recipient has one in that role already.
+async fn let_in(
+    home: Home<'_>,
+    (record, secrets): (&EpochRecord, &EpochSecrets),
+    (role, recipient): (KeyRole, &str),
+) -> Result<bool> {
     let reader = secrets.reader.as_ref();
     let signing = &reader.expect("a new epoch has all secrets").signing;
     let catalog = EpochSecrets {
         catalog: secrets.catalog.clone(),
         reader: None,
     };
-    for (role, recipient) in &recipients.all {
-        let secrets = match role {
-            KeyRole::Reader => secrets,
-            KeyRole::Writer | KeyRole::Keeper => &catalog,
-        };
-        store_box(home, record, (secrets, signing), (*role, recipient)).await?;
-    }
-    let key = home.name.epoch_key(&record.seal_id, record.number);
-    let body = Bytes::from(encode_epoch(record));
-    home.repository.create(&key, body).await
+    let secrets = match role {
+        KeyRole::Reader => secrets,
+        KeyRole::Writer | KeyRole::Keeper => &catalog,
+    };
+    store_box(home, record, (secrets, signing), (role, recipient)).await
 }
 
 /// Stores a key box; false when the recipient has one in that role already.

@@ -4,12 +4,13 @@
 //! boxes. A copy has either boxes of the repository out of which it was made, or boxes of its own, which no copy mixes. A box
 //! is sealed with randomness, so that one that was made for a copy differs from every other: that is how it is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pgstrata_layer::epoch::{KeyRole, fingerprint};
 
 use super::ring::Ring;
+use super::unread::{BRING_BACK, nobody_opens};
 use super::{Home, Recipients, change};
 use crate::error::{Error, Kind, Result};
 
@@ -103,7 +104,7 @@ pub fn plan(
                 let all = recipients.all.iter();
                 all.map(move |(role, recipient)| (epoch, *role, recipient.clone()))
             };
-            let all = (1..=ring.current().number).flat_map(give);
+            let all = ring.records().map(|epoch| epoch.number).flat_map(give);
             let is_there = |epoch: u32, role: KeyRole, recipient: &str| {
                 let mut boxes = target.boxes.values();
                 boxes.any(|one| {
@@ -116,6 +117,45 @@ pub fn plan(
                 give: give.collect(),
                 epochs,
             })
+        }
+    }
+}
+
+/// Pure: the epochs of which no reader has a key box in the target when the plan is done.
+#[must_use]
+pub fn unread(ring: &Ring, source: &KeysFound, target: &KeysFound, plan: &KeyPlan) -> Vec<u32> {
+    let brought = plan.boxes.iter().filter_map(|key| source.boxes.get(key));
+    let stored = target.boxes.values().chain(brought);
+    let stored = stored.map(|one| (one.epoch, one.role));
+    let made = plan.give.iter().map(|(epoch, role, _)| (*epoch, *role));
+    let all = stored.chain(made);
+    let readers = all.filter(|(_, role)| *role == KeyRole::Reader);
+    let read: BTreeSet<u32> = readers.map(|(epoch, _)| epoch).collect();
+    let epochs = ring.records().map(|epoch| epoch.number);
+    epochs.filter(|epoch| !read.contains(epoch)).collect()
+}
+
+/// Refuses a copy in which nobody could open what is copied from now on; says so of what is older.
+///
+/// # Errors
+/// `Damaged` then.
+pub fn require_read(
+    ring: &Ring,
+    source: &KeysFound,
+    target: &KeysFound,
+    plan: &KeyPlan,
+) -> Result<()> {
+    let unread = unread(ring, source, target, plan);
+    if unread.is_empty() {
+        return Ok(());
+    }
+    let what = format!("in the copy {}", nobody_opens(&unread));
+    match unread.contains(&ring.current().number) {
+        true => Err(Error::new(Kind::Damaged, what).hint(BRING_BACK)),
+        false => {
+            // What is newer is worth a copy.
+            tracing::warn!("{what}; {BRING_BACK}");
+            Ok(())
         }
     }
 }

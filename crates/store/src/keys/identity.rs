@@ -1,5 +1,6 @@
 //! Identities: the secrets that people keep, in age's own format.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -68,10 +69,60 @@ impl Identities {
     }
 }
 
-/// Whether `text` is an age X25519 recipient.
+/// Whether `text` is an age X25519 recipient, as age writes it.
 #[must_use]
 pub fn is_recipient(text: &str) -> bool {
-    Recipient::from_str(text).is_ok()
+    Recipient::from_str(text).is_ok_and(|own| own.to_string() == text)
+}
+
+/// The recipient that somebody names, as age writes it: capitals are allowed, and key boxes have names.
+///
+/// # Errors
+/// `Usage` when it is none.
+pub fn recipient(text: &str) -> Result<String> {
+    match Recipient::from_str(text) {
+        Ok(own) => Ok(own.to_string()),
+        Err(_) => Err(no_recipient(text)),
+    }
+}
+
+pub(super) fn no_recipient(text: &str) -> Error {
+    let what = format!("\"{}\" is not an age recipient", mask(text));
+    Error::new(Kind::Usage, what).hint("a recipient begins with age1, and is the public half of an identity: \"pgstrata key generate\" or age-keygen prints it")
+}
+
+const SECRET: &str = "AGE-SECRET-KEY-";
+
+/// More of an identity than its beginning, in letters and digits.
+const TELLING: usize = 4;
+
+/// Where an identity stands in `text`, behind [`SECRET`]. Names of files may hold that word.
+fn find_secret(text: &str) -> Option<(usize, usize)> {
+    let upper = text.to_ascii_uppercase();
+    upper.match_indices(SECRET).find_map(|(at, _)| {
+        let begin = at + SECRET.len();
+        let rest = upper.get(begin..).unwrap_or_default();
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric());
+        let length = end.unwrap_or(rest.len());
+        let is_secret = rest.starts_with('1') && length >= TELLING || length >= 5 * TELLING;
+        is_secret.then_some((begin, begin + length))
+    })
+}
+
+/// Whether an identity stands in `text`, however it is written.
+#[must_use]
+pub fn holds_secret(text: &str) -> bool {
+    find_secret(text).is_some()
+}
+
+/// `text` without the identities in it.
+#[must_use]
+pub fn mask(text: &str) -> Cow<'_, str> {
+    let Some((begin, end)) = find_secret(text) else {
+        return Cow::Borrowed(text);
+    };
+    let (before, after) = (&text[..begin], &text[end..]);
+    Cow::Owned([before, "...", &mask(after)].concat())
 }
 
 /// A new identity, and its recipient.
@@ -141,6 +192,39 @@ mod tests {
             let error = Identities::parse(wrong, "file").unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
             assert!(!error.to_string().contains("WRONG"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_recipient_in_capitals_is_the_same_and_one_in_both_is_none() {
+        let (_, own) = new_identity();
+        let capitals = own.to_ascii_uppercase();
+        assert_eq!(recipient(&own).unwrap(), own);
+        assert_eq!(recipient(&capitals).unwrap(), own);
+        assert!(!is_recipient(&capitals));
+        let mixed = format!("age1{}", &capitals[4..]);
+        assert_eq!(recipient(&mixed).unwrap_err().kind(), Kind::Usage);
+    }
+
+    #[test]
+    fn an_identity_is_masked_wherever_it_stands() {
+        let (own, recipient) = new_identity();
+        let own = own.as_str();
+        for secret in [own.to_owned(), own.to_lowercase()] {
+            let text = format!("# {recipient}\n\"{secret}\"\necho {secret}");
+            assert!(holds_secret(&text));
+            let shown = mask(&text);
+            assert!(!shown.contains(&secret[16..]), "{shown}");
+            assert!(shown.contains(&recipient) && shown.contains("...\"\necho"));
+        }
+        for harmless in [
+            "an identity begins with AGE-SECRET-KEY-1; make one",
+            "/keys/age-secret-key-prod.txt",
+            "grep AGE-SECRET-KEY- file",
+            "é",
+        ] {
+            assert!(!holds_secret(harmless));
+            assert_eq!(mask(harmless), harmless);
         }
     }
 

@@ -49,6 +49,7 @@ impl LayerSeal {
     /// Of a new layer, whose data key nobody can read but the readers of the epoch, and this process while it writes.
     pub(super) fn begin(ring: &Arc<Ring>, layer_id: [u8; 16]) -> Result<Self> {
         let epoch = ring.current();
+        ring.require_read()?;
         ring.catalog_key(epoch.number)?;
         let (key, data_key) = ring.new_data_key()?;
         let encryption = Encryption::new(SCHEME, epoch.number, &data_key, rand::random());
@@ -84,7 +85,7 @@ impl LayerSeal {
             return Ok(raw);
         };
         let own = sealed.key(name, key)?;
-        Ok(seal::seal(own, &sealed.header(key), &raw))
+        Ok(seal::seal(own, &sealed.header(key), raw))
     }
 
     /// What the object `key` holds that is stored as `stored`.
@@ -96,8 +97,7 @@ impl LayerSeal {
             return Ok(stored);
         };
         let own = sealed.key(name, key)?;
-        let raw = seal::open(own, &sealed.header(key), &stored);
-        raw.map(Bytes::from).map_err(|error| named(error, key))
+        seal::open(&own, &sealed.header(key), stored).map_err(|error| named(error, key))
     }
 
     /// Where in the repository the bytes `raw` of an object are, as far as there are; see [`LayerSeal::open_range`].
@@ -130,8 +130,7 @@ impl LayerSeal {
             return Ok(stored);
         };
         let own = sealed.key(name, key)?;
-        let opened = seal::open_range(&own, raw, &stored);
-        opened.map(Bytes::from).map_err(|error| named(error, key))
+        seal::open_range(&own, raw, stored).map_err(|error| named(error, key))
     }
 
     /// Whether this process can read pages.

@@ -8,14 +8,17 @@ mod change;
 pub mod copies;
 mod identity;
 mod layer;
+mod lost;
 mod obtain;
 mod record;
 mod ring;
 mod summary;
+mod unread;
 
 pub use change::{Recipients, add, begin, reseal, rotate};
-pub use identity::{Identities, is_recipient, new_identity};
+pub use identity::{Identities, holds_secret, is_recipient, mask, new_identity, recipient};
 pub use layer::LayerSeal;
+pub use lost::EpochsNow;
 pub use obtain::{KEY_COMMAND_TIMEOUT, from_command, from_file, generate, keep_out_of_dumps};
 pub use ring::{BoxSeen, EpochSeen, Ring};
 pub use summary::KeySummary;
@@ -94,6 +97,11 @@ impl Keys {
 
     pub(crate) fn expects_clear(&self) -> bool {
         self.identities.is_empty() && self.expected.is_none()
+    }
+
+    /// Whether it is said which sealed cluster is meant.
+    pub(crate) fn names_seal_id(&self) -> bool {
+        self.expected.is_some()
     }
 
     async fn sealing_of(&self, home: Home<'_>, record: &ClusterRecord) -> Result<Sealing> {

@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use super::identity::{Identities, new_identity};
 use crate::error::{Error, FileContext, Kind, Result};
+use crate::input::require_no_named_pipe;
 
 /// A key service answers in seconds, or does not.
 pub const KEY_COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,6 +38,7 @@ pub fn keep_out_of_dumps() {
 pub fn from_file(path: &Path) -> Result<Identities> {
     let shown = path.display();
     let act = || format!("could not read identity file \"{shown}\"");
+    require_no_named_pipe(path, act)?;
     let file = File::open(path).context(act)?;
     let metadata = file.metadata().context(act)?;
     let mode = metadata.permissions().mode() & 0o7777;

@@ -24,7 +24,7 @@ impl Sealing {
             salt: rand::random(),
         };
         let own = record_key(ring, &header, name.within(key))?;
-        Ok(Bytes::from(seal::seal(own, &header, &raw)))
+        Ok(Bytes::from(seal::seal(own, &header, raw)))
     }
 
     /// What the record `key` holds that is stored as `stored`. One that is not sealed is from an older program, and is what it is.
@@ -48,8 +48,7 @@ impl Sealing {
             return Err(doing(Error::new(Kind::Damaged, what)));
         };
         let own = record_key(ring, &header, name.within(key))?;
-        let raw = seal::open(own, &header, &stored).map_err(|error| doing(error.into()))?;
-        Ok(Bytes::from(raw))
+        seal::open(&own, &header, stored).map_err(|error| doing(error.into()))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The epochs of a sealed cluster, and what the identities at hand open of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use age::x25519::Identity;
 use bytes::Bytes;
@@ -16,18 +16,31 @@ use pgstrata_layer::seal::Key;
 
 use super::Home;
 use super::identity::{Identities, open_with, own_identity, seal_to};
+use super::unread::{BRING_BACK, nobody_opens, unread_error};
 use crate::error::{Error, Kind, Result};
 
 /// Keys of a sealed cluster: all epochs, each with the secrets that could be opened.
 pub struct Ring {
     seal_id: [u8; 16],
     name: ClusterName,
-    /// By number, from 1, without gaps.
+    /// By number, from 1. Numbers whose records are lost are left out.
     epochs: Vec<Epoch>,
+    /// All numbers that are in the repository, and whether the record is there.
+    pub(super) listed: BTreeMap<u32, bool>,
+    /// Numbers that were asked for, of objects that name them, and are not known.
+    pub(super) missed: Mutex<BTreeSet<u32>>,
+    /// An epoch that does not go on with the one before, whose record was lost when it was begun.
+    pub(super) apart: Option<u32>,
+    /// The highest number for which the repository was read again, and what it had then.
+    pub(super) looked: tokio::sync::Mutex<u32>,
+    pub(super) later: OnceLock<Box<Ring>>,
     /// How many identities were tried.
     identities: usize,
+    /// Those that were tried here.
+    own: Identities,
     /// Data keys that were opened, by what they are sealed as.
     opened: Mutex<HashMap<String, Key>>,
+    warned: Once,
 }
 
 impl fmt::Debug for Ring {
@@ -36,7 +49,7 @@ impl fmt::Debug for Ring {
     }
 }
 
-struct Epoch {
+pub(super) struct Epoch {
     record: EpochRecord,
     secrets: Option<EpochSecrets>,
     /// To which data keys are sealed; with readers only.
@@ -83,24 +96,39 @@ impl Ring {
         let listed = home.repository.list(&prefix).await?;
         let mut keys: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         for object in listed {
-            let rest = object.key.strip_prefix(&prefix).unwrap_or_default();
-            let number = rest.trim_start_matches('/').split('/').next();
-            if let Some(number) = number.and_then(|number| number.parse().ok()) {
+            if let Some(number) = epoch_of(&prefix, &object.key) {
                 keys.entry(number).or_default().push(object.key);
             }
         }
+        let is_there = |(number, keys): (&u32, &Vec<String>)| {
+            (
+                *number,
+                keys.contains(&home.name.epoch_key(seal_id, *number)),
+            )
+        };
         let mut ring = Self {
             seal_id: sealing_id(seal_id)?,
             name: home.name.clone(),
             epochs: Vec::new(),
+            listed: keys.iter().map(is_there).collect(),
+            missed: Mutex::default(),
+            apart: None,
+            looked: tokio::sync::Mutex::default(),
+            later: OnceLock::new(),
             identities: identities.iter().count(),
+            own: identities.clone(),
             opened: Mutex::default(),
+            warned: Once::new(),
         };
-        for number in 1.. {
-            let key = home.name.epoch_key(seal_id, number);
-            let found = keys.get(&number).filter(|keys| keys.contains(&key));
-            let Some(found) = found else { break };
-            let epoch = ring.read_epoch(home, &key, found, identities).await?;
+        for (number, found) in &keys {
+            let key = home.name.epoch_key(seal_id, *number);
+            if !found.contains(&key) {
+                continue;
+            }
+            let Some(record) = ring.read_record(home, &key).await? else {
+                break;
+            };
+            let epoch = ring.read_epoch(home, record, found, identities).await?;
             ring.epochs.push(epoch);
         }
         match ring.epochs.is_empty() {
@@ -118,31 +146,49 @@ impl Ring {
         }
     }
 
-    async fn read_epoch(
-        &self,
-        home: Home<'_>,
-        key: &str,
-        keys: &[String],
-        identities: &Identities,
-    ) -> Result<Epoch> {
+    /// The record of the next epoch; nothing when it goes on with one whose record is lost.
+    async fn read_record(&mut self, home: Home<'_>, key: &str) -> Result<Option<EpochRecord>> {
         let doing = |error: Error| error.while_doing(format!("could not read \"{key}\""));
         let object = home.repository.get(key).await?;
         let record = decode_epoch(&object).map_err(|error| doing(error.into()))?;
         let before = self.epochs.last().map(|epoch| &epoch.record);
-        record.verify(before).map_err(|error| doing(error.into()))?;
+        if let Err(error) = record.verify(before) {
+            let next = before.map_or(1, |before| before.number.saturating_add(1));
+            if record.number > next {
+                return Ok(None);
+            }
+            let mut earlier = self.epochs.iter();
+            if !earlier.any(|epoch| record.verify(Some(&epoch.record)).is_ok()) {
+                return Err(doing(error.into()));
+            }
+            self.apart = Some(record.number);
+        }
         if sealing_id(&record.seal_id)? != self.seal_id {
             let what = format!("epoch {} has seal id {}", record.number, record.seal_id);
             return Err(doing(Error::new(Kind::Damaged, what)));
         }
-        let end = format!("-{}", record.verifying_key.get(..8).unwrap_or_default());
-        let boxes = keys.iter().filter(|key| key.ends_with(&end)).cloned();
+        Ok(Some(record))
+    }
+
+    async fn read_epoch(
+        &self,
+        home: Home<'_>,
+        record: EpochRecord,
+        keys: &[String],
+        identities: &Identities,
+    ) -> Result<Epoch> {
+        let boxes = record.boxes_among(keys.iter().cloned());
         let mut epoch = Epoch {
             record,
             secrets: None,
             identity: None,
             own: Vec::new(),
-            boxes: boxes.collect(),
+            boxes,
         };
+        if !epoch.has_reader() {
+            // A listing at the moment at which the epoch began may have missed what came right before it.
+            epoch.boxes = boxes_now(home, &epoch.record).await?;
+        }
         for identity in identities.iter() {
             epoch.open(home, identity).await?;
         }
@@ -152,14 +198,61 @@ impl Ring {
     /// Takes over what is opened of the same epochs in another repository of the cluster.
     pub(super) fn borrow(&mut self, lender: &Self) {
         self.identities = self.identities.max(lender.identities);
-        for (own, other) in self.epochs.iter_mut().zip(&lender.epochs) {
-            if own.record != other.record {
+        for own in &mut self.epochs {
+            let mut lent = lender.epochs.iter();
+            let Some(other) = lent.find(|lent| lent.record == own.record) else {
                 continue;
-            }
+            };
             if own.secrets.is_none() || own.identity.is_none() && other.identity.is_some() {
                 own.secrets.clone_from(&other.secrets);
                 own.identity.clone_from(&other.identity);
             }
+        }
+    }
+
+    /// The same, as it is now, without what was borrowed.
+    pub(super) async fn again(&self, home: Home<'_>) -> Result<Self> {
+        Self::load(home, &self.current().seal_id, &self.own).await
+    }
+
+    /// Keys of the boxes that an epoch had when it was read.
+    pub(super) fn boxes_of(&self, epoch: u32) -> Result<&[String]> {
+        Ok(&self.epoch(epoch)?.boxes)
+    }
+
+    /// Epochs without a key box of a reader: nobody can open what was sealed in them.
+    #[must_use]
+    pub fn unread(&self) -> Vec<u32> {
+        let epochs = self.epochs.iter().filter(|epoch| !epoch.has_reader());
+        epochs.map(|epoch| epoch.record.number).collect()
+    }
+
+    /// Why nobody can open what was sealed in some of them, if so.
+    #[must_use]
+    pub fn unread_error(&self) -> Option<Error> {
+        unread_error(&self.unread())
+    }
+
+    /// Refuses when nobody could open what is sealed from now on.
+    ///
+    /// # Errors
+    /// `Damaged` then.
+    pub fn require_read(&self) -> Result<()> {
+        let current = self.current().number;
+        let unread = self.unread().contains(&current);
+        let unread = unread.then(|| unread_error(&[current])).flatten();
+        unread.map_or(Ok(()), Err)
+    }
+
+    /// Says once when nobody could open what is sealed from now on, for who has to go on all the same.
+    pub(crate) fn warn_unless_read(&self) {
+        if let Err(error) = self.require_read() {
+            self.warned.call_once(|| {
+                let hint = error.hint_text().unwrap_or_default();
+                tracing::warn!(
+                    "what is stored can be restored by nobody as it is: {error}; {hint}"
+                );
+            });
         }
     }
 
@@ -193,11 +286,16 @@ impl Ring {
     }
 
     fn epoch(&self, number: u32) -> Result<&Epoch> {
-        let at = usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
-        at.and_then(|at| self.epochs.get(at)).ok_or_else(|| {
-            Error::new(Kind::Damaged, format!("epoch {number} is not there"))
-                .hint("bring its keys back from a copy of the repository")
+        self.find(number).ok_or_else(|| {
+            self.note(number);
+            self.not_there(number)
         })
+    }
+
+    pub(super) fn find(&self, number: u32) -> Option<&Epoch> {
+        let mut epochs = self.epochs.iter();
+        let own = epochs.find(|epoch| epoch.record.number == number);
+        own.or_else(|| self.later.get()?.find(number))
     }
 
     pub(super) fn record_of(&self, epoch: u32) -> Result<&EpochRecord> {
@@ -230,6 +328,26 @@ impl Ring {
         self.reader(epoch).map(|_| ())
     }
 
+    /// Whether the recipient is a reader of the current epoch, as the repository says now.
+    pub(super) async fn has_reader(&self, home: Home<'_>, recipient: &str) -> Result<bool> {
+        let record = self.current();
+        let print = fingerprint(recipient);
+        let role = KeyRole::Reader.as_str();
+        let names = (role, print.as_str(), record.verifying_key.as_str());
+        let key = home.name.key_box_key(&record.seal_id, record.number, names);
+        match read_box(home, &key, record).await {
+            Ok((found, _)) => Ok(found.recipient == recipient),
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the identities at hand are of readers, who may not have been let into older epochs.
+    fn is_of_reader(&self) -> bool {
+        let own = self.epochs.last().map(|epoch| epoch.own.as_slice());
+        own.unwrap_or_default().contains(&KeyRole::Reader)
+    }
+
     pub(super) fn secrets(&self, epoch: u32) -> Result<&EpochSecrets> {
         let secrets = self.epoch(epoch)?.secrets.as_ref();
         secrets.ok_or_else(|| self.refused(epoch, "the catalog"))
@@ -248,6 +366,12 @@ impl Ring {
         self.epoch(epoch).is_ok_and(|epoch| epoch.secrets.is_some())
     }
 
+    /// Whether pages and WAL of no epoch can be read.
+    #[must_use]
+    pub fn opens_no_data(&self) -> bool {
+        self.epochs.iter().all(|epoch| epoch.identity.is_none())
+    }
+
     fn refused(&self, epoch: u32, what: &str) -> Error {
         let name = self.name.as_str();
         let before = self.epochs.iter().rev();
@@ -256,11 +380,18 @@ impl Ring {
             .map(|other| other.record.number)
             .find(|other| *other < epoch);
         let is_shut_out = !self.opens_catalog(epoch);
+        let is_unread = self.unread().contains(&epoch);
+        // Who makes backups needs no reader to go on.
+        let kind = match self.identities > 0 && is_unread && is_shut_out {
+            true => Kind::Damaged,
+            false => Kind::Refused,
+        };
         let (why, hint) = match (self.identities, before.filter(|_| is_shut_out)) {
             (0, _) => (
                 "no identity was given".to_owned(),
                 "give --identity FILE, set PGSTRATA_IDENTITY, or write identity or key-command in the configuration file",
             ),
+            _ if is_unread => (nobody_opens(&[epoch]), BRING_BACK),
             (_, Some(before)) => (
                 format!(
                     "the identity at hand opens what was sealed up to epoch {before}, and was left out when epoch {} began",
@@ -270,12 +401,19 @@ impl Ring {
             ),
             (count, None) => (
                 format!("none of the {count} identities at hand opens {what} of epoch {epoch}"),
-                "\"pgstrata key check\" lists who opens what; somebody who opens it lets others in with \"pgstrata key add\" and \"key reseal\"",
+                match is_shut_out || self.is_of_reader() {
+                    true => {
+                        "\"pgstrata key check\" lists who opens what; a reader of it lets others in with \"pgstrata key add\", and readers into older epochs with \"key reseal\""
+                    }
+                    false => {
+                        "it is the identity of a writer or keeper, who reads no page: give that of a reader; \"pgstrata key check\" lists who opens what"
+                    }
+                },
             ),
         };
         let message =
             format!("{what} of cluster \"{name}\" cannot be read, which is sealed: {why}");
-        Error::new(Kind::Refused, message).hint(hint)
+        Error::new(kind, message).hint(hint).for_lack_of_key()
     }
 
     /// A random data key, and as it is sealed to the readers of the current epoch.
@@ -339,6 +477,46 @@ impl Ring {
     }
 }
 
+impl Ring {
+    /// What is wrong with key boxes, each with its epoch and its place: those that their epoch has not made or that are
+    /// elsewhere than they should be, and epochs that have none for a reader. Needs no identity.
+    pub async fn inspect(&self, home: Home<'_>) -> Vec<(u32, String, Error)> {
+        let mut wrong = Vec::new();
+        for epoch in &self.epochs {
+            let number = epoch.record.number;
+            if !epoch.has_reader() {
+                let place = home.name.epoch_prefix(&epoch.record.seal_id, number);
+                let error = Error::new(Kind::NotFound, nobody_opens(&[number]));
+                wrong.push((number, place, error));
+            }
+            for key in &epoch.boxes {
+                if let Err(error) = read_box(home, key, &epoch.record).await {
+                    wrong.push((number, key.clone(), error));
+                }
+            }
+        }
+        wrong
+    }
+}
+
+/// Keys of the boxes that an epoch has now.
+pub(super) async fn boxes_now(home: Home<'_>, epoch: &EpochRecord) -> Result<Vec<String>> {
+    let prefix = home.name.epoch_prefix(&epoch.seal_id, epoch.number);
+    let listed = home.repository.list(&prefix).await?;
+    let keys = listed.into_iter().map(|object| object.key);
+    Ok(epoch.boxes_among(keys))
+}
+
+/// The number of the epoch to which an object below `prefix` belongs.
+pub(super) fn epoch_of(prefix: &str, key: &str) -> Option<u32> {
+    let (number, _) = key
+        .strip_prefix(prefix)?
+        .strip_prefix('/')?
+        .split_once('/')?;
+    let epoch: u32 = number.parse().ok()?;
+    (epoch > 0 && format!("{epoch:06}") == number).then_some(epoch)
+}
+
 fn sealing_id(text: &str) -> Result<[u8; 16]> {
     let sealing = pgstrata_layer::cluster::SealRecord {
         version: 1,
@@ -357,10 +535,37 @@ pub(super) async fn read_box(
     let object = home.repository.get(key).await?;
     let found = decode_box(&object).map_err(|error| doing(error.into()))?;
     found.verify(epoch).map_err(|error| doing(error.into()))?;
-    Ok((found, object))
+    let print = fingerprint(&found.recipient);
+    let names = (
+        found.role.as_str(),
+        print.as_str(),
+        epoch.verifying_key.as_str(),
+    );
+    let own = home.name.key_box_key(&epoch.seal_id, epoch.number, names);
+    match own == key {
+        true => Ok((found, object)),
+        // It would count for two, and the one whose place it has for none: the next epoch would leave him out.
+        false => Err(doing(Error::new(
+            Kind::Damaged,
+            format!(
+                "it is the key box of {} as a {}, which has its place at \"{own}\"",
+                found.recipient,
+                found.role.as_str()
+            ),
+        ))),
+    }
 }
 
 impl Epoch {
+    /// Whether anybody reads all that was sealed in it, as far as names tell.
+    fn has_reader(&self) -> bool {
+        let mut boxes = self.boxes.iter();
+        boxes.any(|key| {
+            let name = key.rsplit('/').next().unwrap_or(key);
+            name.starts_with("reader-")
+        })
+    }
+
     /// Opens the boxes of one identity. Those of a reader count more.
     async fn open(&mut self, home: Home<'_>, identity: &Identity) -> Result<()> {
         let recipient = identity.to_public().to_string();

@@ -3,6 +3,8 @@
 use pgstrata_layer::epoch::KeyRole;
 
 use super::ring::EpochSeen;
+use super::unread::unread_error;
+use crate::error::Error;
 
 /// Who opens a sealed cluster, and what is wrong with that.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub struct KeySummary {
     pub own: Vec<KeyRole>,
     /// Epochs that only one reader opens, or none.
     pub lone: Vec<u32>,
+    /// Epochs that no reader opens.
+    pub unread: Vec<u32>,
     /// The newest epoch of which the identities at hand open the catalog.
     pub opened: Option<u32>,
 }
@@ -33,8 +37,11 @@ impl KeySummary {
         };
         let current = epochs.last();
         let of_current = |role| current.map_or(0, |epoch| count(epoch, role));
-        let lone = epochs.iter();
-        let lone = lone.filter(|epoch| count(epoch, KeyRole::Reader) < 2);
+        let with_fewer = |than: usize| {
+            let few = epochs.iter();
+            let few = few.filter(|epoch| count(epoch, KeyRole::Reader) < than);
+            few.map(|epoch| epoch.number).collect()
+        };
         let mut opened = epochs.iter().rev();
         Self {
             current: current.map_or(0, |epoch| epoch.number),
@@ -42,7 +49,8 @@ impl KeySummary {
             writers: of_current(KeyRole::Writer),
             keepers: of_current(KeyRole::Keeper),
             own: current.map(|epoch| epoch.own.clone()).unwrap_or_default(),
-            lone: lone.map(|epoch| epoch.number).collect(),
+            lone: with_fewer(2),
+            unread: with_fewer(1),
             opened: opened
                 .find(|epoch| epoch.opens_catalog)
                 .map(|epoch| epoch.number),
@@ -61,6 +69,9 @@ impl KeySummary {
         let own: Vec<&str> = self.own.iter().map(|role| role.as_str()).collect();
         match (own.is_empty(), self.opened) {
             (false, _) => format!("the identity at hand is a {} of it", own.join(" and a ")),
+            (true, _) if self.unread.contains(&self.current) => {
+                "the identity at hand opens nothing of it, as nobody does".to_owned()
+            }
             (true, Some(epoch)) => format!(
                 "the identity at hand opens nothing of it: it opens what was sealed up to epoch {epoch}, and was left out since, by \"key remove\""
             ),
@@ -71,14 +82,21 @@ impl KeySummary {
     /// Why somebody should let another reader in, if so.
     #[must_use]
     pub fn lone_text(&self) -> Option<String> {
-        let current = self.lone.contains(&self.current);
-        let first = self.lone.first()?;
+        let mut lone = self.lone.iter().filter(|one| !self.unread.contains(one));
+        let first = lone.clone().min()?;
+        let current = lone.any(|one| *one == self.current);
         Some(match current {
             true => "an epoch has one reader: who loses that identity loses the backups".to_owned(),
             false => format!(
                 "epoch {first} has one reader: who loses that identity loses the backups of then"
             ),
         })
+    }
+
+    /// Why nobody can open what was sealed, if so.
+    #[must_use]
+    pub fn unread_error(&self) -> Option<Error> {
+        unread_error(&self.unread)
     }
 
     /// What to do about it.

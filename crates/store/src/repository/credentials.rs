@@ -15,6 +15,7 @@ use object_store::CredentialProvider;
 use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
 
 use crate::error::{Error, FileContext, Kind, Result};
+use crate::input::require_no_named_pipe;
 
 /// Permissions of users who are neither the owner nor in the group of a file.
 const OTHERS: u32 = 0o007;
@@ -25,6 +26,7 @@ const OTHERS: u32 = 0o007;
 /// `Refused` when every user may read the file; `Usage` when it holds something else.
 pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
     let failed = || format!("could not read credentials file \"{}\"", file.display());
+    require_no_named_pipe(file, failed)?;
     let metadata = std::fs::metadata(file).context(failed)?;
     if metadata.is_file() && metadata.permissions().mode() & OTHERS != 0 {
         let what = format!(

@@ -12,12 +12,14 @@
 mod client;
 mod credentials;
 mod delete;
+mod directory;
 #[doc(hidden)]
 pub mod fault;
 mod local;
 mod open;
 mod probe;
 mod reason;
+mod refused;
 mod reserve;
 mod retries;
 mod spill;
@@ -45,6 +47,7 @@ use crate::error::{Error, Kind, Result};
 use crate::limits;
 use credentials::Secrets;
 pub use credentials::read_credentials;
+pub use directory::{resolved, same_directory};
 use local::{LocalStore, Owner, Remembering};
 pub use open::{RepositoryOptions, is_secret_option};
 pub(crate) use probe::PROBE;
@@ -55,7 +58,8 @@ use versions::{Bucket, Retention};
 /// Requests that the `object_store` crate makes at once for several ranges of one object.
 const RANGES_AT_ONCE: usize = 10;
 
-/// How long an object may show its beginning only. Stores that do so at all copy it within the machine.
+/// How long an object may show its beginning only, or be refused and not be there. Stores that do so at all copy it within
+/// the machine, or refuse two creates at once and keep neither.
 const SETTLES: Duration = Duration::from_secs(10);
 
 /// What stands under a name that was to be created.
@@ -207,6 +211,7 @@ impl Repository {
         const ACT: &str = "could not write";
         let path = self.path(key)?;
         let mut retries = self.retries();
+        let mut hidden = Retries::new(self.0.patience.later.min(SETTLES));
         loop {
             let error = match self.put_new(&path, &body).await {
                 Ok(()) => {
@@ -223,7 +228,8 @@ impl Repository {
                         There::Other => return Err(self.exists_with_other_contents(key)),
                         There::Beginning(size) => return Err(self.cut_off(key, size, &body)),
                         // Deleted since, or the store refused two creates at once and kept neither.
-                        There::Nothing => true,
+                        There::Nothing if hidden.wait().await => continue,
+                        There::Nothing => return Err(self.hidden(key)),
                     }
                 }
                 other => self.may_pass(other),
@@ -299,8 +305,8 @@ impl Repository {
         if self.0.local.is_some() {
             return match self.size(key).await? {
                 Some(size) => Ok((self.get_range(key, 0..size.min(most)).await?, size)),
-                // Says that it is not there, or what else is the matter.
-                None => self.get(key).await.map(|_| (Bytes::new(), 0)),
+                // Says that it is not there, or what else is the matter; unless it has come since.
+                None => self.get(key).await.map(|whole| start_of(whole, most)),
             };
         }
         let read = async || {
@@ -337,7 +343,11 @@ impl Repository {
     /// As for [`Repository::get_range`], when there is none of them.
     pub async fn get_up_to(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
         if self.0.local.is_some() {
-            let size = self.size(key).await?.unwrap_or(range.end);
+            let size = match self.size(key).await? {
+                Some(size) => size,
+                // As above.
+                None => self.get_start(key, 0).await?.1,
+            };
             return self.get_range(key, range.start..range.end.min(size)).await;
         }
         let path = self.path(key)?;
@@ -708,26 +718,6 @@ impl Repository {
         }
     }
 
-    fn exists_with_other_contents(&self, key: &str) -> Error {
-        let object = self.object(key);
-        Error::new(
-            Kind::AlreadyExists,
-            format!("could not write {object}: it exists with other contents"),
-        )
-    }
-
-    /// Nobody can know whose request that was, so nothing is replaced.
-    fn cut_off(&self, key: &str, size: u64, body: &Bytes) -> Error {
-        let (object, length) = (self.object(key), body.len());
-        Error::new(
-            Kind::AlreadyExists,
-            format!(
-                "could not write {object}: it exists with the first {size} of {length} bytes and no more, as of a request that was cut off"
-            ),
-        )
-        .hint("the store keeps what it should refuse: do not set checksum_algorithm to none, or use another version of the store")
-    }
-
     fn too_short(&self, key: &str, end: u64, size: Option<u64>) -> Error {
         let object = self.object(key);
         let size = size.map_or("shorter".to_owned(), |s| format!("{s} bytes long"));
@@ -758,10 +748,10 @@ impl Repository {
     fn error(&self, act: &str, key: &str, error: &object_store::Error) -> Error {
         let reason = Reason::of(error);
         let reads = act == "could not read";
-        let kind = if reads && reason.object_is_absent {
-            Kind::NotFound
-        } else {
-            Kind::Repository
+        let kind = match reads && reason.object_is_absent {
+            true => Kind::NotFound,
+            false if reason.is_lack_of_memory() => Kind::File,
+            false => Kind::Repository,
         };
         let (no_space, denied) = (reason.is_lack_of_space(), reason.is_denial());
         let text = self.0.secrets.hidden_in(&reason.text);
@@ -776,4 +766,12 @@ impl Repository {
             _ => made,
         }
     }
+}
+
+/// The first bytes of an object, and its length.
+fn start_of(mut whole: Bytes, most: u64) -> (Bytes, u64) {
+    let size = u64::try_from(whole.len()).unwrap_or(u64::MAX);
+    let wanted = usize::try_from(size.min(most)).unwrap_or(usize::MAX);
+    whole.truncate(wanted);
+    (whole, size)
 }

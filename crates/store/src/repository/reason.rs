@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::io;
 
 use object_store::client::{HttpError, HttpErrorKind};
+use quick_xml::DeError;
 
 use super::fault::Injected;
 
@@ -133,6 +134,8 @@ const EXPIRED: &str = "write a new token into the file that --credentials or ses
     which is read again when it changes; a token in the environment cannot be renewed";
 const REGION: &str = "set the option \"region\" of the repository";
 const FULL: &str = "free space where the repository is";
+const MEMORY: &str =
+    "a limit of memory is reached (ulimit -v, systemd's LimitAS): raise it, or use fewer --jobs";
 const ACCESS: &str =
     "the repository's credentials must allow reading, listing and creating objects";
 const IMMUTABLE: &str = "it can be deleted when the policy lets it go; an expiry tries again";
@@ -211,6 +214,11 @@ impl Reason {
         self.hint == Some(FULL)
     }
 
+    /// Whether this machine, and not the store, had no memory for the request.
+    pub(super) fn is_lack_of_memory(&self) -> bool {
+        self.hint == Some(MEMORY)
+    }
+
     /// Whether the credentials do not allow it.
     pub(super) fn is_denial(&self) -> bool {
         self.hint == Some(ACCESS)
@@ -228,6 +236,9 @@ impl Reason {
                 return Self::plain(injected.to_string(), None).passing(injected.may_pass());
             }
         }
+        if let Some(reason) = Self::of_listing(&causes) {
+            return reason;
+        }
         let whole = error.to_string();
         let store = match error {
             object_store::Error::Generic { store, .. } => store,
@@ -242,6 +253,14 @@ impl Reason {
                 _ => Self::of_file(&causes),
             })
             .unwrap_or_else(|| Self::of_rest(error, &causes))
+    }
+
+    /// A listing that ends within its text, as of a connection that was cut.
+    fn of_listing(causes: &[&(dyn StdError + 'static)]) -> Option<Self> {
+        let read = causes.iter().find_map(|cause| cause.downcast_ref())?;
+        let is_cut = matches!(read, DeError::InvalidXml(_) | DeError::UnexpectedEof);
+        let text = format!("the store's listing cannot be read: {read}");
+        is_cut.then(|| Self::plain(one_line(&text), Some(REACH)).passing(true))
     }
 
     fn plain(text: impl Into<String>, hint: Option<&'static str>) -> Self {
@@ -410,6 +429,7 @@ impl Reason {
         let io = causes.iter().find_map(|c| c.downcast_ref::<io::Error>())?;
         let hint = match io.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(FULL),
+            io::ErrorKind::OutOfMemory => Some(MEMORY),
             io::ErrorKind::ReadOnlyFilesystem => {
                 Some("mount the repository's file system for writing")
             }

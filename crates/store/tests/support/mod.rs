@@ -6,9 +6,24 @@
     reason = "not every test needs all of it"
 )]
 
-use pgstrata_store::repository::RepositoryOptions;
+pub(crate) mod vault;
+
+use bytes::Bytes;
+use pgstrata_layer::frame::Codec;
+use pgstrata_store::archive::PushOptions;
+use pgstrata_store::error::{Error, Kind};
+use pgstrata_store::repository::{Repository, RepositoryOptions};
 use pgstrata_testbed::azure::AzureServer;
 use pgstrata_testbed::s3::S3Server;
+
+/// One file, and no other with it.
+pub(crate) const ALONE: PushOptions = PushOptions {
+    codec: Codec::Zstd(1),
+    neighbours: 0,
+    jobs: 1,
+    notes: None,
+    finished: false,
+};
 
 /// The repository at `prefix` of the server's bucket; gives up early.
 pub(crate) fn options(server: &S3Server, prefix: &str) -> RepositoryOptions {
@@ -29,6 +44,34 @@ pub(crate) fn azure(server: &AzureServer, prefix: &str) -> RepositoryOptions {
         .with("account_name", server.account())
         .with("access_key", server.key())
         .with("retry_seconds", "3")
+}
+
+/// What each way to use a repository says that cannot be used.
+pub(crate) async fn failures(options: &RepositoryOptions) -> [Error; 4] {
+    let repository = Repository::open(options).unwrap();
+    [
+        repository
+            .create("main/cluster", Bytes::from_static(b"x"))
+            .await
+            .unwrap_err(),
+        repository.get("main/cluster").await.unwrap_err(),
+        repository.list("main").await.unwrap_err(),
+        repository.probe("main").await.unwrap_err(),
+    ]
+}
+
+/// One error of the store says `expected`, what to do, and in which repository, without any of the secrets.
+pub(crate) fn assert_clear(error: &Error, scheme: &str, secrets: &[&str], expected: &str) {
+    assert_eq!(error.kind(), Kind::Repository, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains(scheme), "{text}");
+    assert!(error.hint_text().is_some(), "{text}");
+    for secret in secrets {
+        assert!(!text.contains(secret), "{text}");
+    }
+    assert!(!text.contains('\n'), "{text}");
+    assert!(text.len() < 300, "{text}");
 }
 
 /// Archives made up for tests: small segments with true headers.

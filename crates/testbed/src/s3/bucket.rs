@@ -3,7 +3,11 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use aws_lc_rs::digest::{self, SHA256};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use http::Request;
+use http::request::Builder;
 use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::{HttpRequest, HttpRequestBody};
 
@@ -56,14 +60,35 @@ impl S3Server {
         body: &str,
     ) -> Result<Answer> {
         let request = Request::builder().method(method).uri(self.url(rest));
-        let request = request.body(body.to_owned().into());
+        let answer = self.send(role, request, body);
+        answer.with_context(|| format!("no answer to {method} {rest}"))
+    }
+
+    /// Sets until when the newest version of an object is locked, in the mode GOVERNANCE; whoever has the right to can shorten
+    /// such a lock. `until` is a time such as `2030-01-01T00:00:00Z`.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn lock(&self, role: Option<&str>, key: &str, until: &str) -> Result<Answer> {
+        let body = format!(
+            "<Retention xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Mode>GOVERNANCE</Mode><RetainUntilDate>{until}</RetainUntilDate></Retention>"
+        );
+        let sum = digest::digest(&SHA256, body.as_bytes());
+        let request = Request::builder()
+            .method("PUT")
+            .uri(self.url(&format!("/{key}?retention=")))
+            .header("x-amz-bypass-governance-retention", "true")
+            .header("x-amz-checksum-sha256", BASE64_STANDARD.encode(sum));
+        let answer = self.send(role, request, &body);
+        answer.with_context(|| format!("no answer to a lock of {key}"))
+    }
+
+    fn send(&self, role: Option<&str>, request: Builder, body: &str) -> Result<Answer> {
         let (key_id, secret) = match role {
             None => (self.access_key(), self.secret()),
             Some(role) => (role, self.role_secret(role)?),
         };
-        let answer = request.map_err(Into::into);
-        let answer = answer.and_then(|request| signed_and_sent(request, key_id, secret));
-        answer.with_context(|| format!("no answer to {method} {rest}"))
+        signed_and_sent(request.body(body.to_owned().into())?, key_id, secret)
     }
 
     fn url(&self, rest: &str) -> String {

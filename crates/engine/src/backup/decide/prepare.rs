@@ -79,6 +79,10 @@ impl Ready {
 /// Connects and checks. Changes nothing, in the repository or the server.
 pub(crate) async fn prepare(cluster: &ClusterRepository, options: &BackupOptions) -> Result<Ready> {
     let record = cluster.record().await?;
+    if let Some(doubt) = cluster.doubt(&record) {
+        let advice = doubt.hint_text().unwrap_or_default();
+        tracing::warn!("{doubt}; {advice}");
+    }
     let session = Session::connect(&options.connection).await?;
     let facts = session.facts();
     facts.check_fitness()?;
@@ -100,7 +104,11 @@ pub(crate) async fn prepare(cluster: &ClusterRepository, options: &BackupOptions
         }
     };
     let reading = control_of(&data_directory).await?;
-    check_same_cluster(&data_directory, &reading.control, facts)?;
+    if let Err(error) = check_same_cluster(&data_directory, &reading.control, facts) {
+        // A server that has stopped meanwhile took its lock file with it.
+        session.is_in_recovery().await?;
+        return Err(error);
+    }
     check_record(&record, &reading.control)?;
     require_apart(&cluster.repository, &data_directory).await?;
     let identity = identity(&reading.control);

@@ -151,6 +151,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         losses,
         record,
     } = choose(cluster, &options).await?;
+    require_opened(cluster, &chain).await?;
     selection.notes.extend(notes);
     let segment_size = archive.segment_size();
     let layer = Arc::clone(&chain[0]);
@@ -206,6 +207,22 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         plan.inner.layout.check_space(&plan.inner.space)?;
     }
     Ok(plan)
+}
+
+/// Nothing is planned, and no directory made, for who could not read the pages.
+async fn require_opened(cluster: &ClusterRepository, chain: &[Arc<Layer>]) -> Result<()> {
+    let Some(ring) = cluster.sealing().await?.ring() else {
+        return Ok(());
+    };
+    for layer in chain {
+        let Some(encryption) = &layer.manifest.encryption else {
+            continue;
+        };
+        let opened = ring.require_reader(encryption.epoch);
+        let label = &layer.label;
+        opened.map_err(|error| error.while_doing(format!("layer {label} cannot be restored")))?;
+    }
+    Ok(())
 }
 
 /// The links of what is there that are followed, as the options then are.

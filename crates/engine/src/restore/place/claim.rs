@@ -8,12 +8,13 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use pgstrata_pgdata::LOCK_FILE;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use super::beneath;
 use super::layout::{CONTROL, Layout, MARKER, Marker, Seen, nearest_existing};
-use super::running::{PID_FILE, refuse_running_server};
+use super::running::refuse_running_server;
 use crate::server::lineage;
 
 /// Where the control file waits until it is certain that no server was started meanwhile.
@@ -127,12 +128,12 @@ impl Seen {
     fn is_still(&self, data: &Root, aside: &Path) -> Result<()> {
         let about = || format!("could not read files in \"{}\"", data.path.display());
         let control = beneath::read(&data.dir, aside).context(about)?;
-        let pid_file = beneath::read(&data.dir, Path::new(PID_FILE)).context(about)?;
+        let pid_file = beneath::read(&data.dir, Path::new(LOCK_FILE)).context(about)?;
         if control == self.control && pid_file == self.pid_file {
             return Ok(());
         }
         let what = format!(
-            "a server was started in \"{}\" since the restore was planned: its {PID_FILE} or its {CONTROL} has changed",
+            "a server was started in \"{}\" since the restore was planned: its {LOCK_FILE} or its {CONTROL} has changed",
             data.path.display()
         );
         Err(Error::new(Kind::Refused, what).hint("Stop it first, wherever it runs."))

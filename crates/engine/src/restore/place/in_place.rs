@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use pgstrata_layer::entry::EntryKind;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::ClusterIdentity;
-use pgstrata_pgdata::ControlFile;
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
+use pgstrata_pgdata::{ControlFile, LOCK_FILE};
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
@@ -27,7 +27,7 @@ use super::layout::{
     foreign_marker, occupied, read_if_there, read_marker, state,
 };
 use super::links::{Links, link_target};
-use super::running::{PID_FILE, refuse_running_server};
+use super::running::refuse_running_server;
 use crate::restore::settings::{kept_settings, turns_archiving_off};
 use crate::restore::{ArchiveMode, InPlace, RestoreOptions, Target, Vouched};
 use crate::server::lineage;
@@ -142,7 +142,8 @@ fn check_same_cluster(data: &Path, identity: &ClusterIdentity) -> Result<()> {
             identity.system_identifier
         ),
     )
-    .hint("Restore to another directory."))
+    .hint("Restore to another directory.")
+    .for_other_cluster())
 }
 
 /// WAL that only this directory has would be lost: says which files wait to be archived.
@@ -237,7 +238,7 @@ impl Seen {
     pub(crate) fn of(data: &Path, vouched: Vouched) -> Result<Self> {
         Ok(Self {
             control: read_if_there(&data.join(CONTROL))?,
-            pid_file: read_if_there(&data.join(PID_FILE))?,
+            pid_file: read_if_there(&data.join(LOCK_FILE))?,
             marked: read_marker(data)?.is_some(),
             vouched: vouched.server_is_stopped,
         })

@@ -9,17 +9,14 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use pgstrata_pgdata::ControlFile;
 use pgstrata_pgdata::control::ClusterState;
+use pgstrata_pgdata::{ControlFile, LOCK_FILE, LockFile};
 use pgstrata_store::error::{Error, Kind, Result};
 use rustix::process::{Pid, test_kill_process};
 
 use super::layout::{CONTROL, MARKER, read_if_there};
-
-/// The file in which a server says that it runs.
-pub(crate) const PID_FILE: &str = "postmaster.pid";
 
 /// What speaks for a running server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,8 +63,8 @@ pub(crate) fn refuse_running_server(data: &Path, vouched: bool) -> Result<()> {
 /// Everything that speaks for a running server.
 fn signs(data: &Path) -> Result<Vec<Sign>> {
     let mut signs = Vec::new();
-    match read_if_there(&data.join(PID_FILE))? {
-        Some(contents) => signs.extend(PidFile::parse(&contents).signs(data)),
+    match read_if_there(&data.join(LOCK_FILE))? {
+        Some(contents) => signs.extend(signs_by(&LockFile::parse(&contents), data)),
         None => signs.extend(unclean_shutdown(data)?),
     }
     signs.extend(processes_in(data));
@@ -75,94 +72,65 @@ fn signs(data: &Path) -> Result<Vec<Sign>> {
     Ok(signs)
 }
 
-/// What `postmaster.pid` says, as far as it is there.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct PidFile {
-    /// A server for single users puts a minus sign before it.
-    pid: Option<i32>,
-    port: Option<u16>,
-    socket_directory: Option<PathBuf>,
-    /// Key and identifier of the shared memory.
-    memory: Option<(i32, i32)>,
+/// What speaks for the server that left this file.
+fn signs_by(says: &LockFile, data: &Path) -> Vec<Sign> {
+    let mut signs = vec![process_by(says, data)];
+    if answers(says, data) {
+        signs.push(Sign::Certain("its socket answers".to_owned()));
+    }
+    if let Some((key, id)) = says.shared_memory
+        && let Some(segment) = shared_memory().into_iter().find(|one| one.id == id)
+        && segment.key == key_of(key)
+        && segment.attached > 0
+    {
+        signs.push(Sign::Certain(format!(
+            "{} processes use its shared memory (key {})",
+            segment.attached, segment.key
+        )));
+    }
+    signs
 }
 
-impl PidFile {
-    fn parse(contents: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(contents);
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        let line = |nth: usize| lines.get(nth).copied().filter(|line| !line.is_empty());
-        let memory = line(6).and_then(|line| {
-            let mut words = line.split_ascii_whitespace();
-            let key = words.next()?.parse().ok()?;
-            Some((key_of(key), words.next()?.parse().ok()?))
-        });
-        Self {
-            pid: line(0).and_then(|line| line.parse().ok()),
-            port: line(3).and_then(|line| line.parse().ok()),
-            socket_directory: line(4).map(PathBuf::from),
-            memory,
-        }
+fn process_by(says: &LockFile, data: &Path) -> Sign {
+    let pid = says.pid.map(i32::saturating_abs).and_then(Pid::from_raw);
+    let Some(pid) = pid else {
+        return Sign::Doubtful(format!("its {LOCK_FILE} names no process"));
+    };
+    let number = pid.as_raw_nonzero();
+    let gone = matches!(test_kill_process(pid), Err(rustix::io::Errno::SRCH));
+    if gone || pid == rustix::process::getpid() {
+        return Sign::Doubtful(format!(
+            "its {LOCK_FILE} names process {number}, which cannot be seen from here"
+        ));
     }
+    match works_in(Path::new(&format!("/proc/{number}")), data) {
+        Some(true) => Sign::Certain(format!("process {number}")),
+        Some(false) => Sign::Doubtful(format!(
+            "its {LOCK_FILE} names process {number}, which here is another program"
+        )),
+        None => Sign::Doubtful(format!(
+            "its {LOCK_FILE} names process {number}, and it cannot be seen what that is"
+        )),
+    }
+}
 
-    fn signs(&self, data: &Path) -> Vec<Sign> {
-        let mut signs = vec![self.process(data)];
-        if self.answers(data) {
-            signs.push(Sign::Certain("its socket answers".to_owned()));
-        }
-        if let Some((key, id)) = self.memory
-            && let Some(segment) = shared_memory().into_iter().find(|one| one.id == id)
-            && segment.key == key
-            && segment.attached > 0
-        {
-            signs.push(Sign::Certain(format!(
-                "{} processes use its shared memory (key {key})",
-                segment.attached
-            )));
-        }
-        signs
-    }
-
-    fn process(&self, data: &Path) -> Sign {
-        let pid = self.pid.map(i32::saturating_abs).and_then(Pid::from_raw);
-        let Some(pid) = pid else {
-            return Sign::Doubtful(format!("its {PID_FILE} names no process"));
-        };
-        let number = pid.as_raw_nonzero();
-        let gone = matches!(test_kill_process(pid), Err(rustix::io::Errno::SRCH));
-        if gone || pid == rustix::process::getpid() {
-            return Sign::Doubtful(format!(
-                "its {PID_FILE} names process {number}, which cannot be seen from here"
-            ));
-        }
-        match works_in(Path::new(&format!("/proc/{number}")), data) {
-            Some(true) => Sign::Certain(format!("process {number}")),
-            Some(false) => Sign::Doubtful(format!(
-                "its {PID_FILE} names process {number}, which here is another program"
-            )),
-            None => Sign::Doubtful(format!(
-                "its {PID_FILE} names process {number}, and it cannot be seen what that is"
-            )),
-        }
-    }
-
-    /// Whether the server's socket takes a connection, and the socket's lock says that it is of this directory.
-    fn answers(&self, data: &Path) -> bool {
-        let (Some(directory), Some(port)) = (&self.socket_directory, self.port) else {
-            return false;
-        };
-        let socket = directory.join(format!(".s.PGSQL.{port}"));
-        let lock = directory.join(format!(".s.PGSQL.{port}.lock"));
-        let Ok(lock) = fs::read(lock) else {
-            return false;
-        };
-        let lock = String::from_utf8_lossy(&lock);
-        let mut lines = lock.lines();
-        let same_pid = lines.next().and_then(|line| line.trim().parse().ok()) == self.pid;
-        let same_directory = lines
-            .next()
-            .is_some_and(|line| is_same(Path::new(line.trim()), data).unwrap_or(false));
-        (same_pid || same_directory) && UnixStream::connect(socket).is_ok()
-    }
+/// Whether the server's socket takes a connection, and the socket's lock says that it is of this directory.
+fn answers(says: &LockFile, data: &Path) -> bool {
+    let (Some(directory), Some(port)) = (&says.socket_directory, says.port) else {
+        return false;
+    };
+    let socket = directory.join(format!(".s.PGSQL.{port}"));
+    let lock = directory.join(format!(".s.PGSQL.{port}.lock"));
+    let Ok(lock) = fs::read(lock) else {
+        return false;
+    };
+    let lock = String::from_utf8_lossy(&lock);
+    let mut lines = lock.lines();
+    let same_pid = lines.next().and_then(|line| line.trim().parse().ok()) == says.pid;
+    let same_directory = lines
+        .next()
+        .is_some_and(|line| is_same(Path::new(line.trim()), data).unwrap_or(false));
+    (same_pid || same_directory) && UnixStream::connect(socket).is_ok()
 }
 
 /// A server removes its `postmaster.pid` when it has shut down. Without one, a control file that says anything else is
@@ -184,7 +152,7 @@ fn unclean_shutdown(data: &Path) -> Result<Option<Sign>> {
     Ok(match control.state {
         ClusterState::ShutDown | ClusterState::ShutDownInRecovery => None,
         state => Some(Sign::Doubtful(format!(
-            "its pg_control says \"{state}\", and there is no {PID_FILE}"
+            "its pg_control says \"{state}\", and there is no {LOCK_FILE}"
         ))),
     })
 }
@@ -267,30 +235,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pid_file_is_read_as_far_as_it_is_there() {
-        let whole = b"-4711\n/data\n1790000000\n5432\n/run/postgresql\nlocalhost\n  18446744073709551615         7\nready   \n";
-        let read = PidFile::parse(whole);
-        assert_eq!(read.pid, Some(-4711));
-        assert_eq!(read.port, Some(5432));
-        assert_eq!(
-            read.socket_directory,
-            Some(PathBuf::from("/run/postgresql"))
-        );
-        assert_eq!(read.memory, Some((-1, 7)));
-        assert_eq!(PidFile::parse(b""), PidFile::default());
-        for length in 0..whole.len() {
-            PidFile::parse(&whole[..length]);
-        }
-    }
-
-    #[test]
     fn whatever_does_not_prove_that_no_server_runs_needs_somebodys_word() {
         let scratch = tempfile::tempdir().unwrap();
         let data = scratch.path();
         refuse_running_server(data, false).unwrap();
         // Empty, torn, a process that is gone, and one that works elsewhere (the first of all, or this one).
         for contents in ["", "abc", "2147483647\n/data\n", "1\n/data\n"] {
-            fs::write(data.join(PID_FILE), contents).unwrap();
+            fs::write(data.join(LOCK_FILE), contents).unwrap();
             let error = refuse_running_server(data, false).unwrap_err();
             assert_eq!(error.kind(), Kind::Refused);
             assert!(

@@ -25,8 +25,11 @@ fn let_time_pass(world: &World, chance: &mut Chance, step: &mut Step) -> Result<
     Ok(())
 }
 
+/// An expiry with other rules was killed, and its record names what the rules of this one keep.
+const BEGUN: Excuse = excuse(&[13], &["names what this run would keep"]);
+
 pub(super) const MERGE_EXCUSES: [Excuse; 3] = [NOTED, BUSY, REFUSED];
-pub(super) const EXPIRE_EXCUSES: [Excuse; 2] = [NOTED, BUSY];
+pub(super) const EXPIRE_EXCUSES: [Excuse; 3] = [NOTED, BUSY, BEGUN];
 
 /// Merges the chain of a layer, or a part of it.
 pub(super) fn merge(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
@@ -80,6 +83,30 @@ pub(super) fn merge_call(
     Some((call, Effects { may_go, may_come }))
 }
 
+/// Pins a layer, or takes a pin out.
+pub(super) fn pin(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<()> {
+    let pinned: Vec<String> = world.truth.pinned.iter().cloned().collect();
+    if chance.percent(50)
+        && let Some(label) = chance.one(&pinned)
+    {
+        step.say(format!("unpin {label}"));
+        world.demand(Call::of(["--output", "json", "unpin", label]), step)?;
+        world.truth.pinned.remove(label);
+        return Ok(());
+    }
+    let labels: Vec<String> = world.truth.layers.keys().cloned().collect();
+    let Some(label) = chance.one(&labels) else {
+        return Ok(());
+    };
+    step.say(format!("pin {label}"));
+    let call = Call::of(["--output", "json", "pin", label]).disturbed(disturb(chance, 30));
+    let outcome = world.run(&call, &[REFUSED], step)?;
+    if outcome.says_done() {
+        world.truth.pinned.insert(label.clone());
+    }
+    Ok(())
+}
+
 /// Removes what a random rule does not keep.
 pub(super) fn expire(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
     let_time_pass(world, chance, step)?;
@@ -90,7 +117,11 @@ pub(super) fn expire(world: &mut World, chance: &mut Chance, step: &mut Step) ->
 }
 
 /// The call of an expiry, and what it may do.
-pub(super) fn expire_call(world: &World, chance: &mut Chance, step: &mut Step) -> (Call, Effects) {
+pub(super) fn expire_call(
+    world: &mut World,
+    chance: &mut Chance,
+    step: &mut Step,
+) -> (Call, Effects) {
     let count = chance.between(1, 3);
     let number = count.to_string();
     let count = usize::try_from(count).unwrap_or(1);
@@ -119,5 +150,8 @@ pub(super) fn expire_call(world: &World, chance: &mut Chance, step: &mut Step) -
         may_go.len()
     ));
     let may_come = rule[0] == "--max-chain";
+    if !may_come {
+        world.truth.strand(&may_go);
+    }
     (call, Effects { may_go, may_come })
 }

@@ -5,6 +5,7 @@ mod backup;
 mod crash;
 mod history;
 mod keep;
+mod mirror;
 mod moment;
 mod settings;
 mod statements;
@@ -46,7 +47,9 @@ pub(super) fn take(
         Act::Seal => seal(world, step)?,
         Act::Crash => crash::take(world, chance, step)?,
         Act::Judge => judge_some(world, 1, chance, step)?,
-        Act::Verify => judge::verify(world, step)?,
+        Act::Verify => judge::verify(world, false, step)?,
+        Act::Copy => mirror::copy(world, chance, step)?,
+        Act::Pin => keep::pin(world, chance, step)?,
         Act::Promote => history::promote(world, chance, step)?,
         Act::InPlace => history::in_place(world, chance, step)?,
         Act::Snapshot => history::snapshot(world, chance, step)?,

@@ -86,8 +86,14 @@ impl VersionFields {
         let listed: Timestamp = self.last_modified.parse().map_err(generic)?;
         // What was there before the bucket had versions.
         let id = self.version_id.unwrap_or_else(|| "null".to_owned());
+        let modified = match (made(&id), size_bytes) {
+            (None, _) => listed,
+            (Some(made), Some(_)) => made.min(listed),
+            // The listing has the time of what the marker hides, or that at which something came on top of it.
+            (Some(made), None) => made,
+        };
         Ok(Version {
-            modified: made(&id).map_or(listed, |made| made.min(listed)),
+            modified,
             id,
             key: self.key,
             size_bytes,
@@ -97,8 +103,8 @@ impl VersionFields {
     }
 }
 
-/// Some stores list an older version with the moment at which it became one. Their ids are ULIDs, which begin with the
-/// milliseconds at which the version was made.
+/// Some stores list an older version with the moment at which it became one, and a marker with the time of the object that
+/// it hides. Their ids are ULIDs, which begin with the milliseconds at which the version was made.
 fn made(id: &str) -> Option<Timestamp> {
     const DIGITS: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     if id.len() != 26 {
@@ -130,5 +136,49 @@ mod tests {
         ] {
             assert_eq!(made(id), None, "{id}");
         }
+    }
+
+    /// As versitygw lists an object that was made at :40, deleted at :42 and at :44, made again at :46 and deleted at :48.
+    #[test]
+    fn a_marker_is_as_old_as_its_id_and_not_as_what_it_hides() {
+        let entry = |kind: &str, listed: &str, id: &str| {
+            let size = if kind == "Version" {
+                "<Size>3</Size>"
+            } else {
+                ""
+            };
+            format!(
+                "<{kind}><IsLatest>false</IsLatest><Key>a</Key><LastModified>2026-11-23T13:02:{listed}Z</LastModified>\
+                 {size}<VersionId>{id}</VersionId></{kind}>"
+            )
+        };
+        let ids = [40, 42, 44, 46, 48].map(id_of_second);
+        let entries = [
+            entry("DeleteMarker", "46.4751388", &ids[4]),
+            entry("DeleteMarker", "46.4751388", &ids[2]),
+            entry("DeleteMarker", "44.471138728", &ids[1]),
+            entry("Version", "48", &ids[3]),
+            entry("Version", "42", &ids[0]),
+        ];
+        let text = format!(
+            "<ListVersionsResult><IsTruncated>false</IsTruncated>{}</ListVersionsResult>",
+            entries.concat()
+        );
+        let (_, versions) = VersionPage::read(text.as_bytes()).unwrap();
+        let seconds = versions.iter().map(|version| version.modified.to_string());
+        let expected = [48, 44, 42, 46, 40].map(|second| format!("2026-11-23T13:02:{second}Z"));
+        assert_eq!(seconds.collect::<Vec<_>>(), expected);
+    }
+
+    fn id_of_second(second: u32) -> String {
+        let text = format!("2026-11-23T13:02:{second}Z");
+        let milliseconds = text.parse::<Timestamp>().unwrap().as_millisecond();
+        let digits = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+        let digit = |place: u32| {
+            let value = usize::try_from((milliseconds >> (5 * place)) & 31).unwrap();
+            char::from(digits[value])
+        };
+        let time: String = (0..10).rev().map(digit).collect();
+        format!("{time}TKFPEQDHNJ30BQPZ")
     }
 }

@@ -53,8 +53,10 @@ impl Repository {
         let (bucket, path) = (self.bucket()?, self.path(prefix)?);
         let below = format!("{path}/");
         let listed = self.retrying(|| bucket.versions(&below, "")).await;
-        let mut versions =
-            listed.map_err(|error| self.error("could not list the versions of", prefix, &error))?;
+        let mut versions = listed.map_err(|error| {
+            let error = self.error("could not list the versions of", prefix, &error);
+            needs_versions(error)
+        })?;
         let root = self.0.root.as_ref();
         for version in &mut versions {
             let own = version.key.strip_prefix(root);
@@ -73,7 +75,10 @@ impl Repository {
         let copied = self
             .retrying(|| bucket.put_on_top(&path, &version.id))
             .await;
-        copied.map_err(|error| self.error("could not bring back", &version.key, &error))
+        copied.map_err(|error| {
+            let error = self.error("could not bring back", &version.key, &error);
+            needs_versions(error)
+        })
     }
 
     /// The repository as it was at `moment`, to read.
@@ -123,5 +128,16 @@ impl Repository {
             Err(error) if error.is_denial() => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Credentials that do for everything else may not do for this.
+fn needs_versions(error: Error) -> Error {
+    match error.is_denial() {
+        true => error.hint(
+            "the repository's credentials must allow ListBucketVersions and GetObjectVersion too, and for a rescue PutObject: \
+             those of a writer do not",
+        ),
+        false => error,
     }
 }

@@ -1,0 +1,166 @@
+//! Repositories that have not all the same: layers and WAL that one has missed, seals that differ, names that were used.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use pgstrata_testbed::s3::{Bucket, S3Server};
+use serde_json::Value;
+
+use super::support::text;
+use super::{Two, USAGE, WARNINGS, log, segment, spoil, without};
+
+const WAL_MISSING: i32 = 18;
+
+#[test]
+fn a_restore_takes_no_older_layer_because_the_first_repository_has_missed_one() {
+    let two = Two::in_directories();
+    let older = text(&two.backup(0, "full"), "/label").to_owned();
+    let pgdata = two.stage.pgdata();
+    let mut newer = String::new();
+    without(&two.near, || {
+        let sql = "CREATE TABLE after AS SELECT 1 AS one";
+        two.stage.cluster.sql("postgres", sql).unwrap();
+        let backup = ["backup", "-D", &pgdata, "--wal", "stream", "--type", "incr"];
+        newer = text(&two.json(WARNINGS, &backup), "/label").to_owned();
+    });
+    let target = two.stage.target("restored");
+    let into = ["restore", "--target-dir", target.to_str().unwrap()];
+    let then = ["--target-type", "immediate", "--target-action", "promote"];
+    let restore = [&into[..], &then].concat();
+    let planned = two.json(0, &[&restore[..], &["--dry-run"]].concat());
+    let has_note = |document: &Value, words: &[&str]| {
+        let mut notes = document["notes"].as_array().unwrap().iter();
+        let has = notes.any(|note| {
+            words
+                .iter()
+                .all(|word| note.as_str().unwrap().contains(word))
+        });
+        assert!(has, "{words:?}: {document:#}");
+    };
+    assert_eq!(text(&planned, "/label"), newer);
+    has_note(
+        &planned,
+        &[&newer, "repository far", "not in repository near"],
+    );
+    let restored = two.json(0, &restore);
+    has_note(&restored, &[&newer, "not in repository near"]);
+    let server = two.stage.start_restored(&target);
+    assert_eq!(
+        server.sql("postgres", "SELECT one FROM after").unwrap(),
+        "1"
+    );
+    // When the newest one cannot be restored, both are named.
+    spoil(&two.far.join("main/layer").join(&newer).join("manifest"));
+    let other = two.stage.target("other");
+    let into = ["restore", "--target-dir", other.to_str().unwrap()];
+    let restored = two.json(0, &[&into[..], &then].concat());
+    assert_eq!(text(&restored, "/label"), older);
+    has_note(
+        &restored,
+        &[&older, &newer, "which cannot be restored from"],
+    );
+}
+
+#[test]
+fn wal_that_is_split_over_repositories_is_brought_together_by_copies() {
+    let two = Two::in_directories();
+    two.backup(0, "full");
+    let (one, other) = (two.last_segment(), two.last_segment());
+    let (lsn, expected) = two.stage.moment();
+    fs::remove_file(segment(&two.near, &one)).unwrap();
+    fs::remove_file(segment(&two.far, &other)).unwrap();
+    let target = two.stage.target("restored");
+    let into = ["restore", "--target-dir", target.to_str().unwrap()];
+    let until = [
+        "--target-type",
+        "lsn",
+        "--target",
+        &lsn,
+        "--target-action",
+        "promote",
+    ];
+    let restore = [&into[..], &until].concat();
+    let output = two.run(&restore);
+    assert_eq!(output.status.code(), Some(WAL_MISSING), "{}", log(&output));
+    for (from, to) in [("far", "near"), ("near", "far")] {
+        let copy = format!("\"pgstrata --repo {from} copy --to {to}\"");
+        assert!(log(&output).contains(&copy), "{}", log(&output));
+        two.json(0, &["--repo", from, "copy", "--to", to]);
+    }
+    let output = two.run(&restore);
+    assert!(output.status.success(), "{}", log(&output));
+    let restored = two.stage.start_restored(&target);
+    assert_eq!(restored.dump().unwrap(), expected);
+}
+
+#[test]
+fn a_bucket_with_versions_gets_one_backup_after_another() {
+    let two = Two::with_s3(S3Server::start_with(Bucket::Versioned).unwrap());
+    for kind in ["full", "incr", "full"] {
+        two.backup(0, kind);
+    }
+    two.json(0, &["--repo", "far", "verify", "--deep"]);
+}
+
+#[test]
+fn one_directory_under_two_names_is_refused() {
+    let two = Two::in_directories();
+    let name = two.last_segment();
+    let path = two.get_to_push(&name);
+    let link = two.near.with_extension("link");
+    symlink(&two.near, &link).unwrap();
+    let text = fs::read_to_string(&two.config).unwrap();
+    let far = format!("'file://{}'", two.far.display());
+    let twice = text.replace(&far, &format!("'file://{}'", link.display()));
+    assert_ne!(twice, text);
+    fs::write(&two.config, twice).unwrap();
+    for arguments in [&["archive-push", &path][..], &["info"]] {
+        let output = two.run(arguments);
+        assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
+        assert!(
+            log(&output).contains("are the same directory"),
+            "{}",
+            log(&output)
+        );
+    }
+    two.json(0, &["--repo", "far", "info"]);
+}
+
+#[test]
+fn nobody_is_told_to_copy_where_that_is_refused() {
+    let two = Two::in_directories();
+    let pgdata = two.stage.pgdata();
+    let identity = two
+        .stage
+        .cluster
+        .create_dir("identities")
+        .unwrap()
+        .join("one");
+    let shown = identity.display().to_string();
+    let made = two.run(&["key", "generate", &shown]);
+    assert!(made.status.success(), "{}", log(&made));
+    let recipient = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let sealed = two.stage.cluster.create_dir("sealed").unwrap();
+    let text = fs::read_to_string(&two.config).unwrap();
+    let far = format!("repo = 'file://{}'", two.far.display());
+    let other = format!("repo = 'file://{}'\nidentity = '{shown}'", sealed.display());
+    fs::write(&two.config, text.replace(&far, &other)).unwrap();
+    let init = [
+        "--repo",
+        "far",
+        "init",
+        "-D",
+        &pgdata,
+        "--encrypt",
+        "--one-recipient",
+    ];
+    let made = two.run(&[&init[..], &["--recipient", &recipient]].concat());
+    assert!(made.status.success(), "{}", log(&made));
+    let backup = ["backup", "-D", &pgdata, "--wal", "stream", "--type", "full"];
+    let output = two.run(&backup);
+    assert_eq!(output.status.code(), Some(WARNINGS), "{}", log(&output));
+    let said = log(&output);
+    assert!(said.contains("failed   in far"), "{said}");
+    assert!(said.contains("is not sealed"), "{said}");
+    assert!(!said.contains("brings it there"), "{said}");
+}

@@ -1,0 +1,184 @@
+//! Whether the WAL of backups, and of what follows them, will get into the repository.
+
+use std::path::Path;
+use std::time::Duration;
+
+use pgstrata_layer::cluster::ClusterRecord;
+use pgstrata_layer::frame::Codec;
+use pgstrata_pgdata::{TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_store::archive;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{FileContext, Result};
+use tokio::time::Instant;
+
+use super::{
+    ServerArchive, WalRoute, archives_elsewhere, choose, doubt, is_ours, names_another, trouble,
+};
+use crate::backup::options::WalMode;
+use crate::server::session::Archiver;
+use crate::server::{ServerFacts, Session};
+
+/// Whether WAL will get into the repository.
+pub(crate) struct WalCheck<'a> {
+    pub(crate) cluster: &'a ClusterRepository,
+    pub(crate) record: &'a ClusterRecord,
+    pub(crate) data_directory: &'a Path,
+    pub(crate) timeline: TimelineId,
+}
+
+/// What a check of the WAL found.
+pub(crate) struct WalProof {
+    /// What was found, for people.
+    pub(crate) detail: String,
+    /// What to do about what could not be proved.
+    pub(crate) doubt: Option<String>,
+}
+
+impl WalCheck<'_> {
+    /// Switches to a new segment and waits for the old one when the server archives with our
+    /// command; otherwise holds WAL and reads it as a backup would.
+    pub(crate) async fn run(
+        &self,
+        session: &Session,
+        mode: WalMode,
+        timeout: Duration,
+    ) -> Result<WalProof> {
+        let facts = session.facts();
+        let route = self.route();
+        let archives = match mode {
+            WalMode::Archive => !choose(mode, session, route).await?.streams,
+            WalMode::Auto => facts.archives() && is_ours(&facts.archive_command),
+            WalMode::Stream => false,
+        };
+        if !archives {
+            return self.check_stream(session, mode).await;
+        }
+        if facts.in_recovery || !facts.may_switch_wal {
+            let choice = choose(mode, session, route).await?;
+            let hint = if facts.in_recovery {
+                "run the check against the primary as well".to_owned()
+            } else {
+                format!(
+                    "GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO \"{}\"",
+                    facts.role
+                )
+            };
+            return Ok(WalProof {
+                detail: format!(
+                    "{}; that a new segment arrives was not tested: role \"{}\" cannot call pg_switch_wal() here",
+                    choice.reason, facts.role
+                ),
+                doubt: Some(hint),
+            });
+        }
+        self.round_trip(session, timeout).await
+    }
+
+    async fn round_trip(&self, session: &Session, timeout: Duration) -> Result<WalProof> {
+        let archive = self.archive()?;
+        let size = archive.segment_size;
+        // Nothing to switch leaves the segment open: a record of ours makes sure there is something.
+        let end = session.switch_wal_with_record().await?;
+        let started = Instant::now();
+        let segment = WalSegment::containing_end(self.timeline, end, size);
+        let range = segment.start_lsn(size)..end;
+        archive.wait(session, self.timeline, range, timeout).await?;
+        let waited = started.elapsed();
+        let held = archive::Archive::new(self.cluster, self.record.clone())?;
+        let file = pgstrata_pgdata::ArchiveFile::Segment(segment);
+        held.inspect(file).await?;
+        Ok(WalProof {
+            detail: format!(
+                "segment {} arrived in {:.1} s and reads back",
+                segment.file_name(size),
+                waited.as_secs_f64()
+            ),
+            doubt: None,
+        })
+    }
+
+    async fn check_stream(&self, session: &Session, mode: WalMode) -> Result<WalProof> {
+        let choice = choose(mode, session, self.route()).await?;
+        let slot = format!("pgstrata_check_{:08x}", rand::random::<u32>());
+        let archive = self.archive()?;
+        session.hold_wal(&slot).await?;
+        let now = session.wal_end().await?;
+        let segment = WalSegment::containing_end(self.timeline, now, archive.segment_size);
+        let path = archive
+            .wal_directory
+            .join(segment.file_name(archive.segment_size));
+        tokio::fs::File::open(&path)
+            .await
+            .context(|| format!("could not read \"{}\"", path.display()))?;
+        let archiver = session.archiver().await?;
+        let facts = session.facts();
+        let trouble = match facts.archives() {
+            true => trouble(&archiver, &archive.wal_directory),
+            false => None,
+        };
+        let mut detail = format!("backups store their own WAL: {}", choice.reason);
+        if let Some(trouble) = trouble {
+            if !detail.contains(&trouble) {
+                detail = format!("{detail}; {trouble}");
+            }
+            return Ok(WalProof {
+                detail,
+                doubt: Some(format!(
+                    "look at the server's log, and at archive_command, \"{}\": what is not archived stays in pg_wal \
+                     until its disk is full",
+                    facts.archive_command
+                )),
+            });
+        }
+        let lacking = match facts.archives() {
+            false => Some("the server does not archive".to_owned()),
+            true => self.archived_elsewhere(facts, &archiver).await?,
+        };
+        Ok(WalProof {
+            doubt: lacking.map(|lacking| {
+                format!(
+                    "{lacking}: set archive_mode = on and archive_command = 'pgstrata ... archive-push %p'; without an \
+                     archive here a restore can reach the end of a backup, and no later point"
+                )
+            }),
+            detail,
+        })
+    }
+
+    /// Why the WAL that the server archives does not come into this repository, as far as the file archived last tells.
+    async fn archived_elsewhere(
+        &self,
+        facts: &ServerFacts,
+        archiver: &Archiver,
+    ) -> Result<Option<String>> {
+        let command = &facts.archive_command;
+        if is_ours(command) {
+            let is_another = names_another(command, self.cluster.repository.url());
+            return match is_another || archiver.archived.is_some() {
+                true => doubt(facts, archiver, self.route()).await,
+                false => Ok(None),
+            };
+        }
+        let elsewhere = archives_elsewhere(facts, archiver, self.route()).await?;
+        Ok(elsewhere
+            .then(|| format!("the server archives elsewhere (archive_command is \"{command}\")")))
+    }
+
+    fn route(&self) -> WalRoute<'_> {
+        WalRoute {
+            cluster: self.cluster,
+            record: self.record,
+            data_directory: self.data_directory,
+        }
+    }
+
+    fn archive(&self) -> Result<ServerArchive> {
+        Ok(ServerArchive {
+            cluster: self.cluster.clone(),
+            record: self.record.clone(),
+            segment_size: WalSegmentSize::try_from(u64::from(self.record.wal_segment_size))?,
+            wal_directory: ServerArchive::wal_directory(self.data_directory),
+            codec: Codec::default(),
+        })
+    }
+}

@@ -1,0 +1,473 @@
+//! Removals that somebody has decided on: what they name goes when this run decides so too, and not because they say so.
+
+#![allow(
+    clippy::as_conversions,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests state facts about small numbers"
+)]
+
+#[path = "../../layer/tests/support/forged.rs"]
+mod forged;
+mod restore_common;
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use jiff::SignedDuration;
+use pgstrata_engine::expire::{self, ExpireOptions};
+use pgstrata_engine::mark;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::{self, Manifest};
+use pgstrata_layer::mark::Pin;
+use pgstrata_layer::removal::WalKept;
+use pgstrata_layer::retention::Policy;
+use pgstrata_pgdata::Lsn;
+use pgstrata_store::catalog::{self, Catalog};
+use pgstrata_store::error::{Error, Kind};
+use pgstrata_store::repository::Repository;
+use pgstrata_store::repository::fault::{Fault, FaultStore};
+use restore_common::{
+    Made, chain_of_three, copy_of, expire_by, generations, history, labels, merge_from, rules,
+};
+
+fn keep_full(count: usize) -> ExpireOptions {
+    rules(Policy {
+        keep_full: Some(count),
+        ..Policy::default()
+    })
+}
+
+/// The layers are of 2023: the newest state alone is wanted, and what it stands on.
+fn newest_alone() -> ExpireOptions {
+    rules(Policy {
+        keep_within: Some(SignedDuration::from_hours(7 * 24)),
+        ..Policy::default()
+    })
+}
+
+async fn keys(repository: &Repository, made: &Made) -> BTreeSet<String> {
+    let objects = repository.list(made.cluster.as_str()).await.unwrap();
+    objects.into_iter().map(|object| object.key).collect()
+}
+
+async fn require_restores(repository: &Repository, made: &Made, label: Option<&Label>) {
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    made.restore(repository, &target, label).await.unwrap();
+}
+
+/// What a host that may only create objects can put there. Answers the keys.
+async fn forge(
+    repository: &Repository,
+    made: &Made,
+    named: &[&Label],
+    wal: Option<(Lsn, Vec<WalKept>)>,
+) -> [String; 2] {
+    let catalog = Catalog::load(&made.within(repository)).await.unwrap();
+    let layers = named.iter();
+    let layers: Vec<_> = layers
+        .map(|label| catalog.layer(label).unwrap().reference())
+        .collect();
+    let forged = forged::removal(&layers, wal);
+    for (key, body) in &forged {
+        let key = format!("{}/{key}", made.cluster.as_str());
+        repository.create(&key, body.clone().into()).await.unwrap();
+    }
+    forged.map(|(key, _)| format!("{}/{key}", made.cluster.as_str()))
+}
+
+/// The plan shows it, the deed is refused, nothing is gone, and without the record all is as ever. Answers the error.
+async fn require_refused(
+    repository: &Repository,
+    made: &Made,
+    options: &ExpireOptions,
+    forged: &[String; 2],
+) -> Error {
+    let before = keys(repository, made).await;
+    let planned = expire::plan(&made.within(repository), options)
+        .await
+        .unwrap();
+    let [removal] = &planned.removals[..] else {
+        panic!("{planned:?}");
+    };
+    assert_eq!(removal.id, "f0f0");
+    assert!(
+        removal.by.contains("process 4711 on \"stolen\""),
+        "{removal:?}"
+    );
+    assert!(!removal.refused.is_empty(), "{removal:?}");
+    let error = expire_by(repository, made, options).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    assert!(error.to_string().contains(&forged[0]), "{error}");
+    let hint = error.hint_text().unwrap_or_default();
+    assert!(hint.contains(&forged[1]), "{hint}");
+    assert!(planned.notes.contains(&error.to_string()), "{planned:?}");
+    assert_eq!(keys(repository, made).await, before);
+    error
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_removal_takes_nothing_that_the_rules_keep() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let named: Vec<&Label> = made.labels.iter().rev().collect();
+    let forged = forge(&repository, &made, &named, None).await;
+    let error = require_refused(&repository, &made, &keep_full(1), &forged).await;
+    for label in &made.labels {
+        assert!(error.to_string().contains(label.as_str()), "{error}");
+    }
+    assert!(error.to_string().contains("--keep-full"), "{error}");
+    require_restores(&repository, &made, None).await;
+    for key in &forged {
+        repository.delete(key).await.unwrap();
+    }
+    assert!(
+        expire_by(&repository, &made, &keep_full(1))
+            .await
+            .unwrap()
+            .done
+    );
+    assert_eq!(labels(&repository, &made).await, made.labels);
+}
+
+/// Layers start in the segments 20, 30 and 40. The archive ends with 50.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_removal_of_wal_takes_none_that_the_rules_keep() {
+    let original = Repository::memory();
+    let made = chain_of_three(&original).await;
+    let catalog = Catalog::load(&made.within(&original)).await.unwrap();
+    let newest = &catalog.layer(&made.labels[2]).unwrap().manifest;
+    // The WAL that one layer needs would stay: then a hole would be called one that was meant, too.
+    let kept = WalKept {
+        timeline: newest.timeline,
+        start_lsn: newest.start_lsn,
+        stop_lsn: newest.stop_lsn,
+    };
+    for kept in [Vec::new(), vec![kept]] {
+        let repository = Repository::with_store(copy_of(&original, &made).await);
+        let wal = Some((Lsn::new(newest.stop_lsn.get() + (1 << 40)), kept));
+        let forged = forge(&repository, &made, &[], wal).await;
+        let error = require_refused(&repository, &made, &keep_full(1), &forged).await;
+        assert!(error.to_string().contains("files of WAL"), "{error}");
+        require_restores(&repository, &made, None).await;
+    }
+    // What the rules give up anyway may be named.
+    let repository = Repository::with_store(copy_of(&original, &made).await);
+    let first = &catalog.layer(&made.labels[0]).unwrap().manifest;
+    let wal = Some((first.start_lsn, Vec::new()));
+    forge(&repository, &made, &[], wal).await;
+    assert!(
+        expire_by(&repository, &made, &keep_full(1))
+            .await
+            .unwrap()
+            .done
+    );
+    let left = keys(&repository, &made).await;
+    assert!(
+        !left.iter().any(|key| key.contains("/removal/")),
+        "{left:?}"
+    );
+}
+
+/// A merged layer with its inputs, of which nothing but the oldest two states are unwanted by [`newest_alone`].
+async fn merged(repository: &Repository) -> Made {
+    let made = chain_of_three(repository).await;
+    merge_from(repository, &made, 1, false).await;
+    made
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_pinned_or_restored_stays_although_a_removal_names_it() {
+    let original = Repository::memory();
+    let made = merged(&original).await;
+    let named = [&made.labels[1], &made.labels[0]];
+
+    let repository = Repository::with_store(copy_of(&original, &made).await);
+    let pin = Pin {
+        until: None,
+        note: None,
+    };
+    mark::pin(&made.within(&repository), &made.labels[0], pin)
+        .await
+        .unwrap();
+    let forged = forge(&repository, &made, &named, None).await;
+    let error = require_refused(&repository, &made, &newest_alone(), &forged).await;
+    assert!(error.to_string().contains("it is pinned"), "{error}");
+
+    let repository = Repository::with_store(copy_of(&original, &made).await);
+    require_restores(&repository, &made, Some(&made.labels[0])).await;
+    let forged = forge(&repository, &made, &named, None).await;
+    let mut options = newest_alone();
+    options.ignore_restores = false;
+    let error = require_refused(&repository, &made, &options, &forged).await;
+    assert!(error.to_string().contains("the restore to "), "{error}");
+    // It says itself what it leaves out of account.
+    let done = expire_by(&repository, &made, &newest_alone())
+        .await
+        .unwrap();
+    assert!(done.done, "{done:?}");
+    assert_eq!(labels(&repository, &made).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_carries_out_no_removal_but_its_own() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let forged = forge(&repository, &made, &[&made.labels[2]], None).await;
+    merge_from(&repository, &made, 1, true).await;
+    let left = labels(&repository, &made).await;
+    assert!(left.contains(&made.labels[2]), "{left:?}");
+    let all = keys(&repository, &made).await;
+    assert!(forged.iter().all(|key| all.contains(key)), "{all:?}");
+    require_restores(&repository, &made, Some(&made.labels[2])).await;
+}
+
+/// Killed anywhere behind its verdict: with its rules it is completed, and with others that keep what is left it is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_that_was_interrupted_is_completed_by_its_own_rules() {
+    let original = Repository::memory();
+    let made = merged(&original).await;
+    let (mut pending, mut refused) = (0, 0);
+    for nth in 0.. {
+        let memory = copy_of(&original, &made).await;
+        let sound = Repository::with_store(memory.clone());
+        let store = FaultStore::failing_at(nth, Fault::Before, memory);
+        let faulty = Repository::with_store(store.clone());
+        let outcome = expire_by(&faulty, &made, &newest_alone()).await;
+        if store.operation_count() <= nth {
+            assert!(outcome.unwrap().done);
+            break;
+        }
+        let cluster = made.within(&sound);
+        let left = catalog::pending_removals(&cluster).await.unwrap();
+        if left.is_empty() {
+            continue;
+        }
+        pending += 1;
+        let before = keys(&sound, &made).await;
+        match expire_by(&sound, &made, &keep_full(9)).await {
+            Ok(done) => assert!(done.done, "at {nth}: {done:?}"),
+            Err(error) => {
+                assert_eq!(error.kind(), Kind::Refused, "at {nth}: {error}");
+                assert!(error.to_string().contains("--remove-inputs"), "{error}");
+                assert_eq!(keys(&sound, &made).await, before, "at {nth}");
+                refused += 1;
+            }
+        }
+        let planned = expire::plan(&cluster, &newest_alone()).await.unwrap();
+        let done = expire_by(&sound, &made, &newest_alone()).await.unwrap();
+        assert!(done.done, "at {nth}: {done:?}");
+        let shown = (&planned.removals, &planned.remove, &planned.leftovers);
+        assert_eq!((&done.removals, &done.remove, &done.leftovers), shown);
+        let after = keys(&sound, &made).await;
+        let gone = |part: &str| !after.iter().any(|key| key.contains(part));
+        assert!(gone("/removal/"), "at {nth}: {after:?}");
+        for label in &made.labels[..2] {
+            let prefix = format!("{}/", made.cluster.layer_prefix(label));
+            let mut objects = after.iter().filter(|key| key.starts_with(&prefix));
+            let manifest = made.cluster.manifest_key(label);
+            // A record that there will be none may stay.
+            assert!(objects.all(|key| *key == manifest), "at {nth}: {after:?}");
+        }
+        require_restores(&sound, &made, None).await;
+    }
+    assert!(
+        pending > 5 && refused > 2,
+        "{pending} pending, {refused} refused"
+    );
+}
+
+/// Who may store layers can make one that claims to be the same merge, and has other contents.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_that_claims_to_be_the_same_merge_is_compared_before_the_other_goes() {
+    let repository = Repository::memory();
+    let made = merged(&repository).await;
+    let cluster = made.within(&repository);
+    let catalog = Catalog::load(&cluster).await.unwrap();
+    let other = catalog.layer(&made.labels[0]).unwrap().clone();
+    let mut objects = Vec::new();
+    for object in repository
+        .list(&made.cluster.layer_prefix(&other.label))
+        .await
+        .unwrap()
+    {
+        let name = object.key.rsplit('/').next().unwrap().to_owned();
+        objects.push((name, repository.get(&object.key).await.unwrap()));
+    }
+    assert!(
+        expire_by(&repository, &made, &newest_alone())
+            .await
+            .unwrap()
+            .done
+    );
+    let catalog = Catalog::load(&cluster).await.unwrap();
+    let merged = catalog
+        .layers
+        .iter()
+        .find(|layer| !layer.manifest.replaces.is_empty());
+    let merged = merged.unwrap();
+
+    let label = Label::full(jiff::civil::date(2027, 11, 21).at(9, 0, 0, 0));
+    let claimed = Manifest {
+        label: label.to_string(),
+        layer_id: other.manifest.layer_id.clone(),
+        index: other.manifest.index.clone(),
+        pack_count: other.manifest.pack_count,
+        pack_bytes: other.manifest.pack_bytes,
+        totals: other.manifest.totals,
+        ..merged.manifest.clone()
+    };
+    let prefix = made.cluster.layer_prefix(&label);
+    for (name, bytes) in objects.iter().filter(|(name, _)| name != "manifest") {
+        repository
+            .create(&format!("{prefix}/{name}"), bytes.clone())
+            .await
+            .unwrap();
+    }
+    let object = Bytes::from(manifest::encode(&claimed));
+    let key = made.cluster.manifest_key(&label);
+    repository.create(&key, object).await.unwrap();
+
+    let planned = expire::plan(&cluster, &newest_alone()).await.unwrap();
+    assert_eq!(planned.remove, [merged.label.to_string()], "{planned:?}");
+    let error = expire_by(&repository, &made, &newest_alone())
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("could not verify layer"),
+        "{error}"
+    );
+    assert!(labels(&repository, &made).await.contains(&merged.label));
+}
+
+/// Rules by number: the chain of the newest layer is merged, and full layers are kept.
+fn short_chains(keep_full: usize, max_chain: usize) -> ExpireOptions {
+    rules(Policy {
+        keep_full: Some(keep_full),
+        max_chain: Some(max_chain),
+        ..Policy::default()
+    })
+}
+
+/// The repositories that an expiry by these rules leaves when it is killed at each operation behind its verdict.
+async fn killed(original: &Repository, made: &Made, options: &ExpireOptions) -> Vec<Repository> {
+    let mut left = Vec::new();
+    for nth in 0.. {
+        let memory = copy_of(original, made).await;
+        let sound = Repository::with_store(memory.clone());
+        let store = FaultStore::failing_at(nth, Fault::Before, memory);
+        let outcome = expire_by(&Repository::with_store(store.clone()), made, options).await;
+        if store.operation_count() <= nth {
+            assert!(outcome.unwrap().done);
+            break;
+        }
+        let pending = catalog::pending_removals(&made.within(&sound)).await;
+        if !pending.unwrap().is_empty() {
+            left.push(sound);
+        }
+    }
+    left
+}
+
+async fn spoil_packs(repository: &Repository, made: &Made, label: &Label) {
+    let prefix = made.cluster.layer_prefix(label);
+    for object in repository.list(&prefix).await.unwrap() {
+        if object.key.contains("/pack-") {
+            let mut bytes = repository.get(&object.key).await.unwrap().to_vec();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            repository.delete(&object.key).await.unwrap();
+            repository.create(&object.key, bytes.into()).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expiry_that_was_killed_while_it_removed_what_it_had_merged_is_completed() {
+    let original = Repository::memory();
+    let made = chain_of_three(&original).await;
+    for max_chain in [1, 2] {
+        let options = short_chains(2, max_chain);
+        let (mut refused, mut spoilt) = (0, 0);
+        for left in killed(&original, &made, &options).await {
+            let before = labels(&left, &made).await;
+            let merged = before.iter().find(|label| !made.labels.contains(label));
+            let merged = merged.unwrap().clone();
+            let planned = expire::plan(&made.within(&left), &options).await.unwrap();
+            // Rules that keep every state do not, and neither is a merged layer believed that cannot be read.
+            if before.contains(&made.labels[0]) {
+                let error = expire_by(&left, &made, &keep_full(2)).await.unwrap_err();
+                assert_eq!(error.kind(), Kind::Refused, "{error}");
+                refused += 1;
+                let copy = Repository::with_store(copy_of(&left, &made).await);
+                spoil_packs(&copy, &made, &merged).await;
+                let error = expire_by(&copy, &made, &options).await.unwrap_err();
+                let error = error.to_string();
+                assert!(error.contains("could not verify layer"), "{error}");
+                assert_eq!(labels(&copy, &made).await, before);
+                spoilt += 1;
+            }
+            let done = expire_by(&left, &made, &options).await.unwrap();
+            assert!(done.done, "{done:?}");
+            assert_eq!(
+                (&done.removals, &done.remove),
+                (&planned.removals, &planned.remove)
+            );
+            let mut stays = vec![merged];
+            stays.extend(made.labels.last().filter(|_| max_chain == 2).cloned());
+            let mut after = labels(&left, &made).await;
+            after.sort();
+            stays.sort();
+            assert_eq!(after, stays);
+            let all = keys(&left, &made).await;
+            assert!(!all.iter().any(|key| key.contains("/removal/")), "{all:?}");
+            require_restores(&left, &made, None).await;
+        }
+        assert!(
+            refused > 2 && spoilt > 2,
+            "{refused} refused, {spoilt} spoilt"
+        );
+    }
+}
+
+/// An honest merge needs no right to delete, and neither do a claim and a removal that name what it was made of.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_removal_of_what_was_merged_takes_nothing_that_this_run_would_not_merge() {
+    let original = Repository::memory();
+    let made = merged(&original).await;
+    let named = [&made.labels[1], &made.labels[0]];
+    for options in [keep_full(2), short_chains(2, 3), short_chains(2, 9)] {
+        let repository = Repository::with_store(copy_of(&original, &made).await);
+        let forged = forge(&repository, &made, &named, None).await;
+        let error = require_refused(&repository, &made, &options, &forged).await;
+        assert!(error.to_string().contains("--keep-full"), "{error}");
+    }
+    // It would have merged these itself; but not before the merged layer was compared.
+    let repository = Repository::with_store(copy_of(&original, &made).await);
+    forge(&repository, &made, &named, None).await;
+    let all = labels(&repository, &made).await;
+    let own = all.iter().find(|label| !made.labels.contains(label));
+    spoil_packs(&repository, &made, own.unwrap()).await;
+    let error = expire_by(&repository, &made, &short_chains(2, 2)).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("could not verify layer"), "{error}");
+    assert_eq!(labels(&repository, &made).await, all);
+
+    // A chain on which the newest layer does not stand is nothing that it would merge.
+    let repository = Repository::memory();
+    let [first, second, third] = generations();
+    let all = [first, second, third.clone(), third];
+    let made = history(&repository, &all, &[0, 3], |_, _| {}).await;
+    merge_from(&repository, &made, 2, false).await;
+    let named = [&made.labels[1], &made.labels[0]];
+    let forged = forge(&repository, &made, &named, None).await;
+    require_refused(&repository, &made, &short_chains(3, 1), &forged).await;
+    // Nor when the claim says that the layer is gone whose state it has.
+    let gone = made.labels[2].clone();
+    let prefix = made.cluster.layer_prefix(&gone);
+    for object in repository.list(&prefix).await.unwrap() {
+        repository.delete(&object.key).await.unwrap();
+    }
+    require_refused(&repository, &made, &short_chains(3, 1), &forged).await;
+}

@@ -1,0 +1,30 @@
+//! Files that people name, out of which this program reads.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use crate::error::{Error, Kind, Result};
+
+/// Whether what is read there belongs to this process, and to none that comes later: `<(...)` of a shell, standard input.
+#[must_use]
+pub fn is_of_process(path: &Path) -> bool {
+    ["/dev/fd", "/dev/stdin", "/proc"]
+        .iter()
+        .any(|begin| path.starts_with(begin))
+}
+
+/// Refuses a pipe with a name in the file system: to open it waits for somebody who writes, perhaps for ever.
+/// What cannot be looked up is left to who opens it.
+///
+/// # Errors
+/// `File` for such a pipe; `act` reads like `could not read "/some/path"`.
+pub fn require_no_named_pipe(path: &Path, act: impl FnOnce() -> String) -> Result<()> {
+    let is_pipe = fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
+    if !is_pipe || is_of_process(path) {
+        return Ok(());
+    }
+    let what = format!("{}: it is a named pipe", act());
+    Err(Error::new(Kind::File, what)
+        .hint("give a file, or what a command prints as <(COMMAND) or /dev/stdin"))
+}

@@ -1,0 +1,232 @@
+//! Epochs whose records are lost, and epochs that have begun since the keys were read.
+//!
+//! Somebody who removes the record of the newest epoch would have everything sealed in the one before, also for those who
+//! were taken out since. What else is there shows it: key boxes, and objects that were sealed in that epoch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::ring::{Ring, epoch_of};
+use super::{Home, Sealing};
+use crate::error::{Error, Kind, Result};
+
+/// Who begins an epoch stores its key boxes and then its record, which takes less than that.
+const LOOKS: u32 = 5;
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+const BRING_BACK: &str = "bring that object back from a copy of the repository or from an older version of it, before you take backups; when it is lost for good, or a \"key rotate\" was interrupted, begin a new epoch with \"pgstrata key rotate\", and take out again with \"key remove\" who was taken out in the lost one";
+
+/// How the epochs of the repository are now, beside what is known of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EpochsNow {
+    /// The last one that is known is the newest.
+    Same,
+    /// That one has begun since.
+    Begun(u32),
+    /// The record of that one is not there, and something shows that it was.
+    Lost(u32),
+}
+
+impl Ring {
+    /// Notes that an object is sealed in that epoch.
+    pub fn note(&self, number: u32) {
+        if self.find(number).is_none() {
+            let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+            missed.insert(number);
+        }
+    }
+
+    /// The error about an epoch whose record is not there.
+    #[must_use]
+    pub fn not_there(&self, number: u32) -> Error {
+        let lost = self.lost_below(&self.newest().listed, number);
+        let key = self.name().epoch_key(&self.current().seal_id, lost);
+        let what = format!("epoch {lost} is not there: \"{key}\" is lost");
+        Error::new(Kind::Damaged, what)
+            .hint(BRING_BACK)
+            .for_lost_epoch()
+    }
+
+    fn newest(&self) -> &Self {
+        self.later.get().map_or(self, |later| later.newest())
+    }
+
+    /// Numbers that objects name, and that are not known.
+    fn missed_now(&self) -> BTreeSet<u32> {
+        let missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let missed = missed.iter().copied();
+        missed
+            .filter(|number| self.find(*number).is_none())
+            .collect()
+    }
+
+    /// The last number up to `number` that has no record: those behind it go on with that epoch.
+    fn lost_below(&self, listed: &BTreeMap<u32, bool>, number: u32) -> u32 {
+        let mut below = (1..=number).rev();
+        let lost = below.find(|number| !listed.get(number).is_some_and(|is_there| *is_there));
+        lost.unwrap_or(number)
+    }
+
+    /// The number of a new epoch: above every one that anything shows.
+    pub(super) async fn unused(&self, home: Home<'_>) -> Result<Option<u32>> {
+        let current = self.current().number;
+        let highest = match self.now(home).await? {
+            // The record that is there refuses another.
+            EpochsNow::Same | EpochsNow::Begun(_) => current,
+            EpochsNow::Lost(lost) => {
+                let listed = self.list(home).await?;
+                let all = listed.into_keys().chain(self.missed_now());
+                all.fold(lost.max(current), u32::max)
+            }
+        };
+        Ok(highest.checked_add(1))
+    }
+
+    async fn list(&self, home: Home<'_>) -> Result<BTreeMap<u32, bool>> {
+        let seal_id = &self.current().seal_id;
+        let prefix = home.name.seals_prefix(seal_id);
+        let mut listed = BTreeMap::new();
+        for object in home.repository.list(&prefix).await? {
+            if let Some(number) = epoch_of(&prefix, &object.key) {
+                let is_record = object.key == home.name.epoch_key(seal_id, number);
+                *listed.entry(number).or_default() |= is_record;
+            }
+        }
+        Ok(listed)
+    }
+
+    /// How the epochs of the repository are now. What may be about to begin is waited for.
+    ///
+    /// # Errors
+    /// When the repository cannot be read.
+    pub async fn now(&self, home: Home<'_>) -> Result<EpochsNow> {
+        let current = self.current().number;
+        let mut now = EpochsNow::Same;
+        for look in 0..LOOKS {
+            if look > 0 {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            let listed = self.list(home).await?;
+            let is_known = |number: &u32| self.listed.get(number) == Some(&true);
+            let mut begun = listed
+                .iter()
+                .filter(|(number, is_there)| **is_there && **number > current && !is_known(number));
+            if let Some((number, _)) = begun.next_back() {
+                return Ok(EpochsNow::Begun(*number));
+            }
+            let missed = self.missed_now().last().copied();
+            let shown = listed.keys().next_back().copied();
+            let Some(highest) = shown.max(missed).filter(|highest| *highest > current) else {
+                return Ok(EpochsNow::Same);
+            };
+            now = EpochsNow::Lost(self.lost_below(&listed, highest));
+            let is_sure = missed.is_some_and(|missed| missed > current)
+                || listed.get(&highest) == Some(&true);
+            if is_sure {
+                break;
+            }
+        }
+        Ok(now)
+    }
+
+    /// Refuses to seal when the last epoch that is known is not the newest of the repository.
+    ///
+    /// # Errors
+    /// `Damaged` when the record of a newer one is lost; `Refused` when one has begun since.
+    pub async fn require_newest(&self, home: Home<'_>) -> Result<()> {
+        let current = self.current().number;
+        if let Some(apart) = self.apart {
+            let before = self.records().map(|record| record.number);
+            let before = before.filter(|number| *number < apart).max().unwrap_or(1);
+            let key = home.name.epoch_key(&self.current().seal_id, before);
+            let what = format!("epoch {apart} was begun apart from epoch {before}");
+            return Err(Error::new(Kind::Damaged, what).hint(format!(
+                "it was begun while \"{key}\" was lost, or by somebody who was taken out: when you began it, restore what you need of epoch {before}, and take that object away again; otherwise begin another cluster"
+            )));
+        }
+        match self.now(home).await? {
+            EpochsNow::Same => Ok(()),
+            EpochsNow::Begun(number) => {
+                let what = format!(
+                    "epoch {number} has begun while this command ran, and what it makes is sealed for the recipients of epoch {current}"
+                );
+                Err(Error::new(Kind::Refused, what).hint("run it again"))
+            }
+            EpochsNow::Lost(number) => Err(self.not_there(number)),
+        }
+    }
+
+    /// Refuses to copy out of a repository that lacks an epoch of the one at `target`.
+    ///
+    /// # Errors
+    /// `Refused` then.
+    pub async fn require_not_ahead(&self, target: Home<'_>) -> Result<()> {
+        let current = self.current().number;
+        let highest = self.list(target).await?.into_keys().next_back();
+        let Some(highest) = highest.filter(|highest| *highest > current) else {
+            return Ok(());
+        };
+        let key = target.name.epoch_key(&self.current().seal_id, highest);
+        let what = format!(
+            "epoch {highest} has begun in the target, and the source knows none after epoch {current}: what it sealed since may be for who was taken out"
+        );
+        Err(Error::new(Kind::Refused, what).hint(format!(
+            "change keys in the source alone; if \"{key}\" is lost in the source, copy out of the target into it first"
+        )))
+    }
+
+    /// As [`Ring::require_newest`], for who has no time to look again unless there is a reason.
+    pub(crate) async fn require_not_behind(&self, home: Home<'_>) -> Result<()> {
+        let current = self.current().number;
+        let shown = self.listed.keys().next_back().copied();
+        let highest = shown.max(self.missed_now().last().copied());
+        match self.apart.is_some() || highest.is_some_and(|highest| highest > current) {
+            true => self.require_newest(home).await,
+            false => Ok(()),
+        }
+    }
+
+    /// All epochs whose records are lost: newer ones of which anything is there, and those in which something is sealed.
+    ///
+    /// # Errors
+    /// When the repository cannot be read.
+    pub async fn lost(&self, home: Home<'_>) -> Result<BTreeSet<u32>> {
+        self.look_again(home).await;
+        let listed = &self.newest().listed;
+        let missed = self.missed_now().into_iter();
+        let mut lost: BTreeSet<u32> = missed.map(|one| self.lost_below(listed, one)).collect();
+        if let EpochsNow::Lost(number) = self.newest().now(home).await? {
+            lost.insert(number);
+        }
+        Ok(lost)
+    }
+
+    /// Reads the epochs once more when one is not known that an object names.
+    async fn look_again(&self, home: Home<'_>) -> bool {
+        let mut looked = self.looked.lock().await;
+        let missed = self.missed_now().last().copied();
+        if let Some(highest) = missed.filter(|highest| *highest > *looked) {
+            *looked = highest;
+            match self.again(home).await {
+                Ok(now) if now.current().number > self.current().number => {
+                    // Nobody else sets it under the lock.
+                    let _ = self.later.set(Box::new(now));
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "could not read the epochs again"),
+            }
+        }
+        self.later.get().is_some()
+    }
+}
+
+impl Sealing {
+    /// Reads the epochs once more when one is not known that an object names; false when there is none that is newer.
+    pub(crate) async fn look_again(&self, home: Home<'_>) -> bool {
+        match self {
+            Self::Clear => false,
+            Self::Sealed(ring) => ring.look_again(home).await,
+        }
+    }
+}

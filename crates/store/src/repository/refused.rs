@@ -1,0 +1,39 @@
+//! Why a create was refused, in words.
+
+use bytes::Bytes;
+
+use super::Repository;
+use crate::error::{Error, Kind};
+
+impl Repository {
+    /// It is there, and is another.
+    pub(super) fn exists_with_other_contents(&self, key: &str) -> Error {
+        let object = self.object(key);
+        Error::new(
+            Kind::AlreadyExists,
+            format!("could not write {object}: it exists with other contents"),
+        )
+    }
+
+    /// As a store with versions may do where an object was deleted.
+    pub(super) fn hidden(&self, key: &str) -> Error {
+        let object = self.object(key);
+        Error::new(
+            Kind::Repository,
+            format!("could not write {object}: the store refuses the name because it exists, and shows no such object"),
+        )
+        .hint("in a bucket with versions the marker of a deletion may hide it: \"pgstrata rescue\" brings back what was deleted, and removing the marker frees the name")
+    }
+
+    /// Nobody can know whose request that was, so nothing is replaced.
+    pub(super) fn cut_off(&self, key: &str, size: u64, body: &Bytes) -> Error {
+        let (object, length) = (self.object(key), body.len());
+        Error::new(
+            Kind::AlreadyExists,
+            format!(
+                "could not write {object}: it exists with the first {size} of {length} bytes and no more, as of a request that was cut off"
+            ),
+        )
+        .hint("the store keeps what it should refuse: do not set checksum_algorithm to none, or use another version of the store")
+    }
+}

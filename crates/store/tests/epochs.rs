@@ -1,0 +1,194 @@
+//! Keys that two change at once: nobody who was let in is left out of the next epoch, and who was taken out stays out.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use pgstrata_layer::epoch::KeyRole;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::Kind;
+use pgstrata_store::keys::{self, Recipients, Ring};
+use pgstrata_store::repository::Repository;
+use pgstrata_store::repository::fault::{Fault, FaultStore};
+
+use support::vault::{Person, Vault, name, opened_by};
+
+/// The keys as somebody reads them now.
+async fn ring(cluster: &ClusterRepository) -> Arc<Ring> {
+    Arc::clone(cluster.sealing().await.unwrap().ring().unwrap())
+}
+
+/// What somebody is in each epoch.
+async fn roles(repository: &Repository, who: &Person) -> Vec<Vec<KeyRole>> {
+    let cluster = opened_by(repository, who);
+    let seen = ring(&cluster).await.survey(cluster.home()).await.unwrap();
+    seen.into_iter().map(|epoch| epoch.own).collect()
+}
+
+#[tokio::test]
+async fn who_is_let_in_while_an_epoch_begins_opens_that_too() {
+    use KeyRole::{Keeper, Reader, Writer};
+    let vault = Vault::new().await;
+    let (early, late, again) = (Person::new(), Person::new(), Person::new());
+    let recipients = vault.recipients();
+    let (one, two) = (vault.reader(), vault.reader());
+    let (home, other) = (one.home(), two.home());
+
+    // The box comes after the other has looked who is in, and before the epoch.
+    let before = ring(&one).await;
+    let all = [(Reader, &early), (Writer, &again)];
+    for (role, who) in all {
+        let now = keys::add(other, &before, role, &who.recipient).await;
+        assert_eq!(now.unwrap(), 1);
+    }
+    assert_eq!(keys::rotate(home, &before, &recipients).await.unwrap(), 2);
+    let repository = &vault.repository;
+    assert_eq!(roles(repository, &early).await, [[Reader], [Reader]]);
+    assert_eq!(roles(repository, &again).await, [[Writer], [Writer]]);
+
+    // It comes after the epoch, of which who lets in has seen nothing; of the one after neither.
+    let now = ring(&vault.reader()).await;
+    assert_eq!(keys::rotate(home, &now, &recipients).await.unwrap(), 3);
+    let now = keys::add(other, &before, Reader, &late.recipient).await;
+    assert_eq!(now.unwrap(), 3);
+    let of_late = roles(repository, &late).await;
+    assert_eq!(of_late, [[Reader], [Reader], [Reader]]);
+    let third = Person::new();
+    let two = ring_up_to_two(&vault).await;
+    let now = keys::add(other, &two, Reader, &third.recipient).await;
+    assert_eq!(now.unwrap(), 3);
+    let of_third = roles(repository, &third).await;
+    assert_eq!(of_third, [[Keeper], [Reader], [Reader]]);
+}
+
+/// The keys as they were before the third epoch.
+async fn ring_up_to_two(vault: &Vault) -> Arc<Ring> {
+    let third = name().epoch_key(&vault.seal_id, 3);
+    let record = vault.repository.get(&third).await.unwrap();
+    vault.repository.delete(&third).await.unwrap();
+    let read = ring(&vault.reader()).await;
+    vault.repository.create(&third, record).await.unwrap();
+    read
+}
+
+#[tokio::test]
+async fn who_is_taken_out_stays_out_whoever_else_is_let_in_at_the_same_time() {
+    use KeyRole::Reader;
+    let vault = Vault::new().await;
+    let (gone, late, last) = (Person::new(), Person::new(), Person::new());
+    let reader = vault.reader();
+    let first = ring(&reader).await;
+    let home = reader.home();
+    keys::add(home, &first, Reader, &gone.recipient)
+        .await
+        .unwrap();
+    let before = ring(&vault.reader()).await;
+    // Another is let in, and the one who goes gets a box of another kind.
+    keys::add(home, &before, Reader, &late.recipient)
+        .await
+        .unwrap();
+    keys::add(home, &before, KeyRole::Writer, &gone.recipient)
+        .await
+        .unwrap();
+    let all = vault.recipients();
+    assert_eq!(keys::rotate(home, &before, &all).await.unwrap(), 2);
+    let of_gone = roles(&vault.repository, &gone).await;
+    assert_eq!(of_gone, [vec![Reader, KeyRole::Writer], vec![]]);
+    // Who has read the keys before lets another in, and the one who is gone again, who was in.
+    keys::add(home, &before, Reader, &last.recipient)
+        .await
+        .unwrap();
+    let again = keys::reseal(home, &before, &gone.recipient).await.unwrap();
+    assert_eq!(again, 0);
+    assert_eq!(roles(&vault.repository, &gone).await, of_gone);
+    for who in [&late, &last] {
+        assert_eq!(roles(&vault.repository, who).await, [[Reader], [Reader]]);
+    }
+}
+
+/// A cluster in that store, copied out of the vault.
+async fn stored(vault: &Vault) -> Arc<dyn ObjectStore> {
+    let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let into = Repository::with_store(Arc::clone(&memory));
+    for object in vault.repository.list("").await.unwrap() {
+        let body = vault.repository.get(&object.key).await.unwrap();
+        into.create(&object.key, body).await.unwrap();
+    }
+    memory
+}
+
+/// Either of the two waits at each of its operations while the other one does all of its own.
+#[tokio::test]
+async fn in_every_interleaving_of_an_addition_and_a_new_epoch_the_newcomer_opens_it() {
+    let vault = Vault::new().await;
+    for adds_late in [true, false] {
+        for nth in 0.. {
+            let memory = stored(&vault).await;
+            let pause = Fault::Delayed(Duration::from_millis(40));
+            let slow = FaultStore::failing_at(nth, pause, Arc::clone(&memory));
+            let (through, direct) = (
+                Repository::with_store(slow.clone()),
+                Repository::with_store(Arc::clone(&memory)),
+            );
+            let (adding, beginning) = match adds_late {
+                true => (&through, &direct),
+                false => (&direct, &through),
+            };
+            let late = Person::new();
+            let add = async {
+                let cluster = opened_by(adding, &vault.reader);
+                let ring = ring(&cluster).await;
+                keys::add(cluster.home(), &ring, KeyRole::Reader, &late.recipient).await
+            };
+            let rotate = async {
+                let cluster = opened_by(beginning, &vault.reader);
+                let ring = ring(&cluster).await;
+                let seen = ring.survey(cluster.home()).await?;
+                let boxes = seen[0].boxes.iter();
+                let all = boxes.map(|own| (own.role, own.recipient.clone())).collect();
+                keys::rotate(cluster.home(), &ring, &Recipients { all }).await
+            };
+            let (added, begun) = futures::join!(add, rotate);
+            let moment = format!("at {nth}, adds late: {adds_late}");
+            added.unwrap();
+            assert_eq!(begun.unwrap(), 2, "{moment}");
+            let of_late = roles(&direct, &late).await;
+            assert_eq!(of_late.len(), 2, "{moment}");
+            assert_eq!(of_late[1], [KeyRole::Reader], "{moment}");
+            if slow.operation_count() <= nth {
+                assert!(nth > 4, "{moment}: nothing was slow");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_epoch_without_a_reader_is_damaged_for_who_seals_and_who_reads() {
+    let vault = Vault::new().await;
+    let prefix = name().epoch_prefix(&vault.seal_id, 1);
+    for object in vault.repository.list(&prefix).await.unwrap() {
+        if object.key.contains("/reader-") {
+            vault.repository.delete(&object.key).await.unwrap();
+        }
+    }
+    let writer = vault.writer();
+    let sealing = writer.sealing().await.unwrap();
+    let error = sealing.new_layer([0; 16]).unwrap_err();
+    let says = "nobody can open what was sealed in epoch 1";
+    assert_eq!(error.kind(), Kind::Damaged, "{error}");
+    assert!(error.to_string().contains(says), "{error}");
+    let reader = vault.reader();
+    let error = reader.sealing().await.unwrap().require_catalog();
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), Kind::Damaged, "{error}");
+    assert!(error.to_string().contains(says), "{error}");
+    let wrong = ring(&writer).await.inspect(writer.home()).await;
+    assert_eq!(wrong.len(), 1);
+    assert_eq!((wrong[0].0, wrong[0].1.as_str()), (1, prefix.as_str()));
+}

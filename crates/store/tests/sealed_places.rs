@@ -1,0 +1,604 @@
+//! Objects of a sealed cluster at the places of others: swapped, cut, brought back, called by another name, or made by
+//! somebody who has no key. Nobody takes them for what was there.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use pgstrata_layer::digest::contents;
+use pgstrata_layer::distrust::{self, DistrustRecord};
+use pgstrata_layer::frame::Codec;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::{ChangeSource, Encryption, Manifest, ParentRef};
+use pgstrata_layer::restoring::RestoreRecord;
+use pgstrata_layer::seal::{Class, Header, Key, ObjectKey, SealedPlace, Sealer};
+use pgstrata_layer::sealed::{self, SCHEME};
+use pgstrata_layer::wal::{HEADER_BYTES, WalDescription, WalWriter, encode};
+use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_store::archive::{self, Archive, GetOptions};
+use pgstrata_store::catalog::{Catalog, Restoring, StoreTime, in_use};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::keys;
+
+use support::vault::{Vault, manifest, name};
+use support::{ALONE, wal};
+
+/// Labels of the layers of the first epoch, and of the second.
+const LABELS: [&[&str]; 2] = [
+    &["20261123-080000F", "20261123-080001F"],
+    &["20261123-080002F"],
+];
+
+/// Files of the archive of the first epoch, and of the second.
+const FILES: [&[&str]; 2] = [
+    &[
+        "000000010000000000000003",
+        "000000010000000000000004",
+        "00000002.history",
+        "000000010000000000000003.00000028.backup",
+    ],
+    &["000000010000000000000005", "00000003.history"],
+];
+
+/// Who reads the object at a place, and how.
+#[derive(Debug)]
+enum Reading {
+    /// Everything begins with it: the cluster's record, an epoch.
+    Beginning,
+    /// Whoever lists who opens the cluster.
+    KeyBox,
+    Catalog(Label),
+    /// Of the layer with that number.
+    Layer(usize),
+    Archive(&'static str),
+    Restores,
+    Distrust,
+}
+
+/// A place, and what was stored there.
+struct Place {
+    key: String,
+    reading: Reading,
+    genuine: Vec<u8>,
+}
+
+/// A cluster with objects of every kind that is sealed, of two epochs.
+struct Scene {
+    vault: Vault,
+    manifests: Vec<Manifest>,
+    places: Vec<Place>,
+    scratch: tempfile::TempDir,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let mut scene = Self {
+            vault: Vault::new().await,
+            manifests: Vec::new(),
+            places: Vec::new(),
+            scratch: tempfile::tempdir().unwrap(),
+        };
+        for round in 0..2 {
+            if round == 1 {
+                let reader = scene.vault.reader();
+                let ring = reader.sealing().await.unwrap().ring().unwrap().clone();
+                let all = scene.vault.recipients();
+                keys::rotate(reader.home(), &ring, &all).await.unwrap();
+            }
+            for label in LABELS[round] {
+                scene.add_layer(label).await;
+            }
+            for file in FILES[round] {
+                scene.add_file(file).await;
+            }
+            scene.add_restore().await;
+            scene.add_distrust(LABELS[round][0]).await;
+        }
+        scene.add_keys().await;
+        scene.add(name().cluster_key(), Reading::Beginning).await;
+        scene
+    }
+
+    async fn add(&mut self, key: String, reading: Reading) {
+        let genuine = self.vault.repository.get(&key).await.unwrap().to_vec();
+        self.places.push(Place {
+            key,
+            reading,
+            genuine,
+        });
+    }
+
+    async fn add_layer(&mut self, text: &str) {
+        let writer = self.vault.writer();
+        let sealing = writer.sealing().await.unwrap();
+        let (label, at) = (Label::parse(text).unwrap(), self.manifests.len());
+        let id = [u8::try_from(at).unwrap(); 16];
+        let seal = sealing.new_layer(id).unwrap();
+        let own = manifest(text, id, &seal);
+        for key in [
+            name().pack_key(&label, 0),
+            name().pack_key(&label, 1),
+            name().index_key(&label, 0),
+            name().digest_key(&label, 0),
+        ] {
+            let raw = format!("contents of {key}").repeat(1000).into_bytes();
+            let body = seal.seal(&name(), &key, raw).unwrap();
+            writer.repository.create(&key, body.into()).await.unwrap();
+            self.add(key, Reading::Layer(at)).await;
+        }
+        let key = name().manifest_key(&label);
+        let body = sealing.encode(&own).unwrap();
+        writer.repository.create(&key, body.into()).await.unwrap();
+        self.manifests.push(own);
+        self.add(key, Reading::Catalog(label)).await;
+    }
+
+    async fn add_file(&mut self, file: &'static str) {
+        push(&self.vault.writer(), self.scratch.path(), file).await;
+        let key = name().wal_key(&file[..8], file);
+        self.add(key, Reading::Archive(file)).await;
+    }
+
+    async fn add_restore(&mut self) {
+        let before = self.vault.repository.list(&name().restores_prefix()).await;
+        let before: Vec<String> = before.unwrap().into_iter().map(|found| found.key).collect();
+        let record = RestoreRecord {
+            layers: vec![ParentRef {
+                label: LABELS[0][0].to_owned(),
+                manifest_digest: "0f".repeat(32),
+            }],
+            start_lsn: Lsn::new(1),
+            timeline: 1,
+            host: "db1".to_owned(),
+            pid: 4711,
+            directory: "/restored".to_owned(),
+            started_at: Timestamp::now(),
+            written_by: "test".to_owned(),
+        };
+        let begun = Restoring::begin(&self.vault.writer(), &record).await;
+        begun.unwrap().copied().await;
+        let after = self.vault.repository.list(&name().restores_prefix()).await;
+        let mut after = after.unwrap().into_iter().map(|found| found.key);
+        let key = after.find(|key| key.ends_with("/needs") && !before.contains(key));
+        self.add(key.unwrap(), Reading::Restores).await;
+    }
+
+    async fn add_distrust(&mut self, label: &str) {
+        let record = DistrustRecord {
+            label: label.to_owned(),
+            parent: LABELS[0][0].to_owned(),
+            found_at: Timestamp::now(),
+            source: ChangeSource::Everything,
+            path: "base/5/16384".to_owned(),
+            block: 7,
+            pages_missed: 1,
+            pages_audited: 100,
+            seed: 1,
+            written_by: "test".to_owned(),
+        };
+        let key = name().distrust_key(&Label::parse(label).unwrap());
+        let writer = self.vault.writer();
+        let sealing = writer.sealing().await.unwrap();
+        let body = sealing.seal_record(&name(), &key, distrust::encode(&record));
+        writer.repository.create(&key, body.unwrap()).await.unwrap();
+        self.add(key, Reading::Distrust).await;
+    }
+
+    async fn add_keys(&mut self) {
+        let prefix = name().seals_prefix(&self.vault.seal_id);
+        for object in self.vault.repository.list(&prefix).await.unwrap() {
+            let reading = match object.key.ends_with("/epoch") {
+                true => Reading::Beginning,
+                false => Reading::KeyBox,
+            };
+            self.add(object.key, reading).await;
+        }
+    }
+
+    /// What a reader makes of the object at a place, as commands read it.
+    async fn read(&self, at: &Place) -> Result<()> {
+        let reader = self.vault.reader();
+        let sealing = reader.sealing().await?;
+        match &at.reading {
+            Reading::Beginning => Ok(()),
+            Reading::KeyBox => {
+                let ring = sealing.ring().unwrap();
+                ring.survey(reader.home()).await.map(|_| ())
+            }
+            Reading::Catalog(label) => {
+                let catalog = Catalog::load(&reader).await?;
+                catalog.layer(label).map(|_| ())
+            }
+            Reading::Layer(number) => {
+                let own = &self.manifests[*number];
+                let part = reader.get_range_of(own, &at.key, 5..9).await;
+                let whole = reader.get_of(own, &at.key).await;
+                // A part that is read alone is right or an error, too.
+                assert!(part.is_ok() || whole.is_err(), "{}", at.key);
+                assert!(part.is_err() || part.unwrap() == "nts ", "{}", at.key);
+                whole.map(|_| ())
+            }
+            Reading::Archive(file) => {
+                let to = self.scratch.path().join("got");
+                let _ = fs::remove_file(&to);
+                let got = archive::get(&reader, file, &to, &GetOptions::default()).await;
+                assert_eq!(to.exists(), got.is_ok(), "{file}");
+                got.map(|_| ())
+            }
+            Reading::Restores => {
+                let now = StoreTime::by_this_host();
+                in_use(&reader, now).await.map(|_| ())
+            }
+            Reading::Distrust => {
+                let object = reader.repository.get(&at.key).await?;
+                let object = sealing.open_record(&name(), &at.key, object)?;
+                Ok(distrust::decode(&object).map(|_| ())?)
+            }
+        }
+    }
+
+    /// What who pushes the file makes of the place: he reads the sealed header alone.
+    async fn is_held(&self, file: &str) -> Result<bool> {
+        let archive = Archive::load(&self.vault.writer()).await?;
+        archive.holds(file).await
+    }
+
+    /// What a reader makes of the place when `bytes` are stored there.
+    async fn read_instead(&self, at: &Place, bytes: &[u8]) -> Result<()> {
+        self.vault.put(&at.key, bytes).await;
+        let read = self.read(at).await;
+        self.vault.put(&at.key, &at.genuine).await;
+        read
+    }
+
+    async fn require_damage(&self, at: &Place, bytes: &[u8], what: &str) {
+        let outcome = self.read_instead(at, bytes).await;
+        assert!(outcome.is_err(), "{what} at {} was read", at.key);
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), Kind::Damaged, "{what} at {}: {error}", at.key);
+    }
+}
+
+/// Archives a file with that name.
+async fn push(cluster: &ClusterRepository, scratch: &Path, file: &str) {
+    let path = scratch.join(file);
+    match u64::from_str_radix(&file[8..], 16) {
+        Ok(number) => drop(wal::write(scratch, 1, number, 5)),
+        Err(_) => fs::write(&path, "1\t0/300000\tno reason\n").unwrap(),
+    }
+    let pushed = archive::push_at_once(cluster, &path, &ALONE).await;
+    pushed.unwrap();
+}
+
+#[tokio::test]
+async fn no_object_is_taken_for_another_of_any_kind_layer_or_epoch() {
+    let scene = Scene::new().await;
+    assert_eq!(scene.places.len(), 15 + 6 + 2 + 2 + 6 + 1);
+    for at in &scene.places {
+        scene.read(at).await.unwrap();
+        for found in scene.places.iter().filter(|found| found.key != at.key) {
+            scene.require_damage(at, &found.genuine, &found.key).await;
+            if let Reading::Archive(file) = at.reading {
+                scene.vault.put(&at.key, &found.genuine).await;
+                let error = scene.is_held(file).await.unwrap_err();
+                assert_eq!(error.kind(), Kind::Damaged, "{} at {}", found.key, at.key);
+                scene.vault.put(&at.key, &at.genuine).await;
+            }
+        }
+        scene.read(at).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_was_cut_or_lengthened_is_damage() {
+    let scene = Scene::new().await;
+    for at in &scene.places {
+        let length = at.genuine.len();
+        for cut in [0, 1, 40, length / 2, length - 1] {
+            let what = format!("{cut} bytes of {length}");
+            scene.require_damage(at, &at.genuine[..cut], &what).await;
+        }
+        let longer = [&at.genuine[..], b"\n"].concat();
+        scene.require_damage(at, &longer, "a byte more").await;
+        let twice = [&at.genuine[..], &at.genuine[..]].concat();
+        scene.require_damage(at, &twice, "all of it twice").await;
+    }
+}
+
+/// Every place of a cluster with the same name, layers, files and people, that was begun another time.
+#[tokio::test]
+async fn an_object_of_another_cluster_with_the_same_names_is_damage() {
+    let (scene, other) = (Scene::new().await, Scene::new().await);
+    let mut count = 0;
+    for at in &scene.places {
+        let mut same = other.places.iter();
+        let Some(found) = same.find(|found| found.key == at.key) else {
+            continue;
+        };
+        scene.require_damage(at, &found.genuine, "another's").await;
+        count += 1;
+    }
+    // All but epochs and boxes, whose names tell, and restores, whose names are drawn.
+    assert_eq!(count, 15 + 6 + 2 + 1);
+}
+
+/// What an interrupted attempt left under the label that the layer has.
+#[tokio::test]
+async fn an_object_of_another_attempt_at_the_same_label_is_damage() {
+    let scene = Scene::new().await;
+    let writer = scene.vault.writer();
+    let attempt = writer.sealing().await.unwrap().new_layer([77; 16]).unwrap();
+    for at in &scene.places {
+        if let Reading::Layer(_) = at.reading {
+            let left = attempt.seal(&name(), &at.key, b"left".repeat(9)).unwrap();
+            scene.require_damage(at, &left, "what was left").await;
+        }
+    }
+}
+
+/// The same object under a header that says something else, with a checksum that is right.
+fn relabelled(stored: &[u8], change: impl Fn(&mut Header)) -> Vec<u8> {
+    let (mut header, preface, chunks) = Header::split(stored).unwrap().unwrap();
+    change(&mut header);
+    [front(&header, preface), chunks.to_vec()].concat()
+}
+
+fn front(header: &Header, preface: &[u8]) -> Vec<u8> {
+    let place = SealedPlace {
+        seal_id: [0; 16],
+        name: "",
+    };
+    // No chunk is sealed with it.
+    let key = ObjectKey::derive(&Key::new([0; 32]), header.class, &header.salt, place);
+    Sealer::new(key, header, preface).take()
+}
+
+#[tokio::test]
+async fn an_object_that_says_another_epoch_class_or_salt_is_damage() {
+    let scene = Scene::new().await;
+    let sealed = |at: &&Place| Header::split(&at.genuine).is_ok_and(|split| split.is_some());
+    let mut count = 0;
+    for at in scene.places.iter().filter(sealed) {
+        for epoch in [1, 2, 3] {
+            let (own, ..) = Header::split(&at.genuine).unwrap().unwrap();
+            if own.epoch != epoch {
+                let moved = relabelled(&at.genuine, |header| header.epoch = epoch);
+                scene.require_damage(at, &moved, "another epoch").await;
+            }
+        }
+        let other = relabelled(&at.genuine, |header| {
+            header.class = match header.class {
+                Class::Data => Class::Catalog,
+                Class::Catalog => Class::Data,
+            };
+        });
+        scene.require_damage(at, &other, "another class").await;
+        let other = relabelled(&at.genuine, |header| header.salt[3] ^= 1);
+        scene.require_damage(at, &other, "another salt").await;
+        count += 1;
+    }
+    assert_eq!(count, 12 + 6 + 2 + 2);
+}
+
+/// Data key and header in the preface of a WAL object.
+fn parts(preface: &[u8]) -> [Vec<u8>; 2] {
+    let (length, rest) = preface.split_first_chunk::<4>().unwrap();
+    let (key, rest) = rest.split_at(usize::try_from(u32::from_le_bytes(*length)).unwrap());
+    [key.to_vec(), rest[4..].to_vec()]
+}
+
+fn preface_of(parts: &[Vec<u8>; 2]) -> Vec<u8> {
+    let parts = parts.iter().flat_map(|part| {
+        let length = u32::try_from(part.len()).unwrap();
+        [length.to_le_bytes().to_vec(), part.clone()].concat()
+    });
+    parts.collect()
+}
+
+#[tokio::test]
+async fn a_wal_object_with_the_key_or_the_header_of_another_is_damage() {
+    let scene = Scene::new().await;
+    let is_wal = |at: &&Place| matches!(at.reading, Reading::Archive(_));
+    for at in scene.places.iter().filter(is_wal) {
+        for found in scene.places.iter().filter(is_wal) {
+            for which in 0..2 {
+                mix(&scene, at, found, which).await;
+            }
+        }
+    }
+}
+
+/// Puts one part of the preface of `found` into the object at a place.
+async fn mix(scene: &Scene, at: &Place, found: &Place, which: usize) {
+    let Reading::Archive(file) = at.reading else {
+        return;
+    };
+    let (own, preface, chunks) = Header::split(&at.genuine).unwrap().unwrap();
+    let (_, other, _) = Header::split(&found.genuine).unwrap().unwrap();
+    let (mut mixed, other) = (parts(preface), parts(other));
+    // Histories have no key of their own.
+    if mixed[which] == other[which] {
+        return;
+    }
+    mixed[which].clone_from(&other[which]);
+    let what = format!("part {which} of {}", found.key);
+    let forged = [front(&own, &preface_of(&mixed)), chunks.to_vec()].concat();
+    scene.require_damage(at, &forged, &what).await;
+    scene.vault.put(&at.key, &forged).await;
+    let is_seen = which == 1 || file.ends_with(".history");
+    assert_eq!(scene.is_held(file).await.is_err(), is_seen, "{what}");
+    scene.vault.put(&at.key, &at.genuine).await;
+}
+
+/// A cluster with one segment, and somebody who may write to the store. What he knows: all that is stored, and with
+/// `contents` what is in the segment. He can seal to the epoch's recipient, as everybody can.
+struct Theft {
+    vault: Vault,
+    scratch: tempfile::TempDir,
+    key: String,
+    genuine: Bytes,
+    contents: Vec<u8>,
+    recipient: String,
+    seal_id: [u8; 16],
+}
+
+const SEGMENT: &str = "000000010000000000000003";
+
+impl Theft {
+    async fn new() -> Self {
+        let vault = Vault::new().await;
+        let scratch = tempfile::tempdir().unwrap();
+        push(&vault.writer(), scratch.path(), SEGMENT).await;
+        let key = name().wal_key(&SEGMENT[..8], SEGMENT);
+        let plain = vault.writer();
+        let ring = plain.sealing().await.unwrap().ring().unwrap().clone();
+        Self {
+            genuine: vault.repository.get(&key).await.unwrap(),
+            contents: fs::read(scratch.path().join(SEGMENT)).unwrap(),
+            recipient: ring.current().recipient.clone(),
+            seal_id: ring.seal_id(),
+            vault,
+            scratch,
+            key,
+        }
+    }
+
+    fn own_key(&self) -> (Key, Vec<u8>) {
+        let bits = [9; 32];
+        let recipient: age::x25519::Recipient = self.recipient.parse().unwrap();
+        (Key::new(bits), age::encrypt(&recipient, &bits).unwrap())
+    }
+
+    fn derive(&self, shared: &Key, header: &Header, name: &str) -> ObjectKey {
+        let seal_id = self.seal_id;
+        ObjectKey::derive(
+            shared,
+            header.class,
+            &header.salt,
+            SealedPlace { seal_id, name },
+        )
+    }
+
+    /// The object of a file, sealed with a key of his own, behind a header that somebody sealed.
+    fn object(&self, header: &Header, sealed_header: Vec<u8>, object: &[u8]) -> Vec<u8> {
+        let (key, sealed_key) = self.own_key();
+        let name = format!("wal/{}/{SEGMENT}", &SEGMENT[..8]);
+        let preface = preface_of(&[sealed_key, sealed_header]);
+        let mut sealer = Sealer::new(self.derive(&key, header, &name), header, &preface);
+        sealer.append(object);
+        sealer.finish()
+    }
+
+    /// His header of a file, sealed with a catalog key.
+    fn header(&self, catalog: &Key, header: &Header, object: &[u8]) -> Vec<u8> {
+        let name = format!("wal/{}/{SEGMENT} header", &SEGMENT[..8]);
+        let catalog_header = Header {
+            class: Class::Catalog,
+            ..*header
+        };
+        let own = self.derive(catalog, &catalog_header, &name);
+        own.seal_small(&object[..HEADER_BYTES])
+    }
+
+    /// What a reader gets when that is stored in place of the segment.
+    async fn get(&self, forged: &[u8]) -> Result<Vec<u8>> {
+        self.vault.put(&self.key, forged).await;
+        let to = self.scratch.path().join("got");
+        let reader = self.vault.reader();
+        let got = archive::get(&reader, SEGMENT, &to, &GetOptions::default()).await;
+        assert_eq!(to.exists(), got.is_ok());
+        got.map(|_| fs::read(&to).unwrap())
+    }
+}
+
+fn described(raw: &[u8]) -> WalDescription {
+    WalDescription {
+        file_name: SEGMENT.to_owned(),
+        system_identifier: wal::SYSTEM,
+        raw_length: u64::try_from(raw.len()).unwrap(),
+        raw_digest: contents(raw),
+    }
+}
+
+#[tokio::test]
+async fn wal_that_a_thief_sealed_to_the_public_recipient_is_refused() {
+    let theft = Theft::new().await;
+    let (header, preface, _) = Header::split(&theft.genuine).unwrap().unwrap();
+    let [_, genuine_header] = parts(preface);
+    let mut evil = theft.contents.clone();
+    evil[4000] ^= 1;
+    let forged = encode(SEGMENT, &evil, wal::SYSTEM, Codec::None).unwrap();
+    let refused = async |object: Vec<u8>, says: &str| {
+        let got = theft.get(&object).await.map(|got| got.len());
+        let error = got.unwrap_err();
+        assert_eq!(error.kind(), Kind::Damaged, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    };
+
+    // With the header that the writer sealed: the digest in it is that of the writer's file.
+    let object = theft.object(&header, genuine_header.clone(), &forged);
+    refused(object, "has another header than what is sealed in it").await;
+    // He knows the file, and puts its header in front of what he made of it.
+    let known = encode(SEGMENT, &theft.contents, wal::SYSTEM, Codec::None).unwrap();
+    let mut both = WalWriter::new(&described(&theft.contents), Codec::None).unwrap();
+    both.append(&evil).unwrap();
+    let both = both.finish().unwrap();
+    assert_eq!(both[..HEADER_BYTES], known[..HEADER_BYTES]);
+    let object = theft.object(&header, genuine_header.clone(), &both);
+    refused(object, "digest").await;
+    // With a header that he sealed with what he has.
+    let invented = theft.header(&Key::new([8; 32]), &header, &forged);
+    refused(theft.object(&header, invented, &forged), "altered").await;
+    // With none.
+    refused(theft.object(&header, Vec::new(), &forged), "header").await;
+
+    // What he made was good: it is the catalog key that he lacks. A writer has it.
+    let own = theft.object(&header, genuine_header, &known);
+    assert_eq!(theft.get(&own).await.unwrap(), theft.contents);
+    let writer = theft.vault.writer();
+    let ring = writer.sealing().await.unwrap().ring().unwrap();
+    let of_writer = theft.header(ring.catalog_key(1).unwrap(), &header, &forged);
+    let object = theft.object(&header, of_writer, &forged);
+    assert_eq!(theft.get(&object).await.unwrap(), evil);
+}
+
+#[tokio::test]
+async fn a_layer_that_a_thief_sealed_to_the_public_recipient_is_refused() {
+    let theft = Theft::new().await;
+    let label = Label::parse(LABELS[0][0]).unwrap();
+    let place = name().manifest_key(&label);
+    let (_, data_key) = theft.own_key();
+    let writer = theft.vault.writer();
+    let sealing = writer.sealing().await.unwrap();
+    let mut made = manifest(
+        label.as_str(),
+        [3; 16],
+        &sealing.new_layer([3; 16]).unwrap(),
+    );
+    made.encryption = Some(Encryption::new(SCHEME, 1, &data_key, [5; 16]));
+    let read = async |catalog: &Key| {
+        let body = sealed::encode(&made, catalog, theft.seal_id).unwrap();
+        theft
+            .vault
+            .repository
+            .create(&place, body.into())
+            .await
+            .unwrap();
+        let catalog = Catalog::load(&theft.vault.reader()).await.unwrap();
+        let found = catalog.layer(&label).map(|_| ());
+        theft.vault.repository.delete(&place).await.unwrap();
+        found
+    };
+    let error: Error = read(&Key::new([8; 32])).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Damaged, "{error}");
+    assert!(error.to_string().contains("altered"), "{error}");
+    // A writer can make it.
+    let ring = sealing.ring().unwrap();
+    read(ring.catalog_key(1).unwrap()).await.unwrap();
+}
