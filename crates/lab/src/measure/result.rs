@@ -92,8 +92,11 @@ pub struct Plan {
 pub struct Claim {
     /// Name of the metric.
     pub metric: String,
-    /// Index of the arm; its ratio to the base is meant.
+    /// Index of the arm.
     pub arm: usize,
+    /// Index of the arm to which its ratio is meant: the base's, where nothing else is said.
+    #[serde(default, skip_serializing_if = "is_base")]
+    pub against: usize,
     /// The least ratio, inclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
@@ -109,8 +112,18 @@ impl Claim {
         Self {
             metric: metric.to_owned(),
             arm,
+            against: 0,
             at_least: None,
             at_most: Some(ratio),
+        }
+    }
+
+    /// The same of the ratio to another arm than the base.
+    #[must_use]
+    pub fn against(self, arm: usize) -> Self {
+        Self {
+            against: arm,
+            ..self
         }
     }
 
@@ -123,6 +136,14 @@ impl Claim {
             ..Self::at_most(metric, arm, ratio)
         }
     }
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_base(arm: &usize) -> bool {
+    *arm == 0
 }
 
 /// Something measured once per run.

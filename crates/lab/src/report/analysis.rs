@@ -123,6 +123,27 @@ impl Analysis {
         self.warnings.iter().any(|w| w.level == Level::Block)
     }
 
+    /// An arm's ratio to another one than the base, from the blocks that count. It is not corrected for other comparisons.
+    #[must_use]
+    pub fn beside(
+        &self,
+        experiment: &Experiment,
+        metric: &str,
+        arms: (usize, usize),
+    ) -> Option<Comparison> {
+        let plan = &experiment.plan;
+        let better = experiment.metrics.iter().find(|m| m.name == metric)?.better;
+        let (base, values) = experiment.pairs(metric, arms, &self.counted);
+        let compared = paired::compare(&base, &values, better, plan.margin, plan.seed);
+        compared.map(|compared| match self.is_blocked() {
+            true => Comparison {
+                verdict: Verdict::Withheld,
+                ..compared
+            },
+            false => compared,
+        })
+    }
+
     /// The row of a metric.
     #[must_use]
     pub fn row(&self, metric: &str) -> Option<&Row> {

@@ -31,7 +31,7 @@ pub fn conclude(experiment: &Experiment, analysis: &Analysis) -> Option<(Outcome
     let claims = &experiment.plan.claims;
     let judged: Vec<(Outcome, &Claim)> = claims
         .iter()
-        .map(|claim| (judge(analysis, claim), claim))
+        .map(|claim| (judge(experiment, analysis, claim), claim))
         .collect();
     let with = |wanted: Outcome| -> Vec<&Claim> {
         let found = judged.iter().filter(|(outcome, _)| *outcome == wanted);
@@ -72,13 +72,20 @@ pub fn conclude(experiment: &Experiment, analysis: &Analysis) -> Option<(Outcome
     })
 }
 
-fn comparison<'a>(analysis: &'a Analysis, metric: &str, arm: usize) -> Option<&'a Comparison> {
-    analysis.row(metric)?.comparisons.get(arm)?.as_ref()
+/// What `claim` compares.
+fn comparison(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Option<Comparison> {
+    match claim.against {
+        0 => {
+            let row = analysis.row(&claim.metric)?;
+            row.comparisons.get(claim.arm)?.clone()
+        }
+        base => analysis.beside(experiment, &claim.metric, (base, claim.arm)),
+    }
 }
 
-fn judge(analysis: &Analysis, claim: &Claim) -> Outcome {
-    let compared = comparison(analysis, &claim.metric, claim.arm);
-    let decided = |compared: &&Comparison| {
+fn judge(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Outcome {
+    let compared = comparison(experiment, analysis, claim);
+    let decided = |compared: &Comparison| {
         !matches!(
             compared.verdict,
             Verdict::TooFew { .. } | Verdict::Withheld | Verdict::Possible
@@ -105,7 +112,7 @@ fn judge(analysis: &Analysis, claim: &Claim) -> Outcome {
 
 /// `p99 of pgstrata full is 3.2 (2.0 … 6.5) times that of quiet, and was to be at most 1.15`.
 fn in_words(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> String {
-    let measured = measured(experiment, analysis, &claim.metric, claim.arm);
+    let measured = measured(experiment, analysis, claim);
     let bound = match (claim.at_least, claim.at_most) {
         (Some(least), None) => format!("at least {}", format::ratio(least, None)),
         (None, Some(most)) => format!("at most {}", format::ratio(most, None)),
@@ -118,7 +125,8 @@ fn in_words(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Stri
     format!("{measured}, and was to be {bound}")
 }
 
-fn measured(experiment: &Experiment, analysis: &Analysis, metric: &str, arm: usize) -> String {
+fn measured(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> String {
+    let (metric, arm) = (claim.metric.as_str(), claim.arm);
     let title = experiment.metrics.iter().find(|m| m.name == metric);
     let title = title.map_or(metric, |m| m.title.as_str());
     let name = |arm: usize| {
@@ -127,13 +135,13 @@ fn measured(experiment: &Experiment, analysis: &Analysis, metric: &str, arm: usi
             .get(arm)
             .map_or("?", |arm| arm.name.as_str())
     };
-    match comparison(analysis, metric, arm) {
+    match comparison(experiment, analysis, claim) {
         Some(compared) => format!(
             "{title} of {} is {} ({}) times that of {}",
             name(arm),
-            ratio_words(compared),
-            interval_words(compared),
-            name(0)
+            ratio_words(&compared),
+            interval_words(&compared),
+            name(claim.against)
         ),
         None => format!("{title} of {} was not compared", name(arm)),
     }
@@ -149,7 +157,10 @@ fn primary(experiment: &Experiment, analysis: &Analysis) -> Vec<String> {
         found.is_some_and(Option::is_some)
     });
     compared
-        .map(|arm| measured(experiment, analysis, &row.metric, arm))
+        .map(|arm| {
+            let of_base = Claim::at_most(&row.metric, arm, f64::INFINITY);
+            measured(experiment, analysis, &of_base)
+        })
         .collect()
 }
 
@@ -196,6 +207,20 @@ mod tests {
             })
             .collect();
         experiment
+    }
+
+    #[test]
+    fn a_claim_may_name_another_arm_than_the_base() {
+        // The other way round: the base does 1.11 of the second arm.
+        let claim = Claim::at_least("tps", 0, 1.1).against(1);
+        let experiment = experiment(std::slice::from_ref(&claim));
+        let (found, sentence) = conclude(&experiment, &analyse(&experiment)).unwrap();
+        assert_eq!(found, Outcome::Held, "{sentence}");
+        assert!(sentence.contains("tps of A is 1.1"), "{sentence}");
+        assert!(sentence.contains("times that of B"), "{sentence}");
+        let text = serde_json::to_string(&claim).unwrap();
+        assert_eq!(serde_json::from_str::<Claim>(&text).unwrap(), claim);
+        assert!(text.contains("\"against\":1"), "{text}");
     }
 
     #[test]

@@ -4,15 +4,20 @@ use crate::format::{self, MISSING, Unit};
 use crate::measure::environment::warning::warning;
 use crate::measure::result::{Experiment, Table};
 use crate::measure::stat::median;
-use crate::report::analysis::analyse;
+use crate::measure::stat::paired::Comparison;
+use crate::report::analysis::{Analysis, analyse};
+
+use super::{BRACKET, FULL, INCREMENTAL};
 
 /// Mean wait before a transaction is begun from which the base itself cannot keep the rate, seconds.
 const QUEUE: f64 = 0.05;
 
 /// Adds the table and what must be known of the load.
 pub(super) fn describe(experiment: &mut Experiment) {
-    let table = table(experiment);
-    experiment.tables = vec![table];
+    let analysis = analyse(experiment);
+    let mut tables = vec![table(experiment, &analysis)];
+    tables.extend(beyond(experiment, &analysis));
+    experiment.tables = tables;
     let lag = experiment.middle("lag_mean", 0).unwrap_or(0.0);
     if lag > QUEUE {
         experiment.warnings.push(warning(
@@ -48,24 +53,27 @@ fn added(experiment: &Experiment, arm: usize) -> Option<f64> {
     (!each.is_empty()).then(|| median(&each))
 }
 
-fn table(experiment: &Experiment) -> Table {
-    let analysis = analyse(experiment);
+/// A ratio with its interval, as the cell of a table.
+fn cell_of(compared: Option<&Comparison>) -> String {
+    let Some(compared) = compared else {
+        return MISSING.to_owned();
+    };
+    let interval = compared.interval.map(|interval| {
+        let half = Some(interval.width() / 2.0);
+        let [low, high] = [interval.low, interval.high].map(|end| format::ratio(end, half));
+        format!(" ({low} … {high})")
+    });
+    let half = compared.interval.map(|interval| interval.width() / 2.0);
+    let ratio = format::ratio(compared.ratio, half);
+    format!("{ratio}{}", interval.unwrap_or_default())
+}
+
+fn table(experiment: &Experiment, analysis: &Analysis) -> Table {
     let ratio = |metric: &str, arm: usize| {
-        let row = analysis.row(metric)?;
-        let compared = row.comparisons.get(arm)?.as_ref()?;
-        let interval = compared.interval.map(|i| {
-            format!(
-                " ({} … {})",
-                format::ratio(i.low, Some(i.width() / 2.0)),
-                format::ratio(i.high, Some(i.width() / 2.0))
-            )
-        });
-        let half = compared.interval.map(|i| i.width() / 2.0);
-        Some(format!(
-            "{}{}",
-            format::ratio(compared.ratio, half),
-            interval.unwrap_or_default()
-        ))
+        let compared = analysis
+            .row(metric)
+            .and_then(|row| row.comparisons.get(arm));
+        cell_of(compared.and_then(Option::as_ref))
     };
     let rows = (0..experiment.arms.len())
         .map(|arm| {
@@ -74,19 +82,18 @@ fn table(experiment: &Experiment) -> Table {
                     .middle(name, arm)
                     .map_or_else(|| MISSING.to_owned(), |v| format::value(v, unit))
             };
-            let against = |metric: &str| ratio(metric, arm).unwrap_or_else(|| MISSING.to_owned());
+            let waiting = added(experiment, arm);
             vec![
                 experiment.arms[arm].name.clone(),
                 cell("p50", Unit::Seconds),
+                cell("p90", Unit::Seconds),
                 cell("p99", Unit::Seconds),
-                cell("p999", Unit::Seconds),
-                against("p50"),
-                against("p99"),
-                against("p999"),
+                ratio("p50", arm),
+                ratio("p90", arm),
+                ratio("p99", arm),
                 cell("backup_time", Unit::Seconds),
                 cell("backup_cpu", Unit::Seconds),
-                added(experiment, arm)
-                    .map_or_else(|| MISSING.to_owned(), |v| format::value(v, Unit::Seconds)),
+                waiting.map_or_else(|| MISSING.to_owned(), |v| format::value(v, Unit::Seconds)),
             ]
         })
         .collect();
@@ -95,11 +102,11 @@ fn table(experiment: &Experiment) -> Table {
         head: [
             "",
             "p50",
+            "p90",
             "p99",
-            "p99.9",
             "p50, ratio",
+            "p90, ratio",
             "p99, ratio",
-            "p99.9, ratio",
             "a backup takes",
             "its CPU",
             "waiting it adds",
@@ -116,6 +123,45 @@ fn table(experiment: &Experiment) -> Table {
                 .to_owned(),
         ),
     }
+}
+
+/// The arms that start a backup and stop it: for full backups, for incremental ones.
+fn brackets(experiment: &Experiment) -> Option<[usize; 2]> {
+    let at = |kind: &str| {
+        let mut arms = experiment.arms.iter();
+        arms.position(|arm| arm.name == format!("{BRACKET}, {kind}"))
+    };
+    Some([at(FULL)?, at(INCREMENTAL)?])
+}
+
+/// What is left when that is taken off which every backup costs, whoever takes it.
+fn beyond(experiment: &Experiment, analysis: &Analysis) -> Option<Table> {
+    let [full, incremental] = brackets(experiment)?;
+    let backups = (incremental + 1)..experiment.arms.len();
+    let rows = backups
+        .map(|arm| {
+            let name = &experiment.arms[arm].name;
+            let base = if name.ends_with(FULL) {
+                full
+            } else {
+                incremental
+            };
+            let ratio =
+                |metric: &str| cell_of(analysis.beside(experiment, metric, (base, arm)).as_ref());
+            vec![name.clone(), ratio("p50"), ratio("p90"), ratio("p99")]
+        })
+        .collect();
+    Some(Table {
+        title: "Beyond a backup that only starts and stops".to_owned(),
+        head: ["", "p50, ratio", "p90, ratio", "p99, ratio"]
+            .map(str::to_owned)
+            .into(),
+        rows,
+        note: Some(format!(
+            "Ratios to the arms \"{BRACKET}\", with 95 % intervals: pg_backup_start() and pg_backup_stop() with nothing between them but the time that \
+             pgstrata's backup takes. What is more than 1 is reading, compressing and storing."
+        )),
+    })
 }
 
 #[cfg(test)]
