@@ -180,8 +180,8 @@ fn cgroup_of_processors(text: &str, is_enabled: impl Fn(&str) -> bool) -> Option
     Some(if path.is_empty() { "/" } else { path }.to_owned())
 }
 
-/// From now on the calling thread gets about a tenth of a busy processor.
-pub(crate) fn keep_going() {
+/// From now on the calling thread, and those that it starts, get about a tenth of a busy processor.
+pub fn keep_going() {
     if let Err(error) = setpriority_process(None, STEADY_NICE) {
         info!(%error, "could not lower the priority of a thread");
     }
