@@ -25,6 +25,10 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// The longest rest in microseconds; 0 when nobody rests.
 static MOST: AtomicU64 = AtomicU64::new(0);
 
+/// How often threads looked since [`crowding`] was asked for, and how often somebody waited.
+static LOOKS: AtomicU64 = AtomicU64::new(0);
+static CROWDED: AtomicU64 = AtomicU64::new(0);
+
 /// From now on threads of this process that [`rest`] do so for at most `most` each time.
 pub fn begin(most: Duration) {
     let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
@@ -37,12 +41,25 @@ pub fn is_practised() -> bool {
     MOST.load(Ordering::Relaxed) > 0
 }
 
+/// Of a hundred looks since the last call, in how many somebody waited for a processor; `None` when nobody looked.
+#[must_use]
+pub fn crowding() -> Option<u64> {
+    let looks = LOOKS.swap(0, Ordering::Relaxed);
+    let crowded = CROWDED.swap(0, Ordering::Relaxed);
+    (crowded * 100).checked_div(looks)
+}
+
 /// Returns when everybody who wants a processor has one, or after a while.
 pub fn rest() {
     let most = Duration::from_micros(MOST.load(Ordering::Relaxed));
-    if most.is_zero() || !is_crowded() {
+    if most.is_zero() {
         return;
     }
+    LOOKS.fetch_add(1, Ordering::Relaxed);
+    if !is_crowded() {
+        return;
+    }
+    CROWDED.fetch_add(1, Ordering::Relaxed);
     let began = Instant::now();
     loop {
         std::thread::sleep(LOOK_AGAIN);
@@ -167,9 +184,11 @@ mod tests {
             };
             let threads = std::thread::available_parallelism().unwrap().get() + 2;
             (0..threads).for_each(|_| drop(scope.spawn(spin)));
+            assert_eq!(crowding(), None);
             for _ in 0..3 {
                 rest();
             }
+            assert!(crowding().is_some_and(|share| share > 0));
             write(&file, &bytes).unwrap();
             busy.store(false, Ordering::Relaxed);
         });

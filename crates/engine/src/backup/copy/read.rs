@@ -10,6 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use pgstrata_layer::changeset::{ReadPlan, page_selected};
 use pgstrata_layer::digest;
@@ -34,6 +36,9 @@ const GROUP_BLOCKS: u32 = 16;
 
 /// 512 KiB: the kernel copies them in a tenth of a millisecond.
 const COURTEOUS_BLOCKS: u32 = 64;
+
+/// How long a worker is away that is one too many.
+const UNWANTED: Duration = Duration::from_millis(20);
 
 /// What all workers share.
 pub(crate) struct WorkerContext<'a> {
@@ -76,9 +81,17 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Works until there is nothing left or the backup has failed.
-    pub(crate) fn run(mut self, items: &Mutex<Receiver<WorkItem>>) -> Result<()> {
+    /// Works until there is nothing left or the backup has failed, and while it is wanted.
+    pub(crate) fn run(
+        mut self,
+        items: &Mutex<Receiver<WorkItem>>,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<()> {
         while !self.context.abort.is_raised() {
+            if !is_wanted() {
+                thread::sleep(UNWANTED);
+                continue;
+            }
             let item = items.lock().unwrap_or_else(PoisonError::into_inner).recv();
             match item {
                 Ok(WorkItem::Part(job, part)) => self.act(&job, part)?,
@@ -143,7 +156,7 @@ impl<'a> Worker<'a> {
         self.buffer.resize(to_usize(PART_BLOCKS) * BLOCK_SIZE, 0);
         let mut selected = Vec::new();
         for run in runs.iter().flat_map(|run| steps(*run, read_blocks())) {
-            let present = self.read_run(job, open, blocks.start, run, &mut outcome)?;
+            let present = self.read_run(job, open, run, &mut outcome)?;
             for group in steps(present, GROUP_BLOCKS) {
                 for block in group.start..group.start + group.count {
                     let place = PageInFile {
@@ -178,11 +191,10 @@ impl<'a> Worker<'a> {
         &mut self,
         job: &Job,
         open: &OpenFile,
-        part_start: u32,
         run: BlockRun,
         outcome: &mut Outcome,
     ) -> Result<BlockRun> {
-        let from = to_usize(run.start - part_start) * BLOCK_SIZE;
+        let from = to_usize(run.start % PART_BLOCKS) * BLOCK_SIZE;
         let range = from..from + to_usize(run.count) * BLOCK_SIZE;
         self.context.limiter.wait(range.len(), self.context.abort);
         let offset = u64::from(run.start) * super::job::block_bytes();
