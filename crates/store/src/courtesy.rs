@@ -9,11 +9,13 @@
 //!
 //! It concerns the process as a whole, and everybody's work comes to an end: no rest is longer than was said at the beginning.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// What is written at once: a fast disk has it durable in half a millisecond.
@@ -25,9 +27,35 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// The longest rest in microseconds; 0 when nobody rests.
 static MOST: AtomicU64 = AtomicU64::new(0);
 
-/// How often threads looked since [`crowding`] was asked for, and how often somebody waited.
+/// Looks are counted for so long at a time.
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// Of a hundred looks, in how many somebody waits when others use the processors, and when they do no longer.
+const BUSY: u64 = 5;
+const QUIET: u64 = 1;
+
+/// While others use the processors a piece is followed by a pause so many times as long: most of what they do then meets
+/// nobody, and a whole backup takes some four times the processor time that it needs.
+const PAUSES: u32 = 3;
+
+/// A piece that took longer has waited for a disk, and took no processor meanwhile.
+const LONGEST_PIECE: Duration = Duration::from_millis(1);
+
+/// How often threads looked in this window, and how often somebody waited.
 static LOOKS: AtomicU64 = AtomicU64::new(0);
 static CROWDED: AtomicU64 = AtomicU64::new(0);
+
+/// Of a hundred looks of the last window, in how many somebody waited; [`NOBODY`] when none was made.
+static SHARE: AtomicU64 = AtomicU64::new(NOBODY);
+const NOBODY: u64 = u64::MAX;
+
+/// Whether others use the processors.
+static IS_PACED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// When the piece of work began that this thread is at.
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+}
 
 /// From now on threads of this process that [`rest`] do so for at most `most` each time.
 pub fn begin(most: Duration) {
@@ -41,32 +69,51 @@ pub fn is_practised() -> bool {
     MOST.load(Ordering::Relaxed) > 0
 }
 
-/// Of a hundred looks since the last call, in how many somebody waited for a processor; `None` when nobody looked.
+/// Of a hundred looks a moment ago, in how many somebody waited for a processor; `None` when nobody looked.
 #[must_use]
 pub fn crowding() -> Option<u64> {
-    let looks = LOOKS.swap(0, Ordering::Relaxed);
-    let crowded = CROWDED.swap(0, Ordering::Relaxed);
-    (crowded * 100).checked_div(looks)
+    static OPENED: Mutex<Option<Instant>> = Mutex::new(None);
+    if let Ok(mut opened) = OPENED.try_lock()
+        && opened.is_none_or(|opened| opened.elapsed() >= WINDOW)
+    {
+        *opened = Some(Instant::now());
+        let looks = LOOKS.swap(0, Ordering::Relaxed);
+        let crowded = CROWDED.swap(0, Ordering::Relaxed);
+        let share = (crowded * 100).checked_div(looks).unwrap_or(NOBODY);
+        SHARE.store(share, Ordering::Relaxed);
+        match share {
+            NOBODY | 0..QUIET => IS_PACED.store(false, Ordering::Relaxed),
+            BUSY.. => IS_PACED.store(true, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+    Some(SHARE.load(Ordering::Relaxed)).filter(|share| *share != NOBODY)
 }
 
-/// Returns when everybody who wants a processor has one, or after a while.
+/// Between two pieces of work: returns when everybody who wants a processor has one, or after a while; and while others use
+/// the processors, after a pause that depends on how long the piece took.
 pub fn rest() {
     let most = Duration::from_micros(MOST.load(Ordering::Relaxed));
     if most.is_zero() {
         return;
     }
+    let now = Instant::now();
+    let piece = BEGAN.get().map_or(Duration::ZERO, |began| now - began);
     LOOKS.fetch_add(1, Ordering::Relaxed);
-    if !is_crowded() {
-        return;
-    }
-    CROWDED.fetch_add(1, Ordering::Relaxed);
-    let began = Instant::now();
-    loop {
-        std::thread::sleep(LOOK_AGAIN);
-        if began.elapsed() >= most || !is_crowded() {
-            return;
+    if is_crowded() {
+        CROWDED.fetch_add(1, Ordering::Relaxed);
+        loop {
+            thread::sleep(LOOK_AGAIN);
+            if now.elapsed() >= most || !is_crowded() {
+                break;
+            }
         }
     }
+    let _ = crowding();
+    if IS_PACED.load(Ordering::Relaxed) {
+        thread::sleep((piece.min(LONGEST_PIECE) * PAUSES).min(most));
+    }
+    BEGAN.set(Some(Instant::now()));
 }
 
 /// Writes all of `bytes` at the end of `file`; in pieces, each on its way to the disk before the next, when others go first.
@@ -176,19 +223,22 @@ mod tests {
         write(&file, &bytes).unwrap();
         begin(Duration::from_millis(2));
         let busy = std::sync::atomic::AtomicBool::new(true);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let spin = || {
                 while busy.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
             };
-            let threads = std::thread::available_parallelism().unwrap().get() + 2;
+            let threads = thread::available_parallelism().unwrap().get() + 2;
             (0..threads).for_each(|_| drop(scope.spawn(spin)));
             assert_eq!(crowding(), None);
             for _ in 0..3 {
                 rest();
             }
+            thread::sleep(WINDOW);
+            rest();
             assert!(crowding().is_some_and(|share| share > 0));
+            assert!(IS_PACED.load(Ordering::Relaxed));
             write(&file, &bytes).unwrap();
             busy.store(false, Ordering::Relaxed);
         });

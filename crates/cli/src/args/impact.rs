@@ -34,7 +34,7 @@ impl ImpactLevel {
         match self {
             // A MiB a second is left.
             Self::Low => Duration::from_millis(100),
-            // 25 MiB a second: a day for two TiB on a machine that is never idle.
+            // 15 MiB a second and worker are left: two days for two TiB on a machine that is never idle.
             Self::Auto => Duration::from_millis(5),
             Self::None => Duration::ZERO,
         }
