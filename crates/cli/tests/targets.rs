@@ -137,15 +137,13 @@ fn rule_13_12_times_are_those_of_commits_on_18() {
 fn a_time_between_the_stop_of_a_backup_and_its_manifest_is_reached() {
     let stage = stage(Major::V16, Store::Directory);
     let before = now(&stage);
+    sql(&stage, "CREATE TABLE committed_after_it ()");
     let full = layer(&stage, "full");
     insert(&stage, 1);
     let after_one = now(&stage);
     insert(&stage, 2);
     stage.archive_all();
-    let path = stage.objects().join(format!("main/layer/{full}/manifest"));
-    let mut manifest = pgstrata_layer::manifest::decode(&fs::read(&path).unwrap()).unwrap();
-    manifest.finished_at = "2100-01-01T00:00:00Z".parse().unwrap();
-    fs::write(&path, pgstrata_layer::manifest::encode(&manifest)).unwrap();
+    host_clock(&stage, &full, "2100-01-01T00:00:00Z");
     let time = |target| ["--target-type", "time", "--target", target];
     let (label, rows, _) = restored(&stage, "between", &time(&after_one));
     assert_eq!((label.as_str(), rows.as_str()), (full.as_str(), "1"));
@@ -163,6 +161,48 @@ fn a_time_between_the_stop_of_a_backup_and_its_manifest_is_reached() {
     stage.archive_all();
     let (label, rows, _) = restored(&stage, "within", &time(&within));
     assert_eq!((label, rows.as_str()), (full, "1 2 3"));
+}
+
+/// The clock of the host that took the backup, while it took it.
+fn host_clock(stage: &Stage, layer: &str, time: &str) {
+    let path = stage.objects().join(format!("main/layer/{layer}/manifest"));
+    let mut manifest = pgstrata_layer::manifest::decode(&fs::read(&path).unwrap()).unwrap();
+    manifest.started_at = time.parse().unwrap();
+    manifest.finished_at = manifest.started_at;
+    fs::write(&path, pgstrata_layer::manifest::encode(&manifest)).unwrap();
+}
+
+/// A host's clock says nothing of what is in a layer; what the server wrote into the WAL does.
+#[test]
+fn rule_13_12_what_was_committed_before_a_backup_is_in_it_whatever_its_host_says() {
+    let stage = stage(Major::V15, Store::Directory);
+    let full = layer(&stage, "full");
+    insert(&stage, 1);
+    let asked = now(&stage);
+    insert(&stage, 2);
+    // A manifest names the one of its parent, and these are changed.
+    let late = layer(&stage, "full");
+    let quiet = now(&stage);
+    let last = layer(&stage, "full");
+    insert(&stage, 3);
+    stage.archive_all();
+    let time = |target| ["--target-type", "time", "--target", target];
+    for (name, clock) in [
+        ("behind", "2001-01-01T00:00:00Z"),
+        ("ahead", "2100-01-01T00:00:00Z"),
+    ] {
+        for layer in [&full, &late, &last] {
+            host_clock(&stage, layer, clock);
+        }
+        let (label, rows, _) = restored(&stage, name, &time(&asked));
+        assert_eq!((label.as_str(), rows.as_str()), (full.as_str(), "1"));
+        // Nothing was committed between it and that moment.
+        let (label, rows, _) = restored(&stage, &format!("quiet-{name}"), &time(&quiet));
+        assert_eq!((label.as_str(), rows.as_str()), (last.as_str(), "1 2"));
+        let mut named = vec![late.as_str()];
+        named.extend(time(&asked));
+        refused(&stage, &named, &["is before the end of layer", &late]);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Records of the WAL: where each begins and ends, and what those say at which a recovery can be told to stop.
 //!
 //! [`RecordReader`] takes the bytes of one segment, in order and in pieces of any size, and hands out its records. Of most
-//! it reads the header alone; transaction ends and restore points are gathered whole, and their checksum is checked. A
+//! it reads the header alone; transaction ends, restore points and checkpoints are gathered whole, and their checksum is checked. A
 //! record that began in an earlier segment is passed over; one that goes on in the next is completed by
 //! [`RecordReader::follow`]. Every page must be the one that belongs there, and every record must point back to the one
 //! before it, as the server's own reader (`xlogreader.c`) wants it. Whatever does not fit is an error.
@@ -50,6 +50,8 @@ const FIRST_CUSTOM: u8 = 128;
 
 /// `XLR_RMGR_INFO_MASK`: what of `xl_info` belongs to the resource manager.
 const INFO_MASK: u8 = 0xF0;
+const XLOG_CHECKPOINT_SHUTDOWN: u8 = 0x00;
+const XLOG_CHECKPOINT_ONLINE: u8 = 0x10;
 const XLOG_SWITCH: u8 = 0x40;
 const XLOG_RESTORE_POINT: u8 = 0x70;
 
@@ -85,11 +87,20 @@ pub struct TransactionId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WalTime(pub i64);
 
+/// How many microseconds lie between 1970 and 2000.
+const UNIX_EPOCH: i64 = 946_684_800_000_000;
+
 impl WalTime {
     /// Microseconds since 1970-01-01 00:00 UTC; `None` when that is no number any more.
     #[must_use]
     pub fn unix_microseconds(self) -> Option<i64> {
-        self.0.checked_add(946_684_800_000_000)
+        self.0.checked_add(UNIX_EPOCH)
+    }
+
+    /// From seconds since 1970-01-01 00:00 UTC (`pg_time_t`); `None` when that is no number any more.
+    fn of_unix_seconds(seconds: i64) -> Option<Self> {
+        let micros = seconds.checked_mul(1_000_000)?;
+        micros.checked_sub(UNIX_EPOCH).map(Self)
     }
 }
 
@@ -120,6 +131,11 @@ pub enum Meaning {
     End(TransactionEnd),
     /// `PREPARE TRANSACTION`, which ends nothing yet.
     Prepared(TransactionId),
+    /// A checkpoint.
+    Checkpoint {
+        /// When it began, in whole seconds.
+        time: WalTime,
+    },
     /// Anything else: nothing but the header was read.
     Other,
 }
@@ -494,7 +510,10 @@ impl RecordReader {
             ));
         }
         match header.manager {
-            XLOG => Ok(header.info == XLOG_RESTORE_POINT),
+            XLOG => Ok(matches!(
+                header.info,
+                XLOG_RESTORE_POINT | XLOG_CHECKPOINT_SHUTDOWN | XLOG_CHECKPOINT_ONLINE
+            )),
             XACT => Ok(matches!(
                 header.operation(),
                 XACT_COMMIT
@@ -594,8 +613,10 @@ impl RecordHeader {
     }
 
     fn meaning(&self, data: &[u8], major: Major) -> Option<Meaning> {
-        if self.manager == XLOG {
-            return restore_point(data);
+        match (self.manager, self.info) {
+            (XLOG, XLOG_RESTORE_POINT) => return restore_point(data),
+            (XLOG, _) => return checkpoint(data),
+            _ => {}
         }
         match self.operation() {
             // `xl_xact_prepare`: magic, length, transaction.
@@ -662,6 +683,13 @@ fn restore_point(data: &[u8]) -> Option<Meaning> {
     let length = name.iter().position(|&byte| byte == 0)?;
     let name = name[..length].to_vec();
     Some(Meaning::RestorePoint { name, time })
+}
+
+/// `CheckPoint`: `time`, seconds since 1970, is at the same place from 15 to 18.
+fn checkpoint(data: &[u8]) -> Option<Meaning> {
+    let seconds = Fields(data).signed_long(64)?;
+    let time = WalTime::of_unix_seconds(seconds)?;
+    Some(Meaning::Checkpoint { time })
 }
 
 /// Where an array ends that begins at `at` with the number of its items.

@@ -88,6 +88,9 @@ fn described(line: &str) -> (Lsn, Meaning) {
             // It does not print it.
             time: WalTime(0),
         },
+        (false, "CHECKPOINT_ONLINE" | "CHECKPOINT_SHUTDOWN") => {
+            Meaning::Checkpoint { time: WalTime(0) }
+        }
         _ => Meaning::Other,
     };
     (lsn, meaning)
@@ -101,7 +104,9 @@ fn records_are_those_that_pg_waldump_prints() {
         let mut found = Vec::new();
         let mut ends = Vec::new();
         for mut record in read(major, &bytes(major, "wal_records")).unwrap() {
-            if let Meaning::RestorePoint { time, .. } = &mut record.meaning {
+            if let Meaning::RestorePoint { time, .. } | Meaning::Checkpoint { time } =
+                &mut record.meaning
+            {
                 assert!(
                     time.unix_microseconds() > Some(1_795_305_600_000_000),
                     "{time:?}"

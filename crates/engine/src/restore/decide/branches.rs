@@ -34,6 +34,8 @@ pub(crate) struct Way<'a> {
     /// Whether only the layer and its own timeline are restored: a branch that no layer was taken of is no other choice,
     /// unless it is that of the server from which the layer's has parted.
     pub(crate) layer_alone: bool,
+    /// Layers that end behind the target, as WAL says.
+    pub(crate) too_late: &'a [Label],
 }
 
 /// What a timeline holds that the way does not pass.
@@ -149,10 +151,10 @@ impl Way<'_> {
         self.archive.history_stored_at(taken.timeline)
     }
 
-    /// Whether a layer says that `time` is before `fork`: then the branches agree about everything up to it.
-    fn is_before(&self, time: Timestamp, fork: Option<Lsn>) -> bool {
+    /// Whether a layer on the way says that the target is before `fork`: then the branches agree about everything up to it.
+    fn is_before(&self, fork: Option<Lsn>) -> bool {
         self.candidates.iter().any(|layer| {
-            layer.finished_at >= time
+            self.too_late.contains(&layer.label)
                 && fork.is_some_and(|fork| layer.stop <= fork)
                 && self
                     .history
@@ -163,8 +165,8 @@ impl Way<'_> {
     /// Sentences about what is not restored; an error when nobody can know what is meant.
     pub(crate) fn explain(&self, target: &Target, told: bool) -> Result<Vec<String>> {
         let mut branches = self.branches();
-        if let Target::Time(time) = target {
-            branches.retain(|branch| !self.is_before(*time, branch.fork));
+        if matches!(target, Target::Time(_)) {
+            branches.retain(|branch| !self.is_before(branch.fork));
         }
         if !told && branches.iter().any(|branch| !branch.ended) {
             return Err(self.ambiguous(&branches));

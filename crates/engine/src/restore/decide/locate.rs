@@ -5,7 +5,8 @@
 //! more than recovery would, and mostly much less:
 //!
 //! * an LSN is there when a record begins at it or later: read from its own segment on;
-//! * a time is met when a transaction ended later: read from the end of the archive back;
+//! * a time is met when a transaction ended later: read from the end of the archive back; which layers are of before it, their
+//!   own WAL says ([`super::moments`]);
 //! * a transaction or a restore point can lie anywhere: read from the newest layer on, then from the one before it up to
 //!   there, and so on. So the newest layer from which recovery gets there is found, and no segment is read twice.
 //!
@@ -13,7 +14,7 @@
 
 use std::ops::Range;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use pgstrata_pgdata::Major;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
@@ -23,14 +24,10 @@ use pgstrata_store::error::Result;
 
 use super::scan::{Unread, WalScan};
 use super::select::{
-    Candidate, Request, Selection, Told, after_last_commit, beyond, given_up, history_of, select,
-    unreachable,
+    Candidate, Request, Selection, Told, after_last_commit, beyond, given_up, select, unreachable,
 };
 use super::sightings::{Event, Wanted, What};
 use crate::restore::target::Target;
-
-/// A standby's host may have another time than its primary's, which writes the times in WAL.
-const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
 
 /// Who shows more names shows none.
 const SHOWN: usize = 5;
@@ -72,12 +69,12 @@ impl Locator<'_> {
         }
     }
 
-    fn scan(&self, request: &Request<'_>, wanted: Wanted) -> WalScan<'_> {
+    pub(super) fn scan(&self, request: &Request<'_>, wanted: Wanted) -> WalScan<'_> {
         let name = request.target.to_string();
         WalScan::new(self.archive, self.major, self.size(), wanted, name)
     }
 
-    fn size(&self) -> WalSegmentSize {
+    pub(super) fn size(&self) -> WalSegmentSize {
         self.listed.segment_size()
     }
 
@@ -146,48 +143,11 @@ impl Locator<'_> {
         Ok(selection)
     }
 
-    fn after(&self, time: Timestamp) -> Wanted {
+    pub(super) fn after(&self, time: Timestamp) -> Wanted {
         Wanted::After {
             time,
             or_at: !self.inclusive,
         }
-    }
-
-    /// What the WAL of layers says whose manifests leave a doubt: the target lies in the time that the backup took, or the
-    /// clock is that of a standby.
-    async fn told_of_layers(&self, request: &Request<'_>, time: Timestamp) -> Result<Told> {
-        let mut told = Told::default();
-        for layer in self.candidates {
-            let slack = match layer.from_standby {
-                true => CLOCKS_DIFFER,
-                false => SignedDuration::ZERO,
-            };
-            let within = layer.started_at < time
-                && time
-                    <= layer
-                        .finished_at
-                        .saturating_add(slack)
-                        .unwrap_or(Timestamp::MAX);
-            let other = request.label.is_some_and(|label| *label != layer.label);
-            let Some(history) = history_of(layer, request, self.listed) else {
-                continue;
-            };
-            if !within || other {
-                continue;
-            }
-            let last = WalSegment::containing_end(layer.timeline, layer.stop, self.size()).number;
-            let coverage = self.listed.coverage(&history, layer.start, Some(last));
-            let mut scan = self.scan(request, self.after(time));
-            let range = layer.start..layer.stop.min(self.end(&coverage));
-            let unread = scan.forward(&coverage.parts, range).await?;
-            let whole = unread.is_none() && coverage.missing.number > last;
-            match (scan.seen.is_hit(), whole) {
-                (true, _) => told.too_late.push(layer.label.clone()),
-                (false, true) => told.in_time.push(layer.label.clone()),
-                (false, false) => {}
-            }
-        }
-        Ok(told)
     }
 
     /// What is known when the WAL cannot be read: transactions ended before their segment was stored, by the clock of

@@ -2,6 +2,7 @@
 
 mod branches;
 mod locate;
+mod moments;
 pub(super) mod plan;
 mod scan;
 mod select;

@@ -309,7 +309,6 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         target: &options.target,
         timeline: options.timeline,
         label: options.label.as_ref(),
-        now: Timestamp::now(),
         lost: &lost,
         skip_damaged: options.vouched.skip_damaged,
         told: &Told::default(),
@@ -488,8 +487,6 @@ fn candidates(
         start: layer.manifest.start_lsn,
         stop: layer.manifest.stop_lsn,
         timeline: layer.manifest.timeline,
-        started_at: layer.manifest.started_at,
-        from_standby: layer.manifest.from_standby,
         finished_at: layer.manifest.finished_at,
         stamp: layer.manifest.state_stamp(),
         // Where that layer is gone, there is nothing to choose.

@@ -26,11 +26,7 @@ pub(crate) struct Candidate {
     pub(crate) start: Lsn,
     pub(crate) stop: Lsn,
     pub(crate) timeline: TimelineId,
-    /// When the backup started, on the clock of its host.
-    pub(crate) started_at: Timestamp,
-    /// Whether that is a standby's host.
-    pub(crate) from_standby: bool,
-    /// After this time nothing of the backup was still to be replayed.
+    /// When the backup ended, on the clock of its host, which need not be that of the server.
     pub(crate) finished_at: Timestamp,
     /// When the backup was made whose state it is, as [`pgstrata_layer::manifest::Manifest::state_stamp`].
     pub(crate) stamp: String,
@@ -56,7 +52,6 @@ pub(crate) struct Request<'a> {
     pub(crate) timeline: Option<TimelineChoice>,
     /// The layer the user named.
     pub(crate) label: Option<&'a Label>,
-    pub(crate) now: Timestamp,
     /// Layers that cannot be restored.
     pub(crate) lost: &'a [Lost],
     /// Whether they are passed over.
@@ -70,9 +65,9 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Told {
     /// Where the record begins at which recovery stops.
     pub(crate) stop: Option<Lsn>,
-    /// Layers from which recovery would stop before they are consistent.
+    /// Layers from which recovery would stop before they are consistent, or which hold more than the target does.
     pub(crate) too_late: Vec<Label>,
-    /// Layers that were finished after the time target, though nothing of their WAL is of a later time.
+    /// Layers that hold nothing of after the time target.
     pub(crate) in_time: Vec<Label>,
 }
 
@@ -101,13 +96,6 @@ pub(crate) fn select(
     request: &Request<'_>,
     archive: &ArchivedWal,
 ) -> Result<Selection> {
-    if matches!(request.target, Target::Time(time) if *time > request.now) {
-        return Err(unreachable(format!(
-            "{} is in the future: it is now {}",
-            request.target,
-            Target::Time(request.now).value().unwrap_or_default()
-        )));
-    }
     let (candidate, history) = match request.label {
         Some(label) => named(candidates, request, archive, label)?,
         None => newest(candidates, request, archive)?,
@@ -146,7 +134,7 @@ fn named(
     match judge(candidate, request, archive) {
         Ok(history) => Ok((index, history)),
         Err(Reject::TooLate) => Err(unreachable(format!(
-            "{} is before the end of layer {label}, which is at {}",
+            "{} is before the end of layer {label}, {}",
             request.target,
             end_of(candidate, request.target)
         ))
@@ -280,6 +268,7 @@ fn branches(
             _ => None,
         },
         layer_alone,
+        too_late: &request.told.too_late,
     };
     let told = match request.timeline {
         Some(TimelineChoice::Number(_) | TimelineChoice::Latest) => true,
@@ -331,6 +320,7 @@ fn judge(
     let told = request.told;
     let in_time = match request.target {
         Target::Lsn(lsn) => candidate.stop <= *lsn,
+        // A clock decides only about layers that cannot be recovered, as their own WAL is missing.
         Target::Time(time) => {
             candidate.finished_at < *time || told.in_time.contains(&candidate.label)
         }
@@ -386,7 +376,7 @@ fn no_layer(request: &Request<'_>, rejects: &[(&Candidate, Reject)]) -> Error {
         .min_by_key(|c| rank(c));
     if let Some(candidate) = earliest {
         return unreachable(format!(
-            "{} is before the first backup: the earliest point that can be restored is the end of layer {}, at {}",
+            "{} is before the first backup: the earliest point that can be restored is the end of layer {}, {}",
             request.target,
             candidate.label,
             end_of(candidate, request.target)
@@ -411,10 +401,14 @@ fn unknown_timeline(timeline: TimelineId) -> Error {
 
 fn end_of(candidate: &Candidate, target: &Target) -> String {
     match target {
-        Target::Time(_) => Target::Time(candidate.finished_at)
-            .value()
-            .unwrap_or_default(),
-        _ => candidate.stop.to_string(),
+        Target::Time(_) => format!(
+            "at {} by the clock of its host; by that of the server, which wrote the WAL, it holds transactions that ended later, \
+             or no WAL of before it is there to tell",
+            Target::Time(candidate.finished_at)
+                .value()
+                .unwrap_or_default()
+        ),
+        _ => format!("at {}", candidate.stop),
     }
 }
 

@@ -61,6 +61,7 @@ impl Event {
                 (timestamp(end.time), What::Committed(end.transaction))
             }
             Meaning::End(end) => (timestamp(end.time), What::RolledBack(end.transaction)),
+            Meaning::Checkpoint { time } => (timestamp(*time), What::Other),
             Meaning::Prepared(_) | Meaning::Other => (None, What::Other),
         };
         Self {
@@ -95,6 +96,8 @@ pub(crate) struct Sightings {
     pub(crate) whole: Option<Event>,
     /// Where the wanted transaction was prepared.
     pub(crate) prepared: Option<Lsn>,
+    /// When a checkpoint began, the latest of all.
+    pub(crate) checkpointed: Option<Timestamp>,
 }
 
 impl Sightings {
@@ -129,6 +132,9 @@ impl Sightings {
                 if *wanted == Wanted::Transaction(*transaction) {
                     self.prepared = Some(record.start);
                 }
+            }
+            Meaning::Checkpoint { time } => {
+                self.checkpointed = self.checkpointed.max(timestamp(*time));
             }
             Meaning::Other => {}
         }
@@ -167,6 +173,7 @@ impl Sightings {
         self.above = above.min_by_key(Event::transaction);
         self.whole = self.whole.take().or(other.whole);
         self.prepared = self.prepared.or(other.prepared);
+        self.checkpointed = self.checkpointed.max(other.checkpointed);
     }
 
     /// Where recovery would stop in that stretch, in order.
