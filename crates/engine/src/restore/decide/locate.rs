@@ -35,7 +35,7 @@ const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
 /// Who shows more names shows none.
 const SHOWN: usize = 5;
 
-const EVERYWHERE: Range<Lsn> = Lsn::INVALID..Lsn::new(u64::MAX);
+pub(super) const EVERYWHERE: Range<Lsn> = Lsn::INVALID..Lsn::new(u64::MAX);
 
 /// Chooses the layer and looks for the target.
 pub(crate) struct Locator<'a> {
@@ -66,18 +66,20 @@ impl Locator<'_> {
                 let wanted = Wanted::Transaction(TransactionId(low));
                 self.place(request, wanted).await
             }
-            Target::Default | Target::Immediate | Target::Standby | Target::None => {
-                select(self.candidates, request, self.listed)
+            Target::Default | Target::Standby => {
+                let selection = select(self.candidates, request, self.listed)?;
+                self.fork(selection, request).await
             }
+            Target::Immediate | Target::None => select(self.candidates, request, self.listed),
         }
     }
 
-    fn scan(&self, request: &Request<'_>, wanted: Wanted) -> WalScan<'_> {
+    pub(super) fn scan(&self, request: &Request<'_>, wanted: Wanted) -> WalScan<'_> {
         let name = request.target.to_string();
         WalScan::new(self.archive, self.major, self.size(), wanted, name)
     }
 
-    fn size(&self) -> WalSegmentSize {
+    pub(super) fn size(&self) -> WalSegmentSize {
         self.listed.segment_size()
     }
 
@@ -87,7 +89,7 @@ impl Locator<'_> {
         let start = self.candidates[selection.candidate].start;
         let coverage = self.listed.coverage(&selection.history, start, None);
         let mut scan = self.scan(request, Wanted::Record(lsn));
-        let range = lsn..self.end(&coverage);
+        let range = lsn..coverage.end;
         let unread = scan.forward(&coverage.parts, range).await?;
         if let Some(stop) = scan.seen.hits(EVERYWHERE).next() {
             return Ok(self.ending_at(stop, selection, request));
@@ -95,17 +97,14 @@ impl Locator<'_> {
         let Some(unread) = unread else {
             let missing = coverage.missing.file_name(self.size());
             let why = format!(
-                "no record begins there, or later and before segment {missing}, which is not in the archive"
+                "no record begins there, or later and before {}, from where segment {missing} is not in the archive",
+                coverage.end
             );
             return Err(beyond(request.target, &why));
         };
+        self.require_on_way(request, &coverage, &unread)?;
         selection.notes.push(unsure(request.target, &unread));
         Ok(selection)
-    }
-
-    /// Where the WAL ends that recovery can read.
-    fn end(&self, coverage: &Coverage) -> Lsn {
-        coverage.missing.start_lsn(self.size())
     }
 
     async fn moment(&self, request: &Request<'_>, time: Timestamp) -> Result<Selection> {
@@ -118,7 +117,7 @@ impl Locator<'_> {
         let stop = self.candidates[selection.candidate].stop;
         let mut scan = self.scan(&request, self.after(time));
         let coverage = &selection.coverage;
-        let range = stop..self.end(coverage);
+        let range = stop..coverage.end;
         let unread = scan.backward(&coverage.parts, range).await?;
         // The last one that was seen: recovery stops there or before.
         if let Some(stop) = scan.seen.hits(EVERYWHERE).next() {
@@ -141,6 +140,7 @@ impl Locator<'_> {
                 &last,
             ));
         };
+        self.require_on_way(&request, coverage, &unread)?;
         self.by_upload(request.target, time, coverage)?;
         selection.notes.push(unsure(request.target, &unread));
         Ok(selection)
@@ -178,7 +178,7 @@ impl Locator<'_> {
             let last = WalSegment::containing_end(layer.timeline, layer.stop, self.size()).number;
             let coverage = self.listed.coverage(&history, layer.start, Some(last));
             let mut scan = self.scan(request, self.after(time));
-            let range = layer.start..layer.stop.min(self.end(&coverage));
+            let range = layer.start..layer.stop.min(coverage.end);
             let unread = scan.forward(&coverage.parts, range).await?;
             let whole = unread.is_none() && coverage.missing.number > last;
             match (scan.seen.is_hit(), whole) {
@@ -224,7 +224,7 @@ impl Locator<'_> {
         let mut found = None;
         for layer in self.on_the_way(&first, request) {
             let coverage = self.listed.coverage(&first.history, layer.start, None);
-            let end = self.end(&coverage);
+            let end = coverage.end;
             let range = layer.start..end.min(upto);
             if let Some(unread) = scan.forward(&coverage.parts, range).await? {
                 wall = Some(unread);
@@ -336,6 +336,7 @@ impl Locator<'_> {
     ) -> Result<Selection> {
         let target = request.target;
         if let Some(unread) = &missed.wall {
+            self.require_on_way(request, &missed.coverage, unread)?;
             let label = &self.candidates[first.candidate].label;
             first.notes.push(format!(
                 "{}; the newest layer was chosen: if recovery ends without reaching it, name a layer that is older than \
@@ -365,7 +366,7 @@ impl Locator<'_> {
         Err(unreachable(format!(
             "{target} is not in the archived WAL of timeline {}, which was read from {from} to {}{hole} ({})",
             first.history.timeline(),
-            self.end(&missed.coverage),
+            missed.coverage.end,
             scan.cost()
         ))
         .hint(self.nearest(target, scan)))

@@ -1,6 +1,7 @@
 //! What is restored and how far: the layer, the way along timelines and WAL to the target, and the plan.
 
 mod branches;
+mod forks;
 mod locate;
 pub(super) mod plan;
 mod scan;

@@ -132,6 +132,8 @@ pub(crate) struct PlanInner {
     pub(crate) wal_parts: Vec<(TimelineId, u64, u64)>,
     /// Bytes written below each directory, as [`Layout::directories`].
     pub(crate) space: Vec<u64>,
+    /// Where a recovery to the end of the archive is told to stop.
+    pub(crate) stop_before: Option<Lsn>,
 }
 
 /// Plans a restore. Reads the catalog, the archive's listing and the chain's indexes; looks at the destination.
@@ -199,6 +201,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         links,
         seen,
         space: survey.space(segment_size, &layer, &inventory, wal_root),
+        stop_before: selection.stop_before,
         chain,
     };
     let mut plan = describe(inner, &selection, &survey, &condition);
