@@ -140,6 +140,7 @@ fn what_was_abandoned_stays_abandoned(major: Major) {
     stage.archive_all();
     assert_eq!(restored(&stage, "all", &follow("2")).0, "1 2 3");
     a_first_segment_that_is_lost_is_missed(&stage, &two);
+    a_history_that_is_lost_is_missed(&stage);
 }
 
 /// The first segment of timeline 2 is gone, and later ones are there.
@@ -162,6 +163,20 @@ fn a_first_segment_that_is_lost_is_missed(stage: &Stage, two: &str) {
     let (_, log) = stage.fails(&["verify"]);
     assert!(log.contains(name), "{log}");
     fs::rename(first.with_file_name(".away"), &first).unwrap();
+}
+
+/// The newest layer is of timeline 2, whose history is gone.
+fn a_history_that_is_lost_is_missed(stage: &Stage) {
+    stage.backup(&["--type", "full"]);
+    let history = archived(stage, "00000002").join("00000002.history");
+    let away = history.with_file_name(".away");
+    fs::rename(&history, &away).unwrap();
+    for arguments in [&[][..], &["--target-type", "immediate"]] {
+        let words = "\"00000002.history\" is missing from the archive";
+        refused(stage, arguments, WAL_MISSING, words);
+    }
+    fs::rename(&away, &history).unwrap();
+    assert_eq!(restored(stage, "with-history", &[]).0, "1 2 3");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod branches;
 mod forks;
+mod histories;
 mod locate;
 pub(super) mod plan;
 mod scan;

@@ -19,6 +19,7 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
 
+use super::histories::require_histories;
 use super::locate::Locator;
 use super::select::{Candidate, Lost, Request, Selection, Told};
 use super::survey::{self, LayerFetch, Survey};
@@ -324,7 +325,11 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         major: Major::try_from(u32::from(record.major))?,
         inclusive: options.inclusive,
     };
-    let selection = match locator.select(&request).await {
+    let chosen = locator.select(&request).await.and_then(|selection| {
+        require_histories(&selection, &options.target, &archive, &candidates)?;
+        Ok(selection)
+    });
+    let selection = match chosen {
         Ok(selection) => selection,
         Err(error) => {
             let layers = catalog.layers.into_iter().map(Arc::new);
@@ -337,14 +342,7 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
     let losses: Vec<Option<Loss>> = losses.map(Option::<&Loss>::cloned).collect();
     let chain: Vec<Arc<Layer>> = chain.into_iter().cloned().map(Arc::new).collect();
     let mut notes = layer_notes(&catalog, &chain[0]);
-    let lossy = chain.iter().zip(&losses);
-    notes.extend(lossy.filter_map(|(layer, loss)| {
-        let what = loss.as_ref()?.describe();
-        let label = &layer.label;
-        Some(format!(
-            "layer {label} has lost objects, of which this restore needs none: {what}"
-        ))
-    }));
+    notes.extend(loss_notes(&chain, &losses));
     Ok(Chosen {
         major: check_control(&chain[0], record.system_identifier)?,
         notes,
@@ -354,6 +352,19 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         archive,
         record,
     })
+}
+
+/// What the layers of the chain have lost.
+fn loss_notes(chain: &[Arc<Layer>], losses: &[Option<Loss>]) -> Vec<String> {
+    let lossy = chain.iter().zip(losses);
+    let notes = lossy.filter_map(|(layer, loss)| {
+        let what = loss.as_ref()?.describe();
+        let label = &layer.label;
+        Some(format!(
+            "layer {label} has lost objects, of which this restore needs none: {what}"
+        ))
+    });
+    notes.collect()
 }
 
 /// The segments in which the layers were stopped: they were in the archive before the layers were made.
