@@ -178,7 +178,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     };
     let archive_mode = archive_mode(&options, &condition, &layout, &links)?;
     selection.notes.extend(copy_notes(archive_mode, &options));
-    selection.notes.extend(action_note(&options));
+    selection.notes.extend(stop_notes(&options, &selection));
     if condition == Condition::Existing {
         survey::require_digests(&chain, &losses)?;
     }
@@ -440,6 +440,18 @@ fn action_note(options: &RestoreOptions) -> Option<String> {
     };
     Some(note.to_owned())
 }
+
+/// What the server does at the target, and what stays in its configuration.
+fn stop_notes(options: &RestoreOptions, selection: &Selection) -> Vec<String> {
+    let mut notes = Vec::from_iter(action_note(options));
+    if options.target.has_stop_point() || selection.stop_before.is_some() {
+        notes.push(PREFETCH_NOTE.to_owned());
+    }
+    notes
+}
+
+const PREFETCH_NOTE: &str = "recovery reads no WAL ahead of what it replays (recovery_prefetch = 'off'), because damage behind the target must not \
+     end it; should the server replace its source: ALTER SYSTEM RESET recovery_prefetch, and reload";
 
 /// What the user should know of the layer.
 fn layer_notes(catalog: &Catalog, layer: &Layer) -> Vec<String> {
