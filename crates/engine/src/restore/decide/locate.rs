@@ -180,7 +180,7 @@ impl Locator<'_> {
             let mut scan = self.scan(request, self.after(time));
             let range = layer.start..layer.stop.min(coverage.end);
             let unread = scan.forward(&coverage.parts, range).await?;
-            let whole = unread.is_none() && coverage.missing.number > last;
+            let whole = unread.is_none() && coverage.end >= layer.stop;
             match (scan.seen.is_hit(), whole) {
                 (true, _) => told.too_late.push(layer.label.clone()),
                 (false, true) => told.in_time.push(layer.label.clone()),
@@ -356,13 +356,7 @@ impl Locator<'_> {
         }
         let searched = self.on_the_way(&first, request);
         let from = searched.last().map_or(Lsn::INVALID, |layer| layer.start);
-        let hole = match missed.coverage.more_after {
-            true => format!(
-                ", and segment {} is missing, though later ones are there",
-                missed.coverage.missing.file_name(self.size())
-            ),
-            false => String::new(),
-        };
+        let hole = self.holes(&first, from);
         Err(unreachable(format!(
             "{target} is not in the archived WAL of timeline {}, which was read from {from} to {}{hole} ({})",
             first.history.timeline(),
@@ -370,6 +364,35 @@ impl Locator<'_> {
             scan.cost()
         ))
         .hint(self.nearest(target, scan)))
+    }
+
+    /// What of the WAL from there on could not be searched, because it is missing.
+    fn holes(&self, selection: &Selection, mut from: Lsn) -> String {
+        let (history, size) = (&selection.history, self.size());
+        let mut holes = Vec::new();
+        loop {
+            let missing = self.listed.coverage(history, from, None).missing;
+            let Some(next) = self.listed.next_after(history, missing.number) else {
+                break;
+            };
+            let name = |number| WalSegment { number, ..missing }.file_name(size);
+            let first = name(missing.number);
+            holes.push(match next.number - missing.number {
+                1 => format!("segment {first}"),
+                count => format!("{count} segments, {first} to {}", name(next.number - 1)),
+            });
+            from = next.start_lsn(size);
+        }
+        let more = holes.len().saturating_sub(SHOWN);
+        holes.truncate(SHOWN);
+        match (holes.is_empty(), more) {
+            (true, _) => String::new(),
+            (false, 0) => format!(", but for what is missing: {}", holes.join("; ")),
+            (false, more) => format!(
+                ", but for what is missing: {}; and more, in {more} other places",
+                holes.join("; ")
+            ),
+        }
     }
 
     /// What could have been meant.
