@@ -558,7 +558,7 @@ fn candidates(
     lost.sort_by(|one, other| one.label.own_stamp().cmp(other.label.own_stamp()));
     if candidates.is_empty() {
         if let Some(layer) = catalog.layers.last() {
-            catalog.chain_length(&layer.label)?;
+            catalog.whole(&layer.label)?;
         }
         if let Some((label, error)) = catalog.damaged.last() {
             return Err(Error::new(
