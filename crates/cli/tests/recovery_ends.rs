@@ -47,8 +47,8 @@ fn object(stage: &Stage, name: &str) -> PathBuf {
 }
 
 /// The server does not start, and has not been promoted.
-fn require_stopped(target: &Path) -> String {
-    let error = Cluster::adopt(Major::V15, target).start().err().unwrap();
+fn require_stopped(major: Major, target: &Path) -> String {
+    let error = Cluster::adopt(major, target).start().err().unwrap();
     let error = format!("{error:#}");
     assert!(error.contains("could not restore file"), "{error}");
     assert!(target.join("recovery.signal").exists());
@@ -64,7 +64,7 @@ fn rule_13_6_a_segment_that_went_missing_stops_recovery_until_it_is_back() {
     let third = object(&stage, &segments[2]);
     let away = third.with_file_name(".away");
     fs::rename(&third, &away).unwrap();
-    let error = require_stopped(&target);
+    let error = require_stopped(Major::V15, &target);
     assert!(error.contains("exit code 255"), "{error}");
     assert!(error.contains("is missing from the archive"), "{error}");
     // A misspelt command.
@@ -77,7 +77,7 @@ fn rule_13_6_a_segment_that_went_missing_stops_recovery_until_it_is_back() {
         ("exec ", "PGSTRATA_JOBS=x exec "),
     ] {
         fs::write(&conf, good.replace(right, wrong)).unwrap();
-        require_stopped(&target);
+        require_stopped(Major::V15, &target);
     }
     fs::write(&conf, good).unwrap();
     fs::rename(&away, &third).unwrap();
@@ -120,12 +120,62 @@ fn rule_13_6_a_segment_that_only_a_later_timeline_knows_of_stops_recovery() {
         }
     }
     for target in targets {
-        let error = require_stopped(&target);
+        let error = require_stopped(Major::V15, &target);
         assert!(
             error.contains("timeline 2 goes along timeline 1"),
             "{error}"
         );
     }
+}
+
+/// The server reads ahead, and what lies there is not needed.
+fn damage_behind_a_target_does_not_stop_recovery(major: Major) {
+    let builder = Cluster::builder(major)
+        .initdb_arg("--wal-segsize=1")
+        .conf("autovacuum", "off");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
+    sql("CREATE TABLE numbers (id int)");
+    stage.backup(&["--type", "full"]);
+    insert(&stage.cluster, 1);
+    sql("SELECT pg_create_restore_point('good')");
+    stage.archive_all();
+    let names = (2..=4).map(|id| {
+        insert(&stage.cluster, id);
+        let name = sql("SELECT pg_walfile_name(pg_current_wal_insert_lsn())");
+        stage.archive_all();
+        name
+    });
+    let names: Vec<String> = names.collect();
+    let damaged = object(&stage, &names[0]);
+    let mut bytes = fs::read(&damaged).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&damaged, bytes).unwrap();
+    let promote = ["--target-action", "promote"];
+    for (kind, more, expected) in [
+        ("name", &["--target", "good"][..], "1"),
+        ("immediate", &[], ""),
+    ] {
+        let target = [&["--target-type", kind][..], more, &promote].concat();
+        let restored = stage.start_restored(&stage.restore(kind, &target));
+        assert_eq!(restored.sql("postgres", ROWS).unwrap(), expected, "{kind}");
+        let prefetch = restored.sql("postgres", "SHOW recovery_prefetch").unwrap();
+        assert_eq!(prefetch, "off");
+        restored.stop(StopMode::Fast).unwrap();
+    }
+    // To the end of the archive it is needed.
+    require_stopped(major, &stage.restore("default", &[]));
+}
+
+#[test]
+fn damage_behind_a_target_does_not_stop_recovery_on_15() {
+    damage_behind_a_target_does_not_stop_recovery(Major::V15);
+}
+
+#[test]
+fn damage_behind_a_target_does_not_stop_recovery_on_18() {
+    damage_behind_a_target_does_not_stop_recovery(Major::V18);
 }
 
 /// A standby asks for what is not there yet, and sees a later segment arrive a moment before an earlier one.

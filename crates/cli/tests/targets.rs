@@ -267,6 +267,10 @@ fn a_transaction_is_reached_where_it_ended() {
     let xid = |target| ["--target-type", "xid", "--target", target];
     let full = layer(&stage, "full");
     insert(&stage, 1);
+    let early = sql(
+        &stage,
+        "SELECT pg_walfile_name(pg_current_wal_insert_lsn())",
+    );
     let two = insert(&stage, 2);
     // It begins before the increment, and ends after it.
     let prepared = sql(
@@ -320,6 +324,11 @@ fn a_transaction_is_reached_where_it_ended() {
     let beyond = (seven.parse::<u64>().unwrap() + 1000).to_string();
     let nearest = format!("The nearest in it: transaction {seven}, which committed at");
     refused(&stage, &xid(&beyond), &[&nearest]);
+    // Who looks for it is told of what could not be searched.
+    let gone = stage.objects().join("main/wal/00000001").join(&early);
+    fs::remove_file(gone).unwrap();
+    let missing = format!("but for what is missing: segment {early}");
+    refused(&stage, &xid(&two), &[&missing]);
 }
 
 /// The place of an LSN may be archived, and hold nothing: a segment that was ended early.

@@ -216,4 +216,14 @@ async fn a_restore_takes_no_layer_that_has_lost_what_it_needs() {
     made.restore(&repository, &target, Some(first))
         .await
         .unwrap();
+
+    // When none is left, what the newest has lost is named.
+    let key = made.cluster.pack_key(first, 0);
+    replace(&repository, &key, None).await;
+    for skip_damaged in [false, true] {
+        let planned = restore::plan(&cluster, skipping(skip_damaged)).await;
+        let error = planned.unwrap_err();
+        assert_eq!(error.kind(), Kind::Damaged, "{error}");
+        assert!(error.to_string().contains("/pack-00000"), "{error}");
+    }
 }

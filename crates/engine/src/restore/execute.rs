@@ -46,7 +46,7 @@ use super::place::claim::Claimed;
 use super::place::in_place::{Inventory, needs_link, remember};
 use super::place::layout::{Condition, Layout, new_marker};
 use super::settings::{KeptLine, RecoverySettings};
-use super::{ArchiveMode, Method};
+use super::{ArchiveMode, Method, Target, TargetAction};
 use crate::frames::{Chain, FrameReader};
 use crate::server::control::CONTROL_PATH;
 
@@ -575,12 +575,17 @@ impl Restore {
     fn write_settings(&self, claimed: &Claimed, writer: &Writer<'_>) -> Result<()> {
         let options = &self.plan.options;
         let label = self.plan.chain[0].label.to_string();
+        // The end of what is to be recovered: the server opens there, as at any other end of the archive.
+        let stop = self.plan.stop_before.map(Target::Lsn);
+        let asked = (options.inclusive, options.action, options.timeline);
+        let told = (false, TargetAction::Promote, None);
+        let (inclusive, action, timeline) = stop.as_ref().map_or(asked, |_| told);
         let settings = RecoverySettings {
             label: &label,
-            target: &options.target,
-            inclusive: options.inclusive,
-            action: options.action,
-            timeline: options.timeline,
+            target: stop.as_ref().unwrap_or(&options.target),
+            inclusive,
+            action,
+            timeline,
             planned_timeline: self.timeline,
             restore_command: &options.restore_command,
             in_place_tablespaces: self.plan.chain[0].manifest.tablespaces_in_place(),

@@ -22,6 +22,14 @@ const NOT_OF_A_COPY: [(&str, &str); 2] = [
     ("max_logical_replication_workers", "0"),
 ];
 
+/// A server reads WAL ahead of what it replays, and ends when it cannot, behind its target as well. What is there may be
+/// damaged, or sealed for others, and it is not needed.
+const READS_AHEAD: (&str, &str) = ("recovery_prefetch", "off");
+
+/// What the copy's file says of that.
+const READS_NOTHING_AHEAD: &str = "recovery reads no WAL behind its target, which may be damaged; when it has ended: ALTER SYSTEM RESET \
+     recovery_prefetch, and reload";
+
 /// What a server runs for itself during recovery, beside `restore_command`. In `postgresql.conf` they are the source's:
 /// one may move an address of the network, the other delete WAL that the source's standbys need.
 const COMMANDS_OF_THE_SOURCE: [&str; 2] = ["recovery_end_command", "archive_cleanup_command"];
@@ -196,6 +204,11 @@ impl RecoverySettings<'_> {
         for (name, value) in self.settings() {
             new.extend_from_slice(line(name, &value).as_bytes());
         }
+        if self.target.has_stop_point() {
+            let (name, value) = READS_AHEAD;
+            new.extend_from_slice(format!("# {READS_NOTHING_AHEAD}\n").as_bytes());
+            new.extend_from_slice(line(name, value).as_bytes());
+        }
         if self.archiving_off && *self.target != Target::Standby {
             new.extend_from_slice(format!("# {NO_PARTNERS}\n").as_bytes());
             for (name, value) in NOT_OF_A_COPY {
@@ -369,6 +382,7 @@ mod tests {
                 "recovery_target_inclusive = 'on'",
                 "recovery_target_timeline = '3'",
                 "recovery_target_action = 'pause'",
+                "recovery_prefetch = 'off'",
             ]
         );
     }
@@ -491,7 +505,7 @@ mod tests {
             in_place_tablespaces: true,
             ..settings(&target, &[])
         };
-        assert!(rewritten(&settings, "").ends_with("\nallow_in_place_tablespaces = 'on'\n"));
+        assert!(rewritten(&settings, "").contains("\nallow_in_place_tablespaces = 'on'\n"));
     }
 
     #[test]

@@ -85,7 +85,12 @@ impl ArchivedTimeline {
 pub struct Coverage {
     /// Segments in order, each on the timeline recovery would take it from. Empty when the first is missing.
     pub parts: Vec<(TimelineId, u64, u64)>,
-    /// The first number that is not there.
+    /// Where the WAL of the history ends: where `missing` begins, or the switch point in it when only the copy of the
+    /// timeline is there that was left at that point.
+    pub end: Lsn,
+    /// The timeline whose WAL behind `end` a server would replay all the same, though it is not of the history.
+    pub strays_to: Option<TimelineId>,
+    /// The first segment that is not there.
     pub missing: WalSegment,
     /// Whether later segments are there, so that `missing` is a hole and not the end.
     pub more_after: bool,
@@ -285,75 +290,99 @@ impl ArchivedWal {
     }
 
     /// Follows `history` from the segment holding `start` as far as segments reach, but not beyond segment `limit`.
+    ///
+    /// A segment in which a timeline begins is there once for each timeline that passes through it. The old one's copy
+    /// holds the history up to the switch point, and behind it what was abandoned there. A server that does not find the
+    /// new one's copy takes the old one's and replays all of it, and the segments of the old timeline behind it too.
     #[must_use]
     pub fn coverage(&self, history: &TimelineHistory, start: Lsn, limit: Option<u64>) -> Coverage {
-        let mut number = start.segment(self.segment_size);
+        let mut end = start;
         let mut parts: Vec<(TimelineId, u64, u64)> = Vec::new();
-        let mut stored_at = None;
-        while limit.is_none_or(|limit| number <= limit) {
-            let Some((timeline, run)) = self.source(history, number) else {
+        let (mut stored_at, mut strays_to) = (None, None);
+        loop {
+            let number = end.segment(self.segment_size);
+            if limit.is_some_and(|limit| number > limit) {
+                break;
+            }
+            let before = parts.last().map(|part| part.0);
+            let Some((entry, run)) = self.taken(history, number, before) else {
                 break;
             };
-            // At least this one: the old timeline's copy of a shared segment stands in when the new one's is missing.
-            let end = self.last_segment(history, timeline).max(number);
-            let end = end.min(run.last);
-            let end = limit.map_or(end, |limit| end.min(limit));
+            let timeline = entry.timeline;
+            if entry.end.is_some_and(|left| left <= end) {
+                strays_to = Some(timeline);
+                break;
+            }
+            let last = self.last_alone(entry).max(number).min(run.last);
+            let last = limit.map_or(last, |limit| last.min(limit));
             match parts.last_mut() {
-                Some(part) if part.0 == timeline => part.2 = end,
-                _ => parts.push((timeline, number, end)),
+                Some(part) if part.0 == timeline => part.2 = last,
+                _ => parts.push((timeline, number, last)),
             }
             stored_at = Some(run.stored_at);
-            number = end + 1;
+            let whole = self.start_of(last.saturating_add(1));
+            end = entry.end.map_or(whole, |left| left.min(whole));
         }
-        let start_of_missing = Lsn::new(number.saturating_mul(self.segment_size.get()));
-        let timeline = history.timeline_at(start_of_missing);
+        let missing = self.missing_at(history, end, strays_to.is_some());
         Coverage {
             parts,
-            missing: WalSegment {
-                timeline: timeline.unwrap_or(history.timeline()),
-                number,
-            },
-            more_after: self.next_after(history, number).is_some(),
+            end,
+            strays_to,
+            missing,
+            more_after: self.next_after(history, missing.number).is_some(),
             stored_at,
         }
     }
 
-    /// The timeline from which recovery takes segment `number`: of the timelines that pass through it the newest whose
-    /// copy is there. A segment in which a timeline begins holds the old timeline's bytes before that point.
-    fn source(&self, history: &TimelineHistory, number: u64) -> Option<(TimelineId, SegmentRun)> {
-        let passing = history.entries().iter().rev().filter(|entry| {
+    /// The segment that is wanted at `end`: of one that is there in part the copy of the newest timeline.
+    fn missing_at(&self, history: &TimelineHistory, end: Lsn, in_part: bool) -> WalSegment {
+        let number = end.segment(self.segment_size);
+        let wanted = match in_part {
+            true => Lsn::new(self.start_of(number.saturating_add(1)).get() - 1),
+            false => self.start_of(number),
+        };
+        let timeline = history.timeline_at(wanted);
+        WalSegment {
+            timeline: timeline.unwrap_or(history.timeline()),
+            number,
+        }
+    }
+
+    /// The copy of segment `number` that a server takes which follows `history` and has read `before` last: the newest
+    /// that is there of a timeline that has begun, whether it has been left or not; but never one of a timeline older
+    /// than `before` (`XLogFileReadAnyTLI`, `src/backend/access/transam/xlogrecovery.c`).
+    fn taken<'a>(
+        &self,
+        history: &'a TimelineHistory,
+        number: u64,
+        before: Option<TimelineId>,
+    ) -> Option<(&'a TimelineEntry, SegmentRun)> {
+        let begun = history.entries().iter().rev().filter(|entry| {
             let begins = entry.begin.segment(self.segment_size) <= number;
-            begins && number <= self.last_of(entry)
+            begins && before.is_none_or(|before| entry.timeline >= before)
         });
-        for entry in passing {
+        let mut copies = begun.filter_map(|entry| {
             let timeline = entry.timeline;
-            if let Some(run) = self.run_of(WalSegment { timeline, number }) {
-                return Some((timeline, *run));
-            }
-        }
-        None
+            let run = self.run_of(WalSegment { timeline, number })?;
+            Some((entry, *run))
+        });
+        copies.next()
     }
 
-    /// The last segment of `timeline` that no newer timeline has begun in.
-    fn last_segment(&self, history: &TimelineHistory, timeline: TimelineId) -> u64 {
-        match history.switch_point(timeline) {
-            // The segment with the switch point belongs to both; it is looked up on its own.
-            Some(end) => {
-                let shared = end.segment(self.segment_size);
-                let begin = history.entry(timeline).map_or(Lsn::INVALID, |e| e.begin);
-                match shared > begin.segment(self.segment_size) {
-                    true => shared - 1,
-                    false => shared,
-                }
-            }
-            None => u64::MAX,
-        }
+    fn start_of(&self, number: u64) -> Lsn {
+        Lsn::new(number.saturating_mul(self.segment_size.get()))
     }
 
+    /// The last segment before the one in which the timeline is left: no newer one has a copy of it.
+    fn last_alone(&self, entry: &TimelineEntry) -> u64 {
+        let left = entry.end.map(|end| end.segment(self.segment_size));
+        left.map_or(u64::MAX, |left| left.saturating_sub(1))
+    }
+
+    /// The last segment that holds WAL of the timeline.
     fn last_of(&self, entry: &TimelineEntry) -> u64 {
-        entry
-            .end
-            .map_or(u64::MAX, |end| end.segment(self.segment_size))
+        let last = |end: Lsn| end.get().saturating_sub(1) / self.segment_size.get();
+        entry.end.map_or(u64::MAX, last)
     }
 
     /// The first segment behind segment `number` that a recovery along `history` could take.
@@ -405,6 +434,9 @@ impl ArchivedWal {
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng as _, SeedableRng as _};
+
     use super::*;
 
     const MIB16: u64 = 16 << 20;
@@ -469,12 +501,154 @@ mod tests {
     }
 
     #[test]
-    fn the_segment_of_a_switch_may_come_from_the_older_timeline() {
-        let archive = archive(&[(1, 3..=6)]);
-        let coverage = archive.coverage(&two(at(6)), at(3), None);
-        assert_eq!(parts(&coverage), [(1, 3, 6)]);
-        assert_eq!(coverage.missing.number, 7);
+    fn an_older_copy_of_the_segment_of_a_switch_leads_to_the_switch() {
+        let switch = at(6);
+        for (segments, more_after) in [
+            (vec![(1, 3..=6)], false),
+            (vec![(1, 3..=9)], false),
+            (vec![(1, 3..=9), (2, 7..=8)], true),
+        ] {
+            let coverage = archive(&segments).coverage(&two(switch), at(3), None);
+            assert_eq!(parts(&coverage), [(1, 3, 6)], "{segments:?}");
+            assert_eq!(coverage.end, switch);
+            assert_eq!(coverage.strays_to, Some(TimelineId::FIRST));
+            assert_eq!(coverage.missing.number, 6);
+            assert_eq!(coverage.missing.timeline, TimelineId::new(2));
+            assert_eq!(coverage.more_after, more_after);
+        }
+        let lone = archive(&[(1, 3..=5)]).coverage(&two(switch), at(3), None);
+        assert_eq!((lone.end, lone.strays_to), (Lsn::new(6 * MIB16), None));
+    }
+
+    #[test]
+    fn no_older_copy_leads_on_from_behind_the_switch() {
+        let behind = Lsn::new(at(6).get() + 8);
+        let coverage = archive(&[(1, 3..=9)]).coverage(&two(at(6)), behind, None);
+        assert_eq!(parts(&coverage), []);
+        assert_eq!(coverage.end, behind);
         assert_eq!(coverage.missing.timeline, TimelineId::new(2));
+    }
+
+    #[test]
+    fn behind_a_switch_between_segments_the_server_strays_as_well() {
+        let switch = Lsn::new(6 * MIB16);
+        let coverage = archive(&[(1, 3..=6)]).coverage(&two(switch), at(3), None);
+        assert_eq!(parts(&coverage), [(1, 3, 5)]);
+        assert_eq!(coverage.end, switch);
+        assert_eq!(coverage.strays_to, Some(TimelineId::FIRST));
+        let coverage = archive(&[(1, 3..=5)]).coverage(&two(switch), at(3), None);
+        assert_eq!((coverage.end, coverage.strays_to), (switch, None));
+    }
+
+    #[test]
+    fn coverage_is_what_a_server_replays_of_its_history() {
+        let seed =
+            std::env::var("SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
+        println!("seed {seed}: SEED={seed} repeats it");
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut strayed = 0;
+        for _ in 0..20_000 {
+            let world = World::any(&mut random);
+            strayed += u32::from(world.check(&mut random));
+        }
+        assert!(strayed > 100, "only {strayed} archives led astray");
+    }
+
+    /// Switch points lie at quarters of segments; of each quarter of a copy the timeline that wrote it is known.
+    struct World {
+        archive: ArchivedWal,
+        histories: Vec<TimelineHistory>,
+    }
+
+    const QUARTER: u64 = MIB16 / 4;
+    const SEGMENTS: u64 = 8;
+
+    impl World {
+        fn any(random: &mut StdRng) -> Self {
+            let mut texts = vec![String::new()];
+            for number in 2..=random.random_range(1..=4) {
+                let parent = random.random_range(1..number);
+                let from = Lsn::new(random.random_range(0..SEGMENTS * 4) * QUARTER);
+                let text = format!("{}{parent}\t{from}\twhy\n", texts[parent - 1]);
+                texts.push(text);
+            }
+            let mut archive = ArchivedWal::new(size());
+            let mut histories = Vec::new();
+            for (timeline, text) in (1..).zip(&texts) {
+                let timeline = TimelineId::new(timeline);
+                let history = TimelineHistory::parse(timeline, text).unwrap();
+                let begin = history.entry(timeline).unwrap().begin.segment(size());
+                for number in begin..SEGMENTS {
+                    if random.random_ratio(3, 4) {
+                        archive.add_segment(WalSegment { timeline, number }, Timestamp::UNIX_EPOCH);
+                    }
+                }
+                histories.push(history);
+            }
+            Self { archive, histories }
+        }
+
+        /// Which timeline wrote what the copy of `timeline` holds at `position`.
+        fn writer(&self, timeline: TimelineId, position: Lsn) -> TimelineId {
+            let index = usize::try_from(timeline.get() - 1).unwrap();
+            self.histories[index].timeline_at(position).unwrap()
+        }
+
+        /// As `XLogFileReadAnyTLI` chooses; the timelines of which each quarter is replayed from `start` on.
+        fn replay(&self, history: &TimelineHistory, start: Lsn) -> Vec<(Lsn, TimelineId)> {
+            let mut current = TimelineId::new(0);
+            let mut replayed = Vec::new();
+            let mut position = start;
+            'segments: loop {
+                let number = position.segment(size());
+                for entry in history.entries().iter().rev() {
+                    let timeline = entry.timeline;
+                    if timeline < current {
+                        break;
+                    }
+                    let begun = number >= entry.begin.segment(size());
+                    if !begun || !self.archive.holds(WalSegment { timeline, number }) {
+                        continue;
+                    }
+                    current = timeline;
+                    while position.segment(size()) == number {
+                        replayed.push((position, self.writer(timeline, position)));
+                        position = Lsn::new(position.get() + QUARTER);
+                    }
+                    continue 'segments;
+                }
+                return replayed;
+            }
+        }
+
+        /// Whether the server would have left its history.
+        fn check(&self, random: &mut StdRng) -> bool {
+            let history = &self.histories[random.random_range(0..self.histories.len())];
+            let start = Lsn::new(random.random_range(0..SEGMENTS * 4) * QUARTER);
+            let replayed = self.replay(history, start);
+            let astray = replayed
+                .iter()
+                .find(|(at, writer)| history.timeline_at(*at) != Some(*writer));
+            let last = replayed.last().map(|(at, _)| Lsn::new(at.get() + QUARTER));
+            let end = astray.map(|(at, _)| *at).or(last).unwrap_or(start);
+            let coverage = self.archive.coverage(history, start, None);
+            let described = format!(
+                "{history:?} from {start} in {:?}: {coverage:?}",
+                self.archive
+            );
+            assert_eq!(coverage.end, end, "{described}");
+            assert_eq!(
+                coverage.strays_to.is_some(),
+                astray.is_some(),
+                "{described}"
+            );
+            let limit = random.random_range(0..SEGMENTS);
+            let limited = self.archive.coverage(history, start, Some(limit));
+            let until = Lsn::new((limit + 1) * MIB16).max(start);
+            assert_eq!(limited.end, end.min(until), "{limit}: {described}");
+            assert!(!self.archive.holds(coverage.missing), "{described}");
+            astray.is_some()
+        }
     }
 
     #[test]

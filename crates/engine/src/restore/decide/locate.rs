@@ -32,7 +32,7 @@ use crate::restore::target::Target;
 /// Who shows more names shows none.
 const SHOWN: usize = 5;
 
-const EVERYWHERE: Range<Lsn> = Lsn::INVALID..Lsn::new(u64::MAX);
+pub(super) const EVERYWHERE: Range<Lsn> = Lsn::INVALID..Lsn::new(u64::MAX);
 
 /// Chooses the layer and looks for the target.
 pub(crate) struct Locator<'a> {
@@ -63,9 +63,11 @@ impl Locator<'_> {
                 let wanted = Wanted::Transaction(TransactionId(low));
                 self.place(request, wanted).await
             }
-            Target::Default | Target::Immediate | Target::Standby | Target::None => {
-                select(self.candidates, request, self.listed)
+            Target::Default | Target::Standby => {
+                let selection = select(self.candidates, request, self.listed)?;
+                self.fork(selection, request).await
             }
+            Target::Immediate | Target::None => select(self.candidates, request, self.listed),
         }
     }
 
@@ -84,7 +86,7 @@ impl Locator<'_> {
         let start = self.candidates[selection.candidate].start;
         let coverage = self.listed.coverage(&selection.history, start, None);
         let mut scan = self.scan(request, Wanted::Record(lsn));
-        let range = lsn..self.end(&coverage);
+        let range = lsn..coverage.end;
         let unread = scan.forward(&coverage.parts, range).await?;
         if let Some(stop) = scan.seen.hits(EVERYWHERE).next() {
             return Ok(self.ending_at(stop, selection, request));
@@ -92,17 +94,14 @@ impl Locator<'_> {
         let Some(unread) = unread else {
             let missing = coverage.missing.file_name(self.size());
             let why = format!(
-                "no record begins there, or later and before segment {missing}, which is not in the archive"
+                "no record begins there, or later and before {}, from where segment {missing} is not in the archive",
+                coverage.end
             );
             return Err(beyond(request.target, &why));
         };
+        self.require_on_way(request, &coverage, &unread)?;
         selection.notes.push(unsure(request.target, &unread));
         Ok(selection)
-    }
-
-    /// Where the WAL ends that recovery can read.
-    fn end(&self, coverage: &Coverage) -> Lsn {
-        coverage.missing.start_lsn(self.size())
     }
 
     async fn moment(&self, request: &Request<'_>, time: Timestamp) -> Result<Selection> {
@@ -115,7 +114,7 @@ impl Locator<'_> {
         let stop = self.candidates[selection.candidate].stop;
         let mut scan = self.scan(&request, self.after(time));
         let coverage = &selection.coverage;
-        let range = stop..self.end(coverage);
+        let range = stop..coverage.end;
         let unread = scan.backward(&coverage.parts, range).await?;
         // The last one that was seen: recovery stops there or before.
         if let Some(stop) = scan.seen.hits(EVERYWHERE).next() {
@@ -138,6 +137,7 @@ impl Locator<'_> {
                 &last,
             ));
         };
+        self.require_on_way(&request, coverage, &unread)?;
         self.by_upload(request.target, time, coverage)?;
         selection.notes.push(unsure(request.target, &unread));
         Ok(selection)
@@ -184,7 +184,7 @@ impl Locator<'_> {
         let mut found = None;
         for layer in self.on_the_way(&first, request) {
             let coverage = self.listed.coverage(&first.history, layer.start, None);
-            let end = self.end(&coverage);
+            let end = coverage.end;
             let range = layer.start..end.min(upto);
             if let Some(unread) = scan.forward(&coverage.parts, range).await? {
                 wall = Some(unread);
@@ -296,6 +296,7 @@ impl Locator<'_> {
     ) -> Result<Selection> {
         let target = request.target;
         if let Some(unread) = &missed.wall {
+            self.require_on_way(request, &missed.coverage, unread)?;
             let label = &self.candidates[first.candidate].label;
             first.notes.push(format!(
                 "{}; the newest layer was chosen: if recovery ends without reaching it, name a layer that is older than \
@@ -315,20 +316,43 @@ impl Locator<'_> {
         }
         let searched = self.on_the_way(&first, request);
         let from = searched.last().map_or(Lsn::INVALID, |layer| layer.start);
-        let hole = match missed.coverage.more_after {
-            true => format!(
-                ", and segment {} is missing, though later ones are there",
-                missed.coverage.missing.file_name(self.size())
-            ),
-            false => String::new(),
-        };
+        let hole = self.holes(&first, from);
         Err(unreachable(format!(
             "{target} is not in the archived WAL of timeline {}, which was read from {from} to {}{hole} ({})",
             first.history.timeline(),
-            self.end(&missed.coverage),
+            missed.coverage.end,
             scan.cost()
         ))
         .hint(self.nearest(target, scan)))
+    }
+
+    /// What of the WAL from there on could not be searched, because it is missing.
+    fn holes(&self, selection: &Selection, mut from: Lsn) -> String {
+        let (history, size) = (&selection.history, self.size());
+        let mut holes = Vec::new();
+        loop {
+            let missing = self.listed.coverage(history, from, None).missing;
+            let Some(next) = self.listed.next_after(history, missing.number) else {
+                break;
+            };
+            let name = |number| WalSegment { number, ..missing }.file_name(size);
+            let first = name(missing.number);
+            holes.push(match next.number - missing.number {
+                1 => format!("segment {first}"),
+                count => format!("{count} segments, {first} to {}", name(next.number - 1)),
+            });
+            from = next.start_lsn(size);
+        }
+        let more = holes.len().saturating_sub(SHOWN);
+        holes.truncate(SHOWN);
+        match (holes.is_empty(), more) {
+            (true, _) => String::new(),
+            (false, 0) => format!(", but for what is missing: {}", holes.join("; ")),
+            (false, more) => format!(
+                ", but for what is missing: {}; and more, in {more} other places",
+                holes.join("; ")
+            ),
+        }
     }
 
     /// What could have been meant.

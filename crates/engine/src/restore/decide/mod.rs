@@ -1,6 +1,8 @@
 //! What is restored and how far: the layer, the way along timelines and WAL to the target, and the plan.
 
 mod branches;
+mod forks;
+mod histories;
 mod locate;
 mod moments;
 pub(super) mod plan;

@@ -106,7 +106,7 @@ impl Locator<'_> {
         let first = layer.start.segment(self.size());
         let last = WalSegment::containing_end(layer.timeline, layer.stop, self.size()).number;
         let own = self.listed.coverage(history, layer.start, Some(last));
-        if own.missing.number <= last {
+        if own.end < layer.stop {
             return Ok(Verdict::Unknown);
         }
         let mut scan = self.scan(request, self.after(time));
@@ -115,7 +115,7 @@ impl Locator<'_> {
             let begin = Lsn::new(number.saturating_mul(self.size().get()));
             let coverage = self.listed.coverage(history, begin, Some(last));
             let is_own = number >= first;
-            if coverage.missing.number <= last {
+            if coverage.end < layer.stop {
                 // WAL before the layer was given up, or never archived.
                 return Ok(Verdict::TooLate);
             }

@@ -19,6 +19,7 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
 
+use super::histories::require_histories;
 use super::locate::Locator;
 use super::select::{Candidate, Lost, Request, Selection, Told};
 use super::survey::{self, LayerFetch, Survey};
@@ -132,6 +133,8 @@ pub(crate) struct PlanInner {
     pub(crate) wal_parts: Vec<(TimelineId, u64, u64)>,
     /// Bytes written below each directory, as [`Layout::directories`].
     pub(crate) space: Vec<u64>,
+    /// Where a recovery to the end of the archive is told to stop.
+    pub(crate) stop_before: Option<Lsn>,
 }
 
 /// Plans a restore. Reads the catalog, the archive's listing and the chain's indexes; looks at the destination.
@@ -175,7 +178,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     };
     let archive_mode = archive_mode(&options, &condition, &layout, &links)?;
     selection.notes.extend(copy_notes(archive_mode, &options));
-    selection.notes.extend(action_note(&options));
+    selection.notes.extend(stop_notes(&options, &selection));
     if condition == Condition::Existing {
         survey::require_digests(&chain, &losses)?;
     }
@@ -199,6 +202,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         links,
         seen,
         space: survey.space(segment_size, &layer, &inventory, wal_root),
+        stop_before: selection.stop_before,
         chain,
     };
     let mut plan = describe(inner, &selection, &survey, &condition);
@@ -320,7 +324,11 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         major: Major::try_from(u32::from(record.major))?,
         inclusive: options.inclusive,
     };
-    let selection = match locator.select(&request).await {
+    let chosen = locator.select(&request).await.and_then(|selection| {
+        require_histories(&selection, &options.target, &archive, &candidates)?;
+        Ok(selection)
+    });
+    let selection = match chosen {
         Ok(selection) => selection,
         Err(error) => {
             let layers = catalog.layers.into_iter().map(Arc::new);
@@ -333,14 +341,7 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
     let losses: Vec<Option<Loss>> = losses.map(Option::<&Loss>::cloned).collect();
     let chain: Vec<Arc<Layer>> = chain.into_iter().cloned().map(Arc::new).collect();
     let mut notes = layer_notes(&catalog, &chain[0]);
-    let lossy = chain.iter().zip(&losses);
-    notes.extend(lossy.filter_map(|(layer, loss)| {
-        let what = loss.as_ref()?.describe();
-        let label = &layer.label;
-        Some(format!(
-            "layer {label} has lost objects, of which this restore needs none: {what}"
-        ))
-    }));
+    notes.extend(loss_notes(&chain, &losses));
     Ok(Chosen {
         major: check_control(&chain[0], record.system_identifier)?,
         notes,
@@ -350,6 +351,19 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         archive,
         record,
     })
+}
+
+/// What the layers of the chain have lost.
+fn loss_notes(chain: &[Arc<Layer>], losses: &[Option<Loss>]) -> Vec<String> {
+    let lossy = chain.iter().zip(losses);
+    let notes = lossy.filter_map(|(layer, loss)| {
+        let what = loss.as_ref()?.describe();
+        let label = &layer.label;
+        Some(format!(
+            "layer {label} has lost objects, of which this restore needs none: {what}"
+        ))
+    });
+    notes.collect()
 }
 
 /// The segments in which the layers were stopped: they were in the archive before the layers were made.
@@ -425,6 +439,18 @@ fn action_note(options: &RestoreOptions) -> Option<String> {
     };
     Some(note.to_owned())
 }
+
+/// What the server does at the target, and what stays in its configuration.
+fn stop_notes(options: &RestoreOptions, selection: &Selection) -> Vec<String> {
+    let mut notes = Vec::from_iter(action_note(options));
+    if options.target.has_stop_point() || selection.stop_before.is_some() {
+        notes.push(PREFETCH_NOTE.to_owned());
+    }
+    notes
+}
+
+const PREFETCH_NOTE: &str = "recovery reads no WAL ahead of what it replays (recovery_prefetch = 'off'), because damage behind the target must not \
+     end it; should the server replace its source: ALTER SYSTEM RESET recovery_prefetch, and reload";
 
 /// What the user should know of the layer.
 fn layer_notes(catalog: &Catalog, layer: &Layer) -> Vec<String> {
@@ -529,7 +555,7 @@ fn candidates(
     lost.sort_by(|one, other| one.label.own_stamp().cmp(other.label.own_stamp()));
     if candidates.is_empty() {
         if let Some(layer) = catalog.layers.last() {
-            catalog.chain_length(&layer.label)?;
+            catalog.whole(&layer.label)?;
         }
         if let Some((label, error)) = catalog.damaged.last() {
             return Err(Error::new(

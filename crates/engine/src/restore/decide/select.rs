@@ -79,6 +79,8 @@ pub(crate) struct Selection {
     pub(crate) history: TimelineHistory,
     /// WAL that recovery will read, as far as the archive knows.
     pub(crate) coverage: Coverage,
+    /// Where recovery to the end of the archive must be told to stop, lest it leave its history.
+    pub(crate) stop_before: Option<Lsn>,
     /// Things the user should know.
     pub(crate) notes: Vec<String>,
 }
@@ -115,6 +117,7 @@ pub(crate) fn select(
         candidate,
         history,
         coverage,
+        stop_before: None,
         notes,
     })
 }
@@ -433,9 +436,9 @@ fn reach(
     notes: &mut Vec<String>,
 ) -> Result<Coverage> {
     let size = archive.segment_size();
-    let stop = WalSegment::containing_end(candidate.timeline, candidate.stop, size).number;
-    let own = archive.coverage(history, candidate.start, Some(stop));
-    if own.missing.number <= stop {
+    let last = WalSegment::containing_end(candidate.timeline, candidate.stop, size).number;
+    let own = archive.coverage(history, candidate.start, Some(last));
+    if own.end < candidate.stop {
         return Err(Error::new(
             Kind::WalMissing,
             format!(
@@ -445,13 +448,16 @@ fn reach(
             ),
         ));
     }
-    let limit = match request.target {
-        Target::Lsn(lsn) => Some(lsn.segment(size).max(stop)),
+    let stop = candidate.stop;
+    let behind = |record: Lsn| Lsn::new(record.get().saturating_add(1)).max(stop);
+    let needed = match request.target {
+        Target::Lsn(lsn) => Some(behind(*lsn)),
         Target::Immediate | Target::None => Some(stop),
-        _ => request.told.stop.map(|found| found.segment(size).max(stop)),
+        _ => request.told.stop.map(behind),
     };
-    let coverage = archive.coverage(history, candidate.start, limit);
-    if limit.is_some_and(|limit| coverage.missing.number > limit) {
+    let last = |end| WalSegment::containing_end(candidate.timeline, end, size).number;
+    let coverage = archive.coverage(history, candidate.start, needed.map(last));
+    if needed.is_some_and(|needed| coverage.end >= needed) {
         return Ok(coverage);
     }
     match obstacle(request, &coverage, archive) {
@@ -487,7 +493,7 @@ fn obstacle(request: &Request<'_>, coverage: &Coverage, archive: &ArchivedWal) -
                 true => gap(target, coverage, archive),
                 false => hole(
                     &missing,
-                    "recovery would end there and open the server without what came after",
+                    "recovery would not get past it, and open the server without what came after",
                 ),
             })
         }

@@ -1,0 +1,229 @@
+//! Restores where a timeline has begun whose first segment is not in the archive: nothing comes back of what was abandoned
+//! at that point, though a server would take the old timeline's segment instead.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use serde_json::Value;
+use support::files::age;
+use support::{PATIENCE, Stage, Store};
+
+const ROWS: &str = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM numbers";
+const WAL_MISSING: i32 = 18;
+const UNREACHABLE: i32 = 19;
+
+fn stage(major: Major) -> Stage {
+    let builder = Cluster::builder(major)
+        .initdb_arg("--wal-segsize=1")
+        .conf("autovacuum", "off");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let table = "CREATE TABLE numbers (id int)";
+    stage.cluster.sql("postgres", table).unwrap();
+    stage.backup(&["--type", "full"]);
+    stage
+}
+
+/// Inserts a number, and answers the transaction.
+fn insert(server: &Cluster, id: u32) -> String {
+    let script = format!("INSERT INTO numbers VALUES ({id}) RETURNING pg_current_xact_id()");
+    server.sql("postgres", &script).unwrap()
+}
+
+fn point(server: &Cluster, name: &str) {
+    let script = format!("SELECT pg_create_restore_point('{name}')");
+    server.sql("postgres", &script).unwrap();
+}
+
+/// The rows of what these arguments restore, and what was said about it.
+fn restored(stage: &Stage, name: &str, arguments: &[&str]) -> (String, String) {
+    let target = stage.target(name).display().to_string();
+    let restore = ["restore", "--target-dir", &target];
+    let report = stage.json(&[&restore[..], arguments].concat());
+    let server = stage.start_restored(Path::new(&target));
+    let rows = server.sql("postgres", ROWS).unwrap();
+    server.stop(StopMode::Fast).unwrap();
+    (rows, report["notes"].to_string())
+}
+
+fn refused(stage: &Stage, arguments: &[&str], code: i32, words: &str) {
+    let target = stage.target("refused").display().to_string();
+    let restore = ["restore", "--target-dir", &target, "--dry-run"];
+    let (found, log) = stage.fails(&[&restore[..], arguments].concat());
+    assert_eq!(found, code, "{arguments:?}: {log}");
+    assert!(log.contains(words), "{arguments:?}: {words}: {log}");
+}
+
+/// What is archived of a timeline.
+fn archived(stage: &Stage, timeline: &str) -> PathBuf {
+    stage.objects().join("main/wal").join(timeline)
+}
+
+fn wait_for_history(stage: &Stage) {
+    let history = archived(stage, "00000002").join("00000002.history");
+    let end = Instant::now() + PATIENCE;
+    while !history.exists() {
+        assert!(Instant::now() < end, "the history is not archived");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whole segments of a timeline, in order.
+fn segments(stage: &Stage, timeline: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(archived(stage, timeline)).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    let mut segments: Vec<PathBuf> = files
+        .filter(|path| path.file_name().unwrap().len() == 24)
+        .collect();
+    segments.sort();
+    segments
+}
+
+/// The server goes back in place to before the rows 11 to 13, which timeline 1 keeps.
+fn go_back(stage: &Stage) {
+    insert(&stage.cluster, 1);
+    point(&stage.cluster, "before");
+    insert(&stage.cluster, 11);
+    point(&stage.cluster, "release");
+    insert(&stage.cluster, 12);
+    stage.archive_all();
+    insert(&stage.cluster, 13);
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let pgdata = stage.pgdata();
+    let in_place = ["restore", "--target-dir", &pgdata, "--delta"];
+    let before = ["--target-type", "name", "--target", "before"];
+    let promote = ["--target-action", "promote"];
+    stage.ok(&[&in_place[..], &before, &promote].concat());
+    stage.cluster.start().unwrap();
+    stage.cluster.wait_promoted(PATIENCE).unwrap();
+    wait_for_history(stage);
+}
+
+fn what_was_abandoned_stays_abandoned(major: Major) {
+    let stage = stage(major);
+    go_back(&stage);
+    let two = insert(&stage.cluster, 2);
+    let follow = |timeline| ["--target-timeline", timeline];
+    let at = |kind, target| ["--target-type", kind, "--target", target];
+
+    let (rows, notes) = restored(&stage, "to-the-fork", &follow("2"));
+    assert_eq!(rows, "1");
+    let words = "where timeline 2 began, and stops there";
+    assert!(notes.contains(words), "{notes}");
+    let (rows, _) = restored(&stage, "abandoned", &follow("1"));
+    assert_eq!(rows, "1 11 12 13");
+    let promote = ["--target-action", "promote"];
+    let before = [&at("name", "before")[..], &follow("2"), &promote].concat();
+    assert_eq!(restored(&stage, "before-the-fork", &before).0, "1");
+    let standby = ["--target-type", "standby"];
+    let standby = [&standby[..], &follow("2")].concat();
+    refused(
+        &stage,
+        &standby,
+        WAL_MISSING,
+        "would take the WAL of timeline 1",
+    );
+    for target in [at("name", "release"), at("xid", &two)] {
+        let target = [&target[..], &follow("2")].concat();
+        refused(&stage, &target, UNREACHABLE, "is not in the archived WAL");
+    }
+
+    stage.archive_all();
+    insert(&stage.cluster, 3);
+    stage.archive_all();
+    assert_eq!(restored(&stage, "all", &follow("2")).0, "1 2 3");
+    a_first_segment_that_is_lost_is_missed(&stage, &two);
+    a_history_that_is_lost_is_missed(&stage);
+}
+
+/// The first segment of timeline 2 is gone, and later ones are there.
+fn a_first_segment_that_is_lost_is_missed(stage: &Stage, two: &str) {
+    let first = segments(stage, "00000002").remove(0);
+    let name = first.file_name().unwrap().to_str().unwrap();
+    fs::rename(&first, first.with_file_name(".away")).unwrap();
+    age(&stage.objects(), "20 minutes ago");
+    let follow = ["--target-timeline", "2"];
+    refused(stage, &follow, WAL_MISSING, name);
+    for (kind, target) in [("name", "release"), ("xid", two)] {
+        let target = ["--target-type", kind, "--target", target];
+        refused(stage, &[&target[..], &follow].concat(), UNREACHABLE, name);
+    }
+    let output = stage.run(&["--output", "json", "info"]);
+    let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let alarm = &info["alarms"][0];
+    assert_eq!(alarm["kind"], "wal-hole", "{info:#}");
+    assert!(alarm["reason"].to_string().contains(name), "{info:#}");
+    let (_, log) = stage.fails(&["verify"]);
+    assert!(log.contains(name), "{log}");
+    fs::rename(first.with_file_name(".away"), &first).unwrap();
+}
+
+/// The newest layer is of timeline 2, whose history is gone.
+fn a_history_that_is_lost_is_missed(stage: &Stage) {
+    stage.backup(&["--type", "full"]);
+    let history = archived(stage, "00000002").join("00000002.history");
+    let away = history.with_file_name(".away");
+    fs::rename(&history, &away).unwrap();
+    for arguments in [&[][..], &["--target-type", "immediate"]] {
+        let words = "\"00000002.history\" is missing from the archive";
+        refused(stage, arguments, WAL_MISSING, words);
+    }
+    fs::rename(&away, &history).unwrap();
+    assert_eq!(restored(stage, "with-history", &[]).0, "1 2 3");
+}
+
+#[test]
+fn rule_13_7_what_was_abandoned_stays_abandoned_on_15() {
+    what_was_abandoned_stays_abandoned(Major::V15);
+}
+
+#[test]
+fn rule_13_7_what_was_abandoned_stays_abandoned_on_18() {
+    what_was_abandoned_stays_abandoned(Major::V18);
+}
+
+/// The old primary has committed and archived what its standby never got.
+#[test]
+fn rule_13_7_a_failover_brings_back_nothing_that_it_has_lost() {
+    let stage = stage(Major::V18);
+    let standby = ["--target-type", "standby", "--archive-mode", "keep"];
+    let standby = stage.restore("standby", &standby);
+    let standby = Cluster::adopt(Major::V18, &standby)
+        .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
+        .start()
+        .unwrap();
+    insert(&stage.cluster, 1);
+    let arrived = "SELECT count(*) = 1 FROM numbers";
+    standby.wait_for("postgres", arrived, PATIENCE).unwrap();
+    standby.stop(StopMode::Immediate).unwrap();
+    insert(&stage.cluster, 11);
+    stage.cluster.stop(StopMode::Fast).unwrap();
+
+    // What the primary archived at its end, the standby is not to get.
+    for (setting, value) in [("primary_conninfo", ""), ("restore_command", "false")] {
+        let script = format!("{setting} = '{value}'\n");
+        let conf = standby.pgdata().join("postgresql.auto.conf");
+        let text = fs::read_to_string(&conf).unwrap();
+        fs::write(&conf, text + &script).unwrap();
+    }
+    standby.start().unwrap();
+    standby.sql("postgres", "SELECT pg_promote()").unwrap();
+    standby.wait_promoted(PATIENCE).unwrap();
+    insert(&standby, 2);
+    wait_for_history(&stage);
+    let last = segments(&stage, "00000001").pop().unwrap();
+    let last = last.file_name().unwrap().to_str().unwrap();
+    let (rows, notes) = restored(&stage, "restored", &[]);
+    assert_eq!(rows, "1", "{last}: {notes}");
+    assert!(
+        notes.contains("nothing that was written on timeline 2"),
+        "{notes}"
+    );
+}

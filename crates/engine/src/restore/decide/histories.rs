@@ -1,0 +1,150 @@
+//! The histories of timelines that a server asks for: without them it does not recover, whatever else is there.
+
+use pgstrata_pgdata::timeline::TimelineId;
+use pgstrata_store::archive::ArchivedWal;
+use pgstrata_store::error::{Error, Kind, Result};
+
+use super::select::{Candidate, Selection};
+use crate::restore::target::Target;
+
+/// Refuses a recovery that would end for want of a history.
+///
+/// A server reads the history of the timeline that it follows before anything else. Then it asks for one number after the
+/// other, for the newest timeline, and for one that is free to be its own. `archive-get` does not answer "not there" for
+/// a history when there is anything of that timeline, or of a later one; it does so for recoveries with a target.
+///
+/// # Errors
+/// `WalMissing` with the name of the file.
+pub(super) fn require_histories(
+    selection: &Selection,
+    target: &Target,
+    archive: &ArchivedWal,
+    candidates: &[Candidate],
+) -> Result<()> {
+    let own = selection.history.timeline();
+    if *target == Target::None {
+        return Ok(());
+    }
+    if own != TimelineId::FIRST && !archive.has_history(own) {
+        return Err(missing(
+            own,
+            &format!("a server that recovers along timeline {own} does not start without it"),
+        ));
+    }
+    let has_target = target.has_stop_point() || selection.stop_before.is_some();
+    let next = archive.latest_from(own).get().checked_add(1);
+    let Some(next) = next.map(TimelineId::new).filter(|_| !has_target) else {
+        return Ok(());
+    };
+    let archived = archive.by_timeline().map(|(timeline, _)| timeline);
+    let with_layers = candidates.iter().map(|layer| layer.timeline);
+    match archived.chain(with_layers).find(|known| *known >= next) {
+        Some(known) => Err(missing(
+            next,
+            &format!(
+                "there is something of timeline {known}, and a server that looks for the newest timeline gives up at \
+                 timeline {next}"
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn missing(timeline: TimelineId, why: &str) -> Error {
+    let file = timeline.history_file_name();
+    Error::new(
+        Kind::WalMissing,
+        format!("\"{file}\" is missing from the archive: {why}"),
+    )
+    .hint(format!(
+        "Store it with \"pgstrata archive-push\": every server that has been on timeline {timeline} or on a later one keeps \
+         the file in its pg_wal. A target on a timeline before {timeline} is reached without it."
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use pgstrata_pgdata::lsn::Lsn;
+    use pgstrata_pgdata::timeline::TimelineHistory;
+    use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
+
+    use super::*;
+
+    /// What is said of a recovery along `own` when the archive has these histories and segments of these timelines.
+    fn outcome(own: u32, histories: &[u32], with_wal: &[u32], target: &Target) -> Option<String> {
+        let mut archive = ArchivedWal::new(WalSegmentSize::DEFAULT);
+        let time = Timestamp::UNIX_EPOCH;
+        for &number in with_wal {
+            let timeline = TimelineId::new(number);
+            archive.add_segment(
+                WalSegment {
+                    timeline,
+                    number: 5,
+                },
+                time,
+            );
+        }
+        for &number in histories {
+            let text = format!("1\t0/{number}000000\twhy\n");
+            let history = TimelineHistory::parse(TimelineId::new(number), &text).unwrap();
+            archive.add_history(history, time);
+        }
+        let history = archive.history(TimelineId::new(own));
+        let selection = Selection {
+            candidate: 0,
+            coverage: archive.coverage(&history, Lsn::new(5 << 24), None),
+            history,
+            stop_before: None,
+            notes: Vec::new(),
+        };
+        let outcome = require_histories(&selection, target, &archive, &[]);
+        outcome.err().map(|error| {
+            assert_eq!(error.kind(), Kind::WalMissing);
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn what_a_server_asks_for_in_vain_is_named() {
+        let lsn = Target::Lsn(Lsn::new(6 << 24));
+        for (own, histories, with_wal, target, wanted) in [
+            (1, &[][..], &[1][..], &Target::Default, None),
+            (1, &[2], &[1, 2], &Target::Default, None),
+            (2, &[2], &[1, 2], &Target::Default, None),
+            // Its own.
+            (2, &[], &[1, 2], &Target::Default, Some("00000002.history")),
+            (
+                2,
+                &[],
+                &[1, 2],
+                &Target::Immediate,
+                Some("00000002.history"),
+            ),
+            (2, &[], &[1, 2], &lsn, Some("00000002.history")),
+            (2, &[], &[1, 2], &Target::None, None),
+            // One on the way to the newest.
+            (1, &[], &[1, 2], &Target::Default, Some("00000002.history")),
+            (1, &[3], &[1], &Target::Standby, Some("00000002.history")),
+            (
+                2,
+                &[2, 4],
+                &[1, 2],
+                &Target::Default,
+                Some("00000003.history"),
+            ),
+            (1, &[3], &[1], &lsn, None),
+            (1, &[], &[1, 2], &Target::Immediate, None),
+        ] {
+            let found = outcome(own, histories, with_wal, target);
+            let as_wanted = match (&found, wanted) {
+                (Some(found), Some(wanted)) => found.contains(wanted),
+                (found, wanted) => found.is_none() && wanted.is_none(),
+            };
+            assert!(
+                as_wanted,
+                "{own} {histories:?} {with_wal:?} {target}: {found:?}"
+            );
+        }
+    }
+}
