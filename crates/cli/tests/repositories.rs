@@ -5,6 +5,8 @@
 
 #[path = "repositories/apart.rs"]
 mod apart;
+#[path = "repositories/stalled.rs"]
+mod stalled;
 mod support;
 
 use std::fs;
@@ -192,6 +194,11 @@ impl Two {
         let near = text.find("[repositories.near]").unwrap();
         let far = text.find("[repositories.far]").unwrap();
         [&text[..near], &text[far..], &text[near..far]].concat()
+    }
+
+    /// Where this host keeps notes of them.
+    fn spool(&self) -> PathBuf {
+        self.config.with_file_name("../spool")
     }
 
     fn proxy(&self) -> &Proxy {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pgstrata_layer::cluster::{self, ClusterRecord};
@@ -67,6 +68,26 @@ impl ClusterRepository {
             self.repository.retain(retention.into());
         }
         Ok(record)
+    }
+
+    /// Waits for an answer of the repository, whatever it is, and no longer than that: a store that stalls is believed for
+    /// minutes else, which is too long for who has another one.
+    ///
+    /// # Errors
+    /// `Repository` when none has come.
+    pub async fn require_answer(&self, within: Duration) -> Result<()> {
+        let key = self.name.cluster_key();
+        let asked = tokio::time::timeout(within, self.repository.get(&key));
+        match asked.await {
+            // What it says is judged by who needs it.
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let url = self.repository.url();
+                let what = format!("{url} has not answered within {} s", within.as_secs());
+                Err(Error::new(Kind::Repository, what)
+                    .hint("look whether the store is up, and what it logs"))
+            }
+        }
     }
 
     /// What to do when the cluster is not there. A place where nothing is at all may be one that was not mounted.
