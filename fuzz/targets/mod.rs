@@ -12,11 +12,13 @@
     reason = "a failure here is a failed test"
 )]
 
+mod conninfo;
 mod input;
 mod models;
 mod objects;
 mod pgdata;
 mod records;
+mod sealed;
 mod tracker;
 
 #[path = "../../crates/layer/tests/support/mod.rs"]
@@ -26,7 +28,7 @@ pub mod support;
 pub type Target = fn(&[u8]);
 
 /// All of them by name.
-pub const TARGETS: [(&str, Target); 16] = [
+pub const TARGETS: [(&str, Target); 20] = [
     ("frame", objects::frame),
     ("pack", objects::pack),
     ("index", objects::index),
@@ -34,12 +36,16 @@ pub const TARGETS: [(&str, Target); 16] = [
     ("digest", objects::digest),
     ("wal-object", objects::wal_object),
     ("record", records::record),
+    ("sealed", sealed::sealed),
+    ("secrets", sealed::secrets),
     ("control", pgdata::control),
     ("label", pgdata::label),
     ("wal-page", pgdata::wal_page),
     ("wal-records", pgdata::wal_records),
     ("conf", pgdata::conf),
     ("history", pgdata::history),
+    ("lock-file", pgdata::lock_file),
+    ("conninfo", conninfo::parameters),
     ("tracker", tracker::rows),
     ("layers", models::layers),
     ("retention", models::retention),

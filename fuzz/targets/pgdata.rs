@@ -4,7 +4,7 @@ use pgstrata_layer::digest;
 use pgstrata_pgdata::control::ControlFile;
 use pgstrata_pgdata::label::{BackupLabel, TablespaceMap};
 use pgstrata_pgdata::{
-    ArchiveFile, FileChecksum, Lsn, Major, RecordReader, TimelineHistory, TimelineId,
+    ArchiveFile, FileChecksum, LockFile, Lsn, Major, RecordReader, TimelineHistory, TimelineId,
     WalPageHeader, WalSegment, WalSegmentSize, conf as configuration,
 };
 
@@ -231,5 +231,20 @@ pub fn history(bytes: &[u8]) {
         let lsn = Lsn::new(sum);
         let at = history.timeline_at(lsn).unwrap();
         assert!(history.is_ancestor(at, lsn));
+    }
+}
+
+/// Written in pieces: what was read of the front is read of the whole, too, but for the last line.
+pub fn lock_file(bytes: &[u8]) {
+    let whole = LockFile::parse(bytes);
+    let Some(end) = bytes.iter().rposition(|&byte| byte == b'\n') else {
+        return;
+    };
+    let front = LockFile::parse(&bytes[..end]);
+    if front.port.is_some() {
+        assert_eq!(front.pid, whole.pid);
+    }
+    if front.address.is_some() {
+        assert_eq!(front.socket_directory, whole.socket_directory);
     }
 }

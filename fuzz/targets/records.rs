@@ -1,15 +1,16 @@
 //! Text objects: a line with a digest, and JSON.
 
 use pgstrata_layer::digest::contents_hex;
+use pgstrata_layer::seal::Key;
 use pgstrata_layer::{
-    abandoned, claim, cluster, distrust, label, lineage, manifest, mark, outside, released,
-    removal, restoring,
+    abandoned, claim, cluster, distrust, epoch, label, lineage, manifest, mark, outside, released,
+    removal, restoring, sealed, verified,
 };
 
 use super::Target;
 
 /// The kinds of records, with whether one decodes and is the same when it is written and read again.
-const KINDS: [(&str, Target); 11] = [
+const KINDS: [(&str, Target); 15] = [
     ("manifest", |bytes| {
         if let Ok(read) = manifest::decode(bytes) {
             assert_eq!(manifest::decode(&manifest::encode(&read)).unwrap(), read);
@@ -62,6 +63,35 @@ const KINDS: [(&str, Target); 11] = [
     ("mark", |bytes| {
         if let Ok(read) = mark::decode(bytes) {
             assert_eq!(mark::decode(&mark::encode(&read)).unwrap(), read);
+        }
+    }),
+    ("verified", |bytes| {
+        if let Ok(read) = verified::decode(bytes) {
+            assert_eq!(verified::decode(&verified::encode(&read)).unwrap(), read);
+        }
+    }),
+    ("epoch", |bytes| {
+        if let Ok(read) = epoch::decode_epoch(bytes) {
+            let written = epoch::encode_epoch(&read);
+            assert_eq!(epoch::decode_epoch(&written).unwrap(), read);
+            // Nobody is let in by an epoch that signs itself, or that is signed by nobody.
+            let _ = read.verify(None);
+            assert!(read.verify(Some(&read)).is_err());
+        }
+    }),
+    ("keybox", |bytes| {
+        if let Ok(read) = epoch::decode_box(bytes) {
+            assert_eq!(epoch::decode_box(&epoch::encode_box(&read)).unwrap(), read);
+            let _ = read.sealed_bytes();
+        }
+    }),
+    ("sealed manifest", |bytes| {
+        if let Ok(read) = sealed::decode(bytes) {
+            assert!(sealed::is_one(bytes));
+            let _ = read.layer_id_bytes();
+            let _ = read.stored_bytes();
+            // The key is nobody's.
+            assert!(read.open(&Key::new([3; 32]), [1; 16]).is_err());
         }
     }),
     ("released", |bytes| {

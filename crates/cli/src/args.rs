@@ -9,6 +9,7 @@ mod backup;
 mod copy;
 #[cfg(test)]
 mod habits;
+mod impact;
 mod key;
 mod layers;
 mod past;
@@ -21,10 +22,9 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub(crate) use self::archive::{ArchiveGetArgs, ArchivePushArgs, OnHole};
-pub(crate) use self::backup::{
-    BackupArgs, BackupImpact, BackupType, CheckpointPace, CorruptPolicy, Source,
-};
+pub(crate) use self::backup::{BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source};
 pub(crate) use self::copy::CopyArgs;
+pub(crate) use self::impact::{ImpactArgs, ImpactLevel};
 pub(crate) use self::key::{KeyCommand, RecipientArgs};
 pub(crate) use self::layers::{
     AnnotateArgs, ExpireArgs, InfoArgs, MergeArgs, PinArgs, RuleArgs, UnpinArgs, VerifyArgs,

@@ -25,10 +25,11 @@ use std::sync::{Arc, RwLock, mpsc};
 use std::time::Duration;
 
 use clap::FromArgMatches;
+use pgstrata_engine::priority;
 use pgstrata_store::error::{Error, Kind, Result};
-use pgstrata_store::limits;
+use pgstrata_store::{courtesy, limits};
 
-use crate::args::{Cli, Command, LogLevel, Output};
+use crate::args::{Cli, Command, ImpactLevel, LogLevel, Output};
 use crate::caller::Caller;
 use crate::commands::Context;
 use crate::config::{Config, choose};
@@ -104,7 +105,9 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
         "log-level",
     )?;
     output::start_log(level.unwrap_or_else(|| default_level(&cli.command)));
-    let runtime = runtime(&cli.command)?;
+    let impact = commands::impact_of(&config, &cli.command)?;
+    courtesy::begin(impact.longest_rest());
+    let runtime = runtime(&cli.command, impact)?;
     let context = Context {
         config,
         output: *output,
@@ -118,8 +121,11 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
 }
 
 /// The runtime. A thread that the system denies to it ends the program, as [`panics`] says.
-fn runtime(command: &Command) -> Result<tokio::runtime::Runtime> {
+fn runtime(command: &Command, impact: ImpactLevel) -> Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if impact != ImpactLevel::None {
+        builder.on_thread_start(priority::keep_going);
+    }
     if is_of_server(command) {
         // The server starts one for every segment: not a thread per core each time.
         builder.worker_threads(2);

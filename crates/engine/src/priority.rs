@@ -7,10 +7,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use pgstrata_store::courtesy;
 use rustix::process::setpriority_process;
 use rustix::thread::{Pid, gettid};
 use thread_priority::unix::{
@@ -42,6 +44,57 @@ pub enum Impact {
     /// They run like all others.
     #[default]
     None,
+}
+
+/// How often it is decided how many workers there are.
+const DECIDE_EVERY: Duration = Duration::from_millis(100);
+
+/// Of a hundred looks, in how many somebody waits when there is a worker too many, and when there is room for one more. At
+/// less than a third of what two processors do, others wait in half of all looks beside two workers, and in a tenth beside one.
+const TOO_CROWDED: u64 = 20;
+const ROOMY: u64 = 3;
+
+/// How many of the workers work: fewer while the processors are busy. One always does.
+#[derive(Debug)]
+pub(crate) struct Staffing {
+    workers: usize,
+    allowed: AtomicUsize,
+    decided: Mutex<Instant>,
+}
+
+impl Staffing {
+    pub(crate) fn new(workers: usize) -> Self {
+        Self {
+            workers,
+            allowed: AtomicUsize::new(workers),
+            decided: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Whether worker `number`, from 0, goes on now.
+    pub(crate) fn is_wanted(&self, number: usize) -> bool {
+        if let Ok(mut decided) = self.decided.try_lock()
+            && decided.elapsed() >= DECIDE_EVERY
+        {
+            *decided = Instant::now();
+            let allowed = self.allowed.load(Ordering::Relaxed);
+            // Where nobody has looked nobody works, and whoever is left ends what there is.
+            let crowding = courtesy::crowding();
+            let next = crowding.map_or(self.workers, |crowding| staff(allowed, crowding));
+            self.allowed
+                .store(next.min(self.workers), Ordering::Relaxed);
+        }
+        number < self.allowed.load(Ordering::Relaxed)
+    }
+}
+
+/// How many workers there are to be after so many.
+fn staff(allowed: usize, crowding: u64) -> usize {
+    match crowding {
+        TOO_CROWDED.. => (allowed * 3 / 4).max(1),
+        0..ROOMY => allowed + 1,
+        _ => allowed,
+    }
 }
 
 /// The threads that give way, and whether they get anywhere.
@@ -180,8 +233,8 @@ fn cgroup_of_processors(text: &str, is_enabled: impl Fn(&str) -> bool) -> Option
     Some(if path.is_empty() { "/" } else { path }.to_owned())
 }
 
-/// From now on the calling thread gets about a tenth of a busy processor.
-pub(crate) fn keep_going() {
+/// From now on the calling thread, and those that it starts, get about a tenth of a busy processor.
+pub fn keep_going() {
     if let Err(error) = setpriority_process(None, STEADY_NICE) {
         info!(%error, "could not lower the priority of a thread");
     }
@@ -189,7 +242,7 @@ pub(crate) fn keep_going() {
 
 #[cfg(test)]
 mod tests {
-    use super::{Served, Yielding, apart_from, cgroup_of_processors};
+    use super::{Served, Staffing, Yielding, apart_from, cgroup_of_processors, staff};
     use std::fs;
     use std::sync::mpsc::channel;
     use std::thread;
@@ -199,6 +252,24 @@ mod tests {
             ran: ran * 1_000_000,
             waited: waited * 1_000_000,
         }
+    }
+
+    #[test]
+    fn workers_are_fewer_while_others_wait_and_come_back_when_nobody_does() {
+        for (allowed, crowding, next) in [
+            (2, 45, 1),
+            (1, 45, 1),
+            (1, 10, 1),
+            (1, 0, 2),
+            (16, 100, 12),
+            (16, 19, 16),
+            (2, 2, 3),
+        ] {
+            assert_eq!(staff(allowed, crowding), next, "{allowed} {crowding}");
+        }
+        let staffing = Staffing::new(3);
+        assert!([0, 1, 2].iter().all(|number| staffing.is_wanted(*number)));
+        assert!(!staffing.is_wanted(3));
     }
 
     #[test]

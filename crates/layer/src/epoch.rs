@@ -293,6 +293,9 @@ impl EpochSecrets {
         let reader = match next("identity") {
             None => None,
             Some(identity) => {
+                if !identity.bytes().all(|byte| byte.is_ascii_graphic()) {
+                    return Err(wrong());
+                }
                 let identity = Zeroizing::new(identity.to_owned());
                 let signing = next("signing").and_then(key).ok_or_else(wrong)?;
                 let signing = SigningSeed::new(signing);
@@ -445,6 +448,10 @@ mod tests {
             !shown.contains("AGE-SECRET") && !shown.contains("0909"),
             "{shown}"
         );
+        // Read as it is written, and in no other way.
+        let text = String::from_utf8(reader.encode().as_bytes().to_vec()).unwrap();
+        let with_return = text.replace("KEY-1X\n", "KEY-1X\r\r\n");
+        assert!(EpochSecrets::decode(with_return.as_bytes()).is_err());
         let error = EpochSecrets::decode(b"catalog secret").unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");
     }

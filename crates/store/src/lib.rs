@@ -8,6 +8,7 @@ pub mod archive;
 pub mod blocking;
 pub mod catalog;
 pub mod cluster;
+pub mod courtesy;
 pub mod error;
 pub mod input;
 pub mod keys;

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::{CompressArgs, DryRunArgs, ServerArgs, WalArgs};
+use super::{CompressArgs, DryRunArgs, ImpactArgs, ServerArgs, WalArgs};
 use crate::value::{parse_percent, parse_size};
 
 /// `backup`.
@@ -73,13 +73,8 @@ pub(crate) struct BackupArgs {
     #[arg(long, env = "PGSTRATA_MAX_RATE", value_name = "RATE", value_parser = parse_size)]
     pub(crate) max_rate: Option<u64>,
 
-    /// Choose who comes first when the machine is busy [default: none]
-    ///
-    /// With auto and low the workers leave the processors and the disk to everybody else, above all to the server, and
-    /// the page cache as they find it (Linux 6.14 and later). On an idle machine they are as fast as with none.
-    #[arg(long, env = "PGSTRATA_IMPACT", value_enum, value_name = "IMPACT")]
-    pub(crate) impact: Option<BackupImpact>,
-
+    #[command(flatten)]
+    pub(crate) impact: ImpactArgs,
     #[command(flatten)]
     pub(crate) dry_run: DryRunArgs,
 }
@@ -119,17 +114,6 @@ pub(crate) enum CheckpointPace {
     Fast,
     /// The server spreads the checkpoint over checkpoint_completion_target
     Spread,
-}
-
-/// What a backup takes from those who use the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BackupImpact {
-    /// What nobody else wants, however long that takes; the checkpoint is spread
-    Low,
-    /// What nobody else wants; when that is next to nothing, one worker more with the priority of nice 10
-    Auto,
-    /// As much as it can get
-    None,
 }
 
 /// Policies for corrupt pages.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{DryRunArgs, RecipientArgs};
+use super::{DryRunArgs, ImpactArgs, RecipientArgs};
 use crate::value::{key_value, parse_duration};
 
 /// `copy`.
@@ -41,6 +41,9 @@ pub(crate) struct CopyArgs {
 
     #[command(flatten)]
     pub(crate) recipients: RecipientArgs,
+
+    #[command(flatten)]
+    pub(crate) impact: ImpactArgs,
 
     #[command(flatten)]
     pub(crate) dry_run: DryRunArgs,

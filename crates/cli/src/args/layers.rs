@@ -3,7 +3,7 @@
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{AgeArgs, AsOfArgs, CompressArgs, DryRunArgs, RestoresArgs};
+use super::{AgeArgs, AsOfArgs, CompressArgs, DryRunArgs, ImpactArgs, RestoresArgs};
 use crate::value::{at_least_one, key_value, parse_span, parse_span_or_none, parse_until};
 
 /// `info`.
@@ -37,6 +37,8 @@ pub(crate) struct VerifyArgs {
 
     #[command(flatten)]
     pub(crate) as_of: AsOfArgs,
+    #[command(flatten)]
+    pub(crate) impact: ImpactArgs,
 }
 
 /// `merge`.
@@ -58,6 +60,8 @@ pub(crate) struct MergeArgs {
     pub(crate) restores: RestoresArgs,
     #[command(flatten)]
     pub(crate) compress: CompressArgs,
+    #[command(flatten)]
+    pub(crate) impact: ImpactArgs,
     #[command(flatten)]
     pub(crate) dry_run: DryRunArgs,
 }
@@ -105,6 +109,8 @@ pub(crate) struct ExpireArgs {
     pub(crate) restores: RestoresArgs,
     #[command(flatten)]
     pub(crate) compress: CompressArgs,
+    #[command(flatten)]
+    pub(crate) impact: ImpactArgs,
     #[command(flatten)]
     pub(crate) dry_run: DryRunArgs,
     // Last: what follows would stand below its heading in the help.

@@ -7,7 +7,6 @@ use pgstrata_engine::backup::{
     ChangeSourceChoice, CorruptPagePolicy, HarmlessPages, WalMode as Wal,
 };
 use pgstrata_engine::mirror::{self, MirrorOptions};
-use pgstrata_engine::priority::Impact;
 use pgstrata_engine::server::ConnectionOptions;
 use pgstrata_layer::manifest::ChangeSource;
 use pgstrata_store::error::{Error, Kind as Failure, Result};
@@ -17,7 +16,7 @@ use serde_json::{Value, json};
 use super::repositories::ANSWERS_WITHIN;
 use super::{Context, stop_on_signal};
 use crate::args::{
-    BackupArgs, BackupImpact, BackupType, CheckpointPace, CorruptPolicy, Source, WalMode,
+    BackupArgs, BackupType, CheckpointPace, CorruptPolicy, ImpactLevel, Source, WalMode,
 };
 use crate::config::{choose, from_file};
 use crate::exit;
@@ -259,7 +258,7 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         "on-corrupt-page",
     )?;
     let pace = choose(args.checkpoint, file.checkpoint.as_deref(), "checkpoint")?;
-    let impact = choose(args.impact, file.impact.as_deref(), "impact")?;
+    let impact = context.impact(args.impact)?;
     let timeout = context.archive_timeout(&args.wal)?;
     let primary = args.primary.as_ref().or(file.primary.as_ref());
     Ok(BackupOptions {
@@ -278,7 +277,7 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         wal_timeout: timeout.unwrap_or(default.wal_timeout),
         fast_checkpoint: match pace {
             Some(pace) => pace == CheckpointPace::Fast,
-            None => impact != Some(BackupImpact::Low),
+            None => impact != ImpactLevel::Low,
         },
         on_corrupt_page: policy.map_or(default.on_corrupt_page, Into::into),
         check_page_headers: !(args.no_page_header_check || file.no_page_header_check == Some(true)),
@@ -288,7 +287,7 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
             "max-rate",
             parse_size,
         )?,
-        impact: impact.map_or(default.impact, Into::into),
+        impact: impact.into(),
         ..default
     })
 }
@@ -320,16 +319,6 @@ impl From<Source> for ChangeSourceChoice {
             Source::Summary => Self::Summary,
             Source::Lsn => Self::Lsn,
             Source::Digest => Self::Digest,
-        }
-    }
-}
-
-impl From<BackupImpact> for Impact {
-    fn from(impact: BackupImpact) -> Self {
-        match impact {
-            BackupImpact::Low => Self::Low,
-            BackupImpact::Auto => Self::Auto,
-            BackupImpact::None => Self::None,
         }
     }
 }

@@ -34,8 +34,11 @@ use pgstrata_store::repository::Repository;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::args::{self, AsOfArgs, Cli, Command, CompressArgs, Output, ServerArgs, WalArgs};
-use crate::config::{Config, from_file};
+use crate::args::{
+    self, AsOfArgs, Cli, Command, CompressArgs, ImpactArgs, ImpactLevel, Output, ServerArgs,
+    WalArgs,
+};
+use crate::config::{Config, choose, from_file};
 use crate::output;
 use crate::progress::{Act, Display};
 use crate::value::parse_duration;
@@ -109,6 +112,11 @@ impl Context {
             "archive-timeout",
             parse_duration,
         )
+    }
+
+    /// Who comes first when the machine is busy.
+    fn impact(&self, args: ImpactArgs) -> Result<ImpactLevel> {
+        impact(&self.config, args)
     }
 
     /// How old the newest backup may be, if that was said.
@@ -186,6 +194,24 @@ impl Context {
             }
         }
     }
+}
+
+/// Who comes first when the machine is busy: a command that the server or a person waits for, or everybody else.
+pub(crate) fn impact_of(config: &Config, command: &Command) -> Result<ImpactLevel> {
+    let args = match command {
+        Command::Backup(args) => args.impact,
+        Command::Merge(args) => args.impact,
+        Command::Verify(args) => args.impact,
+        Command::Expire(args) => args.impact,
+        Command::Copy(args) => args.impact,
+        _ => return Ok(ImpactLevel::None),
+    };
+    impact(config, args)
+}
+
+fn impact(config: &Config, args: ImpactArgs) -> Result<ImpactLevel> {
+    let told = choose(args.impact, config.settings.impact.as_deref(), "impact")?;
+    Ok(told.unwrap_or_default())
 }
 
 /// A label as somebody wrote it, unless it is the word `latest`.

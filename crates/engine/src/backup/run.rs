@@ -481,7 +481,7 @@ impl Backup<'_> {
         }
         let server = postmaster(&ready.data_directory);
         if let Some(reason) = server.and_then(priority::apart_from) {
-            tracing::info!("the backup cannot give way to the server: {reason}");
+            tracing::debug!("{reason}");
         }
     }
 

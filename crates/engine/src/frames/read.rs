@@ -17,6 +17,7 @@ use pgstrata_layer::entry::FrameRef;
 use pgstrata_layer::frame::FrameDecoder;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::courtesy;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
@@ -251,6 +252,7 @@ impl FrameReader<'_> {
                 .map_err(|error| damaged(&error))?;
             self.frames.fetch_add(1, Ordering::Relaxed);
             on_frame(wanted, raw)?;
+            courtesy::rest();
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use pgstrata_layer::manifest::IndexPartRef;
 use pgstrata_layer::pack::{PackBuilder, PlacedFrame};
 use pgstrata_store::catalog::Siblings;
 use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::courtesy;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys::LayerSeal;
 use pgstrata_store::progress::Progress;
@@ -176,7 +177,9 @@ impl PackWriter<'_> {
     ) -> Result<FrameRef> {
         let pack = self.with_room(raw.len())?;
         let placed = pack.append(encoder, raw)?;
-        Ok(reference(pack.number(), placed, runs))
+        let made = reference(pack.number(), placed, runs);
+        courtesy::rest();
+        Ok(made)
     }
 
     /// Adds a frame with the pages of `runs` as it is stored.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pgstrata_layer::entry::FrameRef;
 use pgstrata_layer::frame::{Codec, FrameDecoder, FrameEncoder};
 use pgstrata_layer::merge::{OutputFrame, Taken};
+use pgstrata_store::courtesy;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 
@@ -98,6 +99,7 @@ impl FrameMaker<'_> {
                     let raw = decoded.pages(parts, wanted.size_bytes)?;
                     let mut out = Vec::new();
                     encoder.encode(&raw, &mut out)?;
+                    courtesy::rest();
                     Bytes::from(out)
                 }
             });

@@ -9,6 +9,7 @@ use pgstrata_layer::entry::{EntryKind, FileEntry, FrameRef};
 use pgstrata_layer::frame::{FrameDecoder, split_checked};
 use pgstrata_layer::pack::verify_pack;
 use pgstrata_store::blocking::blocking;
+use pgstrata_store::courtesy;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::layer::LayerCheck;
@@ -219,6 +220,7 @@ fn check_pack(
     wanted.sort_unstable_by_key(|wanted| wanted.frame().offset);
     let mut broken: Vec<ExpectedFrame> = Vec::new();
     for wanted in wanted {
+        courtesy::rest();
         let frame = wanted.frame();
         match read_frame(
             bytes,

@@ -132,6 +132,20 @@ impl Run {
         }
     }
 
+    /// Stops it where it is, until [`Run::let_go`]; whether it has ended before.
+    pub(super) fn hold(&mut self) -> Result<bool> {
+        if self.ended()?.is_some() {
+            return Ok(true);
+        }
+        self.disturbed = Some(Disturbance::Pause(LONGEST));
+        self.signal(Signal::STOP).map(|()| false)
+    }
+
+    /// Lets it go on.
+    pub(super) fn let_go(&mut self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
     fn signal(&self, signal: Signal) -> Result<()> {
         let id = i32::try_from(self.child.id()).context("a process number is positive")?;
         let process = Pid::from_raw(id).context("a process number is not zero")?;

@@ -12,11 +12,15 @@ use pgstrata_pgdata::{ArchiveFile, TimelineHistory, WalPageHeader, WalSegment};
 
 use super::sealed::ObjectWriter;
 use super::{Archive, WHOLE_BYTES};
+use crate::courtesy;
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::keys::Sealing;
 
 /// Files are read in pieces of this size.
 const READ_BYTES: usize = 1 << 20;
+
+/// As much is encoded at once of a file that is in memory.
+const ENCODE_BYTES: usize = 256 << 10;
 
 /// A history is a line per timeline, a backup label a dozen lines; larger ones are neither.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
@@ -89,7 +93,10 @@ impl Contents {
         let body = match self.raw.take() {
             Some(raw) => {
                 let mut writer = ObjectWriter::new(&self.sealing, &self.description, codec)?;
-                writer.append(&raw)?;
+                for piece in raw.chunks(ENCODE_BYTES) {
+                    writer.append(piece)?;
+                    courtesy::rest();
+                }
                 Some(writer.finish()?.into())
             }
             None => None,
@@ -152,6 +159,7 @@ fn pieces(path: &Path, mut file: File, mut take: impl FnMut(&[u8]) -> Result<()>
         }
         length += u64::try_from(read).unwrap_or(u64::MAX);
         take(&buffer[..read])?;
+        courtesy::rest();
     }
 }
 

@@ -33,6 +33,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::process::geteuid;
 
 use super::reserve;
+use crate::courtesy;
 
 /// A repository holds whole databases: not for everybody's eyes.
 const FILE_MODE: u32 = 0o640;
@@ -165,7 +166,10 @@ impl ObjectStore for LocalStore {
             return Err(unsupported("overwriting"));
         }
         let location = location.clone();
-        let fill = move |mut file: &File| payload.iter().try_for_each(|part| file.write_all(part));
+        let fill = move |file: &File| {
+            let mut parts = payload.iter();
+            parts.try_for_each(|part| courtesy::write(file, part))
+        };
         self.blocking(move |inner| inner.create(&location, &fill))
             .await?;
         Ok(PutResult {

@@ -28,7 +28,7 @@ use super::read::{Worker, WorkerContext};
 use super::window::Window;
 use crate::backup::abort::Abort;
 use crate::frames::{Chain, LayerWriter};
-use crate::priority::{self, Impact, Yielding};
+use crate::priority::{self, Impact, Staffing, Yielding};
 use crate::server::ScannedFile;
 
 /// All packs in memory together: with reading buffers and indexes this keeps a backup below 256 MiB.
@@ -109,6 +109,7 @@ fn run(work: &Work, parent: Option<Parent>, files: Vec<ScannedFile>) -> Result<A
         },
         pack_bytes,
         yielding: Yielding::default(),
+        staffing: Staffing::new(workers),
     };
     let (items, receive_items) = sync_channel::<WorkItem>(workers * 2);
     let (done, receive_done) = channel::<PartOutcome>();
@@ -158,6 +159,7 @@ struct Crew<'a> {
     /// Of one pack.
     pack_bytes: usize,
     yielding: Yielding,
+    staffing: Staffing,
 }
 
 impl Crew<'_> {
@@ -172,13 +174,13 @@ impl Crew<'_> {
     ) -> Result<()> {
         let items = Arc::new(Mutex::new(items));
         let (end, ended) = channel::<()>();
-        limits::start_workers(scope, workers, |_| {
+        limits::start_workers(scope, workers, |number| {
             let (items, done, end) = (Arc::clone(&items), done.clone(), end.clone());
             move || {
                 if self.work.impact != Impact::None {
                     self.yielding.enter();
                 }
-                self.copy(&items, done);
+                self.copy(&items, done, number);
                 drop(end);
             }
         })?;
@@ -192,7 +194,7 @@ impl Crew<'_> {
                         "the machine is too busy for workers that give way: one more goes on at nice 10"
                     );
                     priority::keep_going();
-                    self.copy(&items, done);
+                    self.copy(&items, done, 0);
                 }
             };
             if let Err(error) = thread::Builder::new().spawn_scoped(scope, companion) {
@@ -202,9 +204,11 @@ impl Crew<'_> {
         Ok(())
     }
 
-    fn copy(&self, items: &Mutex<Receiver<WorkItem>>, done: Sender<PartOutcome>) {
+    fn copy(&self, items: &Mutex<Receiver<WorkItem>>, done: Sender<PartOutcome>, number: usize) {
         let packs = self.work.layer.packs(self.pack_bytes);
-        let worked = Worker::new(&self.context, packs, done).and_then(|worker| worker.run(items));
+        let is_wanted = || self.staffing.is_wanted(number);
+        let worked =
+            Worker::new(&self.context, packs, done).and_then(|worker| worker.run(items, is_wanted));
         worked.unwrap_or_else(|error| self.work.abort.fail(error));
     }
 }

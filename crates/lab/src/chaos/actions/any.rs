@@ -38,6 +38,9 @@ enum Kind {
     Merge,
     Expire,
     ArchiveGet,
+    Annotate,
+    Init,
+    Key,
 }
 
 /// Chooses one.
@@ -53,6 +56,9 @@ pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -
         (Kind::Merge, when(layers > 2, 2)),
         (Kind::Expire, when(layers > 3, 2)),
         (Kind::ArchiveGet, when(world.sealed.is_some(), 2)),
+        (Kind::Annotate, when(layers > 0, 1)),
+        (Kind::Init, 1),
+        (Kind::Key, when(world.shape.is_sealed, 3)),
     ];
     let kind = chance.weighted(&kinds).unwrap_or(Kind::Info);
     let asked = match kind {
@@ -70,6 +76,9 @@ pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -
         Kind::Info => plain("info"),
         Kind::Check => check(world),
         Kind::ArchiveGet => archive_get(world),
+        Kind::Annotate => annotate(world, chance),
+        Kind::Init => init(world),
+        Kind::Key => key(chance),
     };
     Ok(asked)
 }
@@ -150,6 +159,38 @@ fn archive_get(world: &mut World) -> Asked {
     }
 }
 
+fn annotate(world: &World, chance: &mut Chance) -> Asked {
+    let labels: Vec<String> = world.truth.layers.keys().cloned().collect();
+    let label = chance.one(&labels).map_or("latest", String::as_str);
+    Asked {
+        call: Call::of(["--output", "json", "annotate", label, "ticket=4711"]),
+        excuses: vec![keep::REFUSED],
+        ..Asked::default()
+    }
+}
+
+/// The cluster is there, and nothing changes. It is sealed for whom it was sealed before.
+fn init(world: &World) -> Asked {
+    Asked {
+        call: Call {
+            words: world.pgdata_words("init"),
+            ..Call::default()
+        },
+        ..Asked::default()
+    }
+}
+
+fn key(chance: &mut Chance) -> Asked {
+    let act = chance
+        .one(&["rotate", "rotate", "check"])
+        .unwrap_or(&"check");
+    Asked {
+        call: Call::of(["--output", "json", "key", act]),
+        excuses: vec![DONE],
+        ..Asked::default()
+    }
+}
+
 impl Asked {
     /// Every reason for which it may fail when `more` may happen to it.
     pub(super) fn explained_by(&self, more: &[Excuse]) -> Vec<Excuse> {
@@ -185,6 +226,11 @@ impl Asked {
         }
         if is("archive-get") {
             got(world, outcome)?;
+        }
+        if is("rotate") && !outcome.says_done() {
+            // What was begun keeps everybody from sealing until somebody completes it.
+            let again = Call::of(["--output", "json", "key", "rotate"]);
+            world.demand(again, step)?;
         }
         if let Some(home) = self.home {
             world::remove_tree(&home.data)?;

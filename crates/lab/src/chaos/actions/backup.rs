@@ -13,7 +13,7 @@ use super::super::log::{Step, found};
 use super::super::program::{Outcome, Run};
 use super::super::truth::{Moment, Reach};
 use super::super::world::{self, Call, World};
-use super::{Effects, crash, disturb, settings, statements};
+use super::{Effects, crash, disturb, keep, settings, statements};
 
 /// What goes on beside a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,17 +22,19 @@ enum Beside {
     Statements,
     Settings,
     SecondBackup,
+    Removal,
     ServerStops(StopMode),
     PowerFails,
     PostmasterDies,
     ChildDies,
 }
 
-const BESIDE: [(Beside, u64); 9] = [
+const BESIDE: [(Beside, u64); 10] = [
     (Beside::Nothing, 40),
     (Beside::Statements, 36),
     (Beside::Settings, 8),
     (Beside::SecondBackup, 6),
+    (Beside::Removal, 8),
     (Beside::ServerStops(StopMode::Immediate), 4),
     (Beside::ServerStops(StopMode::Fast), 3),
     (Beside::PowerFails, 3),
@@ -42,6 +44,9 @@ const BESIDE: [(Beside, u64); 9] = [
 
 /// A backup that found nothing to stand on, although it was told to.
 pub(super) const NO_PARENT: Excuse = excuse(&[10, 13], &["parent", "full", "history"]);
+
+/// What it was to stand on is being removed.
+const OVERTAKEN: Excuse = excuse(&[13], &["remov"]);
 
 /// Done, with a warning. Which one is looked at where the report is.
 const WARNED: Excuse = excuse(&[3], &[]);
@@ -60,7 +65,14 @@ pub(super) fn take(world: &mut World, chance: &mut Chance, step: &mut Step) -> R
     step.say(call.words[5..].join(" "));
     let mut run = world.start(&call, step)?;
     wait(&mut run, Duration::from_millis(chance.between(20, 600)))?;
-    excuses.extend(go_on_beside(beside, world, chance, step)?);
+    let (explained, mut effects) = match beside {
+        Beside::Removal => remove_beside(world, chance, step)?,
+        _ => (
+            go_on_beside(beside, world, chance, step)?,
+            Effects::default(),
+        ),
+    };
+    excuses.extend(explained);
     let outcome = world.finish(run, &excuses, step)?;
     if matches!(
         beside,
@@ -69,10 +81,8 @@ pub(super) fn take(world: &mut World, chance: &mut Chance, step: &mut Step) -> R
         world.start_server()?;
     }
     report(world, &outcome, beside, step)?;
-    Ok(Effects {
-        may_come: outcome.may_have_acted() || beside == Beside::SecondBackup,
-        ..Effects::default()
-    })
+    effects.may_come |= outcome.may_have_acted() || beside == Beside::SecondBackup;
+    Ok(effects)
 }
 
 /// The options.
@@ -131,6 +141,28 @@ pub(super) fn wait(run: &mut Run, time: Duration) -> Result<()> {
     Ok(())
 }
 
+/// Removes layers while the backup may stand on them; returns what it explains, and what it may have done.
+fn remove_beside(
+    world: &mut World,
+    chance: &mut Chance,
+    step: &mut Step,
+) -> Result<(Vec<Excuse>, Effects)> {
+    let merge = match chance.percent(50) {
+        true => keep::merge_call(world, chance, step),
+        false => None,
+    };
+    let (call, effects, excuses) = match merge {
+        Some((call, effects)) => (call, effects, keep::MERGE_EXCUSES),
+        None => {
+            let (call, effects) = keep::expire_call(world, chance, step);
+            (call, effects, keep::EXPIRE_EXCUSES)
+        }
+    };
+    step.say("beside it");
+    world.run(&call, &excuses, step)?;
+    Ok((vec![OVERTAKEN], effects))
+}
+
 /// Does it; returns what it explains.
 fn go_on_beside(
     beside: Beside,
@@ -142,7 +174,7 @@ fn go_on_beside(
         step.say(format!("beside it {beside:?}"));
     }
     match beside {
-        Beside::Nothing => Ok(Vec::new()),
+        Beside::Nothing | Beside::Removal => Ok(Vec::new()),
         Beside::Statements => {
             world.is_stirred = true;
             for _ in 0..chance.between(1, 8) {

@@ -14,7 +14,7 @@ use super::{Effects, disturb};
 const NOTED: Excuse = excuse(&[3], &[]);
 
 /// A layer that a rule or a removal wants gone is nothing to merge.
-const REFUSED: Excuse = excuse(&[13], &["remov", "nothing to merge"]);
+pub(super) const REFUSED: Excuse = excuse(&[13], &["remov", "nothing to merge"]);
 
 /// Attempts that were killed look alive for a quarter of an hour. So it passes, more often than not.
 fn let_time_pass(world: &World, chance: &mut Chance, step: &mut Step) -> Result<()> {
@@ -90,7 +90,12 @@ pub(super) fn pin(world: &mut World, chance: &mut Chance, step: &mut Step) -> Re
         && let Some(label) = chance.one(&pinned)
     {
         step.say(format!("unpin {label}"));
-        world.demand(Call::of(["--output", "json", "unpin", label]), step)?;
+        let call = Call::of(["--output", "json", "unpin", label]);
+        let call = call.disturbed(disturb(chance, 30));
+        if !world.run(&call, &[REFUSED], step)?.says_done() {
+            // Whether the pin is out is not known.
+            world.demand(Call::of(["--output", "json", "unpin", label]), step)?;
+        }
         world.truth.pinned.remove(label);
         return Ok(());
     }

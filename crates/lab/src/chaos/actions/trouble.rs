@@ -6,23 +6,49 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::super::chance::Chance;
-use super::super::explain::STORE;
+use super::super::explain::{Excuse, STORE, excuse};
 use super::super::hunt::Hunter;
 use super::super::judge::{self, Request, Way};
 use super::super::log::Step;
 use super::super::world::World;
-use super::{Effects, any, disturb, moment, statements, want};
+use super::{Effects, any, backup, disturb, keep, moment, statements, want};
+
+/// What it stands on, or has begun, went while it was held.
+const OVERTAKEN: Excuse = excuse(&[10, 12, 13], &[]);
 
 /// Any command is killed or held in the middle of its work.
 pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
-    if chance.percent(25) {
-        return restore(world, chance, step).map(|()| Effects::default());
+    match chance.below(100) {
+        0..25 => return restore(world, chance, step).map(|()| Effects::default()),
+        25..45 => return overtaken(world, chance, step),
+        _ => {}
     }
     let mut asked = any::command(world, chance, step)?;
     asked.call.disturb = disturb(chance, 100);
     step.say(asked.words());
     let outcome = world.run(&asked.call, &asked.explained_by(&[]), step)?;
     asked.take_over(world, &outcome, step)
+}
+
+/// A command is held for so long that it counts as dead, an expiry takes away what nothing keeps any more, and it goes on.
+fn overtaken(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
+    let asked = any::command(world, chance, step)?;
+    step.say(asked.words());
+    let mut run = world.start(&asked.call, step)?;
+    backup::wait(&mut run, Duration::from_millis(chance.between(1, 800)))?;
+    let mut gone = Effects::default();
+    if !run.hold()? {
+        step.say("held for two days");
+        let expired = keep::expire(world, chance, step);
+        run.let_go()?;
+        gone = expired?;
+    }
+    let excuses = asked.explained_by(&[OVERTAKEN]);
+    let outcome = world.finish(run, &excuses, step)?;
+    let mut effects = asked.take_over(world, &outcome, step)?;
+    effects.may_go.extend(gone.may_go);
+    effects.may_come |= gone.may_come;
+    Ok(effects)
 }
 
 /// A restore is killed or held; the same command completes it.

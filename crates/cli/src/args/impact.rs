@@ -1,0 +1,52 @@
+//! Who comes first when the machine is busy.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use pgstrata_engine::priority::Impact;
+
+/// Of the commands that have time.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct ImpactArgs {
+    /// Choose who comes first when the machine is busy [default: auto]
+    ///
+    /// With auto and low the work leaves processors and disk to everybody else, above all to the server, and what it reads
+    /// of a data directory leaves the page cache as it was (Linux 6.14 and later). On an idle machine it is as fast as with none.
+    #[arg(long, env = "PGSTRATA_IMPACT", value_enum, value_name = "IMPACT")]
+    pub(crate) impact: Option<ImpactLevel>,
+}
+
+/// What a command takes from those who use the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImpactLevel {
+    /// What nobody else wants, however long that takes; a backup has its checkpoint spread
+    Low,
+    /// What nobody else wants; when that is next to nothing, a little all the same
+    #[default]
+    Auto,
+    /// As much as it can get
+    None,
+}
+
+impl ImpactLevel {
+    /// How long a thread rests at most between two pieces of work of some 128 KiB.
+    pub(crate) fn longest_rest(self) -> Duration {
+        match self {
+            // A MiB a second is left.
+            Self::Low => Duration::from_millis(100),
+            // 25 MiB a second: a day for two TiB on a machine that is never idle.
+            Self::Auto => Duration::from_millis(5),
+            Self::None => Duration::ZERO,
+        }
+    }
+}
+
+impl From<ImpactLevel> for Impact {
+    fn from(level: ImpactLevel) -> Self {
+        match level {
+            ImpactLevel::Low => Self::Low,
+            ImpactLevel::Auto => Self::Auto,
+            ImpactLevel::None => Self::None,
+        }
+    }
+}
