@@ -51,14 +51,9 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut taken = None;
     // One that stalls costs its time once, and not again with each thing that it is asked.
-    let answers = several
-        .iter()
-        .map(|context| context.require_answer(ANSWERS_WITHIN));
-    let mut silent: Vec<Option<Error>> = join_all(answers)
-        .await
-        .into_iter()
-        .map(Result::err)
-        .collect();
+    let ask = several.iter().map(|one| one.require_answer(ANSWERS_WITHIN));
+    let answers = join_all(ask).await.into_iter();
+    let mut silent: Vec<Option<Error>> = answers.map(Result::err).collect();
     for (at, context) in several.iter().enumerate() {
         // A directory that is not mounted has no such cluster.
         let is_there = async {
