@@ -6,6 +6,7 @@
 
 mod change;
 pub mod copies;
+mod guard;
 mod identity;
 mod layer;
 mod lost;
@@ -16,6 +17,7 @@ mod summary;
 mod unread;
 
 pub use change::{Recipients, add, begin, reseal, rotate};
+pub use guard::{guard, guarded};
 pub use identity::{Identities, holds_secret, is_recipient, mask, new_identity, recipient};
 pub use layer::LayerSeal;
 pub use lost::EpochsNow;
