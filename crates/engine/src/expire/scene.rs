@@ -94,7 +94,7 @@ impl Scene {
         let mut scene = Self {
             locked_attempts: attempts.map(|left| left.label.clone()).collect(),
             archived,
-            restores,
+            restores: catalog::still_going(&restores, &catalog),
             pending,
             marks,
             locked: catalog::locked_layers(cluster, &catalog).await?,

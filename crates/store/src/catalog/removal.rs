@@ -188,6 +188,7 @@ impl<'a> Removal<'a> {
                 };
                 return Ok((removed, Verdict::default()));
             }
+            let restores = restoring::still_going(&restores, &catalog);
             if self.fence(&catalog, &restores).await? {
                 let kept = Spared {
                     restores: &restores,
