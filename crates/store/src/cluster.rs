@@ -45,21 +45,23 @@ impl ClusterRepository {
     pub async fn record(&self) -> Result<ClusterRecord> {
         let key = self.name.cluster_key();
         let name = self.name.as_str();
-        let bytes = self
-            .repository
-            .get(&key)
-            .await
-            .map_err(|error| match error.kind() {
-                Kind::NotFound => Error::new(
-                    Kind::NotFound,
-                    format!(
-                        "cluster \"{name}\" is not in the repository {}",
-                        self.repository.url()
-                    ),
-                )
-                .hint(self.advice_if_absent()),
-                _ => error,
-            })?;
+        // It is not authenticated: who can overwrite it could take back that objects are locked.
+        let (bytes, is_first) = futures::join!(
+            self.repository.get(&key),
+            self.repository.require_first(&key)
+        );
+        is_first?;
+        let bytes = bytes.map_err(|error| match error.kind() {
+            Kind::NotFound => Error::new(
+                Kind::NotFound,
+                format!(
+                    "cluster \"{name}\" is not in the repository {}",
+                    self.repository.url()
+                ),
+            )
+            .hint(self.advice_if_absent()),
+            _ => error,
+        })?;
         let record = cluster::decode(&bytes)
             .map_err(|error| Error::from(error).while_doing(format!("could not read \"{key}\"")))?;
         self.require_own(&record)?;
