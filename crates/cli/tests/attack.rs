@@ -5,15 +5,17 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::cluster::{self, ClusterRecord, FORMAT, SEALED_FORMAT};
-use pgstrata_testbed::cluster::{Cluster, Major};
+use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use pgstrata_testbed::s3::Bucket;
+use support::roles::forged_removal;
 use support::vault::Vault;
-use support::{Stage, text};
+use support::{Stage, schema, text, to_lsn};
 
 const WARNINGS: i32 = 3;
 const DAMAGED: i32 = 14;
@@ -252,4 +254,118 @@ fn no_object_vouches_for_the_lock_of_another_nor_a_version_for_another_version()
         assert!(locked, "{key}: {all:?}");
     }
     require_all_locked(&vault);
+}
+
+/// What he adds: keys and contents. He locks one of them for years.
+fn additions(stage: &Stage) -> Vec<(String, String)> {
+    let seal = stage.keys();
+    let epoch = seal.iter().find(|key| key.ends_with("/000001/epoch"));
+    let epoch = epoch.unwrap().replace("/000001/", "/000002/");
+    let current = "SELECT pg_walfile_name(pg_current_wal_lsn() + 16777216)";
+    let name = stage.cluster.sql("postgres", current).unwrap();
+    let timeline = &name[..8];
+    let mut added = vec![
+        (epoch, "junk".to_owned()),
+        (
+            "backups/vault/layer/99991231-235959F/manifest".to_owned(),
+            "junk".to_owned(),
+        ),
+        (
+            format!("backups/vault/wal/{timeline}/{name}"),
+            "junk".to_owned(),
+        ),
+    ];
+    let label = "20261121-093305F";
+    let removal = forged_removal(&[(label, b"junk")]).into_iter();
+    added.extend(removal.map(|(key, body)| (format!("backups/vault/{key}"), body)));
+    added
+}
+
+/// Overwrites everything that lasts, and adds something; answers the keys of both.
+fn attack(stage: &Stage) -> [Vec<String>; 2] {
+    let keys = lasting(stage);
+    for key in &keys {
+        put(stage, key, "evil");
+        let place = format!("/{key}");
+        let deleted = stage.s3().request(Some("writer"), "DELETE", &place, "");
+        assert_eq!(deleted.unwrap().status, 403, "{key}");
+    }
+    let added = additions(stage);
+    for (key, body) in &added {
+        put(stage, key, body);
+    }
+    let lock = stage.s3().lock(None, &added[0].0, &in_days(4000)).unwrap();
+    assert_eq!(lock.status, 200, "{}", lock.body);
+    [keys, added.into_iter().map(|(key, _)| key).collect()]
+}
+
+/// Restores to that position as a reader, and compares.
+fn require_restored(vault: &Vault, name: &str, (lsn, dump): (&str, &str), more: &[&str]) {
+    let target = vault.stage.target(name);
+    let into = target.display().to_string();
+    let restore = ["restore", "--target-dir", &into];
+    let words = [&restore[..], &to_lsn(lsn), more].concat();
+    vault.ends_as(("reader", "one"), &words, 0);
+    let server = vault.stage.start_restored(&target);
+    require_same_dump(dump, &server.dump().unwrap()).unwrap();
+}
+
+/// A rescue names what was overwritten and what was added, and brings back what was there.
+fn rescue(vault: &Vault, moment: &str, [keys, added]: &[Vec<String>; 2]) {
+    let words = ["--output", "json", "rescue", "--since", moment];
+    let plan = [&words[..], &["--dry-run"]].concat();
+    let (planned, _) = vault.ends_as(("keeper", "keeper"), &plan, 0);
+    let planned = schema::document(&planned);
+    let list = |what: &str| -> BTreeSet<String> {
+        let keys = planned[what].as_array().unwrap().iter();
+        keys.map(|key| format!("backups/{}", key.as_str().unwrap()))
+            .collect()
+    };
+    assert_eq!(list("replaced"), keys.iter().cloned().collect());
+    assert_eq!(list("added"), added.iter().cloned().collect());
+    assert_eq!(planned["removals"].as_array().unwrap().len(), 2);
+    // A layer that he has added is not whole.
+    vault.ends_as(("keeper", "keeper"), &words, WARNINGS);
+}
+
+#[test]
+fn what_a_writer_overwrites_adds_and_locks_is_seen_and_comes_back() {
+    let vault = locked();
+    let stage = &vault.stage;
+    backup(&vault, "full");
+    stage.cluster.pgbench(&["-n", "-t", "50"]).unwrap();
+    backup(&vault, "incr");
+    let (lsn, dump) = stage.moment();
+    let state = (lsn.as_str(), dump.as_str());
+    let moment = quiet_moment();
+    let touched = attack(stage);
+    for words in [&["info"][..], &["verify"], &["key", "check"]] {
+        let output = vault.run("writer", words);
+        assert_ne!(output.status.code(), Some(0), "{words:?}");
+    }
+    require_restored(&vault, "then", state, &["--repository-as-of", &moment]);
+    rescue(&vault, &moment, &touched);
+
+    // What was added is in the way, and named; it hides nothing.
+    let (code, named) = vault.verify("one", &[]);
+    assert_eq!(code, DAMAGED);
+    let [_, added] = touched;
+    for key in &added[..3] {
+        let parts: Vec<&str> = key.rsplit('/').collect();
+        // An epoch and a layer by their directory, WAL by its name.
+        let own = parts[if key.contains("/wal/") { 0 } else { 1 }];
+        let is_named = named.iter().any(|line| line.contains(own));
+        assert!(is_named, "{key}: {named:?}");
+    }
+    for key in &added {
+        delete(stage, key);
+    }
+    assert_eq!(vault.verify("one", &["--deep"]), (0, Vec::new()));
+    require_restored(&vault, "now", state, &[]);
+}
+
+fn delete(stage: &Stage, key: &str) {
+    let place = format!("/{key}");
+    let deleted = stage.s3().request(Some("keeper"), "DELETE", &place, "");
+    assert_eq!(deleted.unwrap().status, 204, "{key}");
 }

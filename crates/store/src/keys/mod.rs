@@ -152,6 +152,15 @@ pub enum Sealing {
     Sealed(Arc<Ring>),
 }
 
+/// What is said of a sealed layer in a cluster that is not.
+fn of_sealed_cluster() -> Error {
+    let what = "it is the manifest of a sealed layer, and this cluster is not sealed";
+    Error::new(Kind::Damaged, what).hint(
+        "somebody has put the layer there, and nothing opens it here: move all of its objects away; \"pgstrata rescue --since TIME \
+         --dry-run\" lists what was added since a moment",
+    )
+}
+
 impl Sealing {
     /// The manifest in `object`.
     ///
@@ -159,7 +168,10 @@ impl Sealing {
     /// `Damaged` and `Unsupported`; `Refused` when no key for it is there.
     pub fn manifest(&self, object: &[u8]) -> Result<Manifest> {
         match self {
-            Self::Clear => Ok(manifest::decode(object)?),
+            Self::Clear => manifest::decode(object).map_err(|error| match sealed::decode(object) {
+                Ok(_) => of_sealed_cluster(),
+                Err(_) => error.into(),
+            }),
             Self::Sealed(ring) => {
                 let public = sealed::decode(object)?;
                 let catalog = ring.catalog_key(public.encryption.epoch)?;
