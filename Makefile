@@ -54,7 +54,7 @@ fuzz: ## decoders and deciders under fuzzing: TARGET=frame (or all) MINUTES=10; 
 check: setup ## formatting, lints, documentation, house rules
 	scripts/check
 
-bench: setup ## speed and memory as ratios, measured in one run
+bench: setup ## speed and memory as ratios, measured in one run; what sealing costs, too
 	@scripts/bench small
 
 bench-full: setup ## the same with more data, every change source, and chains

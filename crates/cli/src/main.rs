@@ -18,8 +18,8 @@ mod terminal;
 mod value;
 
 use std::env;
-use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::{Arc, RwLock, mpsc};
 use std::time::Duration;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use clap::FromArgMatches;
 use pgstrata_engine::priority;
 use pgstrata_store::error::{Error, Kind, Result};
-use pgstrata_store::{courtesy, limits};
+use pgstrata_store::{courtesy, keys, limits};
 
 use crate::args::{Cli, Command, ImpactLevel, LogLevel, Output};
 use crate::caller::Caller;
@@ -38,6 +38,9 @@ fn main() -> ExitCode {
     identity::guard_environment();
     memory::give_back_large_buffers();
     let arguments: Vec<OsString> = env::args_os().collect();
+    if let Some(command) = keys::guarded(&arguments) {
+        return guard(command);
+    }
     let caller = Caller::of(&arguments);
     panics::end_the_process(
         caller,
@@ -45,6 +48,18 @@ fn main() -> ExitCode {
         output::wanted_by(&arguments),
     );
     ExitCode::from(start(arguments, caller))
+}
+
+/// Guards a key command, for another process of this program, which reads what is said here.
+fn guard(command: &OsStr) -> ExitCode {
+    match keys::guard(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(said) => {
+            // On a line of its own, whatever the command has said.
+            let _ = writeln!(io::stderr(), "\n{said}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn start(arguments: Vec<OsString>, caller: Caller) -> u8 {

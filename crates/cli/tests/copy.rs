@@ -588,3 +588,56 @@ fn one_layer_comes_with_what_it_stands_on_and_a_lost_object_comes_back() {
     copy(&stage, &to, &[&label]);
     assert_eq!(fs::read(&manifest).unwrap(), bytes);
 }
+
+/// At both ends layers are merged and removed while a mirror goes on. Nothing that is there afterwards is broken.
+#[test]
+fn a_mirror_follows_beside_expiries_and_merges_at_both_ends() {
+    let stage = stage(Store::Directory);
+    let (to, _) = other(&stage, "mirror");
+    let copying = ["copy", "--to", &to, "--follow", "--every", "100ms"];
+    let mut child = process::spawn(&stage, &copying);
+    for round in 0..4 {
+        change(&stage);
+        let kind = if round == 2 { "full" } else { "incr" };
+        stage.backup(&["--type", kind]);
+        let merge = ["merge", "latest", "--remove-inputs"];
+        let expire = ["expire", "--keep-full", "1", "--ignore-restores"];
+        let at_source = [&merge[..], &expire][round % 2];
+        let at_target = [&["--repo", &to][..], [&expire[..], &merge][round % 2]].concat();
+        for words in [at_source, &at_target] {
+            // There may be nothing to merge, or something is being copied right now.
+            let output = stage.run(words);
+            let log = String::from_utf8_lossy(&output.stderr);
+            let code = output.status.code().unwrap();
+            assert!(
+                [0, 2, 3, 13, 16].contains(&code),
+                "{words:?}: {code}: {log}"
+            );
+        }
+        assert!(child.try_wait().unwrap().is_none(), "the mirror has ended");
+        thread::sleep(Duration::from_millis(300));
+    }
+    process::signal(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    let last = stage.backup(&["--type", "incr"]);
+    copy(&stage, &to, &[]);
+    for repository in [&stage.repository, &to] {
+        let found = at(&stage, repository, &["verify", "--deep"]);
+        assert_eq!(found["findings"], Value::Array(Vec::new()), "{repository}");
+    }
+    let roots = ["here", "there"].map(|name| stage.target(name));
+    for (root, repository) in roots.iter().zip([&stage.repository, &to]) {
+        let into = root.display().to_string();
+        let label = text(&last, "/label");
+        let restore = ["restore", label, "--target-dir", &into];
+        at(
+            &stage,
+            repository,
+            &[&restore[..], &["--target-type", "immediate"]].concat(),
+        );
+    }
+    let base = roots.each_ref().map(|root| objects(&root.join("base")));
+    assert!(!base[0].is_empty() && base[0] == base[1]);
+}

@@ -298,6 +298,81 @@ fn nobody_seals_in_the_epoch_before_when_the_record_of_the_newest_is_lost() {
     );
 }
 
+/// Everybody who may create objects can put something in the place of an epoch that has not begun.
+#[test]
+fn what_somebody_puts_in_the_place_of_an_epoch_keeps_nobody_from_what_is_sealed() {
+    let vault = Vault::new(Major::V15);
+    vault.backup(&["--type", "full"]);
+    let (lsn, _) = vault.stage.moment();
+    let first = fs::read(epoch(&vault, 1).join("epoch")).unwrap();
+    let pgdata = vault.stage.pgdata();
+    let backup = [&["backup", "-D", &pgdata][..], &FULL].concat();
+    let segment = "000000010000000000000001";
+    let got = vault.stage.target("got").display().to_string();
+    let put = |number: u32, bytes: &[u8]| {
+        fs::create_dir_all(epoch(&vault, number)).unwrap();
+        let place = (epoch(&vault, number).join("epoch"), bytes.to_owned());
+        put_back(&vault, &place);
+    };
+    for (number, bytes) in [
+        (2, b"junk".as_slice()),
+        (2, &first[..]),
+        (99, b"junk".as_slice()),
+    ] {
+        put(number, bytes);
+        let key = format!("{number:06}/epoch\" is not the record of an epoch");
+        vault.restore("one", &format!("{number}-{}", bytes.len()), &lsn);
+        vault.ok("one", &["archive-get", "--fetch-ahead", "0", segment, &got]);
+        vault.ok("keeper", &["expire", "--keep-full", "9", "--dry-run"]);
+        require_named(&vault, number, &["", "one", "writer"]);
+        for (who, words) in [("one", &["info"][..]), ("writer", &["key", "check"])] {
+            let output = vault.run(who, words);
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(!output.status.success(), "{words:?}: {shown}");
+            assert!(shown.contains(&key), "{words:?}: {shown}");
+        }
+        let log = vault.fails("writer", &backup, DAMAGED);
+        assert!(log.contains(&key) && log.contains("key rotate"), "{log}");
+        fs::remove_dir_all(epoch(&vault, number)).unwrap();
+    }
+    put(2, b"junk");
+    vault.ok("one", &["key", "rotate"]);
+    assert!(epoch(&vault, 3).join("epoch").exists());
+    let layer = vault.backup(&FULL);
+    vault.restore("one", "three", support::text(&layer, "/stop_lsn"));
+    require_named(&vault, 2, &["", "one"]);
+    fs::remove_dir_all(epoch(&vault, 2)).unwrap();
+    assert_eq!(vault.verify("one", &[]), (0, Vec::new()));
+    junk_among_boxes(&vault, &lsn);
+    // A label that no clock can follow.
+    let far = vault.stage.objects().join("vault/layer/99991231-235959F");
+    fs::create_dir(&far).unwrap();
+    put_back(&vault, &(far.join("manifest"), b"junk".to_vec()));
+    let log = vault.fails("writer", &backup, REFUSED);
+    assert!(log.contains("pgstrata rescue --since"), "{log}");
+}
+
+fn junk_among_boxes(vault: &Vault, lsn: &str) {
+    let genuine = boxes(vault, 3, "reader-");
+    let name = genuine[0].file_name().unwrap().to_str().unwrap();
+    let end = name.rsplit('-').next().unwrap();
+    let others = [
+        epoch(vault, 3).join(name.replace("reader-", "keeper-")),
+        epoch(vault, 3).join(format!("reader-0000000000000000-{end}")),
+    ];
+    for place in others {
+        put_back(vault, &(place.clone(), b"junk".to_vec()));
+        for who in ["one", "two"] {
+            let name = format!("{who}-{}", place.file_name().unwrap().display());
+            vault.restore(who, &name, lsn);
+        }
+        let log = vault.fails("one", &["key", "rotate"], DAMAGED);
+        let name = place.file_name().unwrap().to_str().unwrap();
+        assert!(log.contains(name) && log.contains("delete it"), "{log}");
+        fs::remove_file(place).unwrap();
+    }
+}
+
 #[test]
 fn a_backup_during_which_an_epoch_begins_is_refused_at_its_end() {
     let vault = silent();
@@ -354,4 +429,29 @@ fn a_finished_layer_without_its_claim_is_a_warning_for_everybody() {
         fs::write(&place, &genuine).unwrap();
         vault.stage.cluster.own(&place).unwrap();
     }
+}
+
+/// Two clusters in one repository, and a layer of each in the other.
+#[test]
+fn a_layer_of_another_kind_of_cluster_is_named_as_what_it_is() {
+    let vault = silent();
+    let layer = vault.backup(&FULL);
+    let sealed = support::text(&layer, "/label").to_owned();
+    let stage = &vault.stage;
+    stage.ok(&["init", "--pgdata", &stage.pgdata()]);
+    let clear = stage.backup(&FULL);
+    let clear = support::text(&clear, "/label").to_owned();
+    let of = |cluster: &str| stage.objects().join(cluster).join("layer");
+    support::files::copy_all(&of("vault").join(&sealed), &of("main").join(&sealed));
+    support::files::copy_all(&of("main").join(&clear), &of("vault").join(&clear));
+    let said = |output: std::process::Output| {
+        assert_eq!(output.status.code(), Some(DAMAGED));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let verify = said(stage.run(&["verify"]));
+    let expected = "the manifest of a sealed layer, and this cluster is not sealed";
+    assert!(verify.contains(expected), "{verify}");
+    let verify = said(vault.run("one", &["verify"]));
+    let expected = "manifest is not sealed, and everything in this cluster is";
+    assert!(verify.contains(expected), "{verify}");
 }

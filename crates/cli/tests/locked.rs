@@ -545,7 +545,7 @@ fn check_names_the_layers_that_are_not_locked() {
     assert_eq!(locked(&stage, &place[1..]), None);
     let (checked, _) = stage.ends_as("writer", &check, 3);
     assert!(
-        checked.contains(&format!("1 are not: {}", labels[0])),
+        checked.contains(&format!("1 are not: \"main/layer/{}/manifest\"", labels[0])),
         "{checked}"
     );
     assert!(!checked.contains("every layer is locked"), "{checked}");

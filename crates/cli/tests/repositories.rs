@@ -5,6 +5,10 @@
 
 #[path = "repositories/apart.rs"]
 mod apart;
+#[path = "repositories/once.rs"]
+mod once;
+#[path = "repositories/stalled.rs"]
+mod stalled;
 mod support;
 
 use std::fs;
@@ -18,7 +22,7 @@ use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use pgstrata_testbed::proxy::Proxy;
 use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
-use support::{PATIENCE, SLOWLY, Stage, Store, schema, text};
+use support::{PATIENCE, SLOWLY, Stage, Store, number, schema, text};
 
 const WARNINGS: i32 = 3;
 const EXISTS: i32 = 11;
@@ -192,6 +196,11 @@ impl Two {
         let near = text.find("[repositories.near]").unwrap();
         let far = text.find("[repositories.far]").unwrap();
         [&text[..near], &text[far..], &text[near..far]].concat()
+    }
+
+    /// Where this host keeps notes of them.
+    fn spool(&self) -> PathBuf {
+        self.config.with_file_name("../spool")
     }
 
     fn proxy(&self) -> &Proxy {

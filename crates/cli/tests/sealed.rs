@@ -308,7 +308,17 @@ fn wrong_identities(vault: &Vault) {
         REFUSED,
     );
     assert!(log.contains("no key"), "{log}");
-    vault.fails("", &["info", "--key-command", "echo rubbish"], REFUSED);
+    for (wrong, expected) in [
+        ("exit 3", "ended with exit status: 3"),
+        ("kill -9 $$", "ended with signal: 9"),
+        ("true", "holds no age identity"),
+        ("echo rubbish", "is not an age identity"),
+        ("head -c 1000 /dev/zero", "is not an age identity"),
+        ("yes '#' | head -c 70000", "more than 64 KiB"),
+    ] {
+        let log = vault.fails("", &["info", "--key-command", wrong], REFUSED);
+        assert!(log.contains(expected), "{wrong}: {log}");
+    }
 }
 
 fn wrong_recipients(vault: &Vault, other: &str) {

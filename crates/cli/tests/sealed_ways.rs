@@ -10,9 +10,10 @@ use std::path::Path;
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
 use support::standby::{catch_up, switch_wal_all_the_time};
 use support::vault::Vault;
-use support::{PATIENCE, number, schema, text, to_lsn};
+use support::{PATIENCE, Store, number, schema, text, to_lsn};
 
 const REFUSED: i32 = 13;
+const DAMAGED: i32 = 14;
 const WAL_MISSING: i32 = 18;
 
 #[test]
@@ -204,4 +205,62 @@ fn a_standby_is_backed_up_into_a_sealed_cluster() {
     vault.ok("two", &[&words[..], &until].concat());
     let restored = stage.start_restored(&target);
     require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
+}
+
+/// Only a reader compares a merged layer with what it replaces: a keeper leaves that, and expires all else.
+#[test]
+fn a_keeper_expires_what_no_merge_touches_and_plans_what_he_does() {
+    let vault = Vault::on(Cluster::builder(Major::V15), Store::Directory);
+    let stage = &vault.stage;
+    let backup = |kind| {
+        let report = vault.backup(&["--type", kind, "--wal", "stream"]);
+        text(&report, "/label").to_owned()
+    };
+    let old = [backup("full"), backup("incr")];
+    let inputs = [backup("full"), backup("incr")];
+    vault.ok("one", &["merge", "latest"]);
+    let json = |words: &[&str]| {
+        let all = [&["--output", "json"], words].concat();
+        schema::document(&vault.ok("keeper", &all))
+    };
+    let expire = ["expire", "--keep-full", "1"];
+    let planned = json(&[&expire[..], &["--dry-run"]].concat());
+    let done = json(&expire);
+    for same in ["remove", "keep", "wal", "wal_files", "remarks", "notes"] {
+        assert_eq!(planned[same], done[same], "{same}");
+    }
+    assert_eq!(done["remove"], serde_json::json!([old[1], old[0]]));
+    let keep = done["keep"].to_string();
+    assert!(keep.contains("a reader's identity is needed"), "{keep}");
+    // What nobody merges for him is no failure, and is said.
+    backup("incr");
+    let chain = ["expire", "--max-chain", "1"];
+    for words in [&[&chain[..], &["--dry-run"]].concat()[..], &chain] {
+        let report = json(words);
+        assert_eq!(report["merge"], serde_json::Value::Null);
+        let remarks = report["remarks"].to_string();
+        assert!(remarks.contains("no identity at hand opens"), "{remarks}");
+    }
+    let before = stage.layer_counts();
+    for words in [&["merge", "latest", "--dry-run"][..], &["merge", "latest"]] {
+        let log = vault.fails("keeper", words, REFUSED);
+        assert!(log.contains("pages and WAL"), "{log}");
+        assert!(!log.contains("merged 2 layers"), "{log}");
+    }
+    assert_eq!(stage.layer_counts(), before);
+    // A reader brings both to their end.
+    let done = vault.ok("one", &expire);
+    for input in &inputs {
+        assert!(done.contains(&format!("remove   {input}")), "{done}");
+    }
+    assert_eq!(vault.verify("one", &["--deep"]), (0, Vec::new()));
+    // What cannot be read by who removes is told by who plans.
+    let wanted = stage.objects().join("vault/removal/f0f0/wanted");
+    std::fs::create_dir_all(wanted.parent().unwrap()).unwrap();
+    std::fs::write(&wanted, "junk").unwrap();
+    for words in [&[&expire[..], &["--dry-run"]].concat()[..], &expire] {
+        let log = vault.fails("keeper", words, DAMAGED);
+        assert!(log.contains("removal/f0f0/wanted"), "{log}");
+        assert!(log.contains("this object can be deleted"), "{log}");
+    }
 }

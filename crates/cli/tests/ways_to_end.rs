@@ -10,12 +10,15 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
-use support::{Stage, Store, process, schema};
+use support::{PATIENCE, Stage, Store, process, schema};
 
 const ROWS: &str = "SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM numbers";
 
@@ -262,4 +265,78 @@ fn a_backup_that_is_stopped_by_a_signal_leaves_nothing() {
         stage.wait_out_of_backup_mode();
         assert_eq!(stage.layer_counts().0, 0, "{signal}");
     }
+}
+
+/// A key command that does not answer and heeds no signal, with children of which one has left its session.
+const DEAF: &str = "#!/bin/sh
+trap '' HUP INT QUIT TERM
+setsid sleep 777 & away=$!
+sleep 777 &
+echo $PPID $$ $away $! >LIST.new
+mv LIST.new LIST
+wait
+true
+";
+
+/// The processes that the key command has noted, once it has.
+fn noted(list: &Path) -> Vec<String> {
+    let end = Instant::now() + PATIENCE;
+    while !list.exists() {
+        assert!(Instant::now() < end, "the key command was not started");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let text = fs::read_to_string(list).unwrap();
+    fs::remove_file(list).unwrap();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Waits until they have ended; what waits for somebody to ask how has ended.
+fn require_ended(processes: &[String], what: &str) {
+    let end = Instant::now() + PATIENCE;
+    let is_there = |id: &&String| {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    };
+    while let Some(id) = processes.iter().find(is_there) {
+        assert!(Instant::now() < end, "{what}: process {id} is still there");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn rule_13_8_a_key_command_ends_with_who_has_asked_for_it() {
+    let stage = small();
+    stage.archive_all();
+    let keys = stage.cluster.create_dir("keys").unwrap();
+    let (list, deaf) = (keys.join("list"), keys.join("deaf"));
+    fs::write(&deaf, DEAF.replace("LIST", list.to_str().unwrap())).unwrap();
+    fs::set_permissions(&deaf, fs::Permissions::from_mode(0o755)).unwrap();
+    let sql = "SELECT last_archived_wal FROM pg_stat_archiver";
+    let name = stage.cluster.sql("postgres", sql).unwrap();
+    let segment = format!("{}/pg_wal/{name}", stage.pgdata());
+    let got = stage.target("got").display().to_string();
+    let key = ["--key-command", deaf.to_str().unwrap()];
+    for words in [
+        &["archive-push", &segment][..],
+        &["archive-get", &name, &got],
+    ] {
+        for signal in ["-HUP", "-INT", "-QUIT", "-TERM", "-ABRT", "-KILL"] {
+            let mut child = process::spawn(&stage, &[&key, words].concat());
+            let processes = noted(&list);
+            assert_eq!(processes.len(), 4, "{processes:?}");
+            process::signal(&child, signal);
+            assert!(child.wait().unwrap().signal().is_some(), "{signal}");
+            require_ended(&processes, &format!("{words:?} {signal}"));
+        }
+    }
+    // The server sends its signals to all in the group of the archiver.
+    stage.archive_with(&key.join(" "));
+    stage
+        .cluster
+        .sql("postgres", "SELECT pg_switch_wal()")
+        .unwrap();
+    let processes = noted(&list);
+    stage.cluster.stop(StopMode::Immediate).unwrap();
+    require_ended(&processes, "an immediate shutdown");
 }

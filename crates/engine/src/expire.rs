@@ -217,6 +217,8 @@ async fn attempt(
     }
     (report.merge, report.merged) = (merge, merged);
     go_on(progress)?;
+    // As long as the layer is there whose copy has ended: without it the record would count again.
+    catalog::forget_old(cluster, &Catalog::load(cluster).await?, now).await?;
     let terms = Terms {
         instead: None,
         ignore_restores: options.ignore_restores,
@@ -238,7 +240,6 @@ async fn attempt(
         }
     }
     catalog::tidy_removals(cluster).await?;
-    catalog::forget_old(cluster, now).await?;
     mark::forget_gone(cluster).await?;
     catalog::forget_old_verifications(cluster).await?;
     let left = catalog::collect_left(cluster, &Catalog::load(cluster).await?, now).await?;
@@ -377,6 +378,7 @@ async fn report(
     let mut remarks = scene.about_wal(decision, !wal.is_empty());
     remarks.extend(about(&decision.lines));
     remarks.extend(not_counted(&scene.catalog, &scene.problems));
+    remarks.extend(decision.unmerged.clone());
     Ok(ExpireReport {
         done: false,
         removals: Vec::new(),

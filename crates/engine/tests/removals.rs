@@ -14,16 +14,17 @@ mod restore_common;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use pgstrata_engine::expire::{self, ExpireOptions};
 use pgstrata_engine::mark;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, Manifest};
 use pgstrata_layer::mark::Pin;
 use pgstrata_layer::removal::WalKept;
+use pgstrata_layer::restoring::RestoreRecord;
 use pgstrata_layer::retention::Policy;
 use pgstrata_pgdata::Lsn;
-use pgstrata_store::catalog::{self, Catalog};
+use pgstrata_store::catalog::{self, Catalog, Restoring};
 use pgstrata_store::error::{Error, Kind};
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
@@ -208,6 +209,51 @@ async fn what_is_pinned_or_restored_stays_although_a_removal_names_it() {
         .unwrap();
     assert!(done.done, "{done:?}");
     assert_eq!(labels(&repository, &made).await.len(), 2);
+}
+
+/// Who may not delete leaves the record of each copy that he has made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_keeps_what_it_needs_until_its_layer_is_there() {
+    let original = Repository::memory();
+    let made = merged(&original).await;
+    let mut options = newest_alone();
+    options.ignore_restores = false;
+    for (is_there, left_over) in [(false, 4), (true, 2)] {
+        let repository = Repository::with_store(copy_of(&original, &made).await);
+        let cluster = made.within(&repository);
+        let catalog = Catalog::load(&cluster).await.unwrap();
+        let layer = catalog.layer(&made.labels[0]).unwrap();
+        let id = match is_there {
+            true => layer.manifest.layer_id.clone(),
+            false => "0".repeat(32),
+        };
+        let record = RestoreRecord {
+            layers: catalog
+                .layers
+                .iter()
+                .map(|layer| layer.reference())
+                .collect(),
+            start_lsn: Lsn::new(u64::MAX),
+            timeline: 1,
+            host: "a host".to_owned(),
+            pid: 4711,
+            directory: RestoreRecord::place_of_copy(layer.label.as_str(), "elsewhere"),
+            started_at: Timestamp::now(),
+            written_by: "a test".to_owned(),
+        };
+        let copy = Restoring::begin_copy(&cluster, &id, &record).await.unwrap();
+        copy.copied().await;
+        let done = expire_by(&repository, &made, &options).await.unwrap();
+        assert!(done.done, "{done:?}");
+        assert_eq!(
+            labels(&repository, &made).await.len(),
+            left_over,
+            "{done:?}"
+        );
+        let records = keys(&repository, &made).await;
+        let records = records.iter().filter(|key| key.contains("/restore/"));
+        assert_eq!(records.count() == 0, is_there);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

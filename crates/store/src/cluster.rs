@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pgstrata_layer::cluster::{self, ClusterRecord};
@@ -44,21 +45,23 @@ impl ClusterRepository {
     pub async fn record(&self) -> Result<ClusterRecord> {
         let key = self.name.cluster_key();
         let name = self.name.as_str();
-        let bytes = self
-            .repository
-            .get(&key)
-            .await
-            .map_err(|error| match error.kind() {
-                Kind::NotFound => Error::new(
-                    Kind::NotFound,
-                    format!(
-                        "cluster \"{name}\" is not in the repository {}",
-                        self.repository.url()
-                    ),
-                )
-                .hint(self.advice_if_absent()),
-                _ => error,
-            })?;
+        // It is not authenticated: who can overwrite it could take back that objects are locked.
+        let (bytes, is_first) = futures::join!(
+            self.repository.get(&key),
+            self.repository.require_first(&key)
+        );
+        is_first?;
+        let bytes = bytes.map_err(|error| match error.kind() {
+            Kind::NotFound => Error::new(
+                Kind::NotFound,
+                format!(
+                    "cluster \"{name}\" is not in the repository {}",
+                    self.repository.url()
+                ),
+            )
+            .hint(self.advice_if_absent()),
+            _ => error,
+        })?;
         let record = cluster::decode(&bytes)
             .map_err(|error| Error::from(error).while_doing(format!("could not read \"{key}\"")))?;
         self.require_own(&record)?;
@@ -67,6 +70,26 @@ impl ClusterRepository {
             self.repository.retain(retention.into());
         }
         Ok(record)
+    }
+
+    /// Waits for an answer of the repository, whatever it is, and no longer than that: a store that stalls is believed for
+    /// minutes else, which is too long for who has another one.
+    ///
+    /// # Errors
+    /// `Repository` when none has come.
+    pub async fn require_answer(&self, within: Duration) -> Result<()> {
+        let key = self.name.cluster_key();
+        let asked = tokio::time::timeout(within, self.repository.get(&key));
+        match asked.await {
+            // What it says is judged by who needs it.
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let url = self.repository.url();
+                let what = format!("{url} has not answered within {} s", within.as_secs());
+                Err(Error::new(Kind::Repository, what)
+                    .hint("look whether the store is up, and what it logs"))
+            }
+        }
     }
 
     /// What to do when the cluster is not there. A place where nothing is at all may be one that was not mounted.

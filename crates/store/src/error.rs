@@ -68,6 +68,16 @@ impl Error {
         }
     }
 
+    /// The same, for who has to say it more than once.
+    #[must_use]
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            message: self.message.clone(),
+            hint: self.hint.clone(),
+            ..*self
+        }
+    }
+
     /// Adds what the reader can do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

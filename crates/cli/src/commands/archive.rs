@@ -9,6 +9,7 @@ use pgstrata_store::archive::{
 };
 use pgstrata_store::error::Result;
 use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::Context;
 use crate::args::{ArchiveGetArgs, ArchivePushArgs, OnHole};
@@ -23,13 +24,17 @@ const SEGMENTS_AHEAD: usize = 8;
 const HOLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) async fn push(context: &Context, args: &ArchivePushArgs) -> Result<u8> {
-    let outcome = push_file(context, args).await?;
+    let outcome = push_file(context, args, None).await?;
     say_pushed(context, &outcome);
     Ok(0)
 }
 
-/// Stores the file in one repository.
-pub(super) async fn push_file(context: &Context, args: &ArchivePushArgs) -> Result<PushOutcome> {
+/// Stores the file in one repository; who is `told` hears of it before neighbours are pushed.
+pub(super) async fn push_file(
+    context: &Context,
+    args: &ArchivePushArgs,
+    told: Option<UnboundedSender<PushOutcome>>,
+) -> Result<PushOutcome> {
     let cluster = context.cluster()?;
     let settings = &context.config.settings;
     let default = PushOptions::default();
@@ -45,6 +50,7 @@ pub(super) async fn push_file(context: &Context, args: &ArchivePushArgs) -> Resu
             cluster.repository.url(),
             cluster.name.as_str(),
         )),
+        told,
         ..default
     };
     archive::push_at_once(&cluster, &args.path, &options).await

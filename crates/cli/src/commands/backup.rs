@@ -1,5 +1,6 @@
 //! `backup`.
 
+use futures::future::join_all;
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::backup::{
     self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
@@ -12,6 +13,7 @@ use pgstrata_store::error::{Error, Kind as Failure, Result};
 use pgstrata_store::progress::Progress;
 use serde_json::{Value, json};
 
+use super::repositories::ANSWERS_WITHIN;
 use super::{Context, stop_on_signal};
 use crate::args::{
     BackupArgs, BackupType, CheckpointPace, CorruptPolicy, ImpactLevel, Source, WalMode,
@@ -48,9 +50,16 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
     stop_on_signal(&progress);
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut taken = None;
+    // One that stalls costs its time once, and not again with each thing that it is asked.
+    let ask = several.iter().map(|one| one.require_answer(ANSWERS_WITHIN));
+    let answers = join_all(ask).await.into_iter();
+    let mut silent: Vec<Option<Error>> = answers.map(Result::err).collect();
     for (at, context) in several.iter().enumerate() {
         // A directory that is not mounted has no such cluster.
         let is_there = async {
+            if let Some(error) = silent[at].take() {
+                return Err(error);
+            }
             let cluster = context.cluster()?;
             cluster.record().await?;
             cluster.sealing().await.map(|_| ())
@@ -60,7 +69,9 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
             outcomes.push(Outcome::of(context, "failed", Some(error)));
             continue;
         }
-        match take(&several[at..], args, &progress).await {
+        let others = several.iter().zip(&silent).skip(at + 1);
+        let others = others.filter_map(|(other, error)| error.is_none().then_some(other));
+        match take(context, others, args, &progress).await {
             Ok(report) => {
                 taken = Some((at, report));
                 break;
@@ -108,14 +119,17 @@ fn is_of_repository(error: &Error) -> bool {
     error.kind() == Failure::Repository || error.is_lack_of_key() || error.is_of_other_cluster()
 }
 
-/// Takes the backup into the first; the others get its objects meanwhile.
-async fn take(several: &[Context], args: &BackupArgs, progress: &Progress) -> Result<BackupReport> {
-    let context = &several[0];
+/// Takes the backup into one; the others get its objects meanwhile.
+async fn take(
+    context: &Context,
+    others: impl Iterator<Item = &Context>,
+    args: &BackupArgs,
+    progress: &Progress,
+) -> Result<BackupReport> {
     let cluster = context.cluster()?;
     let mut options = options(context, args)?;
     // Why one cannot be opened is said when the backup is to be copied there.
-    let others = several[1..].iter().map(Context::cluster);
-    let others = others.filter_map(Result::ok).collect();
+    let others = others.filter_map(|other| other.cluster().ok()).collect();
     options.siblings = mirror::siblings(&cluster, others).await?;
     let shown = progress.clone();
     let _display = Display::start(Act::Backup, &shown, context.wants_progress);
@@ -133,6 +147,7 @@ async fn copy_to(
     if progress.is_cancelled() {
         return Err(Error::new(Failure::Interrupted, "the command was stopped"));
     }
+    to.require_answer(ANSWERS_WITHIN).await?;
     let (source, target) = (from.cluster()?, to.cluster()?);
     // A repository that nobody has prepared is a mistake, and not one to fill.
     target.record().await?;

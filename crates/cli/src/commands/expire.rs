@@ -1,6 +1,7 @@
 //! `expire`.
 
 use indicatif::{BinaryBytes, HumanCount};
+use jiff::Timestamp;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_store::error::Result;
 
@@ -62,14 +63,10 @@ fn text(report: &ExpireReport, dry_run: bool) -> String {
         };
         text.push_str(&format!("keep     {}: {}{alone}\n", kept.label, kept.why));
     }
-    for label in &report.remove {
-        text.push_str(&format!("remove   {label}\n"));
-    }
-    for label in &report.leftovers {
-        text.push_str(&format!(
-            "remove   {label}: an interrupted command left it\n"
-        ));
-    }
+    let left = |label: &String| format!("remove   {label}: an interrupted command left it\n");
+    let gone = report.remove.iter();
+    text.extend(gone.map(|label| format!("remove   {label}\n")));
+    text.extend(report.leftovers.iter().map(left));
     if let Some(from) = report.wal_from {
         text.push_str(&format!(
             "remove   {} WAL files before {from} ({})\n",
@@ -101,7 +98,18 @@ fn text(report: &ExpireReport, dry_run: bool) -> String {
             "Nothing was removed, for the reasons that the notes give. Run the command again later.\n"
         }
     });
+    if dry_run {
+        text.push_str(&planned_when());
+    }
     text
+}
+
+/// Nothing is written to learn what time it is in the repository.
+fn planned_when() -> String {
+    let now = Timestamp::now().strftime("%Y-%m-%d %H:%M:%SZ");
+    format!(
+        "It was planned for {now} by the clock of this host. What is removed goes by the clock of the repository.\n"
+    )
 }
 
 #[cfg(test)]
@@ -133,8 +141,11 @@ mod tests {
 
     #[test]
     fn the_last_line_says_what_was_done_and_why_not() {
-        let dry_run = last_line(&report(), true);
-        assert_eq!(dry_run, "This was a dry run: nothing was changed.");
+        let dry_run = text(&report(), true);
+        assert!(dry_run.contains("\nThis was a dry run: nothing was changed.\n"));
+        // Nothing is written to learn what time it is there.
+        let last = last_line(&report(), true);
+        assert!(last.starts_with("It was planned for 20") && last.contains("of this host"));
         let mut done = report();
         done.done = true;
         assert_eq!(last_line(&done, false), "All of this was done.");

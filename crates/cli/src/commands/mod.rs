@@ -61,6 +61,13 @@ impl Context {
         Ok(cluster.with_keys(self.config.keys()?))
     }
 
+    /// Waits for an answer of the repository, as [`ClusterRepository::require_answer`] does. Nothing is opened for that.
+    async fn require_answer(&self, within: Duration) -> Result<()> {
+        let repository = Repository::open(&self.config.repository()?)?;
+        let cluster = ClusterRepository::new(&repository, &self.config.cluster()?);
+        cluster.require_answer(within).await
+    }
+
     /// The cluster's part of the repository as it is, or as it was.
     async fn cluster_as_of(&self, args: &AsOfArgs) -> Result<ClusterRepository> {
         let Some(moment) = args.repository_as_of else {

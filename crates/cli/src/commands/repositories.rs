@@ -4,24 +4,28 @@
 //! said only when every one of them says so; one that the identity at hand does not open says it by the names in it. What removes or changes asks for one of them: rules of retention belong to a
 //! repository, and a command that ends half way through several would leave nobody knowing which it has changed.
 
+mod push;
+
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
-use pgstrata_store::archive::{self, Notes, Spool};
+use pgstrata_store::archive::{self, GetOutcome, Notes, Spool};
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde_json::{Value, json};
 
-use super::archive::{Holes, get_file, push_file, say_got, say_pushed};
+use super::archive::{Holes, get_file, say_got};
 use super::{Context, backup, restore, run_one};
-use crate::args::{
-    ArchiveGetArgs, ArchivePushArgs, AsOfArgs, BackupArgs, Command, KeyCommand, Output, RestoreArgs,
-};
+use crate::args::{ArchiveGetArgs, AsOfArgs, BackupArgs, Command, KeyCommand, Output, RestoreArgs};
 use crate::exit;
 use crate::output;
+
+/// How long a repository is waited for that says nothing, while others may do what is wanted.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Between two looks whether a hole has been filled.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -33,7 +37,7 @@ pub(super) async fn run(context: &Context, several: &[Context], command: Command
     }
     match command {
         Command::Backup(args) => backup(several, args).await,
-        Command::ArchivePush(args) => push(several, &args).await,
+        Command::ArchivePush(args) => push::run(several, args).await,
         Command::ArchiveGet(args) => get(several, &args).await,
         Command::Restore(args) => restore(several, &args).await,
         Command::Info(args) => {
@@ -137,51 +141,6 @@ async fn backup(several: &[Context], args: BackupArgs) -> Result<u8> {
     backup::run_in_several(several, &args).await
 }
 
-/// Stores the file in all; enough must have it.
-async fn push(several: &[Context], args: &ArchivePushArgs) -> Result<u8> {
-    let told = args.quorum.or(several[0].config.settings.quorum);
-    let quorum = told.unwrap_or(several.len());
-    if quorum == 0 || quorum > several.len() {
-        let what = format!(
-            "the quorum is {quorum}, and there are {} repositories",
-            several.len()
-        );
-        return Err(Error::new(Kind::Usage, what).hint("give at least 1, and at most all of them"));
-    }
-    let outcomes = join_all(several.iter().map(|one| push_file(one, args))).await;
-    let (mut stored, mut failed) = (Vec::new(), Vec::new());
-    for (context, outcome) in several.iter().zip(outcomes) {
-        let name = context.config.name().unwrap_or_default();
-        match outcome {
-            Ok(outcome) => stored.push((context, outcome)),
-            Err(error) => failed.push(error.while_doing(format!("repository {name}"))),
-        }
-    }
-    // Whatever keeps a repository from taking it may be outvoted: gone, not mounted, damaged, sealed for others. Another
-    // file of that name, or another cluster, is a mistake that somebody must see.
-    let grave = failed
-        .iter()
-        .position(|error| error.kind() == Kind::AlreadyExists || error.is_of_other_cluster());
-    if let Some(at) = grave {
-        return Err(failed.swap_remove(at));
-    }
-    if stored.len() < quorum {
-        let first = failed.into_iter().next();
-        return Err(first.unwrap_or_else(|| Error::new(Kind::Repository, "no repository has it")));
-    }
-    for error in &failed {
-        tracing::warn!(
-            "the file is in {} of {} repositories, which is enough; \"pgstrata copy\" brings it to the others later: {error}",
-            stored.len(),
-            several.len()
-        );
-    }
-    if let Some((context, outcome)) = stored.first() {
-        say_pushed(context, outcome);
-    }
-    Ok(0)
-}
-
 /// Fetches the file out of the first that has it.
 async fn get(several: &[Context], args: &ArchiveGetArgs) -> Result<u8> {
     let holes = Holes::told(&several[0], args)?;
@@ -242,7 +201,49 @@ struct Asked<'a> {
     closed: Vec<(&'a Context, Error)>,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// Notes what a repository said; true when the file is there.
+    fn note(
+        &mut self,
+        context: &'a Context,
+        notes: &Notes,
+        args: &ArchiveGetArgs,
+        got: Result<GetOutcome>,
+    ) -> Result<bool> {
+        let name = context.config.name().unwrap_or_default();
+        let error = match got {
+            Ok(outcome) => {
+                for error in &self.failed {
+                    tracing::warn!("{} comes from repository {name}: {error}", args.name);
+                }
+                say_got(context, args, &outcome);
+                return Ok(true);
+            }
+            Err(error) => error,
+        };
+        match error.kind() {
+            _ if error.is_lack_of_key() => {
+                notes.add_outage();
+                self.closed.push((context, error));
+            }
+            Kind::NotFound => {
+                self.end.get_or_insert(error);
+                self.opened.push(context);
+            }
+            kind if is_elsewhere(kind) || lacks_identity(context, kind) => {
+                match kind {
+                    Kind::Repository => notes.add_outage(),
+                    Kind::WalMissing => self.opened.push(context),
+                    _ => {}
+                }
+                let act = format!("repository {name}");
+                self.failed.push(error.while_doing(act));
+            }
+            _ => return Err(error),
+        }
+        Ok(false)
+    }
+
     /// What those say by their names that no identity opens. When none could be read, that is all there is to say.
     async fn ask_names(&mut self, name: &str) -> Result<()> {
         let mut opened = Vec::new();
@@ -268,7 +269,7 @@ impl Asked<'_> {
 }
 
 /// Asks one after the other. One that did not answer a moment ago, or that nobody here opens, is asked last, because that
-/// takes long.
+/// takes long. One that says nothing for a while makes room for the others, and is then asked as long as it takes.
 async fn ask_all<'a>(
     several: &'a [Context],
     args: &ArchiveGetArgs,
@@ -276,51 +277,51 @@ async fn ask_all<'a>(
 ) -> Result<Answer<'a>> {
     let mut order = Vec::new();
     for context in several {
-        let notes = notes(context, args)?;
+        let notes = notes(context, args.spool.as_ref())?;
         order.push((notes.had_outage(), context, notes));
     }
     order.sort_by_key(|(had_outage, ..)| *had_outage);
     let mut asked = Asked::default();
+    let mut silent = Vec::new();
     for (_, context, notes) in order {
-        let name = context.config.name().unwrap_or_default();
-        let error = match get_file(context, args, holes).await {
-            Ok(outcome) => {
-                for error in &asked.failed {
-                    tracing::warn!("{} comes from repository {name}: {error}", args.name);
-                }
-                say_got(context, args, &outcome);
-                return Ok(Answer::Got);
-            }
-            Err(error) => error,
-        };
-        match error.kind() {
-            _ if error.is_lack_of_key() => {
+        let getting = get_file(context, args, holes);
+        let got = tokio::select! {
+            got = getting => got,
+            error = silence(context) => {
+                let name = context.config.name().unwrap_or_default();
+                tracing::warn!("repository {name} is asked last: {error}");
                 notes.add_outage();
-                asked.closed.push((context, error));
+                silent.push((context, notes));
+                continue;
             }
-            Kind::NotFound => {
-                asked.end.get_or_insert(error);
-                asked.opened.push(context);
-            }
-            kind if is_elsewhere(kind) || lacks_identity(context, kind) => {
-                match kind {
-                    Kind::Repository => notes.add_outage(),
-                    Kind::WalMissing => asked.opened.push(context),
-                    _ => {}
-                }
-                let act = format!("repository {name}");
-                asked.failed.push(error.while_doing(act));
-            }
-            _ => return Err(error),
+        };
+        if asked.note(context, &notes, args, got)? {
+            return Ok(Answer::Got);
+        }
+    }
+    for (context, notes) in silent {
+        let got = get_file(context, args, holes).await;
+        if asked.note(context, &notes, args, got)? {
+            return Ok(Answer::Got);
         }
     }
     asked.ask_names(&args.name).await?;
     Ok(Answer::Nobody(asked))
 }
 
+/// Ends when the repository has stopped answering.
+async fn silence(context: &Context) -> Error {
+    loop {
+        tokio::time::sleep(ANSWERS_WITHIN / 2).await;
+        if let Err(error) = context.require_answer(ANSWERS_WITHIN / 2).await {
+            return error;
+        }
+    }
+}
+
 /// What this host notes of a repository.
-fn notes(context: &Context, args: &ArchiveGetArgs) -> Result<Notes> {
-    let root = args.spool.clone().or(context.config.settings.spool.clone());
+fn notes(context: &Context, spool: Option<&PathBuf>) -> Result<Notes> {
+    let root = spool.or(context.config.settings.spool.as_ref()).cloned();
     let root = root.unwrap_or_else(Spool::default_root);
     let url = context.config.repository()?.url;
     let name = context.config.name().unwrap_or_default();
@@ -344,8 +345,11 @@ fn lacks_identity(context: &Context, kind: Kind) -> bool {
 /// Restores out of the first that can, and says what kept the others from it.
 async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
     let mut notes = Vec::new();
-    let (usable, mut failed) = usable(several, &mut notes).await?;
-    let known = opened(in_order(usable, &mut notes).await?, &mut notes).await?;
+    let (answering, silent) = answering(several, &mut notes).await;
+    let (usable, mut failed) = usable(answering, &mut notes).await?;
+    let mut known = opened(in_order(usable, &mut notes).await?, &mut notes).await?;
+    // They may answer by then.
+    known.extend(silent);
     for one in &known {
         let name = one.name();
         tracing::info!("restoring out of repository {name}");
@@ -419,10 +423,36 @@ async fn to_bring_together(error: Error, known: &[Known<'_>]) -> Error {
     error.hint(hint)
 }
 
+/// Those that answer, and those that do not: these are asked when no other is left.
+async fn answering<'a>(
+    several: &'a [Context],
+    notes: &mut Vec<String>,
+) -> (Vec<&'a Context>, Vec<Known<'a>>) {
+    let (mut answering, mut silent) = (Vec::new(), Vec::new());
+    let asked = several
+        .iter()
+        .map(|context| context.require_answer(ANSWERS_WITHIN));
+    for (context, asked) in several.iter().zip(join_all(asked).await) {
+        // What else is the matter with it is found out when it is looked at.
+        let Some(error) = asked.err().filter(|error| error.kind() == Kind::Repository) else {
+            answering.push(context);
+            continue;
+        };
+        say(notes, cannot_be_asked(context, &error));
+        silent.push(Known::silent(context));
+    }
+    (answering, silent)
+}
+
+fn cannot_be_asked(context: &Context, error: &Error) -> String {
+    let name = context.config.name().unwrap_or_default();
+    format!("repository {name} cannot be asked, and what it alone has is not restored: {error}")
+}
+
 /// Those that are of the kind that was expected: with an identity that can be read, and sealed as was said; and why the
 /// others are not.
 async fn usable<'a>(
-    several: &'a [Context],
+    several: Vec<&'a Context>,
     notes: &mut Vec<String>,
 ) -> Result<(Vec<&'a Context>, Vec<Error>)> {
     let (mut usable, mut failed) = (Vec::new(), Vec::new());
@@ -504,15 +534,23 @@ struct Newest {
 }
 
 impl<'a> Known<'a> {
+    /// One that does not answer.
+    const fn silent(context: &'a Context) -> Self {
+        Self {
+            context,
+            timeline: None,
+            is_read: false,
+            newest: None,
+        }
+    }
+
     async fn of(context: &'a Context) -> Result<Self> {
         let cluster = context.cluster()?;
         let prefix = cluster.name.wal_prefix();
         let timelines = cluster.repository.list_names(&prefix).await?;
         let mut known = Self {
-            context,
             timeline: timelines.last().cloned(),
-            is_read: false,
-            newest: None,
+            ..Self::silent(context)
         };
         match Catalog::load(&cluster).await {
             Ok(catalog) => {
@@ -612,19 +650,8 @@ async fn in_order<'a>(
         match asked {
             Ok(one) => known.push(one),
             Err(error) => {
-                let name = context.config.name().unwrap_or_default();
-                say(
-                    notes,
-                    format!(
-                        "repository {name} cannot be asked, and what it alone has is not restored: {error}"
-                    ),
-                );
-                silent.push(Known {
-                    context,
-                    timeline: None,
-                    is_read: false,
-                    newest: None,
-                });
+                say(notes, cannot_be_asked(context, &error));
+                silent.push(Known::silent(context));
             }
         }
     }

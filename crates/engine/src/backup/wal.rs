@@ -281,6 +281,7 @@ impl ServerArchive {
             notes: None,
             // By what the server says of the end of its WAL.
             finished: true,
+            told: None,
         };
         let path = self.wal_directory.join(file_name);
         archive::push(&self.cluster, &self.record, &path, &options)

@@ -52,11 +52,37 @@ pub(super) async fn check(
     if let Some(lone) = summary.lone_text() {
         report.warn(NAME, lone, summary.lone_hint());
     }
+    let gone = deleted(cluster).await;
+    if let Some(first) = gone.first() {
+        let what = format!(
+            "{} objects of the keys were deleted, which nobody of us does, \"{first}\" among them",
+            gone.len()
+        );
+        report.warn(NAME, what, DELETED);
+    }
     if let Some(doubt) = cluster.doubt(record) {
         let advice = doubt.hint_text().unwrap_or_default();
         report.warn(NAME, doubt.to_string(), advice);
     }
     report.keys = Some(summary);
+}
+
+/// What to do about keys that were deleted.
+const DELETED: &str = "whose key box is gone opens nothing more: take the rights to delete away, and bring the objects back with \
+    \"pgstrata rescue --since TIME\"";
+
+/// Records and key boxes that somebody has deleted, as far as the store remembers and the credentials allow to see that.
+async fn deleted(cluster: &ClusterRepository) -> Vec<String> {
+    let looking = async {
+        match cluster.sealing().await?.ring() {
+            Some(ring) => ring.deleted(cluster.home()).await,
+            None => Ok(Vec::new()),
+        }
+    };
+    looking.await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "whether keys were deleted is not known");
+        Vec::new()
+    })
 }
 
 async fn summary(cluster: &ClusterRepository) -> Result<(KeySummary, Option<Error>)> {

@@ -1,8 +1,8 @@
 //! What keeps backups from somebody who has the credentials: nothing, versions, or locks.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use pgstrata_layer::cluster::ClusterRecord;
-use pgstrata_store::catalog::{self, Catalog};
+use pgstrata_store::catalog::{self, Catalog, LockReport};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::repository::versions::Versioning;
@@ -11,9 +11,16 @@ use super::CheckReport;
 
 const NAME: &str = "protection";
 
-/// What to do about layers without a lock.
+/// What to do about objects that are not locked.
 const UNLOCKED: &str = "a rescue brings objects back without a lock, and the next layer that stands on them locks them again; \
     if nobody rescued, somebody has overwritten them: \"pgstrata rescue\" tells. Take a full backup now";
+
+/// What to do about objects that are not what was stored.
+const REPLACED: &str = "objects are created once, so somebody who should not can write there: take his rights away, and let \
+    \"pgstrata rescue --since TIME --dry-run\" tell what was replaced since a moment; without --dry-run it brings that back";
+
+/// So many names tell what it is about.
+const MOST_NAMES: usize = 5;
 
 /// Says plainly what is not protected. A cluster that is to be locked and is not is a failure.
 pub(super) async fn check(
@@ -25,21 +32,9 @@ pub(super) async fn check(
         (Some(retention), _) => {
             let days = retention.days;
             match protected(cluster, days).await {
-                Ok((_, unlocked)) if !unlocked.is_empty() => {
-                    let what = format!(
-                        "layers are to be locked for {days} days, and of those made since, {} are not: {}",
-                        unlocked.len(),
-                        unlocked.join(", ")
-                    );
-                    report.warn(NAME, what, UNLOCKED);
-                }
-                seen => {
-                    report.note(NAME, seen, |(until, _)| {
-                        format!(
-                            "every layer is locked for {days} days after it was made, with all it stands on; the cluster's \
-                             record until {until}"
-                        )
-                    });
+                Ok((until, seen)) => tell(report, &seen, days, until),
+                Err(error) => {
+                    report.note::<()>(NAME, Err(error), |()| String::new());
                 }
             }
         }
@@ -65,20 +60,57 @@ async fn locked(cluster: &ClusterRepository) -> Result<Timestamp> {
     })
 }
 
-/// Until when the cluster's record is locked, and which young layers are not.
-async fn protected(cluster: &ClusterRepository, days: u32) -> Result<(Timestamp, Vec<String>)> {
-    Ok((locked(cluster).await?, unlocked(cluster, days).await?))
+/// Until when the cluster's record is locked, and how that is which layers need whose days are not over.
+async fn protected(cluster: &ClusterRepository, days: u32) -> Result<(Timestamp, LockReport)> {
+    let until = locked(cluster).await?;
+    let catalog = Catalog::load(cluster).await?;
+    let seen = catalog::look_at_locks(cluster, &catalog, days).await?;
+    Ok((until, seen))
 }
 
-/// The layers made in the last `days` days whose manifest is not locked.
-async fn unlocked(cluster: &ClusterRepository, days: u32) -> Result<Vec<String>> {
-    let catalog = Catalog::load(cluster).await?;
-    let since = Timestamp::now() - SignedDuration::from_hours(24 * i64::from(days));
-    let locked = catalog::locked_layers(cluster, &catalog).await?;
-    let young = catalog.layers.iter();
-    let young = young.filter(|layer| layer.manifest.finished_at >= since);
-    let unlocked = young.filter(|layer| !locked.contains_key(&layer.reference()));
-    Ok(unlocked.map(|layer| layer.label.to_string()).collect())
+fn tell(report: &mut CheckReport, seen: &LockReport, days: u32, until: Timestamp) {
+    let LockReport {
+        objects,
+        looked_at,
+        short,
+        replaced,
+    } = seen;
+    if !replaced.is_empty() {
+        let what = format!(
+            "of {objects} objects that layers of the last {days} days need, {} are not what was stored: {}",
+            replaced.len(),
+            some_of(replaced)
+        );
+        report.warn(NAME, what, REPLACED);
+    }
+    if !short.is_empty() {
+        let what = format!(
+            "layers are to be locked for {days} days with all they stand on, and of {looked_at} objects {} are not: {}",
+            short.len(),
+            some_of(short)
+        );
+        report.warn(NAME, what, UNLOCKED);
+    }
+    if short.is_empty() && replaced.is_empty() {
+        let looked = match looked_at == objects {
+            true => String::new(),
+            false => format!(" (as {looked_at} of {objects} objects show, chosen by chance)"),
+        };
+        let what = format!(
+            "every layer is locked for {days} days after it was made, with all it stands on{looked}; the cluster's record \
+             until {until}"
+        );
+        report.remark(NAME, what, None);
+    }
+}
+
+fn some_of(keys: &[String]) -> String {
+    let some = keys.iter().take(MOST_NAMES);
+    let mut names: Vec<String> = some.map(|key| format!("\"{key}\"")).collect();
+    if keys.len() > MOST_NAMES {
+        names.push("…".to_owned());
+    }
+    names.join(", ")
 }
 
 async fn of_store(cluster: &ClusterRepository) -> String {

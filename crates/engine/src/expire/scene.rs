@@ -16,6 +16,7 @@ use pgstrata_store::error::Result;
 use super::lines::{self, Lines, Placed, SILENCE};
 use super::{Kept, archived};
 use crate::health;
+use crate::merge;
 
 /// What a merged layer is called before it is made: nobody knows its label.
 const MERGED: &str = "the merged layer";
@@ -30,6 +31,8 @@ pub(super) struct Scene {
     marks: AllMarks,
     /// Layers that nobody can remove yet, and until when.
     locked: HashMap<ParentRef, Timestamp>,
+    /// Layers of which no identity at hand opens the pages: whoever compares or merges them must.
+    closed: HashSet<ParentRef>,
     /// Attempts whose objects nobody can remove yet.
     locked_attempts: HashSet<Label>,
     /// What is wrong with each layer.
@@ -40,6 +43,24 @@ pub(super) struct Scene {
     /// A merged layer that is not there yet.
     to_come: Option<ParentRef>,
     now: StoreTime,
+}
+
+/// The layers of which no identity at hand opens the pages.
+async fn closed(cluster: &ClusterRepository, catalog: &Catalog) -> Result<HashSet<ParentRef>> {
+    let sealing = cluster.sealing().await?;
+    let opens = |layer: &Layer| {
+        let seal = sealing.layer(&layer.manifest);
+        seal.is_ok_and(|seal| seal.opens_data())
+    };
+    let closed = catalog.layers.iter().filter(|layer| !opens(layer));
+    Ok(closed.map(Layer::reference).collect())
+}
+
+/// Why a layer stays that was to be compared with the merged one `merged`.
+fn describe_closed(merged: &Label) -> String {
+    format!(
+        "it was merged into {merged}, and goes when both have been compared, for which a reader's identity is needed"
+    )
 }
 
 /// The layers that become one.
@@ -67,6 +88,11 @@ pub(super) struct ExpireDecision {
     pub(super) limit: Option<WalLimit>,
     /// Merged layers for which layers go that a removal names: they are read back before.
     pub(super) read_back: Vec<Label>,
+    /// Layers that stay because they are to be compared with a merged one before they go, each with that, which no identity
+    /// at hand opens.
+    uncompared: HashMap<Label, Label>,
+    /// Why a merge is not made that the rules want.
+    pub(super) unmerged: Option<String>,
 }
 
 impl Scene {
@@ -94,10 +120,11 @@ impl Scene {
         let mut scene = Self {
             locked_attempts: attempts.map(|left| left.label.clone()).collect(),
             archived,
-            restores,
+            restores: catalog::still_going(&restores, &catalog),
             pending,
             marks,
             locked: catalog::locked_layers(cluster, &catalog).await?,
+            closed: closed(cluster, &catalog).await?,
             catalog,
             problems: Vec::new(),
             layers: Vec::new(),
@@ -149,10 +176,57 @@ impl Scene {
         self.catalog.layers.iter().map(Layer::reference)
     }
 
-    /// Pure: what the rules of `policy` leave. A merge that was killed while it removed what it had merged goes on.
+    /// Pure: what the rules of `policy` leave. What depends on pages that no identity at hand opens is left as it is.
     pub(super) fn decide(&self, policy: &Policy) -> ExpireDecision {
-        let mut decision = self.decide_on(&self.layers, policy);
-        let away = self.merged_away(&decision, policy);
+        let mut uncompared: HashMap<Label, Label> = HashMap::new();
+        let mut layers = self.layers.clone();
+        loop {
+            let mut decision = self.decide_among(&layers, policy);
+            let known = uncompared.len();
+            uncompared.extend(self.not_compared(&decision.remove));
+            if uncompared.len() == known {
+                let step = decision.plan.merge.as_ref();
+                decision.unmerged = step.and_then(|step| self.why_not(step));
+                if decision.unmerged.is_some() {
+                    decision.plan.merge = None;
+                }
+                return ExpireDecision {
+                    uncompared,
+                    ..decision
+                };
+            }
+            for layer in &mut layers {
+                layer.pinned |= uncompared.contains_key(&layer.label);
+            }
+        }
+    }
+
+    /// Those of `remove` that would have to be compared with a merged layer before, and cannot be, each with that.
+    fn not_compared(&self, remove: &[Label]) -> Vec<(Label, Label)> {
+        let pairs = merge::comparisons(&self.catalog, remove).into_iter();
+        let closed = pairs.filter(|(merged, _)| self.closed.contains(&merged.reference()));
+        closed
+            .map(|(merged, replaced)| (replaced.label.clone(), merged.label.clone()))
+            .collect()
+    }
+
+    /// Why a merge cannot be made, if so.
+    fn why_not(&self, step: &MergeStep) -> Option<String> {
+        let own: Vec<ParentRef> = self.references().collect();
+        let mut inputs = merged_by(&self.layers, step).into_iter();
+        inputs.find(|at| self.closed.contains(&own[*at]))?;
+        let (newest, oldest) = (&self.layers[step.newest], &self.layers[step.oldest]);
+        Some(format!(
+            "layers {} to {} are not merged, because no identity at hand opens their pages: run \"pgstrata merge {} --from {} \
+             --remove-inputs\", or the expiry, with a reader's identity",
+            oldest.label, newest.label, newest.label, oldest.label
+        ))
+    }
+
+    /// A merge that was killed while it removed what it had merged goes on.
+    fn decide_among(&self, layers: &[Held], policy: &Policy) -> ExpireDecision {
+        let mut decision = self.decide_on(layers, policy);
+        let away = self.merged_away(layers, &decision, policy);
         if away.is_empty() {
             return decision;
         }
@@ -210,17 +284,24 @@ impl Scene {
             remove,
             own_alone,
             read_back: Vec::new(),
+            uncompared: HashMap::new(),
+            unmerged: None,
         }
     }
 
     /// Layers that rules by number alone keep, that a removal names and a merged layer claims: each with that one. They go
     /// when this run would merge them itself, if the merged layer was an increment on them. So neither the removal nor
     /// the claim is believed: whoever made both could have made that increment, and would have got as much.
-    fn merged_away(&self, decision: &ExpireDecision, policy: &Policy) -> Vec<(usize, usize)> {
+    fn merged_away(
+        &self,
+        held: &[Held],
+        decision: &ExpireDecision,
+        policy: &Policy,
+    ) -> Vec<(usize, usize)> {
         let named: HashSet<&ParentRef> = self.pending.iter().flat_map(|p| &p.layers).collect();
         let own: Vec<ParentRef> = self.references().collect();
         let by_number = |at: &usize| {
-            let (why, layer) = (&decision.plan.keep[*at], &self.layers[*at]);
+            let (why, layer) = (&decision.plan.keep[*at], &held[*at]);
             let mut rules = why.iter();
             let by_number = rules.all(|why| matches!(why, Why::KeepFull | Why::StoodUpon));
             by_number && !why.is_empty() && !layer.in_use && !layer.pinned
@@ -229,7 +310,7 @@ impl Scene {
         for (at, layer) in self.catalog.layers.iter().enumerate() {
             let manifest = &layer.manifest;
             let stays = !decision.plan.keep[at].is_empty() && !named.contains(&own[at]);
-            if !stays || self.problems[at].is_some() {
+            if !stays || self.problems[at].is_some() || self.closed.contains(&own[at]) {
                 continue;
             }
             let is_below = |one: &usize| {
@@ -244,7 +325,7 @@ impl Scene {
             if claimed.is_empty() {
                 continue;
             }
-            let mut layers = self.layers.clone();
+            let mut layers = held.to_vec();
             layers[at].parent = inputs.last().copied();
             let now = self.now.timestamp();
             let plan = retention::plan(&layers, &decision.lines.lines, policy, now);
@@ -292,7 +373,9 @@ impl Scene {
                     let mark = self.marks.pinned(&self.catalog, layer, now);
                     let mark = mark.map(|mark| mark.describe());
                     let locked = || self.locked.get(&own).copied().map(catalog::describe_lock);
+                    let compared = || decision.uncompared.get(&layer.label).map(describe_closed);
                     mark.or_else(locked)
+                        .or_else(compared)
                         .unwrap_or_else(|| why.as_str().to_owned())
                 }
                 _ => why.as_str().to_owned(),

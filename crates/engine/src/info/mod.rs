@@ -280,7 +280,7 @@ async fn collect_once(
     });
     let unfinished = catalog.unfinished.iter();
     let unfinished = unfinished.map(|unfinished| Leftover::of(unfinished, now));
-    let restores = readable(restores)?;
+    let restores = catalog::still_going(&readable(restores)?, &catalog);
     let unread = unread(cluster).await?;
     let alarms = health::judge(&Facts {
         catalog: &catalog,

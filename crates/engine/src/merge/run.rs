@@ -27,7 +27,9 @@ use crate::frames::{Chain, LayerWriter};
 /// When the layers cannot be merged.
 pub async fn plan(cluster: &ClusterRepository, options: &MergeOptions) -> Result<MergePlan> {
     let catalog = Catalog::load(cluster).await?;
-    Ok(Choice::new(&catalog, options)?.plan(&catalog))
+    let choice = Choice::new(&catalog, options)?;
+    choice.require_open(cluster).await?;
+    Ok(choice.plan(&catalog))
 }
 
 /// Merges. When it returns `Ok` the merged layer exists and has been compared with its inputs.
@@ -42,6 +44,7 @@ pub async fn execute(
     let started = Instant::now();
     let catalog = Catalog::load(cluster).await?;
     let choice = Choice::new(&catalog, options)?;
+    choice.require_open(cluster).await?;
     let merge = MergeRun {
         cluster,
         catalog: &catalog,
@@ -174,6 +177,29 @@ impl Choice {
 
     fn newest_is_gone(&self) -> bool {
         self.inputs[0].reference() != self.newest
+    }
+
+    /// Refuses before anything is made when no identity at hand opens the pages, which are read and compared.
+    async fn require_open(&self, cluster: &ClusterRepository) -> Result<()> {
+        if self.newest_is_gone() {
+            return Ok(());
+        }
+        let sealing = cluster.sealing().await?;
+        let Some(ring) = sealing.ring() else {
+            return Ok(());
+        };
+        let read: Vec<&Arc<Layer>> = match &self.existing {
+            Some(merged) => vec![merged],
+            None => {
+                // For whom the merged layer is sealed.
+                ring.require_reader(ring.current().number)?;
+                self.inputs.iter().collect()
+            }
+        };
+        let mut encrypted = read
+            .iter()
+            .filter_map(|layer| layer.manifest.encryption.as_ref());
+        encrypted.try_for_each(|encryption| ring.require_reader(encryption.epoch))
     }
 
     fn labels(&self) -> Vec<Label> {
@@ -434,7 +460,21 @@ pub(crate) async fn verify_replacements(
     for merged in going.read_back {
         verification.is_whole(merged).await?;
     }
-    let unwanted: BTreeSet<&Label> = going.layers.iter().collect();
+    for (merged, replaced) in comparisons(&catalog, going.layers) {
+        verification
+            .replaces(&merged.label, &replaced.label)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Each merged layer that stays and says that it replaces one of `going`, with that one.
+pub(crate) fn comparisons<'a>(
+    catalog: &'a Catalog,
+    going: &[Label],
+) -> Vec<(&'a Layer, &'a Layer)> {
+    let unwanted: BTreeSet<&Label> = going.iter().collect();
+    let mut pairs = Vec::new();
     for (at, merged) in catalog.layers.iter().enumerate() {
         let replaces = &merged.manifest.replaces;
         if replaces.is_empty() || unwanted.contains(&merged.label) {
@@ -444,13 +484,11 @@ pub(crate) async fn verify_replacements(
             let is_same_merge = older < at && replaced.manifest.replaces.last() == replaces.last();
             let is_replaced = is_same_merge || replaces.contains(&replaced.reference());
             if is_replaced && unwanted.contains(&replaced.label) {
-                verification
-                    .replaces(&merged.label, &replaced.label)
-                    .await?;
+                pairs.push((merged, replaced));
             }
         }
     }
-    Ok(())
+    pairs
 }
 
 /// Reads merged layers back.

@@ -3,6 +3,8 @@
 //! The server asks for each segment that was pushed as a neighbour of another. Whether a segment that is in the archive
 //! is whole there can be told only by reading it all; a note of the push that stored it moments ago says so for less. A
 //! note is used once and not for long, so a push by hand reads. Without notes everything is read: they can be lost.
+//!
+//! That a repository did not answer is noted too, so that not every file waits for it. Pushes and gets share that note.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -74,9 +76,14 @@ impl Notes {
         fs::remove_file(&path).is_ok() && fresh
     }
 
-    /// Notes that the repository did not answer, or with nothing that can be opened here.
+    /// Notes that the repository did not answer in time, or with nothing that can be opened here.
     pub fn add_outage(&self) {
         self.add(OUTAGE, &[0; 32]);
+    }
+
+    /// Notes that it answers again.
+    pub fn end_outage(&self) {
+        let _ = fs::remove_file(self.path(OUTAGE, &[0; 32]));
     }
 
     /// Whether that was noted a short time ago.

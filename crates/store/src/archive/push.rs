@@ -33,6 +33,7 @@ use pgstrata_layer::cluster::{ClusterRecord, FORMAT};
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::wal::{self, WalDescription};
 use pgstrata_pgdata::{ArchiveFile, WalSegment};
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::contents::{Contents, Encoded, first_page};
 use super::mended::{MOST_MENDED, is_damage};
@@ -59,6 +60,8 @@ pub struct PushOptions {
     /// Whether the caller knows that segments are finished. Else a mark of the server must say so, or the
     /// segment after it, unless the file lies where no server leaves marks.
     pub finished: bool,
+    /// Who is told as soon as the file itself is there, while neighbours are still pushed.
+    pub told: Option<UnboundedSender<PushOutcome>>,
 }
 
 impl Default for PushOptions {
@@ -69,6 +72,7 @@ impl Default for PushOptions {
             jobs: 4,
             notes: None,
             finished: false,
+            told: None,
         }
     }
 }
@@ -261,13 +265,25 @@ impl Archive {
         let made = self.prepare(path, ready, options);
         let mut made = pin!(made);
         // While it is stored the first ones are read; none is stored before it is there.
-        let (pushed, first) = futures::join!(self.store(file, looked, options), made.next());
-        let pushed = pushed.map_err(doing)?;
+        let storing = async {
+            let pushed = self.store(file, looked, options).await?;
+            let outcome = PushOutcome {
+                file_name: name.to_owned(),
+                pushed,
+                neighbours: Vec::new(),
+            };
+            if let Some(told) = &options.told {
+                // Nobody may be waiting for it any more.
+                let _ = told.send(outcome.clone());
+            }
+            Ok(outcome)
+        };
+        let (outcome, first) = futures::join!(storing, made.next());
+        let outcome = outcome.map_err(doing)?;
         let neighbours = self.push_neighbours(first, made, options).await;
         Ok(PushOutcome {
-            file_name: name.to_owned(),
-            pushed,
             neighbours,
+            ..outcome
         })
     }
 

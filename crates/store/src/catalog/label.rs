@@ -126,6 +126,7 @@ fn second_after(time: DateTime) -> Result<DateTime> {
                 Kind::Refused,
                 format!("could not date a new layer after {time}: {error}"),
             )
+            .hint("a layer, a claim or the record of an audit has that date in its name, which no clock has shown: if somebody has added it, delete it; \"pgstrata rescue --since TIME --dry-run\" lists what was added since a moment")
         })
 }
 

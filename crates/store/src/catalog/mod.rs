@@ -14,6 +14,7 @@ mod label;
 mod layers;
 mod lease;
 mod left;
+mod locks;
 mod loss;
 pub mod mark;
 mod new_layer;
@@ -45,6 +46,7 @@ pub use label::{LayerPlan, claim, last_distrusted};
 pub use layers::Layers;
 pub use lease::{LEASE, StoreTime, at_work};
 pub use left::collect_left;
+pub use locks::{LockReport, look_at_locks};
 pub use loss::Loss;
 pub use new_layer::NewLayer;
 pub use old_wal::{OldWal, WalLimit, find as find_old_wal, promised_from};
@@ -58,7 +60,7 @@ pub use removal::{
 };
 pub use remove::remove_leftover;
 pub use restoring::{
-    COPY_LEASE, InUse, RESTORE_LEASE, Restoring, forget_old, in_use, is_copied, needed,
+    COPY_LEASE, InUse, RESTORE_LEASE, Restoring, forget_old, in_use, is_copied, needed, still_going,
 };
 pub use retain::{describe_lock, locked_layers};
 pub use sibling::Siblings;

@@ -188,6 +188,7 @@ impl<'a> Removal<'a> {
                 };
                 return Ok((removed, Verdict::default()));
             }
+            let restores = restoring::still_going(&restores, &catalog);
             if self.fence(&catalog, &restores).await? {
                 let kept = Spared {
                     restores: &restores,
@@ -224,25 +225,10 @@ impl<'a> Removal<'a> {
             match found.verdict {
                 _ if found.id == self.id => {}
                 Some(verdict) => leaving.extend(verdict.layers),
-                None => leaving.extend(self.wanted_by(&found.id).await?),
+                None => leaving.extend(wanted_by(self.cluster, &found.id).await?),
             }
         }
         Ok(leaving)
-    }
-
-    /// What another removal has announced; nothing when it has ended.
-    async fn wanted_by(&self, id: &str) -> Result<Vec<ParentRef>> {
-        let key = self.cluster.name.removal_key(id);
-        match self.cluster.repository.get(&key).await {
-            Ok(object) => {
-                let wanted = removal::decode(&object);
-                Ok(wanted
-                    .map_err(|error| unreadable(error.into(), &key))?
-                    .layers)
-            }
-            Err(error) if error.kind() == Kind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
     }
 
     /// Creates the verdict; false when somebody has withdrawn the removal.
@@ -359,12 +345,18 @@ fn what_goes(
 /// # Errors
 /// When the repository cannot be read, or a record of them is damaged.
 pub async fn pending_removals(cluster: &ClusterRepository) -> Result<Vec<PendingRemoval>> {
-    let found = load(cluster).await?.into_iter();
-    let decided = found.filter_map(|found| {
-        let verdict = found.verdict.filter(|verdict| !verdict.is_empty())?;
-        Some(PendingRemoval::new(found.id, verdict))
-    });
-    Ok(decided.collect())
+    let mut decided = Vec::new();
+    for found in load(cluster).await? {
+        match found.verdict {
+            Some(verdict) if verdict.is_empty() => {}
+            Some(verdict) => decided.push(PendingRemoval::new(found.id, verdict)),
+            // Who removes must read it, so who plans says when that is not possible.
+            None => {
+                wanted_by(cluster, &found.id).await?;
+            }
+        }
+    }
+    Ok(decided)
 }
 
 impl PendingRemoval {
@@ -528,6 +520,21 @@ fn unreadable(error: Error, key: &str) -> Error {
     error
         .while_doing(format!("could not read \"{key}\""))
         .hint("when no expiry and no merge runs anywhere, this object can be deleted")
+}
+
+/// What a removal has announced; nothing when it has ended.
+async fn wanted_by(cluster: &ClusterRepository, id: &str) -> Result<Vec<ParentRef>> {
+    let key = cluster.name.removal_key(id);
+    match cluster.repository.get(&key).await {
+        Ok(object) => {
+            let wanted = removal::decode(&object);
+            Ok(wanted
+                .map_err(|error| unreadable(error.into(), &key))?
+                .layers)
+        }
+        Err(error) if error.kind() == Kind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }
 
 /// All removals that are announced. One whose announcement is gone has ended.

@@ -14,7 +14,7 @@ use pgstrata_layer::restoring::{self, RestoreRecord};
 use pgstrata_pgdata::lsn::Lsn;
 
 use super::lease::{Beats, Heartbeat, StoreTime};
-use super::{Unfinished, hex};
+use super::{Catalog, Unfinished, hex};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 
@@ -93,6 +93,18 @@ pub fn is_copied(attempt: &Unfinished, restores: &[InUse]) -> bool {
     claim.is_some_and(|claim| records.any(|copy| copies(&copy.id, &claim.layer_id)))
 }
 
+/// Those of `restores` that may still need something, when `catalog` was read after them: the copy of a layer that is there
+/// has ended, also where nobody could remove its record.
+#[must_use]
+pub fn still_going(restores: &[InUse], catalog: &Catalog) -> Vec<InUse> {
+    let has_ended = |found: &InUse| {
+        let mut layers = catalog.layers.iter();
+        found.record.is_copy() && layers.any(|layer| copies(&found.id, &layer.manifest.layer_id))
+    };
+    let going = restores.iter().filter(|found| !has_ended(found));
+    going.cloned().collect()
+}
+
 /// Whether that is the id of the record of a copy of the layer with that id.
 fn copies(id: &str, layer_id: &str) -> bool {
     let rest = id.strip_prefix(layer_id);
@@ -111,14 +123,23 @@ pub async fn in_use(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<I
         .collect())
 }
 
-/// Forgets restores that have given no sign of life for long.
+/// Forgets restores that have given no sign of life for long, and copies of layers of `catalog`, which are there.
 ///
 /// # Errors
 /// When the repository cannot be read or written.
-pub async fn forget_old(cluster: &ClusterRepository, now: StoreTime) -> Result<()> {
+pub async fn forget_old(
+    cluster: &ClusterRepository,
+    catalog: &Catalog,
+    now: StoreTime,
+) -> Result<()> {
     let found = find(cluster, now).await?;
+    let going = still_going(&found, catalog);
     for (id, modified) in ids(cluster).await? {
         let known = found.iter().find(|found| found.id == id);
+        if known.is_some_and(|known| !going.contains(known)) {
+            forget(cluster, &id).await?;
+            continue;
+        }
         let lease = known.map_or(RESTORE_LEASE, |found| lease_of(&found.record));
         if now.since(modified) > lease {
             forget(cluster, &id).await?;

@@ -4,6 +4,9 @@
 //! somewhat longer. Before the manifest is created, everything on which the layer stands is locked at least as long: the
 //! chain, the WAL that makes its layers consistent, the record and the keys of the cluster. What is locked long enough is
 //! left; what is extended is extended by more than is needed, so that most layers extend nothing.
+//!
+//! Each object is looked at, and each version of it. Whoever may lock an object could lock one that vouches for others, and
+//! whoever may overwrite one puts a version on top that is not locked.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,12 +21,10 @@ use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 use super::{Catalog, Layer};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Result};
+use crate::repository::versions::KeptObject;
 
-/// Each is two small requests.
-const LOCKS_AT_ONCE: usize = 16;
-
-/// From when and until when: what must hold, and what is made of it where it does not.
-type LockTerms = (Timestamp, Timestamp);
+/// Each is one small request, or two.
+pub(super) const LOCKS_AT_ONCE: usize = 32;
 
 /// Extends the locks of everything that the layer `label` needs, of which `manifest` is about to be created on `chain`,
 /// newest first.
@@ -43,66 +44,64 @@ pub(super) async fn extend(
     let terms = (retention.needed(now), retention.with_margin(now));
     let act = |error: Error| {
         let error = error.while_doing(format!("could not lock what layer {label} needs"));
-        error.hint("the credentials must allow s3:GetObjectRetention and s3:PutObjectRetention")
+        error.hint(
+            "the credentials must allow s3:ListBucketVersions, s3:GetObjectRetention and s3:PutObjectRetention",
+        )
     };
     let extending = async {
-        let name = &cluster.name;
-        let keys = cluster
-            .repository
-            .list(&format!("{}/key", name.as_str()))
-            .await?;
-        let mut shared: Vec<String> = keys.into_iter().map(|object| object.key).collect();
-        shared.push(name.cluster_key());
-        shared.extend(wal_of(cluster, manifest).await?);
-        lock_all(cluster, shared, terms).await?;
-        // The claim is the oldest object of the layer.
-        extend_layer(cluster, label, &name.claim_key(label), terms).await?;
-        for layer in chain {
-            let witness = name.manifest_key(&layer.label);
-            if extend_layer(cluster, &layer.label, &witness, terms).await? {
-                lock_all(cluster, wal_of(cluster, &layer.manifest).await?, terms).await?;
-                // When this is there, so is all before it.
-                cluster.repository.extend_lock(&witness, terms).await?;
-            }
+        let mut needed = shared(cluster).await?;
+        let own = (label, manifest);
+        let layers = chain.iter().map(|layer| (&layer.label, &layer.manifest));
+        for (label, manifest) in layers.chain([own]) {
+            needed.extend(objects_of(cluster, label).await?);
+            needed.extend(wal_of(cluster, manifest).await?);
         }
-        Ok(())
+        futures::stream::iter(&needed)
+            .map(|kept| cluster.repository.extend_lock(kept, terms))
+            .buffer_unordered(LOCKS_AT_ONCE)
+            .try_collect::<Vec<()>>()
+            .await?;
+        Ok(needed)
     };
-    extending.await.map_err(act)
+    let needed = extending.await.map_err(act)?;
+    let replaced = needed.iter().filter(|kept| kept.replacement().is_some());
+    let replaced: Vec<&str> = replaced.map(|kept| kept.key.as_str()).collect();
+    if let Some(first) = replaced.first() {
+        tracing::warn!(
+            "{} objects that layer {label} needs were overwritten since they were stored, \"{first}\" among them: \"pgstrata check\" says \
+             more, and \"pgstrata rescue\" brings them back",
+            replaced.len()
+        );
+    }
+    Ok(())
 }
 
-/// Extends the locks of a layer's objects but its manifest, unless `witness` is locked long enough: true when it was not.
-async fn extend_layer(
+/// What all layers need: the record of the cluster, and its keys.
+pub(super) async fn shared(cluster: &ClusterRepository) -> Result<Vec<KeptObject>> {
+    let name = &cluster.name;
+    let keys = format!("{}/key", name.as_str());
+    let mut shared = cluster.repository.kept_below(&keys).await?;
+    shared.extend(cluster.repository.kept(&name.cluster_key()).await?);
+    Ok(shared)
+}
+
+/// The objects of a layer.
+pub(super) async fn objects_of(
     cluster: &ClusterRepository,
     label: &Label,
-    witness: &str,
-    terms: LockTerms,
-) -> Result<bool> {
-    let locked = cluster.repository.locked_until(witness).await?;
-    if locked.is_some_and(|locked| locked >= terms.0) {
-        return Ok(false);
-    }
-    let (prefix, last) = (
-        cluster.name.layer_prefix(label),
-        cluster.name.manifest_key(label),
-    );
-    let objects = cluster.repository.list(&prefix).await?.into_iter();
-    let keys = objects.map(|object| object.key);
-    let keys = keys.filter(|key| *key != last && !cluster.name.is_passing(key));
-    lock_all(cluster, keys.collect(), terms).await?;
-    Ok(true)
+) -> Result<Vec<KeptObject>> {
+    let prefix = cluster.name.layer_prefix(label);
+    let mut objects = cluster.repository.kept_below(&prefix).await?;
+    objects.retain(|kept| !cluster.name.is_passing(&kept.key));
+    Ok(objects)
 }
 
-async fn lock_all(cluster: &ClusterRepository, keys: Vec<String>, terms: LockTerms) -> Result<()> {
-    futures::stream::iter(&keys)
-        .map(|key| cluster.repository.extend_lock(key, terms))
-        .buffer_unordered(LOCKS_AT_ONCE)
-        .try_collect()
-        .await
-}
-
-/// Keys of the WAL that makes a layer consistent, and of the history of its timeline, as far as they are there; and of what
-/// stands in for damaged files among them.
-async fn wal_of(cluster: &ClusterRepository, manifest: &Manifest) -> Result<Vec<String>> {
+/// The WAL that makes a layer consistent, and the history of its timeline, as far as they are there; and what stands in for
+/// damaged files among them.
+pub(super) async fn wal_of(
+    cluster: &ClusterRepository,
+    manifest: &Manifest,
+) -> Result<Vec<KeptObject>> {
     let record = cluster.record().await?;
     let size = WalSegmentSize::try_from(u64::from(record.wal_segment_size))?;
     let timeline = manifest.timeline;
@@ -114,23 +113,25 @@ async fn wal_of(cluster: &ClusterRepository, manifest: &Manifest) -> Result<Vec<
         .collect();
     names.push(format!("{directory}.history"));
     let mended = format!("{}/{directory}", cluster.name.mended_wal_prefix());
-    let mended = cluster.repository.list(&mended).await?.into_iter();
-    let mut keys: Vec<String> = mended.map(|object| object.key).collect();
-    keys.retain(|key| {
-        let (_, file) = key.rsplit_once('/').unwrap_or(("", key));
+    let mut found = cluster.repository.kept_below(&mended).await?;
+    found.retain(|kept| {
+        let (_, file) = kept.key.rsplit_once('/').unwrap_or(("", &kept.key));
         let file = ClusterName::mended_file(file);
         names.iter().any(|name| name == file)
     });
-    for name in names {
-        let key = cluster.name.wal_key(&directory, &name);
-        if cluster.repository.size(&key).await?.is_some() {
-            keys.push(key);
-        }
-    }
-    Ok(keys)
+    let keys = names
+        .iter()
+        .map(|name| cluster.name.wal_key(&directory, name));
+    let keys: Vec<String> = keys.collect();
+    let looking = keys.iter().map(|key| cluster.repository.kept(key));
+    let looking = futures::stream::iter(looking).buffered(LOCKS_AT_ONCE);
+    let wal: Vec<Option<KeptObject>> = looking.try_collect().await?;
+    found.extend(wal.into_iter().flatten());
+    Ok(found)
 }
 
-/// The layers of `catalog` that nobody can remove yet, and until when.
+/// The layers of `catalog` that nobody can remove yet, and until when. The store is asked, whatever the record of the cluster
+/// says: it may be a bucket that locks by itself.
 ///
 /// # Errors
 /// When the repository cannot be read.
@@ -138,7 +139,8 @@ pub async fn locked_layers(
     cluster: &ClusterRepository,
     catalog: &Catalog,
 ) -> Result<HashMap<ParentRef, Timestamp>> {
-    if cluster.repository.retention().is_none() {
+    let is_retained = cluster.repository.retention().is_some();
+    if !is_retained && !cluster.repository.may_lock().await {
         return Ok(HashMap::new());
     }
     let now = Timestamp::now();

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use pgstrata_layer::epoch::{decode_box, decode_epoch};
+
 use super::ring::{Ring, epoch_of};
 use super::{Home, Sealing};
 use crate::error::{Error, Kind, Result};
@@ -40,7 +42,11 @@ impl Ring {
     /// The error about an epoch whose record is not there.
     #[must_use]
     pub fn not_there(&self, number: u32) -> Error {
-        let lost = self.lost_below(&self.newest().listed, number);
+        let newest = self.newest();
+        let lost = self.lost_below(&newest.listed, number);
+        if let Some(why) = newest.aside.get(&lost) {
+            return why.again();
+        }
         let key = self.name().epoch_key(&self.current().seal_id, lost);
         let what = format!("epoch {lost} is not there: \"{key}\" is lost");
         Error::new(Kind::Damaged, what)
@@ -89,7 +95,8 @@ impl Ring {
         let mut listed = BTreeMap::new();
         for object in home.repository.list(&prefix).await? {
             if let Some(number) = epoch_of(&prefix, &object.key) {
-                let is_record = object.key == home.name.epoch_key(seal_id, number);
+                let is_record = object.key == home.name.epoch_key(seal_id, number)
+                    && !self.aside.contains_key(&number);
                 *listed.entry(number).or_default() |= is_record;
             }
         }
@@ -122,7 +129,8 @@ impl Ring {
             };
             now = EpochsNow::Lost(self.lost_below(&listed, highest));
             let is_sure = missed.is_some_and(|missed| missed > current)
-                || listed.get(&highest) == Some(&true);
+                || listed.get(&highest) == Some(&true)
+                || self.aside.contains_key(&highest);
             if is_sure {
                 break;
             }
@@ -187,7 +195,8 @@ impl Ring {
         }
     }
 
-    /// All epochs whose records are lost: newer ones of which anything is there, and those in which something is sealed.
+    /// All epochs whose records are lost: newer ones of which anything is there, those in which something is sealed, and those
+    /// in whose record's place is something else.
     ///
     /// # Errors
     /// When the repository cannot be read.
@@ -199,7 +208,36 @@ impl Ring {
         if let EpochsNow::Lost(number) = self.newest().now(home).await? {
             lost.insert(number);
         }
+        lost.extend(self.newest().aside.keys());
         Ok(lost)
+    }
+
+    /// Key boxes and records of epochs that somebody has deleted, as far as the store keeps versions. What was none of ours
+    /// may go.
+    ///
+    /// # Errors
+    /// When the store does not tell.
+    pub async fn deleted(&self, home: Home<'_>) -> Result<Vec<String>> {
+        let prefix = home.name.seals_prefix(&self.current().seal_id);
+        let mut deleted = Vec::new();
+        for kept in home.repository.kept_below(&prefix).await? {
+            if !kept.is_hidden() {
+                continue;
+            }
+            let object = home.repository.contents(&kept.key, kept.first()).await?;
+            let own_box = decode_box(&object).is_ok_and(|found| {
+                let mut records = self.records();
+                records.any(|record| found.verify(record).is_ok())
+            });
+            let own_epoch = decode_epoch(&object).is_ok_and(|found| {
+                let mut records = self.records();
+                records.any(|record| found.verify(Some(record)).is_ok())
+            });
+            if own_box || own_epoch {
+                deleted.push(kept.key);
+            }
+        }
+        Ok(deleted)
     }
 
     /// Reads the epochs once more when one is not known that an object names.

@@ -6,6 +6,7 @@
 
 mod change;
 pub mod copies;
+mod guard;
 mod identity;
 mod layer;
 mod lost;
@@ -16,6 +17,7 @@ mod summary;
 mod unread;
 
 pub use change::{Recipients, add, begin, reseal, rotate};
+pub use guard::{guard, guarded};
 pub use identity::{Identities, holds_secret, is_recipient, mask, new_identity, recipient};
 pub use layer::LayerSeal;
 pub use lost::EpochsNow;
@@ -150,6 +152,15 @@ pub enum Sealing {
     Sealed(Arc<Ring>),
 }
 
+/// What is said of a sealed layer in a cluster that is not.
+fn of_sealed_cluster() -> Error {
+    let what = "it is the manifest of a sealed layer, and this cluster is not sealed";
+    Error::new(Kind::Damaged, what).hint(
+        "somebody has put the layer there, and nothing opens it here: move all of its objects away; \"pgstrata rescue --since TIME \
+         --dry-run\" lists what was added since a moment",
+    )
+}
+
 impl Sealing {
     /// The manifest in `object`.
     ///
@@ -157,7 +168,10 @@ impl Sealing {
     /// `Damaged` and `Unsupported`; `Refused` when no key for it is there.
     pub fn manifest(&self, object: &[u8]) -> Result<Manifest> {
         match self {
-            Self::Clear => Ok(manifest::decode(object)?),
+            Self::Clear => manifest::decode(object).map_err(|error| match sealed::decode(object) {
+                Ok(_) => of_sealed_cluster(),
+                Err(_) => error.into(),
+            }),
             Self::Sealed(ring) => {
                 let public = sealed::decode(object)?;
                 let catalog = ring.catalog_key(public.encryption.epoch)?;

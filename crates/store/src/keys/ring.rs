@@ -16,7 +16,7 @@ use pgstrata_layer::seal::Key;
 
 use super::Home;
 use super::identity::{Identities, open_with, own_identity, seal_to};
-use super::unread::{BRING_BACK, nobody_opens, unread_error};
+use super::unread::{BRING_BACK, NO_BOX, no_record, nobody_opens, unread_error};
 use crate::error::{Error, Kind, Result};
 
 /// Keys of a sealed cluster: all epochs, each with the secrets that could be opened.
@@ -25,8 +25,10 @@ pub struct Ring {
     name: ClusterName,
     /// By number, from 1. Numbers whose records are lost are left out.
     epochs: Vec<Epoch>,
-    /// All numbers that are in the repository, and whether the record is there.
+    /// All numbers that are in the repository, and whether a record is there that may be one of this cluster.
     pub(super) listed: BTreeMap<u32, bool>,
+    /// What is in the place of an epoch's record, and is none: unreadable, or begun by no epoch that is known.
+    pub(super) aside: BTreeMap<u32, Error>,
     /// Numbers that were asked for, of objects that name them, and are not known.
     pub(super) missed: Mutex<BTreeSet<u32>>,
     /// An epoch that does not go on with the one before, whose record was lost when it was begun.
@@ -111,6 +113,7 @@ impl Ring {
             name: home.name.clone(),
             epochs: Vec::new(),
             listed: keys.iter().map(is_there).collect(),
+            aside: BTreeMap::new(),
             missed: Mutex::default(),
             apart: None,
             looked: tokio::sync::Mutex::default(),
@@ -125,11 +128,16 @@ impl Ring {
             if !found.contains(&key) {
                 continue;
             }
-            let Some(record) = ring.read_record(home, &key).await? else {
-                break;
+            let Some(record) = ring.read_record(home, (*number, &key)).await? else {
+                continue;
             };
             let epoch = ring.read_epoch(home, record, found, identities).await?;
             ring.epochs.push(epoch);
+        }
+        if ring.epochs.is_empty()
+            && let Some((_, why)) = ring.aside.pop_first()
+        {
+            return Err(why);
         }
         match ring.epochs.is_empty() {
             false => Ok(ring),
@@ -146,11 +154,30 @@ impl Ring {
         }
     }
 
-    /// The record of the next epoch; nothing when it goes on with one whose record is lost.
-    async fn read_record(&mut self, home: Home<'_>, key: &str) -> Result<Option<EpochRecord>> {
-        let doing = |error: Error| error.while_doing(format!("could not read \"{key}\""));
+    /// The record of the next epoch; nothing when it goes on with one whose record is lost, and when it is none of this
+    /// cluster: everybody who may create objects can put something there, and nobody is to lose what is older by that.
+    async fn read_record(
+        &mut self,
+        home: Home<'_>,
+        (number, key): (u32, &str),
+    ) -> Result<Option<EpochRecord>> {
         let object = home.repository.get(key).await?;
-        let record = decode_epoch(&object).map_err(|error| doing(error.into()))?;
+        match self.judge(number, &object) {
+            Ok(judged) => Ok(judged),
+            Err(error) => {
+                self.listed.insert(number, false);
+                self.aside.insert(number, no_record(key, error));
+                Ok(None)
+            }
+        }
+    }
+
+    fn judge(&mut self, number: u32, object: &[u8]) -> Result<Option<EpochRecord>> {
+        let record = decode_epoch(object)?;
+        if record.number != number {
+            let what = format!("it is the record of epoch {}", record.number);
+            return Err(Error::new(Kind::Damaged, what));
+        }
         let before = self.epochs.last().map(|epoch| &epoch.record);
         if let Err(error) = record.verify(before) {
             let next = before.map_or(1, |before| before.number.saturating_add(1));
@@ -159,13 +186,13 @@ impl Ring {
             }
             let mut earlier = self.epochs.iter();
             if !earlier.any(|epoch| record.verify(Some(&epoch.record)).is_ok()) {
-                return Err(doing(error.into()));
+                return Err(error.into());
             }
             self.apart = Some(record.number);
         }
         if sealing_id(&record.seal_id)? != self.seal_id {
             let what = format!("epoch {} has seal id {}", record.number, record.seal_id);
-            return Err(doing(Error::new(Kind::Damaged, what)));
+            return Err(Error::new(Kind::Damaged, what));
         }
         Ok(Some(record))
     }
@@ -531,7 +558,10 @@ pub(super) async fn read_box(
     key: &str,
     epoch: &EpochRecord,
 ) -> Result<(KeyBox, Bytes)> {
-    let doing = |error: Error| error.while_doing(format!("could not read \"{key}\""));
+    let doing = |error: Error| {
+        let error = error.while_doing(format!("could not read \"{key}\""));
+        error.hint(NO_BOX)
+    };
     let object = home.repository.get(key).await?;
     let found = decode_box(&object).map_err(|error| doing(error.into()))?;
     found.verify(epoch).map_err(|error| doing(error.into()))?;
@@ -576,8 +606,17 @@ impl Epoch {
             .filter(|key| key.contains(&print))
             .cloned()
             .collect();
+        let mut none = None;
         for key in own {
-            let (found, _) = read_box(home, &key, &self.record).await?;
+            let found = match read_box(home, &key, &self.record).await {
+                Ok((found, _)) => found,
+                // Everybody who may create objects can put something there: another box may open the epoch.
+                Err(error) if error.kind() == Kind::Damaged => {
+                    none.get_or_insert(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if found.recipient != recipient {
                 continue;
             }
@@ -603,6 +642,9 @@ impl Epoch {
             }
             self.secrets = Some(secrets);
         }
-        Ok(())
+        match none {
+            Some(error) if self.secrets.is_none() => Err(error),
+            _ => Ok(()),
+        }
     }
 }

@@ -23,6 +23,7 @@ pub(crate) const ALONE: PushOptions = PushOptions {
     jobs: 1,
     notes: None,
     finished: false,
+    told: None,
 };
 
 /// The repository at `prefix` of the server's bucket; gives up early.

@@ -12,6 +12,7 @@ use pgstrata_layer::cluster::{LockMode, RetentionRecord};
 use pgstrata_layer::keys::is_lasting;
 
 use super::bucket::{Ask, Bucket, generic};
+use super::{KeptObject, Version};
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
 use crate::repository::reason::Reason;
@@ -76,6 +77,14 @@ fn written(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// A request about the lock of one version: without its id the store would take the newest one, which somebody may have put
+/// on top.
+fn about_lock(id: &str) -> Ask<'static> {
+    let mut ask = Ask::about("retention");
+    ask.query.push(("versionId", id.to_owned()));
+    ask
+}
+
 impl Bucket {
     /// Creates an object, if it is absent, that is locked.
     async fn create_locked(
@@ -128,12 +137,12 @@ impl Bucket {
         }
     }
 
-    async fn locked_until(&self, path: &Path) -> StoreResult<Option<Timestamp>> {
+    async fn locked_until(&self, path: &Path, id: &str) -> StoreResult<Option<Timestamp>> {
         let none = [
             "<Code>NoSuchObjectLockConfiguration<",
             "Bucket is missing Object Lock",
         ];
-        match self.ask(Method::GET, path, Ask::about("retention")).await {
+        match self.ask(Method::GET, path, about_lock(id)).await {
             Ok(body) => {
                 let text = String::from_utf8_lossy(&body).into_owned();
                 let date = text.split("<RetainUntilDate>").nth(1);
@@ -145,7 +154,12 @@ impl Bucket {
         }
     }
 
-    async fn lock(&self, path: &Path, retention: Retention, until: Timestamp) -> StoreResult<()> {
+    async fn lock(
+        &self,
+        (path, id): (&Path, &str),
+        retention: Retention,
+        until: Timestamp,
+    ) -> StoreResult<()> {
         let (mode, until) = (retention.word(), written(until));
         let body = format!(
             "<Retention xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Mode>{mode}</Mode><RetainUntilDate>{until}</RetainUntilDate></Retention>"
@@ -155,7 +169,7 @@ impl Bucket {
         let ask = Ask {
             headers: vec![("x-amz-checksum-crc32", BASE64_STANDARD.encode(sum))],
             body: body.into(),
-            ..Ask::about("retention")
+            ..about_lock(id)
         };
         self.ask(Method::PUT, path, ask).await.map(|_| ())
     }
@@ -211,36 +225,64 @@ impl Repository {
         }
     }
 
-    /// Until when the newest version of the object `key` is locked; nothing when it is not, or is not there.
+    /// Until when the object `key` is locked, which is the version that was created first; nothing when it is not, or is
+    /// not there.
     ///
     /// # Errors
     /// `Repository` when that cannot be known.
     pub async fn locked_until(&self, key: &str) -> Result<Option<Timestamp>> {
-        let (bucket, path) = (self.bucket()?, self.path(key)?);
-        let asked = match self.retrying(|| bucket.locked_until(&path)).await {
+        match self.kept(key).await? {
+            Some(kept) => self.version_locked_until(kept.first()).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Until when that version is locked.
+    ///
+    /// # Errors
+    /// `Repository` when that cannot be known.
+    pub async fn version_locked_until(&self, version: &Version) -> Result<Option<Timestamp>> {
+        let (bucket, path) = (self.bucket()?, self.path(&version.key)?);
+        let asked = self.retrying(|| bucket.locked_until(&path, &version.id));
+        let asked = match asked.await {
             Err(error) if Reason::of(&error).object_is_absent => Ok(None),
             asked => asked,
         };
-        asked.map_err(|error| self.error("could not ask for the lock of", key, &error))
+        asked.map_err(|error| self.error("could not ask for the lock of", &version.key, &error))
     }
 
-    /// Makes sure that the newest version of the object `key` is locked until `needed`, and then until `until`. A lock is
-    /// never shortened.
+    /// Makes sure that all versions of an object are locked until `needed`, and then until `until`. A lock is never shortened.
     pub(crate) async fn extend_lock(
         &self,
-        key: &str,
+        kept: &KeptObject,
         (needed, until): (Timestamp, Timestamp),
     ) -> Result<()> {
         let Some(retention) = self.retention() else {
             return Ok(());
         };
-        let locked = self.locked_until(key).await?;
-        if locked.is_some_and(|locked| locked >= needed) {
-            return Ok(());
+        let (bucket, path) = (self.bucket()?, self.path(&kept.key)?);
+        for version in kept.versions() {
+            let locked = self.version_locked_until(version).await?;
+            if locked.is_some_and(|locked| locked >= needed) {
+                continue;
+            }
+            let place = (&path, version.id.as_str());
+            let done = self.retrying(|| bucket.lock(place, retention, until)).await;
+            done.map_err(|error| self.error("could not extend the lock of", &kept.key, &error))?;
         }
-        let (bucket, path) = (self.bucket()?, self.path(key)?);
-        let done = self.retrying(|| bucket.lock(&path, retention, until)).await;
-        done.map_err(|error| self.error("could not extend the lock of", key, &error))
+        Ok(())
+    }
+
+    /// Whether the store can lock objects, as far as it says.
+    pub(crate) async fn may_lock(&self) -> bool {
+        let Some(bucket) = &self.0.bucket else {
+            return false;
+        };
+        let asked = self.retrying(|| bucket.has_lock()).await;
+        asked.unwrap_or_else(|error| {
+            tracing::debug!(%error, "whether objects can be locked is not known");
+            false
+        })
     }
 
     /// Creates an object that is to be locked; `None` when it is not.

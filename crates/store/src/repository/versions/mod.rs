@@ -6,6 +6,7 @@
 
 mod as_of;
 mod bucket;
+mod kept;
 mod listing;
 mod lock;
 mod moment;
@@ -16,6 +17,7 @@ use jiff::Timestamp;
 
 use self::as_of::AsOf;
 pub(super) use self::bucket::Bucket;
+pub use self::kept::KeptObject;
 pub use self::listing::Version;
 pub use self::lock::Retention;
 pub use self::moment::Since;
@@ -50,20 +52,34 @@ impl Repository {
     /// `Unsupported` when the store keeps no versions; `Repository` when they cannot be listed.
     pub async fn since(&self, prefix: &str, moment: Timestamp) -> Result<Since> {
         self.require_versions().await?;
-        let (bucket, path) = (self.bucket()?, self.path(prefix)?);
-        let below = format!("{path}/");
-        let listed = self.retrying(|| bucket.versions(&below, "")).await;
-        let mut versions = listed.map_err(|error| {
-            let error = self.error("could not list the versions of", prefix, &error);
-            needs_versions(error)
-        })?;
-        let root = self.0.root.as_ref();
-        for version in &mut versions {
-            let own = version.key.strip_prefix(root);
-            let own = own.map(|key| key.trim_start_matches('/').to_owned());
-            version.key = own.unwrap_or_default();
-        }
+        let listed = self.versions_beginning(prefix, "/").await?;
+        let versions = listed.map_err(|error| self.no_versions(prefix, &error))?;
         Ok(moment::since(versions, moment))
+    }
+
+    /// The versions of all objects whose keys begin with `prefix`, a whole key component, and `more`; or why the store did
+    /// not list them.
+    async fn versions_beginning(
+        &self,
+        prefix: &str,
+        more: &str,
+    ) -> Result<object_store::Result<Vec<Version>>> {
+        let (bucket, path) = (self.bucket()?, self.path(prefix)?);
+        let begin = format!("{path}{more}");
+        let listed = self.retrying(|| bucket.versions(&begin, "")).await;
+        let root = self.0.root.as_ref();
+        Ok(listed.map(|mut versions| {
+            for version in &mut versions {
+                let own = version.key.strip_prefix(root);
+                let own = own.map(|key| key.trim_start_matches('/').to_owned());
+                version.key = own.unwrap_or_default();
+            }
+            versions
+        }))
+    }
+
+    fn no_versions(&self, prefix: &str, error: &object_store::Error) -> Error {
+        needs_versions(self.error("could not list the versions of", prefix, error))
     }
 
     /// Puts that version on top of whatever is there, as the newest one. Doing so again does no harm.

@@ -65,7 +65,7 @@ pub(super) fn since(versions: Vec<Version>, moment: Timestamp) -> Since {
 }
 
 /// Whether both have the same contents, as far as the store tells.
-fn same(one: &Version, other: &Version) -> bool {
+pub(super) fn same(one: &Version, other: &Version) -> bool {
     let tags = one.e_tag.is_some() && one.e_tag == other.e_tag;
     one.id == other.id || (tags && one.size_bytes == other.size_bytes)
 }

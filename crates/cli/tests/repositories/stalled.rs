@@ -1,0 +1,87 @@
+//! A repository that accepts connections and says nothing: the others do their work in time, and it is said what it misses.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::support::text;
+use super::{Two, WARNINGS, log, segment, states};
+
+/// A request to a store that stalls is believed for half a minute, and made three times.
+const ONE_REQUEST: Duration = Duration::from_secs(30);
+
+fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration) {
+    let started = Instant::now();
+    let result = act();
+    (result, started.elapsed())
+}
+
+#[test]
+fn a_store_that_stalls_holds_up_no_quorum_and_neither_backup_nor_recovery() {
+    let two = Two::with_a_network();
+    two.backup(0, "full");
+    let names = [two.last_segment(), two.last_segment(), two.last_segment()];
+    let paths = names.clone().map(|name| two.get_to_push(&name));
+    for name in &names {
+        fs::remove_file(segment(&two.near, name)).unwrap();
+        fs::remove_file(segment(&two.far, name)).unwrap();
+    }
+    two.proxy().stall_after(1);
+    let (output, took) = timed(|| two.run(&["archive-push", "--quorum", "1", &paths[0]]));
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert!(took < ONE_REQUEST, "{took:?}: {}", log(&output));
+    let said = log(&output);
+    assert!(said.contains("repository far has not taken it"), "{said}");
+    assert!(said.contains("--repo near copy --to far"), "{said}");
+    assert!(segment(&two.near, &names[0]).exists());
+    // The next one need not find out again.
+    let output = two.run(&["archive-push", "--quorum", "1", &paths[1]]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    let said = log(&output);
+    assert!(said.contains("far has not taken it within 0."), "{said}");
+
+    // As the first one it does not hold up recovery either.
+    let plain = fs::read_to_string(&two.config).unwrap();
+    fs::write(&two.config, two.far_first(&plain)).unwrap();
+    let ((code, said, _), took) = timed(|| two.get(&names[0], &[]));
+    assert_eq!(code, 0, "{said}");
+    assert!(took < ONE_REQUEST, "{took:?}: {said}");
+    let notes = fs::read_dir(two.spool()).unwrap().flatten();
+    for note in notes {
+        fs::remove_dir_all(note.path()).unwrap();
+    }
+    let ((code, said, _), took) = timed(|| two.get(&names[0], &[]));
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("repository far is asked last"), "{said}");
+    assert!(took < ONE_REQUEST, "{took:?}: {said}");
+    let target = two.stage.target("restored").display().to_string();
+    let then = ["--target-dir", &target, "--target-type", "immediate"];
+    let (output, took) = timed(|| two.run(&[&["restore"], &then[..]].concat()));
+    assert!(output.status.success(), "{}", log(&output));
+    assert!(took < ONE_REQUEST, "{took:?}: {}", log(&output));
+
+    // Nor a backup, whichever of them it is.
+    let pgdata = two.stage.pgdata();
+    let backup = ["backup", "-D", &pgdata, "--wal", "stream", "--type", "incr"];
+    for (text, expected) in [
+        (two.far_first(&plain), ["failed", "stored"]),
+        (plain.clone(), ["stored", "failed"]),
+    ] {
+        fs::write(&two.config, text).unwrap();
+        let (report, took) = timed(|| two.json(WARNINGS, &backup));
+        assert_eq!(states(&report), expected, "{report:#}");
+        assert!(took < 2 * ONE_REQUEST, "{took:?}: {report:#}");
+    }
+
+    // When it answers again it gets what comes at once, and the rest by a copy.
+    two.proxy().clear();
+    let output = two.run(&["archive-push", "--quorum", "1", &paths[2]]);
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert!(segment(&two.far, &names[2]).exists(), "{}", log(&output));
+    assert!(!segment(&two.far, &names[0]).exists());
+    let copied = two.json(0, &["--repo", "near", "copy", "--to", "far"]);
+    assert_eq!(copied["layers"].as_array().unwrap().len(), 2, "{copied:#}");
+    assert!(segment(&two.far, &names[0]).exists(), "{copied:#}");
+    let label = text(&copied, "/layers/1/label");
+    let manifest = two.far.join("main/layer").join(label).join("manifest");
+    assert!(manifest.exists());
+}
