@@ -264,16 +264,9 @@ async fn known_cluster(context: &Context) -> Result<ClusterRepository> {
 /// The same for a cluster that was opened already.
 async fn known(cluster: ClusterRepository) -> Result<ClusterRepository> {
     match cluster.record().await {
-        Err(error) if error.kind() == Kind::NotFound => {
-            let layers = cluster.name.layers_prefix();
-            if cluster.repository.list_names(&layers).await?.is_empty() {
-                return Err(error);
-            }
-        }
-        Err(error) if error.kind() == Kind::Repository => return Err(error),
-        _ => {}
+        Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Repository) => Err(error),
+        _ => Ok(cluster),
     }
-    Ok(cluster)
 }
 
 /// Commands that need neither configuration nor repository.
