@@ -356,3 +356,38 @@ fn a_segment_that_is_too_short_to_be_one_is_an_alarm_without_reading_the_others(
     let (code, _) = stage.fails(&["pin", text(&layer, "/label")]);
     assert_eq!(code, WAL_MISSING);
 }
+
+#[test]
+fn objects_of_which_nobody_knows_what_they_are_for_are_warnings_of_verify() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    stage.ok(&["verify"]);
+    let strange = [
+        "zzz",
+        "layer/nonsense",
+        "layer/foo/bar",
+        "junk/bar",
+        "wal/00000001/junk",
+        "mark/x",
+    ];
+    for key in strange {
+        let path = stored(&stage).join(key);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x").unwrap();
+    }
+    let (code, report) = document(&stage, &["verify"]);
+    assert_eq!(code, WARNINGS, "{report:#}");
+    let findings = report["findings"].as_array().unwrap().iter();
+    let mut found: Vec<String> = findings
+        .map(|finding| {
+            assert_eq!(text(finding, "/kind"), "stray");
+            text(finding, "/object")
+                .trim_start_matches("main/")
+                .to_owned()
+        })
+        .collect();
+    found.sort();
+    let mut expected = strange;
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}

@@ -23,7 +23,7 @@ use pgstrata_store::progress::Progress;
 
 use super::finding::Findings;
 use super::layer::check_claim;
-use super::{FindingKind, Scope, VerifiedLayer, VerifyOptions, VerifyReport, keys};
+use super::{FindingKind, Scope, VerifiedLayer, VerifyOptions, VerifyReport, keys, strays};
 use crate::health::{LostHistory, ON_ITS_WAY, Severity, histories_lost_to_any};
 
 /// Between two looks whether WAL that may be on its way has come.
@@ -61,6 +61,7 @@ pub(super) async fn run(
     keys::check(cluster, &check.findings, |_| true).await?;
     report.wal_files = check.wal().await?;
     check.missing_wal().await?;
+    strays::find(cluster, None, &check.findings).await?;
     // Now that it is known in which epochs something is sealed.
     keys::lost(cluster, &check.findings, |_| true).await?;
     report.findings = check.findings.into_vec();
