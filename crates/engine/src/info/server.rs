@@ -127,7 +127,7 @@ async fn verdicts(
     let wal_directory = known.map(|directory| directory.join("pg_wal"));
     let archiving = Archiving::ask(&session, wal_directory.as_deref(), cluster, &archive).await;
     let mut verdicts = vec![match archiving {
-        Ok(archiving) => judgement::archiver(&archiving),
+        Ok(archiving) => of_this_repository(&archiving, judgement::archiver(&archiving)),
         Err(error) => ServerVerdict::unseen(AlarmKind::Archiver, error),
     }];
     match &directory {
@@ -148,6 +148,15 @@ async fn verdicts(
         &state(&session, known, options.patience).await,
     ));
     Ok(verdicts)
+}
+
+/// Who looks at a copy, while the server archives elsewhere and well, has no reason to worry: nothing is known of this one.
+fn of_this_repository(archiving: &Archiving, verdict: ServerVerdict) -> ServerVerdict {
+    let works = archiving.archives && archiving.is_ours() && archiving.trouble().is_none();
+    match verdict {
+        ServerVerdict::Wrong(alarm) if works => ServerVerdict::unseen(alarm.kind, alarm.reason),
+        verdict => verdict,
+    }
 }
 
 /// The data directory, when it is this host's and the server's.
