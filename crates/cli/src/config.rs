@@ -18,6 +18,7 @@ use pgstrata_store::input::{is_of_process, require_no_named_pipe};
 use pgstrata_store::keys::{Identities, Keys};
 use pgstrata_store::limits;
 use pgstrata_store::repository::{RepositoryOptions, is_secret_option, read_credentials};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
@@ -79,6 +80,7 @@ pub(crate) struct Settings {
     pub(crate) max_chain: Option<usize>,
     pub(crate) quorum: Option<usize>,
     clusters: BTreeMap<String, Settings>,
+    #[serde(deserialize_with = "store_options")]
     storage: BTreeMap<String, String>,
     repositories: BTreeMap<String, Spanned<repositories::Table>>,
 }
@@ -366,6 +368,23 @@ fn text_or_number<'de, D: Deserializer<'de>>(
     }))
 }
 
+/// Options of the object store, which are all texts there. A number, true and false stand for their text.
+fn store_options<'de, D: Deserializer<'de>>(
+    from: D,
+) -> std::result::Result<BTreeMap<String, String>, D::Error> {
+    let options = BTreeMap::<String, toml::Value>::deserialize(from)?.into_iter();
+    let text = |(key, value)| match value {
+        toml::Value::String(text) => Ok((key, text)),
+        toml::Value::Boolean(is_so) => Ok((key, is_so.to_string())),
+        toml::Value::Integer(number) => Ok((key, number.to_string())),
+        other => Err(D::Error::custom(format!(
+            "option {key} of the store is of type {}: write a text, a number, true or false",
+            other.type_str()
+        ))),
+    };
+    options.map(text).collect()
+}
+
 /// One name for each key, so that the table of a cluster overrides the top level whichever name stands there.
 fn renamed(mut table: toml::Table) -> toml::Table {
     if let Some(value) = table.remove("keep-days") {
@@ -544,6 +563,24 @@ mod tests {
         let error = read_text("\nkeep-within = 1.5\n", None).unwrap_err();
         assert!(error.to_string().contains("line 2"), "{error}");
         assert!(read_text("keep-within = 1\nkeep-days = 2\n", None).is_err());
+    }
+
+    #[test]
+    fn options_of_the_store_may_be_booleans_and_numbers() {
+        let text = "[storage]\nallow_http = true\nretries = 3\n[repositories.a]\nrepo = 's3://b'\n[repositories.a.storage]\nallow_http = false\n";
+        let alone = text.split("[repositories").next().unwrap();
+        let (_, storage, _) = read_text(alone, None).unwrap();
+        assert_eq!(storage["allow_http"], "true");
+        assert_eq!(storage["retries"], "3");
+        let own = text.split_once("3\n").unwrap().1;
+        assert!(read_text(own, None).is_ok());
+        let error = read_text("[storage]\n\nallow_http = [1]\n", None).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("option allow_http of the store is of type array"),
+            "{error}"
+        );
     }
 
     #[test]

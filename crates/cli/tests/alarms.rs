@@ -13,8 +13,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use pgstrata_testbed::cluster::{Cluster, Major};
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use serde_json::Value;
+use support::judged::{
+    age, archive, archived_by_switches, backup_alone, check, document, kinds, segments, stored,
+    switch,
+};
 use support::standby::{backup_of, restartpoint, standby_of};
 use support::{PATIENCE, Stage, Store, schema, text};
 
@@ -22,72 +26,6 @@ const WARNINGS: i32 = 3;
 const FAILED: i32 = 13;
 const DAMAGED: i32 = 14;
 const WAL_MISSING: i32 = 18;
-
-/// The directory of the cluster in the repository.
-fn stored(stage: &Stage) -> PathBuf {
-    let root = stage.repository.strip_prefix("file://").unwrap();
-    Path::new(root).join("main")
-}
-
-fn archive(stage: &Stage) -> PathBuf {
-    stored(stage).join("wal/00000001")
-}
-
-/// Finishes a segment, and waits until it is archived.
-fn switch(stage: &Stage) {
-    stage
-        .cluster
-        .sql("postgres", "SELECT pg_logical_emit_message(false, '', '')")
-        .unwrap();
-    stage.archive_all();
-}
-
-/// Runs a command that prints a document; returns its exit code and the document.
-fn document(stage: &Stage, arguments: &[&str]) -> (i32, Value) {
-    let output = stage.run(&[&["--output", "json"], arguments].concat());
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    schema::require(&document);
-    (output.status.code().unwrap(), document)
-}
-
-fn check(stage: &Stage) -> (i32, Value) {
-    document(stage, &["check", "--pgdata", &stage.pgdata()])
-}
-
-/// The kinds of a document's alarms.
-fn kinds(info: &Value) -> Vec<&str> {
-    let alarms = info["alarms"].as_array().unwrap().iter();
-    alarms.map(|alarm| text(alarm, "/kind")).collect()
-}
-
-/// Names of the segments that are archived, in order.
-fn segments(stage: &Stage) -> Vec<String> {
-    let names = fs::read_dir(archive(stage)).unwrap();
-    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.filter(|name| name.len() == 24).collect();
-    names.sort();
-    names
-}
-
-/// What is archived was archived an hour ago.
-fn age(stage: &Stage) {
-    let time = SystemTime::now() - Duration::from_secs(3600);
-    for name in segments(stage) {
-        let file = File::open(archive(stage).join(name)).unwrap();
-        file.set_modified(time).unwrap();
-    }
-}
-
-/// The segments that so many switches bring into the archive.
-fn archived_by_switches(stage: &Stage, count: usize) -> Vec<String> {
-    let before = segments(stage);
-    for _ in 0..count {
-        switch(stage);
-    }
-    let mut segments = segments(stage);
-    segments.retain(|name| !before.contains(name));
-    segments
-}
 
 #[test]
 fn a_hole_in_the_promised_wal_is_an_error_everywhere() {
@@ -403,8 +341,9 @@ fn layers_that_nobody_has_verified_for_long_are_an_alarm() {
     // An expiry keeps the last of them.
     let records = stored(&stage).join("verified");
     for second in 0..40 {
-        let name = format!("20250101-0000{second:02}-00000000");
-        fs::write(records.join(name), "of long ago").unwrap();
+        let name = records.join(format!("20250101-0000{second:02}-00000000"));
+        fs::write(&name, "of long ago").unwrap();
+        support::files::age(&name, "1 day ago");
     }
     stage.ok(&["expire", "--keep-full", "1"]);
     assert_eq!(fs::read_dir(&records).unwrap().count(), 30);
@@ -419,7 +358,8 @@ fn who_may_not_write_verifies_without_leaving_a_record() {
     fs::write(stored(&stage).join("verified"), "no directory").unwrap();
     let output = stage.run(&["--output", "json", "verify"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    // The file there has no place.
+    assert_eq!(output.status.code(), Some(WARNINGS), "{said}");
     assert!(
         said.contains("no record of this verification stays"),
         "{said}"
@@ -483,21 +423,22 @@ fn an_archive_that_is_somewhere_else_is_no_archive() {
         let items = report["items"].as_array().unwrap().iter();
         let mut items = items.filter(|item| item["name"] == "WAL");
         let item = items.next().unwrap();
-        (text(item, "/status").to_owned(), item["hint"].clone())
+        let said = format!("{}; {}", item["detail"], item["hint"]);
+        (text(item, "/status").to_owned(), said)
     };
     archived("true");
     for options in [&[][..], &["--wal", "stream"]] {
-        let (status, hint) = found(options);
-        assert_eq!(status, "warning", "{hint}");
-        let hint = hint.as_str().unwrap();
-        assert!(hint.contains("the server archives elsewhere (archive_command is \"true\")"));
-        assert!(hint.contains("and no later point"), "{hint}");
+        let (status, said) = found(options);
+        assert_eq!(status, "warning", "{said}");
+        let elsewhere = r#"the server archives elsewhere (archive_command is \"true\")"#;
+        assert!(said.contains(elsewhere), "{said}");
+        assert!(said.contains("and no later point"), "{said}");
     }
     // It is ours, and works, for somebody else.
     archived("true # pgstrata --repo file:///elsewhere --cluster main archive-push %p");
-    let (status, hint) = found(&["--wal", "stream"]);
-    assert_eq!(status, "warning", "{hint}");
-    assert!(hint.as_str().unwrap().contains("another repository"));
+    let (status, said) = found(&["--wal", "stream"]);
+    assert_eq!(status, "warning", "{said}");
+    assert!(said.contains("another repository"), "{said}");
     // A wrapper is not seen to be ours; what it has archived is here.
     let wrapper = stage.target("archive.sh");
     let program = stage.program.display();
@@ -508,8 +449,8 @@ fn an_archive_that_is_somewhere_else_is_no_archive() {
     fs::write(&wrapper, push).unwrap();
     archived(&format!("sh {} %p", wrapper.display()));
     for options in [&[][..], &["--wal", "stream"]] {
-        let (status, hint) = found(options);
-        assert_eq!(status, "ok", "{hint}");
+        let (status, said) = found(options);
+        assert_eq!(status, "ok", "{said}");
     }
 }
 
@@ -715,4 +656,41 @@ fn what_piles_up_in_pg_wal_is_named() {
     let room = found("room for WAL");
     assert_eq!(text(&room[0], "/status"), "warning", "{room:?}");
     assert!(text(&room[0], "/hint").contains("make room"));
+
+    require_told_by_who_looks(&stage);
+}
+
+/// Who looks at the repository on the server's host is told the same.
+fn require_told_by_who_looks(stage: &Stage) {
+    backup_alone(stage);
+    // The slot holds less than that.
+    let all = ["archiver", "backlog", "room"];
+    for command in ["info", "verify"] {
+        let (code, report) = document(stage, &[command, "--pgdata", &stage.pgdata()]);
+        assert_eq!(code, WARNINGS, "{report:#}");
+        assert_eq!(kinds(&report), all, "{report:#}");
+        assert!(
+            report["not_looked_at"].as_array().unwrap().is_empty(),
+            "{report:#}"
+        );
+        let (code, report) = document(stage, &[command]);
+        assert_eq!((code, kinds(&report)), (0, vec![]), "{report:#}");
+        let unseen = report["not_looked_at"].as_array().unwrap();
+        let unseen: Vec<&str> = unseen.iter().map(|one| text(one, "/kind")).collect();
+        assert_eq!(
+            unseen,
+            ["archiver", "configuration", "slots", "backlog", "room"]
+        );
+        let shown = stage.ok(&[command]);
+        let line = "not seen:    archiver, files, slots, archive backlog, room for WAL: no server is named";
+        assert!(shown.contains(line), "{shown}");
+    }
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let (code, info) = document(stage, &["info", "--pgdata", &stage.pgdata()]);
+    assert_eq!(code, 0, "{info:#}");
+    assert_eq!(
+        info["not_looked_at"].as_array().unwrap().len(),
+        5,
+        "{info:#}"
+    );
 }

@@ -382,6 +382,19 @@ fn the_first_repository_may_be_away_and_catches_up_from_its_sibling() {
     let (code, said, _) = two.get(&next(&next(&next(&name))), &[]);
     assert_eq!(code, STOP, "{said}");
     fs::rename(&away, &two.near).unwrap();
+    // The next backup stands on what is there, and says what is not.
+    two.last_segment();
+    // Labels are of seconds, and near does not know which of them far has given.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let missed = text(&report, "/label");
+    let report = two.backup(WARNINGS, "incr");
+    let warning = text(&report, "/warnings/0");
+    let words = format!("near lacks 1 layer that far has, up to {missed}");
+    assert!(warning.contains(&words), "{report:#}");
+    assert!(
+        warning.contains("pgstrata --repo far copy --to near"),
+        "{report:#}"
+    );
     let copied = two.json(0, &["--repo", "far", "copy", "--to", "near"]);
     assert_eq!(copied["layers"].as_array().unwrap().len(), 1, "{copied:#}");
     // The archiver comes to it again.

@@ -25,12 +25,14 @@ const ROWS: &str = "SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') F
 /// What a shell does before the program begins, and what recovery says of how the program ended.
 ///
 /// `LIBRARY` stands for the library made of `support/provoke.c`.
-const UNDER_RECOVERY: [(&str, &str); 21] = [
+const UNDER_RECOVERY: [(&str, &str); 22] = [
     // Signals. That of SIGTERM ends recovery as "pg_ctl stop" does, without an error of its own.
     ("RAISE=1 LIBRARY", "terminated by signal 1:"),
     // A shell in the background may have switched this one off.
     ("RAISE=2 LIBRARY", "could not restore file"),
+    ("RAISE=3 LIBRARY", "terminated by signal 3:"),
     ("RAISE=6 LIBRARY", "terminated by signal 6:"),
+    // The signal of a system without memory, too.
     ("RAISE=9 LIBRARY", "terminated by signal 9:"),
     ("RAISE=11 LIBRARY", "terminated by signal 11:"),
     ("RAISE=15 LIBRARY", "startup process"),

@@ -12,6 +12,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::iter;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
@@ -27,6 +28,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use serde::Serialize;
 
+use crate::health;
 use crate::merge::{self, MergeOptions, MergeReport};
 use lines::{Lines, SILENCE};
 use scene::{ExpireDecision, Scene};
@@ -425,18 +427,27 @@ fn wal_runs(wal: &[OldWal], size: WalSegmentSize) -> Vec<WalRun> {
     runs.collect()
 }
 
-/// The archive with its histories. When one cannot be read, nobody knows which layers lead where.
-async fn archived(cluster: &ClusterRepository, notes: &mut Vec<String>) -> Result<ArchivedWal> {
+/// The archive with its histories. When one cannot be read, or is missing, nobody knows which layers lead where.
+async fn archived(
+    cluster: &ClusterRepository,
+    catalog: &Catalog,
+    notes: &mut Vec<String>,
+) -> Result<ArchivedWal> {
     let archive = Archive::load(cluster).await?;
     let mut archived = archive.list(iter::empty()).await?;
+    archive.read_short(&mut archived).await?;
+    let unknown = |why: &dyn std::fmt::Display| {
+        format!("nothing is removed, because it is not known which timelines begin where: {why}")
+    };
     match archive.read_histories(&mut archived).await {
         Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
-            notes.push(format!(
-                "nothing is removed, because it is not known which timelines begin where: {error}"
-            ));
+            notes.push(unknown(&error));
         }
         read => read?,
     }
+    let lost = health::lost_histories(catalog, &archived, Timestamp::now()).into_iter();
+    let missing = lost.filter(|lost| !archived.has_history(lost.timeline));
+    notes.extend(missing.map(|lost| unknown(&lost.describe())));
     Ok(archived)
 }
 

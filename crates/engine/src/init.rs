@@ -52,6 +52,9 @@ pub async fn init(
     cluster.repository.probe(home).await?;
     let mut wanted = record_of(&cluster.name, &reading.control);
     wanted.retention = retention;
+    if recipients.is_none() {
+        require_not_sealed(cluster).await?;
+    }
     if let Some(recipients) = recipients {
         if let Some(report) = already_there(cluster, &wanted, Some(recipients)).await? {
             return Ok(report);
@@ -73,6 +76,14 @@ pub async fn init(
     }
     cluster.repository.lay_up_room().await;
     Ok(created)
+}
+
+/// Refuses layers that were sealed, and have lost the record that says so: a clear record would hide it.
+async fn require_not_sealed(cluster: &ClusterRepository) -> Result<()> {
+    match cluster.record().await {
+        Err(error) if error.kind() == Kind::Damaged && cluster.has_keys().await? => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a store that takes locked objects and does not lock them.

@@ -65,7 +65,8 @@ pub async fn pin(cluster: &ClusterRepository, label: &Label, pin: Pin) -> Result
     let layer = catalog.layer(label)?;
     catalog.whole(label).map_err(act)?;
     let archive = Archive::load(cluster).await?;
-    let archived = archive.list(std::iter::empty()).await?;
+    let mut archived = archive.list(std::iter::empty()).await?;
+    archive.read_short(&mut archived).await?;
     if let Some(problem) = health::problem(&catalog, layer, Some(&archived)) {
         let error = Error::new(
             Kind::WalMissing,

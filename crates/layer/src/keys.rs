@@ -60,10 +60,38 @@ impl ClusterName {
         whole.iter().any(|begin| key.starts_with(begin)) || name.starts_with("beat-")
     }
 
+    /// Whether this version of the program knows what an object of that key is for. Which objects a layer has is for its
+    /// manifest to say, and what a file of the WAL archive is called for who knows the length of its segments.
+    #[must_use]
+    pub fn has_place_for(&self, key: &str) -> bool {
+        let parts: Vec<&str> = self.within(key).split('/').collect();
+        let is_label = |text: &str| Label::parse(text).is_some();
+        let is_hex = |text: &str, length: usize| {
+            text.len() == length && text.bytes().all(|c| c.is_ascii_hexdigit())
+        };
+        match parts[..] {
+            ["cluster"] | ["clock" | "verified", _] | ["restore", _, _] => true,
+            ["removal", _, what] => matches!(what, "wanted" | "verdict"),
+            ["layer", label, _] | ["distrust", label] => is_label(label),
+            ["mark", label, number] => is_label(label) && is_hex(number, 6),
+            ["wal" | "wal-mended", timeline, _] => is_hex(timeline, 8),
+            ["wal-released", before] => is_hex(before, 16),
+            ["key", _, _, _] => true,
+            [first, ..] => first.starts_with("probe-"),
+            [] => false,
+        }
+    }
+
+    /// Prefix of all epochs and key boxes.
+    #[must_use]
+    pub fn keys_prefix(&self) -> String {
+        format!("{}/key", self.0)
+    }
+
     /// Prefix of all epochs and key boxes of that seal id.
     #[must_use]
     pub fn seals_prefix(&self, seal_id: &str) -> String {
-        format!("{}/key/{seal_id}", self.0)
+        format!("{}/{seal_id}", self.keys_prefix())
     }
 
     /// Prefix of an epoch's record and key boxes.
@@ -264,5 +292,53 @@ impl ClusterName {
     #[must_use]
     pub fn mended_file(name: &str) -> &str {
         name.rsplit_once('-').map_or(name, |(file, _)| file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_object_that_is_made_has_a_place_and_no_other() {
+        let cluster = ClusterName::parse("main").expect("it is one");
+        let label = Label::parse("20261124-120000F").expect("it is one");
+        let file = "000000010000000000000001";
+        for key in [
+            cluster.cluster_key(),
+            cluster.epoch_key("0a", 1),
+            cluster.key_box_key("0a", 1, ("reader", "f", "0123456789")),
+            cluster.claim_key(&label),
+            cluster.pack_key(&label, 0),
+            cluster.distrust_key(&label),
+            cluster.removal_key("a"),
+            cluster.verdict_key("a"),
+            cluster.restore_key("a"),
+            cluster.restore_beat_key("a", 1),
+            cluster.mark_key(&label, 1),
+            cluster.released_key(Lsn::new(1)),
+            cluster.verified_key("a"),
+            format!("{}/a", cluster.clock_prefix()),
+            cluster.wal_key("00000001", file),
+            cluster.mended_wal_key("00000001", file, 1),
+            "main/probe-0a".to_owned(),
+        ] {
+            assert!(cluster.has_place_for(&key), "{key}");
+        }
+        for key in [
+            "zzz",
+            "layer/nonsense",
+            "layer/foo/bar",
+            "layer/20261124-120000F",
+            "junk/bar",
+            "mark/x",
+            "mark/20261124-120000F/x",
+            "wal/junk",
+            "wal/1/junk",
+            "removal/a/b",
+            "cluster/x",
+        ] {
+            assert!(!cluster.has_place_for(&format!("main/{key}")), "{key}");
+        }
     }
 }

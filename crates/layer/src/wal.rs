@@ -31,6 +31,13 @@ const MAGIC: [u8; 8] = *b"PGSTWAL1";
 const TRAILER_MAGIC: [u8; 8] = *b"PGSWEND1";
 const CHECKED_HEADER_BYTES: usize = HEADER_BYTES - 8;
 
+/// The least that the object of a file of that length has, whatever compresses it.
+#[must_use]
+pub fn least_bytes(raw_length: u64) -> u64 {
+    let frames = raw_length.div_ceil(to_u64(FRAME_RAW_BYTES));
+    to_u64(HEADER_BYTES) + to_u64(TRAILER_BYTES) + frames * to_u64(FRAME_HEADER_BYTES)
+}
+
 /// What the header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalHeader {

@@ -40,28 +40,20 @@ impl ClusterRepository {
     /// The record of the cluster, as `init` made it. Whoever reads the record reads it here.
     ///
     /// # Errors
-    /// `Kind::NotFound` when there is no such cluster in the repository; `Damaged` when the record
-    /// cannot be read, or is another cluster's.
+    /// `Kind::NotFound` when there is no such cluster in the repository; `Damaged` when the record is lost though layers are
+    /// there, cannot be read, or is another cluster's.
     pub async fn record(&self) -> Result<ClusterRecord> {
         let key = self.name.cluster_key();
-        let name = self.name.as_str();
         // It is not authenticated: who can overwrite it could take back that objects are locked.
         let (bytes, is_first) = futures::join!(
             self.repository.get(&key),
             self.repository.require_first(&key)
         );
         is_first?;
-        let bytes = bytes.map_err(|error| match error.kind() {
-            Kind::NotFound => Error::new(
-                Kind::NotFound,
-                format!(
-                    "cluster \"{name}\" is not in the repository {}",
-                    self.repository.url()
-                ),
-            )
-            .hint(self.advice_if_absent()),
-            _ => error,
-        })?;
+        let bytes = match bytes {
+            Err(error) if error.kind() == Kind::NotFound => return Err(self.absent().await),
+            got => got?,
+        };
         let record = cluster::decode(&bytes)
             .map_err(|error| Error::from(error).while_doing(format!("could not read \"{key}\"")))?;
         self.require_own(&record)?;
@@ -90,6 +82,41 @@ impl ClusterRepository {
                     .hint("look whether the store is up, and what it logs"))
             }
         }
+    }
+
+    /// What it means that there is no record: there is no such cluster, or what is there has lost it.
+    async fn absent(&self) -> Error {
+        let (name, url) = (self.name.as_str(), self.repository.url());
+        let layers = self.repository.list_names(&self.name.layers_prefix()).await;
+        let count = layers.map_or(0, |layers| layers.len());
+        if count == 0 {
+            let what = format!("cluster \"{name}\" is not in the repository {url}");
+            return Error::new(Kind::NotFound, what).hint(self.advice_if_absent());
+        }
+        let key = self.name.cluster_key();
+        let what = format!(
+            "\"{key}\", the record of cluster \"{name}\", is lost from the repository {url}, where {count} layers are"
+        );
+        let back =
+            "bring the object back from a copy of the repository or from an older version of it";
+        Error::new(Kind::Damaged, what).hint(match self.has_keys().await {
+            Ok(false) => format!(
+                "{back}; \"pgstrata init\" with a data directory of the same server makes a new one, and \"pgstrata verify\" then \
+                 tells whether the layers are that server's"
+            ),
+            Ok(true) | Err(_) => format!(
+                "{back}; \"pgstrata init\" would make one with another seal id, which opens none of the layers"
+            ),
+        })
+    }
+
+    /// Whether anybody has begun to seal the cluster.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be listed.
+    pub async fn has_keys(&self) -> Result<bool> {
+        let prefix = self.name.keys_prefix();
+        Ok(!self.repository.list_names(&prefix).await?.is_empty())
     }
 
     /// What to do when the cluster is not there. A place where nothing is at all may be one that was not mounted.

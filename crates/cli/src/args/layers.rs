@@ -3,7 +3,7 @@
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{AgeArgs, AsOfArgs, CompressArgs, DryRunArgs, ImpactArgs, RestoresArgs};
+use super::{AgeArgs, AsOfArgs, CompressArgs, DryRunArgs, ImpactArgs, RestoresArgs, ServerArgs};
 use crate::value::{at_least_one, key_value, parse_span, parse_span_or_none, parse_until};
 
 /// `info`.
@@ -21,6 +21,8 @@ pub(crate) struct InfoArgs {
     #[arg(long)]
     pub(crate) costs: bool,
     #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    #[command(flatten)]
     pub(crate) rules: RuleArgs,
 }
 
@@ -35,6 +37,8 @@ pub(crate) struct VerifyArgs {
     #[arg(long)]
     pub(crate) deep: bool,
 
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
     #[command(flatten)]
     pub(crate) as_of: AsOfArgs,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use pgstrata_engine::backup::{
     self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
     ChangeSourceChoice, CorruptPagePolicy, HarmlessPages, WalMode as Wal,
 };
-use pgstrata_engine::mirror::{self, MirrorOptions};
+use pgstrata_engine::mirror::{self, Labels, MirrorOptions};
 use pgstrata_engine::server::ConnectionOptions;
 use pgstrata_layer::manifest::ChangeSource;
 use pgstrata_store::error::{Error, Kind as Failure, Result};
@@ -49,6 +49,7 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
     let progress = Progress::default();
     stop_on_signal(&progress);
     let mut outcomes: Vec<Outcome> = Vec::new();
+    let before = all_labels(several).await;
     let mut taken = None;
     // One that stalls costs its time once, and not again with each thing that it is asked.
     let ask = several.iter().map(|one| one.require_answer(ANSWERS_WITHIN));
@@ -83,7 +84,7 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
             Err(error) => return Err(error),
         }
     }
-    let Some((first, report)) = taken else {
+    let Some((first, mut report)) = taken else {
         let first = outcomes.into_iter().find_map(|outcome| outcome.error);
         let none = || Error::new(Failure::Usage, "there is no repository");
         return Err(first.unwrap_or_else(none));
@@ -102,6 +103,10 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
             }
         });
     }
+    for what in missed(several, &before).await {
+        tracing::warn!("{what}");
+        report.warnings.push(what);
+    }
     let context = &several[first];
     let mut document = report_document(&report);
     document["repositories"] = outcomes.iter().map(Outcome::document).collect();
@@ -112,6 +117,50 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
     let failed = outcomes.iter().any(|outcome| outcome.error.is_some());
     let warned = !report.corrupt_pages.is_empty() || !report.warnings.is_empty();
     Ok(if warned || failed { exit::WARNINGS } else { 0 })
+}
+
+/// The labels that there are in each; nothing of one that does not answer.
+async fn all_labels(several: &[Context]) -> Vec<Option<Labels>> {
+    let mut all = Vec::new();
+    for context in several {
+        all.push(match context.cluster() {
+            Ok(cluster) => mirror::labels(&cluster).await.ok(),
+            Err(_) => None,
+        });
+    }
+    all
+}
+
+/// What each repository has missed that another has, and still lacks after this backup, in words.
+async fn missed(several: &[Context], before: &[Option<Labels>]) -> Vec<String> {
+    let now = all_labels(several).await;
+    let mut said = Vec::new();
+    for ((context, before), now) in several.iter().zip(before).zip(&now) {
+        let (Some(before), Some(now)) = (before, now) else {
+            continue;
+        };
+        for other in several {
+            let Ok(holder) = other.cluster() else {
+                continue;
+            };
+            // Who does not answer has been named.
+            let missed = mirror::missed(&holder, (before, now))
+                .await
+                .unwrap_or_default();
+            let Some(last) = missed.last() else { continue };
+            let (name, other) = (named(context), named(other));
+            let layers = match missed.len() {
+                1 => "1 layer".to_owned(),
+                more => format!("{more} layers"),
+            };
+            said.push(format!(
+                "{name} lacks {layers} that {other} has, up to {last}, and perhaps WAL of that time: it has missed them, and \
+                 \"pgstrata --repo {other} copy --to {name}\" brings them"
+            ));
+            break;
+        }
+    }
+    said
 }
 
 /// Whether it is the matter with this repository alone.

@@ -4,12 +4,11 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
 use jiff::Timestamp;
 use pgstrata_engine::expire::{self, StorageReport};
-use pgstrata_engine::health::{Alarm, Severity};
 use pgstrata_engine::info::{self, InfoOptions, InfoReport, LayerInfo, Status, TimelineInfo};
 use pgstrata_layer::verified::VerifiedRecord;
 use pgstrata_store::error::Result;
 
-use super::{Context, label_or_all};
+use super::{Context, alarm_lines, label_or_all, not_looked_at_lines};
 use crate::args::InfoArgs;
 use crate::exit;
 
@@ -29,6 +28,7 @@ pub(super) async fn run(context: &Context, args: &InfoArgs) -> Result<u8> {
         label: wanted,
         max_age: context.max_age(args.age.max_age)?,
         max_verify_age: context.max_verify_age(args.age.max_verify_age)?,
+        server: context.server_to_ask(&args.server, &args.as_of),
     };
     let report = info::collect(&cluster, &options).await?;
     context.report("info/1", &report, || text(&report, details))?;
@@ -91,6 +91,7 @@ fn head(report: &InfoReport) -> String {
     for alarm in &report.alarms {
         text.push_str(&alarm_lines(alarm));
     }
+    text.push_str(&not_looked_at_lines(&report.not_looked_at));
     if let Some(verified) = &report.verified {
         text.push_str(&verified_line(verified));
     }
@@ -103,22 +104,6 @@ fn head(report: &InfoReport) -> String {
         text.push_str(&timeline_lines(timeline));
     }
     text
-}
-
-fn alarm_lines(alarm: &Alarm) -> String {
-    let word = match alarm.severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-    };
-    let lost = alarm.lost.as_ref();
-    let lost = lost.map(|lost| format!("             cannot be restored: {lost}\n"));
-    format!(
-        "{:<13}{}\n{}             to do: {}\n",
-        format!("{word}:"),
-        alarm.reason,
-        lost.unwrap_or_default(),
-        alarm.to_do
-    )
 }
 
 fn verified_line(verified: &VerifiedRecord) -> String {

@@ -23,6 +23,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::CommandFactory;
+use pgstrata_engine::check::CheckOptions;
+use pgstrata_engine::health::{Alarm, Severity};
+use pgstrata_engine::info::server::{NotLookedAt, ServerOptions};
 use pgstrata_engine::server::ConnectionOptions;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
@@ -164,6 +167,18 @@ impl Context {
             .unwrap_or_default()
     }
 
+    /// The server that is asked about the health of backups, when one is named. Of the past none can tell.
+    fn server_to_ask(&self, server: &ServerArgs, as_of: &AsOfArgs) -> Option<ServerOptions> {
+        let data_directory = self.known_data_directory(server);
+        let told = server.connection.is_some() || self.config.settings.connection.is_some();
+        let is_named = told || data_directory.is_some();
+        (is_named && as_of.repository_as_of.is_none()).then(|| ServerOptions {
+            connection: self.connection(server),
+            data_directory,
+            patience: CheckOptions::default().wal_timeout,
+        })
+    }
+
     /// Runs `act`: its progress is shown as that of `what`, and signals stop it.
     async fn watched<T>(
         &self,
@@ -256,16 +271,9 @@ async fn known_cluster(context: &Context) -> Result<ClusterRepository> {
 /// The same for a cluster that was opened already.
 async fn known(cluster: ClusterRepository) -> Result<ClusterRepository> {
     match cluster.record().await {
-        Err(error) if error.kind() == Kind::NotFound => {
-            let layers = cluster.name.layers_prefix();
-            if cluster.repository.list_names(&layers).await?.is_empty() {
-                return Err(error);
-            }
-        }
-        Err(error) if error.kind() == Kind::Repository => return Err(error),
-        _ => {}
+        Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Repository) => Err(error),
+        _ => Ok(cluster),
     }
-    Ok(cluster)
 }
 
 /// Commands that need neither configuration nor repository.
@@ -365,6 +373,38 @@ async fn signal() {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminate.recv() => {}
     }
+}
+
+/// An alarm in lines: what is wrong, what is lost, what to do.
+fn alarm_lines(alarm: &Alarm) -> String {
+    let word = match alarm.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    let lost = alarm.lost.as_ref();
+    let lost = lost.map(|lost| format!("             cannot be restored: {lost}\n"));
+    format!(
+        "{:<13}{}\n{}             to do: {}\n",
+        format!("{word}:"),
+        alarm.reason,
+        lost.unwrap_or_default(),
+        alarm.to_do
+    )
+}
+
+/// What no server told, in a line for each reason.
+fn not_looked_at_lines(not_looked_at: &[NotLookedAt]) -> String {
+    let mut text = String::new();
+    let mut rest = not_looked_at;
+    while let [first, ..] = rest {
+        let same = rest.iter().take_while(|one| one.reason == first.reason);
+        let (same, behind) = rest.split_at(same.count());
+        let words: Vec<&str> = same.iter().map(|one| one.kind.describe()).collect();
+        let named = words.join(", ");
+        text.push_str(&format!("not seen:    {named}: {}\n", first.reason));
+        rest = behind;
+    }
+    text
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! `verify`.
 
 use indicatif::{BinaryBytes, HumanCount};
+use pgstrata_engine::info::server::{self, ServerHealth};
 use pgstrata_engine::verify::{
     self, Finding, Scope, Severity, VerifiedLayer, VerifyOptions, VerifyReport,
 };
 use pgstrata_store::error::Result;
 use serde_json::{Value, json};
 
-use super::{Context, known, label_or_all};
+use super::{Context, alarm_lines, known, label_or_all, not_looked_at_lines};
 use crate::args::VerifyArgs;
 use crate::exit;
 use crate::progress::Act;
@@ -26,10 +27,17 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
             verify::run(&cluster, &options, progress)
         })
         .await?;
-    context.report("verify/1", &document(&report), || text(&report))?;
+    let server = context.server_to_ask(&args.server, &args.as_of);
+    let told = match options.scope {
+        Scope::All => server::look(&cluster, server.as_ref()).await,
+        Scope::Chain(_) => ServerHealth::default(),
+    };
+    let document = document(&report, &told);
+    context.report("verify/1", &document, || text(&report, &told))?;
     let code = match (report.failure(), report.worst()) {
         (Some(kind), _) => exit::code(kind),
         (None, Some(Severity::Warning)) => exit::WARNINGS,
+        (None, _) if !told.alarms.is_empty() => exit::WARNINGS,
         (None, _) => 0,
     };
     if let Some(first) = report.findings.first().filter(|_| code != exit::WARNINGS) {
@@ -38,9 +46,15 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     Ok(code)
 }
 
-fn document(report: &VerifyReport) -> Value {
+fn document(report: &VerifyReport, told: &ServerHealth) -> Value {
     let mut document = json!(report);
-    document["status"] = Value::from(word(report.worst()));
+    let status = match (report.worst(), told.alarms.is_empty()) {
+        (None, false) => word(Some(Severity::Warning)),
+        (worst, _) => word(worst),
+    };
+    document["status"] = Value::from(status);
+    document["alarms"] = json!(told.alarms);
+    document["not_looked_at"] = json!(told.not_looked_at);
     document
 }
 
@@ -52,7 +66,7 @@ fn word(worst: Option<Severity>) -> &'static str {
     }
 }
 
-fn text(report: &VerifyReport) -> String {
+fn text(report: &VerifyReport, told: &ServerHealth) -> String {
     let mut text: String = report.layers.iter().map(layer_line).collect();
     for finding in &report.findings {
         text.push_str(&format!(
@@ -67,6 +81,10 @@ fn text(report: &VerifyReport) -> String {
             "removed   {label}: an expiry or a merge removed it while it was verified\n"
         ));
     }
+    for alarm in &told.alarms {
+        text.push_str(&alarm_lines(alarm));
+    }
+    text.push_str(&not_looked_at_lines(&told.not_looked_at));
     let count = |severity| {
         let same = report.findings.iter().filter(|f| f.severity == severity);
         same.count()

@@ -25,7 +25,7 @@ pub(crate) struct Table {
     identity: Option<PathBuf>,
     key_command: Option<String>,
     seal_id: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "super::store_options")]
     storage: BTreeMap<String, String>,
 }
 

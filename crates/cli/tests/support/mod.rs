@@ -11,6 +11,7 @@
 )]
 
 pub mod files;
+pub mod judged;
 pub mod namespace;
 pub mod process;
 pub mod roles;

@@ -7,7 +7,6 @@
 //! the server has left backup mode.
 
 mod abort;
-mod archive_command;
 mod copy;
 mod decide;
 mod manifest;

@@ -301,7 +301,7 @@ impl Backup<'_> {
         let securing = self.secure_wal(&ready.session, wal, following);
         let (wal_segments_stored, warning) = self.abort.guard(securing).await?;
         copied.warnings.extend(warning);
-        copied.warnings.extend(self.wal.trouble.clone());
+        copied.warnings.extend(self.doubts().await);
         self.stopwatch.end("wal");
         let manifest = self.manifest(ready, &copied, &stopped, corrupt_pages);
         let object = self.layer.encode(&manifest).await?;
@@ -313,6 +313,12 @@ impl Backup<'_> {
         self.layer.commit(&self.chain.layers, object).await?;
         self.stopwatch.end("commit");
         Ok(self.report(manifest, copied, wal_segments_stored))
+    }
+
+    /// What somebody should look at, though the backup is good.
+    async fn doubts(&self) -> Vec<String> {
+        let clock = self.layer.clock_doubt().await;
+        self.wal.trouble.iter().cloned().chain(clock).collect()
     }
 
     /// Puts the server into backup mode.

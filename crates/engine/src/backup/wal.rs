@@ -24,16 +24,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::abort::Abort;
-use super::archive_command::names_another;
 use super::options::WalMode;
+use crate::server::archiver::{self, Archiving};
 use crate::server::session::Archiver;
 use crate::server::{ServerFacts, Session};
 
 pub(crate) use check::WalCheck;
-
-/// An archiver that works takes a finished segment within seconds; one that failed tries again
-/// after a minute.
-const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long the archiver has for the WAL of a backup before it is asked whether it works; then twice as long, and so on.
 const ARCHIVER_HAS: Duration = Duration::from_secs(5);
@@ -73,6 +69,15 @@ pub(super) struct WalRoute<'a> {
     pub(super) data_directory: &'a Path,
 }
 
+impl WalRoute<'_> {
+    /// How the server archives.
+    async fn archiving(&self, session: &Session) -> Result<Archiving> {
+        let held = archive::Archive::new(self.cluster, self.record.clone())?;
+        let pg_wal = ServerArchive::wal_directory(self.data_directory);
+        Archiving::ask(session, Some(&pg_wal), self.cluster, &held).await
+    }
+}
+
 /// Decides how the WAL gets into the repository.
 ///
 /// `auto` waits for the server's archiver only when it is seen to work: the command is ours,
@@ -87,8 +92,8 @@ pub(super) async fn choose(
     if choice.streams && session.facts().archives() {
         // The backup does not depend on it: what cannot be asked is no trouble.
         let archiver = session.archiver().await.unwrap_or_default();
-        let wal_directory = ServerArchive::wal_directory(route.data_directory);
-        choice.trouble = trouble(&archiver, &wal_directory).map(|trouble| {
+        let late = archiver::late(&ServerArchive::wal_directory(route.data_directory));
+        choice.trouble = archiver::trouble(&archiver, late.as_deref()).map(|trouble| {
             format!(
                 "{trouble}: this backup stores its own WAL, and no restore gets past its end until WAL is archived \
                  again; look at the server's log, and at archive_command"
@@ -115,17 +120,14 @@ async fn decide(mode: WalMode, session: &Session, route: WalRoute<'_>) -> Result
             choice(true, "the server does not archive".to_owned())
         }
         WalMode::Auto => {
-            let archiver = session.archiver().await?;
-            let doubt = doubt(facts, &archiver, route).await?;
-            match (doubt, &archiver.archived) {
+            let archiving = route.archiving(session).await?;
+            match (archiving.doubt(), &archiving.archiver.archived) {
                 (None, Some((file, _))) => choice(
                     false,
                     format!("the server archives to this repository, {file} arrived"),
                 ),
-                _ if !facts.may_replicate
-                    && archives_elsewhere(facts, &archiver, route).await? =>
-                {
-                    Err(cannot_get_wal(facts))
+                _ if !facts.may_replicate && archiving.is_elsewhere() => {
+                    Err(cannot_get_wal(facts, &archiving))
                 }
                 (Some(doubt), _) if !facts.may_replicate => choice(
                     false,
@@ -140,62 +142,8 @@ async fn decide(mode: WalMode, session: &Session, route: WalRoute<'_>) -> Result
     }
 }
 
-/// Why the server's archiver is not relied on; `None` when it is.
-async fn doubt(
-    facts: &ServerFacts,
-    archiver: &Archiver,
-    route: WalRoute<'_>,
-) -> Result<Option<String>> {
-    if !is_ours(&facts.archive_command) {
-        return Ok(Some("the server archives elsewhere".to_owned()));
-    }
-    // A copy of that repository has what was archived last, too.
-    if names_another(&facts.archive_command, route.cluster.repository.url()) {
-        return Ok(Some("the server archives to another repository".to_owned()));
-    }
-    if let Some(trouble) = trouble(
-        archiver,
-        &ServerArchive::wal_directory(route.data_directory),
-    ) {
-        return Ok(Some(trouble));
-    }
-    let Some((file, _)) = &archiver.archived else {
-        return Ok(Some("the server has not archived anything yet".to_owned()));
-    };
-    let held = archive::Archive::new(route.cluster, route.record.clone())?;
-    match held.holds(file).await {
-        Ok(true) => Ok(None),
-        Ok(false) => Ok(Some(format!(
-            "{file}, which the server archived last, is not in this repository"
-        ))),
-        Err(error) if error.kind() == Kind::Repository => Err(error),
-        Err(error) => Ok(Some(error.to_string())),
-    }
-}
-
-/// Whether the server archives, but to no place where waiting would help. A command that is
-/// not seen to be ours may be a wrapper: the file archived last tells.
-async fn archives_elsewhere(
-    facts: &ServerFacts,
-    archiver: &Archiver,
-    route: WalRoute<'_>,
-) -> Result<bool> {
-    if is_ours(&facts.archive_command) {
-        return Ok(false);
-    }
-    let Some((file, _)) = &archiver.archived else {
-        return Ok(true);
-    };
-    let held = archive::Archive::new(route.cluster, route.record.clone())?;
-    Ok(!held.holds(file).await?)
-}
-
-fn cannot_get_wal(facts: &ServerFacts) -> Error {
-    let role = &facts.role;
-    let by = match facts.archive_command.as_str() {
-        "" => format!("archive_library is \"{}\"", facts.archive_library),
-        command => format!("archive_command is \"{command}\""),
-    };
+fn cannot_get_wal(facts: &ServerFacts, archiving: &Archiving) -> Error {
+    let (role, by) = (&facts.role, archiving.describe());
     Error::new(
         Kind::Refused,
         format!(
@@ -205,34 +153,6 @@ fn cannot_get_wal(facts: &ServerFacts) -> Error {
     .hint(format!(
         "run: ALTER ROLE \"{role}\" REPLICATION; or set archive_command = 'pgstrata ... archive-push %p'; or say --wal archive if WAL comes to this repository all the same"
     ))
-}
-
-/// What is wrong with the server's archiver, whatever it calls.
-fn trouble(archiver: &Archiver, wal_directory: &Path) -> Option<String> {
-    if let (true, Some((file, time))) = (archiver.is_failing, &archiver.failed) {
-        let since = match &archiver.archived {
-            Some((last, since)) => format!("{since}, when it archived {last}"),
-            None => "its statistics begin".to_owned(),
-        };
-        return Some(format!(
-            "the server's archiver fails with {file}, last at {time}, and has archived nothing since {since}"
-        ));
-    }
-    late(wal_directory).map(|late| format!("the server's archiver {late}"))
-}
-
-/// What the archiver should have taken by now. An `archive_command` that cannot be started (exit
-/// codes above 125) ends the archiver, and `pg_stat_archiver` never hears of it.
-fn late(wal_directory: &Path) -> Option<String> {
-    let marks = std::fs::read_dir(wal_directory.join("archive_status")).ok()?;
-    let ready = marks.flatten().filter_map(|mark| {
-        let name = mark.file_name().into_string().ok()?;
-        let file = name.strip_suffix(".ready")?.to_owned();
-        let age = mark.metadata().ok()?.modified().ok()?.elapsed().ok()?;
-        Some((age, file))
-    });
-    let (age, file) = ready.max()?;
-    (age > TAKEN_WITHIN).then(|| format!("has not taken {file} for {} s", age.as_secs()))
 }
 
 fn does_not_archive(facts: &ServerFacts) -> Error {
@@ -249,11 +169,6 @@ fn does_not_archive(facts: &ServerFacts) -> Error {
         ),
     )
     .hint("set archive_command = 'pgstrata ... archive-push %p', or use --wal stream")
-}
-
-fn is_ours(command: &str) -> bool {
-    command.contains("pgstrata")
-        && (command.contains("archive-push") || command.contains("wal-push"))
 }
 
 /// The archive of one cluster, seen from its data directory.
@@ -482,7 +397,7 @@ impl ServerArchive {
     async fn archiver(&self, session: &Session) -> ArchiverState {
         // The server knows more; if it cannot be asked, what is known must do.
         let archiver = session.archiver().await.unwrap_or_default();
-        let late = late(&self.wal_directory);
+        let late = archiver::late(&self.wal_directory);
         ArchiverState {
             is_broken: archiver.is_failing || late.is_some(),
             why: why_not(&archiver, late),
@@ -565,6 +480,8 @@ impl Stream {
         mut ended: watch::Receiver<Option<End>>,
     ) -> Result<u64> {
         let size = self.archive.segment_size;
+        // WAL of a timeline without its history is of no use to anybody.
+        self.archive.push_history(next.timeline).await?;
         let mut stored = 0;
         let mut holds = true;
         loop {

@@ -2,26 +2,27 @@
 //!
 //! Nothing is changed but for a probe object that is removed again, a WAL switch
 //! and a replication slot that ends with the session. A failed check does not
-//! keep the others from running, unless they need what it looked for. `room` looks
-//! whether WAL piles up; [`tracker`] looks more closely at the page tracker alone.
+//! keep the others from running, unless they need what it looked for. [`tracker`] looks more closely at the page tracker alone.
 
 mod keys;
 mod protection;
-mod room;
 pub mod tracker;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_pgdata::ControlFile;
+use pgstrata_store::catalog::{StoreTime, clocks_differ};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys::KeySummary;
 
 use crate::backup::{BackupOptions, WalCheck, WalMode};
-use crate::health::{Alarm, AlarmKind, Severity};
-use crate::info::{self, InfoOptions};
+use crate::health::server::ServerVerdict;
+use crate::health::{self, Alarm, AlarmKind, Severity};
+use crate::info::{self, InfoOptions, server};
 use crate::server::apart::require_apart;
 use crate::server::control::{check_record, check_same_cluster, control_of};
 use crate::server::outside::outside;
@@ -152,20 +153,13 @@ impl CheckReport {
         });
     }
 
-    /// Notes what is wrong with the backups that there are.
+    /// Notes what is wrong.
     fn alarm(&mut self, alarm: Alarm) {
         let lost = alarm
             .lost
             .map(|lost| format!("; cannot be restored: {lost}"));
         self.items.push(CheckItem {
-            name: match alarm.kind {
-                AlarmKind::Record => "cluster record",
-                AlarmKind::Keys => keys::NAME,
-                AlarmKind::Archive | AlarmKind::WalHole => "WAL archive",
-                AlarmKind::Layer => "layers",
-                AlarmKind::Age => "age",
-                AlarmKind::Verify => "verification",
-            },
+            name: alarm.kind.describe(),
             status: match alarm.severity {
                 Severity::Warning => CheckStatus::Warning,
                 Severity::Error => CheckStatus::Failed,
@@ -173,6 +167,17 @@ impl CheckReport {
             detail: alarm.reason + &lost.unwrap_or_default(),
             hint: Some(alarm.to_do),
         });
+    }
+
+    /// Notes what was found of the server.
+    fn verdict(&mut self, verdict: ServerVerdict) {
+        match verdict {
+            ServerVerdict::Fine { kind, detail } => self.remark(kind.describe(), detail, None),
+            ServerVerdict::Unseen { kind, why } => {
+                self.remark(kind.describe(), format!("not looked at: {why}"), None);
+            }
+            ServerVerdict::Wrong(alarm) => self.alarm(alarm),
+        }
     }
 
     fn warn(&mut self, name: &'static str, detail: String, hint: &str) {
@@ -190,6 +195,7 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
     let mut report = CheckReport::default();
     let record = check_repository(&mut report, cluster).await;
     if let Some(record) = &record {
+        check_clock(&mut report, cluster).await;
         protection::check(&mut report, cluster, record).await;
         keys::check(&mut report, cluster, record).await;
     }
@@ -203,6 +209,9 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
         {
             report.note("repository", Err::<(), _>(error), |()| String::new());
         }
+        // Before a segment is switched.
+        let known = control.as_ref().map(|(directory, _)| directory.as_path());
+        let state = server::state(&session, known, options.wal_timeout).await;
         if let (Some(record), Some((directory, control))) = (&record, &control) {
             let same = check_record(record, control);
             let same = report.note("cluster identity", same, |()| {
@@ -215,13 +224,19 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
                 timeline: control.timeline,
             };
             // WAL of another cluster must not get into this one's archive.
-            if same.is_some() {
-                check_wal(&mut report, &session, &wal, options).await;
+            match (same.is_some(), state.has_room_to_switch()) {
+                (true, true) => check_wal(&mut report, &session, &wal, options).await,
+                (true, false) => {
+                    let what =
+                        "not looked at: that begins a new segment, for which pg_wal has no room";
+                    report.warn("WAL", what.to_owned(), "make room for it first");
+                }
+                (false, _) => {}
             }
         }
-        check_slots(&mut report, &session).await;
-        let directory = control.as_ref().map(|(directory, _)| directory.as_path());
-        room::check(&mut report, &session, directory, options.wal_timeout).await;
+        for verdict in health::server::judge(&state) {
+            report.verdict(verdict);
+        }
         check_tracker(&mut report, &session, &options.connection).await;
     }
     if record.is_some() {
@@ -234,20 +249,43 @@ async fn check_repository(
     report: &mut CheckReport,
     cluster: &ClusterRepository,
 ) -> Option<ClusterRecord> {
-    let probe = cluster.repository.probe(cluster.name.as_str()).await;
-    report.note("repository", probe, |()| {
-        format!(
-            "{} creates objects only when they are absent",
-            cluster.repository.url()
-        )
-    })?;
     let record = cluster.record().await;
+    // A probe makes the cluster's directory, and a place that was not mounted would no longer be seen to be empty.
+    let is_absent = matches!(&record, Err(error) if error.kind() == Kind::NotFound);
+    if !is_absent || cluster.repository.directory().is_none() {
+        let probe = cluster.repository.probe(cluster.name.as_str()).await;
+        report.note("repository", probe, |()| {
+            format!(
+                "{} creates objects only when they are absent",
+                cluster.repository.url()
+            )
+        })?;
+    }
     report.note("cluster record", record, |record| {
         format!(
             "\"{}\" is system {} of version {}",
             record.name, record.system_identifier, record.major
         )
     })
+}
+
+/// Ages and retention go by clocks, and a store has one of its own.
+async fn check_clock(report: &mut CheckReport, cluster: &ClusterRepository) {
+    const NAME: &str = "clock";
+    let before = Timestamp::now();
+    let asked = StoreTime::look(cluster).await;
+    let host = (before, Timestamp::now());
+    let detail = match asked {
+        Ok(store) => match clocks_differ(host, store.timestamp()) {
+            Some(doubt) => {
+                let to_do = "set the clock of this host, and look after its time service";
+                return report.warn(NAME, doubt, to_do);
+            }
+            None => "that of this host agrees with the store's".to_owned(),
+        },
+        Err(error) => format!("not looked at: {error}"),
+    };
+    report.remark(NAME, detail, None);
 }
 
 fn describe_server(session: &Session) -> String {
@@ -339,26 +377,6 @@ async fn check_tracker(
         }
     };
     report.remark(NAME, detail, None);
-}
-
-/// Slots of ours that no session uses keep WAL for ever.
-async fn check_slots(report: &mut CheckReport, session: &Session) {
-    let Some(slots) = report.note("slots", session.own_slots().await, |slots| {
-        match slots.iter().filter(|slot| slot.process.is_some()).count() {
-            0 => "no replication slot of a backup is left".to_owned(),
-            count => format!("{count} held by backups at work"),
-        }
-    }) else {
-        return;
-    };
-    for slot in slots.iter().filter(|slot| slot.process.is_none()) {
-        let detail = format!(
-            "replication slot \"{}\" is used by nobody and keeps WAL from being removed",
-            slot.name
-        );
-        let hint = format!("SELECT pg_drop_replication_slot('{}')", slot.name);
-        report.warn("slots", detail, &hint);
-    }
 }
 
 async fn check_directory(

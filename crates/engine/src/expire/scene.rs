@@ -112,7 +112,7 @@ impl Scene {
         let catalog = Catalog::examine(cluster).await?;
         let mut notes = catalog::at_work(&catalog, now);
         notes.extend(catalog::not_known(&catalog, &marks, now.timestamp()));
-        let archived = archived(cluster, &mut notes).await?;
+        let archived = archived(cluster, &catalog, &mut notes).await?;
         let attempts = catalog.unfinished.iter().filter(|left| {
             let modified = left.modified;
             modified.is_some_and(|modified| cluster.repository.still_locks(modified))

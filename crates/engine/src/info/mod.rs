@@ -5,6 +5,7 @@
 //! lists all objects; it does not look into packs, which `verify` does.
 
 mod leftover;
+pub mod server;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub use leftover::Leftover;
 
 use crate::health::{self, Alarm, Facts};
 use crate::mark::PinInfo;
+use server::{NotLookedAt, ServerHealth, ServerOptions};
 
 /// Layers that were removed while they were looked at are no alarm: it is looked again, so often.
 const LOOKS: u32 = 5;
@@ -45,6 +47,8 @@ pub struct InfoReport {
     pub status: Status,
     /// What is wrong, the worst first.
     pub alarms: Vec<Alarm>,
+    /// Alarms that could not be raised, because no server told.
+    pub not_looked_at: Vec<NotLookedAt>,
     /// The WAL archive.
     pub archive: ArchiveInfo,
     /// Finished layers, oldest first.
@@ -226,6 +230,8 @@ pub struct InfoOptions {
     pub max_age: Option<Duration>,
     /// So is an older newest verification that found nothing wrong.
     pub max_verify_age: Option<Duration>,
+    /// The server to ask, too; `None`: nobody looks at one.
+    pub server: Option<ServerOptions>,
 }
 
 /// Collects what there is of `cluster`.
@@ -243,7 +249,11 @@ pub async fn collect(cluster: &ClusterRepository, options: &InfoOptions) -> Resu
         // What is missing may belong to a layer that an expiry has removed meanwhile.
         report = collect_once(cluster, options).await?;
     }
-    Ok(report.0)
+    let mut report = report.0;
+    if options.label.is_none() {
+        report.add(server::look(cluster, options.server.as_ref()).await);
+    }
+    Ok(report)
 }
 
 /// What there is, and the layers of which it was told.
@@ -265,9 +275,8 @@ async fn collect_once(
         record => record,
     };
     let (catalog, marks, verified) = (catalog?, marks?, verified?);
-    let mut histories = None;
     let known = record.as_ref().ok();
-    let archived = archived(cluster, known, &catalog, objects, &mut histories).await;
+    let archived = archived(cluster, known, &catalog, objects).await;
     let chain_bytes = catalog.layers.along_chains(|layer, below| {
         let below = below.copied().unwrap_or(0);
         stored_bytes(layer) + below
@@ -285,7 +294,6 @@ async fn collect_once(
     let alarms = health::judge(&Facts {
         catalog: &catalog,
         archived: archived.as_ref(),
-        histories: histories.as_ref(),
         record: record.as_ref().err(),
         keys: unread.as_ref(),
         now: Timestamp::now(),
@@ -299,21 +307,18 @@ async fn collect_once(
         record: record.ok(),
         status: Status::Ok,
         alarms,
+        not_looked_at: Vec::new(),
         archive: archive_info(archived.as_ref()),
         layers: layers.collect::<Result<_>>()?,
         damaged: catalog.damaged.iter().map(damaged).collect(),
         unfinished: unfinished.collect(),
         restores: restores.iter().map(restore_info).collect(),
-        verified: verified.newest,
+        verified: verified.newest.map(|newest| newest.record),
     };
     if let Some(label) = &options.label {
         report.keep_only(label, &catalog)?;
     }
-    report.status = match (report.alarms.is_empty(), report.layers.is_empty()) {
-        (false, _) => Status::Alarm,
-        (true, true) => Status::Empty,
-        (true, false) => Status::Ok,
-    };
+    report.judge();
     let layers = catalog.layers.into_iter().map(Arc::new);
     Ok((report, layers.collect()))
 }
@@ -340,6 +345,24 @@ fn readable(restores: Result<Vec<InUse>>) -> Result<Vec<InUse>> {
 }
 
 impl InfoReport {
+    /// One word for all.
+    fn judge(&mut self) {
+        self.status = match (self.alarms.is_empty(), self.layers.is_empty()) {
+            (false, _) => Status::Alarm,
+            (true, true) => Status::Empty,
+            (true, false) => Status::Ok,
+        };
+    }
+
+    /// Adds what a server told.
+    fn add(&mut self, told: ServerHealth) {
+        self.not_looked_at = told.not_looked_at;
+        self.alarms.extend(told.alarms);
+        self.alarms
+            .sort_by_key(|alarm| std::cmp::Reverse(alarm.severity));
+        self.judge();
+    }
+
     fn keep_only(&mut self, label: &Label, catalog: &Catalog) -> Result<()> {
         let wanted = label.as_str();
         let links = catalog.links(label).unwrap_or_default();
@@ -401,13 +424,12 @@ fn damaged((label, error): &(Label, Error)) -> DamagedLayer {
     }
 }
 
-/// The archive's listing, and why not all histories in it could be read.
+/// The archive's listing, and the histories in it.
 async fn archived(
     cluster: &ClusterRepository,
     record: Option<&ClusterRecord>,
     catalog: &Catalog,
     objects: Result<Vec<ObjectInfo>>,
-    unread: &mut Option<Error>,
 ) -> Result<ArchivedWal> {
     let archive = match record {
         Some(record) => Archive::new(cluster, record.clone())?,
@@ -421,8 +443,16 @@ async fn archived(
     let mut archived = archive
         .list_beside(objects?, ends, std::iter::empty())
         .await?;
-    *unread = archive.read_histories(&mut archived).await.err();
-    Ok(archived)
+    archive.read_short(&mut archived).await?;
+    let read = archive.read_histories(&mut archived).await;
+    // Each that cannot be read is an alarm of its own.
+    let is_known = archived.by_timeline().any(|(timeline, _)| {
+        archived.has_history(timeline) && archived.history_problem(timeline).is_some()
+    });
+    match read {
+        Err(error) if !is_known => Err(error),
+        _ => Ok(archived),
+    }
 }
 
 fn archive_info(archived: std::result::Result<&ArchivedWal, &Error>) -> ArchiveInfo {

@@ -26,6 +26,7 @@ use crate::frames::{Chain, LayerWriter};
 /// # Errors
 /// When the layers cannot be merged.
 pub async fn plan(cluster: &ClusterRepository, options: &MergeOptions) -> Result<MergePlan> {
+    cluster.record().await?;
     let catalog = Catalog::load(cluster).await?;
     let choice = Choice::new(&catalog, options)?;
     choice.require_open(cluster).await?;

@@ -28,16 +28,7 @@ pub(super) async fn compare(
     }
     match target.record().await {
         Ok(found) => require_same(record, &found, target).map(|()| false),
-        Err(error) if error.kind() == Kind::NotFound => {
-            let prefix = target.name.layers_prefix();
-            match target.repository.list_names(&prefix).await?.is_empty() {
-                true => Ok(true),
-                false => {
-                    Err(error
-                        .hint("there are layers without a cluster record: bring that back first"))
-                }
-            }
-        }
+        Err(error) if error.kind() == Kind::NotFound => Ok(true),
         Err(error) => Err(error),
     }
 }

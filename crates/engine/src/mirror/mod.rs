@@ -10,6 +10,7 @@
 mod cluster;
 mod keys;
 mod layer;
+mod missed;
 mod place;
 mod wal;
 
@@ -30,6 +31,8 @@ use pgstrata_store::keys::Recipients;
 use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
 use serde::Serialize;
+
+pub use missed::{Labels, labels, missed};
 
 /// What to copy.
 #[derive(Clone, Debug, Default)]

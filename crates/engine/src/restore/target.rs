@@ -60,7 +60,7 @@ impl Target {
             "immediate" => plain(Self::Immediate),
             "standby" => plain(Self::Standby),
             "none" => plain(Self::None),
-            "time" => Ok(Self::Time(parse_time(needed()?, &TimeZone::system())?)),
+            "time" => Ok(Self::Time(parse_time(needed()?, own_zone)?)),
             "xid" => Ok(Self::Xid(parse_xid(needed()?)?)),
             "lsn" => Ok(Self::Lsn(needed()?.trim().parse().map_err(usage)?)),
             "name" => parse_name(needed()?),
@@ -214,7 +214,10 @@ const ZONED: DateTimeParser = DateTimeParser::new()
 
 /// A time with an offset, with a zone in brackets, or one on the clock of this machine's time zone. Parts of a
 /// microsecond are cut, as PostgreSQL has none.
-fn parse_time(text: &str, zone: &TimeZone) -> Result<Timestamp> {
+fn parse_time(
+    text: &str,
+    own_zone: impl FnOnce() -> std::result::Result<TimeZone, String>,
+) -> Result<Timestamp> {
     let text = text.trim();
     let wrong = |why: String| {
         Error::new(Kind::Usage, format!("invalid time \"{text}\": {why}"))
@@ -231,11 +234,24 @@ fn parse_time(text: &str, zone: &TimeZone) -> Result<Timestamp> {
             let civil: DateTime = text.parse().map_err(|_| {
                 wrong("expected a date, a time and perhaps an offset from UTC".to_owned())
             })?;
+            let zone = own_zone().map_err(wrong)?;
             let zoned = zone.to_ambiguous_zoned(civil).unambiguous();
             zoned.map_err(|e| wrong(e.to_string()))?.timestamp()
         }
     };
     Timestamp::from_microsecond(time.as_microsecond()).map_err(|e| wrong(e.to_string()))
+}
+
+/// The time zone of this machine. One that TZ names and nobody knows is not taken for UTC: the restore would end hours off.
+fn own_zone() -> std::result::Result<TimeZone, String> {
+    match (std::env::var_os("TZ"), TimeZone::try_system()) {
+        (_, Ok(zone)) => Ok(zone),
+        (Some(name), Err(_)) if !name.is_empty() => Err(format!(
+            "it has no offset from UTC, and the time zone of this machine, TZ={}, is not known",
+            name.display()
+        )),
+        _ => Ok(TimeZone::system()),
+    }
 }
 
 fn parse_xid(text: &str) -> Result<u64> {
@@ -278,7 +294,7 @@ mod tests {
     use super::*;
 
     fn time(text: &str) -> String {
-        postgres_time(parse_time(text, &TimeZone::UTC).unwrap())
+        postgres_time(parse_time(text, || Ok(TimeZone::UTC)).unwrap())
     }
 
     #[test]
@@ -302,9 +318,18 @@ mod tests {
     }
 
     #[test]
+    fn a_zone_that_nobody_knows_matters_to_times_without_offset_alone() {
+        let unknown = || Err("TZ=Nowhere".to_owned());
+        assert!(parse_time("2026-11-21 09:33:05+00", unknown).is_ok());
+        assert!(parse_time("2026-11-21 09:33:05[Asia/Tokyo]", unknown).is_ok());
+        let error = parse_time("2026-11-21 09:33:05", unknown).unwrap_err();
+        assert!(error.to_string().contains("TZ=Nowhere"), "{error}");
+    }
+
+    #[test]
     fn a_time_without_offset_is_in_the_given_zone() {
         let zone = TimeZone::fixed(jiff::tz::offset(2));
-        let time = parse_time("2026-11-21 09:33:05", &zone).unwrap();
+        let time = parse_time("2026-11-21 09:33:05", || Ok(zone)).unwrap();
         assert_eq!(postgres_time(time), "2026-11-21 07:33:05.000000+00");
     }
 
@@ -339,7 +364,7 @@ mod tests {
             "2026-03-29 02:30:00[Europe/Berlin]",
             "2026-10-25 02:30:00[Europe/Berlin]",
         ] {
-            let error = parse_time(text, &TimeZone::UTC).unwrap_err();
+            let error = parse_time(text, || Ok(TimeZone::UTC)).unwrap_err();
             assert_eq!(error.kind(), Kind::Usage, "{text}: {error}");
         }
     }

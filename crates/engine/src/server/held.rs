@@ -21,12 +21,20 @@ pub(crate) struct ForeignSlot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldWal {
     pub(crate) slots: Vec<ForeignSlot>,
-    /// So large may `pg_wal` become while nothing else holds WAL.
+    /// `max_wal_size`: so large may `pg_wal` become while nothing else holds WAL.
     pub(crate) max_wal_bytes: u64,
+    /// `min_wal_size`: so much is kept to be written anew.
+    pub(crate) min_wal_bytes: u64,
+    /// `wal_keep_size`: so much is kept for standbys.
+    pub(crate) kept_bytes: u64,
+    /// Length of a segment.
+    pub(crate) segment_bytes: u64,
+    /// Whether a slot of any name that nobody uses holds WAL: it holds all that comes, too.
+    pub(crate) has_idle_slot: bool,
 }
 
 impl Session {
-    /// What slots hold, and how large `pg_wal` may become.
+    /// What slots and settings hold, and how large `pg_wal` may become.
     ///
     /// # Errors
     /// When the server does not answer.
@@ -35,7 +43,13 @@ impl Session {
                 greatest(0, coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                     ELSE pg_current_wal_lsn() END, restart_lsn), 0))::int8
               FROM pg_replication_slots WHERE slot_name NOT LIKE 'pgstrata\\_%' ORDER BY slot_name";
-        let limit = "SELECT setting::int8 * 1048576 FROM pg_settings WHERE name = 'max_wal_size'";
+        // By pg_settings these are in MiB and a segment in bytes.
+        let limits = "SELECT
+                (SELECT setting::int8 * 1048576 FROM pg_settings WHERE name = 'max_wal_size'),
+                (SELECT setting::int8 * 1048576 FROM pg_settings WHERE name = 'min_wal_size'),
+                (SELECT setting::int8 * 1048576 FROM pg_settings WHERE name = 'wal_keep_size'),
+                (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_segment_size'),
+                EXISTS (SELECT FROM pg_replication_slots WHERE NOT active AND restart_lsn IS NOT NULL)";
         let asked = async {
             let rows = self.client().query(slots, &[]).await?;
             let slot = |row: &tokio_postgres::Row| {
@@ -47,13 +61,18 @@ impl Session {
                     held_bytes: held.unsigned_abs(),
                 })
             };
-            let limit: i64 = self.client().query_one(limit, &[]).await?.try_get(0)?;
+            let limits = self.client().query_one(limits, &[]).await?;
+            let bytes = |at: usize| limits.try_get(at).map(i64::unsigned_abs);
             Ok::<_, tokio_postgres::Error>(HeldWal {
                 slots: rows
                     .iter()
                     .map(slot)
                     .collect::<std::result::Result<_, _>>()?,
-                max_wal_bytes: limit.unsigned_abs(),
+                max_wal_bytes: bytes(0)?,
+                min_wal_bytes: bytes(1)?,
+                kept_bytes: bytes(2)?,
+                segment_bytes: bytes(3)?,
+                has_idle_slot: limits.try_get(4)?,
             })
         };
         asked

@@ -5,6 +5,7 @@
 //! list is never older than the checkpoint recovery begins from.
 
 pub(crate) mod apart;
+pub(crate) mod archiver;
 mod certificate;
 pub mod conninfo;
 pub mod control;
@@ -14,6 +15,7 @@ pub(crate) mod held;
 pub mod lineage;
 pub(crate) mod outside;
 mod parameters;
+pub(crate) mod pg_wal;
 pub mod primary;
 mod revocation;
 pub mod scan;

@@ -27,6 +27,14 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use super::control::CONTROL_PATH;
 use super::outside::Outside;
 
+/// Links at these lead to a file that an administrator keeps elsewhere on purpose, and that is stored whole.
+const CONFIGURATION: [&str; 4] = [
+    "postgresql.conf",
+    "postgresql.auto.conf",
+    "pg_hba.conf",
+    "pg_ident.conf",
+];
+
 /// One file or directory as the scan saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedFile {
@@ -258,7 +266,13 @@ impl Walk<'_> {
             ));
             return Ok(());
         }
-        self.warn(format!("followed the link \"{path}\" to {target:?}: a restore makes an ordinary file or directory of it"));
+        let what = format!(
+            "followed the link \"{path}\" to {target:?}: a restore makes an ordinary file or directory of it"
+        );
+        match metadata.is_file() && CONFIGURATION.contains(&path.as_str()) {
+            true => tracing::info!("{what}"),
+            false => self.warn(what),
+        }
         self.keep(path, &metadata, true)
     }
 
@@ -563,7 +577,9 @@ mod tests {
             paths(&scan),
             ["PG_VERSION", "conf.d", "conf.d/a.conf", "postgresql.conf"]
         );
-        assert_eq!(scan.warnings.len(), 4, "{:?}", scan.warnings);
+        assert_eq!(scan.warnings.len(), 3, "{:?}", scan.warnings);
+        let of_configuration = |warning: &String| warning.contains("postgresql.conf");
+        assert!(!scan.warnings.iter().any(of_configuration));
     }
 
     #[test]

@@ -23,8 +23,8 @@ use pgstrata_store::progress::Progress;
 
 use super::finding::Findings;
 use super::layer::check_claim;
-use super::{FindingKind, Scope, VerifiedLayer, VerifyOptions, VerifyReport, keys};
-use crate::health::{ON_ITS_WAY, Severity};
+use super::{FindingKind, Scope, VerifiedLayer, VerifyOptions, VerifyReport, keys, strays};
+use crate::health::{LostHistory, ON_ITS_WAY, Severity, histories_lost_to_any};
 
 /// Between two looks whether WAL that may be on its way has come.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -61,6 +61,7 @@ pub(super) async fn run(
     keys::check(cluster, &check.findings, |_| true).await?;
     report.wal_files = check.wal().await?;
     check.missing_wal().await?;
+    strays::find(cluster, None, &check.findings).await?;
     // Now that it is known in which epochs something is sealed.
     keys::lost(cluster, &check.findings, |_| true).await?;
     report.findings = check.findings.into_vec();
@@ -304,27 +305,42 @@ impl Keyless<'_> {
         loop {
             let mut archived = archive.list(iter::empty()).await?;
             archived.set_promised_from(promised_from(self.cluster).await?);
-            let holes = holes(&archived);
             let now = Timestamp::now();
+            let (holes, lost) = (holes(&archived), histories_lost_to_any(&archived, now));
             let is_young = |hole: &WalHole| {
                 let stored_at = archived.stored_from(hole.next);
                 stored_at.is_some_and(|at| now.duration_since(at) <= ON_ITS_WAY)
             };
-            if !holes.iter().any(is_young) || Instant::now() >= deadline {
-                let size = archived.segment_size();
-                for hole in holes {
-                    let key = archive.key(ArchiveFile::Segment(hole.first));
-                    let what = format!(
-                        "WAL segment {} is missing, and {} is the next one that is there: a restore ends before it",
-                        hole.first.file_name(size),
-                        hole.next.file_name(size)
-                    );
-                    self.findings.add(FindingKind::WalMissing, "", key, what);
-                }
+            let may_come = holes.iter().any(is_young) || lost.iter().any(LostHistory::is_young);
+            if !may_come || Instant::now() >= deadline {
+                self.note_missing(&archive, &archived, (holes, lost));
                 return Ok(());
             }
             self.check_interrupted()?;
             tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    fn note_missing(
+        &self,
+        archive: &Archive,
+        archived: &ArchivedWal,
+        (holes, lost): (Vec<WalHole>, Vec<LostHistory>),
+    ) {
+        let size = archived.segment_size();
+        for hole in holes {
+            let key = archive.key(ArchiveFile::Segment(hole.first));
+            let what = format!(
+                "WAL segment {} is missing, and {} is the next one that is there: a restore ends before it",
+                hole.first.file_name(size),
+                hole.next.file_name(size)
+            );
+            self.findings.add(FindingKind::WalMissing, "", key, what);
+        }
+        for lost in lost {
+            let key = archive.key(ArchiveFile::History(lost.timeline));
+            let what = format!("{}: recovery stops when it asks for it", lost.describe());
+            self.findings.add(FindingKind::WalMissing, "", key, what);
         }
     }
 

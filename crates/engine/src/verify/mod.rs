@@ -23,6 +23,7 @@ mod keys;
 mod layer;
 mod packs;
 mod pages;
+mod strays;
 mod wal;
 
 use std::sync::Arc;
@@ -361,7 +362,10 @@ impl Verifier {
             self.wal_of(layer, seen).await?;
         }
         match scope {
-            Scope::All => self.promised_wal(catalog, seen).await,
+            Scope::All => {
+                strays::find(&self.cluster, self.archive.as_ref(), &self.findings).await?;
+                self.promised_wal(catalog, seen).await
+            }
             Scope::Chain(_) => Ok(()),
         }
     }

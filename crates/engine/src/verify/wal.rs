@@ -15,7 +15,7 @@ use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::{Kind, Result};
 
 use super::{FindingKind, Verifier};
-use crate::health::{self, Hole};
+use crate::health::{self, Hole, LostHistory, RecoveryPath};
 
 /// Between two looks whether WAL that may be on its way has come.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -92,6 +92,27 @@ impl WalSeen {
     }
 }
 
+/// For whom files of the archive are read, and why.
+struct WalNeed {
+    /// The layer that needs them; nothing when none is known.
+    layer: String,
+    size: WalSegmentSize,
+    major: Major,
+    why: String,
+}
+
+impl WalNeed {
+    fn of(layer: &Layer, why: String) -> Result<Self> {
+        let cluster = &layer.manifest.cluster;
+        Ok(Self {
+            layer: layer.label.to_string(),
+            size: WalSegmentSize::try_from(u64::from(cluster.wal_segment_size))?,
+            major: Major::try_from(u32::from(cluster.major))?,
+            why,
+        })
+    }
+}
+
 impl Verifier {
     /// Every segment from start to stop, and the history of the timeline.
     pub(super) async fn wal_of(&self, layer: &Layer, seen: &mut WalSeen) -> Result<()> {
@@ -102,13 +123,14 @@ impl Verifier {
         let files = segments.iter().copied().map(ArchiveFile::Segment);
         let history = history_of(manifest.timeline);
         let why = format!("a restore of {} needs it to become consistent", layer.label);
-        self.read_wal(files.chain(history), layer, &why, seen)
-            .await?;
+        let reader = WalNeed::of(layer, why)?;
+        self.read_wal(files.chain(history), &reader, seen).await?;
         self.require_continuous(&segments, None, layer, seen);
         Ok(())
     }
 
-    /// Every segment and history from the first layer to the end of each timeline; holes in between.
+    /// Every segment and history from the first layer to the end of each timeline, the histories of all others, and holes
+    /// in between.
     pub(super) async fn promised_wal(&self, catalog: &Catalog, seen: &mut WalSeen) -> Result<()> {
         let Some(archive) = &self.archive else {
             return Ok(());
@@ -126,42 +148,96 @@ impl Verifier {
                 .add(FindingKind::WalMissing, &hole.from.label, key, message);
         }
         for way in health::ways(catalog, &archived) {
-            let label = &way.layer.label;
-            let mut number = way
-                .layer
-                .manifest
-                .start_lsn
-                .segment(archived.segment_size());
-            // Between them is a hole each.
-            let mut runs: Vec<Vec<WalSegment>> = Vec::new();
-            loop {
-                let start = WalSegment {
-                    timeline: way.layer.manifest.timeline,
-                    number,
-                };
-                let start = start.start_lsn(archived.segment_size());
-                let coverage = archived.coverage(&way.history, start, None);
-                let parts = coverage.parts.into_iter();
-                let run = parts.flat_map(|(timeline, first, last)| {
-                    (first..=last).map(move |number| WalSegment { timeline, number })
-                });
-                runs.push(run.collect());
-                match archived.next_after(&way.history, coverage.missing.number) {
-                    Some(next) => number = next.number,
-                    None => break,
-                }
-            }
-            let timelines = way.history.entries().iter();
-            let histories = timelines.flat_map(|entry| history_of(entry.timeline));
-            let files = runs.iter().flatten().copied().map(ArchiveFile::Segment);
-            let why = format!("a restore of {label} cannot get past it");
-            self.read_wal(files.chain(histories), way.layer, &why, seen)
-                .await?;
-            for run in &runs {
-                self.require_continuous(run, Some(&way.history), way.layer, seen);
+            self.walk(&way, &archived, seen).await?;
+        }
+        self.timelines(catalog, &archived, seen).await
+    }
+
+    /// What recovery reads on one way.
+    async fn walk(
+        &self,
+        way: &RecoveryPath<'_>,
+        archived: &ArchivedWal,
+        seen: &mut WalSeen,
+    ) -> Result<()> {
+        let manifest = &way.layer.manifest;
+        let mut number = manifest.start_lsn.segment(archived.segment_size());
+        // Between them is a hole each.
+        let mut runs: Vec<Vec<WalSegment>> = Vec::new();
+        loop {
+            let start = WalSegment {
+                timeline: manifest.timeline,
+                number,
+            };
+            let start = start.start_lsn(archived.segment_size());
+            let coverage = archived.coverage(&way.history, start, None);
+            let parts = coverage.parts.into_iter();
+            let run = parts.flat_map(|(timeline, first, last)| {
+                (first..=last).map(move |number| WalSegment { timeline, number })
+            });
+            runs.push(run.collect());
+            match archived.next_after(&way.history, coverage.missing.number) {
+                Some(next) => number = next.number,
+                None => break,
             }
         }
+        let timelines = way.history.entries().iter();
+        let histories = timelines.flat_map(|entry| history_of(entry.timeline));
+        let files = runs.iter().flatten().copied().map(ArchiveFile::Segment);
+        let why = format!("a restore of {} cannot get past it", way.layer.label);
+        let reader = WalNeed::of(way.layer, why)?;
+        self.read_wal(files.chain(histories), &reader, seen).await?;
+        for run in &runs {
+            self.require_continuous(run, Some(&way.history), way.layer, seen);
+        }
         Ok(())
+    }
+
+    /// The histories of all timelines, and the WAL of those that nobody can follow without theirs.
+    async fn timelines(
+        &self,
+        catalog: &Catalog,
+        archived: &ArchivedWal,
+        seen: &mut WalSeen,
+    ) -> Result<()> {
+        let (Some(archive), Some(any)) = (&self.archive, catalog.layers.first()) else {
+            return Ok(());
+        };
+        let lost = health::lost_histories(catalog, archived, Timestamp::now());
+        for lost in &lost {
+            let file = ArchiveFile::History(lost.timeline);
+            // What is there and cannot be read is named when it is read.
+            if archived.has_history(lost.timeline) || !seen.is_new(file) {
+                continue;
+            }
+            let key = archive.key(file);
+            let what = format!("{}: recovery stops when it asks for it", lost.describe());
+            self.findings.add(FindingKind::WalMissing, "", key, what);
+        }
+        let listed = archived.by_timeline().map(|(timeline, _)| timeline);
+        let there = listed.filter(|timeline| archived.has_history(*timeline));
+        let histories = there.map(ArchiveFile::History);
+        let size = archived.segment_size();
+        let starts = catalog.layers.iter().map(|layer| layer.manifest.start_lsn);
+        let start = starts.min().unwrap_or(Lsn::INVALID);
+        let start = start.max(archived.promised_from().unwrap_or(Lsn::INVALID));
+        let runs = lost.iter().flat_map(|lost| {
+            let runs = archived.runs(lost.timeline).iter();
+            runs.flat_map(move |run| {
+                (run.first..=run.last).map(move |number| WalSegment {
+                    timeline: lost.timeline,
+                    number,
+                })
+            })
+        });
+        let segments = runs.filter(|segment| segment.number >= start.segment(size));
+        let why = "a recovery that asks for it stops".to_owned();
+        let reader = WalNeed {
+            layer: String::new(),
+            ..WalNeed::of(any, why)?
+        };
+        let files = histories.chain(segments.map(ArchiveFile::Segment));
+        self.read_wal(files, &reader, seen).await
     }
 
     /// What is in the archive. What may be on its way there is waited for: a verification says what is, and not what may be.
@@ -175,17 +251,21 @@ impl Verifier {
         loop {
             let mut archived = archive.list(iter::empty()).await?;
             match archive.read_histories(&mut archived).await {
-                // Named below, or by its layer.
+                // Named when it is read.
                 Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {}
                 read => read?,
             }
             let holes = health::holes(catalog, &archived, Timestamp::now());
-            let mut young = holes.iter().filter(|hole| hole.is_young);
-            let young = young.find(|hole| !seen.is_known(hole));
-            let Some(hole) = young.filter(|_| Instant::now() < deadline) else {
+            let young = holes.iter().filter(|hole| hole.is_young);
+            let young = young.filter(|hole| !seen.is_known(hole));
+            let mut waits_for = young.map(|hole| hole.describe(&archived));
+            let lost = health::lost_histories(catalog, &archived, Timestamp::now());
+            let lost = lost.iter().find(|lost| lost.is_young());
+            let what = waits_for.next().or(lost.map(LostHistory::describe));
+            let Some(what) = what.filter(|_| Instant::now() < deadline) else {
                 return Ok(archived);
             };
-            tracing::debug!("waiting: {}", hole.describe(&archived));
+            tracing::debug!("waiting: {what}");
             self.check_interrupted()?;
             tokio::time::sleep(LOOK_AGAIN).await;
         }
@@ -195,8 +275,7 @@ impl Verifier {
     async fn read_wal(
         &self,
         files: impl Iterator<Item = ArchiveFile>,
-        layer: &Layer,
-        why: &str,
+        reader: &WalNeed,
         seen: &mut WalSeen,
     ) -> Result<()> {
         let Some(archive) = &self.archive else {
@@ -206,12 +285,9 @@ impl Verifier {
         let files: Vec<ArchiveFile> = files
             .filter(|file| seen.is_new(*file) && once.insert(*file))
             .collect();
-        let manifest = &layer.manifest;
-        let size = WalSegmentSize::try_from(u64::from(manifest.cluster.wal_segment_size))?;
-        let major = Major::try_from(u32::from(manifest.cluster.major))?;
         let look = async |file: ArchiveFile| match file {
             ArchiveFile::Segment(segment) => {
-                let reading = SegmentReading::of(segment, size, major);
+                let reading = SegmentReading::of(segment, reader.size, reader.major);
                 match archive.walk(file, &reading, SegmentReading::take).await {
                     Ok(read) => Ok(Some((segment, read.ends()))),
                     // Who makes backups, or removes them, reads no WAL. Whether it is whole is seen all the same.
@@ -221,6 +297,10 @@ impl Verifier {
                     Err(error) => Err(error),
                 }
             }
+            ArchiveFile::History(timeline) => match archive.history(timeline).await {
+                Err(error) if error.is_lack_of_key() => archive.inspect(file).await.map(|_| None),
+                read => read.map(|_| None),
+            },
             _ => archive.inspect(file).await.map(|_| None),
         };
         let mut outcomes = futures::stream::iter(files)
@@ -251,9 +331,9 @@ impl Verifier {
                 }
                 _ => return Err(error),
             };
-            let error = error.while_doing(why);
+            let error = error.while_doing(&reader.why);
             self.findings
-                .add_error(kind, &layer.label, (archive.key(file), &error));
+                .add_error(kind, &reader.layer, (archive.key(file), &error));
         }
         Ok(())
     }

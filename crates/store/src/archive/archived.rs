@@ -45,6 +45,8 @@ pub struct ArchivedWal {
     partials: BTreeSet<(TimelineId, u64)>,
     /// Segments of which the time counts by itself, and when they were stored.
     watched: BTreeMap<(TimelineId, u64), Option<Timestamp>>,
+    /// Segments whose objects are shorter than one can be, and why they cannot be read.
+    short: BTreeMap<WalSegment, Option<String>>,
     /// From where on no hole is promised.
     promised_from: Option<Lsn>,
 }
@@ -58,6 +60,8 @@ pub struct ArchivedTimeline {
     pub history_stored_at: Option<Timestamp>,
     /// Its history, when that was read.
     history: Option<TimelineHistory>,
+    /// Why its history, which is there, cannot be read.
+    unreadable: Option<String>,
     /// Numbers of the segments in which backups started whose end the server's archiver noted.
     pub backup_labels: BTreeSet<u64>,
     /// Total length of its objects, in bytes.
@@ -107,6 +111,7 @@ impl ArchivedWal {
             timelines: BTreeMap::new(),
             partials: BTreeSet::new(),
             watched: BTreeMap::new(),
+            short: BTreeMap::new(),
             promised_from: None,
         }
     }
@@ -146,6 +151,40 @@ impl ArchivedWal {
         let found = self.timelines.entry(history.timeline()).or_default();
         found.history_stored_at = Some(stored_at);
         found.history = Some(history);
+    }
+
+    /// Remembers that the object of `segment` is shorter than one can be.
+    pub(super) fn add_short(&mut self, segment: WalSegment) {
+        self.short.insert(segment, None);
+    }
+
+    /// The segments whose objects are shorter than one can be, and why they cannot be read, as far as that was looked at.
+    pub(super) fn short(&mut self) -> &mut BTreeMap<WalSegment, Option<String>> {
+        &mut self.short
+    }
+
+    /// The segments that are known to be damaged, and why.
+    pub fn damaged(&self) -> impl Iterator<Item = (WalSegment, &str)> {
+        let short = self.short.iter();
+        short.filter_map(|(segment, why)| Some((*segment, why.as_deref()?)))
+    }
+
+    /// Remembers that the history of `timeline` is there, and why it cannot be read.
+    pub(super) fn add_unreadable(&mut self, timeline: TimelineId, why: String) {
+        self.of_timeline(timeline).unreadable = Some(why);
+    }
+
+    /// Why nobody can follow `timeline`: its history is not there, or could not be read; `None` when nothing is known against
+    /// it. The first timeline has no history.
+    #[must_use]
+    pub fn history_problem(&self, timeline: TimelineId) -> Option<String> {
+        let found = self.timelines.get(&timeline);
+        let unreadable = found.and_then(|found| found.unreadable.as_deref());
+        if let Some(why) = unreadable {
+            return Some(format!("cannot be read: {why}"));
+        }
+        let is_there = timeline == TimelineId::FIRST || self.has_history(timeline);
+        (!is_there).then(|| "is missing from the archive".to_owned())
     }
 
     /// When the history of `timeline` was stored: soon after the promotion that began it.

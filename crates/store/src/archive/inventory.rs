@@ -1,12 +1,13 @@
 //! What is in the archive.
 
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::stream::{self, StreamExt};
+use pgstrata_layer::wal;
 use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalSegment};
 
 use super::{Archive, ArchivedWal};
 use crate::catalog::promised_from;
 use crate::cluster::ClusterRepository;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Kind, Result};
 use crate::repository::ObjectInfo;
 
 /// Histories are small and far away: this many are fetched at once.
@@ -61,7 +62,12 @@ impl Archive {
             of_timeline.stored_bytes += object.size_bytes;
             match self.parse(name) {
                 Ok(file) if self.key(file) != object.key => of_timeline.unknown.push(object.key),
-                Ok(ArchiveFile::Segment(segment)) => found.add_segment(segment, object.modified),
+                Ok(ArchiveFile::Segment(segment)) => {
+                    found.add_segment(segment, object.modified);
+                    if object.size_bytes < wal::least_bytes(self.segment_size.get()) {
+                        found.add_short(segment);
+                    }
+                }
                 Ok(ArchiveFile::History(_)) => {
                     of_timeline.history_stored_at = Some(object.modified)
                 }
@@ -76,7 +82,8 @@ impl Archive {
         found
     }
 
-    /// Reads the histories that `found` lists, and from where on WAL is promised to be there.
+    /// Reads the histories that `found` lists, and from where on WAL is promised to be there. Those that can be read are
+    /// known then, whatever becomes of the others.
     ///
     /// # Errors
     /// `Damaged` when one cannot be read; `Repository`.
@@ -86,14 +93,11 @@ impl Archive {
             .filter_map(|(timeline, found)| Some((timeline, found.history_stored_at?)))
             .collect();
         let reading = listed.into_iter().map(|(timeline, stored_at)| async move {
-            let history = self.history(timeline).await?;
-            Ok::<_, Error>((history, stored_at))
+            (timeline, stored_at, self.history(timeline).await)
         });
-        let reading = stream::iter(reading).buffer_unordered(FETCH_AT_ONCE);
-        let (histories, promised_from) = futures::join!(
-            reading.try_collect::<Vec<_>>(),
-            promised_from(&self.cluster)
-        );
+        let reading = stream::iter(reading).buffered(FETCH_AT_ONCE);
+        let (histories, promised_from) =
+            futures::join!(reading.collect::<Vec<_>>(), promised_from(&self.cluster));
         match promised_from {
             Ok(promised_from) => found.set_promised_from(promised_from),
             // Then every hole counts as a loss, and this says why.
@@ -102,10 +106,33 @@ impl Archive {
             }
             Err(error) => return Err(error),
         }
-        let histories = histories?;
-        for (history, stored_at) in histories {
-            found.add_history(history, stored_at);
+        let mut first = None;
+        for (timeline, stored_at, history) in histories {
+            match history {
+                Ok(history) => found.add_history(history, stored_at),
+                Err(error) => {
+                    found.add_unreadable(timeline, error.to_string());
+                    first.get_or_insert(error);
+                }
+            }
         }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Reads the segments whose objects are shorter than one can be: something whole may stand in for them.
+    ///
+    /// # Errors
+    /// `Repository` when one is not given out.
+    pub async fn read_short(&self, found: &mut ArchivedWal) -> Result<()> {
+        let mut good = Vec::new();
+        for (segment, why) in found.short() {
+            match self.inspect(ArchiveFile::Segment(*segment)).await {
+                Ok(_) => good.push(*segment),
+                Err(error) if error.kind() == Kind::Repository => return Err(error),
+                Err(error) => *why = Some(error.to_string()),
+            }
+        }
+        found.short().retain(|segment, _| !good.contains(segment));
         Ok(())
     }
 

@@ -17,6 +17,8 @@
 //! What need not wait does not: the cluster's record, the file and what the archive has under its name are read at the same
 //! time, and the file is compressed meanwhile. Nothing is stored before all three are known.
 //!
+//! A segment brings the history of its timeline along when the server has no mark for that, and so will never ask for it.
+//!
 //! Nor is a segment stored before the server has finished it: objects are never overwritten, so that the
 //! finished one would be refused from then on. The server marks what is finished, in `archive_status` beside the segments.
 
@@ -32,7 +34,7 @@ use jiff::Timestamp;
 use pgstrata_layer::cluster::{ClusterRecord, FORMAT};
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::wal::{self, WalDescription};
-use pgstrata_pgdata::{ArchiveFile, WalSegment};
+use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::contents::{Contents, Encoded, first_page};
@@ -257,6 +259,10 @@ impl Archive {
         if let (ArchiveFile::Segment(segment), false) = (file, options.finished) {
             self.require_finished(path, segment).map_err(doing)?;
         }
+        if let (ArchiveFile::Segment(segment), InArchive::Nothing) = (file, &looked.found) {
+            let history = self.push_unmarked_history(path, segment.timeline, options);
+            history.await.map_err(doing)?;
+        }
         // What is there was pushed as a neighbour, and those behind it with it.
         let ready = match looked.found {
             InArchive::Nothing => self.ready_neighbours(path, file, options.neighbours),
@@ -285,6 +291,33 @@ impl Archive {
             neighbours,
             ..outcome
         })
+    }
+
+    /// Stores the history that lies beside a segment of its timeline, when the server has no mark for it: a server that was
+    /// promoted while it archived nothing never asks for it, and without it nobody can follow the timeline.
+    async fn push_unmarked_history(
+        &self,
+        path: &Path,
+        timeline: TimelineId,
+        options: &PushOptions,
+    ) -> Result<()> {
+        let (name, directory) = (timeline.history_file_name(), path.parent().unwrap_or(path));
+        let (path, marks) = (directory.join(&name), directory.join("archive_status"));
+        let has_mark = |kind| marks.join(format!("{name}.{kind}")).exists();
+        if timeline == TimelineId::FIRST || !marks.is_dir() || !path.exists() {
+            return Ok(());
+        }
+        if has_mark("ready") || has_mark("done") {
+            return Ok(());
+        }
+        let file = ArchiveFile::History(timeline);
+        let pushed = async {
+            let looked = self.look(&path, file, None).await?;
+            self.store(file, looked, options).await
+        };
+        let doing =
+            |error: Error| error.while_doing(format!("could not archive \"{name}\" with it"));
+        pushed.await.map(|_| ()).map_err(doing)
     }
 
     /// Reads and compresses these files, some at once, in order.

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use super::{Catalog, Unfinished, hex};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
-use crate::repository::Repository;
+use crate::repository::{PROBE, Repository};
 
 /// Who has stored nothing for that long is taken for dead: many signs of life in a row were lost, or its host sleeps.
 pub const LEASE: SignedDuration = SignedDuration::from_mins(15);
@@ -28,6 +28,25 @@ pub(super) const BEAT_EVERY: Duration = Duration::from_secs(60);
 
 /// More than one means to be stopped for minutes again and again.
 const QUESTIONS: u32 = 10;
+
+/// Clocks that differ by more are a reason to look: ages, retention and targets in time are wrong by as much.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(5);
+
+/// What is wrong when the store has noted the time `store` for what this host created between these two times of its own.
+#[must_use]
+pub fn clocks_differ(host: (Timestamp, Timestamp), store: Timestamp) -> Option<String> {
+    let (before, after) = host;
+    let (by, is) = match (before.duration_since(store), store.duration_since(after)) {
+        (by, _) if by > CLOCKS_DIFFER => (by, "ahead of"),
+        (_, by) if by > CLOCKS_DIFFER => (by, "behind"),
+        _ => return None,
+    };
+    let by = SignedDuration::from_secs(by.as_secs());
+    Some(format!(
+        "the clock of this host is {by:#} {is} that of the repository's store: the times of backups, and what retention rules and \
+         --max-age make of them, are wrong by as much; set the clock"
+    ))
+}
 
 /// The time by the store's clock, or for words alone by this host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +67,22 @@ impl StoreTime {
         }
         let what = "what is created there is not listed";
         Err(act(Error::new(Kind::Repository, what)))
+    }
+
+    /// The same for who only looks: nothing stays, no directory either.
+    ///
+    /// # Errors
+    /// As for [`StoreTime::ask`].
+    pub async fn look(cluster: &ClusterRepository) -> Result<Self> {
+        let chance = hex(&rand::random::<[u8; 16]>());
+        let key = format!("{}/{PROBE}{chance}", cluster.name.as_str());
+        cluster.repository.create(&key, Bytes::new()).await?;
+        let noted = cluster.repository.modified(&key).await;
+        cluster.repository.tidy(&[key]).await;
+        let what = "what is created there is not found";
+        noted?
+            .map(Self)
+            .ok_or_else(|| Error::new(Kind::Repository, what))
     }
 
     /// Nothing when somebody has tidied up our object before we looked: we were stopped for long.

@@ -44,7 +44,7 @@ pub use copied::CopiedLayer;
 pub use digests::ChainDigests;
 pub use label::{LayerPlan, claim, last_distrusted};
 pub use layers::Layers;
-pub use lease::{LEASE, StoreTime, at_work};
+pub use lease::{LEASE, StoreTime, at_work, clocks_differ};
 pub use left::collect_left;
 pub use locks::{LockReport, look_at_locks};
 pub use loss::Loss;
@@ -64,11 +64,14 @@ pub use restoring::{
 };
 pub use retain::{describe_lock, locked_layers};
 pub use sibling::Siblings;
-pub use verified::{LastVerified, forget_old_verifications, last_verified, note_verified};
+pub use verified::{
+    LastVerified, Verified, forget_old_verifications, last_verified, note_verified,
+};
 
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 use crate::keys::Sealing;
+use crate::repository::ObjectInfo;
 use layers::ChainState;
 
 /// Manifests are small and far away: this many are fetched at once.
@@ -163,6 +166,8 @@ pub struct Catalog {
     pub abandoned: Vec<Label>,
     /// What layers have lost; empty unless the catalog was made by [`Catalog::examine`].
     pub losses: BTreeMap<Label, Loss>,
+    /// When the manifest of each layer was stored, by the store's clock; as far as a listing has told.
+    pub stored_at: BTreeMap<Label, Timestamp>,
 }
 
 enum Found {
@@ -254,6 +259,7 @@ impl Catalog {
             catalog = again;
             objects = loss::list(cluster).await?;
         }
+        catalog.stored_at = stored_at(cluster, &catalog.layers, &objects);
         Ok(catalog)
     }
 
@@ -472,6 +478,7 @@ impl Catalog {
             damaged: Vec::new(),
             abandoned: self.abandoned.clone(),
             losses: self.losses.clone(),
+            stored_at: self.stored_at.clone(),
         };
         catalog.mark_lost();
         Ok(catalog)
@@ -505,6 +512,23 @@ impl Catalog {
 fn sorted(mut layers: Vec<Layer>) -> Layers {
     layers.sort_by_cached_key(|layer| (layer.manifest.state_stamp(), layer.label.clone()));
     Layers::new(layers)
+}
+
+/// When the manifests of `layers` were stored, as that listing tells.
+fn stored_at(
+    cluster: &ClusterRepository,
+    layers: &[Layer],
+    objects: &[ObjectInfo],
+) -> BTreeMap<Label, Timestamp> {
+    let times: BTreeMap<&str, Timestamp> = objects
+        .iter()
+        .map(|object| (object.key.as_str(), object.modified))
+        .collect();
+    let times = layers.iter().filter_map(|layer| {
+        let key = cluster.name.manifest_key(&layer.label);
+        Some((layer.label.clone(), *times.get(key.as_str())?))
+    });
+    times.collect()
 }
 
 fn broken(error: Error, label: &Label) -> Error {

@@ -11,7 +11,7 @@ use pgstrata_layer::manifest::Manifest;
 
 use super::abandon;
 use super::label::{LayerPlan, claim};
-use super::lease::{BEAT_EVERY, Beats, Heartbeat};
+use super::lease::{BEAT_EVERY, Beats, Heartbeat, clocks_differ};
 use super::presence::{WRITTEN_BY, commit_layer, hex, host_name};
 use super::remove::remove_own;
 use super::{Catalog, Layer};
@@ -26,6 +26,8 @@ pub struct NewLayer {
     label: Label,
     id: [u8; 16],
     claim: ClaimRecord,
+    /// Between which times of this host it was created.
+    claimed: (Timestamp, Timestamp),
     seal: LayerSeal,
     heart: Heartbeat,
     /// Its manifest was sent, and may be there or not.
@@ -56,7 +58,9 @@ impl NewLayer {
             started_at,
             written_by: WRITTEN_BY.to_owned(),
         };
+        let before = Timestamp::now();
         let label = claim(cluster, catalog, plan, record.clone()).await?;
+        let claimed = (before, Timestamp::now());
         label.as_str().clone_into(&mut record.label);
         Ok(Self {
             heart: keep_alive(cluster, &record, false, lost),
@@ -64,6 +68,7 @@ impl NewLayer {
             label,
             id,
             claim: record,
+            claimed,
             seal,
             may_exist: AtomicBool::new(false),
         })
@@ -79,6 +84,14 @@ impl NewLayer {
     #[must_use]
     pub fn claim(&self) -> &ClaimRecord {
         &self.claim
+    }
+
+    /// What is wrong with this host's clock, when the store has noted another time for the claim; nothing when it does not
+    /// tell.
+    pub async fn clock_doubt(&self) -> Option<String> {
+        let key = self.cluster.name.claim_key(&self.label);
+        let noted = self.cluster.repository.modified(&key).await;
+        clocks_differ(self.claimed, noted.ok().flatten()?)
     }
 
     /// What its packs and its index have in their headers.

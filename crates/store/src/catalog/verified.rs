@@ -1,16 +1,18 @@
 //! Verifications that have finished, as the repository knows them.
 //!
-//! Each leaves a record of its own, named after the moment at which it ended, so that the newest are the last of the listing. Who
-//! may not create objects leaves none. An expiry removes those that are of no use any more: whatever is older than the last
-//! [`KEPT`].
+//! Each leaves a record of its own, named after the moment at which it ended. Which are the newest is told by the times that the
+//! store has noted: a host whose clock was ahead would make the newest of all for as long as it was. Who may not create objects
+//! leaves none. An expiry removes those that are of no use any more: whatever is older than the last [`KEPT`].
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use pgstrata_layer::verified::{self, VerifiedRecord};
 
 use super::hex;
 use crate::cluster::ClusterRepository;
 use crate::error::{Kind, Result};
+use crate::repository::ObjectInfo;
 
 /// A month of daily verifications; also the most that are read to find one.
 const KEPT: usize = 30;
@@ -29,13 +31,22 @@ pub async fn note_verified(cluster: &ClusterRepository, record: &VerifiedRecord)
     Ok(())
 }
 
+/// A verification that is on record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// What it says of itself.
+    pub record: VerifiedRecord,
+    /// When that was stored, by the store's clock.
+    pub stored_at: Timestamp,
+}
+
 /// What is on record of verifications of all layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastVerified {
     /// The newest.
-    pub newest: Option<VerifiedRecord>,
+    pub newest: Option<Verified>,
     /// The newest that found nothing because of which a restore fails.
-    pub clean: Option<VerifiedRecord>,
+    pub clean: Option<Verified>,
 }
 
 /// Looks for the last verifications of all layers. A record that cannot be read is left out, with a warning.
@@ -43,11 +54,8 @@ pub struct LastVerified {
 /// # Errors
 /// When the repository cannot be read.
 pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> {
-    let prefix = cluster.name.verified_prefix();
-    let names = cluster.repository.list_names(&prefix).await?;
     let mut last = LastVerified::default();
-    for name in names.iter().rev().take(KEPT) {
-        let key = cluster.name.verified_key(name);
+    for ObjectInfo { key, modified, .. } in records(cluster).await?.into_iter().rev().take(KEPT) {
         let object = match cluster.repository.get(&key).await {
             Ok(object) => object,
             // An expiry has removed it.
@@ -62,12 +70,16 @@ pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> 
                 continue;
             }
         };
-        if record.errors == 0 {
-            last.newest.get_or_insert_with(|| record.clone());
-            last.clean = Some(record);
+        let is_clean = record.errors == 0;
+        let verified = Verified {
+            record,
+            stored_at: modified,
+        };
+        last.newest.get_or_insert_with(|| verified.clone());
+        if is_clean {
+            last.clean = Some(verified);
             break;
         }
-        last.newest.get_or_insert(record);
     }
     Ok(last)
 }
@@ -77,13 +89,19 @@ pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> 
 /// # Errors
 /// When the repository cannot be read or written.
 pub async fn forget_old_verifications(cluster: &ClusterRepository) -> Result<()> {
-    let prefix = cluster.name.verified_prefix();
-    let mut names = cluster.repository.list_names(&prefix).await?;
-    let old = names.len().saturating_sub(KEPT);
-    names.truncate(old);
-    let keys: Vec<String> = names
-        .iter()
-        .map(|name| cluster.name.verified_key(name))
-        .collect();
+    let mut records = records(cluster).await?;
+    let old = records.len().saturating_sub(KEPT);
+    records.truncate(old);
+    let keys: Vec<String> = records.into_iter().map(|record| record.key).collect();
     cluster.repository.delete_all(&keys).await
+}
+
+/// All records, the newest last. Those of one time, as in a copy that keeps none, go by their names.
+async fn records(cluster: &ClusterRepository) -> Result<Vec<ObjectInfo>> {
+    let mut records = cluster
+        .repository
+        .list(&cluster.name.verified_prefix())
+        .await?;
+    records.sort_by(|one, other| (one.modified, &one.key).cmp(&(other.modified, &other.key)));
+    Ok(records)
 }

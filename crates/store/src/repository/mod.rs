@@ -408,9 +408,23 @@ impl Repository {
     /// `Repository` when that cannot be known. A missing bucket is indistinguishable
     /// from a missing object here; [`Repository::get`] tells them apart.
     pub async fn size(&self, key: &str) -> Result<Option<u64>> {
+        Ok(self.look_up(key).await?.map(|meta| meta.size))
+    }
+
+    /// When the object `key` was created, by the store's clock; `None` when there is none, or the time is none.
+    ///
+    /// # Errors
+    /// As for [`Repository::size`].
+    pub async fn modified(&self, key: &str) -> Result<Option<Timestamp>> {
+        let found = self.look_up(key).await?;
+        let micros = found.map(|meta| meta.last_modified.timestamp_micros());
+        Ok(micros.and_then(|micros| Timestamp::from_microsecond(micros).ok()))
+    }
+
+    async fn look_up(&self, key: &str) -> Result<Option<ObjectMeta>> {
         let path = self.path(key)?;
         match self.retrying(|| self.0.store.head(&path)).await {
-            Ok(meta) => Ok(Some(meta.size)),
+            Ok(meta) => Ok(Some(meta)),
             Err(error) if Reason::of(&error).object_is_absent => Ok(None),
             Err(error) => Err(self.error("could not look up", key, &error)),
         }

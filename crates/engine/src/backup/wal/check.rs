@@ -11,12 +11,11 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{FileContext, Result};
 use tokio::time::Instant;
 
-use super::{
-    ServerArchive, WalRoute, archives_elsewhere, choose, doubt, is_ours, names_another, trouble,
-};
+use super::{ServerArchive, WalRoute, choose};
 use crate::backup::options::WalMode;
-use crate::server::session::Archiver;
-use crate::server::{ServerFacts, Session};
+use crate::health::{self, server::ServerVerdict};
+use crate::server::Session;
+use crate::server::archiver::is_ours;
 
 /// Whether WAL will get into the repository.
 pub(crate) struct WalCheck<'a> {
@@ -110,58 +109,18 @@ impl WalCheck<'_> {
         tokio::fs::File::open(&path)
             .await
             .context(|| format!("could not read \"{}\"", path.display()))?;
-        let archiver = session.archiver().await?;
-        let facts = session.facts();
-        let trouble = match facts.archives() {
-            true => trouble(&archiver, &archive.wal_directory),
-            false => None,
-        };
+        let archiving = self.route().archiving(session).await?;
         let mut detail = format!("backups store their own WAL: {}", choice.reason);
-        if let Some(trouble) = trouble {
-            if !detail.contains(&trouble) {
-                detail = format!("{detail}; {trouble}");
+        let doubt = match health::server::archiver(&archiving) {
+            ServerVerdict::Wrong(alarm) => {
+                if !detail.contains(&alarm.reason) {
+                    detail = format!("{detail}; {}", alarm.reason);
+                }
+                Some(alarm.to_do)
             }
-            return Ok(WalProof {
-                detail,
-                doubt: Some(format!(
-                    "look at the server's log, and at archive_command, \"{}\": what is not archived stays in pg_wal \
-                     until its disk is full",
-                    facts.archive_command
-                )),
-            });
-        }
-        let lacking = match facts.archives() {
-            false => Some("the server does not archive".to_owned()),
-            true => self.archived_elsewhere(facts, &archiver).await?,
+            ServerVerdict::Fine { .. } | ServerVerdict::Unseen { .. } => None,
         };
-        Ok(WalProof {
-            doubt: lacking.map(|lacking| {
-                format!(
-                    "{lacking}: set archive_mode = on and archive_command = 'pgstrata ... archive-push %p'; without an \
-                     archive here a restore can reach the end of a backup, and no later point"
-                )
-            }),
-            detail,
-        })
-    }
-
-    /// Why the WAL that the server archives does not come into this repository, as far as the file archived last tells.
-    async fn archived_elsewhere(
-        &self,
-        facts: &ServerFacts,
-        archiver: &Archiver,
-    ) -> Result<Option<String>> {
-        let command = &facts.archive_command;
-        if is_ours(command) {
-            let is_another = names_another(command, self.cluster.repository.url());
-            return match is_another || archiver.archived.is_some() {
-                true => doubt(facts, archiver, self.route()).await,
-                false => Ok(None),
-            };
-        }
-        let elsewhere = archives_elsewhere(facts, archiver, self.route()).await?;
-        Ok(elsewhere
-            .then(|| format!("the server archives elsewhere (archive_command is \"{command}\")")))
+        Ok(WalProof { detail, doubt })
     }
 
     fn route(&self) -> WalRoute<'_> {

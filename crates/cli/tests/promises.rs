@@ -1,0 +1,393 @@
+//! What a repository promises is judged by what it shows, and what is not known counts as promised: an archiver that was at
+//! work, the histories of timelines, each timeline from its first byte on.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail like tests"
+)]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use serde_json::Value;
+use support::judged::{
+    age, archive, archived_by_switches, backup_alone, check, document, kinds, stored, switch,
+};
+use support::standby::backup_of;
+use support::{PATIENCE, Stage, Store, files, text};
+
+const WARNINGS: i32 = 3;
+const FAILED: i32 = 13;
+const DAMAGED: i32 = 14;
+const WAL_MISSING: i32 = 18;
+
+/// The server archives with that command from now on.
+fn archive_with(stage: &Stage, command: &str) {
+    stage
+        .cluster
+        .append_conf("archive_command", command)
+        .unwrap();
+    stage.cluster.reload().unwrap();
+    let now = format!("SELECT current_setting('archive_command') = '{command}'");
+    stage.cluster.wait_for("postgres", &now, PATIENCE).unwrap();
+}
+
+/// Finishes segments that nobody archives.
+fn finish_segments(stage: &Stage, count: usize) {
+    let switch = "SELECT pg_switch_wal() FROM (SELECT pg_logical_emit_message(true, '', '')) m";
+    for _ in 0..count {
+        stage.cluster.sql("postgres", switch).unwrap();
+    }
+}
+
+/// What `info` and `verify` say of missing WAL.
+fn require_one_hole(stage: &Stage, lost: &str) {
+    let (code, info) = document(stage, &["info"]);
+    assert_eq!(
+        (code, kinds(&info)),
+        (WARNINGS, vec!["wal-hole"]),
+        "{info:#}"
+    );
+    assert_eq!(text(&info, "/alarms/0/severity"), "error");
+    assert!(text(&info, "/alarms/0/lost").contains(lost), "{info:#}");
+    let (code, report) = document(stage, &["verify"]);
+    assert_eq!(code, WAL_MISSING, "{report:#}");
+}
+
+/// The backup that the archiver breaks under stores its own WAL, and nobody notes its end. The WAL behind it was promised
+/// all the same.
+#[test]
+fn wal_that_an_archiver_leaves_out_when_it_breaks_under_a_backup_is_a_hole() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    switch(&stage);
+    archive_with(&stage, "false");
+    // Between this one and what was archived is no gap.
+    let broken = backup_alone(&stage);
+    finish_segments(&stage, 3);
+    let next = backup_alone(&stage);
+    age(&stage);
+    require_one_hole(&stage, &format!("before the end of {next}"));
+    let (_, info) = document(&stage, &["info"]);
+    let reason = text(&info, "/alarms/0/reason");
+    assert!(reason.contains(", are missing"), "{reason}");
+    let (_, report) = document(&stage, &["verify", &broken]);
+    assert_eq!(text(&report, "/status"), "ok", "{report:#}");
+}
+
+/// Other segments, which no backup stored for itself, tell that there was an archiver.
+#[test]
+fn a_segment_that_is_lost_with_the_notes_of_the_archiver_is_a_hole() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    let between = archived_by_switches(&stage, 3);
+    let last = stage.backup(&["--type", "full"]);
+    let last = text(&last, "/label");
+    switch(&stage);
+    for entry in fs::read_dir(archive(&stage)).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.ends_with(".backup") || name == between[1] {
+            fs::remove_file(&path).unwrap();
+        }
+    }
+    age(&stage);
+    require_one_hole(&stage, &format!("before the end of {last}"));
+}
+
+/// A repository, and what is done to a copy of it.
+struct Copies<'a> {
+    stage: &'a Stage,
+    server: &'a Cluster,
+    whole: PathBuf,
+}
+
+impl<'a> Copies<'a> {
+    /// The repository as it is now, with WAL that was archived an hour ago.
+    fn of(stage: &'a Stage, name: &str, server: &'a Cluster) -> Self {
+        age(stage);
+        let whole = stage.target(name);
+        files::copy_all(stored(stage).parent().unwrap(), &whole);
+        Self {
+            stage,
+            server,
+            whole,
+        }
+    }
+
+    /// Does it to the archive of a copy; answers what commands say of that.
+    fn after(&self, harm: impl FnOnce(&Path)) -> Said<'_> {
+        let harmed = self.stage.target("harmed");
+        let _ = fs::remove_dir_all(&harmed);
+        files::copy_all(&self.whole, &harmed);
+        harm(&harmed.join("main/wal"));
+        Said {
+            stage: self.stage,
+            server: self.server,
+            repository: format!("file://{}", harmed.display()),
+        }
+    }
+}
+
+/// What commands say of a repository.
+struct Said<'a> {
+    stage: &'a Stage,
+    server: &'a Cluster,
+    repository: String,
+}
+
+impl Said<'_> {
+    fn run(&self, arguments: &[&str]) -> (i32, Value) {
+        let words = [&["--repo", &self.repository][..], arguments].concat();
+        document(self.stage, &words)
+    }
+
+    /// `info` and `check` raise one alarm of an error, with these words in its reason and in what is lost.
+    fn require_alarm(&self, kind: &str, reason: &str, lost: &str) {
+        let (code, info) = self.run(&["info"]);
+        assert_eq!((code, kinds(&info)), (WARNINGS, vec![kind]), "{info:#}");
+        assert_eq!(text(&info, "/alarms/0/severity"), "error");
+        assert!(text(&info, "/alarms/0/reason").contains(reason), "{info:#}");
+        assert!(text(&info, "/alarms/0/lost").contains(lost), "{info:#}");
+        let pgdata = self.server.pgdata().display().to_string();
+        let conninfo = self.server.conninfo("postgres");
+        let check = ["check", "-D", &pgdata, "-d", &conninfo, "--wal", "stream"];
+        let (_, report) = self.run(&check);
+        let mut items = report["items"].as_array().unwrap().iter();
+        let failed = items.any(|item| item["status"] == "failed" && item["name"] == "WAL archive");
+        assert!(failed, "{report:#}");
+    }
+
+    /// `verify` ends with that code, and names the object.
+    fn require_finding(&self, expected: i32, object: &str) {
+        for words in [&["verify"][..], &["verify", "--deep"]] {
+            let (code, report) = self.run(words);
+            assert_eq!(code, expected, "{report:#}");
+            let mut findings = report["findings"].as_array().unwrap().iter();
+            assert!(
+                findings.any(|finding| text(finding, "/object").ends_with(object)),
+                "{object}: {report:#}"
+            );
+        }
+    }
+
+    fn require_nothing(&self) {
+        let (code, info) = self.run(&["info"]);
+        assert_eq!(code, 0, "{info:#}");
+        let (code, report) = self.run(&["verify"]);
+        assert_eq!(code, 0, "{report:#}");
+    }
+}
+
+/// The server is taken back to the end of the last backup, and goes on along a new timeline.
+fn take_back(stage: &Stage) -> Cluster {
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let to = ["--target-type", "immediate", "--target-action", "promote"];
+    let directory = stage.restore("back", &[&to[..], &["--archive-mode", "keep"]].concat());
+    let server = Cluster::adopt(stage.cluster.major(), &directory)
+        .start()
+        .unwrap();
+    server.wait_promoted(PATIENCE).unwrap();
+    server
+}
+
+/// Finishes segments, and waits until they are archived.
+fn archive_segments(server: &Cluster, count: usize) {
+    for _ in 0..count {
+        let switch = "SELECT pg_walfile_name(pg_switch_wal()) FROM (SELECT pg_logical_emit_message(true, '', '')) m";
+        let name = server.sql("postgres", switch).unwrap();
+        let done =
+            format!("SELECT coalesce(last_archived_wal >= '{name}', false) FROM pg_stat_archiver");
+        server.wait_for("postgres", &done, PATIENCE).unwrap();
+    }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.len() == 24).collect();
+    names.sort();
+    names
+}
+
+fn flip(path: &Path, at: impl FnOnce(usize) -> usize) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = at(bytes.len());
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+const HISTORY: &str = "00000002/00000002.history";
+
+/// After a server was taken back, or a standby promoted, every restore goes along the new timeline, whether there is a
+/// backup of it or not.
+#[test]
+fn what_a_new_timeline_has_lost_is_an_alarm_with_layers_on_it_and_without() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    switch(&stage);
+    let server = take_back(&stage);
+    archive_segments(&server, 3);
+    let before = Copies::of(&stage, "before", &server);
+    let words = backup_of(&server, &["--type", "full"]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let report = stage.json(&words);
+    let layer = text(&report, "/label");
+    archive_segments(&server, 1);
+    let after = Copies::of(&stage, "after", &server);
+    for copies in [&before, &after] {
+        copies.after(|_| ()).require_nothing();
+
+        let lost = copies.after(|wal| fs::remove_file(wal.join(HISTORY)).unwrap());
+        lost.require_alarm("archive", "00000002.history", "no moment on timeline 2");
+        lost.require_finding(WAL_MISSING, HISTORY);
+
+        let altered = copies.after(|wal| flip(&wal.join(HISTORY), |length| length - 3));
+        altered.require_alarm("archive", "00000002.history", "no moment on timeline 2");
+        altered.require_finding(DAMAGED, HISTORY);
+
+        // The old timeline's copy of that segment goes on where the server did not.
+        let mut first = String::new();
+        let beheaded = copies.after(|wal| {
+            first.clone_from(&names(&wal.join("00000002"))[0]);
+            let old = first.replacen("00000002", "00000001", 1);
+            assert!(wal.join("00000001").join(old).exists());
+            fs::remove_file(wal.join("00000002").join(&first)).unwrap();
+        });
+        beheaded.require_alarm("wal-hole", &first, "no moment after");
+        beheaded.require_finding(WAL_MISSING, &first);
+
+        let mut second = String::new();
+        let rotten = copies.after(|wal| {
+            second.clone_from(&names(&wal.join("00000002"))[1]);
+            flip(&wal.join("00000002").join(&second), |length| length / 2);
+        });
+        rotten.require_finding(DAMAGED, &second);
+    }
+    // It is named with the layers that need it.
+    let lost = after.after(|wal| fs::remove_file(wal.join(HISTORY)).unwrap());
+    let (_, info) = lost.run(&["info"]);
+    assert!(text(&info, "/alarms/0/lost").contains(layer), "{info:#}");
+
+    // Files of a timeline of which nothing else is known.
+    for name in ["00000003.history", "000000030000000000000007"] {
+        let strange = before.after(|wal| {
+            fs::create_dir(wal.join("00000003")).unwrap();
+            fs::write(wal.join("00000003").join(name), "junk").unwrap();
+            files::age(&wal.join("00000003"), "1 hour ago");
+        });
+        strange.require_finding(DAMAGED, name);
+    }
+}
+
+/// A restored copy archives nothing. When it is told to after its promotion, it never asks for the history of its timeline.
+#[test]
+fn the_history_of_a_timeline_comes_with_its_first_segment_when_the_server_never_asks_for_it() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let copy = stage.restore("copy", &["--target-action", "promote"]);
+    let server = Cluster::adopt(Major::V15, &copy).start().unwrap();
+    server.wait_promoted(PATIENCE).unwrap();
+    let history = stored(&stage).join("wal").join(HISTORY);
+    let archive = "ALTER SYSTEM SET archive_mode = 'on'";
+    server.sql("postgres", archive).unwrap();
+    server.restart().unwrap();
+    let unmarked = server.pgdata().join("pg_wal/archive_status");
+    for mark in ["ready", "done"] {
+        assert!(!unmarked.join(format!("00000002.history.{mark}")).exists());
+    }
+    assert!(!history.exists());
+    archive_segments(&server, 1);
+    assert!(history.exists());
+    age(&stage);
+    let (code, report) = document(&stage, &["verify"]);
+    assert_eq!(code, 0, "{report:#}");
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!(code, 0, "{info:#}");
+}
+
+/// The listing shows that nothing whole can be in it.
+#[test]
+fn a_segment_that_is_too_short_to_be_one_is_an_alarm_without_reading_the_others() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let layer = stage.backup(&["--type", "full"]);
+    let between = archived_by_switches(&stage, 3);
+    let path = archive(&stage).join(&between[1]);
+    let whole = fs::read(&path).unwrap();
+    for length in [0, 100] {
+        fs::write(&path, &whole[..length]).unwrap();
+        let (code, info) = document(&stage, &["info"]);
+        assert_eq!(
+            (code, kinds(&info)),
+            (WARNINGS, vec!["archive"]),
+            "{info:#}"
+        );
+        assert!(
+            text(&info, "/alarms/0/reason").contains(&between[1]),
+            "{info:#}"
+        );
+        assert_eq!(check(&stage).0, FAILED);
+    }
+    // Stored again it stands beside the damaged one.
+    let again = stage.target(&between[1]);
+    let mut command = stage.command(&["archive-get", &between[0], again.to_str().unwrap()]);
+    assert!(command.output().unwrap().status.success());
+    fs::write(&path, &whole).unwrap();
+    let mut command = stage.command(&["archive-get", &between[1], again.to_str().unwrap()]);
+    assert!(command.output().unwrap().status.success());
+    fs::write(&path, &whole[..100]).unwrap();
+    stage.ok(&["archive-push", again.to_str().unwrap()]);
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!(code, 0, "{info:#}");
+    stage.ok(&["verify"]);
+
+    // That of a layer makes it unusable.
+    let own = text(&document(&stage, &["info"]).1, "/layers/0/wal/first").to_owned();
+    fs::write(archive(&stage).join(&own), "").unwrap();
+    let (_, info) = document(&stage, &["info"]);
+    assert!(kinds(&info).contains(&"layer"), "{info:#}");
+    assert!(text(&info, "/layers/0/problem").contains(&own), "{info:#}");
+    let (code, _) = stage.fails(&["pin", text(&layer, "/label")]);
+    assert_eq!(code, WAL_MISSING);
+}
+
+#[test]
+fn objects_of_which_nobody_knows_what_they_are_for_are_warnings_of_verify() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    stage.ok(&["verify"]);
+    let strange = [
+        "zzz",
+        "layer/nonsense",
+        "layer/foo/bar",
+        "junk/bar",
+        "wal/00000001/junk",
+        "mark/x",
+    ];
+    for key in strange {
+        let path = stored(&stage).join(key);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x").unwrap();
+    }
+    let (code, report) = document(&stage, &["verify"]);
+    assert_eq!(code, WARNINGS, "{report:#}");
+    let findings = report["findings"].as_array().unwrap().iter();
+    let mut found: Vec<String> = findings
+        .map(|finding| {
+            assert_eq!(text(finding, "/kind"), "stray");
+            text(finding, "/object")
+                .trim_start_matches("main/")
+                .to_owned()
+        })
+        .collect();
+    found.sort();
+    let mut expected = strange;
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}

@@ -1,0 +1,119 @@
+//! How long ago somebody has made a backup, and found nothing wrong.
+//!
+//! A host whose clock was ahead would silence these alarms for as long as it was. So each moment is the earlier of what the
+//! host has said of itself and what the store has noted, and one that is still to come tells nothing.
+
+use jiff::{SignedDuration, Timestamp};
+use pgstrata_store::catalog::{Layer, Verified};
+
+use super::layers::usable;
+use super::{Alarm, AlarmKind, Facts, Severity};
+
+/// Clocks of two hosts may differ by so much without a reason to look.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(5);
+
+/// Whether the newest backup is too old.
+pub(super) fn age(facts: &Facts<'_>) -> Option<Alarm> {
+    let limit = SignedDuration::try_from(facts.max_age?).unwrap_or(SignedDuration::MAX);
+    let usable = usable(facts.catalog, facts.archived.ok()).into_iter();
+    let (known, ahead): (Vec<&Layer>, Vec<&Layer>) =
+        usable.partition(|layer| has_passed(facts, ended(facts, layer)));
+    let newest = known.into_iter().max_by_key(|layer| ended(facts, layer));
+    let reason = match newest {
+        None if ahead.is_empty() => "there is no backup that can be restored".to_owned(),
+        None => "it is not known how old the newest backup is".to_owned(),
+        Some(newest) => {
+            let ended = ended(facts, newest);
+            let age = facts.now.duration_since(ended);
+            if age <= limit {
+                return None;
+            }
+            let (label, whole) = (&newest.label, SignedDuration::from_secs(age.as_secs()));
+            format!(
+                "the newest backup, {label}, ended {whole:#} ago, at {ended}: more than {limit:#}"
+            )
+        }
+    };
+    let ahead = ahead.last().map(|layer| {
+        format!(
+            "; the time of {}, {}, is still to come, because a clock is wrong: it tells nothing",
+            layer.label, layer.manifest.finished_at
+        )
+    });
+    Some(Alarm {
+        severity: Severity::Error,
+        kind: AlarmKind::Age,
+        layer: None,
+        reason: reason + &ahead.unwrap_or_default(),
+        lost: None,
+        to_do: "run \"pgstrata backup\", and find out why the last one is so old".to_owned(),
+    })
+}
+
+/// When the backup ended.
+fn ended(facts: &Facts<'_>, layer: &Layer) -> Timestamp {
+    let told = layer.manifest.finished_at;
+    let stored_at = facts.catalog.stored_at.get(&layer.label);
+    stored_at.map_or(told, |stored_at| told.min(*stored_at))
+}
+
+fn has_passed(facts: &Facts<'_>, moment: Timestamp) -> bool {
+    moment.duration_since(facts.now) <= CLOCKS_DIFFER
+}
+
+/// Whether too much time has passed since somebody found nothing wrong. While there was nothing to verify, no time passes.
+pub(super) fn verified(facts: &Facts<'_>) -> Option<Alarm> {
+    let limit = SignedDuration::try_from(facts.max_verify_age?).unwrap_or(SignedDuration::MAX);
+    let whole = |moment| SignedDuration::from_secs(facts.now.duration_since(moment).as_secs());
+    let moment = |verified: &Verified| verified.record.finished_at.min(verified.stored_at);
+    let layers = facts.catalog.layers.iter();
+    let oldest = layers.map(|layer| ended(facts, layer)).min()?;
+    let clean = facts.verified.clean.as_ref().map(moment);
+    let clean = clean.filter(|clean| has_passed(facts, *clean));
+    let since = clean.map_or(oldest, |clean| clean.max(oldest));
+    if has_passed(facts, since) && facts.now.duration_since(since) <= limit {
+        return None;
+    }
+    let reason = match clean {
+        Some(clean) => format!(
+            "the last verification of all layers that found nothing wrong ended {:#} ago, at {clean}: more than {limit:#}",
+            whole(clean)
+        ),
+        None if !has_passed(facts, oldest) => format!(
+            "no verification of all layers that found nothing wrong is on record, and the time of the oldest layer, {oldest}, \
+             is still to come, because a clock is wrong"
+        ),
+        None => format!(
+            "no verification of all layers that found nothing wrong is on record, though the oldest layer ended {:#} ago: \
+             more than {limit:#}",
+            whole(oldest)
+        ),
+    };
+    let newest = facts.verified.newest.as_ref();
+    let failed = newest.filter(|newest| newest.record.errors > 0);
+    let failed = failed.map(|newest| {
+        format!(
+            "; the last one, at {}, found {} errors",
+            moment(newest),
+            newest.record.errors
+        )
+    });
+    let (severity, to_do) = match failed {
+        Some(_) => (
+            Severity::Error,
+            "run \"pgstrata verify\", and do what it says",
+        ),
+        None => (
+            Severity::Warning,
+            "run \"pgstrata verify\" on a schedule, as a user who may create objects in the repository",
+        ),
+    };
+    Some(Alarm {
+        severity,
+        kind: AlarmKind::Verify,
+        layer: None,
+        reason: reason + &failed.unwrap_or_default(),
+        lost: None,
+        to_do: to_do.to_owned(),
+    })
+}

@@ -1,0 +1,130 @@
+//! Layers: which of them can be restored, as far as manifests and listings tell.
+
+use pgstrata_layer::label::Label;
+use pgstrata_pgdata::WalSegment;
+use pgstrata_store::archive::ArchivedWal;
+use pgstrata_store::catalog::{Catalog, Layer};
+
+use super::{Alarm, AlarmKind, Facts, Severity};
+
+/// Why a layer cannot be restored; `None` when nothing is known against it.
+pub(crate) fn problem(
+    catalog: &Catalog,
+    layer: &Layer,
+    archived: Option<&ArchivedWal>,
+) -> Option<String> {
+    if let Err(error) = catalog.whole(&layer.label) {
+        return Some(error.to_string());
+    }
+    let archived = archived?;
+    let size = archived.segment_size();
+    let manifest = &layer.manifest;
+    let timeline = manifest.timeline;
+    if let Some(problem) = archived.history_problem(timeline) {
+        let name = timeline.history_file_name();
+        return Some(format!("the history of its timeline, {name}, {problem}"));
+    }
+    let lsns = manifest.start_lsn..manifest.stop_lsn;
+    let first = WalSegment::containing(manifest.timeline, manifest.start_lsn, size);
+    let last = WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size);
+    let mut needed = WalSegment::covering(manifest.timeline, lsns, size);
+    if let Some(missing) = needed.find(|segment| !archived.holds(*segment)) {
+        let name = missing.file_name(size);
+        return Some(format!("its WAL segment {name} is not in the archive"));
+    }
+    let numbers = first.number..=last.number;
+    let mut damaged = archived.damaged();
+    let (segment, why) = damaged
+        .find(|(one, _)| one.timeline == manifest.timeline && numbers.contains(&one.number))?;
+    let name = segment.file_name(size);
+    Some(format!("its WAL segment {name} is damaged: {why}"))
+}
+
+/// The layers against which nothing is known, in the order in which they start.
+pub(super) fn usable<'a>(catalog: &'a Catalog, archived: Option<&ArchivedWal>) -> Vec<&'a Layer> {
+    let layers = catalog.layers.iter();
+    let mut usable: Vec<&Layer> = layers
+        .filter(|layer| problem(catalog, layer, archived).is_none())
+        .collect();
+    usable.sort_by_key(|layer| layer.manifest.start_lsn);
+    usable
+}
+
+/// Layers that cannot be restored, and why.
+pub(super) fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
+    let catalog = facts.catalog;
+    let alarm = |label: &Label, reason: String, lost: String| Alarm {
+        severity: Severity::Error,
+        kind: AlarmKind::Layer,
+        layer: Some(label.to_string()),
+        reason,
+        lost: Some(lost),
+        to_do: format!(
+            "run \"pgstrata verify {label}\" to see what is lost, and take a full backup"
+        ),
+    };
+    let damaged = catalog.damaged.iter().map(|(label, error)| {
+        let reason = format!("the manifest of {label} cannot be used: {error}");
+        let lost = format!("{label} and the layers that stand on it");
+        let mut alarm = alarm(label, reason, lost);
+        if let Some(hint) = error.hint_text().filter(|_| error.is_lost_epoch()) {
+            hint.clone_into(&mut alarm.to_do);
+        }
+        alarm
+    });
+    let broken = catalog.layers.iter().filter_map(|layer| {
+        let label = &layer.label;
+        // Named once, with the layer that has lost objects, or with the history.
+        let archived = facts.archived.ok();
+        let timeline = layer.manifest.timeline;
+        let is_lost = archived.is_some_and(|all| all.history_problem(timeline).is_some());
+        if catalog.nearest_loss(label).is_some() || is_lost {
+            return None;
+        }
+        let problem = problem(catalog, layer, archived)?;
+        let reason = format!("{label} cannot be restored: {problem}");
+        Some(alarm(label, reason, label.to_string()))
+    });
+    let mut alarms: Vec<Alarm> = losses(catalog).collect();
+    alarms.extend(damaged.chain(broken));
+    alarms
+}
+
+/// Each layer that has lost objects, and all that stand on it.
+fn losses(catalog: &Catalog) -> impl Iterator<Item = Alarm> {
+    catalog.losses.iter().map(|(label, loss)| {
+        let what = loss.describe();
+        if !loss.stops_restores() {
+            return Alarm {
+                severity: Severity::Warning,
+                kind: AlarmKind::Layer,
+                layer: Some(label.to_string()),
+                reason: format!("{label} has lost digests of its pages: {what}"),
+                lost: None,
+                to_do: "take a full backup: restores work without them, but increments and merges do not"
+                    .to_owned(),
+            };
+        }
+        let stands = |layer: &&Layer| {
+            let links = catalog.links(&layer.label).unwrap_or_default();
+            links.iter().skip(1).any(|below| below.label == *label)
+        };
+        let above = catalog.layers.iter().filter(stands);
+        let above: Vec<&str> = above.map(|layer| layer.label.as_str()).collect();
+        let lost = match above.is_empty() {
+            true => label.to_string(),
+            false => format!("{label}, nor what stands on it: {}", above.join(", ")),
+        };
+        Alarm {
+            severity: Severity::Error,
+            kind: AlarmKind::Layer,
+            layer: Some(label.to_string()),
+            reason: format!("{label} has lost objects: {what}"),
+            lost: Some(lost),
+            to_do: format!(
+                "bring them back from a copy of the repository, or take a full backup now; \
+                 \"pgstrata verify {label}\" names what was in them"
+            ),
+        }
+    })
+}

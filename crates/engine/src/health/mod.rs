@@ -1,0 +1,172 @@
+//! One judgement of the health of a cluster's backups: what is wrong and since when, what cannot be restored because
+//! of it, what to do.
+//!
+//! Facts in, alarms out: nothing here reads a clock, a repository or a server. Two collectors bring the facts,
+//! [`crate::info`] those of the repository and `info/server.rs` those of the server. `info`, `check` and `verify` show the same
+//! alarms; `expire` and `restore` take no layer for usable that is not.
+
+mod age;
+mod layers;
+pub(crate) mod server;
+mod wal;
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use pgstrata_store::archive::ArchivedWal;
+use pgstrata_store::catalog::{Catalog, LastVerified};
+use pgstrata_store::error::Error;
+use serde::Serialize;
+
+pub(crate) use layers::problem;
+pub(crate) use wal::{
+    Hole, LostHistory, RecoveryPath, histories_lost_to_any, holes, lost_histories, ways,
+};
+
+/// One host may be ahead of another, and a backup ahead of the archiver: a segment that has been missing for no longer before
+/// one that was stored may be on its way. An idle server looks once a minute whether it has to start its archiver again, or
+/// to repeat a command that failed (`postmaster.c`, `PGARCH_AUTOWAKE_INTERVAL`).
+pub(crate) const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(90);
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Restores work; somebody should look.
+    Warning,
+    /// A restore that was promised fails or loses something, or the server is about to stop.
+    Error,
+}
+
+/// What an alarm is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AlarmKind {
+    /// The cluster's record cannot be read.
+    Record,
+    /// Nobody can open what was sealed in an epoch.
+    Keys,
+    /// The archive cannot be listed, or a history in it is missing or damaged.
+    Archive,
+    /// A layer cannot be restored.
+    Layer,
+    /// WAL is missing from the archive, though later WAL is there.
+    WalHole,
+    /// The newest backup is too old.
+    Age,
+    /// Nobody has verified the layers for too long.
+    Verify,
+    /// The server's archiver does not bring WAL into this repository.
+    Archiver,
+    /// Configuration that is not in backups.
+    Configuration,
+    /// A replication slot keeps WAL, or has lost it.
+    Slots,
+    /// Files wait for the archiver.
+    Backlog,
+    /// The file system of `pg_wal` has little room.
+    Room,
+}
+
+impl AlarmKind {
+    /// In a word or three.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Record => "cluster record",
+            Self::Keys => "keys",
+            Self::Archive | Self::WalHole => "WAL archive",
+            Self::Layer => "layers",
+            Self::Age => "age",
+            Self::Verify => "verification",
+            Self::Archiver => "archiver",
+            Self::Configuration => "files",
+            Self::Slots => "slots",
+            Self::Backlog => "archive backlog",
+            Self::Room => "room for WAL",
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Alarm {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about.
+    pub kind: AlarmKind,
+    /// The layer that it is about, if it is about one.
+    pub layer: Option<String>,
+    /// What is wrong, and since when; for people.
+    pub reason: String,
+    /// What cannot be restored because of it; `None` when everything can.
+    pub lost: Option<String>,
+    /// What to do.
+    pub to_do: String,
+}
+
+/// What is judged.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) archived: Result<&'a ArchivedWal, &'a Error>,
+    /// Why the cluster's record cannot be used.
+    pub(crate) record: Option<&'a Error>,
+    /// Why nobody can open what was sealed.
+    pub(crate) keys: Option<&'a Error>,
+    pub(crate) now: Timestamp,
+    /// The oldest that the newest backup may be.
+    pub(crate) max_age: Option<Duration>,
+    /// What is on record of verifications.
+    pub(crate) verified: &'a LastVerified,
+    /// The longest that there may have been none that found nothing wrong.
+    pub(crate) max_verify_age: Option<Duration>,
+}
+
+/// Everything that is wrong, the worst first.
+pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
+    let mut alarms = Vec::new();
+    if let Some(error) = facts.record {
+        alarms.push(Alarm {
+            severity: Severity::Error,
+            kind: AlarmKind::Record,
+            layer: None,
+            reason: error.to_string(),
+            lost: Some("anything, until the record is brought back".to_owned()),
+            to_do: error
+                .hint_text()
+                .unwrap_or("bring the object back from a copy of the repository")
+                .to_owned(),
+        });
+    }
+    alarms.extend(facts.keys.map(|error| Alarm {
+        severity: Severity::Error,
+        kind: AlarmKind::Keys,
+        layer: None,
+        reason: error.to_string(),
+        lost: Some("layers and WAL of that time".to_owned()),
+        to_do: error.hint_text().unwrap_or_default().to_owned(),
+    }));
+    match facts.archived {
+        Ok(archived) => {
+            let holes = holes(facts.catalog, archived, facts.now);
+            alarms.extend(holes.iter().map(|hole| hole.alarm(archived)));
+            let lost = lost_histories(facts.catalog, archived, facts.now);
+            alarms.extend(lost.iter().map(LostHistory::alarm));
+            alarms.extend(wal::damaged(facts.catalog, archived));
+        }
+        Err(error) => alarms.push(Alarm {
+            severity: Severity::Error,
+            kind: AlarmKind::Archive,
+            layer: None,
+            reason: format!("the WAL archive cannot be listed: {error}"),
+            lost: None,
+            to_do: "look at the store: its permissions, its disk, its log".to_owned(),
+        }),
+    }
+    alarms.extend(layers::layers(facts));
+    alarms.extend(age::age(facts));
+    alarms.extend(age::verified(facts));
+    alarms.sort_by_key(|alarm| std::cmp::Reverse(alarm.severity));
+    alarms
+}

@@ -1,0 +1,403 @@
+//! The server: what keeps its WAL and its configuration from the repository, and what makes `pg_wal` grow until the server
+//! stops.
+//!
+//! PostgreSQL's own measures are the limits here: `max_wal_size`, and the time that WAL may take into the repository.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pgstrata_store::error::Result;
+
+use super::{Alarm, AlarmKind, Severity};
+use crate::server::archiver::Archiving;
+use crate::server::held::{ForeignSlot, HeldWal};
+use crate::server::pg_wal::WalDirectory;
+use crate::server::session::OwnSlot;
+
+/// A server begins a new segment before the old one is archived, and a backup ends one.
+const SPARE_SEGMENTS: u64 = 2;
+
+/// What was asked of a server, and looked up in its data directory.
+#[derive(Debug)]
+pub(crate) struct ServerState {
+    /// Slots with a name of ours.
+    pub(crate) own_slots: Result<Vec<OwnSlot>>,
+    pub(crate) held: Result<HeldWal>,
+    /// `None` when it is not known where it is.
+    pub(crate) pg_wal: Option<Result<WalDirectory>>,
+    /// The time that WAL may take into the repository.
+    pub(crate) patience: Duration,
+}
+
+impl ServerState {
+    /// Whether the server may begin new segments, as far as that is known.
+    pub(crate) fn has_room_to_switch(&self) -> bool {
+        match (&self.pg_wal, &self.held) {
+            (Some(Ok(found)), Ok(held)) => has_room_to_switch(found, held),
+            _ => true,
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ServerVerdict {
+    /// As it should be.
+    Fine { kind: AlarmKind, detail: String },
+    /// Who may not look is told so; it is no reason to worry.
+    Unseen { kind: AlarmKind, why: String },
+    /// As it should not be.
+    Wrong(Alarm),
+}
+
+impl ServerVerdict {
+    fn fine(kind: AlarmKind, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        Self::Fine { kind, detail }
+    }
+
+    pub(crate) fn unseen(kind: AlarmKind, why: impl ToString) -> Self {
+        let why = why.to_string();
+        Self::Unseen { kind, why }
+    }
+
+    fn warning(kind: AlarmKind, reason: String, to_do: impl Into<String>) -> Self {
+        Self::Wrong(Alarm {
+            severity: Severity::Warning,
+            kind,
+            layer: None,
+            reason,
+            lost: None,
+            to_do: to_do.into(),
+        })
+    }
+}
+
+/// What is known of the server, in the order in which `check` shows it. The archiver is judged by [`archiver`].
+pub(crate) fn judge(state: &ServerState) -> Vec<ServerVerdict> {
+    let mut verdicts = own_slots(&state.own_slots);
+    match &state.held {
+        Ok(held) => verdicts.extend(held.slots.iter().filter_map(foreign_slot)),
+        Err(error) => verdicts.push(ServerVerdict::unseen(AlarmKind::Slots, error)),
+    }
+    match (&state.pg_wal, &state.held) {
+        (Some(Ok(found)), held) => {
+            verdicts.push(backlog(found, state.patience));
+            match held {
+                Ok(held) => verdicts.push(room(found, held)),
+                Err(error) => verdicts.push(ServerVerdict::unseen(AlarmKind::Room, error)),
+            }
+        }
+        (Some(Err(error)), _) => verdicts.push(ServerVerdict::unseen(AlarmKind::Room, error)),
+        // That it is not known has been said.
+        (None, _) => {}
+    }
+    verdicts
+}
+
+/// Whether the server's archiver brings WAL into this repository.
+pub(crate) fn archiver(archiving: &Archiving) -> ServerVerdict {
+    const KIND: AlarmKind = AlarmKind::Archiver;
+    if !archiving.archives && archiving.in_recovery {
+        return ServerVerdict::fine(KIND, "a standby that archives nothing: its primary does");
+    }
+    if let Some(trouble) = archiving.trouble().filter(|_| archiving.archives) {
+        return ServerVerdict::warning(
+            KIND,
+            trouble,
+            format!(
+                "look at the server's log, and at archive_command, \"{}\": what is not archived stays in pg_wal \
+                 until its disk is full",
+                archiving.command
+            ),
+        );
+    }
+    match lacking(archiving) {
+        None => ServerVerdict::fine(
+            KIND,
+            "no attempt has failed lately, and no file waits for it",
+        ),
+        Some(lacking) => ServerVerdict::warning(
+            KIND,
+            lacking,
+            "set archive_mode = on and archive_command = 'pgstrata ... archive-push %p'; without an \
+             archive here a restore can reach the end of a backup, and no later point",
+        ),
+    }
+}
+
+/// Configuration outside the data directory that no backup stores.
+pub(crate) fn configuration(warnings: Result<Vec<String>>) -> Vec<ServerVerdict> {
+    const KIND: AlarmKind = AlarmKind::Configuration;
+    match warnings {
+        Err(error) => vec![ServerVerdict::unseen(KIND, error)],
+        Ok(warnings) => {
+            let to_do = "see \"What is backed up\" in OPERATIONS.md";
+            let warnings = warnings.into_iter();
+            warnings
+                .map(|warning| ServerVerdict::warning(KIND, warning, to_do))
+                .collect()
+        }
+    }
+}
+
+/// Why the server's WAL does not come into this repository, as far as the file archived last tells.
+fn lacking(archiving: &Archiving) -> Option<String> {
+    if !archiving.archives {
+        return Some("the server does not archive".to_owned());
+    }
+    if archiving.is_ours() {
+        let is_known = archiving.names_another || archiving.archiver.archived.is_some();
+        return archiving.doubt().filter(|_| is_known);
+    }
+    archiving
+        .is_elsewhere()
+        .then(|| format!("the server archives elsewhere ({})", archiving.describe()))
+}
+
+/// Slots of ours that no session uses keep WAL for ever.
+fn own_slots(slots: &Result<Vec<OwnSlot>>) -> Vec<ServerVerdict> {
+    const KIND: AlarmKind = AlarmKind::Slots;
+    let slots = match slots {
+        Ok(slots) => slots,
+        Err(error) => return vec![ServerVerdict::unseen(KIND, error)],
+    };
+    let (held, left): (Vec<_>, Vec<_>) = slots.iter().partition(|slot| slot.process.is_some());
+    let detail = match held.len() {
+        0 => "no replication slot of a backup is left".to_owned(),
+        count => format!("{count} held by backups at work"),
+    };
+    let left = left.into_iter().map(|slot| {
+        let name = &slot.name;
+        let reason = format!(
+            "replication slot \"{name}\" is used by nobody and keeps WAL from being removed"
+        );
+        ServerVerdict::warning(
+            KIND,
+            reason,
+            format!("SELECT pg_drop_replication_slot('{name}')"),
+        )
+    });
+    std::iter::once(ServerVerdict::fine(KIND, detail))
+        .chain(left)
+        .collect()
+}
+
+/// What somebody else's slot does to the server, and what to do about it.
+fn foreign_slot(slot: &ForeignSlot) -> Option<ServerVerdict> {
+    let ForeignSlot {
+        name,
+        active,
+        wal_status,
+        held_bytes,
+    } = slot;
+    let used = if *active { "in use" } else { "used by nobody" };
+    let (reason, to_do) = match wal_status.as_str() {
+        "reserved" => return None,
+        "extended" => (
+            format!(
+                "replication slot \"{name}\", {used}, holds {} of WAL, more than max_wal_size: pg_wal grows until its \
+                 file system is full and the server stops",
+                mebibytes(*held_bytes)
+            ),
+            format!(
+                "see to it that whoever reads from the slot does, or SELECT pg_drop_replication_slot('{name}'); \
+                 max_slot_wal_keep_size limits what slots hold"
+            ),
+        ),
+        _ => (
+            format!(
+                "replication slot \"{name}\", {used}, is {wal_status}: whoever reads from it cannot go on without WAL that \
+                 pg_wal does not keep"
+            ),
+            format!(
+                "make its standby or subscriber anew, or let it read from the archive, and SELECT \
+                 pg_drop_replication_slot('{name}')"
+            ),
+        ),
+    };
+    Some(ServerVerdict::warning(AlarmKind::Slots, reason, to_do))
+}
+
+fn backlog(found: &WalDirectory, patience: Duration) -> ServerVerdict {
+    const KIND: AlarmKind = AlarmKind::Backlog;
+    let files = match found.waiting.count {
+        0 => return ServerVerdict::fine(KIND, "no file waits to be archived"),
+        1 => "1 file waits".to_owned(),
+        more => format!("{more} files wait"),
+    };
+    let since = found.waiting.first.as_ref().map(|(since, _)| *since);
+    let waits = since.and_then(|since| since.elapsed().ok());
+    let since = since.and_then(|since| Timestamp::try_from(since).ok());
+    let since = since.map_or_else(String::new, |since| format!(", the first since {since:.0}"));
+    let detail = format!("{files} to be archived{since}");
+    if waits.is_none_or(|waits| waits <= patience) {
+        return ServerVerdict::fine(KIND, detail);
+    }
+    ServerVerdict::warning(
+        KIND,
+        format!(
+            "{detail}: they are lost with this host, and stay in pg_wal until its file system is full and the server stops"
+        ),
+        "look at pg_stat_archiver and at the server's log: archive_command fails, or is too slow",
+    )
+}
+
+fn room(found: &WalDirectory, held: &HeldWal) -> ServerVerdict {
+    const KIND: AlarmKind = AlarmKind::Room;
+    let detail = format!(
+        "pg_wal holds {}, and its file system has {} left",
+        mebibytes(found.segment_bytes),
+        mebibytes(found.free_bytes)
+    );
+    let (need, because) = may_grow(found, held);
+    if found.free_bytes >= need {
+        return ServerVerdict::fine(KIND, detail);
+    }
+    let severity = match has_room_to_switch(found, held) {
+        true => Severity::Warning,
+        false => Severity::Error,
+    };
+    ServerVerdict::Wrong(Alarm {
+        severity,
+        kind: KIND,
+        layer: None,
+        reason: format!(
+            "{detail}, which is less than the {} that it may grow by: {because}; when the file system is full, the server stops",
+            mebibytes(need)
+        ),
+        lost: None,
+        to_do: "make room there, find out what holds WAL (slots, the archiver), or lower max_wal_size and wal_keep_size"
+            .to_owned(),
+    })
+}
+
+/// Whether the server may begin a segment, and the one behind it, without a full file system.
+fn has_room_to_switch(found: &WalDirectory, held: &HeldWal) -> bool {
+    found.free_bytes >= SPARE_SEGMENTS * held.segment_bytes
+}
+
+/// By how much `pg_wal` may grow, and why. What settings keep is kept beside what is written until a checkpoint removes it.
+/// Where there is more than both, or where a slot holds WAL for nobody, no checkpoint removes any: the server then needs
+/// room for what it writes up to the next one at least.
+fn may_grow(found: &WalDirectory, held: &HeldWal) -> (u64, String) {
+    let usual = held.max_wal_bytes.max(held.min_wal_bytes) + held.kept_bytes;
+    let rest = usual.saturating_sub(found.segment_bytes);
+    let mut because = format!("max_wal_size is {}", mebibytes(held.max_wal_bytes));
+    if held.min_wal_bytes > held.max_wal_bytes {
+        because.push_str(&format!(", min_wal_size {}", mebibytes(held.min_wal_bytes)));
+    }
+    if held.kept_bytes > 0 {
+        because.push_str(&format!(", wal_keep_size {}", mebibytes(held.kept_bytes)));
+    }
+    let is_held = match (rest, held.has_idle_slot) {
+        (0, _) => ", and something holds more than that",
+        (_, true) => ", and a slot that nobody uses holds what is written",
+        (_, false) => return (rest.max(SPARE_SEGMENTS * held.segment_bytes), because),
+    };
+    (rest.max(held.max_wal_bytes), because + is_held)
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::server::pg_wal::Waiting;
+
+    #[test]
+    fn a_backlog_is_a_warning_when_it_is_older_than_wal_may_take() {
+        let minute = Duration::from_secs(60);
+        let waiting = |ago: u64| WalDirectory {
+            waiting: Waiting {
+                count: 3,
+                first: SystemTime::now()
+                    .checked_sub(Duration::from_secs(ago))
+                    .map(|since| (since, "one".to_owned())),
+            },
+            ..WalDirectory::default()
+        };
+        for found in [WalDirectory::default(), waiting(10)] {
+            let verdict = backlog(&found, minute);
+            assert!(matches!(verdict, ServerVerdict::Fine { .. }), "{verdict:?}");
+        }
+        let ServerVerdict::Wrong(alarm) = backlog(&waiting(100), minute) else {
+            panic!("it is older");
+        };
+        let reason = &alarm.reason;
+        assert!(
+            reason.starts_with("3 files wait to be archived, the first since 2"),
+            "{reason}"
+        );
+    }
+
+    fn held(max: u64) -> HeldWal {
+        HeldWal {
+            slots: Vec::new(),
+            max_wal_bytes: max << 20,
+            min_wal_bytes: 80 << 20,
+            kept_bytes: 0,
+            segment_bytes: 16 << 20,
+            has_idle_slot: false,
+        }
+    }
+
+    /// The severity, and what is said, when `pg_wal` holds the first and has the second left, in MiB.
+    fn judged(held: &HeldWal, (holds, left): (u64, u64)) -> Option<(Severity, String)> {
+        let found = WalDirectory {
+            segment_bytes: holds << 20,
+            free_bytes: left << 20,
+            ..WalDirectory::default()
+        };
+        match room(&found, held) {
+            ServerVerdict::Wrong(alarm) => Some((alarm.severity, alarm.reason)),
+            ServerVerdict::Fine { .. } | ServerVerdict::Unseen { .. } => None,
+        }
+    }
+
+    #[test]
+    fn room_is_short_when_pg_wal_may_grow_by_more_than_is_left() {
+        let usual = held(160);
+        assert_eq!(judged(&usual, (80, 80)), None);
+        let (severity, reason) = judged(&usual, (80, 79)).unwrap();
+        assert_eq!(severity, Severity::Warning);
+        assert!(reason.contains("max_wal_size is 160 MiB"), "{reason}");
+        // The next two segments at any time.
+        assert_eq!(judged(&usual, (144, 32)), None);
+        assert_eq!(judged(&usual, (144, 31)).unwrap().0, Severity::Error);
+    }
+
+    #[test]
+    fn what_settings_keep_beside_the_usual_needs_room_too() {
+        let mut keeps = held(160);
+        keeps.kept_bytes = 1024 << 20;
+        assert_eq!(judged(&keeps, (160, 1024)), None);
+        let (severity, reason) = judged(&keeps, (160, 8)).unwrap();
+        assert_eq!(severity, Severity::Error);
+        assert!(reason.contains("wal_keep_size 1024 MiB"), "{reason}");
+        let small = held(64);
+        assert_eq!(judged(&small, (16, 64)), None);
+        let (_, reason) = judged(&small, (16, 63)).unwrap();
+        assert!(reason.contains("min_wal_size 80 MiB"), "{reason}");
+    }
+
+    #[test]
+    fn where_wal_is_held_there_is_room_up_to_the_next_checkpoint() {
+        // Something holds more than settings allow.
+        assert_eq!(judged(&held(160), (176, 160)), None);
+        let (_, reason) = judged(&held(160), (176, 159)).unwrap();
+        assert!(reason.contains("holds more than that"), "{reason}");
+        // Less than that, and for ever.
+        let mut idle = held(160);
+        idle.has_idle_slot = true;
+        assert_eq!(judged(&idle, (144, 160)), None);
+        let (severity, reason) = judged(&idle, (144, 100)).unwrap();
+        assert_eq!(severity, Severity::Warning);
+        assert!(reason.contains("a slot that nobody uses"), "{reason}");
+    }
+}

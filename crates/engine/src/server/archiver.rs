@@ -1,0 +1,196 @@
+//! How the server archives: what `archive_command` says of the repository, and how the archiver does.
+//!
+//! Asked and compared, not judged: [`crate::health`] says what is wrong with it, and a backup decides by it where its WAL
+//! comes from.
+
+use std::path::Path;
+use std::time::Duration;
+
+use pgstrata_store::archive::Archive;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Kind, Result};
+
+use super::pg_wal::waiting;
+use super::session::{Archiver, Session};
+
+/// An archiver that works takes a finished segment within seconds; one that failed tries again
+/// after a minute.
+const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+
+/// How a server archives, seen from one repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Archiving {
+    /// Whether its WAL goes to an archiver at all, in its present role.
+    pub(crate) archives: bool,
+    /// Whether it is a standby.
+    pub(crate) in_recovery: bool,
+    pub(crate) command: String,
+    pub(crate) library: String,
+    /// Whether the command names another repository.
+    pub(crate) names_another: bool,
+    pub(crate) archiver: Archiver,
+    /// What the archiver should have taken by now.
+    pub(crate) late: Option<String>,
+    /// Whether the file archived last is in the repository, or why that is not known; `None` when there is none.
+    pub(crate) last_is_here: Option<std::result::Result<bool, String>>,
+}
+
+impl Archiving {
+    /// Asks the server, and looks for the file that it archived last. What waits in `pg_wal` is not looked at when it is
+    /// not known where that is.
+    ///
+    /// # Errors
+    /// When the server does not answer; `Repository`.
+    pub(crate) async fn ask(
+        session: &Session,
+        pg_wal: Option<&Path>,
+        cluster: &ClusterRepository,
+        archive: &Archive,
+    ) -> Result<Self> {
+        let facts = session.facts();
+        let archiver = session.archiver().await?;
+        let last_is_here = match &archiver.archived {
+            None => None,
+            Some((file, _)) => match archive.holds(file).await {
+                Err(error) if error.kind() == Kind::Repository => return Err(error),
+                held => Some(held.map_err(|error| error.to_string())),
+            },
+        };
+        Ok(Self {
+            archives: facts.archives(),
+            in_recovery: facts.in_recovery,
+            command: facts.archive_command.clone(),
+            library: facts.archive_library.clone(),
+            names_another: names_another(&facts.archive_command, cluster.repository.url()),
+            late: pg_wal.and_then(late),
+            archiver,
+            last_is_here,
+        })
+    }
+
+    /// Whether the server's command is ours.
+    pub(crate) fn is_ours(&self) -> bool {
+        is_ours(&self.command)
+    }
+
+    /// What is wrong with the archiver, whatever it calls.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        trouble(&self.archiver, self.late.as_deref())
+    }
+
+    /// Why the server's archiver is not relied on; `None` when it is.
+    pub(crate) fn doubt(&self) -> Option<String> {
+        if !self.is_ours() {
+            return Some("the server archives elsewhere".to_owned());
+        }
+        // A copy of that repository has what was archived last, too.
+        if self.names_another {
+            return Some("the server archives to another repository".to_owned());
+        }
+        if let Some(trouble) = self.trouble() {
+            return Some(trouble);
+        }
+        let Some((file, _)) = &self.archiver.archived else {
+            return Some("the server has not archived anything yet".to_owned());
+        };
+        match &self.last_is_here {
+            Some(Ok(true)) => None,
+            Some(Err(why)) => Some(why.clone()),
+            Some(Ok(false)) | None => Some(format!(
+                "{file}, which the server archived last, is not in this repository"
+            )),
+        }
+    }
+
+    /// Whether the server archives, but to no place where waiting would help. A command that is
+    /// not seen to be ours may be a wrapper: the file archived last tells.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        !self.is_ours() && self.last_is_here != Some(Ok(true))
+    }
+
+    /// What the server calls, in words.
+    pub(crate) fn describe(&self) -> String {
+        match self.command.as_str() {
+            "" => format!("archive_library is \"{}\"", self.library),
+            command => format!("archive_command is \"{command}\""),
+        }
+    }
+}
+
+/// What is wrong with the server's archiver, whatever it calls.
+pub(crate) fn trouble(archiver: &Archiver, late: Option<&str>) -> Option<String> {
+    if let (true, Some((file, time))) = (archiver.is_failing, &archiver.failed) {
+        let since = match &archiver.archived {
+            Some((last, since)) => format!("{since}, when it archived {last}"),
+            None => "its statistics begin".to_owned(),
+        };
+        return Some(format!(
+            "the server's archiver fails with {file}, last at {time}, and has archived nothing since {since}"
+        ));
+    }
+    late.map(|late| format!("the server's archiver {late}"))
+}
+
+/// What the archiver should have taken by now. An `archive_command` that cannot be started (exit
+/// codes above 125) ends the archiver, and `pg_stat_archiver` never hears of it.
+pub(crate) fn late(pg_wal: &Path) -> Option<String> {
+    let (since, file) = waiting(pg_wal).ok()?.first?;
+    let age = since.elapsed().ok()?;
+    (age > TAKEN_WITHIN).then(|| format!("has not taken {file} for {} s", age.as_secs()))
+}
+
+pub(crate) fn is_ours(command: &str) -> bool {
+    command.contains("pgstrata")
+        && (command.contains("archive-push") || command.contains("wal-push"))
+}
+
+/// Whether a command with `--repo URL` names another repository than that at `url`. One that names it by other means, or
+/// by a name in a configuration file, says nothing.
+fn names_another(command: &str, url: &str) -> bool {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let after = words
+        .iter()
+        .position(|word| *word == "--repo")
+        .and_then(|at| words.get(at + 1).copied());
+    let mut joined = words.iter().filter_map(|word| {
+        let told = word.strip_prefix("--repo=");
+        told.or_else(|| word.strip_prefix("PGSTRATA_REPO="))
+    });
+    let Some(told) = after.or_else(|| joined.next()) else {
+        return false;
+    };
+    let bare = |url: &str| {
+        let url = url.trim_matches(['\'', '"']);
+        let path = url.strip_prefix("file://").unwrap_or(url);
+        path.trim_end_matches('/').to_owned()
+    };
+    let is_url = told.contains("://") || told.trim_matches(['\'', '"']).starts_with('/');
+    is_url && bare(told) != bare(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_another;
+
+    #[test]
+    fn a_command_that_names_a_url_names_one_repository() {
+        let url = "file:///backup";
+        for same in [
+            "pgstrata --repo file:///backup --cluster main archive-push %p",
+            "pgstrata --repo=/backup/ archive-push %p",
+            "PGSTRATA_REPO='file:///backup' pgstrata archive-push %p",
+            "pgstrata --repo near archive-push %p",
+            "pgstrata archive-push %p",
+            "pgstrata archive-push %p --repo",
+        ] {
+            assert!(!names_another(same, url), "{same}");
+        }
+        for other in [
+            "pgstrata --repo file:///other archive-push %p",
+            "pgstrata --repo=s3://backup archive-push %p",
+            "env PGSTRATA_REPO=/elsewhere pgstrata archive-push %p",
+        ] {
+            assert!(names_another(other, url), "{other}");
+        }
+    }
+}
