@@ -1,6 +1,6 @@
 //! `backup`.
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::backup::{
     self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
@@ -49,12 +49,11 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
     let progress = Progress::default();
     stop_on_signal(&progress);
     let mut outcomes: Vec<Outcome> = Vec::new();
-    let before = all_labels(several).await;
     let mut taken = None;
     // One that stalls costs its time once, and not again with each thing that it is asked.
     let ask = several.iter().map(|one| one.require_answer(ANSWERS_WITHIN));
-    let answers = join_all(ask).await.into_iter();
-    let mut silent: Vec<Option<Error>> = answers.map(Result::err).collect();
+    let (before, answers) = join(all_labels(several, |_| true), join_all(ask)).await;
+    let mut silent: Vec<Option<Error>> = answers.into_iter().map(Result::err).collect();
     for (at, context) in several.iter().enumerate() {
         // A directory that is not mounted has no such cluster.
         let is_there = async {
@@ -92,16 +91,7 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
     outcomes.push(Outcome::of(&several[first], "stored", None));
     for context in &several[first + 1..] {
         let copied = copy_to(&several[first], context, &report, &progress).await;
-        outcomes.push(match copied {
-            Ok(objects) => Outcome {
-                copied_objects: Some(objects),
-                ..Outcome::of(context, "copied", None)
-            },
-            Err(error) => {
-                tracing::warn!("the backup is not in {}: {error}", named(context));
-                Outcome::of(context, "failed", Some(error))
-            }
-        });
+        outcomes.push(Outcome::of_copy(context, copied));
     }
     for what in missed(several, &before).await {
         tracing::warn!("{what}");
@@ -119,28 +109,27 @@ pub(super) async fn run_in_several(several: &[Context], args: &BackupArgs) -> Re
     Ok(if warned || failed { exit::WARNINGS } else { 0 })
 }
 
-/// The labels that there are in each; nothing of one that does not answer.
-async fn all_labels(several: &[Context]) -> Vec<Option<Labels>> {
-    let mut all = Vec::new();
-    for context in several {
-        all.push(match context.cluster() {
-            Ok(cluster) => mirror::labels(&cluster).await.ok(),
-            Err(_) => None,
-        });
-    }
-    all
+/// The labels that there are in each; nothing of one that does not answer in time, or is not to be asked.
+async fn all_labels(several: &[Context], is_asked: impl Fn(usize) -> bool) -> Vec<Option<Labels>> {
+    let asked = &is_asked;
+    let all = several.iter().enumerate().map(async |(at, context)| {
+        let cluster = context.cluster().ok().filter(|_| asked(at))?;
+        let asked = tokio::time::timeout(ANSWERS_WITHIN, mirror::labels(&cluster));
+        asked.await.ok()?.ok()
+    });
+    join_all(all).await
 }
 
 /// What each repository has missed that another has, and still lacks after this backup, in words.
 async fn missed(several: &[Context], before: &[Option<Labels>]) -> Vec<String> {
-    let now = all_labels(several).await;
+    let present = all_labels(several, |at| before[at].is_some()).await;
     let mut said = Vec::new();
-    for ((context, before), now) in several.iter().zip(before).zip(&now) {
+    for ((context, before), now) in several.iter().zip(before).zip(&present) {
         let (Some(before), Some(now)) = (before, now) else {
             continue;
         };
-        for other in several {
-            let Ok(holder) = other.cluster() else {
+        for (other, answers) in several.iter().zip(&present) {
+            let (Ok(holder), Some(_)) = (other.cluster(), answers) else {
                 continue;
             };
             // Who does not answer has been named.
@@ -237,6 +226,20 @@ impl Outcome {
             state,
             copied_objects: None,
             error,
+        }
+    }
+
+    /// What has become of the copy of a backup.
+    fn of_copy(context: &Context, copied: Result<u64>) -> Self {
+        match copied {
+            Ok(objects) => Self {
+                copied_objects: Some(objects),
+                ..Self::of(context, "copied", None)
+            },
+            Err(error) => {
+                tracing::warn!("the backup is not in {}: {error}", named(context));
+                Self::of(context, "failed", Some(error))
+            }
         }
     }
 
