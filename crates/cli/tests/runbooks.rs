@@ -322,6 +322,14 @@ fn somebody_deleted_backups() {
     assert_ne!(code, 0);
     let printed = desk.follow("Somebody deleted backups");
     assert!(printed.contains("manifest"), "{printed}");
+    let added = "main/wal/00000001/0000000100000000000000FF";
+    let written = desk
+        .stage
+        .s3()
+        .request(None, "PUT", &format!("/{added}"), "evil");
+    assert_eq!(written.unwrap().status, 200);
+    let printed = desk.follow("Somebody has added objects");
+    assert!(printed.contains(added), "{printed}");
 }
 
 #[test]

@@ -336,7 +336,10 @@ fn rule_13_8_a_key_command_ends_with_who_has_asked_for_it() {
     stage.archive_with(&key.join(" "));
     stage
         .cluster
-        .sql("postgres", "SELECT pg_switch_wal()")
+        .sql(
+            "postgres",
+            "CREATE TABLE switched (); SELECT pg_switch_wal()",
+        )
         .unwrap();
     let processes = noted(&list);
     stage.cluster.stop(StopMode::Immediate).unwrap();

@@ -17,7 +17,7 @@ use rustix::process::setpriority_process;
 use rustix::thread::{Pid, gettid};
 use thread_priority::unix::{
     NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy,
-    thread_native_id,
+    thread_native_id, thread_schedule_policy,
 };
 use thread_priority::{Error, ThreadPriority};
 use tracing::{debug, info};
@@ -177,7 +177,12 @@ impl Served {
 
 fn enter_idle() -> Result<(), Error> {
     let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-    set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle)
+    let entered = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle);
+    // Then it asks for `nice 0`, which a thread that was nicer before may not have. Under this policy that counts for nothing.
+    match thread_schedule_policy() {
+        Ok(policy) if policy == idle => Ok(()),
+        Ok(_) | Err(_) => entered,
+    }
 }
 
 /// Why threads of this process cannot give way to process `other`, as far as the system says.

@@ -206,7 +206,8 @@ impl Scene {
         let reader = self.vault.reader();
         let sealing = reader.sealing().await?;
         match &at.reading {
-            Reading::Beginning => Ok(()),
+            // Who only reads goes on beside it.
+            Reading::Beginning => reader.require_newest_epoch().await,
             Reading::KeyBox => {
                 let ring = sealing.ring().unwrap();
                 ring.survey(reader.home()).await.map(|_| ())

@@ -133,6 +133,12 @@ impl Scene {
             now,
         };
         scene.judge();
+        if !scene.problems.is_empty() && scene.problems.iter().all(Option::is_some) {
+            scene.notes.push(
+                "nothing is removed, because none of the layers can be restored as they are: \"pgstrata verify\" says what they lack"
+                    .to_owned(),
+            );
+        }
         Ok(scene)
     }
 

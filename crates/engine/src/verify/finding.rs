@@ -89,7 +89,7 @@ impl FindingKind {
             Self::BrokenChain => "take a full backup now: the layer cannot be restored",
             Self::WalMissing | Self::WalDamaged => {
                 "if the segment is still in the server's pg_wal or in another archive, run \
-                 archive-push for it; otherwise take a full backup now"
+                 archive-push for it; otherwise take a full backup, which does not need it"
             }
             Self::CorruptPages => {
                 "find out what damaged them, and restore these relations from an older backup"

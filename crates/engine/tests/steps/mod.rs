@@ -323,7 +323,8 @@ impl World {
     /// The server archives every tenth segment from here to there: a layer needs the first and the last of its own.
     async fn secure_wal(&self, repository: &Repository, manifest: &Manifest) -> Result<()> {
         for key in self.wal_of(manifest) {
-            repository.create(&key, Bytes::from_static(b"WAL")).await?;
+            // Nobody reads it.
+            repository.create(&key, Bytes::from(vec![0; 1024])).await?;
         }
         Ok(())
     }

@@ -26,11 +26,12 @@ const TOGETHER: SignedDuration = SignedDuration::from_secs(10);
 
 /// What the WAL says of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum Placement {
     InTime,
     /// Or not known to be in time, because the WAL that would tell was given up.
     TooLate,
-    /// Its own WAL is missing or damaged: no recovery can start from it.
+    /// Its own WAL is missing or damaged, and no recovery can start from it; or nothing ended in it, its checkpoint began just
+    /// before the moment, and no WAL of before it is there.
     Unknown,
 }
 
@@ -76,17 +77,17 @@ impl Locator<'_> {
         // Layers before `in_time` are in time, and those from `too_late` on are not.
         let (mut in_time, mut too_late) = (0, way.len());
         while in_time <= at && at < too_late {
-            match self.verdict(request, time, &way[at]).await? {
-                Verdict::InTime => {
+            match self.placement(request, time, &way[at]).await? {
+                Placement::InTime => {
                     in_time = at + 1;
                     at += 1;
                 }
-                Verdict::TooLate => {
+                Placement::TooLate => {
                     too_late = at;
                     at = at.saturating_sub(1);
                 }
                 // What the clocks say stands.
-                Verdict::Unknown => break,
+                Placement::Unknown => break,
             }
         }
         let labels =
@@ -96,18 +97,18 @@ impl Locator<'_> {
         Ok(())
     }
 
-    async fn verdict(
+    async fn placement(
         &self,
         request: &Request<'_>,
         time: Timestamp,
         on_way: &OnWay<'_>,
-    ) -> Result<Verdict> {
+    ) -> Result<Placement> {
         let OnWay { layer, history } = on_way;
         let first = layer.start.segment(self.size());
         let last = WalSegment::containing_end(layer.timeline, layer.stop, self.size()).number;
         let own = self.listed.coverage(history, layer.start, Some(last));
         if own.end < layer.stop {
-            return Ok(Verdict::Unknown);
+            return Ok(Placement::Unknown);
         }
         let mut scan = self.scan(request, self.after(time));
         let mut number = last;
@@ -117,27 +118,31 @@ impl Locator<'_> {
             let is_own = number >= first;
             if coverage.end < layer.stop {
                 // WAL before the layer was given up, or never archived.
-                return Ok(Verdict::TooLate);
+                let began = scan.seen.checkpointed;
+                return Ok(match began.is_some_and(|began| began <= time) {
+                    true => Placement::Unknown,
+                    false => Placement::TooLate,
+                });
             }
             let end = Lsn::new((number + 1).saturating_mul(self.size().get()));
             let range = begin..layer.stop.min(end);
             if scan.forward(&coverage.parts, range).await?.is_some() {
                 return Ok(match is_own {
-                    true => Verdict::Unknown,
-                    false => Verdict::TooLate,
+                    true => Placement::Unknown,
+                    false => Placement::TooLate,
                 });
             }
             if scan.seen.is_hit() {
-                return Ok(Verdict::TooLate);
+                return Ok(Placement::TooLate);
             }
-            match last_sign(&scan, time) {
-                Sign::Before => return Ok(Verdict::InTime),
+            match last_time(&scan, time) {
+                LastTime::Before => return Ok(Placement::InTime),
                 // An earlier one of the layer's own WAL may have ended a moment later, and recovery would stop there.
-                Sign::Near if number <= first => return Ok(Verdict::InTime),
-                Sign::Near | Sign::None => {}
+                LastTime::Near if number <= first => return Ok(Placement::InTime),
+                LastTime::Near | LastTime::None => {}
             }
             let Some(before) = number.checked_sub(1) else {
-                return Ok(Verdict::TooLate);
+                return Ok(Placement::TooLate);
             };
             number = before;
         }
@@ -145,7 +150,7 @@ impl Locator<'_> {
 }
 
 /// What the last record says that has a time.
-enum Sign {
+enum LastTime {
     /// It is of well before the moment.
     Before,
     /// It is of before the moment, and not by much.
@@ -154,16 +159,16 @@ enum Sign {
     None,
 }
 
-fn last_sign(scan: &WalScan<'_>, time: Timestamp) -> Sign {
+fn last_time(scan: &WalScan<'_>, time: Timestamp) -> LastTime {
     let is_before = |at: Option<Timestamp>| {
         let late = at.and_then(|at| at.checked_add(TOGETHER).ok());
         late.is_some_and(|late| late <= time)
     };
     let ended = scan.seen.last.as_ref().map(|event| event.time);
     match ended {
-        _ if is_before(scan.seen.checkpointed) => Sign::Before,
-        Some(at) if is_before(at) => Sign::Before,
-        Some(Some(_)) => Sign::Near,
-        _ => Sign::None,
+        _ if is_before(scan.seen.checkpointed) => LastTime::Before,
+        Some(at) if is_before(at) => LastTime::Before,
+        Some(Some(_)) => LastTime::Near,
+        _ => LastTime::None,
     }
 }
