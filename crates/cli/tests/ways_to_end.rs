@@ -333,7 +333,7 @@ fn rule_13_8_a_key_command_ends_with_who_has_asked_for_it() {
         }
     }
     // The server sends its signals to all in the group of the archiver.
-    stage.archive_with(&key.join(" "));
+    stage.archive_with(&format!("--cluster main {}", key.join(" ")));
     stage
         .cluster
         .sql(
