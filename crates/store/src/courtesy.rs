@@ -72,6 +72,12 @@ pub fn is_practised() -> bool {
 /// Of a hundred looks a moment ago, in how many somebody waited for a processor; `None` when nobody looked.
 #[must_use]
 pub fn crowding() -> Option<u64> {
+    take_stock();
+    Some(SHARE.load(Ordering::Relaxed)).filter(|share| *share != NOBODY)
+}
+
+/// Ends the window when its time has come.
+fn take_stock() {
     static OPENED: Mutex<Option<Instant>> = Mutex::new(None);
     if let Ok(mut opened) = OPENED.try_lock()
         && opened.is_none_or(|opened| opened.elapsed() >= WINDOW)
@@ -87,7 +93,6 @@ pub fn crowding() -> Option<u64> {
             _ => {}
         }
     }
-    Some(SHARE.load(Ordering::Relaxed)).filter(|share| *share != NOBODY)
 }
 
 /// Between two pieces of work: returns when everybody who wants a processor has one, or after a while; and while others use
@@ -109,7 +114,7 @@ pub fn rest() {
             }
         }
     }
-    let _ = crowding();
+    take_stock();
     if IS_PACED.load(Ordering::Relaxed) {
         thread::sleep((piece.min(LONGEST_PIECE) * PAUSES).min(most));
     }

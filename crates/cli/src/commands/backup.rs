@@ -128,12 +128,12 @@ async fn missed(several: &[Context], before: &[Option<Labels>]) -> Vec<String> {
         let (Some(before), Some(now)) = (before, now) else {
             continue;
         };
-        for (other, answers) in several.iter().zip(&present) {
-            let (Ok(holder), Some(_)) = (other.cluster(), answers) else {
+        for (other, held) in several.iter().zip(&present) {
+            let (Ok(holder), Some(held)) = (other.cluster(), held) else {
                 continue;
             };
             // Who does not answer has been named.
-            let missed = mirror::missed(&holder, (before, now))
+            let missed = mirror::missed((&holder, held), (before, now))
                 .await
                 .unwrap_or_default();
             let Some(last) = missed.last() else { continue };

@@ -4,13 +4,10 @@
 //! host has said of itself and what the store has noted, and one that is still to come tells nothing.
 
 use jiff::{SignedDuration, Timestamp};
-use pgstrata_store::catalog::{Layer, Verified};
+use pgstrata_store::catalog::{CLOCKS_DIFFER, Layer, Verified};
 
 use super::layers::usable;
 use super::{Alarm, AlarmKind, Facts, Severity};
-
-/// Clocks of two hosts may differ by so much without a reason to look.
-const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(5);
 
 /// Whether the newest backup is too old.
 pub(super) fn age(facts: &Facts<'_>) -> Option<Alarm> {

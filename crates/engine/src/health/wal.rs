@@ -218,16 +218,11 @@ impl<'a> Between<'a, '_> {
             let at = layers.partition_point(|layer| start(layer) < number);
             layers.get(at).copied()
         };
-        let mut missing = Vec::new();
-        let mut from = first.manifest.start_lsn;
-        loop {
-            let coverage = archived.coverage(&way.history, from, None);
-            let Some(next) = archived.next_after(&way.history, coverage.missing.number) else {
-                break;
-            };
-            missing.push((coverage.missing, next, coverage.stored_at));
-            from = next.start_lsn(size);
-        }
+        let stretches = archived.stretches(&way.history, first.manifest.start_lsn);
+        let missing = stretches
+            .into_iter()
+            .filter_map(|(coverage, next)| Some((coverage.missing, next?, coverage.stored_at)));
+        let mut missing: Vec<Missing> = missing.collect();
         for beheaded in beheaded(archived, way, first) {
             let number = beheaded.0.number;
             let is_known = |known: &Missing| (known.0.number..known.1.number).contains(&number);

@@ -23,20 +23,20 @@ pub async fn labels(cluster: &ClusterRepository) -> Result<Labels> {
     Ok(names.iter().filter_map(|name| Label::parse(name)).collect())
 }
 
-/// The layers of `holder` that are newer than all of `before`, and none of `now`: what a repository had before a backup, and
-/// has after it. Oldest first.
+/// The layers of `holder`, which has the labels `held`, that are newer than all of `before`, and none of `now`: what a repository
+/// had before a backup, and has after it. Oldest first.
 ///
 /// # Errors
 /// `Repository` when `holder` cannot be read.
 pub async fn missed(
-    holder: &ClusterRepository,
+    (holder, held): (&ClusterRepository, &Labels),
     (before, now): (&Labels, &Labels),
 ) -> Result<Vec<Label>> {
     let Some(newest) = before.iter().map(Label::own_stamp).max() else {
         return Ok(Vec::new());
     };
     let is_new = |label: &Label| label.own_stamp() > newest && !now.contains(label);
-    if !labels(holder).await?.iter().any(is_new) {
+    if !held.iter().any(is_new) {
         return Ok(Vec::new());
     }
     let catalog = Catalog::load(holder).await?;

@@ -161,26 +161,18 @@ impl Verifier {
         seen: &mut WalSeen,
     ) -> Result<()> {
         let manifest = &way.layer.manifest;
-        let mut number = manifest.start_lsn.segment(archived.segment_size());
-        // Between them is a hole each.
-        let mut runs: Vec<Vec<WalSegment>> = Vec::new();
-        loop {
-            let start = WalSegment {
-                timeline: manifest.timeline,
-                number,
-            };
-            let start = start.start_lsn(archived.segment_size());
-            let coverage = archived.coverage(&way.history, start, None);
+        let size = archived.segment_size();
+        let first = WalSegment::containing(manifest.timeline, manifest.start_lsn, size);
+        let stretches = archived.stretches(&way.history, first.start_lsn(size));
+        let runs = stretches.into_iter().map(|(coverage, _)| {
             let parts = coverage.parts.into_iter();
             let run = parts.flat_map(|(timeline, first, last)| {
                 (first..=last).map(move |number| WalSegment { timeline, number })
             });
-            runs.push(run.collect());
-            match archived.next_after(&way.history, coverage.missing.number) {
-                Some(next) => number = next.number,
-                None => break,
-            }
-        }
+            run.collect()
+        });
+        // Between them is a hole each.
+        let runs: Vec<Vec<WalSegment>> = runs.collect();
         let timelines = way.history.entries().iter();
         let histories = timelines.flat_map(|entry| history_of(entry.timeline));
         let files = runs.iter().flatten().copied().map(ArchiveFile::Segment);

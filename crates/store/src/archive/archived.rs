@@ -373,6 +373,26 @@ impl ArchivedWal {
         }
     }
 
+    /// All WAL along `history` from the segment holding `start` on, in stretches: with each comes the first segment behind the hole
+    /// that ends it, and with the last one none.
+    #[must_use]
+    pub fn stretches(
+        &self,
+        history: &TimelineHistory,
+        start: Lsn,
+    ) -> Vec<(Coverage, Option<WalSegment>)> {
+        let (mut stretches, mut from) = (Vec::new(), start);
+        loop {
+            let coverage = self.coverage(history, from, None);
+            let next = self.next_after(history, coverage.missing.number);
+            stretches.push((coverage, next));
+            match next {
+                Some(next) => from = next.start_lsn(self.segment_size),
+                None => return stretches,
+            }
+        }
+    }
+
     /// The segment that is wanted at `end`: of one that is there in part the copy of the newest timeline.
     fn missing_at(&self, history: &TimelineHistory, end: Lsn, in_part: bool) -> WalSegment {
         let number = end.segment(self.segment_size);

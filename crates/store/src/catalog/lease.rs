@@ -30,7 +30,7 @@ pub(super) const BEAT_EVERY: Duration = Duration::from_secs(60);
 const QUESTIONS: u32 = 10;
 
 /// Clocks that differ by more are a reason to look: ages, retention and targets in time are wrong by as much.
-const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(5);
+pub const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(5);
 
 /// What is wrong when the store has noted the time `store` for what this host created between these two times of its own.
 #[must_use]

@@ -50,11 +50,12 @@ pub async fn look_at_locks(
     if let Some(longest) = needed.values().map(|(_, until)| *until).max() {
         let shared = retain::shared(cluster).await?;
         all.extend(shared.into_iter().map(|kept| (kept, longest)));
-    }
-    for (layer, until) in needed.values() {
-        let objects = retain::objects_of(cluster, &layer.label).await?;
-        let wal = retain::wal_of(cluster, &layer.manifest).await?;
-        all.extend(objects.into_iter().chain(wal).map(|kept| (kept, *until)));
+        let layers = needed.values();
+        let layers = layers.map(|(layer, _)| (&layer.label, &layer.manifest));
+        let of_layers = retain::of_layers(cluster, layers).await?;
+        for (own, (_, until)) in of_layers.into_iter().zip(needed.values()) {
+            all.extend(own.into_iter().map(|kept| (kept, *until)));
+        }
     }
     let replaced = all
         .iter()

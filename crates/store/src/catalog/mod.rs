@@ -44,7 +44,7 @@ pub use copied::CopiedLayer;
 pub use digests::ChainDigests;
 pub use label::{LayerPlan, claim, last_distrusted};
 pub use layers::Layers;
-pub use lease::{LEASE, StoreTime, at_work, clocks_differ};
+pub use lease::{CLOCKS_DIFFER, LEASE, StoreTime, at_work, clocks_differ};
 pub use left::collect_left;
 pub use locks::{LockReport, look_at_locks};
 pub use loss::Loss;
@@ -520,8 +520,10 @@ fn stored_at(
     layers: &[Layer],
     objects: &[ObjectInfo],
 ) -> BTreeMap<Label, Timestamp> {
-    let times: BTreeMap<&str, Timestamp> = objects
+    let manifests = objects
         .iter()
+        .filter(|object| object.key.ends_with("/manifest"));
+    let times: BTreeMap<&str, Timestamp> = manifests
         .map(|object| (object.key.as_str(), object.modified))
         .collect();
     let times = layers.iter().filter_map(|layer| {

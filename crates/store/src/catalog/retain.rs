@@ -26,6 +26,9 @@ use crate::repository::versions::KeptObject;
 /// Each is one small request, or two.
 pub(super) const LOCKS_AT_ONCE: usize = 32;
 
+/// Each is a few listings, and one for each file of its WAL.
+const LAYERS_AT_ONCE: usize = 8;
+
 /// Extends the locks of everything that the layer `label` needs, of which `manifest` is about to be created on `chain`,
 /// newest first.
 ///
@@ -50,12 +53,9 @@ pub(super) async fn extend(
     };
     let extending = async {
         let mut needed = shared(cluster).await?;
-        let own = (label, manifest);
         let layers = chain.iter().map(|layer| (&layer.label, &layer.manifest));
-        for (label, manifest) in layers.chain([own]) {
-            needed.extend(objects_of(cluster, label).await?);
-            needed.extend(wal_of(cluster, manifest).await?);
-        }
+        let of_layers = of_layers(cluster, layers.chain([(label, manifest)])).await?;
+        needed.extend(of_layers.into_iter().flatten());
         futures::stream::iter(&needed)
             .map(|kept| cluster.repository.extend_lock(kept, terms))
             .buffer_unordered(LOCKS_AT_ONCE)
@@ -79,17 +79,31 @@ pub(super) async fn extend(
 /// What all layers need: the record of the cluster, and its keys.
 pub(super) async fn shared(cluster: &ClusterRepository) -> Result<Vec<KeptObject>> {
     let name = &cluster.name;
-    let keys = format!("{}/key", name.as_str());
-    let mut shared = cluster.repository.kept_below(&keys).await?;
+    let mut shared = cluster.repository.kept_below(&name.keys_prefix()).await?;
     shared.extend(cluster.repository.kept(&name.cluster_key()).await?);
     Ok(shared)
 }
 
-/// The objects of a layer.
-pub(super) async fn objects_of(
+/// What each of `layers` needs for itself, in their order: its objects, and the WAL that makes it consistent.
+pub(super) async fn of_layers(
     cluster: &ClusterRepository,
-    label: &Label,
-) -> Result<Vec<KeptObject>> {
+    layers: impl Iterator<Item = (&Label, &Manifest)>,
+) -> Result<Vec<Vec<KeptObject>>> {
+    let record = cluster.record().await?;
+    let size = WalSegmentSize::try_from(u64::from(record.wal_segment_size))?;
+    let looking = layers.map(async |(label, manifest)| {
+        let own = objects_of(cluster, label);
+        let (mut needed, wal) = futures::try_join!(own, wal_of(cluster, manifest, size))?;
+        needed.extend(wal);
+        Ok(needed)
+    });
+    let looking: Vec<_> = looking.collect();
+    let looking = futures::stream::iter(looking).buffered(LAYERS_AT_ONCE);
+    looking.try_collect().await
+}
+
+/// The objects of a layer.
+async fn objects_of(cluster: &ClusterRepository, label: &Label) -> Result<Vec<KeptObject>> {
     let prefix = cluster.name.layer_prefix(label);
     let mut objects = cluster.repository.kept_below(&prefix).await?;
     objects.retain(|kept| !cluster.name.is_passing(&kept.key));
@@ -98,12 +112,11 @@ pub(super) async fn objects_of(
 
 /// The WAL that makes a layer consistent, and the history of its timeline, as far as they are there; and what stands in for
 /// damaged files among them.
-pub(super) async fn wal_of(
+async fn wal_of(
     cluster: &ClusterRepository,
     manifest: &Manifest,
+    size: WalSegmentSize,
 ) -> Result<Vec<KeptObject>> {
-    let record = cluster.record().await?;
-    let size = WalSegmentSize::try_from(u64::from(record.wal_segment_size))?;
     let timeline = manifest.timeline;
     let directory = format!("{:08X}", timeline.get());
     let first = manifest.start_lsn.segment(size);

@@ -327,22 +327,18 @@ impl Locator<'_> {
     }
 
     /// What of the WAL from there on could not be searched, because it is missing.
-    fn holes(&self, selection: &Selection, mut from: Lsn) -> String {
-        let (history, size) = (&selection.history, self.size());
-        let mut holes = Vec::new();
-        loop {
-            let missing = self.listed.coverage(history, from, None).missing;
-            let Some(next) = self.listed.next_after(history, missing.number) else {
-                break;
-            };
-            let name = |number| WalSegment { number, ..missing }.file_name(size);
+    fn holes(&self, selection: &Selection, from: Lsn) -> String {
+        let stretches = self.listed.stretches(&selection.history, from).into_iter();
+        let holes = stretches.filter_map(|(coverage, next)| {
+            let (missing, next) = (coverage.missing, next?);
+            let name = |number| WalSegment { number, ..missing }.file_name(self.size());
             let first = name(missing.number);
-            holes.push(match next.number - missing.number {
+            Some(match next.number - missing.number {
                 1 => format!("segment {first}"),
                 count => format!("{count} segments, {first} to {}", name(next.number - 1)),
-            });
-            from = next.start_lsn(size);
-        }
+            })
+        });
+        let mut holes: Vec<String> = holes.collect();
         let more = holes.len().saturating_sub(SHOWN);
         holes.truncate(SHOWN);
         match (holes.is_empty(), more) {

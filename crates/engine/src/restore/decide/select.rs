@@ -323,7 +323,7 @@ fn judge(
     let told = request.told;
     let in_time = match request.target {
         Target::Lsn(lsn) => candidate.stop <= *lsn,
-        // A clock decides only about layers that cannot be recovered, as their own WAL is missing.
+        // A clock decides only where the WAL does not tell.
         Target::Time(time) => {
             candidate.finished_at < *time || told.in_time.contains(&candidate.label)
         }

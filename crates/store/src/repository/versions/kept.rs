@@ -8,6 +8,7 @@ use object_store::path::Path;
 use object_store::{GetOptions, ObjectStore};
 
 use super::listing::Version;
+use super::lock::written;
 use super::moment;
 use crate::error::{Error, Kind, Result};
 use crate::repository::Repository;
@@ -140,8 +141,8 @@ impl Repository {
 
     fn replaced(&self, kept: &KeptObject, replacement: &Version) -> Error {
         let (object, at) = (self.object(&kept.key), replacement.modified);
-        let what = format!("{object} was replaced at {}", second(at));
-        let before = second(kept.before_it_was_replaced());
+        let what = format!("{object} was replaced at {}", written(at));
+        let before = written(kept.before_it_was_replaced());
         Error::new(Kind::Damaged, what).hint(format!(
             "objects are created once, so somebody who should not can write there: take his rights away, and look at what \"pgstrata \
              rescue --since {before} --dry-run\" names; without --dry-run it brings it back. --repository-as-of {before} reads \
@@ -168,10 +169,6 @@ impl KeptObject {
         let before = before.max(first.modified.as_second());
         Timestamp::from_second(before).unwrap_or(replaced)
     }
-}
-
-fn second(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 #[cfg(test)]

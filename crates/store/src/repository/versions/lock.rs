@@ -73,7 +73,7 @@ fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
 }
 
 /// A whole second.
-fn written(time: Timestamp) -> String {
+pub(super) fn written(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
