@@ -6,42 +6,20 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::cluster::{self, ClusterRecord, FORMAT, SEALED_FORMAT};
-use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
-use pgstrata_testbed::s3::Bucket;
-use support::roles::forged_removal;
-use support::vault::Vault;
+use pgstrata_testbed::cluster::require_same_dump;
+use support::roles::{forged_removal, quiet_moment};
+use support::vault::{Vault, lasting};
 use support::{Stage, schema, text, to_lsn};
 
 const WARNINGS: i32 = 3;
 const DAMAGED: i32 = 14;
 
-/// A sealed cluster whose layers are locked for 8 days by locks that the owner of the bucket may lift; with some data.
-fn locked() -> Vault {
-    let retain = ["--retain", "8d", "--retain-mode", "governance"];
-    let vault = Vault::with_roles(Cluster::builder(Major::V15), Bucket::Locked, &retain);
-    let pgbench = vault.stage.cluster.pgbench(&["-i", "-q", "-s", "1"]);
-    pgbench.unwrap();
-    vault
-}
-
 fn backup(vault: &Vault, kind: &str) -> String {
     let report = vault.backup(&["--type", kind]);
     text(&report, "/label").to_owned()
-}
-
-/// Stores note whole seconds: nothing happens within some of them.
-fn quiet_moment() -> String {
-    let pause = Duration::from_millis(1600);
-    thread::sleep(pause);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    thread::sleep(pause);
-    let seconds = i64::try_from(now.as_secs()).unwrap();
-    Timestamp::from_second(seconds).unwrap().to_string()
 }
 
 /// Stores something with the writer's rights, whatever is there.
@@ -56,17 +34,6 @@ fn put(stage: &Stage, key: &str, body: &str) {
 fn in_days(days: i64) -> String {
     let time = Timestamp::now() + SignedDuration::from_hours(24 * days);
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-/// Everything that is made to last.
-fn lasting(stage: &Stage) -> Vec<String> {
-    let parts = ["/layer/", "/wal/", "/wal-mended/", "/key/", "/cluster"];
-    let mut keys = stage.keys();
-    keys.retain(|key| {
-        let lasts = key.starts_with("backups/vault/") && !key.contains("/beat-");
-        lasts && parts.iter().any(|part| key.contains(part))
-    });
-    keys
 }
 
 /// The versions of an object, the oldest last.
@@ -129,7 +96,7 @@ fn forged(stage: &Stage, change: impl Fn(&mut ClusterRecord)) -> String {
 
 #[test]
 fn a_promise_to_lock_is_not_taken_back_by_who_overwrites_the_record() {
-    let vault = locked();
+    let vault = Vault::lifted();
     let stage = &vault.stage;
     let pgdata = stage.pgdata();
     backup(&vault, "full");
@@ -194,7 +161,7 @@ fn a_promise_to_lock_is_not_taken_back_by_who_overwrites_the_record() {
 
 #[test]
 fn no_object_vouches_for_the_lock_of_another_nor_a_version_for_another_version() {
-    let vault = locked();
+    let vault = Vault::lifted();
     let stage = &vault.stage;
     let pgdata = stage.pgdata();
     let full = backup(&vault, "full");
@@ -330,7 +297,7 @@ fn rescue(vault: &Vault, moment: &str, [keys, added]: &[Vec<String>; 2]) {
 
 #[test]
 fn what_a_writer_overwrites_adds_and_locks_is_seen_and_comes_back() {
-    let vault = locked();
+    let vault = Vault::lifted();
     let stage = &vault.stage;
     backup(&vault, "full");
     stage.cluster.pgbench(&["-n", "-t", "50"]).unwrap();

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use serde_json::Value;
-use support::files::age;
-use support::{PATIENCE, Stage, Store};
+use support::standby::follow;
+use support::{PATIENCE, Stage, Store, files};
 
 const ROWS: &str = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM numbers";
 const WAL_MISSING: i32 = 18;
@@ -76,13 +76,9 @@ fn wait_for_history(stage: &Stage) {
 
 /// Whole segments of a timeline, in order.
 fn segments(stage: &Stage, timeline: &str) -> Vec<PathBuf> {
-    let files = fs::read_dir(archived(stage, timeline)).unwrap();
-    let files = files.map(|file| file.unwrap().path());
-    let mut segments: Vec<PathBuf> = files
-        .filter(|path| path.file_name().unwrap().len() == 24)
-        .collect();
-    segments.sort();
-    segments
+    let directory = archived(stage, timeline);
+    let names = files::segments(&directory).into_iter();
+    names.map(|name| directory.join(name)).collect()
 }
 
 /// The server goes back in place to before the rows 11 to 13, which timeline 1 keeps.
@@ -148,7 +144,7 @@ fn a_first_segment_that_is_lost_is_missed(stage: &Stage, two: &str) {
     let first = segments(stage, "00000002").remove(0);
     let name = first.file_name().unwrap().to_str().unwrap();
     fs::rename(&first, first.with_file_name(".away")).unwrap();
-    age(&stage.objects(), "20 minutes ago");
+    files::age(&stage.objects(), "20 minutes ago");
     let follow = ["--target-timeline", "2"];
     refused(stage, &follow, WAL_MISSING, name);
     for (kind, target) in [("name", "release"), ("xid", two)] {
@@ -195,10 +191,7 @@ fn rule_13_7_a_failover_brings_back_nothing_that_it_has_lost() {
     let stage = stage(Major::V18);
     let standby = ["--target-type", "standby", "--archive-mode", "keep"];
     let standby = stage.restore("standby", &standby);
-    let standby = Cluster::adopt(Major::V18, &standby)
-        .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
-        .start()
-        .unwrap();
+    let standby = follow(&stage, &standby, &stage.cluster.conninfo("postgres"));
     insert(&stage.cluster, 1);
     let arrived = "SELECT count(*) = 1 FROM numbers";
     standby.wait_for("postgres", arrived, PATIENCE).unwrap();

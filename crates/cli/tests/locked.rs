@@ -12,7 +12,7 @@ use pgstrata_testbed::s3::{Bucket, ROLES, S3Server};
 use serde_json::{Value, json};
 use support::process::{self, signal};
 use support::roles::policy;
-use support::vault::Vault;
+use support::vault::{Vault, lasting};
 use support::{Stage, schema, text};
 
 const WARNINGS: i32 = 3;
@@ -52,26 +52,6 @@ fn locked_for(stage: &Stage, key: &str) -> i64 {
     assert!(until.is_some(), "{key} is not locked");
     let left = until.unwrap().duration_since(Timestamp::now()) + SignedDuration::from_hours(1);
     left.as_hours() / 24
-}
-
-/// A sealed cluster with locks that the owner of the bucket may lift, and some data.
-fn lifted() -> Vault {
-    let retain = ["--retain", "8d", "--retain-mode", "governance"];
-    let vault = Vault::with_roles(Cluster::builder(Major::V15), Bucket::Locked, &retain);
-    let pgbench = vault.stage.cluster.pgbench(&["-i", "-q", "-s", "1"]);
-    pgbench.unwrap();
-    vault
-}
-
-/// What of the sealed cluster is to stay.
-fn lasting(stage: &Stage) -> Vec<String> {
-    let parts = ["/layer/", "/wal/", "/wal-mended/", "/key/", "/cluster"];
-    let mut keys = stage.keys();
-    keys.retain(|key| {
-        let lasts = key.starts_with("backups/vault/") && !key.contains("/beat-");
-        lasts && parts.iter().any(|part| key.contains(part))
-    });
-    keys
 }
 
 /// What all layers of the sealed cluster need beside their own objects.
@@ -256,7 +236,7 @@ fn assert_nobody_takes_it(stage: &Stage, full: &str) {
 /// Each object that a new layer needs is looked at: nothing counts as locked because another object is.
 #[test]
 fn a_new_layer_locks_again_all_that_it_needs_where_a_lock_was_shortened() {
-    let vault = lifted();
+    let vault = Vault::lifted();
     let stage = &vault.stage;
     let label = |report: &Value| text(report, "/label").to_owned();
     let full = label(&vault.backup(&["--type", "full"]));
@@ -331,7 +311,7 @@ fn a_lock_that_cannot_be_extended_fails_the_backup(vault: &Vault, of: &str) {
 
 #[test]
 fn a_merged_layer_locks_what_it_stands_on_and_its_inputs_stay_while_they_are_locked() {
-    let vault = lifted();
+    let vault = Vault::lifted();
     let stage = &vault.stage;
     let label = |report: &Value| text(report, "/label").to_owned();
     let full = label(&vault.backup(&["--type", "full"]));

@@ -27,11 +27,7 @@ const WAL_MISSING: i32 = 18;
 
 /// The server archives with that command from now on.
 fn archive_with(stage: &Stage, command: &str) {
-    stage
-        .cluster
-        .append_conf("archive_command", command)
-        .unwrap();
-    stage.cluster.reload().unwrap();
+    stage.set_archive_command(command);
     let now = format!("SELECT current_setting('archive_command') = '{command}'");
     stage.cluster.wait_for("postgres", &now, PATIENCE).unwrap();
 }
@@ -206,14 +202,6 @@ fn archive_segments(server: &Cluster, count: usize) {
     }
 }
 
-fn names(directory: &Path) -> Vec<String> {
-    let names = fs::read_dir(directory).unwrap();
-    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.filter(|name| name.len() == 24).collect();
-    names.sort();
-    names
-}
-
 fn flip(path: &Path, at: impl FnOnce(usize) -> usize) {
     let mut bytes = fs::read(path).unwrap();
     let at = at(bytes.len());
@@ -253,7 +241,7 @@ fn what_a_new_timeline_has_lost_is_an_alarm_with_layers_on_it_and_without() {
         // The old timeline's copy of that segment goes on where the server did not.
         let mut first = String::new();
         let beheaded = copies.after(|wal| {
-            first.clone_from(&names(&wal.join("00000002"))[0]);
+            first.clone_from(&files::segments(&wal.join("00000002"))[0]);
             let old = first.replacen("00000002", "00000001", 1);
             assert!(wal.join("00000001").join(old).exists());
             fs::remove_file(wal.join("00000002").join(&first)).unwrap();
@@ -263,7 +251,7 @@ fn what_a_new_timeline_has_lost_is_an_alarm_with_layers_on_it_and_without() {
 
         let mut second = String::new();
         let rotten = copies.after(|wal| {
-            second.clone_from(&names(&wal.join("00000002"))[1]);
+            second.clone_from(&files::segments(&wal.join("00000002"))[1]);
             flip(&wal.join("00000002").join(&second), |length| length / 2);
         });
         rotten.require_finding(DAMAGED, &second);

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
-use support::standby::{restartpoint, switch_wal_all_the_time};
+use support::standby::{follow, restartpoint, switch_wal_all_the_time};
 use support::{PATIENCE, Stage, Store, text};
 
 const ROWS: &str = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM numbers";
@@ -405,10 +405,7 @@ fn rule_9_a_standby_follows_is_backed_up_and_promoted() {
     stage.backup(&["--type", "full"]);
     let standby = stage.restore("standby", &["--target-type", "standby"]);
     assert!(standby.join("standby.signal").exists());
-    let standby = Cluster::adopt(Major::V18, &standby)
-        .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
-        .start()
-        .unwrap();
+    let standby = follow(&stage, &standby, &stage.cluster.conninfo("postgres"));
     insert(&stage.cluster, 1);
     let arrived = "SELECT count(*) = 1 FROM numbers";
     standby.wait_for("postgres", arrived, PATIENCE).unwrap();

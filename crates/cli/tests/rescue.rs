@@ -5,14 +5,11 @@
 mod support;
 
 use std::fs;
-use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use jiff::Timestamp;
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use pgstrata_testbed::s3::{Bucket, S3Server};
 use serde_json::{Value, json};
-use support::roles::policy;
+use support::roles::{policy, quiet_moment};
 use support::{Stage, Store, schema, text, to_lsn};
 
 const UNSUPPORTED: i32 = 21;
@@ -49,16 +46,6 @@ fn scene() -> Scene {
         lsn,
         dump,
     }
-}
-
-/// Stores note whole seconds: nothing happens within some of them.
-fn quiet_moment() -> String {
-    let pause = Duration::from_millis(1600);
-    thread::sleep(pause);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    thread::sleep(pause);
-    let seconds = i64::try_from(now.as_secs()).unwrap();
-    Timestamp::from_second(seconds).unwrap().to_string()
 }
 
 impl Scene {

@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use support::files::copy_all;
+use support::standby::follow;
 use support::{PATIENCE, Stage, Store, namespace, text};
 
 fn insert(cluster: &Cluster, id: u32) {
@@ -89,10 +90,7 @@ fn a_failover_is_followed_without_being_told() {
     stage.backup(&["--type", "full"]);
     let standby = ["--target-type", "standby", "--archive-mode", "keep"];
     let standby = stage.restore("standby", &standby);
-    let standby = Cluster::adopt(Major::V18, &standby)
-        .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
-        .start()
-        .unwrap();
+    let standby = follow(&stage, &standby, &stage.cluster.conninfo("postgres"));
     insert(&stage.cluster, 1);
     let arrived = "SELECT count(*) = 1 FROM numbers";
     standby.wait_for("postgres", arrived, PATIENCE).unwrap();

@@ -71,13 +71,8 @@ fn refused(stage: &Stage, arguments: &[&str], words: &[&str]) {
 
 fn segments(stage: &Stage) -> Vec<PathBuf> {
     let directory = stage.objects().join("main/wal/00000001");
-    let files = fs::read_dir(directory).unwrap();
-    let files = files.map(|file| file.unwrap().path());
-    let mut segments: Vec<PathBuf> = files
-        .filter(|path| path.file_name().unwrap().len() == 24)
-        .collect();
-    segments.sort();
-    segments
+    let names = support::files::segments(&directory).into_iter();
+    names.map(|name| directory.join(name)).collect()
 }
 
 /// The store's clock is an hour behind, or ahead.

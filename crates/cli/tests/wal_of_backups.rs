@@ -123,14 +123,6 @@ fn a_backup_without_an_archive_stands_alone_on_18() {
     a_backup_without_an_archive_stands_alone(Major::V18, Store::Directory);
 }
 
-fn set_archive_command(stage: &Stage, command: &str) {
-    stage
-        .cluster
-        .append_conf("archive_command", command)
-        .unwrap();
-    stage.cluster.reload().unwrap();
-}
-
 /// Puts the marks of what waits for the archiver back by five minutes.
 fn make_ready_marks_old(stage: &Stage) {
     let marks = stage.cluster.pgdata().join("pg_wal/archive_status");
@@ -284,7 +276,7 @@ fn a_server_of_another_history_goes_on_under_a_name_of_its_own() {
         stage.program.display(),
         stage.repository
     );
-    set_archive_command(&stage, &command);
+    stage.set_archive_command(&command);
     stage
         .cluster
         .wait_for("postgres", NOTHING_WAITS, PATIENCE)
@@ -413,7 +405,7 @@ fn warns_of_the_archiver(stage: &Stage, arguments: &[&str]) -> serde_json::Value
 /// Our command, but it fails: auto sees that and takes the WAL itself.
 fn our_command_fails_and_is_not_relied_on(stage: &Stage) {
     let failing = "SELECT last_failed_time > last_archived_time FROM pg_stat_archiver";
-    set_archive_command(stage, "false pgstrata archive-push %p");
+    stage.set_archive_command("false pgstrata archive-push %p");
     switch_wal(stage);
     stage
         .cluster
@@ -467,7 +459,7 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
         "2s",
     ];
     // Archive waits in vain for what is nowhere.
-    set_archive_command(&stage, "rm %p");
+    stage.set_archive_command("rm %p");
     let started = Instant::now();
     let (code, log) = stage.fails(&waits);
     assert!(started.elapsed() < Duration::from_secs(60), "{log}");
@@ -485,10 +477,10 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
     assert_eq!(code, WARNINGS, "{log}");
 
     // It cannot even be started, which pg_stat_archiver never hears of.
-    set_archive_command(&stage, "true pgstrata archive-push %p");
+    stage.set_archive_command("true pgstrata archive-push %p");
     let taken = "SELECT last_failed_time < last_archived_time FROM pg_stat_archiver";
     stage.cluster.wait_for("postgres", taken, PATIENCE).unwrap();
-    set_archive_command(&stage, "/is-not-there/pgstrata archive-push %p");
+    stage.set_archive_command("/is-not-there/pgstrata archive-push %p");
     switch_wal(&stage);
     make_ready_marks_old(&stage);
     let report = warns_of_the_archiver(&stage, &[]);
@@ -531,7 +523,7 @@ fn a_backup_outlives_an_archiver_that_breaks_under_it(major: Major, store: Store
     stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
     stage.archive_all();
     let child = stage.begin_backup(&["--wal", "archive", "--output", "json"]);
-    set_archive_command(&stage, "false pgstrata archive-push %p");
+    stage.set_archive_command("false pgstrata archive-push %p");
     let dump = stage.cluster.dump().unwrap();
     let output = child.wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);

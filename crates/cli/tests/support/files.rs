@@ -101,3 +101,12 @@ pub fn require_same_files(source: &Path, restored: &Path) -> u64 {
     }
     u64::try_from(compared).unwrap()
 }
+
+/// Names of the whole segments in a directory of the archive, in order.
+pub fn segments(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.len() == 24).collect();
+    names.sort();
+    names
+}

@@ -1,11 +1,10 @@
 //! What a stage has in its repository, and what `info`, `check` and `verify` say of it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Stage, schema, text};
+use super::{Stage, files, schema, text};
 
 /// The directory of the cluster in the repository.
 pub fn stored(stage: &Stage) -> PathBuf {
@@ -47,16 +46,12 @@ pub fn kinds(info: &Value) -> Vec<&str> {
 
 /// Names of the segments that are archived, in order.
 pub fn segments(stage: &Stage) -> Vec<String> {
-    let names = fs::read_dir(archive(stage)).unwrap();
-    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.filter(|name| name.len() == 24).collect();
-    names.sort();
-    names
+    files::segments(&archive(stage))
 }
 
 /// What is archived was archived an hour ago.
 pub fn age(stage: &Stage) {
-    super::files::age(&stored(stage).join("wal"), "1 hour ago");
+    files::age(&stored(stage).join("wal"), "1 hour ago");
 }
 
 /// The segments that so many switches bring into the archive.

@@ -119,7 +119,12 @@ impl Stage {
             self.program.display(),
             self.repository
         );
-        let set = self.cluster.append_conf("archive_command", &command);
+        self.set_archive_command(&command);
+    }
+
+    /// The server archives by that command from now on.
+    pub fn set_archive_command(&self, command: &str) {
+        let set = self.cluster.append_conf("archive_command", command);
         set.unwrap();
         self.cluster.reload().unwrap();
     }

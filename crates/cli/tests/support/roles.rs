@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::Path;
 use std::process::Output;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
 use pgstrata_layer::manifest::{self, ParentRef};
 use pgstrata_testbed::cluster::Builder;
 use pgstrata_testbed::s3::{Bucket, ROLES, S3Server};
@@ -111,4 +114,14 @@ impl Stage {
     pub fn age_all(&self) {
         files::age(&self.objects(), "2 days ago");
     }
+}
+
+/// Stores note whole seconds: nothing happens within some of them.
+pub fn quiet_moment() -> String {
+    let pause = Duration::from_millis(1600);
+    thread::sleep(pause);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    thread::sleep(pause);
+    let seconds = i64::try_from(now.as_secs()).unwrap();
+    Timestamp::from_second(seconds).unwrap().to_string()
 }

@@ -35,13 +35,18 @@ pub fn restartpoint(stage: &Stage, standby: &Cluster) {
 pub fn standby_of(stage: &Stage, conninfo: &str) -> Cluster {
     stage.backup(&["--type", "full"]);
     let directory = stage.restore("standby", &["--target-type", "standby"]);
-    let standby = Cluster::adopt(stage.cluster.major(), &directory)
-        .conf("primary_conninfo", conninfo)
-        .start()
-        .unwrap();
+    let standby = follow(stage, &directory, conninfo);
     stage.archive_all();
     catch_up(stage, &standby);
     standby
+}
+
+/// Starts what was restored as a standby of the stage's server, which it follows by `conninfo`.
+pub fn follow(stage: &Stage, directory: &Path, conninfo: &str) -> Cluster {
+    Cluster::adopt(stage.cluster.major(), directory)
+        .conf("primary_conninfo", conninfo)
+        .start()
+        .unwrap()
 }
 
 /// Waits until the standby has replayed all that the primary has written.

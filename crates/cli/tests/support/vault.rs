@@ -33,6 +33,15 @@ impl Vault {
         vault
     }
 
+    /// The layers are locked for 8 days, by locks that the owner of the bucket may lift. With some data.
+    pub fn lifted() -> Self {
+        let retain = ["--retain", "8d", "--retain-mode", "governance"];
+        let vault = Self::with_roles(Cluster::builder(Major::V15), Bucket::Locked, &retain);
+        let pgbench = vault.stage.cluster.pgbench(&["-i", "-q", "-s", "1"]);
+        pgbench.unwrap();
+        vault
+    }
+
     fn begin_archiving(&self) {
         let identity = self.identity("writer");
         let options = format!("--cluster vault --identity {identity} --compress none");
@@ -181,4 +190,15 @@ impl Vault {
 fn ready_to_archive(builder: Builder) -> Builder {
     let builder = builder.conf("archive_mode", "on");
     builder.conf("archive_command", "false")
+}
+
+/// Keys of what in the bucket is made to last of the sealed cluster.
+pub fn lasting(stage: &Stage) -> Vec<String> {
+    let parts = ["/layer/", "/wal/", "/wal-mended/", "/key/", "/cluster"];
+    let mut keys = stage.keys();
+    keys.retain(|key| {
+        let lasts = key.starts_with("backups/vault/") && !key.contains("/beat-");
+        lasts && parts.iter().any(|part| key.contains(part))
+    });
+    keys
 }
