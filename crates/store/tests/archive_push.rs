@@ -10,37 +10,14 @@ use std::sync::Arc;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use pgstrata_layer::frame::Codec;
+use pgstrata_pgdata::WalSegmentSize;
 use pgstrata_store::archive::{self, GetOptions, PushOptions, Pushed};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind};
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
+use support::wal::{push, stored};
 use support::{ALONE, wal};
-
-async fn push(repository: &Repository, path: &Path) -> Result<Pushed, Error> {
-    let pushed = archive::push(&wal::cluster_in(repository), &wal::record(), path, &ALONE).await;
-    pushed.map(|outcome| outcome.pushed)
-}
-
-/// What the archive gives back; `None` when it says that there is nothing.
-async fn stored(repository: &Repository, name: &str) -> Option<Vec<u8>> {
-    let scratch = tempfile::tempdir().unwrap();
-    let to = scratch.path().join("got");
-    match archive::get(
-        &wal::cluster_in(repository),
-        name,
-        &to,
-        &GetOptions::default(),
-    )
-    .await
-    {
-        Ok(_) => Some(std::fs::read(&to).unwrap()),
-        Err(error) => {
-            assert_eq!(error.kind(), Kind::NotFound, "{error}");
-            None
-        }
-    }
-}
 
 #[tokio::test]
 async fn every_kind_of_file_comes_back_as_it_was() {
@@ -267,57 +244,10 @@ async fn a_segment_that_the_server_may_still_write_is_refused() {
 }
 
 #[tokio::test]
-async fn ready_neighbours_are_pushed_along_and_their_marks_stay() {
-    let repository = wal::repository().await;
-    let pg_wal = tempfile::tempdir().unwrap();
-    let first = wal::write(pg_wal.path(), 1, 5, 1);
-    for number in [3, 6, 7, 8, 9] {
-        wal::write(pg_wal.path(), 1, number, 1);
-    }
-    // A segment that is not complete fails for itself, not for the one asked for; those behind it wait.
-    std::fs::write(pg_wal.path().join(wal::file_name(1, 8)), b"short").unwrap();
-    std::fs::write(pg_wal.path().join("archive_status/junk.ready"), b"").unwrap();
-    let marks = || {
-        std::fs::read_dir(pg_wal.path().join("archive_status"))
-            .unwrap()
-            .count()
-    };
-    let before = marks();
-    let options = PushOptions {
-        neighbours: 4,
-        jobs: 4,
-        ..ALONE
-    };
-    let record = wal::record();
-    let outcome = archive::push(&wal::cluster_in(&repository), &record, &first, &options)
-        .await
-        .unwrap();
-    let along: Vec<String> = outcome
-        .neighbours
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect();
-    assert_eq!(along, [wal::file_name(1, 6), wal::file_name(1, 7)]);
-    assert_eq!(marks(), before);
-    let again = archive::push(&wal::cluster_in(&repository), &record, &first, &options)
-        .await
-        .unwrap();
-    assert_eq!(again.pushed, Pushed::Present);
-    assert!(again.neighbours.is_empty(), "they were looked at before");
-    let name = wal::file_name(1, 6);
-    let path = pg_wal.path().join(&name);
-    assert_eq!(push(&repository, &path).await.unwrap(), Pushed::Present);
-    assert_eq!(
-        stored(&repository, &name).await,
-        Some(std::fs::read(&path).unwrap())
-    );
-}
-
-#[tokio::test]
 async fn large_segments_come_back_as_they_were() {
     const MIB: u32 = 128 << 20;
     let record = wal::record_of(wal::SYSTEM, MIB);
-    let size = pgstrata_pgdata::WalSegmentSize::try_from(u64::from(MIB)).unwrap();
+    let size = WalSegmentSize::try_from(u64::from(MIB)).unwrap();
     let scratch = tempfile::tempdir().unwrap();
     let url = format!("file://{}", scratch.path().join("repo").display());
     let repository =
@@ -404,55 +334,6 @@ async fn a_push_survives_the_failure_of_every_store_operation() {
             }
         }
     }
-}
-
-/// Segments 5 to 9 are ready; the store fails, or answers late, at one operation after the other.
-#[tokio::test]
-async fn a_later_segment_is_never_there_before_an_earlier_one() {
-    let pg_wal = tempfile::tempdir().unwrap();
-    for number in 5..=9 {
-        wal::write(pg_wal.path(), 1, number, 1);
-    }
-    let path = pg_wal.path().join(wal::file_name(1, 5));
-    let options = PushOptions {
-        neighbours: 8,
-        jobs: 4,
-        ..ALONE
-    };
-    for nth in 0..12 {
-        let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        let direct = Repository::with_store(Arc::clone(&memory));
-        wal::init(&direct).await;
-        let store = FaultStore::failing_at(nth, Fault::Before, Arc::clone(&memory));
-        let late = Fault::Delayed(std::time::Duration::from_millis(100));
-        store.fail(nth + 1..nth + 2, late);
-        let through = Repository::with_store(store);
-        let record = wal::record();
-        let name = wal::name();
-        let cluster = ClusterRepository::new(&through, &name);
-        let pushing = archive::push(&cluster, &record, &path, &options);
-        let looking = async {
-            for _ in 0..40 {
-                assert_no_hole(&direct, nth).await;
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-        };
-        let (_, ()) = futures::join!(pushing, looking);
-        assert_no_hole(&direct, nth).await;
-    }
-}
-
-async fn assert_no_hole(repository: &Repository, nth: u64) {
-    let there = repository.list("main/wal").await.unwrap();
-    let names: Vec<&str> = there
-        .iter()
-        .map(|object| object.key.rsplit('/').next().unwrap())
-        .collect();
-    let expected: Vec<String> = (5..)
-        .take(names.len())
-        .map(|n| wal::file_name(1, n))
-        .collect();
-    assert_eq!(names, expected, "failure of operation {nth}");
 }
 
 /// What a disk, a store or a hand may make of an object.

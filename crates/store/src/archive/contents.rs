@@ -1,7 +1,8 @@
 //! A file of the server on its way into the archive: read, checked against the cluster's record, digested, encoded.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -64,7 +65,7 @@ impl Contents {
         let mut raw = Vec::with_capacity(capacity);
         let mut head = Vec::new();
         let mut hasher = ContentHasher::new();
-        let raw_length = pieces(path, opened, |piece| {
+        let raw_length = pieces(path, &opened, |piece| {
             if head.is_empty() {
                 head = piece[..piece.len().min(WalPageHeader::SIZE_BYTES)].to_vec();
             }
@@ -76,6 +77,7 @@ impl Contents {
         })?;
         archive.check_length(file, raw_length)?;
         archive.check_contents(file, &head, &raw)?;
+        require_still_there(path, &opened)?;
         Ok(Self {
             path: path.to_owned(),
             raw: keep.then_some(raw),
@@ -121,7 +123,7 @@ impl Contents {
             out.write_all(&bytes)
                 .context(|| "could not write the object".to_owned())
         };
-        pieces(path, opened, |piece| {
+        pieces(path, &opened, |piece| {
             hasher.update(piece);
             writer.append(piece)?;
             pass_on(writer.take())
@@ -146,7 +148,7 @@ pub(super) fn first_page(path: &Path) -> Option<WalPageHeader> {
 }
 
 /// Hands the file out in pieces; answers its length.
-fn pieces(path: &Path, mut file: File, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<u64> {
+fn pieces(path: &Path, mut file: &File, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<u64> {
     let mut buffer = vec![0; READ_BYTES];
     let mut length = 0;
     loop {
@@ -160,6 +162,22 @@ fn pieces(path: &Path, mut file: File, mut take: impl FnMut(&[u8]) -> Result<()>
         length += u64::try_from(read).unwrap_or(u64::MAX);
         take(&buffer[..read])?;
         courtesy::rest();
+    }
+}
+
+/// Refuses what was read of `opened` when `path` is no longer its name. The server gives a segment that it needs no more the
+/// name of a later one and writes that into it (`InstallXLogFileSegment` in PostgreSQL's `xlog.c`): whoever has it open
+/// reads the beginning of one segment and the end of another.
+fn require_still_there(path: &Path, opened: &File) -> Result<()> {
+    let act = || format!("could not read \"{}\"", path.display());
+    let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    let read = identity(opened.metadata().context(act)?);
+    match identity(fs::metadata(path).context(act)?) == read {
+        true => Ok(()),
+        false => Err(Error::new(
+            Kind::File,
+            format!("{}: another file took its place meanwhile", act()),
+        )),
     }
 }
 

@@ -17,7 +17,10 @@
 //! What need not wait does not: the cluster's record, the file and what the archive has under its name are read at the same
 //! time, and the file is compressed meanwhile. Nothing is stored before all three are known.
 //!
-//! A segment brings the history of its timeline along when the server has no mark for that, and so will never ask for it.
+//! A segment brings the history of its timeline along when the server has no mark for that, and so will never ask for it;
+//! and segments before it that have none. A server that crashed between finishing a segment and marking it as ready marks it
+//! at a later checkpoint, and asks for the segments behind it first (`XLogWrite` and `XLogArchiveCheckDone` in PostgreSQL's
+//! `xlog.c` and `xlogarchive.c`); when its host is lost meanwhile, the segment would be missing for good.
 //!
 //! Nor is a segment stored before the server has finished it: objects are never overwritten, so that the
 //! finished one would be refused from then on. The server marks what is finished, in `archive_status` beside the segments.
@@ -47,6 +50,10 @@ use crate::catalog::hex;
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 use crate::keys::Sealing;
+
+/// A push brings at most so many earlier segments along that the server has not marked. A crash leaves one or two; more are
+/// left by a server that did not archive, and those it marks itself.
+const MOST_UNMARKED: usize = 8;
 
 /// How to push.
 #[derive(Clone, Debug)]
@@ -260,8 +267,8 @@ impl Archive {
             self.require_finished(path, segment).map_err(doing)?;
         }
         if let (ArchiveFile::Segment(segment), InArchive::Nothing) = (file, &looked.found) {
-            let history = self.push_unmarked_history(path, segment.timeline, options);
-            history.await.map_err(doing)?;
+            let unmarked = self.push_unmarked(path, segment, options);
+            unmarked.await.map_err(doing)?;
         }
         // What is there was pushed as a neighbour, and those behind it with it.
         let ready = match looked.found {
@@ -293,31 +300,60 @@ impl Archive {
         })
     }
 
-    /// Stores the history that lies beside a segment of its timeline, when the server has no mark for it: a server that was
-    /// promoted while it archived nothing never asks for it, and without it nobody can follow the timeline.
-    async fn push_unmarked_history(
+    /// Stores what lies beside a segment, belongs before it, and has no mark of the server: the history of its timeline, when
+    /// the server was promoted while it archived nothing, and segments that a crash kept from being marked.
+    async fn push_unmarked(
         &self,
         path: &Path,
-        timeline: TimelineId,
+        segment: WalSegment,
         options: &PushOptions,
     ) -> Result<()> {
-        let (name, directory) = (timeline.history_file_name(), path.parent().unwrap_or(path));
-        let (path, marks) = (directory.join(&name), directory.join("archive_status"));
-        let has_mark = |kind| marks.join(format!("{name}.{kind}")).exists();
-        if timeline == TimelineId::FIRST || !marks.is_dir() || !path.exists() {
-            return Ok(());
+        let directory = path.parent().unwrap_or(path);
+        for file in self.unmarked_before(directory, segment, options) {
+            let name = file.file_name(self.segment_size);
+            let pushed = async {
+                let looked = self.look(&directory.join(&name), file, None).await?;
+                self.store(file, looked, options).await
+            };
+            let doing =
+                |error: Error| error.while_doing(format!("could not archive \"{name}\" with it"));
+            pushed.await.map_err(doing)?;
         }
-        if has_mark("ready") || has_mark("done") {
-            return Ok(());
+        Ok(())
+    }
+
+    /// In the order in which they are to be stored.
+    fn unmarked_before(
+        &self,
+        directory: &Path,
+        segment: WalSegment,
+        options: &PushOptions,
+    ) -> Vec<ArchiveFile> {
+        let marks = directory.join("archive_status");
+        if !marks.is_dir() {
+            return Vec::new();
         }
-        let file = ArchiveFile::History(timeline);
-        let pushed = async {
-            let looked = self.look(&path, file, None).await?;
-            self.store(file, looked, options).await
+        let is_unmarked = |file: &ArchiveFile| {
+            let name = file.file_name(self.segment_size);
+            let has_mark = |kind| marks.join(format!("{name}.{kind}")).exists();
+            directory.join(&name).exists() && !has_mark("ready") && !has_mark("done")
         };
-        let doing =
-            |error: Error| error.while_doing(format!("could not archive \"{name}\" with it"));
-        pushed.await.map(|_| ()).map_err(doing)
+        let history = ArchiveFile::History(segment.timeline);
+        let has_history = segment.timeline != TimelineId::FIRST;
+        let history = Some(history).filter(|file| has_history && is_unmarked(file));
+        // What the caller alone knows to be finished the server marks later.
+        let most = if options.finished { 0 } else { MOST_UNMARKED };
+        let before = |segment: &WalSegment| {
+            let number = segment.number.checked_sub(1)?;
+            Some(WalSegment { number, ..*segment })
+        };
+        let earlier = std::iter::successors(before(&segment), before);
+        let earlier = earlier.take(most).take_while(|earlier| {
+            is_unmarked(&ArchiveFile::Segment(*earlier)) && self.has_begun(directory, *earlier)
+        });
+        let mut earlier: Vec<_> = earlier.map(ArchiveFile::Segment).collect();
+        earlier.reverse();
+        history.into_iter().chain(earlier).collect()
     }
 
     /// Reads and compresses these files, some at once, in order.

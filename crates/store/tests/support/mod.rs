@@ -83,8 +83,12 @@ pub(crate) mod wal {
     use pgstrata_layer::cluster::{self, ClusterRecord};
     use pgstrata_layer::keys::ClusterName;
     use pgstrata_pgdata::{Major, TimelineId, WalSegment, WalSegmentSize};
+    use pgstrata_store::archive::{self, GetOptions, Pushed};
     use pgstrata_store::cluster::ClusterRepository;
+    use pgstrata_store::error::{Error, Kind};
     use pgstrata_store::repository::Repository;
+
+    use super::ALONE;
 
     pub(crate) const SYSTEM: u64 = 7_000_000_000_000_000_001;
     pub(crate) const MIB: u32 = 1 << 20;
@@ -138,6 +142,31 @@ pub(crate) mod wal {
             .create(&name().cluster_key(), record)
             .await
             .unwrap();
+    }
+
+    pub(crate) async fn push(repository: &Repository, path: &Path) -> Result<Pushed, Error> {
+        let pushed = archive::push(&cluster_in(repository), &record(), path, &ALONE).await;
+        pushed.map(|outcome| outcome.pushed)
+    }
+
+    /// What the archive gives back; `None` when it says that there is nothing.
+    pub(crate) async fn stored(repository: &Repository, name: &str) -> Option<Vec<u8>> {
+        let scratch = tempfile::tempdir().unwrap();
+        let to = scratch.path().join("got");
+        match archive::get(&cluster_in(repository), name, &to, &GetOptions::default()).await {
+            Ok(_) => Some(std::fs::read(&to).unwrap()),
+            Err(error) => {
+                assert_eq!(error.kind(), Kind::NotFound, "{error}");
+                None
+            }
+        }
+    }
+
+    /// Names of what the archive has, in order.
+    pub(crate) async fn names(repository: &Repository) -> Vec<String> {
+        let there = repository.list("main/wal").await.unwrap();
+        let name = |key: &str| key.rsplit('/').next().unwrap().to_owned();
+        there.iter().map(|object| name(&object.key)).collect()
     }
 
     pub(crate) fn segment(timeline: u32, number: u64) -> WalSegment {
