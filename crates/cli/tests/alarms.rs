@@ -112,7 +112,7 @@ fn a_hole_that_reaches_from_one_layer_to_the_next_is_one() {
         "{info:#}"
     );
     assert!(
-        text(&info, "/alarms/0/lost").starts_with("no moment after"),
+        text(&info, "/alarms/0/lost").starts_with("no moment on timeline 1 after"),
         "{info:#}"
     );
     assert_eq!(check(&stage).0, FAILED);

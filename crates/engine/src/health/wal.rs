@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 use jiff::Timestamp;
 use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment, WalSegmentSize};
-use pgstrata_store::archive::{ArchivedWal, SegmentRun};
+use pgstrata_store::archive::{ArchivedTimeline, ArchivedWal, SegmentRun};
 use pgstrata_store::catalog::{Catalog, Layer};
 
 use super::layers::usable;
@@ -113,7 +113,7 @@ impl OwnWal {
 ///
 /// The archiver notes the end of a backup, and it stores segments that no backup stores for itself. Such a segment lies beside
 /// the own WAL of a layer that is there. Segments that lie by themselves may be the own WAL of a layer that a merge or an expiry has
-/// taken: they tell nothing.
+/// taken: they tell nothing. So may all of a timeline without a layer, unless an archiver is seen on another.
 #[derive(Debug, Default)]
 struct Archivers {
     /// The first sign of it on each timeline: the number of a segment.
@@ -135,27 +135,47 @@ impl Archivers {
             of_layers.entry(own.first.timeline).or_default().push(own);
         }
         let mut seen = Self::default();
-        for (timeline, found) in archived.by_timeline() {
+        let is_told = |timeline: &TimelineId, found: &ArchivedTimeline| {
+            of_layers.contains_key(timeline) || !found.backup_labels.is_empty()
+        };
+        let (told, silent): (Vec<_>, Vec<_>) = archived
+            .by_timeline()
+            .partition(|(timeline, found)| is_told(timeline, found));
+        for (timeline, found) in told {
             let mut own = of_layers.remove(&timeline).unwrap_or_default();
             own.sort_unstable_by_key(|own| own.first);
-            // Nobody notes the end of a standby's backups. Where there are any, or no layer at all, any segment tells.
-            let all_tell = own.is_empty() || own.iter().any(|own| own.from_standby);
-            seen.note(timeline, found.backup_labels.first().copied());
-            let mut passed = 0;
-            for run in &found.runs {
-                passed += own[passed..].partition_point(|own| own.last < run.first);
-                let behind = own.partition_point(|own| own.first.number <= run.last);
-                let own = &own[passed..behind.max(passed)];
-                let strange = first_strange(run, own);
-                let tells = all_tell || !own.is_empty();
-                seen.note(timeline, strange.filter(|_| tells));
-                if !tells || strange != Some(run.first) {
-                    let number = run.first;
-                    seen.own.insert(WalSegment { timeline, number });
-                }
-            }
+            // Nobody notes the end of a standby's backups. Where there are any, any segment tells.
+            let all_tell = own.iter().any(|own| own.from_standby);
+            seen.look(timeline, found, &own, all_tell);
+        }
+        let is_anywhere = !seen.since.is_empty();
+        for (timeline, found) in silent {
+            seen.look(timeline, found, &[], is_anywhere);
         }
         seen
+    }
+
+    fn look(
+        &mut self,
+        timeline: TimelineId,
+        found: &ArchivedTimeline,
+        own: &[OwnWal],
+        all_tell: bool,
+    ) {
+        self.note(timeline, found.backup_labels.first().copied());
+        let mut passed = 0;
+        for run in &found.runs {
+            passed += own[passed..].partition_point(|own| own.last < run.first);
+            let behind = own.partition_point(|own| own.first.number <= run.last);
+            let own = &own[passed..behind.max(passed)];
+            let strange = first_strange(run, own);
+            let tells = all_tell || !own.is_empty();
+            self.note(timeline, strange.filter(|_| tells));
+            if !tells || strange != Some(run.first) {
+                let number = run.first;
+                self.own.insert(WalSegment { timeline, number });
+            }
+        }
     }
 
     fn note(&mut self, timeline: TimelineId, number: Option<u64>) {
@@ -453,15 +473,19 @@ impl Hole<'_> {
             Some(since) => format!("after {since}"),
             None => format!("after the end of {}", self.from.label),
         };
+        let timeline = self.first.timeline;
         let (lost, then) = match self.until {
             Some(layer) => (
                 format!(
-                    "no moment {since} and before the end of {}, {}",
+                    "no moment on timeline {timeline} {since} and before the end of {}, {}",
                     layer.label, layer.manifest.finished_at
                 ),
                 "otherwise that time stays lost",
             ),
-            None => (format!("no moment {since}"), "otherwise take a backup now"),
+            None => (
+                format!("no moment on timeline {timeline} {since}"),
+                "otherwise take a backup now",
+            ),
         };
         let (severity, so_far) = match self.is_young {
             true => (
@@ -585,14 +609,19 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_or_a_timeline_without_layers_is_told_by_any_segment() {
+    fn a_standby_is_told_by_any_segment_and_so_is_a_timeline_without_layers_beside_an_archiver() {
         let history = TimelineHistory::first(ONE);
-        let archived = archive(&[(ONE, 3..=3), (ONE, 5..=6), (ONE, 9..=9)]);
+        let runs = [(ONE, 3..=3), (ONE, 5..=6), (ONE, 9..=9)];
+        let archived = archive(&runs);
         let mut layers = [own(ONE, 3..=3), own(ONE, 9..=9)];
         let place = (8, segment(ONE, 9));
         assert!(is_free(&layers, &archived, &history, place));
         layers[1].from_standby = true;
         assert!(!is_free(&layers, &archived, &history, place));
-        assert!(!is_free(&[], &archived, &history, place));
+        // Without a layer they may be the WAL of those that an expiry has taken, unless the server archived on another timeline.
+        let with_second = [&[(TWO, 4..=5)][..], &runs].concat();
+        let archived = archive(&with_second);
+        assert!(is_free(&[own(TWO, 4..=5)], &archived, &history, place));
+        assert!(!is_free(&[own(TWO, 4..=4)], &archived, &history, place));
     }
 }
