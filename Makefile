@@ -6,6 +6,9 @@ PREFIX ?= /usr/local
 SHELL := /bin/bash
 .SHELLFLAGS := -c 'umask 022; eval "$$0"'
 
+# Tests wait for servers more than they compute.
+THREADS ?= $(shell echo $$(( 2 * $$(nproc) )))
+
 # Programs that scripts/setup installed for this checkout.
 export PATH := $(CURDIR)/.deps/bin:$(PATH)
 
@@ -29,7 +32,7 @@ demo: ## full backup, load, incrementals, point-in-time restore, proof
 
 test: setup ## all tests, against real PostgreSQL and a real S3 server
 	cargo test --locked --workspace --doc --quiet
-	cargo nextest run --locked --workspace $(TESTS)
+	cargo nextest run --locked --workspace --test-threads $(THREADS) $(TESTS)
 	ext/model/check
 	ext/test/run 15 18
 

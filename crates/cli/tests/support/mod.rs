@@ -190,7 +190,9 @@ impl Stage {
         let mut command = server.command_as_server_user(&self.program);
         command
             .env("PGSTRATA_REPO", &self.repository)
-            .env("PGSTRATA_CLUSTER", "main");
+            .env("PGSTRATA_CLUSTER", "main")
+            // Tests share the machine; work that gives way to other tests ends when they do.
+            .env("PGSTRATA_IMPACT", "none");
         command.envs(self.environment.iter().map(|(k, v)| (k, v)));
         command.args(arguments);
         command
