@@ -42,16 +42,20 @@ fn finish_segments(stage: &Stage, count: usize) {
 
 /// What `info` and `verify` say of missing WAL.
 fn require_one_hole(stage: &Stage, lost: &str) {
+    require_hole(stage, lost, ("error", WAL_MISSING));
+}
+
+fn require_hole(stage: &Stage, lost: &str, (severity, verified): (&str, i32)) {
     let (code, info) = document(stage, &["info"]);
     assert_eq!(
         (code, kinds(&info)),
         (WARNINGS, vec!["wal-hole"]),
         "{info:#}"
     );
-    assert_eq!(text(&info, "/alarms/0/severity"), "error");
+    assert_eq!(text(&info, "/alarms/0/severity"), severity);
     assert!(text(&info, "/alarms/0/lost").contains(lost), "{info:#}");
     let (code, report) = document(stage, &["verify"]);
-    assert_eq!(code, WAL_MISSING, "{report:#}");
+    assert_eq!(code, verified, "{report:#}");
 }
 
 /// The backup that the archiver breaks under stores its own WAL, and nobody notes its end. The WAL behind it was promised
@@ -75,9 +79,24 @@ fn wal_that_an_archiver_leaves_out_when_it_breaks_under_a_backup_is_a_hole() {
     assert_eq!(text(&report, "/status"), "ok", "{report:#}");
 }
 
-/// Other segments, which no backup stored for itself, tell that there was an archiver.
+/// A backup that relied on the archiver leaves its note, also when the archiver cannot any more.
 #[test]
-fn a_segment_that_is_lost_with_the_notes_of_the_archiver_is_a_hole() {
+fn an_archiver_that_breaks_under_the_first_backup_had_promised_what_comes_behind_it() {
+    let stage = Stage::archiving(Cluster::builder(Major::V18), Store::Directory);
+    switch(&stage);
+    let running = stage.begin_backup(&["--type", "full", "--wal", "archive"]);
+    archive_with(&stage, "false");
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(WARNINGS), "{output:?}");
+    finish_segments(&stage, 3);
+    let next = backup_alone(&stage);
+    age(&stage);
+    require_one_hole(&stage, &format!("before the end of {next}"));
+}
+
+/// Other segments, which no backup stored for itself, may be those of backups that have gone.
+#[test]
+fn a_segment_that_is_lost_with_the_notes_of_the_archiver_may_be_a_hole() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     stage.backup(&["--type", "full"]);
     let between = archived_by_switches(&stage, 3);
@@ -92,7 +111,11 @@ fn a_segment_that_is_lost_with_the_notes_of_the_archiver_is_a_hole() {
         }
     }
     age(&stage);
-    require_one_hole(&stage, &format!("before the end of {last}"));
+    let lost = format!("before the end of {last}");
+    require_hole(&stage, &lost, ("warning", WARNINGS));
+    let (_, info) = document(&stage, &["info"]);
+    let reason = text(&info, "/alarms/0/reason");
+    assert!(reason.contains("no archiver has left a note"), "{reason}");
 }
 
 /// A repository, and what is done to a copy of it.
@@ -246,7 +269,7 @@ fn what_a_new_timeline_has_lost_is_an_alarm_with_layers_on_it_and_without() {
             assert!(wal.join("00000001").join(old).exists());
             fs::remove_file(wal.join("00000002").join(&first)).unwrap();
         });
-        beheaded.require_alarm("wal-hole", &first, "no moment after");
+        beheaded.require_alarm("wal-hole", &first, "no moment on timeline");
         beheaded.require_finding(WAL_MISSING, &first);
 
         let mut second = String::new();

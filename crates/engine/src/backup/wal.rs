@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::frame::Codec;
-use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{ArchiveFile, Lsn, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{self, PushOptions};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -320,7 +320,7 @@ impl ServerArchive {
         timeout: Duration,
     ) -> Result<(u64, Option<String>)> {
         let segments: Vec<WalSegment> =
-            WalSegment::covering(timeline, range, self.segment_size).collect();
+            WalSegment::covering(timeline, range.clone(), self.segment_size).collect();
         let progress = Progress::default();
         let held = archive::Archive::new(&self.cluster, self.record.clone())?;
         let deadline = Instant::now() + timeout;
@@ -357,7 +357,21 @@ impl ServerArchive {
             }
         }
         self.check_same(session, &segments).await?;
+        self.push_note(timeline, range.start).await?;
         Ok((stored, warning))
+    }
+
+    /// Stores the server's note of the backup that started at `start_lsn`. It tells that the server archived, and the archiver
+    /// may break before it has brought it. A standby has none.
+    async fn push_note(&self, timeline: TimelineId, start_lsn: Lsn) -> Result<()> {
+        let size = self.segment_size;
+        let segment = WalSegment::containing(timeline, start_lsn, size);
+        let offset = start_lsn.get() - segment.start_lsn(size).get();
+        let Ok(offset) = u32::try_from(offset) else {
+            return Ok(());
+        };
+        let note = ArchiveFile::BackupLabel { segment, offset };
+        self.push_if_there(&note.file_name(size)).await.map(|_| ())
     }
 
     /// Stores the segments that are not in the archive and that the server has finished and still has. Returns how

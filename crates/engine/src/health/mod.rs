@@ -6,6 +6,7 @@
 //! alarms; `expire` and `restore` take no layer for usable that is not.
 
 mod age;
+mod archivers;
 mod layers;
 pub(crate) mod server;
 mod wal;
@@ -20,7 +21,7 @@ use serde::Serialize;
 
 pub(crate) use layers::problem;
 pub(crate) use wal::{
-    Hole, LostHistory, RecoveryPath, histories_lost_to_any, holes, lost_histories, ways,
+    DOUBTFUL, Hole, LostHistory, RecoveryPath, histories_lost_to_any, holes, lost_histories, ways,
 };
 
 /// One host may be ahead of another, and a backup ahead of the archiver: a segment that has been missing for no longer before

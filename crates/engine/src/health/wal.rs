@@ -5,15 +5,19 @@
 //! own end is all that was promised.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 
 use jiff::Timestamp;
-use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment, WalSegmentSize};
-use pgstrata_store::archive::{ArchivedTimeline, ArchivedWal, SegmentRun};
+use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment};
+use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::{Catalog, Layer};
 
+use super::archivers::{Archivers, Pledge};
 use super::layers::usable;
 use super::{Alarm, AlarmKind, ON_ITS_WAY, Severity};
+
+/// What is said of a hole that may be none.
+pub(crate) const DOUBTFUL: &str = "; no archiver has left a note: if the server never archived, backups that were expired or merged \
+    have left that WAL";
 
 /// WAL that is missing on the way from a layer to the end of a timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub(crate) struct Hole<'a> {
     pub(crate) since: Option<Timestamp>,
     /// The first layer behind it.
     pub(crate) until: Option<&'a Layer>,
+    /// Whether that WAL was promised, or only may have been.
+    pub(crate) is_firm: bool,
     /// What lies behind it was stored just now: what is missing may be on its way.
     pub(crate) is_young: bool,
 }
@@ -83,137 +89,6 @@ pub(crate) fn holes<'a>(
     holes
 }
 
-/// The WAL that a layer needs for itself.
-#[derive(Clone, Copy, Debug)]
-struct OwnWal {
-    first: WalSegment,
-    /// Number of the last segment.
-    last: u64,
-    from_standby: bool,
-}
-
-impl OwnWal {
-    fn of(layer: &Layer, size: WalSegmentSize) -> Self {
-        let manifest = &layer.manifest;
-        let timeline = manifest.timeline;
-        Self {
-            first: WalSegment::containing(timeline, manifest.start_lsn, size),
-            last: WalSegment::containing_end(timeline, manifest.stop_lsn, size).number,
-            from_standby: manifest.from_standby,
-        }
-    }
-
-    fn numbers(&self) -> RangeInclusive<u64> {
-        self.first.number..=self.last
-    }
-}
-
-/// Where the archive shows an archiver at work. From there on WAL without a hole is promised, whatever became of the
-/// archiver. Before, backups that store their own WAL leave a hole between each two, and nobody had promised more.
-///
-/// The archiver notes the end of a backup, and it stores segments that no backup stores for itself. Such a segment lies beside
-/// the own WAL of a layer that is there. Segments that lie by themselves may be the own WAL of a layer that a merge or an expiry has
-/// taken: they tell nothing. So may all of a timeline without a layer, unless an archiver is seen on another.
-#[derive(Debug, Default)]
-struct Archivers {
-    /// The first sign of it on each timeline: the number of a segment.
-    since: BTreeMap<TimelineId, u64>,
-    /// First segments of runs that layers may have stored for themselves.
-    own: BTreeSet<WalSegment>,
-}
-
-impl Archivers {
-    fn seen(catalog: &Catalog, archived: &ArchivedWal) -> Self {
-        let size = archived.segment_size();
-        let layers = catalog.layers.iter();
-        Self::beside(layers.map(|layer| OwnWal::of(layer, size)), archived)
-    }
-
-    fn beside(layers: impl Iterator<Item = OwnWal>, archived: &ArchivedWal) -> Self {
-        let mut of_layers: BTreeMap<TimelineId, Vec<OwnWal>> = BTreeMap::new();
-        for own in layers {
-            of_layers.entry(own.first.timeline).or_default().push(own);
-        }
-        let mut seen = Self::default();
-        let is_told = |timeline: &TimelineId, found: &ArchivedTimeline| {
-            of_layers.contains_key(timeline) || !found.backup_labels.is_empty()
-        };
-        let (told, silent): (Vec<_>, Vec<_>) = archived
-            .by_timeline()
-            .partition(|(timeline, found)| is_told(timeline, found));
-        for (timeline, found) in told {
-            let mut own = of_layers.remove(&timeline).unwrap_or_default();
-            own.sort_unstable_by_key(|own| own.first);
-            // Nobody notes the end of a standby's backups. Where there are any, any segment tells.
-            let all_tell = own.iter().any(|own| own.from_standby);
-            seen.look(timeline, found, &own, all_tell);
-        }
-        let is_anywhere = !seen.since.is_empty();
-        for (timeline, found) in silent {
-            seen.look(timeline, found, &[], is_anywhere);
-        }
-        seen
-    }
-
-    fn look(
-        &mut self,
-        timeline: TimelineId,
-        found: &ArchivedTimeline,
-        own: &[OwnWal],
-        all_tell: bool,
-    ) {
-        self.note(timeline, found.backup_labels.first().copied());
-        let mut passed = 0;
-        for run in &found.runs {
-            passed += own[passed..].partition_point(|own| own.last < run.first);
-            let behind = own.partition_point(|own| own.first.number <= run.last);
-            let own = &own[passed..behind.max(passed)];
-            let strange = first_strange(run, own);
-            let tells = all_tell || !own.is_empty();
-            self.note(timeline, strange.filter(|_| tells));
-            if !tells || strange != Some(run.first) {
-                let number = run.first;
-                self.own.insert(WalSegment { timeline, number });
-            }
-        }
-    }
-
-    fn note(&mut self, timeline: TimelineId, number: Option<u64>) {
-        if let Some(number) = number {
-            let first = self.since.entry(timeline).or_insert(number);
-            *first = number.min(*first);
-        }
-    }
-
-    /// Whether nothing shows an archiver on the way up to segment `last`, and what comes behind it was stored by a backup for
-    /// itself.
-    fn never_promised(
-        &self,
-        history: &TimelineHistory,
-        (last, next): (u64, WalSegment),
-        size: WalSegmentSize,
-    ) -> bool {
-        let mut passed = history.entries().iter();
-        let was_at_work = passed.any(|entry| {
-            let until = entry.end.map_or(last, |end| end.segment(size).min(last));
-            let since = self.since.get(&entry.timeline);
-            since.is_some_and(|since| *since <= until)
-        });
-        !was_at_work && self.own.contains(&next)
-    }
-}
-
-/// The first segment of a run that is none of a layer's own.
-fn first_strange(run: &SegmentRun, own: &[OwnWal]) -> Option<u64> {
-    let mut next = run.first;
-    for own in own {
-        if own.numbers().contains(&next) {
-            next = own.last + 1;
-        }
-    }
-    (next <= run.last).then_some(next)
-}
-
 /// What holes lie between.
 struct Between<'a, 'b> {
     archived: &'b ArchivedWal,
@@ -252,11 +127,10 @@ impl<'a> Between<'a, '_> {
         }
         let holes = missing.into_iter().filter_map(|(missing, next, since)| {
             let last = next.number - 1;
-            let is_free = self
-                .archivers
-                .never_promised(&way.history, (last, next), size);
+            let promise = self.archivers.promised(&way.history, (last, next), size);
             let stored_at = archived.stored_from(next);
-            (!is_free).then(|| Hole {
+            (promise != Pledge::None).then(|| Hole {
+                is_firm: promise == Pledge::Firm,
                 first: missing,
                 last,
                 from: first,
@@ -487,12 +361,13 @@ impl Hole<'_> {
                 "otherwise take a backup now",
             ),
         };
-        let (severity, so_far) = match self.is_young {
-            true => (
+        let (severity, so_far) = match (self.is_young, self.is_firm) {
+            (true, _) => (
                 Severity::Warning,
                 "; those were stored within the last 90 seconds, so it may be on its way",
             ),
-            false => (Severity::Error, ""),
+            (false, false) => (Severity::Warning, DOUBTFUL),
+            (false, true) => (Severity::Error, ""),
         };
         Alarm {
             severity,
@@ -506,122 +381,5 @@ impl Hole<'_> {
                  an \"expire --keep-wal\" gives up WAL between layers"
             ),
         }
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a failure is a failed test")]
-mod tests {
-    use pgstrata_pgdata::Lsn;
-
-    use super::*;
-
-    const ONE: TimelineId = TimelineId::FIRST;
-    const TWO: TimelineId = TimelineId::new(2);
-
-    fn segment(timeline: TimelineId, number: u64) -> WalSegment {
-        WalSegment { timeline, number }
-    }
-
-    fn own(timeline: TimelineId, numbers: RangeInclusive<u64>) -> OwnWal {
-        OwnWal {
-            first: segment(timeline, *numbers.start()),
-            last: *numbers.end(),
-            from_standby: false,
-        }
-    }
-
-    fn archive(runs: &[(TimelineId, RangeInclusive<u64>)]) -> ArchivedWal {
-        let mut archived = ArchivedWal::new(WalSegmentSize::DEFAULT);
-        for (timeline, numbers) in runs {
-            for number in numbers.clone() {
-                archived.add_segment(segment(*timeline, number), Timestamp::UNIX_EPOCH);
-            }
-        }
-        archived
-    }
-
-    /// Whether a hole up to `last` was never promised, behind which `next` comes.
-    fn is_free(
-        layers: &[OwnWal],
-        archived: &ArchivedWal,
-        history: &TimelineHistory,
-        (last, next): (u64, WalSegment),
-    ) -> bool {
-        let archivers = Archivers::beside(layers.iter().copied(), archived);
-        archivers.never_promised(history, (last, next), archived.segment_size())
-    }
-
-    #[test]
-    fn backups_that_store_their_own_wal_promise_nothing_between_them() {
-        let archived = archive(&[(ONE, 3..=3), (ONE, 5..=6), (ONE, 9..=9)]);
-        let history = TimelineHistory::first(ONE);
-        let all = [own(ONE, 3..=3), own(ONE, 5..=6), own(ONE, 9..=9)];
-        // Also when a merge or an expiry has taken a layer, and left its WAL.
-        for layers in [&all[..], &[all[0], all[2]], &[all[0]]] {
-            for (last, next) in [(4, 5), (8, 9)] {
-                let place = (last, segment(ONE, next));
-                assert!(is_free(layers, &archived, &history, place), "{layers:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_segment_that_no_backup_stored_for_itself_shows_an_archiver() {
-        let history = TimelineHistory::first(ONE);
-        let layers = [own(ONE, 3..=3), own(ONE, 7..=7), own(ONE, 12..=12)];
-        // Behind the first layer, or before the second.
-        for runs in [
-            [(ONE, 3..=4), (ONE, 7..=7), (ONE, 12..=12)],
-            [(ONE, 3..=3), (ONE, 6..=7), (ONE, 12..=12)],
-        ] {
-            let archived = archive(&runs);
-            let place = (11, segment(ONE, 12));
-            assert!(!is_free(&layers, &archived, &history, place), "{runs:?}");
-        }
-        // The archiver came later: nobody had promised what lies between the first two.
-        let archived = archive(&[(ONE, 3..=3), (ONE, 7..=8), (ONE, 12..=12)]);
-        assert!(is_free(&layers, &archived, &history, (6, segment(ONE, 7))));
-        assert!(!is_free(
-            &layers,
-            &archived,
-            &history,
-            (11, segment(ONE, 12))
-        ));
-    }
-
-    #[test]
-    fn what_was_promised_on_a_timeline_is_promised_on_those_that_leave_it_later() {
-        let size = WalSegmentSize::DEFAULT;
-        let left_in = |number: u64| {
-            let left = Lsn::new(number * size.get() + 40);
-            TimelineHistory::parse(TWO, &format!("1\t{left}\twhy\n")).unwrap()
-        };
-        let layers = [own(ONE, 3..=3), own(TWO, 9..=9)];
-        let archived = archive(&[(ONE, 3..=3), (ONE, 5..=6), (TWO, 9..=9)]);
-        let place = (8, segment(TWO, 9));
-        // Segments that lie by themselves tell nothing; those beside a layer do.
-        assert!(is_free(&layers, &archived, &left_in(6), place));
-        let archived = archive(&[(ONE, 3..=6), (TWO, 9..=9)]);
-        assert!(!is_free(&layers, &archived, &left_in(6), place));
-        // Unless they are of the branch that was given up.
-        assert!(is_free(&layers, &archived, &left_in(3), place));
-    }
-
-    #[test]
-    fn a_standby_is_told_by_any_segment_and_so_is_a_timeline_without_layers_beside_an_archiver() {
-        let history = TimelineHistory::first(ONE);
-        let runs = [(ONE, 3..=3), (ONE, 5..=6), (ONE, 9..=9)];
-        let archived = archive(&runs);
-        let mut layers = [own(ONE, 3..=3), own(ONE, 9..=9)];
-        let place = (8, segment(ONE, 9));
-        assert!(is_free(&layers, &archived, &history, place));
-        layers[1].from_standby = true;
-        assert!(!is_free(&layers, &archived, &history, place));
-        // Without a layer they may be the WAL of those that an expiry has taken, unless the server archived on another timeline.
-        let with_second = [&[(TWO, 4..=5)][..], &runs].concat();
-        let archived = archive(&with_second);
-        assert!(is_free(&[own(TWO, 4..=5)], &archived, &history, place));
-        assert!(!is_free(&[own(TWO, 4..=4)], &archived, &history, place));
     }
 }

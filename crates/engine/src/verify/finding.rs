@@ -148,6 +148,24 @@ impl Findings {
         });
     }
 
+    /// WAL that is missing if it was ever promised.
+    pub(super) fn add_doubt(
+        &self,
+        layer: impl ToString,
+        object: impl Into<String>,
+        message: impl Into<String>,
+    ) {
+        let kind = FindingKind::WalMissing;
+        self.push(Finding {
+            severity: Severity::Warning,
+            kind,
+            layer: layer.to_string(),
+            object: object.into(),
+            message: message.into(),
+            hint: kind.hint(),
+        });
+    }
+
     /// The claim of a finished layer, of which nothing is needed any more.
     pub(super) fn add_claim(
         &self,

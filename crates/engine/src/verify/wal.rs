@@ -144,8 +144,15 @@ impl Verifier {
                 hole.describe(&archived),
                 hole.from.label
             );
-            self.findings
-                .add(FindingKind::WalMissing, &hole.from.label, key, message);
+            match hole.is_firm {
+                true => self
+                    .findings
+                    .add(FindingKind::WalMissing, &hole.from.label, key, message),
+                false => {
+                    let message = message + health::DOUBTFUL;
+                    self.findings.add_doubt(&hole.from.label, key, message);
+                }
+            }
         }
         for way in health::ways(catalog, &archived) {
             self.walk(&way, &archived, seen).await?;

@@ -255,8 +255,14 @@ impl ArchivedWal {
         }
     }
 
+    /// Adds the note of a backup that began in `segment`.
+    pub fn add_backup_label(&mut self, segment: WalSegment) {
+        let found = self.of_timeline(segment.timeline);
+        found.backup_labels.insert(segment.number);
+    }
+
     /// Adds the partial segment of that name.
-    pub(super) fn add_partial(&mut self, segment: WalSegment) {
+    pub fn add_partial(&mut self, segment: WalSegment) {
         self.partials.insert((segment.timeline, segment.number));
     }
 

@@ -71,9 +71,7 @@ impl Archive {
                 Ok(ArchiveFile::History(_)) => {
                     of_timeline.history_stored_at = Some(object.modified)
                 }
-                Ok(ArchiveFile::BackupLabel { segment, .. }) => {
-                    of_timeline.backup_labels.insert(segment.number);
-                }
+                Ok(ArchiveFile::BackupLabel { segment, .. }) => found.add_backup_label(segment),
                 // It does not take part in recovery.
                 Ok(ArchiveFile::Partial(segment)) => found.add_partial(segment),
                 Err(_) => of_timeline.unknown.push(object.key),
