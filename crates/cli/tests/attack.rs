@@ -12,7 +12,7 @@ use pgstrata_layer::cluster::{self, ClusterRecord, FORMAT, SEALED_FORMAT};
 use pgstrata_testbed::cluster::require_same_dump;
 use support::roles::{forged_removal, quiet_moment};
 use support::vault::{Vault, lasting};
-use support::{Stage, schema, text, to_lsn};
+use support::{PATIENCE, Stage, schema, text, to_lsn};
 
 const WARNINGS: i32 = 3;
 const DAMAGED: i32 = 14;
@@ -190,13 +190,13 @@ fn no_object_vouches_for_the_lock_of_another_nor_a_version_for_another_version()
     assert!(checked.contains(short), "{checked}");
 
     // The increment locks all of the layer below, and of the pack the version that is the pack.
-    let (_, log) = vault.ends_as(
+    let (said, _) = vault.ends_as(
         ("writer", "writer"),
         &["backup", "--pgdata", &pgdata, "--type", "incr"],
-        0,
+        WARNINGS,
     );
-    assert!(log.contains("1 objects that layer"), "{log}");
-    assert!(log.contains(short), "{log}");
+    assert!(said.contains("1 objects that layer"), "{said}");
+    assert!(said.contains(short), "{said}");
     let needed = Timestamp::now() + SignedDuration::from_hours(24 * 8 - 1);
     let below = keys.iter().filter(|key| key.contains(&own));
     for key in below.clone() {
@@ -329,6 +329,43 @@ fn what_a_writer_overwrites_adds_and_locks_is_seen_and_comes_back() {
     }
     assert_eq!(vault.verify("one", &["--deep"]), (0, Vec::new()));
     require_restored(&vault, "now", state, &[]);
+    // And life goes on, when the archiver has tried again what was in its way.
+    stage.cluster.pgbench(&["-n", "-t", "50"]).unwrap();
+    stage
+        .cluster
+        .sql("postgres", "SELECT pg_switch_wal()")
+        .unwrap();
+    let works =
+        "SELECT last_archived_time > coalesce(last_failed_time, '-infinity') FROM pg_stat_archiver";
+    stage.cluster.wait_for("postgres", works, PATIENCE).unwrap();
+    backup(&vault, "incr");
+    let (lsn, dump) = stage.moment();
+    require_restored(&vault, "later", (&lsn, &dump), &[]);
+    assert_eq!(vault.verify("one", &[]), (0, Vec::new()));
+    vault.ends_as(("keeper", "keeper"), &["expire", "--keep-full", "1"], 0);
+    require_key_box_missed(&vault);
+}
+
+/// Whose key box is deleted is told by whoever looks, and it comes back.
+fn require_key_box_missed(vault: &Vault) {
+    let stage = &vault.stage;
+    let moment = quiet_moment();
+    let before = stage.keys();
+    let of_reader = before.iter().find(|key| key.contains("/000001/reader-"));
+    let of_reader = of_reader.unwrap();
+    delete(stage, of_reader);
+    let pgdata = stage.pgdata();
+    let checked = vault.run("writer", &["check", "-D", &pgdata]);
+    let said = [checked.stdout, checked.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        said.contains("1 objects of the keys were deleted"),
+        "{said}"
+    );
+    let rescue = ["rescue", "--since", &moment];
+    vault.ends_as(("keeper", "keeper"), &rescue, 0);
+    let keys = stage.keys();
+    assert!(keys.contains(of_reader), "{keys:?}");
 }
 
 fn delete(stage: &Stage, key: &str) {

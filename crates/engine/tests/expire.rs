@@ -306,7 +306,8 @@ impl Meeting {
     async fn commit(&self, sound: &Repository) -> Result<()> {
         let manifest = self.manifest.clone();
         let cluster = self.made.within(sound);
-        Ok(catalog::commit_layer(&cluster, &self.label, &self.chain, manifest).await?)
+        let committed = catalog::commit_layer(&cluster, &self.label, &self.chain, manifest);
+        Ok(committed.await.map(|_| ())?)
     }
 
     /// The backup begins while the expiry's `nth` operation hangs, and commits then or when the expiry has ended.

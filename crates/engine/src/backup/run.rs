@@ -19,7 +19,7 @@ use super::copy::pipeline::{self, Stored, Work};
 use super::decide::audit::{self, Audit, AuditReport};
 use super::decide::backup_type::{SourceChoice, choose_type};
 use super::decide::past;
-use super::decide::prepare::{Ready, prepare};
+use super::decide::prepare::{Ready, nested, prepare};
 use super::decide::source::{self, Question, Search};
 use super::manifest::check_label;
 use super::options::{BackupOptions, CorruptPagePolicy};
@@ -310,7 +310,8 @@ impl Backup<'_> {
             manifest_digest: manifest::digest(&object),
         };
         past::remember(ready, reference).await;
-        self.layer.commit(&self.chain.layers, object).await?;
+        let overwritten = self.layer.commit(&self.chain.layers, object).await?;
+        copied.warnings.extend(overwritten);
         self.stopwatch.end("commit");
         Ok(self.report(manifest, copied, wal_segments_stored))
     }
@@ -429,6 +430,7 @@ impl Backup<'_> {
             ),
             None => None,
         };
+        warnings.extend(nested(&tablespaces));
         warnings.extend(ready.tablespaces_since(&tablespaces).await?);
         warnings.extend(stored.assembled.torn.iter().map(|path| {
             format!("\"{path}\" was written whenever it was read: its contents may be of several versions")

@@ -377,7 +377,10 @@ impl MergeRun<'_> {
             Some(below) => chain_of(self.catalog, &below.label)?,
             None => Vec::new(),
         };
-        layer.commit(&below, layer.encode(&manifest).await?).await?;
+        let overwritten = layer.commit(&below, layer.encode(&manifest).await?);
+        if let Some(overwritten) = overwritten.await? {
+            tracing::warn!("{overwritten}");
+        }
         Ok(written)
     }
 

@@ -102,7 +102,10 @@ impl CopiedLayer {
             check_stays(cluster, chain)
         )?;
         check_wal(&leaving, layer.manifest.start_lsn)?;
-        retain::extend(cluster, &layer.label, &layer.manifest, chain).await?;
+        let overwritten = retain::extend(cluster, &layer.label, &layer.manifest, chain).await?;
+        if let Some(overwritten) = overwritten {
+            tracing::warn!("{overwritten}");
+        }
         let key = cluster.name.manifest_key(&layer.label);
         match cluster.repository.create(&key, object).await {
             Ok(()) => {}

@@ -118,7 +118,7 @@ impl NewLayer {
     ///
     /// # Errors
     /// `Refused` when it was given up, or what it stands on has gone; when the repository cannot be read or written.
-    pub async fn commit(&self, chain: &[Arc<Layer>], manifest: Vec<u8>) -> Result<()> {
+    pub async fn commit(&self, chain: &[Arc<Layer>], manifest: Vec<u8>) -> Result<Option<String>> {
         // Who was taken out while the layer was made must not read it.
         let newest = self.cluster.require_newest_epoch().await;
         newest.map_err(|error| error.while_doing("the layer was given up"))?;

@@ -56,7 +56,7 @@ impl From<NotCommitted> for Error {
 }
 
 /// Makes a layer exist whose label has been claimed, unless an object of it is not there, or a layer of `chain`, newest
-/// first, has been removed or is about to be.
+/// first, has been removed or is about to be. Answers what somebody should look at, though the layer is good.
 ///
 /// # Errors
 /// `Refused` then; when the repository cannot be read or written.
@@ -65,7 +65,7 @@ pub async fn commit_layer(
     label: &Label,
     chain: &[Arc<Layer>],
     object: Vec<u8>,
-) -> std::result::Result<(), NotCommitted> {
+) -> std::result::Result<Option<String>, NotCommitted> {
     // What we could not read back must not be written.
     let manifest = cluster.sealing().await?.manifest(&object)?;
     let (claim, leaving) = futures::try_join!(
@@ -73,7 +73,7 @@ pub async fn commit_layer(
         check_stays(cluster, chain)
     )?;
     check_wal(&leaving, manifest.start_lsn)?;
-    retain::extend(cluster, label, &manifest, chain).await?;
+    let overwritten = retain::extend(cluster, label, &manifest, chain).await?;
     let key = cluster.name.manifest_key(label);
     let object = Bytes::from(object);
     if let Err(error) = cluster.repository.create(&key, object.clone()).await {
@@ -107,7 +107,7 @@ pub async fn commit_layer(
     {
         tracing::debug!(%label, %error, "could not note that the layer is committed: that does no harm");
     }
-    Ok(())
+    Ok(overwritten)
 }
 
 /// After a manifest could not be created, or was and its answer was lost: true when it is there, false when it never

@@ -30,7 +30,7 @@ pub(super) const LOCKS_AT_ONCE: usize = 32;
 const LAYERS_AT_ONCE: usize = 8;
 
 /// Extends the locks of everything that the layer `label` needs, of which `manifest` is about to be created on `chain`,
-/// newest first.
+/// newest first. Answers what is to be said of objects that somebody has overwritten.
 ///
 /// # Errors
 /// When a lock cannot be extended: then the layer must not be made.
@@ -39,9 +39,9 @@ pub(super) async fn extend(
     label: &Label,
     manifest: &Manifest,
     chain: &[Arc<Layer>],
-) -> Result<()> {
+) -> Result<Option<String>> {
     let Some(retention) = cluster.repository.retention() else {
-        return Ok(());
+        return Ok(None);
     };
     let now = Timestamp::now();
     let terms = (retention.needed(now), retention.with_margin(now));
@@ -66,14 +66,13 @@ pub(super) async fn extend(
     let needed = extending.await.map_err(act)?;
     let replaced = needed.iter().filter(|kept| kept.replacement().is_some());
     let replaced: Vec<&str> = replaced.map(|kept| kept.key.as_str()).collect();
-    if let Some(first) = replaced.first() {
-        tracing::warn!(
+    Ok(replaced.first().map(|first| {
+        format!(
             "{} objects that layer {label} needs were overwritten since they were stored, \"{first}\" among them: \"pgstrata check\" says \
              more, and \"pgstrata rescue\" brings them back",
             replaced.len()
-        );
-    }
-    Ok(())
+        )
+    }))
 }
 
 /// What all layers need: the record of the cluster, and its keys.

@@ -76,6 +76,27 @@ impl Ready {
     }
 }
 
+/// What to say of tablespaces that lie one inside the other, which PostgreSQL allows: each is a directory of its own to a
+/// restore.
+pub(crate) fn nested(tablespaces: &[Tablespace]) -> Vec<String> {
+    let placed = || {
+        let placed = tablespaces.iter();
+        placed.filter_map(|one| Some((one.oid, one.location.as_deref()?)))
+    };
+    let pairs = placed().flat_map(|inner| placed().map(move |outer| (inner, outer)));
+    let nested = pairs.filter(|((inner, at), (outer, around))| {
+        inner != outer && Path::new(at).starts_with(around)
+    });
+    nested
+        .map(|((inner, at), (outer, around))| {
+            format!(
+                "tablespace {inner} in \"{at}\" lies inside tablespace {outer} in \"{around}\": a restore refuses to put both \
+                 there, so it needs --tablespace-map for one of them"
+            )
+        })
+        .collect()
+}
+
 /// Connects and checks. Changes nothing, in the repository or the server.
 pub(crate) async fn prepare(cluster: &ClusterRepository, options: &BackupOptions) -> Result<Ready> {
     let record = cluster.record().await?;
@@ -148,4 +169,26 @@ fn history(
     let text = fs::read_to_string(&path)
         .map_err(|error| format!("could not read \"{}\": {error}", path.display()))?;
     TimelineHistory::parse(timeline, &text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tablespaces_one_inside_the_other_are_named_once() {
+        let placed = |oid, location: Option<&str>| Tablespace {
+            oid,
+            location: location.map(str::to_owned),
+        };
+        let apart = [
+            placed(1, Some("/a")),
+            placed(2, Some("/ab")),
+            placed(3, None),
+        ];
+        assert_eq!(nested(&apart), [""; 0]);
+        let found = nested(&[placed(1, Some("/a/b")), placed(2, Some("/a"))]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("1 in \"/a/b\" lies inside"), "{found:?}");
+    }
 }
