@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::CommandFactory;
+use jiff::Timestamp;
 use pgstrata_engine::check::CheckOptions;
 use pgstrata_engine::health::{Alarm, Severity};
 use pgstrata_engine::info::server::{NotLookedAt, ServerOptions};
@@ -76,6 +77,7 @@ impl Context {
         let Some(moment) = args.repository_as_of else {
             return self.cluster();
         };
+        warn_if_to_come("--repository-as-of", moment);
         let repository = Repository::open(&self.config.repository()?)?;
         let repository = repository.as_of(moment).await?;
         let cluster = ClusterRepository::new(&repository, &self.config.cluster()?);
@@ -227,6 +229,14 @@ pub(crate) fn impact_of(config: &Config, command: &Command) -> Result<ImpactLeve
 fn impact(config: &Config, args: ImpactArgs) -> Result<ImpactLevel> {
     let told = choose(args.impact, config.settings.impact.as_deref(), "impact")?;
     Ok(told.unwrap_or_default())
+}
+
+/// Says that a moment in the repository's past has not come by this host's clock. Stores date what they hold by their own.
+fn warn_if_to_come(option: &str, moment: Timestamp) {
+    let now = Timestamp::now();
+    if moment > now {
+        tracing::warn!("{option} {moment} is still to come by this host's clock, which says {now}");
+    }
 }
 
 /// A label as somebody wrote it, unless it is the word `latest`.

@@ -4,7 +4,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::rescue::{self, RescueReport};
 use pgstrata_store::error::Result;
 
-use super::Context;
+use super::{Context, warn_if_to_come};
 use crate::args::RescueArgs;
 use crate::exit;
 
@@ -14,6 +14,7 @@ const MOST_NAMES: usize = 20;
 pub(super) async fn run(context: &Context, args: &RescueArgs) -> Result<u8> {
     // Its record may be among what was destroyed.
     let cluster = context.cluster()?;
+    warn_if_to_come("--since", args.since);
     let report = match args.dry_run.dry_run {
         true => rescue::plan(&cluster, args.since).await?,
         false => rescue::execute(&cluster, args.since).await?,
