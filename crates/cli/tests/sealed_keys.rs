@@ -162,6 +162,12 @@ fn a_cluster_that_somebody_puts_in_the_place_of_ours_is_refused_by_its_seal_id()
     for named in named {
         vault.ok("writer", &[named, &backup].concat());
     }
+    // Who restores has seen which cluster it is: the server asks for the WAL of no other.
+    let copy = stage.target("copy");
+    let to = copy.display().to_string();
+    vault.ok("one", &["restore", "--target-dir", &to]);
+    let conf = fs::read_to_string(copy.join("postgresql.auto.conf")).unwrap();
+    assert!(conf.contains(&format!("--seal-id={ours}")), "{conf}");
 
     // Recipients are public: the operator of the store lets the same people in, and himself.
     let recipients = ["one", "two", "writer", "keeper"].map(|who| vault.recipient(who));

@@ -188,6 +188,18 @@ impl ClusterRepository {
         Some(Error::new(Kind::Refused, what).hint(advice))
     }
 
+    /// The seal id of a sealed cluster when nobody has said which one is meant, in hexadecimal digits.
+    ///
+    /// # Errors
+    /// As for [`ClusterRepository::sealing`].
+    pub async fn unnamed_seal_id(&self) -> Result<Option<String>> {
+        if self.keys.names_seal_id() {
+            return Ok(None);
+        }
+        let ring = self.sealing().await?.ring();
+        Ok(ring.map(|ring| ring.current().seal_id.clone()))
+    }
+
     /// Where its objects are, for who deals with keys.
     #[must_use]
     pub fn home(&self) -> Home<'_> {

@@ -18,7 +18,14 @@ use crate::progress::Act;
 /// `said` is what the user was told of the repositories.
 pub(super) async fn run(context: &Context, args: &RestoreArgs, said: &[String]) -> Result<u8> {
     let cluster = context.cluster_as_of(&args.as_of).await?;
-    let mut plan = restore::plan(&cluster, options(context, args)?).await?;
+    let mut options = options(context, args)?;
+    if let Some(seal_id) = cluster.unnamed_seal_id().await? {
+        // The server that recovers asks for WAL of this cluster, and of none that takes its place meanwhile.
+        options
+            .restore_command
+            .insert(1, format!("--seal-id={seal_id}"));
+    }
+    let mut plan = restore::plan(&cluster, options).await?;
     // Before the hours that it may take: what is taken, and what is not.
     for note in plan.notes.iter().filter(|_| !args.dry_run.dry_run) {
         tracing::info!("{note}");
