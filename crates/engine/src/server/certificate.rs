@@ -172,24 +172,32 @@ fn is_named(
     certificate: &CertificateDer<'_>,
     host: &ServerName<'_>,
 ) -> Result<(), Error> {
-    let names = match verify_server_name(parsed, host) {
+    let presented = match verify_server_name(parsed, host) {
         Ok(()) => return Ok(()),
         Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext {
             presented,
             ..
-        })) if !presented.is_empty() => presented,
-        Err(_) => {
-            let name = common_name(certificate);
-            if name
-                .as_deref()
-                .is_some_and(|name| is_name_of(name, &host.to_str()))
-            {
-                return Ok(());
-            }
-            name.into_iter().collect()
-        }
+        })) => presented,
+        Err(_) => Vec::new(),
     };
-    let names: Vec<String> = names.iter().map(|name| without_type(name)).collect();
+    let kind = match host {
+        ServerName::IpAddress(_) => "IpAddress(",
+        _ => "DnsName(",
+    };
+    // The common name counts when there is no alternative name of the host's kind.
+    let of_kind: Vec<&String> = presented.iter().filter(|n| n.starts_with(kind)).collect();
+    let common = common_name(certificate).filter(|_| of_kind.is_empty());
+    // Stars before a single label, too.
+    let names = of_kind.iter().map(|name| bare(name));
+    let mut names = names.chain(common.as_deref());
+    if names.any(|name| is_name_of(name, &host.to_str())) {
+        return Ok(());
+    }
+    let names = presented
+        .iter()
+        .map(|name| bare(name))
+        .chain(common.as_deref());
+    let names: Vec<String> = names.map(|name| format!("\"{name}\"")).collect();
     let names = match names.is_empty() {
         true => "nobody".to_owned(),
         false => names.join(", "),
@@ -201,11 +209,11 @@ fn is_named(
 }
 
 /// `webpki` writes `DnsName("a")` and `IpAddress(127.0.0.1)`.
-fn without_type(name: &str) -> String {
-    let bare = name
+fn bare(name: &str) -> &str {
+    let inner = name
         .split_once('(')
         .and_then(|(_, rest)| rest.strip_suffix(')'));
-    format!("\"{}\"", bare.unwrap_or(name).trim_matches('"'))
+    inner.unwrap_or(name).trim_matches('"')
 }
 
 /// As libpq compares: without regard to case; `*.` at the start stands for one label.
@@ -321,6 +329,7 @@ mod tests {
     fn names_are_compared_as_libpq_does() {
         assert!(is_name_of("DB.example.com", "db.Example.com"));
         assert!(is_name_of("*.example.com", "db.example.com"));
+        assert!(is_name_of("*.internal", "db.internal"));
         assert!(!is_name_of("*.example.com", "a.db.example.com"));
         assert!(!is_name_of("*.example.com", ".example.com"));
         assert!(!is_name_of("*.example.com", "example.com"));

@@ -72,9 +72,14 @@ fn of_lock_file(says: &LockFile) -> Option<ConnectionOptions> {
 }
 
 fn target_of(conninfo: &str, environment: Environment<'_>) -> Result<ServerAddress> {
-    let names = TLS_PARAMETERS.map(|(name, _)| name);
-    let (rest, of_tls) = parameters::take(conninfo, &names);
-    ServerAddress::new(complete(&rest, environment)?, &of_tls, environment)
+    let names = TLS_PARAMETERS.iter().map(|(name, _)| *name);
+    let names: Vec<&str> = names.chain(["passfile"]).collect();
+    let (rest, taken) = parameters::take(conninfo, &names);
+    let named = |name: &str| match (name, taken.get("passfile")) {
+        ("PGPASSFILE", Some(file)) if !file.is_empty() => Some(file.clone()),
+        _ => environment(name),
+    };
+    ServerAddress::new(complete(&rest, &named)?, &taken, environment)
 }
 
 fn complete(conninfo: &str, environment: Environment<'_>) -> Result<Config> {

@@ -156,13 +156,15 @@ async fn ways_of_the_standby(
         ("user", own.get_user()),
         ("password", password.as_deref()),
         ("dbname", Some(database)),
+        ("passfile", None),
     ];
     let as_the_standby = [
         ("user", value("user")),
         ("password", value("password")),
         ("dbname", Some(database)),
+        ("passfile", value("passfile")),
     ];
-    let way = |who: [(&'static str, Option<&str>); 3]| {
+    let way = |who: [(&'static str, Option<&str>); 4]| {
         let who = who
             .into_iter()
             .filter_map(|(name, value)| Some((name, value?)));

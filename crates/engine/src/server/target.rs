@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use pgstrata_store::error::{Error, Kind, Result};
+use rustls::{SupportedProtocolVersion, version};
 use tokio_postgres::config::{ChannelBinding, Host, SslMode as WireMode, SslNegotiation};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, Connection, Socket};
@@ -15,7 +16,7 @@ use super::tls::{Connector, MaybeTls, NamedFile, SslMode, TlsOptions, TrustRoot}
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Parameters about TLS, which [`ServerAddress`] reads itself, with libpq's variable for each.
-pub(super) const TLS_PARAMETERS: [(&str, &str); 8] = [
+pub(super) const TLS_PARAMETERS: [(&str, &str); 13] = [
     ("sslmode", "PGSSLMODE"),
     ("sslrootcert", "PGSSLROOTCERT"),
     ("sslcrl", "PGSSLCRL"),
@@ -24,7 +25,17 @@ pub(super) const TLS_PARAMETERS: [(&str, &str); 8] = [
     ("sslkey", "PGSSLKEY"),
     ("channel_binding", "PGCHANNELBINDING"),
     ("sslnegotiation", "PGSSLNEGOTIATION"),
+    ("ssl_min_protocol_version", "PGSSLMINPROTOCOLVERSION"),
+    ("ssl_max_protocol_version", "PGSSLMAXPROTOCOLVERSION"),
+    // Nobody compresses any more; libpq takes the word, and does nothing.
+    ("sslcompression", "PGSSLCOMPRESSION"),
+    ("gssencmode", "PGGSSENCMODE"),
+    ("require_auth", "PGREQUIREAUTH"),
 ];
+
+/// Versions of TLS that libpq knows, and whether they are newer than 1.2. Older ones than that nobody speaks here.
+const TLS_VERSIONS: [(&str, u8); 4] =
+    [("TLSv1", 0), ("TLSv1.1", 1), ("TLSv1.2", 2), ("TLSv1.3", 3)];
 
 /// A server, and how to speak with it.
 pub(super) struct ServerAddress {
@@ -44,6 +55,7 @@ impl ServerAddress {
         environment: Environment<'_>,
     ) -> Result<Self> {
         let settings = TlsSettings { given, environment };
+        settings.refuse_what_is_not_kept()?;
         let options = settings.tls_options()?;
         config.channel_binding(settings.channel_binding()?);
         config.ssl_negotiation(settings.negotiation(options.mode)?);
@@ -166,7 +178,57 @@ impl TlsSettings<'_> {
             revoked: self.revocation_files(),
             certificate: self.file("sslcert", "postgresql.crt"),
             key: self.file("sslkey", "postgresql.key"),
+            versions: self.versions()?,
         })
+    }
+
+    /// Which versions of TLS may be spoken.
+    fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>> {
+        let least = self.version("ssl_min_protocol_version")?.unwrap_or(2);
+        let most = self.version("ssl_max_protocol_version")?.unwrap_or(3);
+        let spoken = [(2, &version::TLS12), (3, &version::TLS13)].into_iter();
+        let allowed = spoken.filter(|(number, _)| (least..=most).contains(number));
+        let allowed: Vec<_> = allowed.map(|(_, version)| version).collect();
+        match allowed.is_empty() {
+            false => Ok(allowed),
+            true => Err(Error::new(
+                Kind::Usage,
+                "no version of TLS is left between ssl_min_protocol_version and ssl_max_protocol_version",
+            )
+            .hint("TLSv1.2 and TLSv1.3 are spoken here")),
+        }
+    }
+
+    fn version(&self, parameter: &'static str) -> Result<Option<u8>> {
+        let Some((text, from)) = self.value(parameter) else {
+            return Ok(None);
+        };
+        let mut known = TLS_VERSIONS.iter();
+        let found = known.find(|(name, _)| name.eq_ignore_ascii_case(&text));
+        found.map(|(_, number)| Some(*number)).ok_or_else(|| {
+            let names = TLS_VERSIONS.map(|(name, _)| name).join(", ");
+            let what = format!("{from} is \"{text}\", which is not a version of TLS");
+            Error::new(Kind::Usage, what).hint(format!("use one of: {names}"))
+        })
+    }
+
+    /// What somebody demands and nobody here would see to must not be passed over.
+    fn refuse_what_is_not_kept(&self) -> Result<()> {
+        if let Some((text, from)) = self.value("gssencmode")
+            && !matches!(text.as_str(), "disable" | "prefer")
+        {
+            let what = format!("{from} is \"{text}\", and this program does not speak GSSAPI");
+            let hint = "use gssencmode=disable, and sslmode=verify-full for a connection that nobody can read";
+            return Err(Error::new(Kind::Usage, what).hint(hint));
+        }
+        if let Some((text, from)) = self.value("require_auth") {
+            let what = format!(
+                "{from} is \"{text}\", and this program cannot hold a server to a way to authenticate"
+            );
+            let hint = "use sslmode=verify-full, or channel_binding=require, with which only scram-sha-256 will do";
+            return Err(Error::new(Kind::Usage, what).hint(hint));
+        }
+        Ok(())
     }
 
     /// Without any name, the file that libpq looks for.
@@ -246,6 +308,7 @@ mod tests {
             given: &given,
             environment: &environment,
         };
+        settings.refuse_what_is_not_kept()?;
         settings.channel_binding()?;
         let options = settings.tls_options()?;
         settings.negotiation(options.mode)?;
@@ -281,6 +344,22 @@ mod tests {
         );
         assert_eq!(options(&[], &variables).unwrap().mode, SslMode::VerifyCa);
         assert_eq!(options(&[], &[]).unwrap().mode, SslMode::Prefer);
+    }
+
+    #[test]
+    fn bounds_of_versions_hold_and_words_that_mean_nothing_here_are_taken() {
+        let count = |given: &[(&str, &str)]| options(given, &[]).unwrap().versions.len();
+        assert_eq!(count(&[]), 2);
+        assert_eq!(count(&[("ssl_min_protocol_version", "TLSv1")]), 2);
+        let newest = [("ssl_min_protocol_version", "tlsv1.3")];
+        let read = options(&newest, &[]).unwrap().versions;
+        assert_eq!(read, [&version::TLS13]);
+        let older = [("ssl_max_protocol_version", "TLSv1.2")];
+        assert_eq!(options(&older, &[]).unwrap().versions, [&version::TLS12]);
+        assert_eq!(
+            count(&[("gssencmode", "prefer"), ("sslcompression", "1")]),
+            2
+        );
     }
 
     #[test]
@@ -321,6 +400,26 @@ mod tests {
                 vec![("sslnegotiation", "direct")],
                 vec![],
                 "sslnegotiation is direct",
+            ),
+            (
+                vec![],
+                vec![("PGSSLMINPROTOCOLVERSION", "SSLv3")],
+                "PGSSLMINPROTOCOLVERSION is \"SSLv3\"",
+            ),
+            (
+                vec![("ssl_max_protocol_version", "TLSv1.1")],
+                vec![],
+                "no version of TLS is left",
+            ),
+            (
+                vec![("gssencmode", "require")],
+                vec![],
+                "gssencmode is \"require\"",
+            ),
+            (
+                vec![],
+                vec![("PGREQUIREAUTH", "!password")],
+                "PGREQUIREAUTH is \"!password\"",
             ),
         ] {
             let error = options(&given, &variables).unwrap_err();

@@ -15,7 +15,7 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
@@ -73,6 +73,7 @@ pub(super) struct TlsOptions {
     /// The client's certificate and key.
     pub(super) certificate: NamedFile,
     pub(super) key: NamedFile,
+    pub(super) versions: Vec<&'static SupportedProtocolVersion>,
 }
 
 /// Whose signatures are trusted.
@@ -105,7 +106,7 @@ impl TlsOptions {
         };
         let failed = |error: &rustls::Error| usage(format!("could not set up TLS: {error}"));
         let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(&self.versions)
             .map_err(|error| failed(&error))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
