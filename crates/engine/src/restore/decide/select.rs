@@ -12,7 +12,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::Beside;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
-use pgstrata_pgdata::wal::WalSegment;
+use pgstrata_pgdata::wal::{ArchiveFile, WalSegment};
 use pgstrata_store::archive::{ArchivedWal, Coverage};
 use pgstrata_store::error::{Error, Kind, Result};
 
@@ -468,10 +468,20 @@ fn reach(
                     "WAL segment {} is missing from the archive, though later ones are there: recovery cannot get past it",
                     coverage.missing.file_name(size)
                 ));
+            } else if archive.holds_file(ArchiveFile::Partial(coverage.missing)) {
+                notes.push(partial_note(&coverage.missing.file_name(size)));
             }
             Ok(coverage)
         }
     }
+}
+
+/// What a server leaves that stops within a segment, as a standby does that is promoted (`xlog.c`, `CleanupAfterArchiveRecovery`).
+fn partial_note(name: &str) -> String {
+    format!(
+        "the archive holds {name}.partial, which recovery does not read: it ends before that segment. To have it replayed, \
+         fetch it with \"pgstrata archive-get\" and put it into the restored pg_wal as {name} before the server starts"
+    )
 }
 
 /// Why recovery, which finds only `coverage`, does not get to the target, as far as the listing says.

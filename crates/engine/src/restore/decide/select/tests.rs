@@ -170,6 +170,21 @@ fn a_target_beyond_the_archive_is_refused() {
     }
 }
 
+#[test]
+fn a_partial_segment_at_the_end_is_named() {
+    let mut archive = archive(&[(1, 10..=40)], &[]);
+    let timeline = TimelineId::FIRST;
+    let named = |archive: &ArchivedWal| {
+        let selection = choose(&three(), &ask(Target::Default), archive).unwrap();
+        let notes = selection.notes.into_iter();
+        notes.filter(|note| note.contains(".partial")).count()
+    };
+    for (number, expected) in [(42, 0), (41, 1)] {
+        archive.add_partial(WalSegment { timeline, number });
+        assert_eq!(named(&archive), expected, "{number}");
+    }
+}
+
 /// What the WAL says counts for more than what manifests say.
 #[test]
 fn what_the_wal_says_of_layers_decides() {
