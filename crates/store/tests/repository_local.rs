@@ -48,6 +48,32 @@ async fn a_missing_directory_is_not_an_empty_repository() {
     }
 }
 
+/// What would be stored there is lost when the file system is mounted again.
+#[tokio::test]
+async fn nothing_is_put_where_the_repository_was_before_it_went_away() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (root, away) = (scratch.path().join("root"), scratch.path().join("away"));
+    let repository = open(&root);
+    let body = || Bytes::from_static(b"x");
+    repository.create("main/cluster", body()).await.unwrap();
+    repository.get("main/cluster").await.unwrap();
+    std::fs::rename(&root, &away).unwrap();
+    let refused = async || {
+        for key in ["main/other", "main/wal/1/file"] {
+            let error = repository.create(key, body()).await.unwrap_err();
+            assert_eq!(error.kind(), Kind::Repository, "{error}");
+            assert!(error.to_string().contains("is it mounted?"), "{error}");
+        }
+    };
+    refused().await;
+    assert!(!root.exists());
+    std::fs::create_dir(&root).unwrap();
+    refused().await;
+    std::fs::remove_dir(&root).unwrap();
+    std::fs::rename(&away, &root).unwrap();
+    repository.create("main/wal/1/file", body()).await.unwrap();
+}
+
 #[tokio::test]
 async fn hidden_files_and_empty_directories_are_not_listed() {
     let scratch = tempfile::tempdir().unwrap();

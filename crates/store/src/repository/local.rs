@@ -17,7 +17,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path as FilePath, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -73,6 +73,9 @@ struct OpenDirectory {
     root: PathBuf,
     /// Directories whose entries, up to the root's parent, this process has synced.
     durable: Mutex<HashSet<PathBuf>>,
+    /// Which directory the root was when an object was read in it. Nothing is put into another one that has its name now: a
+    /// file system that was unmounted leaves an empty directory, and what is stored there is lost when it comes back.
+    read_in: OnceLock<(u64, u64)>,
 }
 
 impl std::fmt::Display for LocalStore {
@@ -86,6 +89,7 @@ impl LocalStore {
         Self(Arc::new(OpenDirectory {
             root: root.into(),
             durable: Mutex::default(),
+            read_in: OnceLock::new(),
         }))
     }
 
@@ -321,6 +325,9 @@ impl OpenDirectory {
     fn make_directories(&self, directory: &FilePath, owner: Option<Owner>) -> io::Result<()> {
         let missing = directory.ancestors().take_while(|path| !path.is_dir());
         let missing: Vec<&FilePath> = missing.collect();
+        if !missing.is_empty() {
+            self.require_same_root()?;
+        }
         for path in missing.into_iter().rev() {
             match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => continue,
@@ -339,6 +346,23 @@ impl OpenDirectory {
         Ok(())
     }
 
+    fn root_identity(&self) -> io::Result<(u64, u64)> {
+        let metadata = fs::metadata(&self.root)?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+
+    fn require_same_root(&self) -> io::Result<()> {
+        let Some(read_in) = self.read_in.get() else {
+            return Ok(());
+        };
+        match self.root_identity() {
+            Ok(now) if now == *read_in => Ok(()),
+            _ => Err(io::Error::other(
+                "the repository's directory went away, or another one took its place: is it mounted?",
+            )),
+        }
+    }
+
     fn forget(&self, directory: &FilePath) {
         let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         durable.remove(directory);
@@ -346,7 +370,11 @@ impl OpenDirectory {
 
     fn open(&self, location: Path, options: &GetOptions) -> Result<GetResult> {
         let path = self.file_path(&location);
+        let root = self.root_identity();
         let file = File::open(&path).map_err(|e| named(&path, e))?;
+        if let Ok(root) = root {
+            self.read_in.get_or_init(|| root);
+        }
         let metadata = file.metadata().map_err(|e| named(&path, e))?;
         if !metadata.is_file() {
             return Err(named(&path, io::ErrorKind::NotFound.into()));
