@@ -263,45 +263,53 @@ fn require_one_error(output: &Output, what: &str) {
     assert!(!log.contains("panicked"), "{what}: {log}");
 }
 
-/// At a third and at two thirds of the work.
+/// At a third and at two thirds of the work, and elsewhere until one place is early enough to be stopped at.
 fn signals_end(scene: &Scene, act: &Act) {
-    let words = &act.words;
     let whole = scene.count(act);
     let asks = act.stops;
+    let thirds = [(TERM, 4), (TERM, 8), (INT, 4), (HUP, 8), (QUIT, 8)];
     let mut stopped = 0;
-    for (signal, third) in [(TERM, 1), (TERM, 2), (INT, 1), (HUP, 2), (QUIT, 2)] {
-        let way = format!("signal {signal} at {} of {whole}", whole * third / 3);
-        scene.reset(act);
-        let at = whole * third / 3;
-        let output = scene.provoked(&format!("RAISE={signal} RAISE_AT={at}"), words);
-        let told = format!("{words}, {way}: {}: {}", output.status, said(&output));
-        if asks && (signal == TERM || signal == INT) {
-            // What cannot be stopped any more is done to its end.
-            let ends = [Some(INTERRUPTED), Some(0), Some(WARNINGS)];
-            assert!(ends.contains(&output.status.code()), "{told}");
-            if output.status.code() == Some(INTERRUPTED) {
-                require_one_error(&output, &told);
-                stopped += 1;
-            }
-        } else {
-            assert_eq!(output.status.signal(), Some(signal), "{told}");
-        }
-        match output.status.code() {
-            Some(0 | WARNINGS) => {}
-            _ => scene.require_completed(act, &way),
-        }
+    for (signal, twelfths) in thirds {
+        stopped += usize::from(signal_ends(scene, act, (signal, whole * twelfths / 12)));
     }
-    assert_eq!(stopped > 0, asks, "{words}");
+    let mut elsewhere = (1..12).map(|twelfths| (TERM, whole * twelfths / 12));
+    let stops = stopped > 0 || asks && elsewhere.any(|place| signal_ends(scene, act, place));
+    assert_eq!(stops, asks, "{}", act.words);
     if asks {
         scene.reset(act);
         let begun = Instant::now();
         let way = format!("RAISE={TERM} RAISE_AGAIN=1 RAISE_AT={}", whole / 3);
-        let output = scene.provoked(&way, words);
-        let told = format!("{words}, {way}: {}", said(&output));
+        let output = scene.provoked(&way, &act.words);
+        let told = format!("{}, {way}: {}", act.words, said(&output));
         assert_eq!(output.status.code(), Some(INTERRUPTED), "{told}");
         assert!(begun.elapsed() < AT_ONCE, "{told}");
         scene.require_completed(act, &way);
     }
+}
+
+/// The signal arrives at that place. Answers whether the command was stopped there, and did not go on to its end.
+fn signal_ends(scene: &Scene, act: &Act, (signal, at): (i32, u64)) -> bool {
+    let words = &act.words;
+    scene.reset(act);
+    let way = format!("signal {signal} at {at}");
+    let output = scene.provoked(&format!("RAISE={signal} RAISE_AT={at}"), words);
+    let told = format!("{words}, {way}: {}: {}", output.status, said(&output));
+    let is_stopped = output.status.code() == Some(INTERRUPTED);
+    if act.stops && (signal == TERM || signal == INT) {
+        // What cannot be stopped any more is done to its end.
+        let is_done = matches!(output.status.code(), Some(0 | WARNINGS));
+        assert!(is_stopped || is_done, "{told}");
+        if is_stopped {
+            require_one_error(&output, &told);
+        }
+    } else {
+        assert_eq!(output.status.signal(), Some(signal), "{told}");
+    }
+    match output.status.code() {
+        Some(0 | WARNINGS) => {}
+        _ => scene.require_completed(act, &way),
+    }
+    is_stopped
 }
 
 #[test]
