@@ -66,6 +66,46 @@ async fn who_is_let_in_while_an_epoch_begins_opens_that_too() {
     assert_eq!(of_third, [[Keeper], [Reader], [Reader]]);
 }
 
+/// Somebody begins an epoch, and is held up at one operation after the other while another takes his for lost.
+#[tokio::test]
+async fn an_epoch_that_a_later_one_has_passed_over_is_not_begun_with_success() {
+    let vault = Vault::new().await;
+    let later = format!(
+        "{}/writer-of-another",
+        name().epoch_prefix(&vault.seal_id, 3)
+    );
+    let own = name().epoch_key(&vault.seal_id, 2);
+    let mut refused = 0;
+    for nth in 0.. {
+        let memory = stored(&vault).await;
+        let direct = Repository::with_store(Arc::clone(&memory));
+        let seen = ring(&opened_by(&direct, &vault.reader)).await;
+        let slow = Fault::Delayed(Duration::from_millis(80));
+        let store = FaultStore::failing_at(nth, slow, memory);
+        let through = opened_by(&Repository::with_store(store.clone()), &vault.reader);
+        let recipients = vault.recipients();
+        let rotating = keys::rotate(through.home(), &seen, &recipients);
+        let meanwhile = async {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            let is_begun = direct.get(&own).await.is_ok();
+            direct.create(&later, "x".into()).await.unwrap();
+            is_begun
+        };
+        let (rotated, was_begun) = futures::join!(rotating, meanwhile);
+        if store.operation_count() <= nth {
+            break;
+        }
+        match rotated {
+            Ok(number) => assert!(number > 3 || was_begun, "held up at {nth}: {number}"),
+            Err(error) => {
+                assert!(error.to_string().contains("epoch 3"), "{nth}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0);
+}
+
 /// The keys as they were before the third epoch.
 async fn ring_up_to_two(vault: &Vault) -> Arc<Ring> {
     let third = name().epoch_key(&vault.seal_id, 3);

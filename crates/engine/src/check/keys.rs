@@ -43,6 +43,12 @@ pub(super) async fn check(
         }
         false => report.remark(NAME, detail, None),
     }
+    // What every backup would say.
+    if lost.is_none()
+        && let Err(error) = cluster.require_newest_epoch().await
+    {
+        report.note(NAME, Err::<(), _>(error), |()| String::new());
+    }
     if let Some(error) = lost {
         report.note(NAME, Err::<(), _>(error), |()| String::new());
     }

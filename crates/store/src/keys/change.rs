@@ -67,7 +67,8 @@ pub async fn begin(home: Home<'_>, recipients: &Recipients) -> Result<String> {
     recipients.check()?;
     let (mut record, secrets) = new_epoch(1);
     record.seal_id = record.own_seal_id();
-    create(home, &record, &secrets, recipients).await?;
+    store_boxes(home, (&record, &secrets), recipients).await?;
+    store_record(home, &record).await?;
     Ok(record.seal_id)
 }
 
@@ -86,7 +87,27 @@ pub async fn rotate(home: Home<'_>, ring: &Ring, recipients: &Recipients) -> Res
     let (mut record, secrets) = new_epoch(number);
     record.seal_id.clone_from(&current.seal_id);
     record.sign(signing);
-    create(home, &record, &secrets, recipients).await?;
+    store_boxes(home, (&record, &secrets), recipients).await?;
+    // Whoever began a later one meanwhile took this one for lost.
+    if let Some(later) = ring.later_than(home, number).await? {
+        let what =
+            format!("epoch {later} was begun while this command ran, so epoch {number} was not");
+        return Err(
+            Error::new(Kind::Refused, what).hint("nobody was let in or taken out: run it again")
+        );
+    }
+    store_record(home, &record).await?;
+    if let Some(later) = ring.later_than(home, number).await? {
+        let key = home.name.epoch_key(&record.seal_id, number);
+        let what = format!(
+            "epoch {number} was begun, and so was epoch {later} at the same time, apart from it"
+        );
+        return Err(Error::new(Kind::Damaged, what).hint(format!(
+            "epoch {later} is for the recipients of epoch {}, and nothing is sealed until one of the two goes: take the object \
+             \"{key}\" away, and run this command again; who was taken out by it is not out before",
+            current.number
+        )));
+    }
     let late = late_comers(home, ring, recipients).await;
     let late = late.map_err(|error| {
         let what = "could not find out whether somebody was let in at the same time";
@@ -239,15 +260,19 @@ fn new_epoch(number: u32) -> (EpochRecord, EpochSecrets) {
     (record, secrets)
 }
 
-async fn create(
+async fn store_boxes(
     home: Home<'_>,
-    record: &EpochRecord,
-    secrets: &EpochSecrets,
+    (record, secrets): (&EpochRecord, &EpochSecrets),
     recipients: &Recipients,
 ) -> Result<()> {
     for (role, recipient) in &recipients.all {
         let_in(home, (record, secrets), (*role, recipient)).await?;
     }
+    Ok(())
+}
+
+/// The epoch begins.
+async fn store_record(home: Home<'_>, record: &EpochRecord) -> Result<()> {
     let key = home.name.epoch_key(&record.seal_id, record.number);
     let body = Bytes::from(encode_epoch(record));
     home.repository.create(&key, body).await

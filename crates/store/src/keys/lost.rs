@@ -89,6 +89,12 @@ impl Ring {
         Ok(highest.checked_add(1))
     }
 
+    /// An epoch behind that one, of which the repository shows anything.
+    pub(super) async fn later_than(&self, home: Home<'_>, number: u32) -> Result<Option<u32>> {
+        let highest = self.list(home).await?.into_keys().next_back();
+        Ok(highest.filter(|highest| *highest > number))
+    }
+
     async fn list(&self, home: Home<'_>) -> Result<BTreeMap<u32, bool>> {
         let seal_id = &self.current().seal_id;
         let prefix = home.name.seals_prefix(seal_id);
