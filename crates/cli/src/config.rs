@@ -317,6 +317,12 @@ impl Config {
         Ok(flags)
     }
 
+    /// Whether whoever runs with [`Self::as_flags`] uses several repositories.
+    pub(crate) fn means_several(&self) -> bool {
+        let chosen = self.chosen.as_ref();
+        chosen.is_some_and(|chosen| chosen.beside_others)
+    }
+
     /// What [`Self::as_flags`] leaves out, and where it belongs.
     pub(crate) fn withheld(&self) -> Option<String> {
         let kept = match self.identity_origin() {

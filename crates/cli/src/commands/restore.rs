@@ -19,8 +19,11 @@ use crate::progress::Act;
 pub(super) async fn run(context: &Context, args: &RestoreArgs, said: &[String]) -> Result<u8> {
     let cluster = context.cluster_as_of(&args.as_of).await?;
     let mut options = options(context, args)?;
-    if let Some(seal_id) = cluster.unnamed_seal_id().await? {
-        // The server that recovers asks for WAL of this cluster, and of none that takes its place meanwhile.
+    // The server that recovers asks for WAL of this cluster, and of none that takes its place meanwhile. Of several
+    // repositories each has a seal id of its own, and its table in the configuration file is the place for it.
+    if !context.config.means_several()
+        && let Some(seal_id) = cluster.unnamed_seal_id().await?
+    {
         options
             .restore_command
             .insert(1, format!("--seal-id={seal_id}"));

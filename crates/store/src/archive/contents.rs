@@ -75,9 +75,9 @@ impl Contents {
             }
             Ok(())
         })?;
+        require_still_there(path, &opened)?;
         archive.check_length(file, raw_length)?;
         archive.check_contents(file, &head, &raw)?;
-        require_still_there(path, &opened)?;
         Ok(Self {
             path: path.to_owned(),
             raw: keep.then_some(raw),
