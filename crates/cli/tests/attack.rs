@@ -325,7 +325,11 @@ fn what_a_writer_overwrites_adds_and_locks_is_seen_and_comes_back() {
         assert!(is_named, "{key}: {named:?}");
     }
     for key in &added {
-        delete(stage, key);
+        match key.contains("/wal/") {
+            // The server comes to that name, and this store lets nobody create what a deletion marker hides.
+            true => delete_versions(stage, key),
+            false => delete(stage, key),
+        }
     }
     assert_eq!(vault.verify("one", &["--deep"]), (0, Vec::new()));
     require_restored(&vault, "now", state, &[]);
@@ -366,6 +370,14 @@ fn require_key_box_missed(vault: &Vault) {
     vault.ends_as(("keeper", "keeper"), &rescue, 0);
     let keys = stage.keys();
     assert!(keys.contains(of_reader), "{keys:?}");
+}
+
+fn delete_versions(stage: &Stage, key: &str) {
+    for version in versions(stage, key) {
+        let place = format!("/{key}?versionId={version}");
+        let deleted = stage.s3().request(None, "DELETE", &place, "");
+        assert_eq!(deleted.unwrap().status, 204, "{key}");
+    }
 }
 
 fn delete(stage: &Stage, key: &str) {

@@ -439,6 +439,8 @@ fn a_layer_of_another_kind_of_cluster_is_named_as_what_it_is() {
     let sealed = support::text(&layer, "/label").to_owned();
     let stage = &vault.stage;
     stage.ok(&["init", "--pgdata", &stage.pgdata()]);
+    // Labels are of a second, and clusters do not know those of others.
+    std::thread::sleep(std::time::Duration::from_secs(1));
     let clear = stage.backup(&FULL);
     let clear = support::text(&clear, "/label").to_owned();
     let of = |cluster: &str| stage.objects().join(cluster).join("layer");

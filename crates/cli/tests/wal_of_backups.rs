@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode, require_same_dump};
 use support::files::copy_all;
+use support::judged::{document, kinds};
 use support::process;
 use support::{PATIENCE, Stage, Store, number, text};
 
@@ -490,8 +491,9 @@ fn wal_that_does_not_arrive_ends_the_backup_in_time() {
         "{how}"
     );
 
-    // The failed backups left neither a layer, nor objects, nor a slot.
-    let info = stage.json(&["info"]);
+    // The failed backups left neither a layer, nor objects, nor a slot. WAL that was thrown away is missed.
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!((code, kinds(&info)), (WARNINGS, vec!["wal-hole"]));
     assert_eq!(info["layers"].as_array().unwrap().len(), 5);
     assert_eq!(info["unfinished"].as_array().unwrap().len(), 0);
     slots_are_gone(&stage);

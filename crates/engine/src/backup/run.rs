@@ -246,15 +246,13 @@ impl Backup<'_> {
         let chain = &self.chain;
         let leaving = catalog::check_stays(&chain.cluster, &chain.layers).await?;
         let archive = self.archive(ready);
-        let stream = if self.wal.streams {
-            let id = hex(&self.layer.id());
-            Some(
-                self.abort
-                    .guard(Stream::hold(&ready.session, &archive, &id))
-                    .await?,
-            )
-        } else {
-            None
+        let stream = match self.wal.streams {
+            true => {
+                let id = hex(&self.layer.id());
+                let holding = Stream::hold(&ready.session, &archive, &id);
+                Some(self.abort.guard(holding).await?)
+            }
+            false => None,
         };
         let by = if self.wal.streams {
             "this backup"
@@ -300,8 +298,8 @@ impl Backup<'_> {
         };
         let securing = self.secure_wal(&ready.session, wal, following);
         let (wal_segments_stored, warning) = self.abort.guard(securing).await?;
-        copied.warnings.extend(warning);
-        copied.warnings.extend(self.doubts().await);
+        let warnings = warning.into_iter().chain(self.doubts().await);
+        copied.warnings.extend(warnings);
         self.stopwatch.end("wal");
         let manifest = self.manifest(ready, &copied, &stopped, corrupt_pages);
         let object = self.layer.encode(&manifest).await?;
@@ -310,8 +308,8 @@ impl Backup<'_> {
             manifest_digest: manifest::digest(&object),
         };
         past::remember(ready, reference).await;
-        let overwritten = self.layer.commit(&self.chain.layers, object).await?;
-        copied.warnings.extend(overwritten);
+        let committed = self.layer.commit(&self.chain.layers, object);
+        copied.warnings.extend(committed.await?);
         self.stopwatch.end("commit");
         Ok(self.report(manifest, copied, wal_segments_stored))
     }
