@@ -343,6 +343,8 @@ fn what_a_writer_overwrites_adds_and_locks_is_seen_and_comes_back() {
         "SELECT last_archived_time > coalesce(last_failed_time, '-infinity') FROM pg_stat_archiver";
     stage.cluster.wait_for("postgres", works, PATIENCE).unwrap();
     backup(&vault, "incr");
+    let again = "DROP TABLE afterwards";
+    stage.cluster.sql("postgres", again).unwrap();
     let (lsn, dump) = stage.moment();
     require_restored(&vault, "later", (&lsn, &dump), &[]);
     assert_eq!(vault.verify("one", &[]), (0, Vec::new()));
