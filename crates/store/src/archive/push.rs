@@ -335,8 +335,7 @@ impl Archive {
         }
         let is_unmarked = |file: &ArchiveFile| {
             let name = file.file_name(self.segment_size);
-            let has_mark = |kind| marks.join(format!("{name}.{kind}")).exists();
-            directory.join(&name).exists() && !has_mark("ready") && !has_mark("done")
+            directory.join(&name).exists() && !is_marked(&marks, &name)
         };
         let history = ArchiveFile::History(segment.timeline);
         let has_history = segment.timeline != TimelineId::FIRST;
@@ -459,8 +458,7 @@ impl Archive {
             return Ok(());
         }
         let name = segment.file_name(self.segment_size);
-        let is_marked = |kind| marks.join(format!("{name}.{kind}")).exists();
-        if is_marked("ready") || is_marked("done") || self.has_begun(directory, segment.next()) {
+        if is_marked(&marks, &name) || self.has_begun(directory, segment.next()) {
             return Ok(());
         }
         Err(Error::new(
@@ -700,4 +698,10 @@ impl Archive {
              timeline does not help: the file would be refused again",
         ))
     }
+}
+
+/// Whether the server has said of a file of `pg_wal` that it is to be archived, or has been.
+fn is_marked(marks: &Path, name: &str) -> bool {
+    let mut kinds = ["ready", "done"].into_iter();
+    kinds.any(|kind| marks.join(format!("{name}.{kind}")).exists())
 }

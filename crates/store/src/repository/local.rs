@@ -370,9 +370,13 @@ impl OpenDirectory {
 
     fn open(&self, location: Path, options: &GetOptions) -> Result<GetResult> {
         let path = self.file_path(&location);
-        let root = self.root_identity();
+        // Once is enough, and before the object is opened.
+        let root = match self.read_in.get() {
+            Some(_) => None,
+            None => self.root_identity().ok(),
+        };
         let file = File::open(&path).map_err(|e| named(&path, e))?;
-        if let Ok(root) = root {
+        if let Some(root) = root {
             self.read_in.get_or_init(|| root);
         }
         let metadata = file.metadata().map_err(|e| named(&path, e))?;
