@@ -156,14 +156,7 @@ impl Findings {
         message: impl Into<String>,
     ) {
         let kind = FindingKind::WalMissing;
-        self.push(Finding {
-            severity: Severity::Warning,
-            kind,
-            layer: layer.to_string(),
-            object: object.into(),
-            message: message.into(),
-            hint: kind.hint(),
-        });
+        self.warn(kind, layer, (object, message), kind.hint());
     }
 
     /// The claim of a finished layer, of which nothing is needed any more.
@@ -174,13 +167,25 @@ impl Findings {
         object: impl Into<String>,
         message: impl Into<String>,
     ) {
+        let hint = "a finished layer is restored without its claim; find out who changed it";
+        self.warn(kind, layer, (object, message), hint);
+    }
+
+    /// A finding that is a warning here, whatever it is elsewhere.
+    fn warn(
+        &self,
+        kind: FindingKind,
+        layer: impl ToString,
+        (object, message): (impl Into<String>, impl Into<String>),
+        hint: &'static str,
+    ) {
         self.push(Finding {
             severity: Severity::Warning,
             kind,
             layer: layer.to_string(),
             object: object.into(),
             message: message.into(),
-            hint: "a finished layer is restored without its claim; find out who changed it",
+            hint,
         });
     }
 
