@@ -16,10 +16,12 @@ mod steps;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use jiff::SignedDuration;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_engine::mark;
 use pgstrata_engine::merge::{self, MergeOptions};
+use pgstrata_layer::abandoned::{self, AbandonedRecord};
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::mark::Pin;
@@ -258,6 +260,55 @@ fn a_manifest_that_expired_does_not_come_back() {
         // What its maker knew to be committed leaves nothing.
         let gone = world.cluster().layer_prefix(&catalog.layers[1].label);
         assert!(repository.list(&gone).await.unwrap().is_empty());
+    });
+}
+
+/// Its maker heard that the manifest was created, and was stopped before it noted that; the layer has expired when it does.
+#[test]
+fn a_note_that_comes_after_its_layer_has_expired_is_no_sign_of_a_loss() {
+    alone(async {
+        let world = World::new().await;
+        let repository = world.repository();
+        let catalog = Catalog::load(&world.within(&repository)).await.unwrap();
+        let layer = &catalog.layers[0];
+        let mut remover = expiry(&world, 1);
+        to_its_end(&world, &mut remover).await;
+        assert!(remover.outcome().await.unwrap().done);
+        let noted = world.cluster().committed_key(&layer.label);
+        repository.create(&noted, Bytes::new()).await.unwrap();
+        world.require_whole_layers().await;
+        finish_what_was_left(&world, "afterwards").await;
+        assert_eq!(repository.size(&noted).await.unwrap(), None);
+    });
+}
+
+/// A record that is put in the place of a manifest hides no loss.
+#[test]
+fn a_manifest_that_was_replaced_by_a_record_is_lost() {
+    alone(async {
+        let world = World::new().await;
+        let repository = world.repository();
+        let catalog = Catalog::load(&world.within(&repository)).await.unwrap();
+        let layer = catalog.layers.last().unwrap();
+        let record = AbandonedRecord {
+            label: layer.label.to_string(),
+            host: "a host".to_owned(),
+            pid: 1,
+            abandoned_at: layer.manifest.finished_at,
+            written_by: "a test".to_owned(),
+        };
+        let key = world.cluster().manifest_key(&layer.label);
+        let mut replaces = Actor::start(&world, |_, repository| async move {
+            repository.delete(&key).await?;
+            repository
+                .create(&key, abandoned::encode(&record).into())
+                .await
+        });
+        while replaces.step().await {}
+        replaces.outcome().await.unwrap();
+        let catalog = Catalog::load(&world.within(&repository)).await.unwrap();
+        let damaged: Vec<&Label> = catalog.damaged.iter().map(|(label, _)| label).collect();
+        assert_eq!(damaged, [&layer.label]);
     });
 }
 

@@ -91,7 +91,7 @@ impl Archiving {
             return Some(trouble);
         }
         let Some((file, _)) = &self.archiver.archived else {
-            return Some("the server has not archived anything yet".to_owned());
+            return Some("the server has archived nothing since its statistics began".to_owned());
         };
         match &self.last_is_here {
             Some(Ok(true)) => None,

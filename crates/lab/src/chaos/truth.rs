@@ -114,7 +114,7 @@ pub(super) struct Truth {
     stranded: BTreeSet<String>,
     /// What a command was about to remove that did not end well. Whoever removes next completes it.
     pub(super) doomed: BTreeSet<String>,
-    /// Timelines of servers whose storage was set back before all their WAL was archived.
+    /// Timelines of servers whose storage went, or was set back, before all their WAL was archived.
     pub(super) cut_off: BTreeSet<u32>,
     /// Where each layer ended that was ever listed.
     ends: BTreeMap<String, Place>,
@@ -228,6 +228,7 @@ impl Truth {
 
     /// The server is gone: what it had not archived is lost.
     pub(super) fn lose_what_is_not_archived(&mut self) {
+        self.cut_off.insert(self.current);
         self.moments.retain(|moment| moment.is_archived);
     }
 

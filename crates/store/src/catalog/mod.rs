@@ -147,7 +147,7 @@ pub struct Unfinished {
     pub modified: Option<Timestamp>,
     /// Nothing will come of it: a record says so in its manifest's place.
     pub abandoned: bool,
-    /// It was finished: it has lost its manifest, or is being removed.
+    /// It was finished: it has lost its manifest, to whoever deleted or replaced it, or is being removed.
     pub was_committed: bool,
     /// It was finished, merged into a layer that is there, and its removal was interrupted.
     pub was_merged: bool,
@@ -712,6 +712,14 @@ async fn unfinished_now(cluster: &ClusterRepository, label: Label) -> Result<Unf
         .repository
         .list(&cluster.name.layer_prefix(&label))
         .await?;
+    let stored = |key: &str| {
+        let object = objects.iter().find(|object| object.key == key);
+        object.map(|object| object.modified)
+    };
+    // A maker that was stopped may note that its layer is committed when that has expired. A record that came after the
+    // note has replaced the manifest.
+    let was_committed = stored(&committed)
+        .is_some_and(|noted| stored(&record).is_none_or(|given_up| given_up > noted));
     objects.retain(|object| object.key != record);
     let claim = match cluster
         .repository
@@ -727,7 +735,7 @@ async fn unfinished_now(cluster: &ClusterRepository, label: Label) -> Result<Unf
         object_count: objects.len(),
         size_bytes: objects.iter().map(|object| object.size_bytes).sum(),
         modified: objects.iter().map(|object| object.modified).max(),
-        was_committed: objects.iter().any(|object| object.key == committed),
+        was_committed,
         abandoned: false,
         was_merged: false,
         label,
