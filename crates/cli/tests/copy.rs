@@ -341,6 +341,12 @@ fn a_copy_that_nobody_completes_is_given_up_at_last() {
     large(&stage);
     let (to, directory) = other(&stage, "mirror");
     kill_in_the_middle(&stage, &to, &directory);
+    // A day later it may yet be completed, and an expiry says that it stays.
+    age(&directory, "1 day ago");
+    let expire = ["--repo", &to, "expire", "--keep-full", "1"];
+    let told = stage.ok(&expire);
+    assert!(told.contains("is not complete: repeat the copy"), "{told}");
+    assert!(told.contains("given up in 5 days 23 hours"), "{told}");
     age(&directory, "8 days ago");
     stage.ok(&["--repo", &to, "expire", "--keep-full", "1"]);
     let packs = below(&directory.join("main/layer"));

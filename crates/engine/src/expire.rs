@@ -378,6 +378,7 @@ async fn report(
         None => Vec::new(),
     };
     let mut remarks = scene.about_wal(decision, !wal.is_empty());
+    remarks.extend(scene.about_copies());
     remarks.extend(about(&decision.lines));
     remarks.extend(not_counted(&scene.catalog, &scene.problems));
     remarks.extend(decision.unmerged.clone());

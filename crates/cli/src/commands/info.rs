@@ -56,13 +56,14 @@ fn text(report: &InfoReport, details: bool) -> String {
     }
     for restore in &report.restores {
         text.push_str(&format!(
-            "\nrestore:    {} to \"{}\" on \"{}\", begun at {}, last sign of life {} ago: {}",
+            "\nrestore:    {} to \"{}\" on \"{}\", begun at {}, last sign of life {} ago: expire keeps its layers and WAL for {} \
+             hours after that",
             restore.label,
             restore.directory,
             restore.host,
             time(restore.started_at),
             took(restore.age_seconds),
-            "expire keeps its layers and WAL for a day after that"
+            restore.kept_seconds / 3600
         ));
     }
     format!("{}\n", text.trim_end())

@@ -357,9 +357,31 @@ impl Scene {
                 !left.was_committed || left.was_merged || condemned.contains(&left.label)
             })
             .filter(|left| !self.locked_attempts.contains(&left.label))
-            .filter(|left| !catalog::is_copied(left, &self.restores))
+            .filter(|left| catalog::copied_by(left, &self.restores).is_none())
             .map(|unfinished| unfinished.label.clone())
             .collect()
+    }
+
+    /// What is to be said about copies that were interrupted, and that somebody may complete.
+    pub(super) fn about_copies(&self) -> Vec<String> {
+        let unfinished = self.catalog.unfinished.iter();
+        let idle = unfinished.filter(|left| !left.is_at_work(self.now));
+        let kept = idle.filter_map(|left| {
+            let copy = catalog::copied_by(left, &self.restores)?;
+            let hours = (catalog::lease_of(&copy.record) - copy.age).as_hours().max(0);
+            Some(format!(
+                "layer {} stays ({} objects, {} bytes), of which the {} by \"{}\" is not complete: repeat the copy to complete it; it is \
+                 given up in {} days {} hours, and with --ignore-restores now",
+                left.label,
+                left.object_count,
+                left.size_bytes,
+                copy.record.directory,
+                copy.record.host,
+                hours / 24,
+                hours % 24
+            ))
+        });
+        kept.collect()
     }
 
     /// The layers that stay, and why.

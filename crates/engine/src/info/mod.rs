@@ -84,6 +84,8 @@ pub struct RestoreInfo {
     pub started_at: Timestamp,
     /// Seconds since its last sign of life, by this host's clock.
     pub age_seconds: i64,
+    /// Seconds after its last sign of life for which its layers and WAL are kept.
+    pub kept_seconds: i64,
 }
 
 /// One word for all.
@@ -414,6 +416,7 @@ fn restore_info(found: &InUse) -> RestoreInfo {
         directory: record.directory.clone(),
         started_at: record.started_at,
         age_seconds: found.age.as_secs(),
+        kept_seconds: catalog::lease_of(record).as_secs(),
     }
 }
 

@@ -60,7 +60,8 @@ pub use removal::{
 };
 pub use remove::remove_leftover;
 pub use restoring::{
-    COPY_LEASE, InUse, RESTORE_LEASE, Restoring, forget_old, in_use, is_copied, needed, still_going,
+    COPY_LEASE, InUse, RESTORE_LEASE, Restoring, copied_by, forget_old, in_use, lease_of, needed,
+    still_going,
 };
 pub use retain::{describe_lock, locked_layers};
 pub use sibling::Siblings;

@@ -208,7 +208,7 @@ impl<'a> Removal<'a> {
     async fn fence(&self, catalog: &Catalog, restores: &[InUse]) -> Result<bool> {
         for unfinished in &catalog.unfinished {
             let label = &unfinished.label;
-            if restoring::is_copied(unfinished, restores) {
+            if restoring::copied_by(unfinished, restores).is_some() {
                 continue;
             }
             if !unfinished.abandoned && close(self.cluster, label).await? == Fate::Committed {

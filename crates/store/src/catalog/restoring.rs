@@ -78,19 +78,19 @@ impl InUse {
 }
 
 /// How long after its last sign of life something is kept.
-fn lease_of(record: &RestoreRecord) -> SignedDuration {
+pub fn lease_of(record: &RestoreRecord) -> SignedDuration {
     match record.is_copy() {
         true => COPY_LEASE,
         false => RESTORE_LEASE,
     }
 }
 
-/// Whether the attempt is a copy of a layer that is there in another repository, and that somebody may complete.
+/// The copy that has left this attempt, of a layer that is there in another repository, when somebody may complete it.
 #[must_use]
-pub fn is_copied(attempt: &Unfinished, restores: &[InUse]) -> bool {
-    let claim = attempt.claim.as_ref();
+pub fn copied_by<'a>(attempt: &Unfinished, restores: &'a [InUse]) -> Option<&'a InUse> {
+    let claim = attempt.claim.as_ref()?;
     let mut records = restores.iter().filter(|found| found.record.is_copy());
-    claim.is_some_and(|claim| records.any(|copy| copies(&copy.id, &claim.layer_id)))
+    records.find(|copy| copies(&copy.id, &claim.layer_id))
 }
 
 /// Those of `restores` that may still need something, when `catalog` was read after them: the copy of a layer that is there
