@@ -16,6 +16,7 @@ use support::{PATIENCE, Stage, Store, number, text};
 
 const EXISTS: i32 = 11;
 const INTERRUPTED: i32 = 130;
+const SERVER_FAILED: i32 = 16;
 const WAL_MISSING: i32 = 18;
 const WARNINGS: i32 = 3;
 const REFUSED: i32 = 13;
@@ -609,4 +610,27 @@ fn a_backup_that_is_stopped_while_it_starts_leaves_nothing_in_the_server() {
     let soon = Duration::from_secs(30);
     stage.cluster.wait_for("postgres", gone, soon).unwrap();
     assert_eq!(stage.layer_counts(), (0, 0));
+}
+
+/// The server takes the slot away from a backup that is held up, and ends its connection.
+#[test]
+fn a_backup_whose_slot_keeps_too_much_says_what_limits_it() {
+    let builder = Cluster::builder(Major::V15).conf("max_slot_wal_keep_size", "16MB");
+    let stage = Stage::silent(builder, Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    // A slot begins where the last checkpoint did.
+    stage.cluster.sql("postgres", "CHECKPOINT").unwrap();
+    let child = stage.begin_backup(&["--wal", "stream"]);
+    process::signal(&child, "-STOP");
+    for _ in 0..5 {
+        switch_wal(&stage);
+    }
+    stage.cluster.sql("postgres", "CHECKPOINT").unwrap();
+    slots_are_gone(&stage);
+    process::signal(&child, "-CONT");
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(SERVER_FAILED), "{log}");
+    assert!(log.contains("max_slot_wal_keep_size"), "{log}");
+    assert_eq!(stage.layer_counts(), (0, 0), "{log}");
 }

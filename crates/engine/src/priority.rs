@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pgstrata_store::courtesy;
-use rustix::process::setpriority_process;
+use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{Pid, gettid};
 use thread_priority::unix::{
     NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy,
@@ -240,6 +240,10 @@ fn cgroup_of_processors(text: &str, is_enabled: impl Fn(&str) -> bool) -> Option
 
 /// From now on the calling thread, and those that it starts, get about a tenth of a busy processor.
 pub fn keep_going() {
+    // Who was started nicer than that stays so: to be less nice is a privilege.
+    if getpriority_process(None).is_ok_and(|nice| nice >= STEADY_NICE) {
+        return;
+    }
     if let Err(error) = setpriority_process(None, STEADY_NICE) {
         info!(%error, "could not lower the priority of a thread");
     }

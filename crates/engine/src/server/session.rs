@@ -16,6 +16,7 @@ use pgstrata_pgdata::{Lsn, TimelineId};
 use pgstrata_store::error::{Error, Kind, Result};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
 use super::conninfo::{ConnectionOptions, describe};
@@ -208,7 +209,9 @@ impl Session {
                 Kind::Server,
                 format!("lost the connection that holds the backup: {reason}"),
             )
-            .hint("the server has left backup mode; start the backup again")
+            .hint(format!(
+                "the server has left backup mode; start the backup again ({ENDED})"
+            ))
         }
     }
 
@@ -574,11 +577,18 @@ pub(super) fn lsn(row: &Row, column: usize, act: &str) -> Result<Lsn> {
         })
 }
 
+/// Why a server ends a connection. It terminates who holds a slot that keeps more than it may
+/// (`InvalidatePossiblyObsoleteSlot` in PostgreSQL's `slot.c`).
+const ENDED: &str = "the server was stopped, or somebody ended this connection, or the WAL that the backup's slot keeps came to more than \
+     max_slot_wal_keep_size: the server's log says which";
+
 /// A failure of the server or of the way to it, in the server's words.
 pub(super) fn server_error(act: &str, error: &tokio_postgres::Error) -> Error {
+    let ended = (error.code() == Some(&SqlState::ADMIN_SHUTDOWN)).then_some(ENDED);
     let hint = error
         .as_db_error()
         .and_then(tokio_postgres::error::DbError::hint)
+        .or(ended)
         .map(str::to_owned);
     let error = Error::new(Kind::Server, format!("{act}: {}", cause(error)));
     match hint {
