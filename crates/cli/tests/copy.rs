@@ -611,6 +611,8 @@ fn a_mirror_follows_beside_expiries_and_merges_at_both_ends() {
         let at_source = [&merge[..], &expire][round % 2];
         let at_target = [&["--repo", &to][..], [&expire[..], &merge][round % 2]].concat();
         for words in [at_source, &at_target] {
+            // Two layers that are made within one second, one at each end, have one label.
+            thread::sleep(Duration::from_millis(1100));
             // There may be nothing to merge, or something is being copied right now.
             let output = stage.run(words);
             let log = String::from_utf8_lossy(&output.stderr);

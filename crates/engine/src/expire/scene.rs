@@ -416,7 +416,7 @@ impl Scene {
                 },
                 why: words.join(", "),
                 // What was given up before does not come back.
-                goes_on: *goes_on && !self.was_released(layer),
+                goes_on: *goes_on && self.goes_on_from(layer),
             }
         });
         keep.collect()
@@ -436,10 +436,10 @@ impl Scene {
         })
     }
 
-    fn was_released(&self, layer: &Layer) -> bool {
-        let size = self.archived.segment_size();
-        let start = layer.manifest.start_lsn.segment(size);
-        self.archived.was_released(start)
+    fn goes_on_from(&self, layer: &Layer) -> bool {
+        let manifest = &layer.manifest;
+        let archived = &self.archived;
+        archived.goes_on_from(manifest.start_lsn, manifest.finished_at)
     }
 
     /// What is to be said about the WAL that stays.

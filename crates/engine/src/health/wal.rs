@@ -105,7 +105,10 @@ impl<'a> Between<'a, '_> {
         let layers: Vec<&Layer> = layers.filter(|layer| passes(&way.history, layer)).collect();
         let start = |layer: &Layer| layer.manifest.start_lsn.segment(size);
         // Nobody goes on from a layer whose WAL behind its end was given up: what is missing there was meant to be.
-        let goes_on = |layer: &&&Layer| !archived.was_released(start(layer));
+        let goes_on = |layer: &&&Layer| {
+            let manifest = &layer.manifest;
+            archived.goes_on_from(manifest.start_lsn, manifest.finished_at)
+        };
         let Some(first) = layers.iter().find(goes_on).copied() else {
             return Vec::new();
         };

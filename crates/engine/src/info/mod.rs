@@ -564,9 +564,8 @@ fn layer_info(
         tablespaces: manifest.tablespaces.clone(),
         corrupt_pages: manifest.corrupt_pages.clone(),
         written_by: manifest.written_by.clone(),
-        goes_on: !archived.is_some_and(|archived| {
-            archived.was_released(manifest.start_lsn.segment(archived.segment_size()))
-        }),
+        goes_on: archived
+            .is_none_or(|archived| archived.goes_on_from(manifest.start_lsn, manifest.finished_at)),
         pin: None,
         annotations: BTreeMap::new(),
     })

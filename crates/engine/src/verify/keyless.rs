@@ -16,7 +16,7 @@ use pgstrata_layer::sealed::{self, PublicManifest};
 use pgstrata_pgdata::{ArchiveFile, WalSegment};
 use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::blocking::blocking;
-use pgstrata_store::catalog::promised_from;
+use pgstrata_store::catalog::wal_given_up;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
@@ -304,7 +304,7 @@ impl Keyless<'_> {
         let deadline = Instant::now() + ON_ITS_WAY.unsigned_abs();
         loop {
             let mut archived = archive.list(iter::empty()).await?;
-            archived.set_promised_from(promised_from(self.cluster).await?);
+            archived.set_given_up(wal_given_up(self.cluster).await?);
             let now = Timestamp::now();
             let (holes, lost) = (holes(&archived), histories_lost_to_any(&archived, now));
             let is_young = |hole: &WalHole| {

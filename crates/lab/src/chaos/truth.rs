@@ -167,7 +167,11 @@ impl Truth {
     /// Whether recovery can begin somewhere before this place, and which layers would do.
     pub(super) fn bases(&self, of: Place) -> impl Iterator<Item = &Layer> {
         let layers = self.layers.values();
-        let goes_on = |layer: &&Layer| !self.stranded.contains(&layer.label);
+        // A merged layer goes on as far as the one whose state it has.
+        let goes_on = |layer: &&Layer| {
+            let mut stranded = self.stranded.iter();
+            !stranded.any(|label| self.ends.get(label) == Some(&layer.stop))
+        };
         layers
             .filter(goes_on)
             .filter(move |layer| self.is_past(layer.stop, of))
@@ -476,7 +480,9 @@ mod tests {
         let left = ["a", "d"].map(|label| truth.layers[label].clone());
         let merged = layer("merged", false, place(1, 220));
         let now = left.iter().cloned().chain([merged]).collect();
-        assert!(truth.clone().reconcile(now, &all, true).is_empty());
+        let mut after = truth.clone();
+        assert!(after.reconcile(now, &all, true).is_empty());
+        assert_eq!(after.bases(place(1, 240)).count(), 0);
         let merged = layer("merged", true, place(1, 100));
         let gone =
             ["b", "c", "d"].map(|label| format!("layer {label} is gone, and a pin keeps it"));

@@ -8,6 +8,8 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineEntry, TimelineHistory, TimelineId};
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
 
+use crate::catalog::{CLOCKS_DIFFER, GivenUp};
+
 /// Consecutive segments of one timeline, `first` to `last` included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentRun {
@@ -47,8 +49,8 @@ pub struct ArchivedWal {
     watched: BTreeMap<(TimelineId, u64), Option<Timestamp>>,
     /// Segments whose objects are shorter than one can be, and why they cannot be read.
     short: BTreeMap<WalSegment, Option<String>>,
-    /// From where on no hole is promised.
-    promised_from: Option<Lsn>,
+    /// Behind this no hole is promised.
+    given_up: Option<GivenUp>,
 }
 
 /// What is stored under one timeline.
@@ -112,26 +114,37 @@ impl ArchivedWal {
             partials: BTreeSet::new(),
             watched: BTreeMap::new(),
             short: BTreeMap::new(),
-            promised_from: None,
+            given_up: None,
         }
     }
 
-    /// Remembers that an expiry has given up WAL before that position, but for what makes layers consistent.
-    pub fn set_promised_from(&mut self, promised_from: Option<Lsn>) {
-        self.promised_from = promised_from;
+    /// Remembers which WAL between layers an expiry has given up.
+    pub fn set_given_up(&mut self, given_up: Option<GivenUp>) {
+        self.given_up = given_up;
     }
 
     /// From where on the archive promises to have no hole; `None` when it does so from its beginning.
     #[must_use]
     pub fn promised_from(&self) -> Option<Lsn> {
-        self.promised_from
+        self.given_up.map(|given_up| given_up.before)
     }
 
     /// Whether an expiry has given up the WAL between layers in that segment.
     #[must_use]
     pub fn was_released(&self, number: u64) -> bool {
-        let promised = self.promised_from;
+        let promised = self.promised_from();
         promised.is_some_and(|from| number < from.segment(self.segment_size))
+    }
+
+    /// Whether the WAL behind the end of a layer with that start is promised. Of one that was finished after WAL there was given
+    /// up it is: its server went back to a position before that. Clocks of hosts may differ a little.
+    #[must_use]
+    pub fn goes_on_from(&self, start: Lsn, finished_at: Timestamp) -> bool {
+        let Some(given_up) = self.given_up else {
+            return true;
+        };
+        let is_later = finished_at.duration_since(given_up.at) > CLOCKS_DIFFER;
+        is_later || !self.was_released(start.segment(self.segment_size))
     }
 
     /// Remembers of these segments when each was stored, should they be added later.
@@ -552,6 +565,22 @@ mod tests {
         assert!(!coverage.more_after);
         let coverage = archive.coverage(&history, at(7), Some(8));
         assert_eq!(parts(&coverage), [(1, 7, 8)]);
+    }
+
+    #[test]
+    fn what_was_given_up_is_promised_to_a_server_that_went_back_later() {
+        let mut archive = archive(&[(1, 3..=9)]);
+        let time = |minutes: i64| Timestamp::from_second(60 * minutes).unwrap();
+        assert!(archive.goes_on_from(at(4), time(0)));
+        archive.set_given_up(Some(GivenUp {
+            before: at(6),
+            at: time(60),
+        }));
+        assert!(!archive.goes_on_from(at(4), time(0)));
+        assert!(archive.goes_on_from(at(6), time(0)));
+        assert!(archive.goes_on_from(at(4), time(66)));
+        // The clocks of the hosts may differ by as much.
+        assert!(!archive.goes_on_from(at(4), time(65)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use pgstrata_layer::wal;
 use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalSegment};
 
 use super::{Archive, ArchivedWal};
-use crate::catalog::promised_from;
+use crate::catalog::wal_given_up;
 use crate::cluster::ClusterRepository;
 use crate::error::{Kind, Result};
 use crate::repository::ObjectInfo;
@@ -94,10 +94,10 @@ impl Archive {
             (timeline, stored_at, self.history(timeline).await)
         });
         let reading = stream::iter(reading).buffered(FETCH_AT_ONCE);
-        let (histories, promised_from) =
-            futures::join!(reading.collect::<Vec<_>>(), promised_from(&self.cluster));
-        match promised_from {
-            Ok(promised_from) => found.set_promised_from(promised_from),
+        let (histories, given_up) =
+            futures::join!(reading.collect::<Vec<_>>(), wal_given_up(&self.cluster));
+        match given_up {
+            Ok(given_up) => found.set_given_up(given_up),
             // Then every hole counts as a loss, and this says why.
             Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
                 tracing::warn!("it is not known which WAL was given up on purpose: {error}");

@@ -49,7 +49,7 @@ pub use left::collect_left;
 pub use locks::{LockReport, look_at_locks};
 pub use loss::Loss;
 pub use new_layer::NewLayer;
-pub use old_wal::{OldWal, WalLimit, find as find_old_wal, promised_from};
+pub use old_wal::{GivenUp, OldWal, WalLimit, find as find_old_wal, wal_given_up};
 pub use presence::{
     NotCommitted, WRITTEN_BY, check_stays, check_wal, commit_layer, hex, host_name, removed_since,
     unless_removed,

@@ -80,6 +80,15 @@ impl WalLimit {
     }
 }
 
+/// WAL between layers that an expiry has given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Before this only what makes layers consistent is promised.
+    pub before: Lsn,
+    /// When, by the clock of the host that expired.
+    pub at: Timestamp,
+}
+
 /// A file of the archive that may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldWal {
@@ -190,12 +199,12 @@ async fn release(cluster: &ClusterRepository, before: Lsn) -> Result<()> {
     cluster.repository.delete_all(&older).await
 }
 
-/// From where on the archive promises to have no hole; `None` when nothing between layers was ever given up.
+/// What was given up between layers; `None` when nothing ever was. Behind it the archive promises to have no hole.
 ///
 /// # Errors
 /// When the repository cannot be read, or a record of it is damaged.
-pub async fn promised_from(cluster: &ClusterRepository) -> Result<Option<Lsn>> {
-    let mut promised = None;
+pub async fn wal_given_up(cluster: &ClusterRepository) -> Result<Option<GivenUp>> {
+    let mut given_up: Option<GivenUp> = None;
     let prefix = cluster.name.released_prefix();
     for object in cluster.repository.list(&prefix).await? {
         let bytes = match cluster.repository.get(&object.key).await {
@@ -209,9 +218,14 @@ pub async fn promised_from(cluster: &ClusterRepository) -> Result<Option<Lsn>> {
             let what = format!("it is of WAL before {}", record.wal_before);
             return Err(act(Error::new(Kind::Damaged, what)));
         }
-        promised = promised.max(Some(record.wal_before));
+        if given_up.is_none_or(|most| most.before < record.wal_before) {
+            given_up = Some(GivenUp {
+                before: record.wal_before,
+                at: record.released_at,
+            });
+        }
     }
-    Ok(promised)
+    Ok(given_up)
 }
 
 #[cfg(test)]
