@@ -107,8 +107,10 @@ fn work(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effec
         return Ok(Effects::default());
     }
     let mut asked = any::command(world, chance, step)?;
-    let is_backup_or_check = |word: &String| word == "backup" || word == "check";
-    if asked.call.words.iter().any(is_backup_or_check) {
+    // "key check" is another command.
+    let named = asked.call.words.iter();
+    let mut named = named.filter(|word| ["backup", "check", "key"].contains(&word.as_str()));
+    if named.next().is_some_and(|word| word != "key") {
         asked.call = std::mem::take(&mut asked.call).with(["--archive-timeout", "20s"]);
     }
     step.say(asked.words());
