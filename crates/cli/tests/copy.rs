@@ -542,28 +542,34 @@ fn a_mirror_follows_until_it_is_stopped() {
             "--output", "json", "copy", "--to", &to, "--follow", "--every", "200ms",
         ],
     );
-    change(&stage);
-    let label = stage.backup(&["--type", "incr"]);
-    let manifest = directory
-        .join("main/layer")
-        .join(text(&label, "/label"))
-        .join("manifest");
-    let end = Instant::now() + PATIENCE;
-    while !manifest.exists() {
-        assert!(
-            child.try_wait().unwrap().is_none(),
-            "{}",
-            process::log_of(child)
-        );
-        assert!(Instant::now() < end);
-        thread::sleep(Duration::from_millis(50));
-    }
+    let mut follows = |kind: &str| {
+        change(&stage);
+        let label = stage.backup(&["--type", kind]);
+        let layer = directory.join("main/layer").join(text(&label, "/label"));
+        let end = Instant::now() + PATIENCE;
+        while !layer.join("manifest").exists() {
+            assert!(child.try_wait().unwrap().is_none(), "the mirror has ended");
+            assert!(Instant::now() < end);
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    follows("incr");
+    // Where the target was unmounted nothing is made, and it goes on when that is there again.
+    let away = directory.with_extension("away");
+    fs::rename(&directory, &away).unwrap();
+    fs::create_dir(&directory).unwrap();
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+    fs::remove_dir(&directory).unwrap();
+    fs::rename(&away, &directory).unwrap();
+    follows("full");
     process::signal(&child, "-TERM");
     let output = child.wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{log}");
     let report = schema::document(&String::from_utf8(output.stdout).unwrap());
-    assert_eq!(report["layers"].as_array().unwrap().len(), 2, "{report:#}");
+    assert_eq!(report["layers"].as_array().unwrap().len(), 3, "{report:#}");
+    assert!(log.contains("is it mounted?"), "{log}");
 }
 
 #[test]

@@ -201,6 +201,10 @@ fn a_merge_needs_the_right_to_delete_for_its_inputs_alone() {
     assert_eq!(lost, None);
     let (_, log) = vault.ends_as(("writer", "one"), &removing, UNREACHABLE);
     assert!(log.contains("access denied"), "{log}");
+    // One that cannot remove decides on nothing: that would keep others from their work.
+    let decided = vault.stage.keys().into_iter();
+    let decided: Vec<String> = decided.filter(|key| key.ends_with("/verdict")).collect();
+    assert!(decided.is_empty(), "{decided:?}");
     for label in &labels {
         let manifest = format!("backups/vault/layer/{label}/manifest");
         assert!(vault.stage.keys().contains(&manifest), "{label}");

@@ -65,10 +65,23 @@ async fn nothing_is_put_where_the_repository_was_before_it_went_away() {
             assert!(error.to_string().contains("is it mounted?"), "{error}");
         }
     };
+    // Nor is anything "not there", or no layer.
+    let unknown = async || {
+        for error in [
+            repository.get("main/wal/1/file").await.unwrap_err(),
+            repository.size("main/wal/1/file").await.unwrap_err(),
+            repository.list("main").await.unwrap_err(),
+            repository.list_names("main/layer").await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), Kind::Repository, "{error}");
+        }
+    };
     refused().await;
+    unknown().await;
     assert!(!root.exists());
     std::fs::create_dir(&root).unwrap();
     refused().await;
+    unknown().await;
     std::fs::remove_dir(&root).unwrap();
     std::fs::rename(&away, &root).unwrap();
     repository.create("main/wal/1/file", body()).await.unwrap();

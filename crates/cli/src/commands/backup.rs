@@ -269,9 +269,13 @@ impl Outcome {
                         | Failure::Usage
                         | Failure::AlreadyExists
                 );
-                let to_do = match refused {
-                    true => error.hint_text().map(str::to_owned),
-                    false => Some(copy),
+                let to_do = match (refused, error.hint_text()) {
+                    (true, hint) => hint.map(str::to_owned),
+                    // A copy would make it anew, also below a mount point.
+                    (false, Some(hint)) if error.kind() == Failure::NotFound => {
+                        Some(format!("{hint}; then {copy}"))
+                    }
+                    (false, _) => Some(copy),
                 };
                 let to_do = to_do.map(|to_do| format!("           {to_do}\n"));
                 format!(

@@ -66,7 +66,11 @@ async fn follow(
             }
             Err(error) if error.kind() == Kind::Interrupted && report.done => {}
             Err(error) if passes(&error) && report.done => {
-                tracing::warn!("could not copy, and will try again: {error}");
+                let hint = error.hint_text().map(|hint| format!("; {hint}"));
+                tracing::warn!(
+                    "could not copy, and will try again: {error}{}",
+                    hint.unwrap_or_default()
+                );
             }
             Err(error) => return Err(error),
         }

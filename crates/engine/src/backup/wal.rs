@@ -478,10 +478,11 @@ impl Stream {
             let outcome = self.run(next, ended).await;
             if let Err(error) = &outcome {
                 // The backup cannot be completed any more: end it now, not when the files are done.
-                abort.fail(
-                    Error::new(error.kind(), error.to_string())
-                        .hint(error.hint_text().unwrap_or_default()),
-                );
+                let told = Error::new(error.kind(), error.to_string());
+                abort.fail(match error.hint_text() {
+                    Some(hint) => told.hint(hint),
+                    None => told,
+                });
             }
             outcome
         });

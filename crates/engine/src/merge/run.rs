@@ -124,7 +124,10 @@ impl Choice {
                 Kind::Usage,
                 format!("there is nothing to merge {} with", options.label),
             )
-            .hint("name a layer that stands on others, and with --from the oldest to merge"));
+            .hint(
+                "name a layer that stands on others, and with --from the oldest to merge; when a merge was stopped before its \
+                 inputs were removed, name the newest of them",
+            ));
         }
         let newest = chain[0].reference();
         let below = chain.get(oldest + 1).copied();

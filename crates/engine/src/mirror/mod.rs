@@ -198,6 +198,10 @@ pub async fn again(
     report.from = source.repository.url().to_owned();
     report.to = target.repository.url().to_owned();
     let record = source.record().await?;
+    if report.done {
+        // It was there before: when it has gone, a new one in its place would only hide that.
+        target.record().await?;
+    }
     let recipients = options.recipients.as_ref();
     let (is_new, key_boxes) = cluster::make(source, target, &record, recipients).await?;
     report.new_cluster |= is_new;

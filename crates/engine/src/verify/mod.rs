@@ -190,6 +190,7 @@ pub async fn run(
         let what = format!("layer {label} was removed while it was verified");
         return Err(Error::new(Kind::NotFound, what).hint("\"pgstrata info\" lists the layers"));
     }
+    report.require_layers(now.layers.is_empty())?;
     report.findings.append(&mut verifier.findings.into_vec());
     report
         .findings
@@ -233,6 +234,23 @@ impl VerifyReport {
             finished_at: Timestamp::now().max(started_at),
             written_by: catalog::WRITTEN_BY.to_owned(),
         }
+    }
+
+    /// Refuses to say that all is well when nothing is left of what was verified.
+    fn require_layers(&self, nothing_is_left: bool) -> Result<()> {
+        let count = self.removed.len();
+        if !self.layers.is_empty() || count == 0 {
+            return Ok(());
+        }
+        let what = format!("all {count} layers went away while they were verified");
+        Err(match nothing_is_left {
+            true => Error::new(
+                Kind::Damaged,
+                format!("{what}, and no expiry or merge removes the last one"),
+            )
+            .hint("bring back what was deleted: \"pgstrata rescue\" does so in a bucket with versions"),
+            false => Error::new(Kind::Busy, what).hint("run it again"),
+        })
     }
 
     /// Nothing is wrong with layers that an expiry or a merge has removed while they were read.
@@ -505,4 +523,21 @@ fn parent_of<'a>(catalog: &'a Catalog, parent: &ParentRef) -> Option<&'a Layer> 
         layers.find(|found| found.label.as_str() == parent.label)
     };
     catalog.standing_for(parent).or_else(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_well_when_all_that_was_verified_has_gone() {
+        let gone = VerifyReport {
+            removed: vec!["20261125-030303F".to_owned()],
+            ..VerifyReport::default()
+        };
+        let kind = |nothing_is_left| gone.require_layers(nothing_is_left).map_err(|e| e.kind());
+        assert_eq!(kind(true), Err(Kind::Damaged));
+        assert_eq!(kind(false), Err(Kind::Busy));
+        assert!(VerifyReport::default().require_layers(true).is_ok());
+    }
 }

@@ -127,6 +127,12 @@ pub async fn remove_layers(
             return Err(error);
         }
     };
+    if !verdict.is_empty() && cluster.repository.was_denied_deletion() {
+        removal.withdraw().await;
+        let what = "access denied: these credentials may not delete, so nothing is removed";
+        return Err(Error::new(Kind::Repository, what)
+            .hint("run it with credentials that may, those of the keeper"));
+    }
     if verdict.is_empty() {
         removal.withdraw().await;
     } else if removal.decide(&verdict).await? {

@@ -99,6 +99,11 @@ impl Repository {
         true
     }
 
+    /// Whether the store has denied a deletion of this process.
+    pub(crate) fn was_denied_deletion(&self) -> bool {
+        self.0.told_of_denial.load(Ordering::Relaxed)
+    }
+
     /// The objects one level below `prefix`, in order of key.
     ///
     /// # Errors

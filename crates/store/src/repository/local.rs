@@ -73,8 +73,9 @@ struct OpenDirectory {
     root: PathBuf,
     /// Directories whose entries, up to the root's parent, this process has synced.
     durable: Mutex<HashSet<PathBuf>>,
-    /// Which directory the root was when an object was read in it. Nothing is put into another one that has its name now: a
-    /// file system that was unmounted leaves an empty directory, and what is stored there is lost when it comes back.
+    /// Which directory the root was when an object was read in it. Another one that has its name now tells nothing of what is
+    /// not there, and nothing is put into it: a file system that was unmounted leaves an empty directory, and what is stored
+    /// there is lost when it comes back.
     read_in: OnceLock<(u64, u64)>,
 }
 
@@ -202,7 +203,7 @@ impl ObjectStore for LocalStore {
         let ranges = ranges.to_vec();
         self.blocking(move |inner| {
             let path = inner.file_path(&location);
-            let file = File::open(&path).map_err(|e| named(&path, e))?;
+            let file = inner.open_file(&path)?;
             let read = ranges.iter().map(|r| read_range(&file, r));
             read.collect::<io::Result<_>>().map_err(|e| named(&path, e))
         })
@@ -238,7 +239,12 @@ impl ObjectStore for LocalStore {
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let prefix = prefix.cloned().unwrap_or_default();
-        self.blocking(move |inner| inner.list_level(&prefix)).await
+        self.blocking(move |inner| {
+            let found = inner.list_level(&prefix)?;
+            inner.require_same_root().map_err(failed)?;
+            Ok(found)
+        })
+        .await
     }
 
     async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
@@ -258,6 +264,7 @@ impl LocalStore {
             let walked = store.blocking(move |inner| {
                 let mut found = Vec::new();
                 inner.walk(&prefix, after.as_ref(), &mut found)?;
+                inner.require_same_root().map_err(failed)?;
                 Ok(found)
             });
             match walked.await {
@@ -368,6 +375,15 @@ impl OpenDirectory {
         durable.remove(directory);
     }
 
+    /// In a directory that is another one by now nothing is "not there".
+    fn open_file(&self, path: &FilePath) -> Result<File> {
+        let opened = File::open(path);
+        if opened.as_ref().is_err_and(is_absent) {
+            self.require_same_root().map_err(failed)?;
+        }
+        opened.map_err(|error| named(path, error))
+    }
+
     fn open(&self, location: Path, options: &GetOptions) -> Result<GetResult> {
         let path = self.file_path(&location);
         // Once is enough, and before the object is opened.
@@ -375,7 +391,7 @@ impl OpenDirectory {
             Some(_) => None,
             None => self.root_identity().ok(),
         };
-        let file = File::open(&path).map_err(|e| named(&path, e))?;
+        let file = self.open_file(&path)?;
         if let Some(root) = root {
             self.read_in.get_or_init(|| root);
         }

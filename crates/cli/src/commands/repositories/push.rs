@@ -236,12 +236,16 @@ impl<'a> Vote<'a> {
             );
         };
         for (name, error) in &failed {
+            // A copy would make the repository anew, also below a mount point.
+            let hint = error.hint_text().filter(|_| error.kind() == Kind::NotFound);
+            let first_do = hint.map(|hint| format!("; {hint}"));
             tracing::warn!(
                 "the file is in {} of {} repositories, which is enough; \"pgstrata --repo {} copy --to {name}\" brings it to \
-                 the other later: {error}",
+                 the other later: {error}{}",
                 stored.len(),
                 self.0.len(),
                 first.name(),
+                first_do.unwrap_or_default(),
             );
         }
         say_pushed(first.context, outcome);
