@@ -694,3 +694,46 @@ fn require_told_by_who_looks(stage: &Stage) {
         "{info:#}"
     );
 }
+
+/// A record that keeps everybody from removing anything is told by who looks, with what to do about it.
+#[test]
+fn what_keeps_expire_from_removing_is_named() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    stage.backup(&["--type", "full"]);
+    let cluster = Path::new(stage.repository.trim_start_matches("file://")).join("main");
+    let verdict = cluster.join("removal/00000000000000000000000000000001/verdict");
+    let needs = cluster.join("restore/00000000000000000000000000000002/needs");
+    let expire = ["expire", "--keep-full", "1"];
+    for record in [&verdict, &needs] {
+        let directory = record.parent().unwrap();
+        fs::create_dir_all(directory).unwrap();
+        fs::write(directory.join("wanted"), "rubbish").unwrap();
+        fs::write(record, "rubbish").unwrap();
+        let (code, info) = document(&stage, &["info"]);
+        assert_eq!((code, text(&info, "/status")), (WARNINGS, "alarm"));
+        assert_eq!(kinds(&info), ["removal"], "{info:#}");
+        let key = record.strip_prefix(cluster.parent().unwrap()).unwrap();
+        let key = key.display().to_string();
+        assert!(text(&info, "/alarms/0/reason").contains(&key), "{info:#}");
+        assert!(text(&info, "/alarms/0/to_do").contains("can be deleted"));
+        let (_, found) = check(&stage);
+        assert!(found.to_string().contains(&key), "{found:#}");
+        let output = stage.run(&expire);
+        assert_eq!(output.status.code(), Some(DAMAGED));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(&key));
+        if record == &verdict {
+            fs::remove_dir_all(directory).unwrap();
+        }
+    }
+    // No restore is that old.
+    let long_ago = SystemTime::now() - Duration::from_secs(8 * 86_400);
+    for entry in fs::read_dir(needs.parent().unwrap()).unwrap() {
+        let file = File::open(entry.unwrap().path()).unwrap();
+        file.set_modified(long_ago).unwrap();
+    }
+    assert_eq!(text(&document(&stage, &["info"]).1, "/status"), "ok");
+    stage.ok(&expire);
+    assert_eq!(stage.json(&["info"])["layers"].as_array().unwrap().len(), 1);
+    assert!(!needs.exists());
+}

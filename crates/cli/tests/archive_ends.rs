@@ -275,6 +275,8 @@ fn rule_13_6_wal_that_is_gone_with_all_later_wal_is_not_the_end() {
     assert_eq!(code(&get(&end)), END);
     assert_eq!(code(&get("00000002.history")), END);
 
+    let words = [&first[..], "--target-type", "default", "--skip-damaged"];
+    let target = stage.restore("restored", &words);
     let wal = repository(&stage).join("main/wal/00000001");
     for entry in fs::read_dir(&wal).unwrap() {
         let path = entry.unwrap().path();
@@ -289,11 +291,14 @@ fn rule_13_6_wal_that_is_gone_with_all_later_wal_is_not_the_end() {
     assert!(said.contains("goes along timeline 1"), "{said}");
     assert_eq!(code(&get(&end)), END);
 
+    // Nor does restore take it for the end.
+    let into = stage.target("refused").display().to_string();
+    let output = stage.run(&[&["restore", "--target-dir", &into], &words[..]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(code(&output), 18, "{said}");
+    assert!(said.contains("goes along timeline 1"), "{said}");
+
     // The server that recovers from it does not open.
-    let target = stage.restore(
-        "restored",
-        &[&first, "--target-type", "default", "--skip-damaged"],
-    );
     fs::remove_dir_all(repository(&stage).join("main/wal")).unwrap();
     for name in [&kept, &hole, &end, "00000002.history"] {
         let output = get(name);

@@ -601,6 +601,8 @@ fn one_layer_comes_with_what_it_stands_on_and_a_lost_object_comes_back() {
     assert_eq!(fs::read(&manifest).unwrap(), bytes);
 }
 
+const NEXT_LABEL: Duration = Duration::from_millis(1100);
+
 /// At both ends layers are merged and removed while a mirror goes on. Nothing that is there afterwards is broken.
 #[test]
 fn a_mirror_follows_beside_expiries_and_merges_at_both_ends() {
@@ -618,7 +620,7 @@ fn a_mirror_follows_beside_expiries_and_merges_at_both_ends() {
         let at_target = [&["--repo", &to][..], [&expire[..], &merge][round % 2]].concat();
         for words in [at_source, &at_target] {
             // Two layers that are made within one second, one at each end, have one label.
-            thread::sleep(Duration::from_millis(1100));
+            thread::sleep(NEXT_LABEL);
             // There may be nothing to merge, or something is being copied right now.
             let output = stage.run(words);
             let log = String::from_utf8_lossy(&output.stderr);
@@ -629,7 +631,7 @@ fn a_mirror_follows_beside_expiries_and_merges_at_both_ends() {
             );
         }
         assert!(child.try_wait().unwrap().is_none(), "the mirror has ended");
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(NEXT_LABEL);
     }
     process::signal(&child, "-TERM");
     let output = child.wait_with_output().unwrap();

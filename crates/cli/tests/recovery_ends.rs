@@ -126,6 +126,20 @@ fn rule_13_6_a_segment_that_only_a_later_timeline_knows_of_stops_recovery() {
             "{error}"
         );
     }
+    for timeline in ["latest", "current"] {
+        let words = [&full[..], "--target-timeline", timeline];
+        refuses_to_begin(&stage, &words, "timeline 2 goes along timeline 1");
+    }
+}
+
+/// A restore promises nothing that `archive-get` would not deliver.
+fn refuses_to_begin(stage: &Stage, words: &[&str], why: &str) {
+    let target = stage.target("refused").display().to_string();
+    let output = stage.run(&[&["restore", "--target-dir", &target], words].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(18), "{said}");
+    assert!(said.contains(why), "{said}");
+    assert!(!Path::new(&target).exists(), "{said}");
 }
 
 /// The server reads ahead, and what lies there is not needed.

@@ -319,6 +319,33 @@ async fn a_damaged_mark_counts_as_a_pin() {
     assert_eq!(labels(&repository, &made).await[0], made.labels[0]);
 }
 
+/// Nor is a layer unpinned by the loss of a mark, as long as no later one says what holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_mark_counts_as_a_pin_until_a_later_one_settles_it() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    pin(&repository, &made, 0).await.unwrap();
+    let within = made.within(&repository);
+    let note = Annotation {
+        key: "ticket".to_owned(),
+        value: Some("DB-1".to_owned()),
+    };
+    mark::annotate(&within, &made.labels[0], note)
+        .await
+        .unwrap();
+    let key = made.cluster.mark_key(&made.labels[0], 0);
+    repository.delete(&key).await.unwrap();
+    merge_from(&repository, &made, 2, true).await;
+    let done = expire_by(&repository, &made, &max_chain(1)).await.unwrap();
+    assert!(done.done, "{done:?}");
+    assert!(done.keep[0].why.contains("000000"), "{done:?}");
+    assert_eq!(labels(&repository, &made).await[0], made.labels[0]);
+    mark::unpin(&within, &made.labels[0]).await.unwrap();
+    let done = expire_by(&repository, &made, &max_chain(1)).await.unwrap();
+    assert!(done.done, "{done:?}");
+    assert_ne!(labels(&repository, &made).await[0], made.labels[0]);
+}
+
 /// The objects that are there after an expiry are those that its plan has left, and those of the merge; answers the plan.
 async fn require_done_as_planned(
     original: &Repository,

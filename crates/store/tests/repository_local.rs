@@ -87,6 +87,39 @@ async fn nothing_is_put_where_the_repository_was_before_it_went_away() {
     repository.create("main/wal/1/file", body()).await.unwrap();
 }
 
+/// Nor does anybody wait for the other end of a pipe.
+#[tokio::test]
+async fn what_has_a_name_and_is_no_file_is_listed_and_cannot_be_read() {
+    let scratch = tempfile::tempdir().unwrap();
+    let repository = open(scratch.path());
+    repository
+        .create("main/cluster", Bytes::from_static(b"x"))
+        .await
+        .unwrap();
+    let place = |name: &str| scratch.path().join("main").join(name);
+    let mode = rustix::fs::Mode::from_raw_mode(0o640);
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, place("pipe"), kind, mode, 0).unwrap();
+    std::os::unix::fs::symlink("nowhere", place("dangling")).unwrap();
+    std::os::unix::fs::symlink("loop", place("loop")).unwrap();
+    let listed = repository.list("main").await.unwrap();
+    let listed: Vec<&str> = listed.iter().map(|object| &object.key[..]).collect();
+    let all = ["main/cluster", "main/dangling", "main/loop", "main/pipe"];
+    assert_eq!(listed, all);
+    for key in &all[1..] {
+        let path = scratch.path().join(key).display().to_string();
+        for error in [
+            repository.get(key).await.unwrap_err(),
+            repository.size(key).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), Kind::Repository, "{error}");
+            assert!(error.to_string().contains(&path), "{error}");
+        }
+        repository.delete(key).await.unwrap();
+    }
+    assert_eq!(repository.list("main").await.unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn hidden_files_and_empty_directories_are_not_listed() {
     let scratch = tempfile::tempdir().unwrap();

@@ -124,14 +124,30 @@ async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) ->
             })),
         }));
     }
+    let notes = behind(several).await;
+    for what in &notes {
+        tracing::warn!("{what}");
+    }
+    if !notes.is_empty() {
+        codes.push(exit::WARNINGS);
+    }
     if several[0].output == Output::Json {
         output::print_json(
             "repositories/1",
-            &json!({ "repositories": Value::from(shown) }),
+            &json!({ "repositories": Value::from(shown), "notes": notes }),
         )?;
     }
     let failed = codes.iter().find(|code| **code > exit::WARNINGS);
     Ok(failed.or(codes.iter().max()).copied().unwrap_or(0))
+}
+
+/// What is to be said of repositories that have missed a backup or a promotion, each of which looks well alone.
+async fn behind(several: &[Context]) -> Vec<String> {
+    let asked = join_all(several.iter().map(Known::of)).await;
+    // Why one cannot be asked was said when it was its turn.
+    let known: Vec<Known<'_>> = asked.into_iter().flatten().collect();
+    let doubts = known.iter().flat_map(|one| one.doubts(&known));
+    doubts.collect()
 }
 
 async fn backup(several: &[Context], args: BackupArgs) -> Result<u8> {
@@ -594,6 +610,15 @@ impl<'a> Known<'a> {
         ))
     }
 
+    /// What it has missed that others have.
+    fn doubts(&self, all: &[Self]) -> Vec<String> {
+        let name = self.name();
+        let missed = (self.timeline != last_timeline(all)).then(|| {
+            format!("repository {name} does not know the last timeline, and is used last")
+        });
+        missed.into_iter().chain(self.lacks(newest(all))).collect()
+    }
+
     /// What is to be said when it is restored from, and another has a newer layer.
     fn is_older_than(&self, newest: Option<&Self>) -> Option<String> {
         let holder = newest?;
@@ -608,6 +633,10 @@ impl<'a> Known<'a> {
             )
         })
     }
+}
+
+fn last_timeline(known: &[Known<'_>]) -> Option<String> {
+    known.iter().filter_map(|one| one.timeline.clone()).max()
 }
 
 /// The first of those that have the newest layer.
@@ -655,17 +684,9 @@ async fn in_order<'a>(
             }
         }
     }
-    let last = known.iter().filter_map(|one| one.timeline.clone()).max();
-    for one in &known {
-        let name = one.name();
-        if one.timeline != last {
-            let what =
-                format!("repository {name} does not know the last timeline, and is used last");
-            say(notes, what);
-        }
-        if let Some(what) = one.lacks(newest(&known)) {
-            say(notes, what);
-        }
+    let last = last_timeline(&known);
+    for what in known.iter().flat_map(|one| one.doubts(&known)) {
+        say(notes, what);
     }
     known.sort_by(|one, other| {
         let by_timeline = (other.timeline == last).cmp(&(one.timeline == last));

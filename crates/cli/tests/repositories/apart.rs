@@ -38,6 +38,9 @@ fn a_restore_takes_no_older_layer_because_the_first_repository_has_missed_one() 
         assert!(has, "{words:?}: {document:#}");
     };
     assert_eq!(text(&planned, "/label"), newer);
+    // Each looks well alone.
+    let shown = two.json(WARNINGS, &["info"]);
+    has_note(&shown, &[&newer, "not in repository near"]);
     has_note(
         &planned,
         &[&newer, "repository far", "not in repository near"],

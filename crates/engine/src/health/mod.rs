@@ -59,6 +59,8 @@ pub enum AlarmKind {
     Verify,
     /// The server's archiver does not bring WAL into this repository.
     Archiver,
+    /// Nothing can be removed, because a record that says what stays cannot be read.
+    Removal,
     /// Configuration that is not in backups.
     Configuration,
     /// A replication slot keeps WAL, or has lost it.
@@ -81,6 +83,7 @@ impl AlarmKind {
             Self::Age => "age",
             Self::Verify => "verification",
             Self::Archiver => "archiver",
+            Self::Removal => "removals",
             Self::Configuration => "files",
             Self::Slots => "slots",
             Self::Backlog => "archive backlog",
@@ -115,6 +118,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) record: Option<&'a Error>,
     /// Why nobody can open what was sealed.
     pub(crate) keys: Option<&'a Error>,
+    /// Why nothing can be removed.
+    pub(crate) removal: Option<&'a Error>,
     pub(crate) now: Timestamp,
     /// The oldest that the newest backup may be.
     pub(crate) max_age: Option<Duration>,
@@ -146,6 +151,14 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
         layer: None,
         reason: error.to_string(),
         lost: Some("layers and WAL of that time".to_owned()),
+        to_do: error.hint_text().unwrap_or_default().to_owned(),
+    }));
+    alarms.extend(facts.removal.map(|error| Alarm {
+        severity: Severity::Warning,
+        kind: AlarmKind::Removal,
+        layer: None,
+        reason: format!("nothing can be removed: {error}"),
+        lost: None,
         to_do: error.hint_text().unwrap_or_default().to_owned(),
     }));
     match facts.archived {

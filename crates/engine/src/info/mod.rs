@@ -264,11 +264,12 @@ async fn collect_once(
     options: &InfoOptions,
 ) -> Result<(InfoReport, Vec<Arc<Layer>>)> {
     let now = StoreTime::by_this_host();
-    let (record, catalog, objects, restores, marks, verified) = futures::join!(
+    let (record, catalog, objects, restores, pending, marks, verified) = futures::join!(
         cluster.record(),
         Catalog::examine(cluster),
         archive::objects(cluster),
         catalog::in_use(cluster, now),
+        catalog::pending_removals(cluster),
         catalog::mark::load(cluster),
         catalog::last_verified(cluster)
     );
@@ -291,13 +292,16 @@ async fn collect_once(
     });
     let unfinished = catalog.unfinished.iter();
     let unfinished = unfinished.map(|unfinished| Leftover::of(unfinished, now));
-    let restores = catalog::still_going(&readable(restores)?, &catalog);
+    let (restores, barred) = readable(restores)?;
+    let barred = barred.or(readable(pending)?.1);
+    let restores = catalog::still_going(&restores, &catalog);
     let unread = unread(cluster).await?;
     let alarms = health::judge(&Facts {
         catalog: &catalog,
         archived: archived.as_ref(),
         record: record.as_ref().err(),
         keys: unread.as_ref(),
+        removal: barred.as_ref(),
         now: Timestamp::now(),
         max_age: options.max_age,
         verified: &verified,
@@ -335,14 +339,13 @@ async fn unread(cluster: &ClusterRepository) -> Result<Option<Error>> {
     Ok(lost.or_else(|| ring.unread_error()))
 }
 
-/// Restores at work; none, with a warning, when one of them cannot be read.
-fn readable(restores: Result<Vec<InUse>>) -> Result<Vec<InUse>> {
-    match restores {
+/// What others have on record; nothing, and why, when a record of them cannot be read.
+fn readable<T>(records: Result<Vec<T>>) -> Result<(Vec<T>, Option<Error>)> {
+    match records {
         Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
-            tracing::warn!("{error}");
-            Ok(Vec::new())
+            Ok((Vec::new(), Some(error)))
         }
-        restores => restores,
+        records => records.map(|records| (records, None)),
     }
 }
 

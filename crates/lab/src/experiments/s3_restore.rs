@@ -283,9 +283,13 @@ impl Chain<'_> {
         let packs = objects
             .into_iter()
             .filter(|object| object.location.as_ref().contains("/pack"));
+        let packs: Vec<_> = packs.collect();
+        let held: u64 = packs.iter().map(|pack| pack.size).sum();
+        ensure!(held > 0, "the repository holds no pack");
         let mut ranges = Vec::new();
         let mut left = wanted;
-        for pack in packs {
+        // A restore fetches indexes, too: that may be more than the packs hold.
+        for pack in packs.iter().cycle() {
             let mut start = 0;
             while start < pack.size && left > 0 {
                 let end = pack.size.min(start + RANGE_BYTES.min(left));
@@ -293,8 +297,10 @@ impl Chain<'_> {
                 left -= end - start;
                 start = end;
             }
+            if left == 0 {
+                break;
+            }
         }
-        ensure!(left == 0, "the packs hold {left} bytes less than {wanted}");
         let fetch = || {
             let fetches = futures::stream::iter(ranges).map(|(path, range)| {
                 let store = Arc::clone(&store);

@@ -5,7 +5,8 @@
 //! ([`super::presence::check_stays`]). A remover announces, then reads the marks, then decides. So a mark that the remover
 //! did not see was made after the announcement, and its maker finds that.
 //!
-//! A mark that cannot be read may be a pin, and counts as one.
+//! A mark that cannot be read, or is not there though later ones are, may be a pin, and counts as one until a later mark
+//! pins the layer or ends its pin.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,8 +37,10 @@ pub struct AllMarks {
 struct MarksOfLabel {
     /// Those of each layer that had the label: it was one, unless somebody has tampered with names.
     marks: BTreeMap<ParentRef, Marks>,
-    /// Why one of them cannot be read.
+    /// Why it is not known whether the layer is pinned.
     unreadable: Option<Error>,
+    /// The number that the next one has.
+    next: u32,
     keys: Vec<String>,
 }
 
@@ -66,13 +69,20 @@ impl AllMarks {
         if let Some(pin) = own.pin.clone().filter(|_| own.is_pinned(now)) {
             return Some(LayerMark::Pinned(pin));
         }
-        let mut inherited = layer.manifest.replaces.iter().filter_map(|state| {
+        let gone = layer.manifest.replaces.iter();
+        let gone = gone.filter(|state| !catalog.layers.holds(state));
+        let mut inherited = gone.filter_map(|state| {
             let found = self.by_label.get(&Label::parse(&state.label)?)?;
-            let marks = found.marks.get(state)?;
-            let holds = marks.is_pinned(now) && !catalog.layers.holds(state);
-            marks.pin.clone().filter(|_| holds)
+            if let Some(error) = &found.unreadable {
+                return Some(LayerMark::Unknown(error.to_string()));
+            }
+            let marks = found
+                .marks
+                .get(state)
+                .filter(|marks| marks.is_pinned(now))?;
+            marks.pin.clone().map(LayerMark::Pinned)
         });
-        inherited.next().map(LayerMark::Pinned)
+        inherited.next()
     }
 }
 
@@ -98,18 +108,27 @@ pub async fn load(cluster: &ClusterRepository) -> Result<AllMarks> {
     keys.sort();
     let reading = keys.into_iter().map(|(label, number, key)| async move {
         let read = read(cluster, &label, number, &key).await?;
-        Ok::<_, Error>((label, key, read))
+        Ok::<_, Error>((label, number, key, read))
     });
     let read: Vec<_> = futures::stream::iter(reading)
         .buffered(FETCH_AT_ONCE)
         .try_collect()
         .await?;
     let mut said: BTreeMap<(Label, ParentRef), Vec<Mark>> = BTreeMap::new();
-    for (label, key, read) in read {
+    for (label, number, key, read) in read {
         let found = all.by_label.entry(label.clone()).or_default();
+        if number > found.next {
+            let first = cluster.name.mark_key(&label, found.next);
+            let what = format!("\"{first}\" is missing, though later marks of the layer are there");
+            found.unreadable = Some(Error::new(Kind::Damaged, what));
+        }
+        found.next = number.saturating_add(1);
         found.keys.push(key);
         match read {
             Ok(Some(record)) => {
+                if matches!(record.says, Mark::Pin(_) | Mark::Unpin(_)) {
+                    found.unreadable = None;
+                }
                 let marks = said.entry((label, record.layer)).or_default();
                 marks.push(record.says);
             }

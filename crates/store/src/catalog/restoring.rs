@@ -111,7 +111,7 @@ fn copies(id: &str, layer_id: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// Restores that may still need something, oldest first.
+/// Restores that may still need something, oldest first. A record that nobody can read counts for as long as any would.
 ///
 /// # Errors
 /// When the repository cannot be read, or a record of them is damaged.
@@ -140,7 +140,7 @@ pub async fn forget_old(
             forget(cluster, &id).await?;
             continue;
         }
-        let lease = known.map_or(RESTORE_LEASE, |found| lease_of(&found.record));
+        let lease = known.map_or(COPY_LEASE, |found| lease_of(&found.record));
         if now.since(modified) > lease {
             forget(cluster, &id).await?;
         }
@@ -197,21 +197,29 @@ async fn find(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<InUse>>
             Err(error) if error.kind() == Kind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        let sealing = cluster.sealing().await?;
-        let object = sealing.open_record(&cluster.name, &key, object)?;
-        let record = restoring::decode(&object).map_err(|error| {
-            Error::from(error)
-                .while_doing(format!("could not read \"{key}\""))
-                .hint("when no restore is going on, this object can be deleted")
-        })?;
-        found.push(InUse {
-            id,
-            record,
-            age: now.since(modified),
-        });
+        let age = now.since(modified);
+        let opened = cluster
+            .sealing()
+            .await?
+            .open_record(&cluster.name, &key, object);
+        let record = match opened.and_then(|object| decode(&object, &key)) {
+            Ok(record) => record,
+            // Whatever it needed, it needs it no more.
+            Err(_) if age > COPY_LEASE => continue,
+            Err(error) => return Err(error),
+        };
+        found.push(InUse { id, record, age });
     }
     found.sort_by_key(|found| found.record.started_at);
     Ok(found)
+}
+
+fn decode(object: &[u8], key: &str) -> Result<RestoreRecord> {
+    restoring::decode(object).map_err(|error| {
+        Error::from(error)
+            .while_doing(format!("could not read \"{key}\""))
+            .hint("when no restore is going on, this object can be deleted")
+    })
 }
 
 /// The record as it is stored: it tells a directory and a position, which nobody needs to see.

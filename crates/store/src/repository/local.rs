@@ -375,13 +375,32 @@ impl OpenDirectory {
         durable.remove(directory);
     }
 
-    /// In a directory that is another one by now nothing is "not there".
+    /// In a directory that is another one by now nothing is "not there"; nor is what has the name of an object and is no
+    /// file. A pipe is opened without waiting for somebody at its other end.
     fn open_file(&self, path: &FilePath) -> Result<File> {
-        let opened = File::open(path);
-        if opened.as_ref().is_err_and(is_absent) {
-            self.require_same_root().map_err(failed)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let opened = rustix::fs::open(path, flags, Mode::empty());
+        match opened.map_err(io::Error::from) {
+            Ok(fd) => {
+                let file = File::from(fd);
+                let metadata = file.metadata().map_err(|e| named(path, e))?;
+                match metadata.is_file() || metadata.is_dir() {
+                    true => Ok(file),
+                    false => Err(failed(no_file(path, "a pipe, a device or a socket"))),
+                }
+            }
+            Err(error) => {
+                if is_absent(&error) {
+                    self.require_same_root().map_err(failed)?;
+                }
+                match fs::symlink_metadata(path) {
+                    Ok(found) if found.is_symlink() && leads_nowhere(&error) => {
+                        Err(failed(no_file(path, "a link that leads nowhere")))
+                    }
+                    _ => Err(named(path, error)),
+                }
+            }
         }
-        opened.map_err(|error| named(path, error))
     }
 
     fn open(&self, location: Path, options: &GetOptions) -> Result<GetResult> {
@@ -448,12 +467,12 @@ impl OpenDirectory {
                 continue;
             }
             // A directory that went away held nothing.
-            let Some(metadata) = present(fs::metadata(&path))? else {
+            let Some(metadata) = present(metadata(&path))? else {
                 continue;
             };
             if metadata.is_dir() {
                 self.walk(&location, after, found)?;
-            } else if metadata.is_file() && after.is_none_or(|a| location > *a) {
+            } else if after.is_none_or(|a| location > *a) {
                 found.push(meta(location, &metadata).map_err(failed)?);
             }
         }
@@ -468,13 +487,13 @@ impl OpenDirectory {
         };
         for (name, path) in self.entries(prefix)? {
             let location = prefix.clone().join(name);
-            let Some(metadata) = present(fs::metadata(&path))? else {
+            let Some(metadata) = present(metadata(&path))? else {
                 continue;
             };
-            if metadata.is_file() {
+            if !metadata.is_dir() {
                 let meta = meta(location, &metadata).map_err(failed)?;
                 result.objects.push(meta);
-            } else if metadata.is_dir() && self.holds_object(&location)? {
+            } else if self.holds_object(&location)? {
                 result.common_prefixes.push(location);
             }
         }
@@ -484,10 +503,10 @@ impl OpenDirectory {
     fn holds_object(&self, prefix: &Path) -> Result<bool> {
         let mut below = Vec::new();
         for (name, path) in self.entries(prefix)? {
-            match present(fs::metadata(&path))? {
-                Some(metadata) if metadata.is_file() => return Ok(true),
+            match present(metadata(&path))? {
                 Some(metadata) if metadata.is_dir() => below.push(prefix.clone().join(name)),
-                _ => {}
+                Some(_) => return Ok(true),
+                None => {}
             }
         }
         for directory in below {
@@ -639,6 +658,24 @@ fn meta(location: Path, metadata: &fs::Metadata) -> io::Result<ObjectMeta> {
         e_tag: None,
         version: None,
     })
+}
+
+/// What has the name. Whoever put something else than a file in an object's place has not made the object absent: it is
+/// listed, and cannot be read.
+fn metadata(path: &FilePath) -> io::Result<fs::Metadata> {
+    match fs::metadata(path) {
+        Err(error) if leads_nowhere(&error) => fs::symlink_metadata(path),
+        found => found,
+    }
+}
+
+/// Whether a link may be the reason.
+fn leads_nowhere(error: &io::Error) -> bool {
+    is_absent(error) || error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
+}
+
+fn no_file(path: &FilePath, what: &str) -> io::Error {
+    io::Error::other(format!("{} is {what}, and no file", path.display()))
 }
 
 fn present<T>(found: io::Result<T>) -> Result<Option<T>> {

@@ -24,7 +24,8 @@ use pgstrata_store::error::Result;
 
 use super::scan::{Unread, WalScan};
 use super::select::{
-    Candidate, Request, Selection, Told, after_last_commit, beyond, given_up, select, unreachable,
+    Candidate, Request, Selection, Told, after_last_commit, beyond, given_up, lost_end, select,
+    unreachable,
 };
 use super::sightings::{Event, Wanted, What};
 use crate::restore::target::Target;
@@ -65,10 +66,35 @@ impl Locator<'_> {
             }
             Target::Default | Target::Standby => {
                 let selection = select(self.candidates, request, self.listed)?;
-                self.fork(selection, request).await
+                let selection = self.fork(selection, request).await?;
+                self.require_end(selection, request).await
             }
             Target::Immediate | Target::None => select(self.candidates, request, self.listed),
         }
+    }
+
+    /// Refuses a recovery to the end of the archive which `archive-get` would not let end there.
+    ///
+    /// The listing shows later segments. What else tells that there were more is asked as `archive-get` asks it.
+    async fn require_end(
+        &self,
+        mut selection: Selection,
+        request: &Request<'_>,
+    ) -> Result<Selection> {
+        let coverage = &selection.coverage;
+        if selection.stop_before.is_some() || coverage.more_after {
+            return Ok(selection);
+        }
+        let Some(seen) = self.archive.goes_on_without(coverage.missing).await? else {
+            return Ok(selection);
+        };
+        let error = lost_end(request.target, coverage, self.listed, &seen);
+        match request.target {
+            // A standby may get it from its primary.
+            Target::Standby => selection.notes.push(error.to_string()),
+            _ => return Err(error),
+        }
+        Ok(selection)
     }
 
     pub(super) fn scan(&self, request: &Request<'_>, wanted: Wanted) -> WalScan<'_> {

@@ -511,6 +511,28 @@ fn obstacle(request: &Request<'_>, coverage: &Coverage, archive: &ArchivedWal) -
     }
 }
 
+/// Why recovery does not get past the end of `coverage`, behind which there is more, as layers, histories or labels of
+/// backups tell: `seen`.
+pub(super) fn lost_end(
+    target: &Target,
+    coverage: &Coverage,
+    archive: &ArchivedWal,
+    seen: &str,
+) -> Error {
+    match archive.was_released(coverage.missing.number) {
+        true => gap(target, coverage, archive),
+        false => Error::new(
+            Kind::WalMissing,
+            format!(
+                "WAL segment {} is missing from the archive, which does not end before it ({seen}): recovery would not \
+                 get past it",
+                coverage.missing.file_name(archive.segment_size())
+            ),
+        )
+        .hint(AROUND),
+    }
+}
+
 /// Why recovery does not get past the end of `coverage`, behind which there is more: WAL was lost there, or given up.
 fn gap(target: &Target, coverage: &Coverage, archive: &ArchivedWal) -> Error {
     let missing = coverage.missing.file_name(archive.segment_size());
@@ -544,8 +566,11 @@ fn hole(missing: &str, so: &str) -> Error {
             "WAL segment {missing} is missing from the archive, though later ones are there: {so}"
         ),
     )
-    .hint("Restore to an LSN or a time before the gap, or use a layer that was taken after it.")
+    .hint(AROUND)
 }
+
+const AROUND: &str =
+    "Restore to an LSN or a time before the gap, or use a layer that was taken after it.";
 
 /// An LSN that no archived record has reached.
 pub(super) fn beyond(target: &Target, why: &str) -> Error {
