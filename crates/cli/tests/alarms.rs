@@ -9,6 +9,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -710,6 +711,11 @@ fn what_keeps_expire_from_removing_is_named() {
         fs::create_dir_all(directory).unwrap();
         fs::write(directory.join("wanted"), "rubbish").unwrap();
         fs::write(record, "rubbish").unwrap();
+        // Who expires may delete there.
+        let owner = fs::metadata(&cluster).unwrap();
+        for path in [directory, directory.parent().unwrap()] {
+            chown(path, Some(owner.uid()), Some(owner.gid())).unwrap();
+        }
         let (code, info) = document(&stage, &["info"]);
         assert_eq!((code, text(&info, "/status")), (WARNINGS, "alarm"));
         assert_eq!(kinds(&info), ["removal"], "{info:#}");

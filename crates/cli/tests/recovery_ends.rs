@@ -126,9 +126,12 @@ fn rule_13_6_a_segment_that_only_a_later_timeline_knows_of_stops_recovery() {
             "{error}"
         );
     }
-    for timeline in ["latest", "current"] {
-        let words = [&full[..], "--target-timeline", timeline];
-        refuses_to_begin(&stage, &words, "timeline 2 goes along timeline 1");
+    // On the way of timeline 2 later segments tell, on that of timeline 1 only its history.
+    for (timeline, why) in [
+        ("latest", "though later ones are there"),
+        ("current", "timeline 2 goes along timeline 1"),
+    ] {
+        refuses_to_begin(&stage, &[&full[..], "--target-timeline", timeline], why);
     }
 }
 
