@@ -9,8 +9,9 @@ use crate::restore::target::Target;
 
 /// Refuses a recovery that would end for want of a history.
 ///
-/// A server reads the history of the timeline that it follows before anything else. Then it asks for one number after the
-/// other, for the newest timeline, and for one that is free to be its own. `archive-get` does not answer "not there" for
+/// A server reads the history of the timeline that it follows before anything else. Then it asks for that of each number from
+/// the layer's timeline on, whether its own comes from there or not (`restoreTimeLineHistoryFiles`,
+/// `src/backend/access/transam/timeline.c`), and on from there, for the newest timeline, and for one that is free to be its own. `archive-get` does not answer "not there" for
 /// a history when there is anything of that timeline, or of a later one; it does so for recoveries with a target.
 ///
 /// # Errors
@@ -32,6 +33,13 @@ pub(super) fn require_histories(
         ));
     }
     let has_target = target.has_stop_point() || selection.stop_before.is_some();
+    let layer = candidates.get(selection.candidate);
+    let begin = layer.map_or(own, |layer| layer.timeline).get();
+    let mut between = (begin.saturating_add(1)..own.get()).map(TimelineId::new);
+    if let Some(lost) = between.find(|passed| !has_target && !archive.has_history(*passed)) {
+        let why = format!("a server that recovers to timeline {own} asks for it on the way");
+        return Err(missing(lost, &why));
+    }
     let next = archive.latest_from(own).get().checked_add(1);
     let Some(next) = next.map(TimelineId::new).filter(|_| !has_target) else {
         return Ok(());
@@ -65,6 +73,7 @@ fn missing(timeline: TimelineId, why: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use pgstrata_layer::label::Label;
     use pgstrata_pgdata::lsn::Lsn;
     use pgstrata_pgdata::timeline::TimelineHistory;
     use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
@@ -98,7 +107,16 @@ mod tests {
             stop_before: None,
             notes: Vec::new(),
         };
-        let outcome = require_histories(&selection, target, &archive, &[]);
+        let layer = Candidate {
+            label: Label::parse("20261121-090000F").unwrap(),
+            start: Lsn::new(5 << 24),
+            stop: Lsn::new(5 << 24),
+            timeline: TimelineId::FIRST,
+            finished_at: time,
+            stamp: String::new(),
+            beside: None,
+        };
+        let outcome = require_histories(&selection, target, &archive, &[layer]);
         outcome.err().map(|error| {
             assert_eq!(error.kind(), Kind::WalMissing);
             error.to_string()
@@ -134,6 +152,11 @@ mod tests {
                 Some("00000003.history"),
             ),
             (1, &[3], &[1], &lsn, None),
+            // One between the layer's and its own, from which it does not come.
+            (3, &[3], &[1, 3], &Target::Default, Some("00000002.history")),
+            (3, &[3], &[1, 3], &Target::Standby, Some("00000002.history")),
+            (3, &[3], &[1, 3], &lsn, None),
+            (3, &[2, 3], &[1, 3], &Target::Default, None),
             (1, &[], &[1, 2], &Target::Immediate, None),
         ] {
             let found = outcome(own, histories, with_wal, target);
