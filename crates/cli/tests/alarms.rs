@@ -702,7 +702,7 @@ fn what_keeps_expire_from_removing_is_named() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     stage.backup(&["--type", "full"]);
     stage.backup(&["--type", "full"]);
-    let cluster = Path::new(stage.repository.trim_start_matches("file://")).join("main");
+    let cluster = stage.objects().join("main");
     let verdict = cluster.join("removal/00000000000000000000000000000001/verdict");
     let needs = cluster.join("restore/00000000000000000000000000000002/needs");
     let expire = ["expire", "--keep-full", "1"];

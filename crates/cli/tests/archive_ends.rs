@@ -292,11 +292,7 @@ fn rule_13_6_wal_that_is_gone_with_all_later_wal_is_not_the_end() {
     assert_eq!(code(&get(&end)), END);
 
     // Nor does restore take it for the end.
-    let into = stage.target("refused").display().to_string();
-    let output = stage.run(&[&["restore", "--target-dir", &into], &words[..]].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(code(&output), 18, "{said}");
-    assert!(said.contains("goes along timeline 1"), "{said}");
+    stage.refuses_to_restore(&words, 18, &["goes along timeline 1"]);
 
     // The server that recovers from it does not open.
     fs::remove_dir_all(repository(&stage).join("main/wal")).unwrap();

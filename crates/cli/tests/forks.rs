@@ -53,11 +53,7 @@ fn restored(stage: &Stage, name: &str, arguments: &[&str]) -> (String, String) {
 }
 
 fn refused(stage: &Stage, arguments: &[&str], code: i32, words: &str) {
-    let target = stage.target("refused").display().to_string();
-    let restore = ["restore", "--target-dir", &target, "--dry-run"];
-    let (found, log) = stage.fails(&[&restore[..], arguments].concat());
-    assert_eq!(found, code, "{arguments:?}: {log}");
-    assert!(log.contains(words), "{arguments:?}: {words}: {log}");
+    stage.refuses_to_restore(&[&["--dry-run"][..], arguments].concat(), code, &[words]);
 }
 
 /// What is archived of a timeline.

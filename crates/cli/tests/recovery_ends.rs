@@ -126,23 +126,15 @@ fn rule_13_6_a_segment_that_only_a_later_timeline_knows_of_stops_recovery() {
             "{error}"
         );
     }
+    // Restore promises nothing that archive-get would not deliver.
     // On the way of timeline 2 later segments tell, on that of timeline 1 only its history.
     for (timeline, why) in [
         ("latest", "though later ones are there"),
         ("current", "timeline 2 goes along timeline 1"),
     ] {
-        refuses_to_begin(&stage, &[&full[..], "--target-timeline", timeline], why);
+        let words = [&full[..], "--target-timeline", timeline];
+        stage.refuses_to_restore(&words, 18, &[why]);
     }
-}
-
-/// A restore promises nothing that `archive-get` would not deliver.
-fn refuses_to_begin(stage: &Stage, words: &[&str], why: &str) {
-    let target = stage.target("refused").display().to_string();
-    let output = stage.run(&[&["restore", "--target-dir", &target], words].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(18), "{said}");
-    assert!(said.contains(why), "{said}");
-    assert!(!Path::new(&target).exists(), "{said}");
 }
 
 /// The server reads ahead, and what lies there is not needed.

@@ -59,14 +59,7 @@ fn restored(stage: &Stage, name: &str, arguments: &[&str]) -> (String, String, S
 }
 
 fn refused(stage: &Stage, arguments: &[&str], words: &[&str]) {
-    let target = stage.target("refused").display().to_string();
-    let restore = [&["restore", "--target-dir", &target][..], arguments].concat();
-    let (code, log) = stage.fails(&restore);
-    assert_eq!(code, 19, "{log}");
-    for words in words {
-        assert!(log.contains(words), "{words}: {log}");
-    }
-    assert!(!Path::new(&target).exists());
+    stage.refuses_to_restore(arguments, 19, words);
 }
 
 fn segments(stage: &Stage) -> Vec<PathBuf> {

@@ -13,6 +13,17 @@ fn open(directory: &std::path::Path) -> Repository {
     Repository::open(&RepositoryOptions::new(url)).unwrap()
 }
 
+/// A repository with the object `main/cluster`.
+async fn with_one_object() -> (tempfile::TempDir, Repository) {
+    let scratch = tempfile::tempdir().unwrap();
+    let repository = open(scratch.path());
+    repository
+        .create("main/cluster", Bytes::from_static(b"x"))
+        .await
+        .unwrap();
+    (scratch, repository)
+}
+
 #[tokio::test]
 async fn nothing_but_objects_remains_after_a_create() {
     let scratch = tempfile::tempdir().unwrap();
@@ -90,12 +101,7 @@ async fn nothing_is_put_where_the_repository_was_before_it_went_away() {
 /// Nor does anybody wait for the other end of a pipe.
 #[tokio::test]
 async fn what_has_a_name_and_is_no_file_is_listed_and_cannot_be_read() {
-    let scratch = tempfile::tempdir().unwrap();
-    let repository = open(scratch.path());
-    repository
-        .create("main/cluster", Bytes::from_static(b"x"))
-        .await
-        .unwrap();
+    let (scratch, repository) = with_one_object().await;
     let place = |name: &str| scratch.path().join("main").join(name);
     let mode = rustix::fs::Mode::from_raw_mode(0o640);
     let kind = rustix::fs::FileType::Fifo;
@@ -122,12 +128,7 @@ async fn what_has_a_name_and_is_no_file_is_listed_and_cannot_be_read() {
 
 #[tokio::test]
 async fn hidden_files_and_empty_directories_are_not_listed() {
-    let scratch = tempfile::tempdir().unwrap();
-    let repository = open(scratch.path());
-    repository
-        .create("main/cluster", Bytes::from_static(b"x"))
-        .await
-        .unwrap();
+    let (scratch, repository) = with_one_object().await;
     std::fs::write(scratch.path().join("main/.0123.tmp"), b"left").unwrap();
     std::fs::create_dir_all(scratch.path().join("main/layer/empty")).unwrap();
     assert_eq!(repository.list_names("main").await.unwrap(), ["cluster"]);

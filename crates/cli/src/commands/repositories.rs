@@ -93,6 +93,7 @@ fn past_of(command: &Command) -> Option<&AsOfArgs> {
 async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) -> Result<u8> {
     let mut shown = Vec::new();
     let mut codes = Vec::new();
+    let mut looked_at = Vec::new();
     for context in several {
         let name = context.config.name().unwrap_or_default();
         let url = context.config.repository()?.url;
@@ -103,7 +104,10 @@ async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) ->
             output::print(&format!("repository {name}, {url}\n"))?;
         }
         let (code, error) = match run(&one).await {
-            Ok(code) => (code, None),
+            Ok(code) => {
+                looked_at.push(context);
+                (code, None)
+            }
             Err(error) if error.kind() == Kind::Usage => return Err(error),
             Err(error) => (exit::code(error.kind()), Some(error)),
         };
@@ -124,7 +128,7 @@ async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) ->
             })),
         }));
     }
-    let notes = behind(several).await;
+    let notes = behind(looked_at).await;
     for what in &notes {
         tracing::warn!("{what}");
     }
@@ -142,12 +146,11 @@ async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) ->
 }
 
 /// What is to be said of repositories that have missed a backup or a promotion, each of which looks well alone.
-async fn behind(several: &[Context]) -> Vec<String> {
-    let asked = join_all(several.iter().map(Known::of)).await;
-    // Why one cannot be asked was said when it was its turn.
+async fn behind(looked_at: Vec<&Context>) -> Vec<String> {
+    let asked = join_all(looked_at.into_iter().map(Known::of)).await;
+    // One that cannot be asked any more has been shown all the same.
     let known: Vec<Known<'_>> = asked.into_iter().flatten().collect();
-    let doubts = known.iter().flat_map(|one| one.doubts(&known));
-    doubts.collect()
+    known.iter().flat_map(|one| one.doubts(&known)).collect()
 }
 
 async fn backup(several: &[Context], args: BackupArgs) -> Result<u8> {

@@ -224,6 +224,18 @@ impl Stage {
         (code, log)
     }
 
+    /// A restore into a new directory that ends with `code` and all of `words`, and makes nothing.
+    pub fn refuses_to_restore(&self, arguments: &[&str], code: i32, words: &[&str]) {
+        let target = self.target("refused").display().to_string();
+        let restore = [&["restore", "--target-dir", &target][..], arguments].concat();
+        let (found, log) = self.fails(&restore);
+        assert_eq!(found, code, "{arguments:?}: {log}");
+        for words in words {
+            assert!(log.contains(words), "{arguments:?}: {words}: {log}");
+        }
+        assert!(!Path::new(&target).exists(), "{arguments:?}: {log}");
+    }
+
     /// Runs the program, which must succeed; returns its JSON document, which is as its schema says.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let mut all = vec!["--output", "json"];

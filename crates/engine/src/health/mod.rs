@@ -109,6 +109,20 @@ pub struct Alarm {
     pub to_do: String,
 }
 
+impl Alarm {
+    /// One that an error tells, with what to do about it.
+    fn told_by(error: &Error, severity: Severity, kind: AlarmKind) -> Self {
+        Self {
+            severity,
+            kind,
+            layer: None,
+            reason: error.to_string(),
+            lost: None,
+            to_do: error.hint_text().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
 /// What is judged.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
@@ -146,20 +160,12 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
         });
     }
     alarms.extend(facts.keys.map(|error| Alarm {
-        severity: Severity::Error,
-        kind: AlarmKind::Keys,
-        layer: None,
-        reason: error.to_string(),
         lost: Some("layers and WAL of that time".to_owned()),
-        to_do: error.hint_text().unwrap_or_default().to_owned(),
+        ..Alarm::told_by(error, Severity::Error, AlarmKind::Keys)
     }));
     alarms.extend(facts.removal.map(|error| Alarm {
-        severity: Severity::Warning,
-        kind: AlarmKind::Removal,
-        layer: None,
         reason: format!("nothing can be removed: {error}"),
-        lost: None,
-        to_do: error.hint_text().unwrap_or_default().to_owned(),
+        ..Alarm::told_by(error, Severity::Warning, AlarmKind::Removal)
     }));
     match facts.archived {
         Ok(archived) => {

@@ -20,29 +20,16 @@ const NAMES: usize = 1000;
 impl Archive {
     /// What shows that the archive does not end before `file`, which is not in it.
     pub(super) async fn beyond(&self, file: ArchiveFile) -> Result<Option<String>> {
-        match file {
+        let in_archive = match file {
+            ArchiveFile::Segment(segment) => self.later_wal(segment).await?,
             // The first timeline has no history, and servers ask for it.
-            ArchiveFile::History(TimelineId::FIRST)
-            | ArchiveFile::Partial(_)
-            | ArchiveFile::BackupLabel { .. } => Ok(None),
-            ArchiveFile::Segment(_) | ArchiveFile::History(_) => {
-                match self.archived_beyond(file).await? {
-                    Some(seen) => Ok(Some(seen)),
-                    None => self.layer_beyond(file).await,
-                }
-            }
-        }
-    }
-
-    /// What the archive itself has that shows it.
-    async fn archived_beyond(&self, file: ArchiveFile) -> Result<Option<String>> {
-        match file {
-            ArchiveFile::Segment(segment) => match self.later_file(segment).await? {
-                Some(name) => Ok(Some(format!("\"{name}\" is there"))),
-                None => self.later_branch(segment).await,
-            },
-            ArchiveFile::History(timeline) => self.later_timeline(timeline).await,
-            ArchiveFile::Partial(_) | ArchiveFile::BackupLabel { .. } => Ok(None),
+            ArchiveFile::History(TimelineId::FIRST) => return Ok(None),
+            ArchiveFile::History(timeline) => self.later_timeline(timeline).await?,
+            ArchiveFile::Partial(_) | ArchiveFile::BackupLabel { .. } => return Ok(None),
+        };
+        match in_archive {
+            Some(seen) => Ok(Some(seen)),
+            None => self.layer_beyond(file).await,
         }
     }
 
@@ -54,13 +41,21 @@ impl Archive {
         let file = ArchiveFile::Segment(segment);
         // At once: whoever asks may be far from the store.
         let (archived, by_layer) =
-            futures::try_join!(self.archived_beyond(file), self.layer_beyond(file))?;
+            futures::try_join!(self.later_wal(segment), self.layer_beyond(file))?;
         let Some(seen) = archived.or(by_layer) else {
             return Ok(None);
         };
         // It may have come, and more behind it, since somebody found it missing.
         let now = self.cluster.repository.size(&self.key(file)).await?;
         Ok(now.is_none().then_some(seen))
+    }
+
+    /// What the archive itself has that came after `segment`.
+    async fn later_wal(&self, segment: WalSegment) -> Result<Option<String>> {
+        match self.later_file(segment).await? {
+            Some(name) => Ok(Some(format!("\"{name}\" is there"))),
+            None => self.later_branch(segment).await,
+        }
     }
 
     /// A file of the same timeline that the server could not have written before `segment` was whole.

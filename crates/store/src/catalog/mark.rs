@@ -9,6 +9,7 @@
 //! pins the layer or ends its pin.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -62,27 +63,26 @@ impl AllMarks {
     /// Why the layer is pinned at that time: by its own pin, or by that of a layer which is gone, and whose state it has.
     #[must_use]
     pub fn pinned(&self, catalog: &Catalog, layer: &Layer, now: Timestamp) -> Option<LayerMark> {
-        if let Some(error) = self.unreadable(&layer.label) {
-            return Some(LayerMark::Unknown(error.to_string()));
-        }
-        let own = self.of(layer);
-        if let Some(pin) = own.pin.clone().filter(|_| own.is_pinned(now)) {
-            return Some(LayerMark::Pinned(pin));
-        }
+        let own = layer.reference();
         let gone = layer.manifest.replaces.iter();
         let gone = gone.filter(|state| !catalog.layers.holds(state));
-        let mut inherited = gone.filter_map(|state| {
+        let mut pins = iter::once(&own).chain(gone).filter_map(|state| {
             let found = self.by_label.get(&Label::parse(&state.label)?)?;
-            if let Some(error) = &found.unreadable {
-                return Some(LayerMark::Unknown(error.to_string()));
-            }
-            let marks = found
-                .marks
-                .get(state)
-                .filter(|marks| marks.is_pinned(now))?;
-            marks.pin.clone().map(LayerMark::Pinned)
+            found.pin_of(state, now)
         });
-        inherited.next()
+        pins.next()
+    }
+}
+
+impl MarksOfLabel {
+    /// The pin that holds the layer at that time.
+    fn pin_of(&self, layer: &ParentRef, now: Timestamp) -> Option<LayerMark> {
+        if let Some(error) = &self.unreadable {
+            return Some(LayerMark::Unknown(error.to_string()));
+        }
+        let marks = self.marks.get(layer)?;
+        let pin = marks.pin.clone().filter(|_| marks.is_pinned(now));
+        pin.map(LayerMark::Pinned)
     }
 }
 

@@ -203,7 +203,7 @@ impl ObjectStore for LocalStore {
         let ranges = ranges.to_vec();
         self.blocking(move |inner| {
             let path = inner.file_path(&location);
-            let file = inner.open_file(&path)?;
+            let (file, _) = inner.open_file(&path)?;
             let read = ranges.iter().map(|r| read_range(&file, r));
             read.collect::<io::Result<_>>().map_err(|e| named(&path, e))
         })
@@ -375,31 +375,29 @@ impl OpenDirectory {
         durable.remove(directory);
     }
 
-    /// In a directory that is another one by now nothing is "not there"; nor is what has the name of an object and is no
-    /// file. A pipe is opened without waiting for somebody at its other end.
-    fn open_file(&self, path: &FilePath) -> Result<File> {
+    /// A file, and what it is; or a directory. A pipe is opened without waiting for somebody at its other end.
+    fn open_file(&self, path: &FilePath) -> Result<(File, fs::Metadata)> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let opened = rustix::fs::open(path, flags, Mode::empty());
-        match opened.map_err(io::Error::from) {
-            Ok(fd) => {
-                let file = File::from(fd);
-                let metadata = file.metadata().map_err(|e| named(path, e))?;
-                match metadata.is_file() || metadata.is_dir() {
-                    true => Ok(file),
-                    false => Err(failed(no_file(path, "a pipe, a device or a socket"))),
-                }
-            }
-            Err(error) => {
-                if is_absent(&error) {
-                    self.require_same_root().map_err(failed)?;
-                }
-                match fs::symlink_metadata(path) {
-                    Ok(found) if found.is_symlink() && leads_nowhere(&error) => {
-                        Err(failed(no_file(path, "a link that leads nowhere")))
-                    }
-                    _ => Err(named(path, error)),
-                }
-            }
+        let file = opened.map_err(|error| self.not_opened(path, error.into()))?;
+        let file = File::from(file);
+        let metadata = file.metadata().map_err(|e| named(path, e))?;
+        match metadata.is_file() || metadata.is_dir() {
+            true => Ok((file, metadata)),
+            false => Err(failed(no_file(path, "a pipe, a device or a socket"))),
+        }
+    }
+
+    /// In a directory that is another one by now nothing is "not there"; nor is what a link of that name does not lead to.
+    fn not_opened(&self, path: &FilePath, error: io::Error) -> Error {
+        if is_absent(&error)
+            && let Err(error) = self.require_same_root()
+        {
+            return failed(error);
+        }
+        match leads_nowhere(&error) && path.is_symlink() {
+            true => failed(no_file(path, "a link that leads nowhere")),
+            false => named(path, error),
         }
     }
 
@@ -410,11 +408,10 @@ impl OpenDirectory {
             Some(_) => None,
             None => self.root_identity().ok(),
         };
-        let file = self.open_file(&path)?;
+        let (file, metadata) = self.open_file(&path)?;
         if let Some(root) = root {
             self.read_in.get_or_init(|| root);
         }
-        let metadata = file.metadata().map_err(|e| named(&path, e))?;
         if !metadata.is_file() {
             return Err(named(&path, io::ErrorKind::NotFound.into()));
         }

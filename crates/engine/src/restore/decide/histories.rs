@@ -9,10 +9,11 @@ use crate::restore::target::Target;
 
 /// Refuses a recovery that would end for want of a history.
 ///
-/// A server reads the history of the timeline that it follows before anything else. Then it asks for that of each number from
-/// the layer's timeline on, whether its own comes from there or not (`restoreTimeLineHistoryFiles`,
-/// `src/backend/access/transam/timeline.c`), and on from there, for the newest timeline, and for one that is free to be its own. `archive-get` does not answer "not there" for
-/// a history when there is anything of that timeline, or of a later one; it does so for recoveries with a target.
+/// A server reads the history of the timeline that it follows before anything else. Then it asks for that of each number
+/// between the layer's timeline and its own, whether its own comes from there or not (`restoreTimeLineHistoryFiles`,
+/// `src/backend/access/transam/timeline.c`). Behind its own it asks for one number after the other, for the newest timeline,
+/// and for one that is free to be its own. `archive-get` does not answer "not there" for a history when there is anything of
+/// that timeline, or of a later one; it does so for recoveries with a target.
 ///
 /// # Errors
 /// `WalMissing` with the name of the file.
