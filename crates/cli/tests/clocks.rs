@@ -17,6 +17,7 @@ use serde_json::Value;
 use support::judged::{document, kinds};
 use support::{Stage, Store, process, schema, text};
 
+const USAGE: i32 = 2;
 const WARNINGS: i32 = 3;
 
 /// Ten days, in seconds.
@@ -83,4 +84,33 @@ fn a_clock_that_was_ahead_is_named_and_silences_no_alarm() {
         text(&info, "/alarms/0/reason").contains("is still to come"),
         "{info:#}"
     );
+}
+
+/// An expiry goes by the store's clock: what it would take for over is not promised to anybody.
+#[test]
+fn a_pin_that_is_over_by_the_clock_of_the_store_is_refused_and_an_expiry_names_clocks_that_differ()
+{
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let library = process::provoker(&stage);
+    let layer = stage.backup(&["--type", "full"]);
+    let behind = (library.as_path(), "-864000");
+    let ago = "SELECT to_char((now() - interval '5 days') AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
+    let until = stage.cluster.sql("postgres", ago).unwrap();
+    let pin = ["pin", text(&layer, "/label"), "--until", &until];
+    let (code, error) = with_clock(&stage, behind, &pin);
+    assert_eq!(code, USAGE, "{error:#}");
+    assert!(
+        error
+            .to_string()
+            .contains("the clock of the repository's store"),
+        "{error:#}"
+    );
+    let (code, report) = with_clock(&stage, behind, &["expire", "--keep-full", "1"]);
+    assert_eq!(code, 0, "it went by the store's clock: {report:#}");
+    assert!(
+        text(&report, "/remarks/0").contains("behind that of the repository's store"),
+        "{report:#}"
+    );
+    let (code, report) = document(&stage, &["expire", "--keep-full", "1"]);
+    assert_eq!((code, &report["remarks"]), (0, &Value::Array(Vec::new())));
 }

@@ -17,6 +17,7 @@ use support::{PATIENCE, Stage, Store, files, namespace, process, schema, text};
 
 const DAMAGED: i32 = 14;
 const REFUSED: i32 = 13;
+const WARNINGS: i32 = 3;
 const UNSUPPORTED: i32 = 21;
 
 /// A stage with rows and a full layer.
@@ -356,12 +357,15 @@ fn a_copy_that_nobody_completes_is_given_up_at_last() {
         "only the record that it was given up: {packs:?}"
     );
     let (code, log) = stage.fails(&["copy", "--to", &to]);
-    assert_eq!(code, REFUSED, "{log}");
+    assert_eq!(code, WARNINGS, "{log}");
     assert!(log.contains("given up"), "{log}");
+    let label = text(&stage.json(&["info"]), "/layers/0/label").to_owned();
+    let (code, log) = stage.fails(&["copy", "--to", &to, &label]);
+    assert_eq!(code, REFUSED, "it was asked for: {log}");
     // What does not stand on it is copied.
     stage.backup(&["--type", "full"]);
     let (code, _) = stage.fails(&["copy", "--to", &to]);
-    assert_eq!(code, REFUSED);
+    assert_eq!(code, WARNINGS);
     at(&stage, &to, &["verify", "--deep"]);
 }
 
@@ -636,7 +640,9 @@ fn a_mirror_follows_beside_expiries_and_merges_at_both_ends() {
     process::signal(&child, "-TERM");
     let output = child.wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{log}");
+    // In its last round a layer may have been in the middle of its removal.
+    let code = output.status.code().unwrap();
+    assert!([0, WARNINGS].contains(&code), "{code}: {log}");
     let last = stage.backup(&["--type", "incr"]);
     copy(&stage, &to, &[]);
     for repository in [&stage.repository, &to] {

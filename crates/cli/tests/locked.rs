@@ -536,3 +536,42 @@ fn check_names_the_layers_that_are_not_locked() {
     );
     assert!(!checked.contains("every layer is locked"), "{checked}");
 }
+
+/// Copied by other means, a cluster keeps the record that says that it is locked.
+#[test]
+fn a_locked_cluster_in_a_bucket_without_locks_is_named() {
+    let stage = stage(Bucket::Locked);
+    let pgdata = stage.pgdata();
+    let init = ["init", "--pgdata", &pgdata, "--retain", "8d"];
+    stage.ends_as("writer", &init, 0);
+    let plain = S3Server::start().unwrap();
+    let keys = stage.keys();
+    let record = keys.iter().find(|key| key.ends_with("/cluster")).unwrap();
+    let body = stage
+        .s3()
+        .request(None, "GET", &format!("/{record}"), "")
+        .unwrap()
+        .body;
+    plain.request(None, "PUT", "/main/cluster", &body).unwrap();
+    let options = plain.options();
+    let options: Vec<String> = options
+        .map(|(name, value)| format!("--storage={name}={value}"))
+        .to_vec();
+    let url = format!("s3://{}", plain.bucket());
+    let mut own = vec!["--repo", &url, "--cluster", "main"];
+    own.extend(options.iter().map(String::as_str));
+    for (words, code) in [
+        (&["init", "--pgdata", &pgdata][..], UNSUPPORTED),
+        (
+            &["backup", "--pgdata", &pgdata, "--wal", "stream"],
+            UNREACHABLE,
+        ),
+    ] {
+        let output = stage.run(&[&own[..], words].concat());
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{log}");
+        assert!(log.contains("has no Object Lock"), "{log}");
+        assert!(log.contains("turn on versions and Object Lock"), "{log}");
+        assert!(!log.contains('<'), "{log}");
+    }
+}

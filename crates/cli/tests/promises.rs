@@ -402,3 +402,75 @@ fn objects_of_which_nobody_knows_what_they_are_for_are_warnings_of_verify() {
     expected.sort_unstable();
     assert_eq!(found, expected);
 }
+
+/// No restore needs them; what each may say is obeyed as the worst that it may say.
+#[test]
+fn records_that_cannot_be_read_are_warnings() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    for _ in 0..3 {
+        stage.backup(&["--type", "full"]);
+        archived_by_switches(&stage, 2);
+    }
+    stage.ok(&["expire", "--keep-full", "3", "--keep-wal", "0d"]);
+    let put = |key: &str| {
+        let path = stored(&stage).join(key);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x").unwrap();
+    };
+    let released = fs::read_dir(stored(&stage).join("wal-released")).unwrap();
+    let released: Vec<PathBuf> = released.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(released.len(), 1, "{released:?}");
+    let label = text(&document(&stage, &["info"]).1, "/layers/0/label").to_owned();
+    stage.ok(&["pin", &label]);
+    stage.ok(&["verify"]);
+    let mark = format!("mark/{label}/000000");
+    let distrust = format!("distrust/{label}");
+    let broken = [
+        "wal-released/FFFFFFFFFFFFFFFF",
+        "removal/aa/wanted",
+        "restore/bb/needs",
+        "verified/20261125-000000.000000-aa",
+        &mark,
+        &distrust,
+    ];
+    for key in broken {
+        put(key);
+    }
+    let (code, report) = document(&stage, &["verify"]);
+    assert_eq!(code, WARNINGS, "{report:#}");
+    let findings = report["findings"].as_array().unwrap();
+    for key in broken {
+        // Of marks the list is named.
+        let place = key.trim_end_matches("/000000");
+        let of_key = |found: &&Value| text(found, "/object").ends_with(place);
+        let found = findings.iter().find(of_key);
+        assert!(found.is_some(), "{key}: {report:#}");
+        assert_eq!(text(found.unwrap(), "/kind"), "record", "{report:#}");
+    }
+    assert_eq!(findings.len(), broken.len(), "{report:#}");
+    let (code, info) = document(&stage, &["info"]);
+    let mut alarms = kinds(&info);
+    alarms.sort_unstable();
+    assert_eq!(
+        (code, alarms),
+        (WARNINGS, vec!["archive", "removal", "removal"]),
+        "what was given up before is not missed: {info:#}"
+    );
+    assert!(info.to_string().contains("counts as pinned"), "{info:#}");
+
+    // The next one that gives up WAL writes down from where on it is promised; who damages the very record loses it.
+    for key in &broken[..3] {
+        fs::remove_file(stored(&stage).join(key)).unwrap();
+    }
+    stage.ok(&["pin", &label]);
+    fs::write(&released[0], "x").unwrap();
+    let (_, info) = document(&stage, &["info"]);
+    assert!(kinds(&info).contains(&"wal-hole"), "{info:#}");
+    assert!(kinds(&info).contains(&"archive"), "{info:#}");
+    stage.backup(&["--type", "full"]);
+    archived_by_switches(&stage, 2);
+    stage.backup(&["--type", "full"]);
+    stage.ok(&["expire", "--keep-full", "9", "--keep-wal", "0d"]);
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!(code, 0, "{info:#}");
+}

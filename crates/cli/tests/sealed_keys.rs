@@ -296,6 +296,10 @@ fn an_identity_file_may_hold_several_and_an_epoch_may_be_opened_by_nobody() {
     }
     let (code, report, items) = check(&vault, "one");
     assert_eq!(code, REFUSED, "{report:#}");
+    // A backup would be refused, so nobody is told to take one.
+    let told = String::from_utf8(vault.run("", &["verify"]).stdout).unwrap();
+    assert!(told.contains("bring the epoch's key boxes back"), "{told}");
+    assert!(!told.contains("take a full backup"), "{told}");
     let detail = items[0]["detail"].as_str().unwrap();
     assert!(detail.contains("epoch 1 is current: 0 readers"), "{detail}");
     assert_eq!(report["keys"]["lone_epochs"], json!([1]));
@@ -458,4 +462,22 @@ fn what_is_no_seal_id_is_said_to_be_none() {
         let log = vault.fails("one", &["info", "--seal-id", wrong], USAGE);
         assert!(log.contains("is not a seal id"), "{log}");
     }
+}
+
+#[test]
+fn an_identity_that_reads_everything_is_no_good_writer() {
+    let vault = silent();
+    let one = vault.recipient("one");
+    vault.ok("one", &["key", "add", "--writer", &one]);
+    let output = vault.run("one", &["key", "check"]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(WARNINGS), "{told}");
+    let words = format!("{one} is a reader, and was let in as writer or keeper too");
+    assert!(told.contains(&words), "{told}");
+    let (code, report, items) = check(&vault, "one");
+    assert_eq!(code, WARNINGS, "{report:#}");
+    let told = items
+        .iter()
+        .any(|item| item["detail"].as_str().unwrap().contains(&words));
+    assert!(told, "{report:#}");
 }

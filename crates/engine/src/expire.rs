@@ -21,7 +21,7 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::catalog::{
-    self, Catalog, Layer, OldWal, StoreTime, Terms, mark, remove_leftover,
+    self, Catalog, Layer, OldWal, StoreTime, Terms, clocks_differ, mark, remove_leftover,
 };
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -189,8 +189,11 @@ async fn attempt(
     options: &ExpireOptions,
     progress: &Progress,
 ) -> Result<ExpireReport> {
+    let before = Timestamp::now();
     let now = StoreTime::ask(cluster).await?;
+    let clock = clocks_differ((before, Timestamp::now()), now.timestamp());
     let mut found = find(cluster, options, now).await?;
+    found.report.remarks.extend(clock.clone());
     if !found.report.notes.is_empty() {
         return Ok(found.report);
     }
@@ -201,6 +204,7 @@ async fn attempt(
         let removals = found.report.removals;
         found = find(cluster, options, now).await?;
         found.report.removals = removals;
+        found.report.remarks.extend(clock);
         if !found.report.notes.is_empty() {
             return Ok(found.report);
         }

@@ -136,6 +136,8 @@ async fn already_there(
         read => read?,
     };
     require_same(&record, wanted)?;
+    // Copied from elsewhere, it may be in a bucket in which nothing can be locked, and so nothing created.
+    cluster.require_lock(&record).await?;
     if wanted.retention.is_some() && record.retention != wanted.retention {
         let what = format!(
             "cluster \"{}\" is there, and has another retention, or none",

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::mark::{self, Annotation, Mark, Pin, Unpin};
 use pgstrata_store::archive::Archive;
-use pgstrata_store::catalog::{self, Catalog, Layer};
+use pgstrata_store::catalog::{self, Catalog, Layer, StoreTime};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
@@ -57,9 +57,8 @@ pub async fn pin(cluster: &ClusterRepository, label: &Label, pin: Pin) -> Result
     let act = |error: Error| error.while_doing(format!("could not pin layer {label}"));
     let says = Mark::Pin(pin.clone());
     check(&says)?;
-    if pin.until.is_some_and(|until| until <= Timestamp::now()) {
-        let what = "--until is over by this host's clock";
-        return Err(Error::new(Kind::Usage, what).hint("name a time to come"));
+    if let Some(until) = pin.until {
+        require_future(cluster, until).await.map_err(act)?;
     }
     let catalog = Catalog::examine(cluster).await?;
     let layer = catalog.layer(label)?;
@@ -80,6 +79,24 @@ pub async fn pin(cluster: &ClusterRepository, label: &Label, pin: Pin) -> Result
         .await
         .map_err(act)?;
     report(cluster, &catalog, layer).await
+}
+
+/// Refuses a time that is over, by this host's clock or by that of the store, by which an expiry goes.
+async fn require_future(cluster: &ClusterRepository, until: Timestamp) -> Result<()> {
+    let over_by = |clock| {
+        Error::new(Kind::Usage, format!("--until {until} is over by {clock}"))
+            .hint("name a time to come")
+    };
+    if until <= Timestamp::now() {
+        return Err(over_by("this host's clock"));
+    }
+    let store = StoreTime::look(cluster).await?.timestamp();
+    match until <= store {
+        true => Err(over_by(
+            "the clock of the repository's store, by which layers expire",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Takes a pin back.

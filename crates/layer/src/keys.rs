@@ -227,10 +227,16 @@ impl ClusterName {
         format!("{}/mark", self.0)
     }
 
+    /// Prefix of the marks on the layer of that label.
+    #[must_use]
+    pub fn marks_of(&self, label: &Label) -> String {
+        format!("{}/{label}", self.marks_prefix())
+    }
+
     /// Mark `number` on the layer of that label.
     #[must_use]
     pub fn mark_key(&self, label: &Label, number: u32) -> String {
-        format!("{}/{label}/{number:06}", self.marks_prefix())
+        format!("{}/{number:06}", self.marks_of(label))
     }
 
     /// Prefix of the records of WAL that was given up.

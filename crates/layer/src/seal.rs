@@ -592,10 +592,24 @@ pub fn check(expected: &Header, stored: &[u8]) -> Result<u64> {
     opener.finish()
 }
 
+/// The same for an object of which the header is not known; answers that.
+///
+/// # Errors
+/// When it is damaged.
+pub fn check_any(stored: &[u8]) -> Result<Header> {
+    let (header, _, chunks) = whole_front(stored)?;
+    let mut opener = Opener::new(None);
+    opener.feed(chunks, |_| Ok(()))?;
+    opener.finish().map(|_| header)
+}
+
+fn whole_front(stored: &[u8]) -> Result<Front<'_>> {
+    let front = Header::split(stored)?;
+    front.ok_or_else(|| Error::damaged("ends too early, in its header"))
+}
+
 fn expect_header<'a>(expected: &Header, stored: &'a [u8]) -> Result<&'a [u8]> {
-    let Some((header, preface, chunks)) = Header::split(stored)? else {
-        return Err(Error::damaged("ends too early, in its header"));
-    };
+    let (header, preface, chunks) = whole_front(stored)?;
     if header != *expected || !preface.is_empty() {
         return Err(Error::damaged(
             "was sealed for another layer, in another epoch or for other readers",

@@ -64,6 +64,17 @@ impl ClusterRepository {
         Ok(record)
     }
 
+    /// Refuses a store that cannot lock what the record says is locked; a directory never can, and takes it.
+    ///
+    /// # Errors
+    /// `Unsupported` then; `Repository` when that cannot be known.
+    pub async fn require_lock(&self, record: &ClusterRecord) -> Result<()> {
+        if record.retention.is_none() || self.repository.directory().is_some() {
+            return Ok(());
+        }
+        self.repository.require_lock().await
+    }
+
     /// Waits for an answer of the repository, whatever it is, and no longer than that: a store that stalls is believed for
     /// minutes else, which is too long for who has another one.
     ///

@@ -1,7 +1,7 @@
 //! Files that people name, out of which this program reads.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
@@ -27,4 +27,19 @@ pub fn require_no_named_pipe(path: &Path, act: impl FnOnce() -> String) -> Resul
     let what = format!("{}: it is a named pipe", act());
     Err(Error::new(Kind::File, what)
         .hint("give a file, or what a command prints as <(COMMAND) or /dev/stdin"))
+}
+
+/// Bits that others than the owner must not have on a file with a secret; one of root may be read by its group, so that an
+/// administrator gives it to a service. The rule is that of libpq for private keys (`fe-secure-openssl.c`).
+const OTHERS: u32 = 0o077;
+const OTHERS_OF_ROOT: u32 = 0o037;
+
+/// Whether others may use the secret in the file.
+#[must_use]
+pub fn is_open_to_others(file: &fs::Metadata) -> bool {
+    let forbidden = match file.uid() {
+        0 => OTHERS_OF_ROOT,
+        _ => OTHERS,
+    };
+    file.mode() & forbidden != 0
 }

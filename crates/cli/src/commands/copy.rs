@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
-use pgstrata_engine::mirror::{self, MirrorOptions, MirrorReport};
+use pgstrata_engine::mirror::{self, MirrorOptions, MirrorReport, NotCopied};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
@@ -33,11 +33,15 @@ pub(super) async fn run(context: &Context, args: &CopyArgs) -> Result<u8> {
     if args.dry_run.dry_run {
         let plan = mirror::plan(&source, &target, &options).await?;
         context.report("copy/1", &plan, || text(&plan))?;
-        return Ok(code(&plan));
+        return Ok(code(&plan, &options));
     }
     let report = context
         .watched(Act::Copy, async |progress| match args.follow {
-            false => mirror::execute(&source, &target, &options, &progress).await,
+            false => {
+                let report = mirror::execute(&source, &target, &options, &progress).await?;
+                warn_of(&report.left_out, &[]);
+                Ok(report)
+            }
             true => {
                 let every = args.every.unwrap_or(EVERY);
                 follow(context, args, &options, (every, &progress)).await
@@ -45,7 +49,7 @@ pub(super) async fn run(context: &Context, args: &CopyArgs) -> Result<u8> {
         })
         .await?;
     context.report("copy/1", &report, || text(&report))?;
-    Ok(code(&report))
+    Ok(code(&report, &options))
 }
 
 /// Copies until somebody stops it, whatever becomes of the repositories meanwhile; answers what was copied in all.
@@ -58,12 +62,9 @@ async fn follow(
     let mut report = MirrorReport::default();
     loop {
         let (source, target) = both(context, args)?;
+        let known = report.left_out.clone();
         match mirror::again(&source, &target, options, progress, &mut report).await {
-            Ok(()) => {
-                for left in &report.left_out {
-                    tracing::warn!("{} is left out: {}", left.label, left.why);
-                }
-            }
+            Ok(()) => warn_of(&report.left_out, &known),
             Err(error) if error.kind() == Kind::Interrupted && report.done => {}
             Err(error) if passes(&error) && report.done => {
                 let hint = error.hint_text().map(|hint| format!("; {hint}"));
@@ -99,9 +100,29 @@ fn passes(error: &Error) -> bool {
     )
 }
 
-fn code(report: &MirrorReport) -> u8 {
-    let first = report.left_out.first();
-    first.map_or(0, |left| exit::code(left.kind))
+/// Says which layers are left out, but for those of which that was said.
+fn warn_of(left_out: &[NotCopied], known: &[NotCopied]) {
+    for left in left_out.iter().filter(|left| !known.contains(left)) {
+        let hint = left.hint.as_ref().map(|hint| format!("; {hint}"));
+        tracing::warn!(
+            "{} is left out: {}{}",
+            left.label,
+            left.why,
+            hint.unwrap_or_default()
+        );
+    }
+}
+
+/// What is broken, and a layer that was asked for, are errors. Of a copy of everything a layer that was removed meanwhile,
+/// or whose label cannot be had there, is a warning.
+fn code(report: &MirrorReport, options: &MirrorOptions) -> u8 {
+    let all = options.labels.is_empty();
+    let error = report.left_out.iter().find(|left| !(all && left.is_sound));
+    match error {
+        Some(left) => exit::code(left.kind),
+        None if report.left_out.is_empty() => 0,
+        None => exit::WARNINGS,
+    }
 }
 
 fn text(report: &MirrorReport) -> String {

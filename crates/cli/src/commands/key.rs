@@ -167,10 +167,12 @@ fn check(context: &Context, epochs: &[EpochSeen], lost: Option<Error>) -> Result
     if !errors.is_empty() {
         return Ok(exit::code(Kind::Damaged));
     }
-    Ok(match !summary.is_shut_out() && summary.lone.is_empty() {
-        true => 0,
-        false => exit::WARNINGS,
-    })
+    Ok(
+        match !summary.is_shut_out() && summary.warnings().is_empty() {
+            true => 0,
+            false => exit::WARNINGS,
+        },
+    )
 }
 
 fn document(epoch: &EpochSeen) -> Value {
@@ -212,8 +214,8 @@ fn text(epochs: &[EpochSeen], summary: &KeySummary, errors: &[Error]) -> String 
         let (current, own) = (summary.current, summary.own_text());
         let _ = writeln!(text, "warning   epoch {current} is current, and {own}");
     }
-    if let Some(lone) = summary.lone_text() {
-        let _ = writeln!(text, "warning   {lone}; {}", summary.lone_hint());
+    for (what, to_do) in summary.warnings() {
+        let _ = writeln!(text, "warning   {what}; {to_do}");
     }
     text
 }

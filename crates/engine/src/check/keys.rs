@@ -55,8 +55,8 @@ pub(super) async fn check(
     if let Some(error) = unread {
         report.note(NAME, Err::<(), _>(error), |()| String::new());
     }
-    if let Some(lone) = summary.lone_text() {
-        report.warn(NAME, lone, summary.lone_hint());
+    for (what, to_do) in summary.warnings() {
+        report.warn(NAME, what, to_do);
     }
     let gone = deleted(cluster).await;
     if let Some(first) = gone.first() {

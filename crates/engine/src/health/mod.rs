@@ -14,6 +14,7 @@ mod wal;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use pgstrata_layer::label::Label;
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::{Catalog, LastVerified};
 use pgstrata_store::error::Error;
@@ -134,6 +135,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) keys: Option<&'a Error>,
     /// Why nothing can be removed.
     pub(crate) removal: Option<&'a Error>,
+    /// Layers that count as pinned, because a mark on them cannot be read, and why.
+    pub(crate) unread_marks: Vec<(&'a Label, &'a Error)>,
     pub(crate) now: Timestamp,
     /// The oldest that the newest backup may be.
     pub(crate) max_age: Option<Duration>,
@@ -167,6 +170,15 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
         reason: format!("nothing can be removed: {error}"),
         ..Alarm::told_by(error, Severity::Warning, AlarmKind::Removal)
     }));
+    let unread = facts.unread_marks.iter();
+    alarms.extend(unread.map(|(label, error)| Alarm {
+        severity: Severity::Warning,
+        kind: AlarmKind::Removal,
+        layer: Some(label.to_string()),
+        reason: format!("layer {label} counts as pinned: {error}"),
+        lost: None,
+        to_do: "say what is meant with \"pgstrata pin\" or \"pgstrata unpin\"".to_owned(),
+    }));
     match facts.archived {
         Ok(archived) => {
             let holes = holes(facts.catalog, archived, facts.now);
@@ -174,6 +186,7 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
             let lost = lost_histories(facts.catalog, archived, facts.now);
             alarms.extend(lost.iter().map(LostHistory::alarm));
             alarms.extend(wal::damaged(facts.catalog, archived));
+            alarms.extend(wal::unread_releases(archived));
         }
         Err(error) => alarms.push(Alarm {
             severity: Severity::Error,

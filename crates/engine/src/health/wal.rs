@@ -319,6 +319,20 @@ pub(super) fn damaged(catalog: &Catalog, archived: &ArchivedWal) -> Option<Alarm
     })
 }
 
+/// Records of WAL that was given up, which cannot be read.
+pub(super) fn unread_releases(archived: &ArchivedWal) -> impl Iterator<Item = Alarm> {
+    archived.unread_releases().iter().map(|why| Alarm {
+        severity: Severity::Warning,
+        kind: AlarmKind::Archive,
+        layer: None,
+        reason: format!("it is not known which WAL was given up on purpose: {why}"),
+        lost: None,
+        to_do: "take WAL that is said to be missing for WAL that may have been given up; the next \"pgstrata expire\" with \
+                --keep-wal writes down anew what is given up"
+            .to_owned(),
+    })
+}
+
 impl Hole<'_> {
     /// What is missing, in words.
     pub(crate) fn describe(&self, archived: &ArchivedWal) -> String {

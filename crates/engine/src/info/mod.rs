@@ -302,6 +302,7 @@ async fn collect_once(
         record: record.as_ref().err(),
         keys: unread.as_ref(),
         removal: barred.as_ref(),
+        unread_marks: marks.all_unreadable().collect(),
         now: Timestamp::now(),
         max_age: options.max_age,
         verified: &verified,

@@ -70,17 +70,6 @@ fn require_same(
     }))
 }
 
-/// Refuses a store that cannot lock what is locked in the source; a directory never can, and takes it.
-///
-/// # Errors
-/// `Unsupported` then; `Repository` when that cannot be known.
-pub(super) async fn require_lock(target: &ClusterRepository, record: &ClusterRecord) -> Result<()> {
-    if record.retention.is_none() || target.repository.directory().is_some() {
-        return Ok(());
-    }
-    target.repository.require_lock().await
-}
-
 /// Makes the cluster in the target, with its keys, unless it is there; answers whether it was made, and how many key boxes
 /// were made for recipients of its own. Keys that came since are copied too.
 ///
@@ -97,7 +86,7 @@ pub(super) async fn make(
     let plan = keys::plan(source, target, record, recipients).await?;
     let home = target.name.as_str();
     if is_new {
-        require_lock(target, record).await?;
+        target.require_lock(record).await?;
         make_home(source, target).await?;
         target.repository.probe(home).await?;
     }

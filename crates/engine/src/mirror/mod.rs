@@ -66,6 +66,9 @@ pub struct NotCopied {
     /// What kind of error it is.
     #[serde(skip)]
     pub kind: Kind,
+    /// Whether nothing is wrong with it: it was removed meanwhile, or its label cannot be had in the target.
+    #[serde(skip)]
+    pub is_sound: bool,
     /// What can be done about it.
     #[serde(skip)]
     pub hint: Option<String>,
@@ -140,7 +143,7 @@ pub async fn plan(
     let record = source.record().await?;
     report.new_cluster = cluster::compare(source, target, &record).await?;
     if report.new_cluster {
-        cluster::require_lock(target, &record).await?;
+        target.require_lock(&record).await?;
     }
     let keys = keys::plan(source, target, &record, options.recipients.as_ref()).await?;
     report.key_boxes = keys.map_or(0, |planned| planned.boxes_to_make());
@@ -300,6 +303,13 @@ impl BothSides {
         Ok(())
     }
 
+    /// Whether a merged layer of the target has taken the place of `layer`, which a merge there has removed: its label may
+    /// have been given up by that.
+    fn is_merged_there(&self, layer: &Layer) -> bool {
+        let there = self.target.standing_for(&layer.reference());
+        there.is_some_and(|there| self.target.whole(&there.label).is_ok())
+    }
+
     /// Where recovery of the oldest layer begins that will be there: WAL before that is of no use.
     fn oldest_lsn(&self) -> Option<pgstrata_pgdata::Lsn> {
         let there = self.target.layers.iter();
@@ -345,6 +355,10 @@ fn left_out(label: &Label, error: &Error) -> NotCopied {
         label: label.to_string(),
         why: error.to_string(),
         kind: error.kind(),
+        is_sound: matches!(
+            error.kind(),
+            Kind::NotFound | Kind::AlreadyExists | Kind::Busy | Kind::Refused
+        ),
         hint: error.hint_text().map(str::to_owned),
     }
 }
@@ -417,8 +431,11 @@ impl Mirror<'_> {
                     report.records += marks;
                     standing.add(layer);
                 }
+                Err(error) if error.kind() == Kind::Refused && both.is_merged_there(layer) => {
+                    tracing::info!(label = %layer.label, "a layer is there as part of a merged one");
+                    report.present += 1;
+                }
                 Err(error) if is_of_layer(error.kind()) => {
-                    tracing::warn!(label = %layer.label, "a layer is left out: {error}");
                     report.left_out.push(left_out(&layer.label, &error));
                 }
                 Err(error) => {

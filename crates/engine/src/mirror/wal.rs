@@ -108,12 +108,12 @@ impl Mirror<'_> {
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) if super::is_of_layer(error.kind()) => {
                     let name = file.file_name(self.from.segment_size());
-                    tracing::warn!("a file of the archive is left out: {error}");
                     report.left_out.push(NotCopied {
                         hint: error.hint_text().map(str::to_owned),
                         label: name,
                         why: error.to_string(),
                         kind: error.kind(),
+                        is_sound: false,
                     });
                 }
                 Err(error) => return Err(error.while_doing("could not copy the archive")),

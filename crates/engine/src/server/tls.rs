@@ -5,13 +5,13 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::input::is_open_to_others;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -248,19 +248,10 @@ fn system_roots() -> Result<Roots> {
     })
 }
 
-/// Bits that others than the owner must not have; a key of root may be read by its group.
-const OTHERS: u32 = 0o077;
-const OTHERS_OF_ROOT: u32 = 0o037;
-
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     let act = || format!("could not read private key \"{}\"", path.display());
     let metadata = fs::metadata(path).context(act)?;
-    let forbidden = if metadata.uid() == 0 {
-        OTHERS_OF_ROOT
-    } else {
-        OTHERS
-    };
-    if metadata.mode() & forbidden != 0 {
+    if is_open_to_others(&metadata) {
         let what = format!("private key \"{}\" can be used by others", path.display());
         let hint = format!("run: chmod 0600 \"{}\"", path.display());
         return Err(Error::new(Kind::Refused, what).hint(hint));

@@ -1,5 +1,6 @@
 //! What a verification found wrong.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
@@ -39,6 +40,8 @@ pub enum FindingKind {
     Stray,
     /// A layer that was never finished.
     Unfinished,
+    /// A record that no restore needs, such as a pin, cannot be read.
+    Record,
 }
 
 /// One thing that is wrong.
@@ -55,7 +58,7 @@ pub struct Finding {
     /// What was found, for people.
     pub message: String,
     /// What to do.
-    pub hint: &'static str,
+    pub hint: Cow<'static, str>,
 }
 
 impl FindingKind {
@@ -73,12 +76,12 @@ impl FindingKind {
 
     fn severity(self) -> Severity {
         match self {
-            Self::CorruptPages | Self::Stray | Self::Unfinished => Severity::Warning,
+            Self::CorruptPages | Self::Stray | Self::Unfinished | Self::Record => Severity::Warning,
             _ => Severity::Error,
         }
     }
 
-    fn hint(self) -> &'static str {
+    pub(super) fn hint(self) -> &'static str {
         match self {
             Self::Missing | Self::Damaged => {
                 "bring the object back from a copy of the repository, or take a full backup now: \
@@ -95,6 +98,7 @@ impl FindingKind {
                 "find out what damaged them, and restore these relations from an older backup"
             }
             Self::Stray => "harmless; it was not written by a finished backup",
+            Self::Record => "find out who changed it",
             Self::Unfinished => "harmless when a backup is running or was interrupted",
         }
     }
@@ -118,14 +122,7 @@ impl Findings {
         object: impl Into<String>,
         message: impl Into<String>,
     ) {
-        self.push(Finding {
-            severity: kind.severity(),
-            kind,
-            layer: layer.to_string(),
-            object: object.into(),
-            message: message.into(),
-            hint: kind.hint(),
-        });
+        self.add_hinted(kind, layer, (object, message), kind.hint());
     }
 
     /// An object that cannot be read.
@@ -135,16 +132,28 @@ impl Findings {
         layer: impl ToString,
         (object, error): (impl Into<String>, &Error),
     ) {
+        let hint = match error.is_lost_epoch() {
+            true => LOST_EPOCH,
+            false => kind.hint(),
+        };
+        self.add_hinted(kind, layer, (object, error.to_string()), hint);
+    }
+
+    /// A finding about which something else is to be done than about others of its kind.
+    pub(super) fn add_hinted(
+        &self,
+        kind: FindingKind,
+        layer: impl ToString,
+        (object, message): (impl Into<String>, impl Into<String>),
+        hint: impl Into<Cow<'static, str>>,
+    ) {
         self.push(Finding {
             severity: kind.severity(),
             kind,
             layer: layer.to_string(),
             object: object.into(),
-            message: error.to_string(),
-            hint: match error.is_lost_epoch() {
-                true => LOST_EPOCH,
-                false => kind.hint(),
-            },
+            message: message.into(),
+            hint: hint.into(),
         });
     }
 
@@ -185,7 +194,7 @@ impl Findings {
             layer: layer.to_string(),
             object: object.into(),
             message: message.into(),
-            hint,
+            hint: hint.into(),
         });
     }
 

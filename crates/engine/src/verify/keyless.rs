@@ -4,9 +4,8 @@
 
 use std::collections::BTreeSet;
 use std::iter;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bytes::Bytes;
 use jiff::Timestamp;
 use pgstrata_layer::abandoned;
 use pgstrata_layer::label::Label;
@@ -23,11 +22,11 @@ use pgstrata_store::progress::Progress;
 
 use super::finding::Findings;
 use super::layer::check_claim;
-use super::{FindingKind, Scope, VerifiedLayer, VerifyOptions, VerifyReport, keys, strays};
+use super::{
+    FindingKind, LOOK_AGAIN, Scope, VerifiedLayer, VerifyOptions, VerifyReport, keys, records,
+    strays,
+};
 use crate::health::{LostHistory, ON_ITS_WAY, Severity, histories_lost_to_any};
-
-/// Between two looks whether WAL that may be on its way has come.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Reads every object of every layer, and of the WAL archive.
 pub(super) async fn run(
@@ -62,9 +61,16 @@ pub(super) async fn run(
     report.wal_files = check.wal().await?;
     check.missing_wal().await?;
     strays::find(cluster, None, &check.findings).await?;
+    records::check(cluster, &check.findings).await?;
     // Now that it is known in which epochs something is sealed.
     keys::lost(cluster, &check.findings, |_| true).await?;
+    let gone = match check.findings.any() {
+        true => check.gone(&layers).await?,
+        false => Vec::new(),
+    };
     report.findings = check.findings.into_vec();
+    report.forget(&cluster.name, gone.into_iter());
+    report.require_layers(report.layers.is_empty())?;
     report
         .findings
         .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -131,6 +137,23 @@ impl Keyless<'_> {
             self.findings.add(FindingKind::Missing, label, lost, what);
         }
         Ok(())
+    }
+
+    /// Those that an expiry or a merge has removed since they were listed.
+    async fn gone<'l>(
+        &self,
+        layers: &'l [(Label, PublicManifest, String)],
+    ) -> Result<Vec<&'l Label>> {
+        let mut gone = Vec::new();
+        for (label, _, digest) in layers {
+            let key = self.cluster.name.manifest_key(label);
+            match self.cluster.repository.get(&key).await {
+                Ok(object) if manifest::digest(&object) == *digest => {}
+                Err(error) if error.kind() != Kind::NotFound => return Err(error),
+                _ => gone.push(label),
+            }
+        }
+        Ok(gone)
     }
 
     fn add(&self, label: &Label, key: &str, error: &Error) -> Result<()> {
@@ -249,6 +272,8 @@ impl Keyless<'_> {
             self.check_interrupted()?;
             match self.wal_object(&object.key).await {
                 Ok(()) => count += 1,
+                // Removed since it was listed: whether it is missed is found out behind.
+                Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => {
                     let kind = match FindingKind::of(&error) {
                         Some(FindingKind::Damaged) => FindingKind::WalDamaged,
@@ -267,7 +292,7 @@ impl Keyless<'_> {
 
     async fn wal_object(&self, key: &str) -> Result<()> {
         let stored = self.cluster.repository.get(key).await?;
-        let epoch = blocking(move || check_wal(&stored)).await?;
+        let epoch = blocking(move || Ok(seal::check_any(&stored)?.epoch)).await?;
         self.note(epoch).await
     }
 
@@ -304,7 +329,7 @@ impl Keyless<'_> {
         let deadline = Instant::now() + ON_ITS_WAY.unsigned_abs();
         loop {
             let mut archived = archive.list(iter::empty()).await?;
-            archived.set_given_up(wal_given_up(self.cluster).await?);
+            archived.set_released(wal_given_up(self.cluster).await?);
             let now = Timestamp::now();
             let (holes, lost) = (holes(&archived), histories_lost_to_any(&archived, now));
             let is_young = |hole: &WalHole| {
@@ -378,15 +403,4 @@ fn holes(archived: &ArchivedWal) -> Vec<WalHole> {
         }));
     }
     holes
-}
-
-/// Answers the epoch in which it is sealed.
-fn check_wal(stored: &Bytes) -> Result<u32> {
-    let split = Header::split(stored)?;
-    let (header, _, chunks) =
-        split.ok_or_else(|| Error::new(Kind::Damaged, "ends too early, in its header"))?;
-    let mut opener = seal::Opener::new(None);
-    opener.feed(chunks, |_| Ok(()))?;
-    opener.finish()?;
-    Ok(header.epoch)
 }

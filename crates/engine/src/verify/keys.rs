@@ -23,7 +23,9 @@ pub(super) async fn check(
         let Some(kind) = FindingKind::of(&error) else {
             return Err(error);
         };
-        findings.add(kind, "", key, error.to_string());
+        // What is done about objects of layers would be refused where nobody opens the current epoch.
+        let hint = error.hint_text().unwrap_or(kind.hint()).to_owned();
+        findings.add_hinted(kind, "", (key, error.to_string()), hint);
     }
     Ok(())
 }

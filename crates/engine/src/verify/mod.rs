@@ -23,17 +23,20 @@ mod keys;
 mod layer;
 mod packs;
 mod pages;
+mod records;
 mod strays;
 mod wal;
 
+use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::verified::VerifiedRecord;
-use pgstrata_store::archive::Archive;
+use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::catalog::{self, Catalog, Layer, StoreTime, Unfinished};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -48,8 +51,11 @@ use crate::info::{Leftover, stored_bytes};
 use finding::Findings;
 use wal::WalSeen;
 
-/// When layers are removed while it is looked how they fit together, that is looked at again: so often.
-const LOOKS: u32 = 5;
+/// When layers or WAL are removed while it is looked how they fit together, that is looked at again: so often.
+const LOOKS: u32 = 60;
+
+/// Between two looks at an archive of which something is being removed, or may be on its way.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Which layers to verify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -336,25 +342,43 @@ impl Verifier {
         })
     }
 
-    /// What layers are to each other and to the archive, as the catalog is now, which is the answer. When layers are
+    /// What layers are to each other and to the archive, as the catalog is now, which is the answer. When layers or WAL are
     /// removed meanwhile it is looked at anew.
     async fn relations(&mut self, scope: &Scope, seen: &mut WalSeen) -> Result<Catalog> {
         for look in 1.. {
             self.findings = Findings::default();
             seen.look_again();
+            let archived = self.listed().await?;
             let catalog = Catalog::examine(&self.cluster).await?;
             self.relate(&catalog, scope, seen).await?;
-            let doubtful = look < LOOKS && self.findings.any();
-            let layers = catalog.layers.iter().cloned().map(Arc::new);
-            let layers: Vec<Arc<Layer>> = layers.filter(|_| doubtful).collect();
-            if catalog::removed_since(&self.cluster, &layers)
-                .await?
-                .is_empty()
-            {
+            if look == LOOKS || !self.findings.any() {
                 return Ok(catalog);
             }
+            let layers = catalog.layers.iter().cloned().map(Arc::new);
+            let layers: Vec<Arc<Layer>> = layers.collect();
+            let removed = catalog::removed_since(&self.cluster, &layers).await?;
+            let wal_stays = match (&archived, self.listed().await?) {
+                (Some(before), Some(now)) => now.holds_all_of(before),
+                _ => true,
+            };
+            if removed.is_empty() && wal_stays {
+                return Ok(catalog);
+            }
+            if !wal_stays {
+                // Whoever removes it takes some time.
+                self.check_interrupted()?;
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
         }
-        unreachable!("the last look is not doubtful")
+        unreachable!("the last look is the answer")
+    }
+
+    /// What is archived now, as its listing tells.
+    async fn listed(&self) -> Result<Option<ArchivedWal>> {
+        match &self.archive {
+            Some(archive) => archive.list(iter::empty()).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     async fn relate(&self, catalog: &Catalog, scope: &Scope, seen: &mut WalSeen) -> Result<()> {
@@ -379,6 +403,7 @@ impl Verifier {
         match scope {
             Scope::All => {
                 strays::find(&self.cluster, self.archive.as_ref(), &self.findings).await?;
+                records::check(&self.cluster, &self.findings).await?;
                 self.promised_wal(catalog, seen).await
             }
             Scope::Chain(_) => Ok(()),

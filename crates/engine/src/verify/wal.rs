@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::iter;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -14,11 +14,8 @@ use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::{Kind, Result};
 
-use super::{FindingKind, Verifier};
+use super::{FindingKind, LOOK_AGAIN, Verifier};
 use crate::health::{self, Hole, LostHistory, RecoveryPath};
-
-/// Between two looks whether WAL that may be on its way has come.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Files of the archive that were read; layers share them.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineEntry, TimelineHistory, TimelineId};
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
 
-use crate::catalog::{CLOCKS_DIFFER, GivenUp};
+use crate::catalog::{CLOCKS_DIFFER, GivenUp, Released};
 
 /// Consecutive segments of one timeline, `first` to `last` included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct ArchivedWal {
     short: BTreeMap<WalSegment, Option<String>>,
     /// Behind this no hole is promised.
     given_up: Option<GivenUp>,
+    /// Why it may be that less is promised.
+    unread_releases: Vec<String>,
 }
 
 /// What is stored under one timeline.
@@ -115,12 +117,21 @@ impl ArchivedWal {
             watched: BTreeMap::new(),
             short: BTreeMap::new(),
             given_up: None,
+            unread_releases: Vec::new(),
         }
     }
 
-    /// Remembers which WAL between layers an expiry has given up.
-    pub fn set_given_up(&mut self, given_up: Option<GivenUp>) {
-        self.given_up = given_up;
+    /// Remembers which WAL between layers expiries have given up.
+    pub fn set_released(&mut self, released: Released) {
+        self.given_up = released.most;
+        let unreadable = released.unreadable.into_iter();
+        self.unread_releases = unreadable.map(|(_, error)| error.to_string()).collect();
+    }
+
+    /// Why more WAL may have been given up than is known, so that a hole may be meant: a record of it cannot be read.
+    #[must_use]
+    pub fn unread_releases(&self) -> &[String] {
+        &self.unread_releases
     }
 
     /// From where on the archive promises to have no hole; `None` when it does so from its beginning.
@@ -297,6 +308,18 @@ impl ArchivedWal {
     #[must_use]
     pub fn holds(&self, segment: WalSegment) -> bool {
         self.run_of(segment).is_some()
+    }
+
+    /// Whether every segment of `other` is there.
+    #[must_use]
+    pub fn holds_all_of(&self, other: &Self) -> bool {
+        other.by_timeline().all(|(timeline, found)| {
+            found.runs.iter().all(|run| {
+                let number = run.first;
+                let here = self.run_of(WalSegment { timeline, number });
+                here.is_some_and(|here| run.last <= here.last)
+            })
+        })
     }
 
     /// The run that holds the segment.
@@ -572,15 +595,30 @@ mod tests {
         let mut archive = archive(&[(1, 3..=9)]);
         let time = |minutes: i64| Timestamp::from_second(60 * minutes).unwrap();
         assert!(archive.goes_on_from(at(4), time(0)));
-        archive.set_given_up(Some(GivenUp {
+        let most = Some(GivenUp {
             before: at(6),
             at: time(60),
-        }));
+        });
+        archive.set_released(Released {
+            most,
+            ..Released::default()
+        });
         assert!(!archive.goes_on_from(at(4), time(0)));
         assert!(archive.goes_on_from(at(6), time(0)));
         assert!(archive.goes_on_from(at(4), time(66)));
         // The clocks of the hosts may differ by as much.
         assert!(!archive.goes_on_from(at(4), time(65)));
+    }
+
+    #[test]
+    fn what_was_removed_is_missed_and_what_came_is_not() {
+        let before = archive(&[(1, 3..=9), (2, 8..=12)]);
+        let holds =
+            |timelines: &[(u32, RangeInclusive<u64>)]| archive(timelines).holds_all_of(&before);
+        assert!(holds(&[(1, 2..=9), (2, 8..=13), (3, 1..=1)]));
+        assert!(!holds(&[(1, 4..=9), (2, 8..=12)]));
+        assert!(!holds(&[(1, 3..=9), (2, 8..=9), (2, 11..=12)]));
+        assert!(!holds(&[(1, 3..=9)]));
     }
 
     #[test]

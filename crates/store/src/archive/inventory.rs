@@ -96,14 +96,7 @@ impl Archive {
         let reading = stream::iter(reading).buffered(FETCH_AT_ONCE);
         let (histories, given_up) =
             futures::join!(reading.collect::<Vec<_>>(), wal_given_up(&self.cluster));
-        match given_up {
-            Ok(given_up) => found.set_given_up(given_up),
-            // Then every hole counts as a loss, and this says why.
-            Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
-                tracing::warn!("it is not known which WAL was given up on purpose: {error}");
-            }
-            Err(error) => return Err(error),
-        }
+        found.set_released(given_up?);
         let mut first = None;
         for (timeline, stored_at, history) in histories {
             match history {

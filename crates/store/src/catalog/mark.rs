@@ -15,6 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
+use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::mark::{self, Mark, MarkRecord, Marks, Unpin};
@@ -58,6 +59,22 @@ impl AllMarks {
     #[must_use]
     pub fn unreadable(&self, label: &Label) -> Option<&Error> {
         self.by_label.get(label)?.unreadable.as_ref()
+    }
+
+    /// Every layer of which it is not known what is said, and why.
+    pub fn all_unreadable(&self) -> impl Iterator<Item = (&Label, &Error)> {
+        let all = self.by_label.iter();
+        all.filter_map(|(label, found)| Some((label, found.unreadable.as_ref()?)))
+    }
+
+    /// The same by the prefixes of the marks.
+    pub(super) fn into_unreadable(self, name: &ClusterName) -> Vec<(String, Error)> {
+        let all = self.by_label.into_iter();
+        let unreadable = all.filter_map(|(label, found)| {
+            let error = found.unreadable?;
+            Some((name.marks_of(&label), error))
+        });
+        unreadable.collect()
     }
 
     /// Why the layer is pinned at that time: by its own pin, or by that of a layer which is gone, and whose state it has.
@@ -182,7 +199,7 @@ pub async fn add(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Resu
         marked_at: Timestamp::now(),
         written_by: WRITTEN_BY.to_owned(),
     };
-    let prefix = format!("{}/{}", cluster.name.marks_prefix(), layer.label);
+    let prefix = cluster.name.marks_of(&layer.label);
     let listed = cluster.repository.list(&prefix).await?;
     let numbers = listed.iter().filter_map(|object| {
         let name = object.key.rsplit('/').next()?;
@@ -299,7 +316,7 @@ pub async fn copy(
 
 /// The marks of the layer's label, in their order, with their keys.
 async fn objects(cluster: &ClusterRepository, layer: &Layer) -> Result<Vec<(String, Bytes)>> {
-    let prefix = format!("{}/{}", cluster.name.marks_prefix(), layer.label);
+    let prefix = cluster.name.marks_of(&layer.label);
     let listed = cluster.repository.list(&prefix).await?;
     let mut found = Vec::with_capacity(listed.len());
     for object in listed {

@@ -20,6 +20,7 @@ pub mod mark;
 mod new_layer;
 mod old_wal;
 mod presence;
+mod records;
 mod removal;
 mod remove;
 mod restoring;
@@ -49,11 +50,12 @@ pub use left::collect_left;
 pub use locks::{LockReport, look_at_locks};
 pub use loss::Loss;
 pub use new_layer::NewLayer;
-pub use old_wal::{GivenUp, OldWal, WalLimit, find as find_old_wal, wal_given_up};
+pub use old_wal::{GivenUp, OldWal, Released, WalLimit, find as find_old_wal, wal_given_up};
 pub use presence::{
     NotCommitted, WRITTEN_BY, check_stays, check_wal, commit_layer, hex, host_name, removed_since,
     unless_removed,
 };
+pub use records::unreadable_records;
 pub use removal::{
     Leaving, PendingRemoval, Removed, Terms, being_removed, not_known, pending_removals,
     remove_layers, tidy_removals,

@@ -185,9 +185,18 @@ async fn release(cluster: &ClusterRepository, before: Lsn) -> Result<()> {
     };
     let key = cluster.name.released_key(before);
     let body = Bytes::from(released::encode(&record));
-    match cluster.repository.create(&key, body).await {
-        Err(error) if error.kind() != Kind::AlreadyExists => return Err(error),
-        _ => {}
+    match cluster.repository.create(&key, body.clone()).await {
+        Err(error) if error.kind() == Kind::AlreadyExists => match read(cluster, &key).await? {
+            Some(Ok(_)) => {}
+            // Damaged, it says nothing: nobody loses it.
+            found => {
+                if found.is_some() {
+                    cluster.repository.delete(&key).await?;
+                }
+                cluster.repository.create(&key, body).await?;
+            }
+        },
+        created => created?,
     }
     let prefix = cluster.name.released_prefix();
     let listed = cluster.repository.list(&prefix).await?.into_iter();
@@ -199,33 +208,59 @@ async fn release(cluster: &ClusterRepository, before: Lsn) -> Result<()> {
     cluster.repository.delete_all(&older).await
 }
 
-/// What was given up between layers; `None` when nothing ever was. Behind it the archive promises to have no hole.
+/// What is on record of WAL between layers that was given up.
+#[derive(Debug, Default)]
+pub struct Released {
+    /// The most that is known; `None` when nothing ever was. Behind it the archive promises to have no hole.
+    pub most: Option<GivenUp>,
+    /// Records that may say more, by their keys, and why they cannot be read: a hole behind `most` may be meant.
+    pub unreadable: Vec<(String, Error)>,
+}
+
+/// Looks what was given up between layers.
 ///
 /// # Errors
-/// When the repository cannot be read, or a record of it is damaged.
-pub async fn wal_given_up(cluster: &ClusterRepository) -> Result<Option<GivenUp>> {
-    let mut given_up: Option<GivenUp> = None;
+/// When the repository cannot be read. A record that is damaged is no error here.
+pub async fn wal_given_up(cluster: &ClusterRepository) -> Result<Released> {
+    let mut released = Released::default();
     let prefix = cluster.name.released_prefix();
     for object in cluster.repository.list(&prefix).await? {
-        let bytes = match cluster.repository.get(&object.key).await {
+        match read(cluster, &object.key).await? {
             // A later one says more.
-            Err(error) if error.kind() == Kind::NotFound => continue,
-            read => read?,
-        };
-        let act = |error: Error| error.while_doing(format!("could not read \"{}\"", object.key));
-        let record = released::decode(&bytes).map_err(|error| act(error.into()))?;
-        if cluster.name.released_key(record.wal_before) != object.key {
-            let what = format!("it is of WAL before {}", record.wal_before);
-            return Err(act(Error::new(Kind::Damaged, what)));
-        }
-        if given_up.is_none_or(|most| most.before < record.wal_before) {
-            given_up = Some(GivenUp {
-                before: record.wal_before,
-                at: record.released_at,
-            });
+            None => {}
+            Some(Err(error)) => released.unreadable.push((object.key, error)),
+            Some(Ok(found)) => {
+                let more = |most: &GivenUp| found.before < most.before;
+                released.most = Some(released.most.filter(more).unwrap_or(found));
+            }
         }
     }
-    Ok(given_up)
+    if let Some(most) = released.most {
+        let known = cluster.name.released_key(most.before);
+        released.unreadable.retain(|(key, _)| *key > known);
+    }
+    Ok(released)
+}
+
+/// What the record says; the inner error is of its contents, and `None` when it is gone.
+async fn read(cluster: &ClusterRepository, key: &str) -> Result<Option<Result<GivenUp>>> {
+    let object = match cluster.repository.get(key).await {
+        Ok(object) => object,
+        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let act = |error: Error| error.while_doing(format!("could not read \"{key}\""));
+    Ok(Some(match released::decode(&object) {
+        Err(error) => Err(act(error.into())),
+        Ok(record) if cluster.name.released_key(record.wal_before) != key => {
+            let what = format!("it is of WAL before {}", record.wal_before);
+            Err(act(Error::new(Kind::Damaged, what)))
+        }
+        Ok(record) => Ok(GivenUp {
+            before: record.wal_before,
+            at: record.released_at,
+        }),
+    }))
 }
 
 #[cfg(test)]

@@ -513,7 +513,7 @@ impl Ring {
             let number = epoch.record.number;
             if !epoch.has_reader() {
                 let place = home.name.epoch_prefix(&epoch.record.seal_id, number);
-                let error = Error::new(Kind::NotFound, nobody_opens(&[number]));
+                let error = Error::new(Kind::NotFound, nobody_opens(&[number])).hint(BRING_BACK);
                 wrong.push((number, place, error));
             }
             for key in &epoch.boxes {

@@ -6,6 +6,10 @@ use super::ring::EpochSeen;
 use super::unread::unread_error;
 use crate::error::Error;
 
+/// What to do about an identity that has two roles.
+const DOUBLED: &str = "make an identity for that host alone with \"pgstrata key generate\", let it in with \"pgstrata key add\", and keep that of \
+    the reader elsewhere";
+
 /// Who opens a sealed cluster, and what is wrong with that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySummary {
@@ -23,6 +27,8 @@ pub struct KeySummary {
     pub lone: Vec<u32>,
     /// Epochs that no reader opens.
     pub unread: Vec<u32>,
+    /// Recipients of the current epoch who read everything and were let in as writer or keeper, too.
+    pub doubled: Vec<String>,
     /// The newest epoch of which the identities at hand open the catalog.
     pub opened: Option<u32>,
 }
@@ -43,7 +49,17 @@ impl KeySummary {
             few.map(|epoch| epoch.number).collect()
         };
         let mut opened = epochs.iter().rev();
+        let readers = current.iter().flat_map(|epoch| {
+            let boxes = epoch.boxes.iter();
+            boxes.filter(|own| own.role == KeyRole::Reader)
+        });
+        let doubled = readers.filter(|reader| {
+            let boxes = current.iter().flat_map(|epoch| &epoch.boxes);
+            let mut own = boxes.filter(|own| own.recipient == reader.recipient);
+            own.any(|own| own.role != KeyRole::Reader)
+        });
         Self {
+            doubled: doubled.map(|reader| reader.recipient.clone()).collect(),
             current: current.map_or(0, |epoch| epoch.number),
             readers: of_current(KeyRole::Reader),
             writers: of_current(KeyRole::Writer),
@@ -79,9 +95,28 @@ impl KeySummary {
         }
     }
 
-    /// Why somebody should let another reader in, if so.
+    /// What somebody should change, each with what to do.
     #[must_use]
-    pub fn lone_text(&self) -> Option<String> {
+    pub fn warnings(&self) -> Vec<(String, &'static str)> {
+        let lone = self.lone_text().map(|lone| (lone, self.lone_hint()));
+        let doubled = self.doubled.iter().map(|recipient| {
+            let what = format!(
+                "{recipient} is a reader, and was let in as writer or keeper too: whoever takes over the host that has that identity \
+                 reads every backup"
+            );
+            (what, DOUBLED)
+        });
+        lone.into_iter().chain(doubled).collect()
+    }
+
+    /// Why nobody can open what was sealed, if so.
+    #[must_use]
+    pub fn unread_error(&self) -> Option<Error> {
+        unread_error(&self.unread)
+    }
+
+    /// Why somebody should let another reader in, if so.
+    fn lone_text(&self) -> Option<String> {
         let mut lone = self.lone.iter().filter(|one| !self.unread.contains(one));
         let first = lone.clone().min()?;
         let current = lone.any(|one| *one == self.current);
@@ -93,15 +128,8 @@ impl KeySummary {
         })
     }
 
-    /// Why nobody can open what was sealed, if so.
-    #[must_use]
-    pub fn unread_error(&self) -> Option<Error> {
-        unread_error(&self.unread)
-    }
-
     /// What to do about it.
-    #[must_use]
-    pub fn lone_hint(&self) -> &'static str {
+    fn lone_hint(&self) -> &'static str {
         match self.lone.contains(&self.current) {
             true => {
                 "let a second one in with \"pgstrata key add --recipient age1...\", and into what was sealed before with \"pgstrata key reseal age1...\""

@@ -15,25 +15,26 @@ use object_store::CredentialProvider;
 use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
 
 use crate::error::{Error, FileContext, Kind, Result};
-use crate::input::require_no_named_pipe;
-
-/// Permissions of users who are neither the owner nor in the group of a file.
-const OTHERS: u32 = 0o007;
+use crate::input::{is_open_to_others, require_no_named_pipe};
 
 /// The options in a credentials file: lines `key = "value"`, read by nobody else.
 ///
 /// # Errors
-/// `Refused` when every user may read the file; `Usage` when it holds something else.
+/// `Refused` when others may use the file; `Usage` when it holds something else.
 pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
     let failed = || format!("could not read credentials file \"{}\"", file.display());
     require_no_named_pipe(file, failed)?;
     let metadata = std::fs::metadata(file).context(failed)?;
-    if metadata.is_file() && metadata.permissions().mode() & OTHERS != 0 {
+    if metadata.is_file() && is_open_to_others(&metadata) {
         let what = format!(
-            "credentials file \"{}\" can be read or written by every user of this machine",
+            "credentials file \"{}\" can be read or written by others (mode {:04o})",
+            file.display(),
+            metadata.permissions().mode() & 0o7777
+        );
+        let hint = format!(
+            "run: chmod 600 \"{}\"; a file of root may be read by a group (mode 0640)",
             file.display()
         );
-        let hint = format!("run: chmod o-rwx \"{}\"", file.display());
         return Err(Error::new(Kind::Refused, what).hint(hint));
     }
     let text = std::fs::read_to_string(file).context(failed)?;
@@ -383,10 +384,19 @@ mod tests {
     }
 
     #[test]
-    fn credentials_that_everybody_can_read_are_refused() {
+    fn credentials_that_others_can_read_are_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "secret_access_key = 'hunter2'\n").unwrap();
-        for (mode, refused) in [(0o600, false), (0o640, false), (0o644, true), (0o602, true)] {
+        // A file of root may be read by the group of a service.
+        let is_roots = file.path().metadata().unwrap().uid() == 0;
+        let modes = [
+            (0o600, false),
+            (0o640, !is_roots),
+            (0o660, true),
+            (0o644, true),
+            (0o602, true),
+        ];
+        for (mode, refused) in modes {
             let permissions = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(file.path(), permissions).unwrap();
             let kind = read_credentials(file.path()).map_err(|error| error.kind());

@@ -181,6 +181,12 @@ const OTHER_CLOCK: &[&str] = &[
     "Request is not yet valid",
 ];
 
+/// What stores say of a bucket in which nothing can be locked, under several codes: AWS goes on with `Object Lock
+/// Configuration`, versitygw with `ObjectLockConfiguration`.
+const NO_LOCK: &str = "Bucket is missing Object";
+const LOCK: &str = "turn on versions and Object Lock of the bucket, or use a bucket that has them; a cluster that was made \
+    with --retain is locked from its first object on";
+
 /// Codes of requests that a store gave up because their bytes did not come, or came as others. They come with status 400.
 const CUT_OFF: &[&str] = &[
     "BadDigest",
@@ -318,6 +324,11 @@ impl Reason {
                 Self::plain(text, Some(EXPIRED)).expired()
             });
         };
+        if whole.contains(NO_LOCK) {
+            let text =
+                "objects of this cluster are to be locked, and the bucket has no Object Lock";
+            return Some(Self::plain(text, Some(LOCK)));
+        }
         if CUT_OFF.contains(&code) {
             let text = format!("the request did not arrive as it was sent ({code})");
             return Some(Self::plain(text, Some(REACH)).passing(true));

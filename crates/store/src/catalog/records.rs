@@ -1,0 +1,75 @@
+//! The records beside layers and WAL: which of them cannot be read.
+//!
+//! Each is small, and nobody who restores needs one. But who removes obeys them, and what cannot be read is obeyed as the
+//! worst that it may say.
+
+use futures::{StreamExt, TryStreamExt};
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::{distrust, removal, restoring, seal, verified};
+
+use super::{FETCH_AT_ONCE, mark, wal_given_up};
+use crate::cluster::ClusterRepository;
+use crate::error::{Error, Kind, Result};
+
+/// The marks, removals, restores, verifications, failed audits and records of WAL given up that cannot be read, by their
+/// keys. Of a sealed one that no identity at hand opens it is looked whether it is whole.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub async fn unreadable_records(cluster: &ClusterRepository) -> Result<Vec<(String, Error)>> {
+    let name = &cluster.name;
+    let (marks, released) = futures::try_join!(mark::load(cluster), wal_given_up(cluster))?;
+    let mut unreadable = marks.into_unreadable(name);
+    unreadable.extend(released.unreadable);
+    for prefix in [
+        name.removals_prefix(),
+        name.restores_prefix(),
+        name.verified_prefix(),
+        name.distrust_prefix(),
+    ] {
+        let listed = cluster.repository.list(&prefix).await?.into_iter();
+        let reading = listed.map(|object| read(cluster, object.key));
+        let read = futures::stream::iter(reading).buffered(FETCH_AT_ONCE);
+        let read: Vec<Option<(String, Error)>> = read.try_collect().await?;
+        unreadable.extend(read.into_iter().flatten());
+    }
+    Ok(unreadable)
+}
+
+/// What is wrong with the record, if anything is. One that has gone meanwhile served its time.
+async fn read(cluster: &ClusterRepository, key: String) -> Result<Option<(String, Error)>> {
+    let object = match cluster.repository.get(&key).await {
+        Ok(object) => object,
+        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let sealing = cluster.sealing().await?;
+    let decoded = match sealing.open_record(&cluster.name, &key, object.clone()) {
+        Ok(opened) => decode(&cluster.name, &key, &opened),
+        Err(error) if error.is_lack_of_key() => {
+            seal::check_any(&object).map(|_| ()).map_err(Error::from)
+        }
+        Err(error) => Err(error),
+    };
+    Ok(decoded.err().map(|error| (key, error)))
+}
+
+fn decode(name: &ClusterName, key: &str, opened: &[u8]) -> Result<()> {
+    let parts: Vec<&str> = name.within(key).split('/').collect();
+    let decoded = match parts[..] {
+        ["removal", _, "wanted"] => removal::decode(opened).map(|_| ()),
+        ["removal", _, "verdict"] => removal::decode_verdict(opened).map(|_| ()),
+        ["restore", _, _] => restoring::decode(opened).map(|_| ()),
+        ["verified", _] => verified::decode(opened).map(|_| ()),
+        ["distrust", label] => match distrust::decode(opened) {
+            Ok(record) if record.label != label => {
+                let what = format!("it is of the audit of {}", record.label);
+                return Err(Error::new(Kind::Damaged, what));
+            }
+            decoded => decoded.map(|_| ()),
+        },
+        // Of a name that nobody knows.
+        _ => Ok(()),
+    };
+    Ok(decoded?)
+}
