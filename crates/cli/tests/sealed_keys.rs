@@ -8,7 +8,8 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::{Value, json};
@@ -480,4 +481,50 @@ fn an_identity_that_reads_everything_is_no_good_writer() {
         .iter()
         .any(|item| item["detail"].as_str().unwrap().contains(&words));
     assert!(told, "{report:#}");
+}
+
+/// Who has no key sees the names as well as who has one.
+#[test]
+fn what_nobody_knows_is_named_with_a_key_and_without() {
+    let vault = silent();
+    let report = vault.backup(&["--type", "full", "--wal", "stream"]);
+    let label = report["label"].as_str().unwrap();
+    let objects = vault.stage.objects().join("vault");
+    let strange = [
+        format!("layer/{label}/pack-999999"),
+        "wal/00000001/junk".to_owned(),
+        "wal/00000001/00000001000000000000ZZZZ".to_owned(),
+        "zzz".to_owned(),
+    ];
+    for key in &strange {
+        let path = objects.join(key);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x").unwrap();
+    }
+    for who in ["one", ""] {
+        let (code, found) = vault.verify(who, &[]);
+        assert_eq!((code, found.len()), (WARNINGS, strange.len()), "{found:#?}");
+        for key in &strange {
+            assert!(found.iter().any(|found| found.contains(key)), "{found:#?}");
+        }
+    }
+}
+
+/// The whole time that a key command has, and nothing of it is left afterwards.
+#[test]
+fn a_key_command_that_hangs_is_ended_after_half_a_minute() {
+    let vault = silent();
+    let mark = format!("6{}", std::process::id());
+    let hangs = format!("sleep {mark}; cat nothing");
+    let began = Instant::now();
+    let log = vault.fails("", &["info", "--key-command", &hangs], REFUSED);
+    let took = began.elapsed().as_secs();
+    assert!(log.contains("did not end within 30 s"), "{log}");
+    assert!((30..60).contains(&took), "{took} s");
+    let ps = Command::new("ps").args(["-eo", "args"]).output().unwrap();
+    let ps = String::from_utf8_lossy(&ps.stdout);
+    let left = ps
+        .lines()
+        .find(|line| line.contains(&format!("sleep {mark}")));
+    assert_eq!(left, None);
 }

@@ -176,7 +176,9 @@ pub async fn execute(
             outcome => break outcome,
         }
     };
-    cluster.repository.lay_up_room().await;
+    if outcome.is_ok() {
+        cluster.repository.lay_up_room().await;
+    }
     outcome
 }
 

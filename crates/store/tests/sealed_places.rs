@@ -15,13 +15,17 @@ use pgstrata_layer::distrust::{self, DistrustRecord};
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{ChangeSource, Encryption, Manifest, ParentRef};
+use pgstrata_layer::mark::{self, Mark, MarkRecord, Pin};
+use pgstrata_layer::released::{self, ReleasedRecord};
+use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord};
 use pgstrata_layer::restoring::RestoreRecord;
 use pgstrata_layer::seal::{Class, Header, Key, ObjectKey, SealedPlace, Sealer};
 use pgstrata_layer::sealed::{self, SCHEME};
+use pgstrata_layer::verified::{self, VerifiedRecord};
 use pgstrata_layer::wal::{HEADER_BYTES, WalDescription, WalWriter, encode};
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_store::archive::{self, Archive, GetOptions};
-use pgstrata_store::catalog::{Catalog, Restoring, StoreTime, in_use};
+use pgstrata_store::catalog::{Catalog, Restoring, StoreTime, in_use, unreadable_records};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys;
@@ -310,6 +314,124 @@ async fn an_object_that_was_cut_or_lengthened_is_damage() {
         let twice = [&at.genuine[..], &at.genuine[..]].concat();
         scene.require_damage(at, &twice, "all of it twice").await;
     }
+}
+
+/// The records that are not sealed, by their keys: two marks of one layer and one of another, WAL given up up to two places, a
+/// removal with its verdict, a verification.
+fn clear_records(scene: &Scene) -> Vec<(String, Vec<u8>)> {
+    let layer = |at: usize| ParentRef {
+        label: LABELS[0][at].to_owned(),
+        manifest_digest: "0f".repeat(32),
+    };
+    let (host, written_by) = ("db1".to_owned(), "test".to_owned());
+    let mut records = Vec::new();
+    for (at, number) in [(0, 0), (0, 1), (1, 0)] {
+        let key = name().mark_key(&Label::parse(LABELS[0][at]).unwrap(), number);
+        let record = MarkRecord {
+            layer: layer(at),
+            number,
+            says: Mark::Pin(Pin::default()),
+            host: host.clone(),
+            pid: 1,
+            marked_at: Timestamp::UNIX_EPOCH,
+            written_by: written_by.clone(),
+        };
+        records.push((key, mark::encode(&record)));
+    }
+    for wal_before in [Lsn::new(1), Lsn::new(2)] {
+        let record = ReleasedRecord {
+            wal_before,
+            host: host.clone(),
+            pid: 1,
+            released_at: Timestamp::UNIX_EPOCH,
+            written_by: written_by.clone(),
+        };
+        records.push((name().released_key(wal_before), released::encode(&record)));
+    }
+    let removal = RemovalRecord {
+        layers: vec![layer(0)],
+        host: host.clone(),
+        pid: 1,
+        started_at: Timestamp::UNIX_EPOCH,
+        written_by: written_by.clone(),
+    };
+    records.push((name().removal_key("0a"), removal::encode(&removal)));
+    let verdict = VerdictRecord {
+        layers: vec![layer(0)],
+        wal_before: None,
+        wal_kept: Vec::new(),
+        host: host.clone(),
+        pid: 1,
+        decided_at: Timestamp::UNIX_EPOCH,
+        written_by: written_by.clone(),
+    };
+    records.push((name().verdict_key("0a"), removal::encode_verdict(&verdict)));
+    let verified = VerifiedRecord {
+        label: None,
+        deep: true,
+        layers: u64::try_from(scene.manifests.len()).unwrap(),
+        newest: None,
+        wal_files: 1,
+        errors: 0,
+        warnings: 0,
+        host,
+        pid: 1,
+        started_at: Timestamp::UNIX_EPOCH,
+        finished_at: Timestamp::UNIX_EPOCH,
+        written_by,
+    };
+    records.push((name().verified_key("0b"), verified::encode(&verified)));
+    records
+}
+
+/// Nothing hides in them and no key protects them: each says itself where it belongs, and whoever looks finds what does not.
+#[tokio::test]
+async fn no_record_is_taken_for_one_of_another_kind_or_place() {
+    let scene = Scene::new().await;
+    let records = clear_records(&scene);
+    for (key, genuine) in &records {
+        scene.vault.put(key, genuine).await;
+    }
+    let reader = scene.vault.reader();
+    let nobody = ClusterRepository::new(&scene.vault.repository, &name());
+    let wrong = async || {
+        let [with_key, without] = [&reader, &nobody].map(unreadable_records);
+        let found = with_key.await.unwrap();
+        let keys = |found: &[(String, Error)]| -> Vec<String> {
+            found.iter().map(|(key, _)| key.clone()).collect()
+        };
+        assert_eq!(keys(&found), keys(&without.await.unwrap()));
+        found
+    };
+    assert!(wrong().await.is_empty());
+    let sealed = scene.places.iter();
+    let others: Vec<(&String, &Vec<u8>)> = sealed.map(|at| (&at.key, &at.genuine)).collect();
+    for (key, genuine) in &records {
+        let cut = |length: usize| (key, genuine[..length].to_vec());
+        let own = [
+            cut(0),
+            cut(1),
+            cut(genuine.len() / 2),
+            cut(genuine.len() - 1),
+        ];
+        let swapped = records.iter().map(|(key, genuine)| (key, genuine));
+        let swapped = swapped.chain(others.iter().copied());
+        let swapped = swapped.filter(|(other, _)| *other != key);
+        let swapped = swapped.map(|(other, body)| (other, body.clone()));
+        for (other, body) in own.into_iter().chain(swapped) {
+            scene.vault.put(key, &body).await;
+            let found = wrong().await;
+            scene.vault.put(key, genuine).await;
+            // The one before the last position says less than the last.
+            if *key == name().released_key(Lsn::new(1)) {
+                continue;
+            }
+            assert_eq!(found.len(), 1, "{} bytes of {other} at {key}", body.len());
+            assert_eq!(&found[0].0, key, "{other}");
+            assert_eq!(found[0].1.kind(), Kind::Damaged, "{other} at {key}");
+        }
+    }
+    assert!(wrong().await.is_empty());
 }
 
 /// Every place of a cluster with the same name, layers, files and people, that was begun another time.

@@ -58,9 +58,10 @@ pub(super) async fn run(
     }
     check.chains(&layers);
     keys::check(cluster, &check.findings, |_| true).await?;
-    report.wal_files = check.wal().await?;
-    check.missing_wal().await?;
-    strays::find(cluster, None, &check.findings).await?;
+    let archive = Archive::load(cluster).await?;
+    report.wal_files = check.wal(&archive).await?;
+    check.missing_wal(&archive).await?;
+    strays::find(cluster, Some(&archive), &check.findings).await?;
     records::check(cluster, &check.findings).await?;
     // Now that it is known in which epochs something is sealed.
     keys::lost(cluster, &check.findings, |_| true).await?;
@@ -176,6 +177,13 @@ impl Keyless<'_> {
         let claim = name.claim_key(label);
         let got = self.cluster.repository.get(&claim).await;
         check_claim(&self.findings, label, (&claim, &public.layer_id), got)?;
+        let objects = self
+            .cluster
+            .repository
+            .list(&name.layer_prefix(label))
+            .await?;
+        let counts = (public.index.len(), public.pack_count);
+        strays::of_layer((name, label), counts, &objects, &self.findings);
         let mut verified = VerifiedLayer::default();
         for (number, part) in (0..).zip(&public.index) {
             for (key, expected) in [
@@ -261,15 +269,14 @@ impl Keyless<'_> {
     }
 
     /// Every object of the archive; answers how many are whole.
-    async fn wal(&self) -> Result<u64> {
+    async fn wal(&self, archive: &Archive) -> Result<u64> {
         let mut count = 0;
-        for object in self
-            .cluster
-            .repository
-            .list(&self.cluster.name.wal_prefix())
-            .await?
-        {
+        let prefix = self.cluster.name.wal_prefix();
+        for object in self.cluster.repository.list(&prefix).await? {
             self.check_interrupted()?;
+            if !strays::is_of_archive(archive, &object.key) {
+                continue;
+            }
             match self.wal_object(&object.key).await {
                 Ok(()) => count += 1,
                 // Removed since it was listed: whether it is missed is found out behind.
@@ -324,8 +331,7 @@ impl Keyless<'_> {
     }
 
     /// Segments that are missing between others. What may be on its way is waited for.
-    async fn missing_wal(&self) -> Result<()> {
-        let archive = Archive::load(self.cluster).await?;
+    async fn missing_wal(&self, archive: &Archive) -> Result<()> {
         let deadline = Instant::now() + ON_ITS_WAY.unsigned_abs();
         loop {
             let mut archived = archive.list(iter::empty()).await?;
@@ -338,7 +344,7 @@ impl Keyless<'_> {
             };
             let may_come = holes.iter().any(is_young) || lost.iter().any(LostHistory::is_young);
             if !may_come || Instant::now() >= deadline {
-                self.note_missing(&archive, &archived, (holes, lost));
+                self.note_missing(archive, &archived, (holes, lost));
                 return Ok(());
             }
             self.check_interrupted()?;

@@ -13,11 +13,10 @@ use pgstrata_layer::manifest::IndexPartRef;
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::error::{Error, Kind, Result};
-use pgstrata_store::repository::ObjectInfo;
 
 use super::finding::Findings;
 use super::packs::{BATCH_FRAMES, Batch, ExpectedFrame};
-use super::{FindingKind, VerifiedLayer, Verifier};
+use super::{FindingKind, VerifiedLayer, Verifier, strays};
 
 /// Index and digest parts fetched ahead, at most 9 MiB each.
 const PARTS_AHEAD: usize = 2;
@@ -63,9 +62,12 @@ impl Verifier {
         };
         self.claim(layer).await?;
         self.note_corrupt_pages(layer);
-        let prefix = self.cluster.name.layer_prefix(&layer.label);
-        self.note_strays(layer, &self.cluster.repository.list(&prefix).await?);
+        let (name, label) = (&self.cluster.name, &layer.label);
+        let prefix = name.layer_prefix(label);
+        let objects = self.cluster.repository.list(&prefix).await?;
         let parts = layer.manifest.index.len();
+        let counts = (parts, layer.manifest.pack_count);
+        strays::of_layer((name, label), counts, &objects, &self.findings);
         let numbers = 0..u32::try_from(parts).expect("a manifest is small");
         let mut fetched = futures::stream::iter(numbers)
             .map(|number| self.fetch_part(layer, number))
@@ -111,36 +113,6 @@ impl Verifier {
         let key = self.cluster.name.manifest_key(&layer.label);
         self.findings
             .add(FindingKind::CorruptPages, &layer.label, key, message);
-    }
-
-    fn note_strays(&self, layer: &Layer, objects: &[ObjectInfo]) {
-        let parts = u32::try_from(layer.manifest.index.len()).unwrap_or(u32::MAX);
-        let prefix = self.cluster.name.layer_prefix(&layer.label);
-        for object in objects {
-            let name = object.key[prefix.len()..].trim_start_matches('/');
-            let numbered = |kind: &str, count: u32, key: &dyn Fn(u32) -> String| {
-                let number = name.strip_prefix(kind).and_then(|n| n.parse().ok());
-                number.is_some_and(|n: u32| n < count && key(n) == object.key)
-            };
-            let (cluster, label) = (&self.cluster, &layer.label);
-            let known = name == "claim"
-                || name == "manifest"
-                || name == "committed"
-                || name.starts_with("beat-")
-                || numbered("index-", parts, &|n| cluster.name.index_key(label, n))
-                || numbered("digest-", parts, &|n| cluster.name.digest_key(label, n))
-                || numbered("pack-", layer.manifest.pack_count, &|n| {
-                    cluster.name.pack_key(label, n)
-                });
-            if !known {
-                let message = format!(
-                    "the manifest does not name it ({} bytes)",
-                    object.size_bytes
-                );
-                self.findings
-                    .add(FindingKind::Stray, label, object.key.clone(), message);
-            }
-        }
     }
 
     async fn fetch_part(&self, layer: &Layer, number: u32) -> Result<FetchedPart> {

@@ -3,16 +3,48 @@
 //! They do no harm. But somebody has put them there, or an object has lost its name, and a repository of a newer version has
 //! objects that this program cannot judge.
 
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::Label;
 use pgstrata_pgdata::ArchiveFile;
 use pgstrata_store::archive::Archive;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Result;
+use pgstrata_store::repository::ObjectInfo;
 
 use super::FindingKind;
 use super::finding::Findings;
 
-/// Names each object of the cluster that has no place there. Those of layers are compared with the manifest elsewhere. Without
-/// an `archive` names of WAL are not judged.
+/// Names those of `objects`, which are all that lie below the label of a layer, that are none of so many index parts and packs.
+pub(super) fn of_layer(
+    (name, label): (&ClusterName, &Label),
+    (parts, packs): (usize, u32),
+    objects: &[ObjectInfo],
+    findings: &Findings,
+) {
+    let parts = u32::try_from(parts).unwrap_or(u32::MAX);
+    let prefix = name.layer_prefix(label);
+    for object in objects {
+        let own = object.key[prefix.len()..].trim_start_matches('/');
+        let numbered = |kind: &str, count: u32, key: &dyn Fn(u32) -> String| {
+            let number = own.strip_prefix(kind).and_then(|n| n.parse().ok());
+            number.is_some_and(|n: u32| n < count && key(n) == object.key)
+        };
+        let known = matches!(own, "claim" | "manifest" | "committed")
+            || own.starts_with("beat-")
+            || numbered("index-", parts, &|n| name.index_key(label, n))
+            || numbered("digest-", parts, &|n| name.digest_key(label, n))
+            || numbered("pack-", packs, &|n| name.pack_key(label, n));
+        if !known {
+            let what = format!(
+                "the manifest does not name it ({} bytes)",
+                object.size_bytes
+            );
+            findings.add(FindingKind::Stray, label, object.key.clone(), what);
+        }
+    }
+}
+
+/// Names each object of the cluster that has no place there. Without an `archive` names of WAL are not judged.
 pub(super) async fn find(
     cluster: &ClusterRepository,
     archive: Option<&Archive>,
@@ -20,12 +52,9 @@ pub(super) async fn find(
 ) -> Result<()> {
     let wal = format!("{}/", cluster.name.wal_prefix());
     for object in cluster.repository.list(cluster.name.as_str()).await? {
-        let name = object.key.rsplit('/').next().unwrap_or_default();
         let is_known = cluster.name.has_place_for(&object.key);
         let is_strange_wal = archive.is_some_and(|archive| {
-            let file = ArchiveFile::parse(name, archive.segment_size());
-            object.key.starts_with(&wal)
-                && file.map(|file| archive.key(file)).ok().as_ref() != Some(&object.key)
+            object.key.starts_with(&wal) && !is_of_archive(archive, &object.key)
         });
         if !is_known || is_strange_wal {
             let what = format!("nobody knows what it is for ({} bytes)", object.size_bytes);
@@ -33,4 +62,11 @@ pub(super) async fn find(
         }
     }
     Ok(())
+}
+
+/// Whether the object below the WAL is named as a file of the archive is.
+pub(super) fn is_of_archive(archive: &Archive, key: &str) -> bool {
+    let name = key.rsplit('/').next().unwrap_or_default();
+    let file = ArchiveFile::parse(name, archive.segment_size());
+    file.is_ok_and(|file| archive.key(file) == key)
 }

@@ -293,8 +293,11 @@ impl Truth {
     }
 
     /// What an expiry may remove that keeps the newest `count` full layers: of this line what is older than the last
-    /// of them, of others anything.
+    /// of them, of others anything. With none of the known ones kept, one that comes is.
     pub(super) fn may_expire(&self, count: usize) -> BTreeSet<String> {
+        if count == 0 {
+            return self.layers.keys().cloned().collect();
+        }
         if self.is_ambiguous {
             let kept: BTreeSet<String> = self.newest_chain().into_iter().collect();
             let labels = self.layers.keys().filter(|label| !kept.contains(*label));
@@ -302,7 +305,7 @@ impl Truth {
         }
         let line = self.line();
         let fulls = line.iter().enumerate().filter(|(_, layer)| layer.is_full);
-        let oldest_kept = fulls.rev().nth(count.saturating_sub(1));
+        let oldest_kept = fulls.rev().nth(count - 1);
         let first = oldest_kept.map(|(_, layer)| *layer);
         // A merged layer has the state of one that it replaces, and that one may go.
         let is_kept = |layer: &&&Layer| {
@@ -558,6 +561,7 @@ mod tests {
         let expected = ["a", "b", "c", "d"].map(str::to_owned);
         assert_eq!(truth.may_expire(1), BTreeSet::from(expected));
         assert_eq!(truth.may_expire(5), BTreeSet::from(["c".to_owned()]));
+        assert_eq!(truth.may_expire(0).len(), truth.layers.len());
     }
 
     #[test]

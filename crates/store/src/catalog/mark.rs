@@ -15,7 +15,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::mark::{self, Mark, MarkRecord, Marks, Unpin};
@@ -41,6 +40,8 @@ struct MarksOfLabel {
     marks: BTreeMap<ParentRef, Marks>,
     /// Why it is not known whether the layer is pinned.
     unreadable: Option<Error>,
+    /// Its marks that cannot be read, or are not there though later ones are.
+    wrong: Vec<(String, Error)>,
     /// The number that the next one has.
     next: u32,
     keys: Vec<String>,
@@ -67,14 +68,10 @@ impl AllMarks {
         all.filter_map(|(label, found)| Some((label, found.unreadable.as_ref()?)))
     }
 
-    /// The same by the prefixes of the marks.
-    pub(super) fn into_unreadable(self, name: &ClusterName) -> Vec<(String, Error)> {
-        let all = self.by_label.into_iter();
-        let unreadable = all.filter_map(|(label, found)| {
-            let error = found.unreadable?;
-            Some((name.marks_of(&label), error))
-        });
-        unreadable.collect()
+    /// Every mark that cannot be read, or is not there though later ones are, by its key, whether it matters or not.
+    pub(super) fn into_wrong(self) -> Vec<(String, Error)> {
+        let all = self.by_label.into_values();
+        all.flat_map(|found| found.wrong).collect()
     }
 
     /// Why the layer is pinned at that time: by its own pin, or by that of a layer which is gone, and whose state it has.
@@ -92,6 +89,12 @@ impl AllMarks {
 }
 
 impl MarksOfLabel {
+    /// Notes that the mark `key` may have said that the layer is pinned.
+    fn distrust(&mut self, key: String, error: Error) {
+        self.unreadable = Some(error.again());
+        self.wrong.push((key, error));
+    }
+
     /// The pin that holds the layer at that time.
     fn pin_of(&self, layer: &ParentRef, now: Timestamp) -> Option<LayerMark> {
         if let Some(error) = &self.unreadable {
@@ -137,10 +140,10 @@ pub async fn load(cluster: &ClusterRepository) -> Result<AllMarks> {
         if number > found.next {
             let first = cluster.name.mark_key(&label, found.next);
             let what = format!("\"{first}\" is missing, though later marks of the layer are there");
-            found.unreadable = Some(Error::new(Kind::Damaged, what));
+            found.distrust(first, Error::new(Kind::Damaged, what));
         }
         found.next = number.saturating_add(1);
-        found.keys.push(key);
+        found.keys.push(key.clone());
         match read {
             Ok(Some(record)) => {
                 if matches!(record.says, Mark::Pin(_) | Mark::Unpin(_)) {
@@ -151,7 +154,7 @@ pub async fn load(cluster: &ClusterRepository) -> Result<AllMarks> {
             }
             // Forgotten meanwhile.
             Ok(None) => {}
-            Err(error) => found.unreadable = Some(error),
+            Err(error) => found.distrust(key, error),
         }
     }
     for ((label, layer), marks) in said {

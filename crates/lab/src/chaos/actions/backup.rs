@@ -154,7 +154,7 @@ fn remove_beside(
     let (call, effects, excuses) = match merge {
         Some((call, effects)) => (call, effects, keep::MERGE_EXCUSES),
         None => {
-            let (call, effects) = keep::expire_call(world, chance, step);
+            let (call, effects) = keep::expire_call(world, chance, step, 1);
             (call, effects, keep::EXPIRE_EXCUSES)
         }
     };

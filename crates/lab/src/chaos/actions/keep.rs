@@ -115,30 +115,32 @@ pub(super) fn pin(world: &mut World, chance: &mut Chance, step: &mut Step) -> Re
 /// Removes what a random rule does not keep.
 pub(super) fn expire(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
     let_time_pass(world, chance, step)?;
-    let (call, effects) = expire_call(world, chance, step);
+    let (call, effects) = expire_call(world, chance, step, 0);
     let call = call.disturbed(disturb(chance, 30));
     world.run(&call, &EXPIRE_EXCUSES, step)?;
     Ok(effects)
 }
 
-/// The call of an expiry, and what it may do.
+/// The call of an expiry, and what it may do when so many layers may come beside it.
 pub(super) fn expire_call(
     world: &mut World,
     chance: &mut Chance,
     step: &mut Step,
+    coming: usize,
 ) -> (Call, Effects) {
     let count = chance.between(1, 3);
     let number = count.to_string();
     let count = usize::try_from(count).unwrap_or(1);
+    let of_known = count.saturating_sub(coming);
     let (rule, mut may_go) = match chance.below(10) {
         0 => (["--keep-days", "1"], BTreeSet::new()),
         1..4 => (
             ["--max-chain", number.as_str()],
-            world.truth.may_merge_away(count),
+            world.truth.may_merge_away(of_known),
         ),
         _ => (
             ["--keep-full", number.as_str()],
-            world.truth.may_expire(count),
+            world.truth.may_expire(of_known),
         ),
     };
     // An expiry may take a layer for replaced, whatever its rule is.
