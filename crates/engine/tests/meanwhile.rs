@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
+use jiff::SignedDuration;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
@@ -140,10 +141,34 @@ struct Scene {
     made: Made,
 }
 
+/// What leaves a chain of that length.
+fn max_chain(length: usize) -> Policy {
+    Policy {
+        max_chain: Some(length),
+        ..Policy::default()
+    }
+}
+
 impl Scene {
-    async fn new() -> Self {
+    /// With all WAL since the first layer.
+    async fn with_all_wal() -> Self {
         let repository = Repository::memory();
         let made = chain_of_three(&repository).await;
+        let catalog = Catalog::load(&made.within(&repository)).await.unwrap();
+        for layer in &catalog.layers {
+            let claim = claim_of(layer);
+            for key in [
+                made.cluster.claim_key(&layer.label),
+                made.cluster.committed_key(&layer.label),
+            ] {
+                repository.create(&key, claim.clone()).await.unwrap();
+            }
+        }
+        Self { repository, made }
+    }
+
+    async fn new() -> Self {
+        let Self { repository, made } = Self::with_all_wal().await;
         let catalog = Catalog::load(&made.within(&repository)).await.unwrap();
         let mut needed = BTreeSet::new();
         for layer in &catalog.layers {
@@ -154,15 +179,6 @@ impl Scene {
             let segments = WalSegment::covering(manifest.timeline, lsns, size);
             needed.extend(segments.map(|segment| segment.file_name(size)));
         }
-        for layer in &catalog.layers {
-            let claim = claim_of(layer);
-            for key in [
-                made.cluster.claim_key(&layer.label),
-                made.cluster.committed_key(&layer.label),
-            ] {
-                repository.create(&key, claim.clone()).await.unwrap();
-            }
-        }
         for object in repository.list(&made.cluster.wal_prefix()).await.unwrap() {
             let name = object.key.rsplit('/').next().unwrap();
             if !needed.contains(name) {
@@ -172,12 +188,12 @@ impl Scene {
         Self { repository, made }
     }
 
-    /// What `reader` says when before its `nth` operation an expiry leaves a chain of `length`, or fails half way. Also
-    /// whether it came to that operation.
+    /// What `reader` says when before its `nth` operation an expiry by `policy` ends, or fails half way. Also whether it came
+    /// to that operation.
     async fn beside<T>(
         &self,
         nth: u64,
-        length: usize,
+        policy: Policy,
         reader: impl AsyncFnOnce(Repository) -> T,
     ) -> (T, bool) {
         let memory = copy_of(&self.repository, &self.made).await;
@@ -199,31 +215,28 @@ impl Scene {
         let sound = Repository::with_store(memory.clone());
         if nth % 2 == 1 {
             // Somewhere in it, also while it removes.
-            let most = self.operations_of_an_expiry(length).await;
+            let most = self.operations_of_an_expiry(policy).await;
             let fails = most - 1 - (nth / 2) % most.min(30);
             let failing = FaultStore::failing_at(fails, Fault::Before, memory);
             let failing = Repository::with_store(failing);
-            self.expire(&failing, length).await.ok();
+            self.expire(&failing, policy).await.ok();
         } else {
-            self.expire(&sound, length).await.ok();
+            self.expire(&sound, policy).await.ok();
         }
         gate.go_on.add_permits(1);
         (reading.await, true)
     }
 
-    async fn operations_of_an_expiry(&self, length: usize) -> u64 {
+    async fn operations_of_an_expiry(&self, policy: Policy) -> u64 {
         let store = FaultStore::new(copy_of(&self.repository, &self.made).await);
         let repository = Repository::with_store(store.clone());
-        self.expire(&repository, length).await.unwrap();
+        self.expire(&repository, policy).await.unwrap();
         store.operation_count()
     }
 
-    async fn expire(&self, repository: &Repository, length: usize) -> Result<()> {
+    async fn expire(&self, repository: &Repository, policy: Policy) -> Result<()> {
         let options = ExpireOptions {
-            policy: Policy {
-                max_chain: Some(length),
-                ..Policy::default()
-            },
+            policy,
             codec: Codec::None,
             jobs: 1,
             ignore_restores: true,
@@ -251,7 +264,7 @@ async fn a_verification_calls_what_was_removed_meanwhile_removed_and_not_damaged
     for length in [1, 2] {
         for nth in 0.. {
             let reader = async |repository: Repository| scene.verify(&repository, true).await;
-            let (report, met) = scene.beside(nth, length, reader).await;
+            let (report, met) = scene.beside(nth, max_chain(length), reader).await;
             let report = report.unwrap();
             let mut findings = report.findings.iter();
             let error = findings.find(|found| found.severity == Severity::Error);
@@ -282,7 +295,7 @@ async fn damage_that_concerns_a_layer_that_stays_is_not_forgotten_with_one_that_
     scene.repository.create(&next, bytes.into()).await.unwrap();
     for nth in (0..).step_by(2) {
         let reader = async |repository: Repository| scene.verify(&repository, false).await;
-        let (report, met) = scene.beside(nth, 1, reader).await;
+        let (report, met) = scene.beside(nth, max_chain(1), reader).await;
         let found: Vec<(FindingKind, String)> = report
             .unwrap()
             .findings
@@ -291,6 +304,39 @@ async fn damage_that_concerns_a_layer_that_stays_is_not_forgotten_with_one_that_
             .collect();
         let damaged = (FindingKind::WalDamaged, next.clone());
         assert_eq!(found, [damaged], "at {nth}");
+        if !met {
+            break;
+        }
+    }
+}
+
+/// Of a removal of WAL that has begun, the segments may be gone in any part.
+#[tokio::test(flavor = "multi_thread")]
+async fn wal_that_is_given_up_meanwhile_is_no_loss() {
+    let scene = Scene::with_all_wal().await;
+    let policy = Policy {
+        keep_wal: Some(SignedDuration::ZERO),
+        ..Policy::default()
+    };
+    let before = scene
+        .repository
+        .list(&scene.made.cluster.wal_prefix())
+        .await;
+    let memory = Repository::with_store(copy_of(&scene.repository, &scene.made).await);
+    scene.expire(&memory, policy).await.unwrap();
+    let after = memory.list(&scene.made.cluster.wal_prefix()).await;
+    let went = before.unwrap().len() - after.unwrap().len();
+    assert!(went > 8, "{went} segments went");
+    for nth in 0.. {
+        let reader = async |repository: Repository| scene.verify(&repository, false).await;
+        let (report, met) = scene.beside(nth, policy, reader).await;
+        assert_eq!(report.unwrap().findings, [], "at {nth}");
+        let reader = async |repository: Repository| {
+            let cluster = scene.made.within(&repository);
+            info::collect(&cluster, &InfoOptions::default()).await
+        };
+        let (report, _) = scene.beside(nth, policy, reader).await;
+        assert_eq!(report.unwrap().alarms, [], "at {nth}");
         if !met {
             break;
         }
@@ -306,7 +352,7 @@ async fn info_raises_no_alarm_because_of_what_was_removed_meanwhile() {
                 let cluster = scene.made.within(&repository);
                 info::collect(&cluster, &InfoOptions::default()).await
             };
-            let (report, met) = scene.beside(nth, length, reader).await;
+            let (report, met) = scene.beside(nth, max_chain(length), reader).await;
             assert_eq!(report.unwrap().alarms, [], "at {nth}, to {length}");
             if !met {
                 break;
@@ -324,7 +370,7 @@ async fn a_restore_whose_layers_were_removed_meanwhile_says_so() {
         let target = scratch.path().join("data");
         let reader =
             async |repository: Repository| scene.made.restore(&repository, &target, None).await;
-        let (outcome, met) = scene.beside(nth, 1, reader).await;
+        let (outcome, met) = scene.beside(nth, max_chain(1), reader).await;
         match outcome {
             Ok(_) => {
                 scene.made.assert_restored(&target);
@@ -361,7 +407,7 @@ async fn a_merge_that_reads_back_what_was_removed_meanwhile_says_so() {
             let cluster = scene.made.within(&repository);
             merge::execute(&cluster, &options, &Progress::default()).await
         };
-        let (outcome, met) = scene.beside(nth, 1, reader).await;
+        let (outcome, met) = scene.beside(nth, max_chain(1), reader).await;
         match outcome {
             Ok(_) => merged += 1,
             // Before it had looked what there is.
