@@ -135,10 +135,22 @@ pub async fn annotate(
 }
 
 fn check(says: &Mark) -> Result<()> {
-    match mark::complaint(says) {
+    let text = match says {
+        Mark::Pin(pin) => pin.note.as_deref(),
+        Mark::Annotate(annotation) => annotation.value.as_deref(),
+        Mark::Unpin(_) => None,
+    };
+    let turns = text.is_some_and(|text| text.contains(turns_text));
+    let complaint = turns.then(|| "a note or value may not turn the direction of text".to_owned());
+    match mark::complaint(says).or(complaint) {
         None => Ok(()),
         Some(complaint) => Err(Error::new(Kind::Usage, complaint)),
     }
+}
+
+/// Whether a character makes what stands behind it read as something else: `Bidi_Control` of Unicode.
+fn turns_text(character: char) -> bool {
+    matches!(character, '\u{061C}' | '\u{200E}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
 async fn report(
@@ -155,4 +167,26 @@ async fn report(
         annotations: marks.annotations,
         stands_on: links.skip(1).map(|layer| layer.label.to_string()).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_any_script_is_taken_and_none_that_turns_others() {
+        let check = |value: &str| {
+            check(&Mark::Annotate(Annotation {
+                key: "why".to_owned(),
+                value: Some(value.to_owned()),
+            }))
+        };
+        for good in ["before the upgrade", "до обновления", "לפני השדרוג", "🙂"]
+        {
+            assert!(check(good).is_ok(), "{good}");
+        }
+        for bad in ["a\u{202E}b", "\u{2066}", "a\nb", "a\u{7}"] {
+            assert_eq!(check(bad).unwrap_err().kind(), Kind::Usage, "{bad:?}");
+        }
+    }
 }

@@ -275,7 +275,13 @@ async fn store_boxes(
 async fn store_record(home: Home<'_>, record: &EpochRecord) -> Result<()> {
     let key = home.name.epoch_key(&record.seal_id, record.number);
     let body = Bytes::from(encode_epoch(record));
-    home.repository.create(&key, body).await
+    let created = home.repository.create(&key, body).await;
+    created.map_err(|error| match error.kind() {
+        Kind::AlreadyExists => error.hint(
+            "somebody else has begun an epoch at the same time: look at \"pgstrata key check\", and run the command again if it is still needed",
+        ),
+        _ => error,
+    })
 }
 
 /// Stores a key box of an epoch of which all secrets are known; false when the recipient has one in that role already.
