@@ -111,7 +111,7 @@ fn mistakes_in_settings_are_shown_with_their_place() {
     require(
         stage.fails(&[&["--credentials", &secrets], &on_s3[..]].concat()),
         REFUSED,
-        &["secrets.toml", "every user", "chmod"],
+        &["secrets.toml", "by others", "chmod"],
     );
     require(
         stage.fails(&[&["--storage", "acess_key=x"], &on_s3[..]].concat()),
@@ -540,6 +540,40 @@ fn rule_11_a_chain_stands_on_the_very_parent_it_was_made_on() {
     fs::remove_file(manifest(&first)).unwrap();
     fs::write(manifest(&first), kept).unwrap();
     stage.cluster.own(&manifest(&first)).unwrap();
+    stage.restore(
+        "whole",
+        &[&child, "--target-type", "none", "--same-timeline"],
+    );
+}
+
+/// Without manifest and note a layer looks like a backup that was interrupted. What stands on it tells that it was finished.
+#[test]
+fn a_layer_that_others_stand_on_is_lost_and_no_leftover() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let label = |kind: &str| {
+        let made = stage.backup(&["--type", kind]);
+        support::text(&made, "/label").to_owned()
+    };
+    let [full, child] = ["full", "incr"].map(label);
+    let layers = stage.objects().join("main/layer");
+    let aside = stage.target("aside");
+    fs::remove_file(layers.join(&full).join("committed")).unwrap();
+    fs::rename(layers.join(&full).join("manifest"), &aside).unwrap();
+    stage.age();
+    let left = files(&layers);
+    for rules in [["--keep-full", "1"], ["--keep-within", "30d"]] {
+        let expired = stage.run(&[&["expire"], &rules[..]].concat());
+        let shown = String::from_utf8(expired.stdout).unwrap();
+        assert_eq!(expired.status.code(), Some(WARNINGS), "{shown}");
+        assert!(
+            shown.contains(&format!("layer {child} stands on it")),
+            "{shown}"
+        );
+    }
+    assert_eq!(files(&layers), left, "nothing is removed");
+    let verified = stage.run(&["verify"]);
+    assert_eq!(verified.status.code(), Some(DAMAGED));
+    fs::rename(&aside, layers.join(&full).join("manifest")).unwrap();
     stage.restore(
         "whole",
         &[&child, "--target-type", "none", "--same-timeline"],

@@ -235,6 +235,22 @@ fn the_host_of_the_database_has_no_layer_of_a_sealed_cluster_removed() {
             as_the_server(made);
         }
     }
+    // Without its manifest it is being removed for who has no key as for who has one; without the record it is lost.
+    let own = place.join(format!("layer/{label}/manifest"));
+    let removal = place.join("removal/f0f0");
+    let aside = place.with_file_name("aside");
+    fs::rename(&own, &aside).unwrap();
+    for who in ["", "one"] {
+        let (code, found) = vault.verify(who, &[]);
+        assert_eq!((code, found.len()), (0, 0), "{who}: {found:?}");
+    }
+    fs::rename(&removal, place.with_file_name("f0f0")).unwrap();
+    for who in ["", "one"] {
+        let (code, found) = vault.verify(who, &[]);
+        assert_eq!((code, found.len()), (DAMAGED, 1), "{who}: {found:?}");
+    }
+    fs::rename(place.with_file_name("f0f0"), &removal).unwrap();
+    fs::rename(&aside, &own).unwrap();
     let log = vault.fails("keeper", &["expire", "--keep-full", "2"], REFUSED);
     assert!(
         log.contains(label) && log.contains("removal/f0f0/wanted"),

@@ -21,7 +21,7 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::catalog::{
-    self, Catalog, Layer, OldWal, StoreTime, Terms, clocks_differ, mark, remove_leftover,
+    self, Catalog, Layer, OldWal, StoreTime, Terms, WalLimit, clocks_differ, mark, remove_leftover,
 };
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -124,6 +124,8 @@ struct Expiry {
     leftovers: Vec<Label>,
     /// Layers of which nothing but the WAL that makes them consistent is kept.
     own_alone: HashSet<ParentRef>,
+    /// Whether WAL was given up of which no record says so.
+    is_unrecorded: bool,
     report: ExpireReport,
 }
 
@@ -230,7 +232,7 @@ async fn attempt(
     let terms = Terms {
         instead: None,
         ignore_restores: options.ignore_restores,
-        wal: (report.wal_files > 0).then_some(&found.own_alone),
+        wal: (report.wal_files > 0 || found.is_unrecorded).then_some(&found.own_alone),
     };
     let removed = catalog::remove_layers(cluster, &found.remove, terms).await?;
     if !removed.notes.is_empty() {
@@ -358,9 +360,22 @@ async fn find(
         remove: remove.collect::<Result<_>>()?,
         read_back: decision.read_back,
         leftovers: scene.leftovers(),
+        is_unrecorded: decision
+            .limit
+            .as_ref()
+            .is_some_and(|limit| is_unrecorded(&scene.archived, limit)),
         own_alone: decision.own_alone,
         report,
     })
+}
+
+/// Whether WAL between layers is missing that `limit` gives up, and no record says that it was given up: the record was lost.
+fn is_unrecorded(archived: &ArchivedWal, limit: &WalLimit) -> bool {
+    let end = limit.before.segment(archived.segment_size());
+    let is_open = |first: u64| first < end && !archived.was_released(first);
+    let mut timelines = archived.by_timeline();
+    !limit.kept.is_empty()
+        && timelines.any(|(_, found)| found.gaps().any(|gap| is_open(*gap.start())))
 }
 
 fn planned(scene: &Scene, step: &MergeStep) -> PlannedMerge {

@@ -302,7 +302,10 @@ async fn collect_once(
         record: record.as_ref().err(),
         keys: unread.as_ref(),
         removal: barred.as_ref(),
-        unread_marks: marks.all_unreadable().collect(),
+        unread_marks: marks
+            .all_unreadable()
+            .filter(|(label, _)| catalog.layers.position(label).is_some())
+            .collect(),
         now: Timestamp::now(),
         max_age: options.max_age,
         verified: &verified,

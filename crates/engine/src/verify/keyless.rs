@@ -15,7 +15,7 @@ use pgstrata_layer::sealed::{self, PublicManifest};
 use pgstrata_pgdata::{ArchiveFile, WalSegment};
 use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::blocking::blocking;
-use pgstrata_store::catalog::wal_given_up;
+use pgstrata_store::catalog::{self, wal_given_up};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
@@ -129,13 +129,21 @@ impl Keyless<'_> {
         Ok(found)
     }
 
+    /// A label that was committed and has no manifest: somebody removes it, or it is lost. Of a layer that is removed the
+    /// manifest goes first, and the verdict that names it last.
     async fn without_manifest(&self, label: &Label) -> Result<()> {
-        let key = self.cluster.name.committed_key(label);
-        if self.cluster.repository.size(&key).await?.is_some() {
-            let what =
-                "the layer was finished, and its manifest is lost or the layer is being removed";
-            let lost = self.cluster.name.manifest_key(label);
-            self.findings.add(FindingKind::Missing, label, lost, what);
+        let (name, repository) = (&self.cluster.name, &self.cluster.repository);
+        let (key, committed) = (name.manifest_key(label), name.committed_key(label));
+        if repository.size(&committed).await?.is_none() {
+            return Ok(());
+        }
+        if catalog::being_removed(self.cluster).await?.contains(label) {
+            return Ok(());
+        }
+        let (now, still) = futures::try_join!(repository.size(&key), repository.size(&committed))?;
+        if now.is_none() && still.is_some() {
+            let what = "the layer was finished, its manifest is lost, and nobody removes it";
+            self.findings.add(FindingKind::Missing, label, key, what);
         }
         Ok(())
     }

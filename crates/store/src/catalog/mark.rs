@@ -274,7 +274,7 @@ pub async fn forget_gone(cluster: &ClusterRepository) -> Result<()> {
 /// many marks were made.
 ///
 /// # Errors
-/// When a repository cannot be read or written; `Damaged` when a mark in `source` is.
+/// When a repository cannot be read or written. A mark that is damaged is no error here.
 pub async fn copy(
     source: &ClusterRepository,
     target: &ClusterRepository,
@@ -289,20 +289,16 @@ pub async fn copy(
         }
         return Ok(missing.len());
     }
-    let said = |objects: &[(String, Bytes)]| -> Result<Marks> {
-        let marks = objects.iter().map(|(key, object)| {
-            let record = mark::decode(object).map_err(|error| {
-                Error::from(error).while_doing(format!("could not read \"{key}\""))
-            })?;
-            Ok((record.layer == layer.reference()).then_some(record.says))
-        });
-        let marks = marks.collect::<Result<Vec<_>>>()?;
-        Ok(Marks::of(marks.into_iter().flatten()))
-    };
-    let (from, to) = (said(&from)?, said(&to)?);
+    let ((from, is_whole), (to, _)) = (said(&from, layer), said(&to, layer));
     let mut missing: Vec<Mark> = Vec::new();
     if to.pin.is_none() {
-        missing.extend(from.pin.map(Mark::Pin));
+        // What cannot be read may be a pin.
+        let unknown = mark::Pin {
+            until: None,
+            note: Some("a mark could not be read where it was copied from".to_owned()),
+        };
+        let pin = from.pin.or_else(|| (!is_whole).then_some(unknown));
+        missing.extend(pin.map(Mark::Pin));
     }
     for (key, value) in from.annotations {
         if !to.annotations.contains_key(&key) {
@@ -315,6 +311,23 @@ pub async fn copy(
         add(target, layer, says).await?;
     }
     Ok(count)
+}
+
+/// What the marks say of the layer that can be read, and whether all can.
+fn said(objects: &[(String, Bytes)], layer: &Layer) -> (Marks, bool) {
+    let mut is_whole = true;
+    let mut says = Vec::new();
+    for (key, object) in objects {
+        match mark::decode(object) {
+            Ok(record) if record.layer == layer.reference() => says.push(record.says),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!("a mark is left out: could not read \"{key}\": {error}");
+                is_whole = false;
+            }
+        }
+    }
+    (Marks::of(says), is_whole)
 }
 
 /// The marks of the layer's label, in their order, with their keys.

@@ -210,7 +210,8 @@ impl Catalog {
         for unfinished in &mut catalog.unfinished {
             unfinished.was_merged = merged.contains(unfinished.label.as_str());
         }
-        catalog.call_lost(cluster, &lost);
+        let named = catalog.named_and_gone(cluster).await?;
+        catalog.call_lost(cluster, &lost, &named);
         catalog
             .unfinished
             .sort_by(|a, b| order(&a.label).cmp(&order(&b.label)));
@@ -220,16 +221,65 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Calls those of `lost` damaged that were not merged into a layer that is there.
-    fn call_lost(&mut self, cluster: &ClusterRepository, lost: &BTreeSet<Label>) {
+    /// Labels without a manifest on which layers stand, each with one of these: they were finished, though nothing else
+    /// says so. Who removes layers takes what stands on others first, and a look may fall in between; so of a layer that
+    /// somebody removes, or has removed since, nothing is said.
+    async fn named_and_gone(&self, cluster: &ClusterRepository) -> Result<BTreeMap<Label, Label>> {
+        let mut standing: BTreeMap<Label, Label> = BTreeMap::new();
+        for layer in &self.layers {
+            let parent = layer.manifest.parent.as_ref();
+            let parent = parent.filter(|parent| self.layers.standing_for(parent).is_none());
+            if let Some(parent) = parent.and_then(|parent| Label::parse(&parent.label)) {
+                standing.insert(parent, layer.label.clone());
+            }
+        }
+        standing.retain(|parent, _| {
+            let mut unfinished = self.unfinished.iter();
+            unfinished.any(|left| left.label == *parent && !left.abandoned)
+        });
+        if standing.is_empty() {
+            return Ok(standing);
+        }
+        let leaving = being_removed(cluster).await?;
+        let mut gone = BTreeMap::new();
+        for (parent, child) in standing {
+            let still =
+                futures::try_join!(look(cluster, parent.clone()), look(cluster, child.clone()));
+            let (Found::Unfinished(left), Found::Layer(_)) = still? else {
+                continue;
+            };
+            if left.object_count > 0 && !left.abandoned && !leaving.contains(&parent) {
+                gone.insert(parent, child);
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Calls damaged what has lost its manifest and was not merged into a layer that is there: those of `lost`, which were
+    /// committed, and of `named`, on which others stand.
+    fn call_lost(
+        &mut self,
+        cluster: &ClusterRepository,
+        lost: &BTreeSet<Label>,
+        named: &BTreeMap<Label, Label>,
+    ) {
         let unfinished = std::mem::take(&mut self.unfinished);
         for left in unfinished {
-            match lost.contains(&left.label) && !left.was_merged {
-                true => {
-                    let error = manifest_lost(cluster, &left.label);
+            let proof = match (lost.contains(&left.label), named.get(&left.label)) {
+                _ if left.was_merged => None,
+                (true, _) => {
+                    let committed = cluster.name.committed_key(&left.label);
+                    Some(format!("the layer was finished (\"{committed}\" is there)"))
+                }
+                (false, Some(child)) => Some(format!("layer {child} stands on it")),
+                (false, None) => None,
+            };
+            match proof {
+                Some(proof) => {
+                    let error = manifest_lost(cluster, &left.label, &proof);
                     self.damaged.push((left.label, error));
                 }
-                false => self.unfinished.push(left),
+                None => self.unfinished.push(left),
             }
         }
     }
@@ -631,15 +681,12 @@ async fn look_again(
     Ok((settled, lost))
 }
 
-/// The error of a layer that was finished, and is being removed by nobody.
-fn manifest_lost(cluster: &ClusterRepository, label: &Label) -> Error {
-    let (manifest, committed) = (
-        cluster.name.manifest_key(label),
-        cluster.name.committed_key(label),
-    );
+/// The error of a layer that was finished, as `proof` says, and is being removed by nobody.
+fn manifest_lost(cluster: &ClusterRepository, label: &Label, proof: &str) -> Error {
+    let manifest = cluster.name.manifest_key(label);
     Error::new(
         Kind::Damaged,
-        format!("its manifest \"{manifest}\" is lost: the layer was finished (\"{committed}\" is there), and nobody removes it"),
+        format!("its manifest \"{manifest}\" is lost: {proof}, and nobody removes it"),
     )
     .hint("bring the object back from a copy of the repository, or take a full backup now")
 }

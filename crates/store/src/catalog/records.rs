@@ -3,6 +3,8 @@
 //! Each is small, and nobody who restores needs one. But who removes obeys them, and what cannot be read is obeyed as the
 //! worst that it may say.
 
+use std::collections::BTreeSet;
+
 use futures::{StreamExt, TryStreamExt};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::{distrust, removal, restoring, seal, verified};
@@ -28,7 +30,16 @@ pub async fn unreadable_records(cluster: &ClusterRepository) -> Result<Vec<(Stri
         name.distrust_prefix(),
     ] {
         let listed = cluster.repository.list(&prefix).await?.into_iter();
-        let reading = listed.map(|object| read(cluster, object.key));
+        let listed: BTreeSet<String> = listed.map(|object| object.key).collect();
+        let counts = |key: &&String| {
+            // Signs of life say nothing by themselves, and neither does the verdict of a removal that is not announced.
+            let wanted = key
+                .strip_suffix("/verdict")
+                .map(|id| format!("{id}/wanted"));
+            !key.contains("/beat-") && wanted.is_none_or(|wanted| listed.contains(&wanted))
+        };
+        let reading = listed.iter().filter(counts);
+        let reading = reading.map(|key| read(cluster, key.clone()));
         let read = futures::stream::iter(reading).buffered(FETCH_AT_ONCE);
         let read: Vec<Option<(String, Error)>> = read.try_collect().await?;
         unreadable.extend(read.into_iter().flatten());
