@@ -62,7 +62,7 @@ fn text(report: &InfoReport, details: bool) -> String {
             restore.directory,
             restore.host,
             time(restore.started_at),
-            took(restore.age_seconds),
+            took(restore.age_seconds.max(0)),
             restore.kept_seconds / 3600
         ));
     }

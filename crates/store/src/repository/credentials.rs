@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +17,9 @@ use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
 
 use crate::error::{Error, FileContext, Kind, Result};
 use crate::input::{is_open_to_others, require_no_named_pipe};
+
+/// More than any credentials take.
+const MOST_BYTES: u64 = 64 << 10;
 
 /// The options in a credentials file: lines `key = "value"`, read by nobody else.
 ///
@@ -37,7 +41,18 @@ pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
         );
         return Err(Error::new(Kind::Refused, what).hint(hint));
     }
-    let text = std::fs::read_to_string(file).context(failed)?;
+    let mut text = String::new();
+    let opened = std::fs::File::open(file).context(failed)?;
+    let mut opened = opened.take(MOST_BYTES + 1);
+    opened.read_to_string(&mut text).context(failed)?;
+    if opened.limit() == 0 {
+        let shown = file.display();
+        let what = format!(
+            "credentials file \"{shown}\" holds more than {} KiB",
+            MOST_BYTES >> 10
+        );
+        return Err(Error::new(Kind::Usage, what).hint("is it the right file?"));
+    }
     // The parser's message would show the line, and with it the secret.
     toml::from_str(&text).map_err(|_| {
         Error::new(
@@ -402,6 +417,12 @@ mod tests {
             let kind = read_credentials(file.path()).map_err(|error| error.kind());
             assert_eq!(kind.err(), refused.then_some(Kind::Refused), "{mode:o}");
         }
+    }
+
+    #[test]
+    fn a_file_without_end_is_none() {
+        let kind = read_credentials(Path::new("/dev/zero")).map_err(|error| error.kind());
+        assert_eq!(kind.err(), Some(Kind::Usage));
     }
 
     #[test]
