@@ -586,10 +586,7 @@ pub fn open(key: &ObjectKey, expected: &Header, stored: Bytes) -> Result<Bytes> 
 /// # Errors
 /// When it is damaged or has another header.
 pub fn check(expected: &Header, stored: &[u8]) -> Result<u64> {
-    let chunks = expect_header(expected, stored)?;
-    let mut opener = Opener::new(None);
-    opener.feed(chunks, |_| Ok(()))?;
-    opener.finish()
+    check_chunks(expect_header(expected, stored)?)
 }
 
 /// The same for an object of which the header is not known; answers that.
@@ -598,9 +595,13 @@ pub fn check(expected: &Header, stored: &[u8]) -> Result<u64> {
 /// When it is damaged.
 pub fn check_any(stored: &[u8]) -> Result<Header> {
     let (header, _, chunks) = whole_front(stored)?;
+    check_chunks(chunks).map(|_| header)
+}
+
+fn check_chunks(chunks: &[u8]) -> Result<u64> {
     let mut opener = Opener::new(None);
     opener.feed(chunks, |_| Ok(()))?;
-    opener.finish().map(|_| header)
+    opener.finish()
 }
 
 fn whole_front(stored: &[u8]) -> Result<Front<'_>> {

@@ -67,11 +67,8 @@ async fn follow(
             Ok(()) => warn_of(&report.left_out, &known),
             Err(error) if error.kind() == Kind::Interrupted && report.done => {}
             Err(error) if passes(&error) && report.done => {
-                let hint = error.hint_text().map(|hint| format!("; {hint}"));
-                tracing::warn!(
-                    "could not copy, and will try again: {error}{}",
-                    hint.unwrap_or_default()
-                );
+                let advice = advice(error.hint_text());
+                tracing::warn!("could not copy, and will try again: {error}{advice}");
             }
             Err(error) => return Err(error),
         }
@@ -103,14 +100,14 @@ fn passes(error: &Error) -> bool {
 /// Says which layers are left out, but for those of which that was said.
 fn warn_of(left_out: &[NotCopied], known: &[NotCopied]) {
     for left in left_out.iter().filter(|left| !known.contains(left)) {
-        let hint = left.hint.as_ref().map(|hint| format!("; {hint}"));
-        tracing::warn!(
-            "{} is left out: {}{}",
-            left.label,
-            left.why,
-            hint.unwrap_or_default()
-        );
+        let advice = advice(left.hint.as_deref());
+        tracing::warn!("{} is left out: {}{advice}", left.label, left.why);
     }
+}
+
+/// What can be done, at the end of a line that says what is wrong.
+fn advice(hint: Option<&str>) -> String {
+    hint.map_or_else(String::new, |hint| format!("; {hint}"))
 }
 
 /// What is broken, and a layer that was asked for, are errors. Of a copy of everything a layer that was removed meanwhile,

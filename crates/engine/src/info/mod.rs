@@ -244,7 +244,9 @@ pub async fn collect(cluster: &ClusterRepository, options: &InfoOptions) -> Resu
     let mut report = collect_once(cluster, options).await?;
     for _ in 0..LOOKS {
         let settled = report.0.alarms.is_empty()
-            || catalog::removed_since(cluster, &report.1).await?.is_empty();
+            || catalog::removed_since(cluster, report.1.iter().map(|layer| layer.known_as()))
+                .await?
+                .is_empty();
         if settled {
             break;
         }

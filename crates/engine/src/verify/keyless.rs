@@ -65,12 +65,14 @@ pub(super) async fn run(
     records::check(cluster, &check.findings).await?;
     // Now that it is known in which epochs something is sealed.
     keys::lost(cluster, &check.findings, |_| true).await?;
+    let listed = layers.iter();
+    let listed = listed.map(|(label, _, digest)| (label, digest.as_str()));
     let gone = match check.findings.any() {
-        true => check.gone(&layers).await?,
+        true => catalog::removed_since(cluster, listed).await?,
         false => Vec::new(),
     };
     report.findings = check.findings.into_vec();
-    report.forget(&cluster.name, gone.into_iter());
+    report.forget(&cluster.name, gone.iter());
     report.require_layers(report.layers.is_empty())?;
     report
         .findings
@@ -146,23 +148,6 @@ impl Keyless<'_> {
             self.findings.add(FindingKind::Missing, label, key, what);
         }
         Ok(())
-    }
-
-    /// Those that an expiry or a merge has removed since they were listed.
-    async fn gone<'l>(
-        &self,
-        layers: &'l [(Label, PublicManifest, String)],
-    ) -> Result<Vec<&'l Label>> {
-        let mut gone = Vec::new();
-        for (label, _, digest) in layers {
-            let key = self.cluster.name.manifest_key(label);
-            match self.cluster.repository.get(&key).await {
-                Ok(object) if manifest::digest(&object) == *digest => {}
-                Err(error) if error.kind() != Kind::NotFound => return Err(error),
-                _ => gone.push(label),
-            }
-        }
-        Ok(gone)
     }
 
     fn add(&self, label: &Label, key: &str, error: &Error) -> Result<()> {

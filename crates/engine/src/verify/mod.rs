@@ -36,7 +36,7 @@ use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::verified::VerifiedRecord;
-use pgstrata_store::archive::{Archive, ArchivedWal};
+use pgstrata_store::archive::Archive;
 use pgstrata_store::catalog::{self, Catalog, Layer, StoreTime, Unfinished};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -348,17 +348,18 @@ impl Verifier {
         for look in 1.. {
             self.findings = Findings::default();
             seen.look_again();
-            let archived = self.listed().await?;
             let catalog = Catalog::examine(&self.cluster).await?;
             self.relate(&catalog, scope, seen).await?;
             if look == LOOKS || !self.findings.any() {
                 return Ok(catalog);
             }
-            let layers = catalog.layers.iter().cloned().map(Arc::new);
-            let layers: Vec<Arc<Layer>> = layers.collect();
-            let removed = catalog::removed_since(&self.cluster, &layers).await?;
-            let wal_stays = match (&archived, self.listed().await?) {
-                (Some(before), Some(now)) => now.holds_all_of(before),
+            let layers = catalog.layers.iter().map(Layer::known_as);
+            let removed = catalog::removed_since(&self.cluster, layers).await?;
+            let wal_stays = match (&self.archive, &seen.settled) {
+                (Some(archive), Some(before)) => {
+                    let now = archive.list(iter::empty()).await?;
+                    now.holds_all_of(before)
+                }
                 _ => true,
             };
             if removed.is_empty() && wal_stays {
@@ -371,14 +372,6 @@ impl Verifier {
             }
         }
         unreachable!("the last look is the answer")
-    }
-
-    /// What is archived now, as its listing tells.
-    async fn listed(&self) -> Result<Option<ArchivedWal>> {
-        match &self.archive {
-            Some(archive) => archive.list(iter::empty()).await.map(Some),
-            None => Ok(None),
-        }
     }
 
     async fn relate(&self, catalog: &Catalog, scope: &Scope, seen: &mut WalSeen) -> Result<()> {

@@ -25,6 +25,8 @@ pub(super) struct WalSeen {
     /// How each segment begins and ends that a key at hand opens, or why its records cannot be read to its end.
     ends: HashMap<WalSegment, Ends>,
     pub(super) read: u64,
+    /// What was archived when it was last looked how the promised WAL fits together.
+    pub(super) settled: Option<ArchivedWal>,
 }
 
 type Ends = std::result::Result<SegmentEnds, String>;
@@ -133,6 +135,7 @@ impl Verifier {
             return Ok(());
         };
         let archived = self.settled(archive, catalog, seen).await?;
+        seen.settled = Some(archived.clone());
         let holes = health::holes(catalog, &archived, Timestamp::now());
         for hole in holes.iter().filter(|hole| !seen.is_known(hole)) {
             let key = archive.key(ArchiveFile::Segment(hole.first));

@@ -98,6 +98,12 @@ pub struct Layer {
 }
 
 impl Layer {
+    /// Its label, and the digest of its manifest.
+    #[must_use]
+    pub fn known_as(&self) -> (&Label, &str) {
+        (&self.label, &self.manifest_digest)
+    }
+
     /// How other layers name it.
     #[must_use]
     pub fn reference(&self) -> ParentRef {

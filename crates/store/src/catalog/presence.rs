@@ -231,34 +231,28 @@ pub fn check_wal(leaving: &Leaving, start_lsn: Lsn) -> Result<()> {
     }
 }
 
-/// Those of `layers` whose manifest is not there any more: they were removed since they were listed.
+/// Those of `layers`, by their labels and the digests of their manifests, whose manifest is not there any more: they were
+/// removed since they were listed.
 ///
 /// # Errors
 /// When the repository cannot be read.
-pub async fn removed_since(
+pub async fn removed_since<'l>(
     cluster: &ClusterRepository,
-    layers: &[Arc<Layer>],
+    layers: impl Iterator<Item = (&'l Label, &'l str)>,
 ) -> Result<Vec<Label>> {
-    let looking = layers.iter().map(|layer| async move {
-        match cluster
-            .repository
-            .get(&cluster.name.manifest_key(&layer.label))
-            .await
-        {
-            Ok(object) => Ok((manifest::digest(&object) != layer.manifest_digest).then_some(layer)),
-            Err(error) if error.kind() == Kind::NotFound => Ok(Some(layer)),
+    let looking = layers.map(|(label, digest)| async move {
+        let key = cluster.name.manifest_key(label);
+        match cluster.repository.get(&key).await {
+            Ok(object) => Ok((manifest::digest(&object) != digest).then_some(label)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(Some(label)),
             Err(error) => Err(error),
         }
     });
-    let found: Vec<Option<&Arc<Layer>>> = futures::stream::iter(looking)
+    let found: Vec<Option<&Label>> = futures::stream::iter(looking)
         .buffered(FETCH_AT_ONCE)
         .try_collect()
         .await?;
-    Ok(found
-        .into_iter()
-        .flatten()
-        .map(|l| l.label.clone())
-        .collect())
+    Ok(found.into_iter().flatten().cloned().collect())
 }
 
 /// What kept an act from reading `layers`: what it says, or that somebody has removed one of them meanwhile. An object
@@ -272,7 +266,7 @@ pub async fn unless_removed(
     if !about_objects.contains(&error.kind()) {
         return error;
     }
-    let gone = removed_since(cluster, layers).await;
+    let gone = removed_since(cluster, layers.iter().map(|layer| layer.known_as())).await;
     let Some(label) = gone.ok().and_then(|gone| gone.into_iter().next()) else {
         return error;
     };
