@@ -4,16 +4,22 @@
 //! processor, and gives it back at once. Its disk requests wait for those of others as well, where the disk's scheduler
 //! knows priorities (ioprio_set(2), "idle"; the class follows from the policy). No privilege is needed to enter it,
 //! and one is needed to leave it; so threads enter it that end with the work.
+//!
+//! The kernel shares processors among groups of processes first (cgroups(7); sched(7), "The autogroup feature"), and gives a
+//! thread back at once only to others of its group. With autogroups each backend of a server is a group of its own. What helps
+//! there is a short slice, which also counts for the group, and a small weight of the group, where it is this process's alone.
 
 use std::fs;
+use std::io;
+use std::mem;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use pgstrata_store::courtesy;
-use rustix::process::{getpriority_process, setpriority_process};
+use rustix::process::{getpid, getpriority_process, getsid, setpriority_process};
 use rustix::thread::{Pid, gettid};
 use thread_priority::unix::{
     NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy,
@@ -33,6 +39,16 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Such a thread gets about a tenth of a processor for which one other thread competes.
 const STEADY_NICE: i32 = 10;
+
+/// The share of this process among other sessions when it gives way, of what one gets that wants a processor as well. The
+/// smallest is for where somebody watches that there is progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionShare {
+    /// A tenth.
+    Small,
+    /// A seventieth.
+    Smallest,
+}
 
 /// How the threads that copy get along with everybody else on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,7 +191,33 @@ impl Served {
     }
 }
 
+/// What a worker asks to get of a processor at once, nanoseconds: the least that the kernel gives. Who wakes up waits for
+/// the rest of it at most, where nobody gives way across groups, and not for some milliseconds.
+const SLICE: u64 = 100_000;
+
+/// Asks for short slices (sched_setattr(2), `sched_runtime`; Linux 6.12 and later, others take no notice). The policy for
+/// idle threads has no word for it, and keeps what was asked for before.
+fn take_short_slices() -> io::Result<()> {
+    // SAFETY: a struct of numbers, of which 0 is one.
+    #[allow(unsafe_code, reason = "no crate that we use has a word for it")]
+    let mut wanted: libc::sched_attr = unsafe { mem::zeroed() };
+    wanted.size = u32::try_from(size_of_val(&wanted)).map_err(io::Error::other)?;
+    wanted.sched_policy = u32::try_from(libc::SCHED_BATCH).map_err(io::Error::other)?;
+    wanted.sched_nice = getpriority_process(None)?;
+    wanted.sched_runtime = SLICE;
+    // SAFETY: the kernel reads the struct, which says how long it is; 0 is the calling thread.
+    #[allow(unsafe_code, reason = "no crate that we use has a word for it")]
+    let done = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn enter_idle() -> Result<(), Error> {
+    if let Err(error) = take_short_slices() {
+        debug!(%error, "the system gives no short slices");
+    }
     let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
     let entered = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle);
     // Then it asks for `nice 0`, which a thread that was nicer before may not have. Under this policy that counts for nothing.
@@ -238,6 +280,60 @@ fn cgroup_of_processors(text: &str, is_enabled: impl Fn(&str) -> bool) -> Option
     Some(if path.is_empty() { "/" } else { path }.to_owned())
 }
 
+/// Where the share of this process among sessions is read and written (sched(7), "The autogroup feature").
+const AUTOGROUP: &str = "/proc/self/autogroup";
+
+/// The `nice` value that this session had as a group before [`lighten_session`].
+static SESSION_BEFORE: OnceLock<i32> = OnceLock::new();
+
+/// From now on this session gets a small share of the processors, where the kernel shares them by session.
+///
+/// Only a session that this process leads is its own, as below systemd and cron: a shell and what else it runs stay what they
+/// are.
+pub fn lighten_session(share: SessionShare) {
+    if getsid(None).ok() != Some(getpid()) {
+        return;
+    }
+    let nice = match share {
+        SessionShare::Small => STEADY_NICE,
+        SessionShare::Smallest => 19,
+    };
+    let before = fs::read_to_string(AUTOGROUP).ok();
+    let Some(before) = before.as_deref().and_then(nice_of_session) else {
+        return;
+    };
+    if before < nice && set_session_nice(nice) {
+        SESSION_BEFORE.get_or_init(|| before);
+    }
+}
+
+/// The session gets the share again that it had before.
+fn weigh_session_again() {
+    if let Some(before) = SESSION_BEFORE.get() {
+        set_session_nice(*before);
+    }
+}
+
+/// From text like `/autogroup-25 nice 0`.
+fn nice_of_session(text: &str) -> Option<i32> {
+    text.trim_end().rsplit_once(" nice ")?.1.parse().ok()
+}
+
+fn set_session_nice(nice: i32) -> bool {
+    let written = fs::write(AUTOGROUP, nice.to_string());
+    if let Err(error) = &written {
+        debug!(%error, nice, "the share of this session stays");
+    }
+    written.is_ok()
+}
+
+/// One thread of those that give way starves: from now on the calling one, and those that it starts, get about a tenth of a
+/// busy processor.
+pub(crate) fn help_out() {
+    weigh_session_again();
+    keep_going();
+}
+
 /// From now on the calling thread, and those that it starts, get about a tenth of a busy processor.
 pub fn keep_going() {
     // Who was started nicer than that stays so: to be less nice is a privilege.
@@ -251,8 +347,7 @@ pub fn keep_going() {
 
 #[cfg(test)]
 mod tests {
-    use super::{Served, Staffing, Yielding, apart_from, cgroup_of_processors, staff};
-    use std::fs;
+    use super::*;
     use std::sync::mpsc::channel;
     use std::thread;
 
@@ -318,6 +413,24 @@ mod tests {
         let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
         let policy = stat.rsplit(')').next().unwrap();
         assert_eq!(policy.split_ascii_whitespace().nth(41 - 3), Some("0"));
+    }
+
+    #[test]
+    fn the_share_of_a_session_is_read_and_only_a_leader_changes_it() {
+        for (text, nice) in [
+            ("/autogroup-25 nice 0\n", Some(0)),
+            ("/autogroup-106231 nice -5", Some(-5)),
+            ("/autogroup-25 nice", None),
+            ("", None),
+        ] {
+            assert_eq!(nice_of_session(text), nice, "{text:?}");
+        }
+        let share = || fs::read_to_string(AUTOGROUP).ok();
+        let before = share();
+        if getsid(None).unwrap() != getpid() {
+            lighten_session(SessionShare::Smallest);
+            assert_eq!(share(), before);
+        }
     }
 
     #[test]

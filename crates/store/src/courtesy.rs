@@ -7,6 +7,9 @@
 //! millisecond. What is stored goes to the disk in pieces as well: who waits for WAL to be durable waits behind one of
 //! them, and not behind a pack.
 //!
+//! Where others use next to nothing of the processors nobody rests: of two threads that want the same processor then, one is
+//! this process's own or passes by.
+//!
 //! It concerns the process as a whole, and everybody's work comes to an end: no rest is longer than was said at the beginning.
 
 use std::cell::Cell;
@@ -18,6 +21,10 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::param::clock_ticks_per_second;
+use rustix::time::{ClockId, clock_gettime};
+use tracing::debug;
+
 /// What is written at once: a fast disk has it durable in half a millisecond.
 const PIECE_BYTES: usize = 512 << 10;
 
@@ -27,8 +34,11 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// The longest rest in microseconds; 0 when nobody rests.
 static MOST: AtomicU64 = AtomicU64::new(0);
 
-/// Looks are counted for so long at a time.
-const WINDOW: Duration = Duration::from_millis(100);
+/// Looks are counted for so long at a time. The system counts processor time in hundredths of a second.
+const WINDOW: Duration = Duration::from_millis(200);
+
+/// Percent of all processors' time: when others use less, nobody is in their way.
+const OTHERS_USE: u64 = 10;
 
 /// Of a hundred looks, in how many somebody waits when others use the processors, and when they do no longer.
 const BUSY: u64 = 5;
@@ -49,8 +59,14 @@ static CROWDED: AtomicU64 = AtomicU64::new(0);
 static SHARE: AtomicU64 = AtomicU64::new(NOBODY);
 const NOBODY: u64 = u64::MAX;
 
-/// Whether others use the processors.
+/// Whether others used processors in the last window. As long as that is not known, they do.
+static OTHERS_WORK: AtomicBool = AtomicBool::new(true);
+
+/// Whether each piece is followed by a pause, because others want the processors.
 static IS_PACED: AtomicBool = AtomicBool::new(false);
+
+/// The window that is open: since when, and what the processors had done until then.
+static WINDOW_BEGAN: Mutex<Option<(Instant, Option<Spent>)>> = Mutex::new(None);
 
 thread_local! {
     /// When the piece of work began that this thread is at.
@@ -61,6 +77,9 @@ thread_local! {
 pub fn begin(most: Duration) {
     let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
     MOST.store(micros, Ordering::Relaxed);
+    if !most.is_zero() {
+        take_stock();
+    }
 }
 
 /// Whether threads of this process rest.
@@ -78,30 +97,92 @@ pub fn crowding() -> Option<u64> {
 
 /// Ends the window when its time has come.
 fn take_stock() {
-    static OPENED: Mutex<Option<Instant>> = Mutex::new(None);
-    if let Ok(mut opened) = OPENED.try_lock()
-        && opened.is_none_or(|opened| opened.elapsed() >= WINDOW)
-    {
-        *opened = Some(Instant::now());
-        let looks = LOOKS.swap(0, Ordering::Relaxed);
-        let crowded = CROWDED.swap(0, Ordering::Relaxed);
-        let share = (crowded * 100).checked_div(looks).unwrap_or(NOBODY);
-        SHARE.store(share, Ordering::Relaxed);
-        match share {
-            NOBODY | 0..QUIET => IS_PACED.store(false, Ordering::Relaxed),
-            BUSY.. => IS_PACED.store(true, Ordering::Relaxed),
-            _ => {}
-        }
+    let Ok(mut window) = WINDOW_BEGAN.try_lock() else {
+        return;
+    };
+    let before = match *window {
+        Some((began, _)) if began.elapsed() < WINDOW => return,
+        Some((_, spent)) => spent,
+        None => None,
+    };
+    let spent = Spent::until_now();
+    *window = Some((Instant::now(), spent));
+    let others = before
+        .zip(spent)
+        .and_then(|(before, now)| now.by_others_since(before));
+    let others_work = others.is_none_or(|others| others >= OTHERS_USE);
+    if OTHERS_WORK.swap(others_work, Ordering::Relaxed) != others_work {
+        debug!(?others, others_work, "percent of the processors' time");
+    }
+    let looks = LOOKS.swap(0, Ordering::Relaxed);
+    let crowded = CROWDED.swap(0, Ordering::Relaxed);
+    let share = (crowded * 100).checked_div(looks).unwrap_or(NOBODY);
+    SHARE.store(share, Ordering::Relaxed);
+    match share {
+        NOBODY | 0..QUIET => IS_PACED.store(false, Ordering::Relaxed),
+        BUSY.. => IS_PACED.store(true, Ordering::Relaxed),
+        _ => {}
     }
 }
 
-/// Between two pieces of work: returns when everybody who wants a processor has one, or after a while; and while others use
+/// Processor time since the machine and this process were started.
+#[derive(Clone, Copy, Debug)]
+struct Spent {
+    /// Of all processors, idle or not.
+    all: Duration,
+    /// Of it, what threads took: users' and the kernel's own. Interrupts are nobody's.
+    threads: Duration,
+    /// Of that, what this process took.
+    own: Duration,
+}
+
+impl Spent {
+    fn until_now() -> Option<Self> {
+        let text = fs::read_to_string("/proc/stat").ok()?;
+        let (all, threads) = processor_time(&text, clock_ticks_per_second())?;
+        let own = clock_gettime(ClockId::ProcessCPUTime);
+        let own = Duration::try_from(own).ok()?;
+        Some(Self { all, threads, own })
+    }
+
+    /// Percent of all processors' time that other processes took since then.
+    fn by_others_since(self, before: Self) -> Option<u64> {
+        let all = self.all.checked_sub(before.all)?.as_micros();
+        let threads = self.threads.checked_sub(before.threads)?;
+        let others = threads.saturating_sub(self.own.checked_sub(before.own)?);
+        u64::try_from((others.as_micros() * 100).checked_div(all)?).ok()
+    }
+}
+
+/// All time of all processors, and what of it threads took (proc_stat(5), the line `cpu`: user, nice, system, idle, iowait, irq,
+/// softirq, steal).
+fn processor_time(stat: &str, ticks_a_second: u64) -> Option<(Duration, Duration)> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let fields = line.split_ascii_whitespace().take(8).map(str::parse::<u64>);
+    let ticks: Vec<u64> = fields.collect::<Result<_, _>>().ok()?;
+    let time = |ticks: &[u64]| {
+        let sum: u64 = ticks.iter().sum();
+        let micros = sum.checked_mul(1_000_000)?.checked_div(ticks_a_second)?;
+        Some(Duration::from_micros(micros))
+    };
+    Some((time(&ticks)?, time(ticks.get(..3)?)?))
+}
+
+/// Between two pieces of work: returns when everybody who wants a processor has one, or after a while; and while others want
 /// the processors, after a pause that depends on how long the piece took.
 pub fn rest() {
     let most = Duration::from_micros(MOST.load(Ordering::Relaxed));
     if most.is_zero() {
         return;
     }
+    take_stock();
+    if OTHERS_WORK.load(Ordering::Relaxed) {
+        rest_beside_others(most);
+    }
+    BEGAN.set(Some(Instant::now()));
+}
+
+fn rest_beside_others(most: Duration) {
     let now = Instant::now();
     let piece = BEGAN.get().map_or(Duration::ZERO, |began| now - began);
     LOOKS.fetch_add(1, Ordering::Relaxed);
@@ -114,16 +195,14 @@ pub fn rest() {
             }
         }
     }
-    take_stock();
     if IS_PACED.load(Ordering::Relaxed) {
         thread::sleep((piece.min(LONGEST_PIECE) * PAUSES).min(most));
     }
-    BEGAN.set(Some(Instant::now()));
 }
 
-/// Writes all of `bytes` at the end of `file`; in pieces, each on its way to the disk before the next, when others go first.
+/// Writes all of `bytes` at the end of `file`; in pieces, each on its way to the disk before the next, when others work and go first.
 pub(crate) fn write(mut file: &File, bytes: &[u8]) -> io::Result<()> {
-    if !is_practised() {
+    if !is_practised() || !OTHERS_WORK.load(Ordering::Relaxed) {
         return file.write_all(bytes);
     }
     for piece in bytes.chunks(PIECE_BYTES) {
@@ -199,6 +278,7 @@ fn count(list: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Seek};
+    use std::process::Command;
 
     use super::*;
 
@@ -217,6 +297,35 @@ mod tests {
     }
 
     #[test]
+    fn what_others_take_of_the_processors_is_read_of_the_system() {
+        let second = |count| Some(Duration::from_secs(count));
+        let of = |stat: &str| processor_time(stat, 100);
+        let line = "cpu  1000 200 300 8000 100 50 50 300 9999 9999\ncpu0 1 2 3\n";
+        assert_eq!(of(line), second(100).zip(second(15)));
+        for wrong in ["", "cpu0 1 2 3 4", "cpu  1 2", "cpu  1 2 x 4"] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+        let spent = |all, threads, own| {
+            let [all, threads, own] = [all, threads, own].map(Duration::from_millis);
+            Spent { all, threads, own }
+        };
+        let before = spent(1000, 500, 400);
+        for (all, threads, own, others) in [
+            (1400, 900, 800, Some(0)),
+            (1400, 900, 700, Some(25)),
+            // The system rounds.
+            (1400, 890, 800, Some(0)),
+            (1000, 500, 400, None),
+            (900, 500, 400, None),
+        ] {
+            let now = spent(all, threads, own);
+            assert_eq!(now.by_others_since(before), others, "{now:?}");
+        }
+        let now = Spent::until_now().unwrap();
+        assert!(now.all >= now.threads && now.threads >= now.own / 2);
+    }
+
+    #[test]
     fn a_rest_ends_on_a_machine_that_is_always_busy() {
         // One process, and so one setting: both are tried here.
         assert!(!is_practised());
@@ -227,26 +336,28 @@ mod tests {
         let bytes = vec![7; 3 * PIECE_BYTES + 11];
         write(&file, &bytes).unwrap();
         begin(Duration::from_millis(2));
-        let busy = std::sync::atomic::AtomicBool::new(true);
-        thread::scope(|scope| {
-            let spin = || {
-                while busy.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            };
-            let threads = thread::available_parallelism().unwrap().get() + 2;
-            (0..threads).for_each(|_| drop(scope.spawn(spin)));
-            assert_eq!(crowding(), None);
-            for _ in 0..3 {
-                rest();
-            }
-            thread::sleep(WINDOW);
+        // Others, as this process's own threads are nobody in the way.
+        let threads = thread::available_parallelism().unwrap().get() + 2;
+        let spin = || {
+            Command::new("sh")
+                .args(["-c", "while :; do :; done"])
+                .spawn()
+        };
+        let others: Vec<_> = (0..threads).map(|_| spin().unwrap()).collect();
+        assert_eq!(crowding(), None);
+        for _ in 0..3 {
             rest();
-            assert!(crowding().is_some_and(|share| share > 0));
-            assert!(IS_PACED.load(Ordering::Relaxed));
-            write(&file, &bytes).unwrap();
-            busy.store(false, Ordering::Relaxed);
-        });
+            thread::sleep(WINDOW);
+        }
+        rest();
+        assert!(OTHERS_WORK.load(Ordering::Relaxed));
+        assert!(crowding().is_some_and(|share| share > 0));
+        assert!(IS_PACED.load(Ordering::Relaxed));
+        write(&file, &bytes).unwrap();
+        for mut other in others {
+            other.kill().unwrap();
+            other.wait().unwrap();
+        }
         begin(Duration::ZERO);
         let mut read = Vec::new();
         file.rewind().unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use pgstrata_engine::priority::Impact;
+use pgstrata_engine::priority::{Impact, SessionShare};
 
 /// Of the commands that have time.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -37,6 +37,16 @@ impl ImpactLevel {
             // 15 MiB a second and worker are left: two days for two TiB on a machine that is never idle.
             Self::Auto => Duration::from_millis(5),
             Self::None => Duration::ZERO,
+        }
+    }
+
+    /// The share among other sessions, where this process leads one. A backup with auto sees when it gets too little.
+    pub(crate) fn session_share(self, is_backup: bool) -> Option<SessionShare> {
+        match self {
+            Self::Low => Some(SessionShare::Smallest),
+            Self::Auto if is_backup => Some(SessionShare::Smallest),
+            Self::Auto => Some(SessionShare::Small),
+            Self::None => None,
         }
     }
 }

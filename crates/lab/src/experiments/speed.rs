@@ -168,6 +168,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             workload,
             contenders: &contenders,
             cold: arguments.cold,
+            settle: arguments.shared.settle,
         };
         rounds.measure(&mut stage)?;
         if arguments.profile {

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, setsid, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::interrupt;
@@ -59,13 +59,13 @@ pub fn run(command: &mut Command) -> Result<Cost> {
 pub fn run_and_read(command: &mut Command) -> Result<(Cost, String)> {
     let name = format!("{command:?}");
     let (output, complaints) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    lead_a_session(command);
     command
         .stdout(output.try_clone()?)
         .stderr(complaints.try_clone()?)
         .stdin(Stdio::null());
     let started = Instant::now();
     let child = command
-        .process_group(0)
         .spawn()
         .with_context(|| format!("could not start {name}"))?;
     let (mut cost, status) = watch(child, started)?;
@@ -75,6 +75,17 @@ pub fn run_and_read(command: &mut Command) -> Result<(Cost, String)> {
         bail!("{name} failed:\n{output}{}", text_of(complaints)?);
     }
     Ok((cost, output))
+}
+
+/// The command will lead a session, as cron and systemd start one: Linux shares processors by session (sched(7), "The
+/// autogroup feature"). It leads its process group, too.
+fn lead_a_session(command: &mut Command) {
+    let lead = || setsid().map(drop).map_err(io::Error::from);
+    // SAFETY: between fork and exec it makes one system call, and allocates nothing.
+    #[allow(unsafe_code, reason = "the standard library has no word for it")]
+    unsafe {
+        command.pre_exec(lead);
+    }
 }
 
 /// Touches four times the memory that a copy of `cluster` takes, at most half of what is free, and gives it back: a

@@ -193,7 +193,7 @@ impl Crew<'_> {
                     info!(
                         "the machine is too busy for workers that give way: one more goes on at nice 10"
                     );
-                    priority::keep_going();
+                    priority::help_out();
                     self.copy(&items, done, 0);
                 }
             };

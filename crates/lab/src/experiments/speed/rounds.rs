@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rand::SeedableRng;
@@ -20,6 +21,7 @@ use crate::format::{self, Unit};
 use crate::interrupt;
 use crate::measure::cost::{self, Cost};
 use crate::measure::result::Phase;
+use crate::measure::settle::settle;
 use crate::measure::stat::median;
 use crate::number::real_u64;
 
@@ -52,6 +54,8 @@ pub(super) struct Rounds<'a> {
     pub(super) contenders: &'a [Box<dyn Contender + 'a>],
     /// Empties the page cache before each act (root only).
     pub(super) cold: bool,
+    /// Longest wait for a quiet machine before each act.
+    pub(super) settle: Duration,
 }
 
 impl Rounds<'_> {
@@ -209,14 +213,15 @@ impl Rounds<'_> {
         })
     }
 
-    /// Leaves nothing for an act to write that others have made dirty; empties the page cache if asked for. When the act
-    /// writes a copy of the cluster, there is memory for it.
+    /// Leaves nothing for an act to write that others have made dirty, and waits until the server has done what the last
+    /// change left to it, as its WAL summarizer and archiver; empties the page cache if asked for. When the act writes a copy of
+    /// the cluster, there is memory for it.
     fn settle(&self, copies: bool) -> Result<()> {
-        let drop_caches = match self.cold {
-            true => "; echo 3 >/proc/sys/vm/drop_caches",
-            false => "",
-        };
-        cost::run(Command::new("bash").args(["-c", &format!("sync{drop_caches}")]))?;
+        // A machine that stays busy is told by the counters of the whole run.
+        settle(self.settle)?;
+        if self.cold {
+            cost::run(Command::new("bash").args(["-c", "echo 3 >/proc/sys/vm/drop_caches"]))?;
+        }
         match copies {
             true => cost::claim_memory(&self.arena.cluster),
             false => Ok(()),
