@@ -14,7 +14,7 @@ use pgstrata_layer::cluster::SealRecord;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::retention::{LastOf, Policy};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
-use pgstrata_store::input::{is_of_process, require_no_named_pipe};
+use pgstrata_store::input::{is_of_process, read_settings};
 use pgstrata_store::keys::{Identities, Keys};
 use pgstrata_store::limits;
 use pgstrata_store::repository::{RepositoryOptions, is_secret_option, read_credentials};
@@ -465,9 +465,7 @@ type Contents = (
 );
 
 fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
-    let act = || format!("could not read configuration file \"{}\"", file.display());
-    require_no_named_pipe(file, act)?;
-    let text = std::fs::read_to_string(file).context(act)?;
+    let text = read_settings(file, "configuration file")?;
     let invalid = |error: &toml::de::Error| {
         let line = error.span().map(|span| {
             let before = text.get(..span.start).unwrap_or_default();

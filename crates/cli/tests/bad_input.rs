@@ -106,6 +106,10 @@ fn mistakes_in_settings_are_shown_with_their_place() {
         USAGE,
         &["settings.toml\", line 3", "repoo", "repo"],
     );
+    for endless in ["--config", "--credentials"] {
+        let outcome = stage.fails(&[endless, "/dev/zero", "--repo", "s3://backups/p", "info"]);
+        require(outcome, USAGE, &["/dev/zero", "holds more than 1024 KiB"]);
+    }
     let secrets = file("secrets.toml", "access_key_id = 'x'\n", 0o644);
     let on_s3 = ["--repo", "s3://backups/p", "info"];
     require(

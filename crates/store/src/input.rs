@@ -1,10 +1,11 @@
 //! Files that people name, out of which this program reads.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, FileContext, Kind, Result};
 
 /// Whether what is read there belongs to this process, and to none that comes later: `<(...)` of a shell, standard input.
 #[must_use]
@@ -27,6 +28,31 @@ pub fn require_no_named_pipe(path: &Path, act: impl FnOnce() -> String) -> Resul
     let what = format!("{}: it is a named pipe", act());
     Err(Error::new(Kind::File, what)
         .hint("give a file, or what a command prints as <(COMMAND) or /dev/stdin"))
+}
+
+/// More than any settings take.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The text of a file with settings, which `what` names, such as "configuration file".
+///
+/// # Errors
+/// `File` when it cannot be read; `Usage` when it holds more than 1 MiB, as a device that never ends.
+pub fn read_settings(path: &Path, what: &str) -> Result<String> {
+    let shown = path.display();
+    let act = || format!("could not read {what} \"{shown}\"");
+    require_no_named_pipe(path, act)?;
+    let mut text = String::new();
+    let mut opened = fs::File::open(path).context(act)?.take(MOST_BYTES + 1);
+    opened.read_to_string(&mut text).context(act)?;
+    if opened.limit() == 0 {
+        let most = MOST_BYTES >> 10;
+        return Err(Error::new(
+            Kind::Usage,
+            format!("{what} \"{shown}\" holds more than {most} KiB"),
+        )
+        .hint("is it the right file?"));
+    }
+    Ok(text)
 }
 
 /// Bits that others than the owner must not have on a file with a secret; one of root may be read by its group, so that an

@@ -362,27 +362,31 @@ async fn run_one(context: &Context, command: Command) -> Result<u8> {
     }
 }
 
-/// Ctrl-C and SIGTERM ask the act to stop at the next safe place; a second one ends the program.
+/// Ctrl-C and SIGTERM ask the act to stop at the next safe place; a second one ends the program. Both are caught when this
+/// returns.
 fn stop_on_signal(progress: &Progress) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let caught = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    );
+    let (Ok(mut interrupt), Ok(mut terminate)) = caught else {
+        return;
+    };
     let progress = progress.clone();
     tokio::spawn(async move {
-        signal().await;
+        let mut next = async || {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        next().await;
         tracing::warn!("the command is stopping; a second signal ends it at once");
         progress.cancel();
-        signal().await;
+        next().await;
         std::process::exit(i32::from(crate::exit::code(Kind::Interrupted)));
     });
-}
-
-async fn signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
 }
 
 /// An alarm in lines: what is wrong, what is lost, what to do.

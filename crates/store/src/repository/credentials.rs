@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,10 +15,7 @@ use object_store::CredentialProvider;
 use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
 
 use crate::error::{Error, FileContext, Kind, Result};
-use crate::input::{is_open_to_others, require_no_named_pipe};
-
-/// More than any credentials take.
-const MOST_BYTES: u64 = 64 << 10;
+use crate::input::{is_open_to_others, read_settings};
 
 /// The options in a credentials file: lines `key = "value"`, read by nobody else.
 ///
@@ -27,7 +23,6 @@ const MOST_BYTES: u64 = 64 << 10;
 /// `Refused` when others may use the file; `Usage` when it holds something else.
 pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
     let failed = || format!("could not read credentials file \"{}\"", file.display());
-    require_no_named_pipe(file, failed)?;
     let metadata = std::fs::metadata(file).context(failed)?;
     if metadata.is_file() && is_open_to_others(&metadata) {
         let what = format!(
@@ -41,18 +36,7 @@ pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
         );
         return Err(Error::new(Kind::Refused, what).hint(hint));
     }
-    let mut text = String::new();
-    let opened = std::fs::File::open(file).context(failed)?;
-    let mut opened = opened.take(MOST_BYTES + 1);
-    opened.read_to_string(&mut text).context(failed)?;
-    if opened.limit() == 0 {
-        let shown = file.display();
-        let what = format!(
-            "credentials file \"{shown}\" holds more than {} KiB",
-            MOST_BYTES >> 10
-        );
-        return Err(Error::new(Kind::Usage, what).hint("is it the right file?"));
-    }
+    let text = read_settings(file, "credentials file")?;
     // The parser's message would show the line, and with it the secret.
     toml::from_str(&text).map_err(|_| {
         Error::new(
