@@ -11,7 +11,6 @@
 
 use std::fs;
 use std::io;
-use std::mem;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -198,13 +197,16 @@ const SLICE: u64 = 100_000;
 /// Asks for short slices (sched_setattr(2), `sched_runtime`; Linux 6.12 and later, others take no notice). The policy for
 /// idle threads has no word for it, and keeps what was asked for before.
 fn take_short_slices() -> io::Result<()> {
-    // SAFETY: a struct of numbers, of which 0 is one.
-    #[allow(unsafe_code, reason = "no crate that we use has a word for it")]
-    let mut wanted: libc::sched_attr = unsafe { mem::zeroed() };
-    wanted.size = u32::try_from(size_of_val(&wanted)).map_err(io::Error::other)?;
-    wanted.sched_policy = u32::try_from(libc::SCHED_BATCH).map_err(io::Error::other)?;
-    wanted.sched_nice = getpriority_process(None)?;
-    wanted.sched_runtime = SLICE;
+    let wanted = libc::sched_attr {
+        size: u32::try_from(size_of::<libc::sched_attr>()).map_err(io::Error::other)?,
+        sched_policy: u32::try_from(libc::SCHED_BATCH).map_err(io::Error::other)?,
+        sched_flags: 0,
+        sched_nice: getpriority_process(None)?,
+        sched_priority: 0,
+        sched_runtime: SLICE,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
     // SAFETY: the kernel reads the struct, which says how long it is; 0 is the calling thread.
     #[allow(unsafe_code, reason = "no crate that we use has a word for it")]
     let done = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) };

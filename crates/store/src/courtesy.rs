@@ -100,11 +100,10 @@ fn take_stock() {
     let Ok(mut window) = WINDOW_BEGAN.try_lock() else {
         return;
     };
-    let before = match *window {
-        Some((began, _)) if began.elapsed() < WINDOW => return,
-        Some((_, spent)) => spent,
-        None => None,
-    };
+    if window.is_some_and(|(began, _)| began.elapsed() < WINDOW) {
+        return;
+    }
+    let before = window.and_then(|(_, spent)| spent);
     let spent = Spent::until_now();
     *window = Some((Instant::now(), spent));
     let others = before
@@ -278,7 +277,7 @@ fn count(list: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Seek};
-    use std::process::Command;
+    use std::process::{Child, Command};
 
     use super::*;
 
@@ -325,6 +324,28 @@ mod tests {
         assert!(now.all >= now.threads && now.threads >= now.own / 2);
     }
 
+    /// Processes that want a processor each, also when an assertion fails no longer than this lives.
+    struct Spinning(Vec<Child>);
+
+    impl Spinning {
+        fn start(count: usize) -> Self {
+            let spin = || {
+                Command::new("sh")
+                    .args(["-c", "while :; do :; done"])
+                    .spawn()
+            };
+            Self((0..count).map(|_| spin().unwrap()).collect())
+        }
+    }
+
+    impl Drop for Spinning {
+        fn drop(&mut self) {
+            for process in &mut self.0 {
+                let _ = process.kill().and_then(|()| process.wait());
+            }
+        }
+    }
+
     #[test]
     fn a_rest_ends_on_a_machine_that_is_always_busy() {
         // One process, and so one setting: both are tried here.
@@ -338,12 +359,7 @@ mod tests {
         begin(Duration::from_millis(2));
         // Others, as this process's own threads are nobody in the way.
         let threads = thread::available_parallelism().unwrap().get() + 2;
-        let spin = || {
-            Command::new("sh")
-                .args(["-c", "while :; do :; done"])
-                .spawn()
-        };
-        let others: Vec<_> = (0..threads).map(|_| spin().unwrap()).collect();
+        let others = Spinning::start(threads);
         assert_eq!(crowding(), None);
         for _ in 0..3 {
             rest();
@@ -354,10 +370,7 @@ mod tests {
         assert!(crowding().is_some_and(|share| share > 0));
         assert!(IS_PACED.load(Ordering::Relaxed));
         write(&file, &bytes).unwrap();
-        for mut other in others {
-            other.kill().unwrap();
-            other.wait().unwrap();
-        }
+        drop(others);
         begin(Duration::ZERO);
         let mut read = Vec::new();
         file.rewind().unwrap();

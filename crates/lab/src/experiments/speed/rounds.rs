@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
@@ -220,7 +220,7 @@ impl Rounds<'_> {
         // A machine that stays busy is told by the counters of the whole run.
         settle(self.settle)?;
         if self.cold {
-            cost::run(Command::new("bash").args(["-c", "echo 3 >/proc/sys/vm/drop_caches"]))?;
+            fs::write("/proc/sys/vm/drop_caches", "3").context("could not empty the page cache")?;
         }
         match copies {
             true => cost::claim_memory(&self.arena.cluster),
