@@ -34,9 +34,12 @@ fn stage(store: Store) -> Stage {
 }
 
 /// Runs a command in a PID namespace of its own, as the server's user: no process of the host can be seen there.
+///
+/// It gives way as commands do by default, although not even the leader of its session can be seen.
 fn elsewhere(stage: &Stage, arguments: &[&str]) -> Output {
     let owner = fs::metadata(stage.pgdata()).unwrap();
-    let mut command = namespace::apart(&stage.command(arguments), &owner, &[]);
+    let mut command = stage.command(arguments);
+    let mut command = namespace::apart(command.env_remove("PGSTRATA_IMPACT"), &owner, &[]);
     let output = command.stdin(Stdio::null()).output().unwrap();
     namespace::require_apart(&String::from_utf8_lossy(&output.stderr));
     output

@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use pgstrata_store::courtesy;
-use rustix::process::{getpid, getpriority_process, getsid, setpriority_process};
+use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{Pid, gettid};
 use thread_priority::unix::{
     NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy,
@@ -293,7 +293,7 @@ static SESSION_BEFORE: OnceLock<i32> = OnceLock::new();
 /// Only a session that this process leads is its own, as below systemd and cron: a shell and what else it runs stay what they
 /// are.
 pub fn lighten_session(share: SessionShare) {
-    if getsid(None).ok() != Some(getpid()) {
+    if !fs::read_to_string("/proc/self/stat").is_ok_and(|stat| leads_session(&stat)) {
         return;
     }
     let nice = match share {
@@ -307,6 +307,18 @@ pub fn lighten_session(share: SessionShare) {
     if before < nice && set_session_nice(nice) {
         SESSION_BEFORE.get_or_init(|| before);
     }
+}
+
+/// Whether a process leads its session, from its line in `/proc/PID/stat` (proc_pid_stat(5)).
+///
+/// A leader in another process namespace has the identifier 0 there.
+fn leads_session(stat: &str) -> bool {
+    let Some((start, fields)) = stat.rsplit_once(") ") else {
+        return false;
+    };
+    let process = start.split(' ').next();
+    // State, parent, process group, session.
+    process.is_some() && fields.split(' ').nth(3) == process
 }
 
 /// The session gets the share again that it had before.
@@ -427,9 +439,17 @@ mod tests {
         ] {
             assert_eq!(nice_of_session(text), nice, "{text:?}");
         }
+        for (stat, leads) in [
+            ("25 (pgstrata) R 1 25 25 0 -1", true),
+            ("25 (a) R 1 25) R 24 25 24 0 -1", false),
+            ("25 (led from another namespace) R 0 0 0 0 -1", false),
+            ("", false),
+        ] {
+            assert_eq!(leads_session(stat), leads, "{stat:?}");
+        }
         let share = || fs::read_to_string(AUTOGROUP).ok();
         let before = share();
-        if getsid(None).unwrap() != getpid() {
+        if !leads_session(&fs::read_to_string("/proc/self/stat").unwrap()) {
             lighten_session(SessionShare::Smallest);
             assert_eq!(share(), before);
         }
