@@ -6,6 +6,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode, require_same_dump};
@@ -20,6 +21,7 @@ const SERVER_FAILED: i32 = 16;
 const WAL_MISSING: i32 = 18;
 const WARNINGS: i32 = 3;
 const REFUSED: i32 = 13;
+const DAMAGED: i32 = 14;
 
 /// Fills a segment, so that the archiver has something to do.
 fn switch_wal(stage: &Stage) {
@@ -160,6 +162,23 @@ fn refuses_at_once_when_neither_way_is_open(stage: &Stage) {
     }
 }
 
+/// A copy of the data directory as storage keeps one.
+fn set_aside(stage: &Stage) -> PathBuf {
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let aside = stage.cluster.create_dir("aside").unwrap();
+    copy_all(&stage.cluster.pgdata().join("."), &aside);
+    stage.cluster.start().unwrap();
+    aside
+}
+
+/// Storage is set back to `aside`.
+fn take_back(stage: &Stage, aside: &Path) {
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    fs::remove_dir_all(stage.cluster.pgdata()).unwrap();
+    copy_all(aside, stage.cluster.pgdata());
+    stage.cluster.start().unwrap();
+}
+
 /// Storage was set back, and the archive holds WAL of the time that is gone, under names that the server uses again.
 fn wal_of_a_time_that_is_gone_is_refused_before_the_copy(major: Major) {
     let stage = Stage::archiving(Cluster::builder(major), Store::Directory);
@@ -167,21 +186,14 @@ fn wal_of_a_time_that_is_gone_is_refused_before_the_copy(major: Major) {
     sql("CREATE TABLE lives (life int)");
     switch_wal(&stage);
     stage.archive_all();
-    stage.cluster.stop(StopMode::Fast).unwrap();
-    let data = stage.cluster.pgdata();
-    let aside = stage.cluster.create_dir("aside").unwrap();
-    copy_all(&data.join("."), &aside);
-    stage.cluster.start().unwrap();
+    let aside = set_aside(&stage);
     sql("INSERT INTO lives SELECT 1 FROM generate_series(1, 1000)");
     stage.backup(&["--type", "full"]);
     for _ in 0..3 {
         switch_wal(&stage);
     }
     stage.archive_all();
-    stage.cluster.stop(StopMode::Fast).unwrap();
-    fs::remove_dir_all(data).unwrap();
-    copy_all(&aside, data);
-    stage.cluster.start().unwrap();
+    take_back(&stage, &aside);
     sql("INSERT INTO lives SELECT 2 FROM generate_series(1, 1000)");
     let pgdata = stage.pgdata();
     for more in [
@@ -228,22 +240,52 @@ fn set_back(major: Major) -> Stage {
     stage.backup(&["--type", "full"]);
     switch_wal(&stage);
     stage.archive_all();
-    stage.cluster.stop(StopMode::Fast).unwrap();
-    let data = stage.cluster.pgdata();
-    let aside = stage.cluster.create_dir("aside").unwrap();
-    copy_all(&data.join("."), &aside);
-    stage.cluster.start().unwrap();
+    let aside = set_aside(&stage);
     sql("INSERT INTO lives SELECT 1 FROM generate_series(1, 1000)");
     for _ in 0..3 {
         switch_wal(&stage);
     }
     stage.archive_all();
-    stage.cluster.stop(StopMode::Fast).unwrap();
-    fs::remove_dir_all(data).unwrap();
-    copy_all(&aside, data);
-    stage.cluster.start().unwrap();
+    take_back(&stage, &aside);
     sql("INSERT INTO lives SELECT 2 FROM generate_series(1, 1000)");
     stage
+}
+
+/// Backups of two histories store their own WAL one behind the other. Recovery cannot go from one to the other, and neither is
+/// another server's that could be deleted.
+#[test]
+fn no_wal_that_a_layer_needs_is_called_fit_to_be_deleted() {
+    let builder = Cluster::builder(Major::V18).initdb_arg("--wal-segsize=1");
+    let stage = Stage::silent(builder.conf("autovacuum", "off"), Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE TABLE lives (life int)");
+    let aside = set_aside(&stage);
+    sql("INSERT INTO lives SELECT 1 FROM generate_series(1, 1000)");
+    for _ in 0..2 {
+        switch_wal(&stage);
+    }
+    let gone = stage.backup(&["--type", "full"]);
+    take_back(&stage, &aside);
+    sql("INSERT INTO lives SELECT 2 FROM generate_series(1, 500)");
+    stage.backup(&["--type", "full"]);
+
+    let (code, log) = stage.fails(&["verify"]);
+    let keep = format!(
+        "{} needs the segment to become consistent, so keep it",
+        text(&gone, "/label")
+    );
+    assert_eq!(code, DAMAGED, "{log}");
+    assert!(log.contains(&keep), "{log}");
+    for layer in [text(&gone, "/label"), "latest"] {
+        stage.ok(&[
+            "restore",
+            layer,
+            "--target-dir",
+            &stage.target(layer).display().to_string(),
+            "--target-type",
+            "immediate",
+        ]);
+    }
 }
 
 const NOTHING_WAITS: &str =

@@ -24,6 +24,8 @@ pub(super) struct WalSeen {
     bad: HashSet<ArchiveFile>,
     /// How each segment begins and ends that a key at hand opens, or why its records cannot be read to its end.
     ends: HashMap<WalSegment, Ends>,
+    /// The first layer seen that needs a segment to become consistent.
+    needed: HashMap<WalSegment, String>,
     pub(super) read: u64,
     /// What was archived when it was last looked how the promised WAL fits together.
     pub(super) settled: Option<ArchivedWal>,
@@ -74,6 +76,21 @@ impl WalSeen {
         self.bad.clear();
     }
 
+    /// What to do about a segment with which no record of the one before it goes on.
+    fn advice(&self, segment: &WalSegment) -> String {
+        match self.needed.get(segment) {
+            Some(layer) => format!(
+                "{layer} needs the segment to become consistent, so keep it: where two servers, or two histories of one, have stored \
+                 WAL under this cluster's name, give the server a name of its own (OPERATIONS.md, \"When the archive has another \
+                 history\")"
+            ),
+            None => {
+                "when the segment is another server's, delete the object, and archive the right one"
+                    .to_owned()
+            }
+        }
+    }
+
     /// Whether all that is missing was named with a layer that needs it.
     fn is_known(&self, hole: &Hole<'_>) -> bool {
         let mut numbers = hole.first.number..=hole.last;
@@ -119,6 +136,10 @@ impl Verifier {
         let size = WalSegmentSize::try_from(u64::from(manifest.cluster.wal_segment_size))?;
         let range = manifest.start_lsn..manifest.stop_lsn;
         let segments: Vec<_> = WalSegment::covering(manifest.timeline, range, size).collect();
+        for segment in &segments {
+            let label = || layer.label.to_string();
+            seen.needed.entry(*segment).or_insert_with(label);
+        }
         let files = segments.iter().copied().map(ArchiveFile::Segment);
         let history = history_of(manifest.timeline);
         let why = format!("a restore of {} needs it to become consistent", layer.label);
@@ -381,9 +402,9 @@ impl Verifier {
             if let Some(why) = why {
                 let key = archive.key(ArchiveFile::Segment(*segment));
                 let message = format!(
-                    "{why}: a restore of {} ends there, and the server opens without what is behind it; when the segment is another \
-                     server's, delete the object, and archive the right one",
-                    layer.label
+                    "{why}: a restore of {} ends there, and the server opens without what is behind it; {}",
+                    layer.label,
+                    seen.advice(segment)
                 );
                 self.findings
                     .add(FindingKind::WalDamaged, &layer.label, key, message);

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::super::chance::Chance;
 use super::super::explain::{CHECK_FAILED, Excuse, NO_ANSWER, OTHER_HISTORY, excuse};
+use super::super::judge;
 use super::super::log::{Step, found};
 use super::super::program::Outcome;
 use super::super::world::{self, Call, Home, World};
@@ -72,7 +73,10 @@ pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -
         }
         Kind::Backup => backup(world, chance),
         Kind::Restore => restore(world),
-        Kind::Verify => plain("verify"),
+        Kind::Verify => Asked {
+            excuses: judge::unsound(world),
+            ..plain("verify")
+        },
         Kind::Info => plain("info"),
         Kind::Check => check(world),
         Kind::ArchiveGet => archive_get(world),
