@@ -536,6 +536,10 @@ fn a_key_command_that_hangs_is_ended_after_half_a_minute() {
     let log = vault.fails("", &["info", "--key-command", &hangs], REFUSED);
     let took = began.elapsed().as_secs();
     assert!(log.contains("did not end within 30 s"), "{log}");
+    assert!(
+        log.contains("waiting for the key command, which has 30 s to end"),
+        "{log}"
+    );
     assert!((30..60).contains(&took), "{took} s");
     let ps = Command::new("ps").args(["-eo", "args"]).output().unwrap();
     let ps = String::from_utf8_lossy(&ps.stdout);

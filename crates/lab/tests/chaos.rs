@@ -73,6 +73,18 @@ fn thirty_steps_on_18_find_nothing() {
     finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "3"]].concat());
 }
 
+#[test]
+fn twenty_steps_on_16_find_nothing() {
+    let how = ["--seed", "3", "--steps", "20", "--major", "16"];
+    finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "2"]].concat());
+}
+
+#[test]
+fn twenty_steps_on_17_find_nothing() {
+    let how = ["--seed", "4", "--steps", "20", "--major", "17"];
+    finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "2"]].concat());
+}
+
 /// The network of this seed stalled in the middle of an object once, and the store kept what had come.
 #[test]
 fn twenty_steps_on_s3_find_nothing() {

@@ -382,9 +382,7 @@ impl Catalog {
             .unfinished
             .iter()
             .any(|unfinished| unfinished.label == *label);
-        let why = if unfinished {
-            "was never finished"
-        } else if self.abandoned.contains(label) {
+        let why = if unfinished || self.abandoned.contains(label) {
             "was never finished, or was removed"
         } else {
             "does not exist"

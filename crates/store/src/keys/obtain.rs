@@ -20,6 +20,9 @@ use crate::input::require_no_named_pipe;
 /// A key service answers in seconds, or does not.
 pub const KEY_COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Who waits longer is told for what.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
+
 /// An identity is 74 bytes; a file of many, with comments, is still short.
 const MOST_BYTES: u64 = 64 << 10;
 
@@ -86,7 +89,13 @@ pub fn from_command(command: &str, timeout: Duration) -> Result<Identities> {
         .map_err(|error| refused(format!("could not be started: {error}")))?;
     let printed = read_all(child.stdout.take());
     let complaint = read_all(child.stderr.take());
-    let status = match wait(&mut child, timeout) {
+    let mut ended = wait(&mut child, timeout.min(TOLD_AFTER));
+    if matches!(ended, Ok(None)) && timeout > TOLD_AFTER {
+        let seconds = timeout.as_secs();
+        tracing::info!("waiting for the key command, which has {seconds} s to end");
+        ended = wait(&mut child, timeout.saturating_sub(TOLD_AFTER));
+    }
+    let status = match ended {
         Ok(Some(status)) => status,
         ended => {
             end(&mut child);
