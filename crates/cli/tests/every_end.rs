@@ -201,6 +201,8 @@ impl Scene {
             .env("PGSTRATA_REPO", &self.stage.repository)
             .env("PGSTRATA_CLUSTER", "main")
             .env("PGSTRATA_HOLE_TIMEOUT", "0s")
+            // Hundreds of commands, on a machine that other tests keep busy.
+            .env("PGSTRATA_IMPACT", "none")
             .env("TMPDIR", self.stage.target("scratch"))
             .env("RUST_BACKTRACE", "0");
         let program = self.stage.program.display();

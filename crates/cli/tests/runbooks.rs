@@ -78,9 +78,16 @@ impl Desk {
         );
         fs::write(&config, settings).unwrap();
         let scratch = server.create_dir("restore").unwrap();
-        // Nobody else has it by the time that the copy starts, hopefully; else the copy does not start.
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port().to_string();
+        // Nobody else has it by the time that the copy starts, hopefully; else the copy does not start. The server listens to
+        // its socket alone, so its own number is free, too.
+        let own = port;
+        let port = loop {
+            let free = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = free.local_addr().unwrap().port().to_string();
+            if port != own {
+                break port;
+            }
+        };
         let names = [
             (DATA_DIRECTORY, stage.pgdata()),
             ("/restore", scratch.display().to_string()),
