@@ -14,7 +14,7 @@ use pgstrata_layer::cluster::SealRecord;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::retention::{LastOf, Policy};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
-use pgstrata_store::input::{is_of_process, read_settings};
+use pgstrata_store::input::{is_of_process, read_settings, require_private};
 use pgstrata_store::keys::{Identities, Keys};
 use pgstrata_store::limits;
 use pgstrata_store::repository::{RepositoryOptions, is_secret_option, read_credentials};
@@ -465,7 +465,8 @@ type Contents = (
 );
 
 fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
-    let text = read_settings(file, "configuration file")?;
+    let what = "configuration file";
+    let text = read_settings(file, what)?;
     let invalid = |error: &toml::de::Error| {
         let line = error.span().map(|span| {
             let before = text.get(..span.start).unwrap_or_default();
@@ -509,6 +510,13 @@ fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
         table.extend(renamed(own.clone()));
     }
     let storage = std::mem::take(&mut whole.storage);
+    let own = whole
+        .repositories
+        .values()
+        .flat_map(|table| table.get_ref().options());
+    if storage.keys().chain(own).any(|key| is_secret_option(key)) {
+        require_private(file, what)?;
+    }
     let settings: std::result::Result<Settings, _> = toml::Value::Table(table).try_into();
     let settings = settings.map_err(|e| invalid(&e))?;
     let mut tables: Vec<_> = std::mem::take(&mut whole.repositories)

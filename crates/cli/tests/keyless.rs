@@ -122,3 +122,30 @@ fn without_a_key_what_stands_in_for_a_damaged_segment_counts_and_a_rotten_key_bo
     fs::write(&boxes[0], &genuine).unwrap();
     require_quiet(&vault, "key boxes");
 }
+
+/// No recovery asks for it, but whoever has changed it may have changed more.
+#[test]
+fn a_label_of_a_backup_that_was_exchanged_is_found_by_who_has_a_key() {
+    let vault = Vault::new(Major::V15);
+    for _ in 0..2 {
+        vault.backup(&["--type", "full"]);
+    }
+    vault.stage.archive_all();
+    let archived = vault.stage.objects().join("vault/wal/00000001");
+    let names = fs::read_dir(&archived).unwrap();
+    let mut labels: Vec<PathBuf> = names.map(|entry| entry.unwrap().path()).collect();
+    labels.retain(|path| path.extension().is_some_and(|end| end == "backup"));
+    assert!(labels.len() > 1, "{labels:?}");
+    let genuine = fs::read(&labels[0]).unwrap();
+    let mut flipped = genuine.clone();
+    flipped[genuine.len() / 2] ^= 1;
+    for changed in [flipped, fs::read(&labels[1]).unwrap()] {
+        fs::write(&labels[0], changed).unwrap();
+        let (code, named) = vault.verify("one", &[]);
+        assert_eq!(code, DAMAGED, "{named:?}");
+        let name = labels[0].file_name().unwrap().to_str().unwrap();
+        assert!(named.iter().any(|line| line.contains(name)), "{named:?}");
+    }
+    fs::write(&labels[0], genuine).unwrap();
+    assert_eq!(vault.verify("one", &[]), (0, Vec::new()));
+}

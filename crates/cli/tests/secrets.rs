@@ -118,6 +118,62 @@ fn an_identity_of_a_file_or_a_program_is_guarded_before_it_is_read() {
     assert!(child.wait_with_output().unwrap().status.success());
 }
 
+/// An epoch has an identity of its own. Nobody reads what the process prints, so it stays.
+#[test]
+fn who_makes_an_epoch_is_guarded() {
+    let vault = silent();
+    let (mut reader, mut writer) = io::pipe().unwrap();
+    writer.write_all(&[b'\n'; 64 << 10]).unwrap();
+    let pgdata = vault.stage.pgdata();
+    let recipient = vault.recipient("one");
+    let init = [
+        "--cluster",
+        "more",
+        "init",
+        "--encrypt",
+        "--pgdata",
+        &pgdata,
+    ];
+    let to = ["--one-recipient", "--recipient", &recipient];
+    let mut command = vault.stage.command(&[&init[..], &to].concat());
+    let mut child = command.stdout(writer).spawn().unwrap();
+    drop(command);
+    let record = vault.stage.objects().join("more/cluster");
+    let end = Instant::now() + PATIENCE;
+    while !record.exists() {
+        assert!(Instant::now() < end, "no cluster is made");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(is_guarded(&child));
+    let mut printed = String::new();
+    reader.read_to_string(&mut printed).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(printed.contains("seal id"), "{printed}");
+}
+
+#[test]
+fn a_configuration_file_with_a_secret_is_nobody_elses() {
+    let vault = silent();
+    let config = vault.identity("open.toml");
+    let keys = |table: &str| format!("[{table}storage]\nsecret_access_key = \"{SECRET}\"\n");
+    let far = format!(
+        "[repositories.far]\nrepo = \"s3://b/p\"\n{}",
+        keys("repositories.far.")
+    );
+    for text in [keys(""), far] {
+        fs::write(&config, text).unwrap();
+        fs::set_permissions(&config, fs::Permissions::from_mode(0o644)).unwrap();
+        let log = vault.fails("", &["info", "--config", &config], REFUSED);
+        assert!(
+            log.contains("can be read or written by others (mode 0644)"),
+            "{log}"
+        );
+        assert!(!log.contains(SECRET), "{log}");
+    }
+    fs::write(&config, "[storage]\nretry_seconds = \"2\"\n").unwrap();
+    vault.ok("one", &["info", "--config", &config]);
+}
+
 /// Nobody reads what the process prints, so it stays.
 #[test]
 fn who_makes_an_identity_is_guarded() {

@@ -69,3 +69,21 @@ pub fn is_open_to_others(file: &fs::Metadata) -> bool {
     };
     file.mode() & forbidden != 0
 }
+
+/// Refuses a file with secrets that others may use; `what` names it, such as "credentials file". A pipe of a shell is nobody
+/// else's.
+///
+/// # Errors
+/// `Refused` when others may; `File` when it cannot be looked at.
+pub fn require_private(path: &Path, what: &str) -> Result<()> {
+    let shown = path.display();
+    let found = fs::metadata(path).context(|| format!("could not read {what} \"{shown}\""))?;
+    if !found.is_file() || !is_open_to_others(&found) {
+        return Ok(());
+    }
+    let mode = found.mode() & 0o7777;
+    let told = format!("{what} \"{shown}\" can be read or written by others (mode {mode:04o})");
+    Err(Error::new(Kind::Refused, told).hint(format!(
+        "run: chmod 600 \"{shown}\"; a file of root may be read by a group (mode 0640)"
+    )))
+}

@@ -282,7 +282,11 @@ fn a_secret_may_come_from_a_file() {
     let error = Repository::open(&options).unwrap_err();
     assert_eq!(error.kind(), Kind::File);
     std::fs::write(&path, "a secret\n").unwrap();
-    Repository::open(&options).unwrap();
+    for (mode, kind) in [(0o600, None), (0o644, Some(Kind::Refused))] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let refused = Repository::open(&options).err();
+        assert_eq!(refused.map(|error| error.kind()), kind, "{mode:o}");
+    }
 }
 
 /// Each try of the client takes longer than patience lasts.

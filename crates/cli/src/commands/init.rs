@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal};
 
 use pgstrata_layer::cluster::{ClusterRecord, LockMode, RetentionRecord};
 use pgstrata_store::error::{Error, Kind, Result};
-use pgstrata_store::keys::Recipients;
+use pgstrata_store::keys::{Recipients, keep_out_of_dumps};
 use serde_json::json;
 
 use super::Context;
@@ -81,6 +81,8 @@ fn recipients(args: &InitArgs) -> Result<Option<Recipients>> {
         };
     }
     recipients.check()?;
+    // The identity of the first epoch is made here.
+    keep_out_of_dumps();
     if recipients.readers().count() == 1 && !args.one_recipient && !is_agreed() {
         return Err(Error::new(
             Kind::Usage,

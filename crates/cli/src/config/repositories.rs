@@ -29,6 +29,13 @@ pub(crate) struct Table {
     storage: BTreeMap<String, String>,
 }
 
+impl Table {
+    /// The names of its storage options.
+    pub(super) fn options(&self) -> impl Iterator<Item = &String> {
+        self.storage.keys()
+    }
+}
+
 /// A repository of the file that a command uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Chosen {

@@ -267,7 +267,7 @@ impl Keyless<'_> {
         let prefix = self.cluster.name.wal_prefix();
         for object in self.cluster.repository.list(&prefix).await? {
             self.check_interrupted()?;
-            if !strays::is_of_archive(archive, &object.key) {
+            if strays::file_of(archive, &object.key).is_none() {
                 continue;
             }
             match self.wal_object(&object.key).await {

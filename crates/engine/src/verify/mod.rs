@@ -395,9 +395,11 @@ impl Verifier {
         }
         match scope {
             Scope::All => {
-                strays::find(&self.cluster, self.archive.as_ref(), &self.findings).await?;
+                let found = strays::find(&self.cluster, self.archive.as_ref(), &self.findings);
+                let aside = found.await?;
                 records::check(&self.cluster, &self.findings).await?;
-                self.promised_wal(catalog, seen).await
+                self.promised_wal(catalog, seen).await?;
+                self.wal_aside(catalog, aside, seen).await
             }
             Scope::Chain(_) => Ok(()),
         }

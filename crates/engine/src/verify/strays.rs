@@ -45,28 +45,34 @@ pub(super) fn of_layer(
 }
 
 /// Names each object of the cluster that has no place there. Without an `archive` names of WAL are not judged.
+///
+/// Answers the files of the archive that no recovery asks for: labels of backups, and segments that were not finished.
 pub(super) async fn find(
     cluster: &ClusterRepository,
     archive: Option<&Archive>,
     findings: &Findings,
-) -> Result<()> {
+) -> Result<Vec<ArchiveFile>> {
     let wal = format!("{}/", cluster.name.wal_prefix());
+    let mut aside = Vec::new();
     for object in cluster.repository.list(cluster.name.as_str()).await? {
-        let is_known = cluster.name.has_place_for(&object.key);
-        let is_strange_wal = archive.is_some_and(|archive| {
-            object.key.starts_with(&wal) && !is_of_archive(archive, &object.key)
-        });
-        if !is_known || is_strange_wal {
+        let archive = archive.filter(|_| object.key.starts_with(&wal));
+        let file = archive.and_then(|archive| file_of(archive, &object.key));
+        let is_strange_wal = archive.is_some() && file.is_none();
+        if !cluster.name.has_place_for(&object.key) || is_strange_wal {
             let what = format!("nobody knows what it is for ({} bytes)", object.size_bytes);
             findings.add(FindingKind::Stray, "", object.key, what);
         }
+        aside.extend(file.filter(|file| match file {
+            ArchiveFile::BackupLabel { .. } | ArchiveFile::Partial(_) => true,
+            ArchiveFile::Segment(_) | ArchiveFile::History(_) => false,
+        }));
     }
-    Ok(())
+    Ok(aside)
 }
 
-/// Whether the object below the WAL is named as a file of the archive is.
-pub(super) fn is_of_archive(archive: &Archive, key: &str) -> bool {
+/// The file of the archive that the object below the WAL is named as.
+pub(super) fn file_of(archive: &Archive, key: &str) -> Option<ArchiveFile> {
     let name = key.rsplit('/').next().unwrap_or_default();
-    let file = ArchiveFile::parse(name, archive.segment_size());
-    file.is_ok_and(|file| archive.key(file) == key)
+    let file = ArchiveFile::parse(name, archive.segment_size()).ok()?;
+    (archive.key(file) == key).then_some(file)
 }

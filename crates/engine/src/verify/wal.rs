@@ -260,6 +260,24 @@ impl Verifier {
         self.read_wal(files, &reader, seen).await
     }
 
+    /// Files that no recovery asks for. Who has exchanged or spoilt one may have done more.
+    pub(super) async fn wal_aside(
+        &self,
+        catalog: &Catalog,
+        files: Vec<ArchiveFile>,
+        seen: &mut WalSeen,
+    ) -> Result<()> {
+        let Some(any) = catalog.layers.first() else {
+            return Ok(());
+        };
+        let why = "no recovery needs it, and it is not what was archived".to_owned();
+        let reader = WalNeed {
+            layer: String::new(),
+            ..WalNeed::of(any, why)?
+        };
+        self.read_wal(files.into_iter(), &reader, seen).await
+    }
+
     /// What is in the archive. What may be on its way there is waited for: a verification says what is, and not what may be.
     async fn settled(
         &self,

@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,28 +14,15 @@ use async_trait::async_trait;
 use object_store::CredentialProvider;
 use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
 
-use crate::error::{Error, FileContext, Kind, Result};
-use crate::input::{is_open_to_others, read_settings};
+use crate::error::{Error, Kind, Result};
+use crate::input::{read_settings, require_private};
 
 /// The options in a credentials file: lines `key = "value"`, read by nobody else.
 ///
 /// # Errors
 /// `Refused` when others may use the file; `Usage` when it holds something else.
 pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
-    let failed = || format!("could not read credentials file \"{}\"", file.display());
-    let metadata = std::fs::metadata(file).context(failed)?;
-    if metadata.is_file() && is_open_to_others(&metadata) {
-        let what = format!(
-            "credentials file \"{}\" can be read or written by others (mode {:04o})",
-            file.display(),
-            metadata.permissions().mode() & 0o7777
-        );
-        let hint = format!(
-            "run: chmod 600 \"{}\"; a file of root may be read by a group (mode 0640)",
-            file.display()
-        );
-        return Err(Error::new(Kind::Refused, what).hint(hint));
-    }
+    require_private(file, "credentials file")?;
     let text = read_settings(file, "credentials file")?;
     // The parser's message would show the line, and with it the secret.
     toml::from_str(&text).map_err(|_| {
@@ -47,6 +34,17 @@ pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
             ),
         )
     })
+}
+
+/// What the file at `path` says, which the option `name` of a repository names.
+///
+/// # Errors
+/// As [`read_settings`]; `Refused` when others may use the file.
+pub(super) fn read_option(name: &str, path: &str) -> Result<String> {
+    let what = format!("the file of storage option {name},");
+    require_private(Path::new(path), &what)?;
+    let text = read_settings(Path::new(path), &what)?;
+    Ok(text.trim().to_owned())
 }
 
 /// What is shorter keeps nothing secret, and stands in every message by chance.
@@ -134,10 +132,7 @@ fn collect(
         if let Some(part) = part(&name) {
             found.insert(part, value.clone());
         } else if let Some(part) = part_of_file(&name) {
-            let text = std::fs::read_to_string(value).context(|| {
-                format!("could not read \"{value}\", option {name} of the repository")
-            })?;
-            found.insert(part, text.trim().to_owned());
+            found.insert(part, read_option(&name, value)?);
         }
     }
     if found.contains_key(&KeyPart::KeyId) {
@@ -284,6 +279,8 @@ impl CredentialProvider for Renewed {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn write(file: &Path, text: &str) {

@@ -15,11 +15,11 @@ use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
 use super::client;
-use super::credentials::{CredentialSource, Renewed, Secrets, read_credentials};
+use super::credentials::{CredentialSource, Renewed, Secrets, read_credentials, read_option};
 use super::local::LocalStore;
 use super::retries::Patience;
 use super::versions::Bucket;
-use crate::error::{Error, FileContext, Kind, Result};
+use crate::error::{Error, Kind, Result};
 
 /// Where a repository is and how to reach it.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -260,21 +260,13 @@ impl Settings {
             } else {
                 let key = name.strip_suffix("_file").and_then(|k| k.parse().ok());
                 let key = key.ok_or_else(|| unknown(&name, scheme))?;
-                (key, self.read_secret(&name, &value)?)
+                let value = read_option(&name, &value)?;
+                self.secrets.add(&value);
+                (key, value)
             };
             builder = set(builder, key, value);
         }
         Ok(builder)
-    }
-
-    fn read_secret(&mut self, name: &str, path: &str) -> Result<String> {
-        let text = std::fs::read_to_string(path)
-            .context(|| format!("could not read \"{path}\", option {name} of the repository"))?;
-        let value = text.trim().to_owned();
-        if is_secret(name) {
-            self.secrets.add(&value);
-        }
-        Ok(value)
     }
 
     fn s3(&mut self, bucket: &str) -> Result<Bucket> {
