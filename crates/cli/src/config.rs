@@ -510,11 +510,13 @@ fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
         table.extend(renamed(own.clone()));
     }
     let storage = std::mem::take(&mut whole.storage);
-    let own = whole
-        .repositories
-        .values()
-        .flat_map(|table| table.get_ref().options());
-    if storage.keys().chain(own).any(|key| is_secret_option(key)) {
+    let tables = whole.repositories.values();
+    let of_tables = tables.flat_map(|table| table.get_ref().storage.keys());
+    if storage
+        .keys()
+        .chain(of_tables)
+        .any(|key| is_secret_option(key))
+    {
         require_private(file, what)?;
     }
     let settings: std::result::Result<Settings, _> = toml::Value::Table(table).try_into();

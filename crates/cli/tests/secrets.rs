@@ -118,36 +118,38 @@ fn an_identity_of_a_file_or_a_program_is_guarded_before_it_is_read() {
     assert!(child.wait_with_output().unwrap().status.success());
 }
 
-/// An epoch has an identity of its own. Nobody reads what the process prints, so it stays.
-#[test]
-fn who_makes_an_epoch_is_guarded() {
-    let vault = silent();
+/// Runs a command that makes what others must not see, and requires that it is guarded when that `is_made`; answers what
+/// it prints. Nobody reads that before, so it stays.
+fn printed_under_guard(mut command: Command, is_made: impl Fn() -> bool) -> String {
     let (mut reader, mut writer) = io::pipe().unwrap();
+    // As much as a pipe takes.
     writer.write_all(&[b'\n'; 64 << 10]).unwrap();
-    let pgdata = vault.stage.pgdata();
-    let recipient = vault.recipient("one");
-    let init = [
-        "--cluster",
-        "more",
-        "init",
-        "--encrypt",
-        "--pgdata",
-        &pgdata,
-    ];
-    let to = ["--one-recipient", "--recipient", &recipient];
-    let mut command = vault.stage.command(&[&init[..], &to].concat());
     let mut child = command.stdout(writer).spawn().unwrap();
+    // Its copy of the pipe's end.
     drop(command);
-    let record = vault.stage.objects().join("more/cluster");
     let end = Instant::now() + PATIENCE;
-    while !record.exists() {
-        assert!(Instant::now() < end, "no cluster is made");
+    while !is_made() {
+        assert!(Instant::now() < end, "nothing is made");
         thread::sleep(Duration::from_millis(10));
     }
     assert!(is_guarded(&child));
     let mut printed = String::new();
     reader.read_to_string(&mut printed).unwrap();
     assert!(child.wait().unwrap().success());
+    printed
+}
+
+/// An epoch has an identity of its own.
+#[test]
+fn who_makes_an_epoch_is_guarded() {
+    let vault = silent();
+    let pgdata = vault.stage.pgdata();
+    let recipient = vault.recipient("one");
+    let init = ["--cluster", "more", "init", "--pgdata", &pgdata];
+    let to = ["--encrypt", "--one-recipient", "--recipient", &recipient];
+    let command = vault.stage.command(&[&init[..], &to].concat());
+    let record = vault.stage.objects().join("more/cluster");
+    let printed = printed_under_guard(command, || record.exists());
     assert!(printed.contains("seal id"), "{printed}");
 }
 
@@ -174,27 +176,13 @@ fn a_configuration_file_with_a_secret_is_nobody_elses() {
     vault.ok("one", &["info", "--config", &config]);
 }
 
-/// Nobody reads what the process prints, so it stays.
 #[test]
 fn who_makes_an_identity_is_guarded() {
     let vault = silent();
-    let (mut reader, mut writer) = io::pipe().unwrap();
-    // As much as a pipe takes.
-    writer.write_all(&[b'\n'; 64 << 10]).unwrap();
     let file = vault.identity("new");
-    let mut command = vault.stage.command(&["key", "generate", &file]);
-    let mut child = command.stdout(writer).spawn().unwrap();
-    // Its copy of the pipe's end.
-    drop(command);
-    let end = Instant::now() + PATIENCE;
-    while fs::read_to_string(&file).map_or(0, |text| text.lines().count()) < 2 {
-        assert!(Instant::now() < end, "no identity is made");
-        thread::sleep(Duration::from_millis(10));
-    }
-    assert!(is_guarded(&child));
-    let mut printed = String::new();
-    reader.read_to_string(&mut printed).unwrap();
-    assert!(child.wait().unwrap().success());
+    let command = vault.stage.command(&["key", "generate", &file]);
+    let is_written = || fs::read_to_string(&file).map_or(0, |text| text.lines().count()) >= 2;
+    let printed = printed_under_guard(command, is_written);
     assert_eq!(printed.trim(), vault.recipient("new"));
     assert!(!printed.contains(SECRET));
 }

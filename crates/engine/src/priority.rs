@@ -316,9 +316,8 @@ fn leads_session(stat: &str) -> bool {
     let Some((start, fields)) = stat.rsplit_once(") ") else {
         return false;
     };
-    let process = start.split(' ').next();
     // State, parent, process group, session.
-    process.is_some() && fields.split(' ').nth(3) == process
+    fields.split(' ').nth(3) == start.split(' ').next()
 }
 
 /// The session gets the share again that it had before.

@@ -287,6 +287,16 @@ fn a_secret_may_come_from_a_file() {
         let refused = Repository::open(&options).err();
         assert_eq!(refused.map(|error| error.kind()), kind, "{mode:o}");
     }
+    // What is no secret may be read by everybody.
+    let region = scratch.path().join("region");
+    std::fs::write(&region, "eu-central-1\n").unwrap();
+    std::fs::set_permissions(&region, std::fs::Permissions::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let options = RepositoryOptions::new("s3://b/p")
+        .with("region_file", region.to_str().unwrap())
+        .with("access_key_id_file", region.to_str().unwrap())
+        .with("secret_access_key_file", path.to_str().unwrap());
+    Repository::open(&options).unwrap();
 }
 
 /// Each try of the client takes longer than patience lasts.

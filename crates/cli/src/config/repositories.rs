@@ -26,14 +26,7 @@ pub(crate) struct Table {
     key_command: Option<String>,
     seal_id: Option<String>,
     #[serde(default, deserialize_with = "super::store_options")]
-    storage: BTreeMap<String, String>,
-}
-
-impl Table {
-    /// The names of its storage options.
-    pub(super) fn options(&self) -> impl Iterator<Item = &String> {
-        self.storage.keys()
-    }
+    pub(super) storage: BTreeMap<String, String>,
 }
 
 /// A repository of the file that a command uses.

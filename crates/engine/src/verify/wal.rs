@@ -127,6 +127,14 @@ impl WalNeed {
             why,
         })
     }
+
+    /// For no layer that is known; `any` is of the cluster.
+    fn of_no_layer(any: &Layer, why: &str) -> Result<Self> {
+        Ok(Self {
+            layer: String::new(),
+            ..Self::of(any, why.to_owned())?
+        })
+    }
 }
 
 impl Verifier {
@@ -251,11 +259,7 @@ impl Verifier {
             })
         });
         let segments = runs.filter(|segment| segment.number >= start.segment(size));
-        let why = "a recovery that asks for it stops".to_owned();
-        let reader = WalNeed {
-            layer: String::new(),
-            ..WalNeed::of(any, why)?
-        };
+        let reader = WalNeed::of_no_layer(any, "a recovery that asks for it stops")?;
         let files = histories.chain(segments.map(ArchiveFile::Segment));
         self.read_wal(files, &reader, seen).await
     }
@@ -270,11 +274,8 @@ impl Verifier {
         let Some(any) = catalog.layers.first() else {
             return Ok(());
         };
-        let why = "no recovery needs it, and it is not what was archived".to_owned();
-        let reader = WalNeed {
-            layer: String::new(),
-            ..WalNeed::of(any, why)?
-        };
+        let why = "no recovery needs it, and it is not what was archived";
+        let reader = WalNeed::of_no_layer(any, why)?;
         self.read_wal(files.into_iter(), &reader, seen).await
     }
 

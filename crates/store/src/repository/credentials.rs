@@ -39,12 +39,37 @@ pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
 /// What the file at `path` says, which the option `name` of a repository names.
 ///
 /// # Errors
-/// As [`read_settings`]; `Refused` when others may use the file.
+/// As [`read_settings`]; `Refused` when it holds a secret and others may use it.
 pub(super) fn read_option(name: &str, path: &str) -> Result<String> {
     let what = format!("the file of storage option {name},");
-    require_private(Path::new(path), &what)?;
+    if is_secret_option(name.trim_end_matches("_file")) {
+        require_private(Path::new(path), &what)?;
+    }
     let text = read_settings(Path::new(path), &what)?;
     Ok(text.trim().to_owned())
+}
+
+/// Whether the option `key` is set to a secret, and not to the name of a file that holds one.
+#[must_use]
+pub fn is_secret_option(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    is_secret(&key) && !key.ends_with("_file")
+}
+
+/// Whether the option is about a secret: it is set to one, or to the name of its file.
+pub(super) fn is_secret(key: &str) -> bool {
+    let marks = [
+        "secret",
+        "token",
+        "password",
+        "access_key",
+        "account_key",
+        "customer_key",
+        "encryption_key",
+        "master_key",
+        "sas",
+    ];
+    marks.iter().any(|mark| key.contains(mark)) && !key.ends_with("_id")
 }
 
 /// What is shorter keeps nothing secret, and stands in every message by chance.

@@ -15,7 +15,9 @@ use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
 use super::client;
-use super::credentials::{CredentialSource, Renewed, Secrets, read_credentials, read_option};
+use super::credentials::{
+    CredentialSource, Renewed, Secrets, is_secret, is_secret_option, read_credentials, read_option,
+};
 use super::local::LocalStore;
 use super::retries::Patience;
 use super::versions::Bucket;
@@ -261,7 +263,9 @@ impl Settings {
                 let key = name.strip_suffix("_file").and_then(|k| k.parse().ok());
                 let key = key.ok_or_else(|| unknown(&name, scheme))?;
                 let value = read_option(&name, &value)?;
-                self.secrets.add(&value);
+                if is_secret(&name) {
+                    self.secrets.add(&value);
+                }
                 (key, value)
             };
             builder = set(builder, key, value);
@@ -458,28 +462,6 @@ fn request_retries() -> RetryConfig {
         max_retries: 2,
         retry_timeout: Duration::from_secs(30),
     }
-}
-
-/// Whether the option `key` is set to a secret, and not to the name of a file that holds one.
-#[must_use]
-pub fn is_secret_option(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    is_secret(&key) && !key.ends_with("_file")
-}
-
-fn is_secret(key: &str) -> bool {
-    let marks = [
-        "secret",
-        "token",
-        "password",
-        "access_key",
-        "account_key",
-        "customer_key",
-        "encryption_key",
-        "master_key",
-        "sas",
-    ];
-    marks.iter().any(|mark| key.contains(mark)) && !key.ends_with("_id")
 }
 
 fn usage(message: impl Into<String>) -> Error {
