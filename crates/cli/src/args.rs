@@ -142,7 +142,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "PGSTRATA_CREDENTIALS", value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,
 
-    /// Set one storage option; may be repeated. Do not put secrets here: other users see the command line
+    /// Set one storage option; may be repeated. Secrets are refused here, because other users see the command line
     /// [default: none]
     #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) storage: Vec<(String, String)>,

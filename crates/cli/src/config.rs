@@ -103,6 +103,7 @@ pub(crate) struct Config {
 impl Config {
     /// Reads the file that `global` names, or the default one when it exists.
     pub(crate) fn load(global: Global) -> Result<Self> {
+        refuse_secrets(&global.storage)?;
         let default = Path::new(DEFAULT_FILE);
         let file = match &global.config {
             Some(file) => Some(file.clone()),
@@ -309,11 +310,8 @@ impl Config {
             Some(Origin::Environment) | None => {}
         }
         flag("seal-id", self.global.seal_id.clone());
-        for (key, value) in &self.global.storage {
-            if !is_secret_option(key) {
-                flags.push(format!("--storage={key}={value}"));
-            }
-        }
+        let storage = self.global.storage.iter();
+        flags.extend(storage.map(|(key, value)| format!("--storage={key}={value}")));
         Ok(flags)
     }
 
@@ -335,24 +333,25 @@ impl Config {
             )),
             _ => None,
         };
-        if let Some(kept) = kept {
-            return Some(format!(
+        kept.map(|kept| {
+            format!(
                 "{kept}: without it the restored server cannot fetch WAL, so put it into a file of mode 0600 that the \
                  server's user owns and the configuration names"
-            ));
-        }
-        let keys = self.global.storage.iter().map(|(key, _)| key.as_str());
-        let secrets: Vec<&str> = keys.filter(|key| is_secret_option(key)).collect();
-        (!secrets.is_empty()).then(|| {
-            format!(
-                "{} of --storage {} not written into restore_command, which others can read: without it the restored server \
-                 cannot fetch WAL, so put it into a file of mode 0600 that --credentials or the configuration names, or \
-                 into the server's environment",
-                secrets.join(", "),
-                if secrets.len() == 1 { "is" } else { "are" },
             )
         })
     }
+}
+
+/// Refuses a secret among the options that were given with `--storage`.
+fn refuse_secrets(storage: &[(String, String)]) -> Result<()> {
+    let mut keys = storage.iter().map(|(key, _)| key);
+    let Some(secret) = keys.find(|key| is_secret_option(key)) else {
+        return Ok(());
+    };
+    let what = format!("the secret {secret} stands on the command line, with --storage");
+    Err(Error::new(Kind::Usage, what).hint(
+        "other users can read it there: make another one, and put it into a file of mode 0600 that --credentials or the configuration names, or into the environment",
+    ))
 }
 
 /// A time whose unit may be left out, as in the option, so that the value is a number.

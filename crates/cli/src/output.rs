@@ -1,9 +1,11 @@
 //! Standard output: text for people, JSON for programs. Logs go to standard error.
 
+use std::borrow::Cow;
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
+use pgstrata_layer::plain::{is_plain, plain, plain_but};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::keys::{holds_secret, mask};
 use serde::Serialize;
@@ -29,6 +31,14 @@ pub(crate) fn print(text: &str) -> Result<()> {
             .context(|| "could not write to standard output".to_owned())
             .map_err(|error| error.hint("the command did its work, and only this output is lost")),
     }
+}
+
+/// Writes a report for people, and nothing in it that commands their terminal.
+///
+/// # Errors
+/// As [`print()`].
+pub(crate) fn print_report(text: &str) -> Result<()> {
+    print(&plain_but(text, &['\n']))
 }
 
 /// A document as programs read it: its schema first, then its fields in their own order.
@@ -61,7 +71,24 @@ pub(crate) fn print_json(schema: &str, fields: &impl Serialize) -> Result<()> {
         let what = format!("could not write the report as JSON: {error}");
         Error::new(Kind::Unsupported, what)
     })?;
-    print(&format!("{text}\n"))
+    print(&format!("{}\n", escaped(&text)))
+}
+
+/// JSON with the escapes of JSON for what is plain text for programs only.
+fn escaped(json: &str) -> Cow<'_, str> {
+    let passes = |character: char| is_plain(character) || character == '\n';
+    if json.chars().all(passes) {
+        return Cow::Borrowed(json);
+    }
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        match passes(character) {
+            true => escaped.push(character),
+            // All of them are below U+10000.
+            false => escaped.push_str(&format!("\\u{:04x}", u32::from(character))),
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 /// Shows a failure: for people on standard error, for programs on standard output too.
@@ -71,9 +98,9 @@ pub(crate) fn print_error(error: &Error, output: Output, exit_code: u8) {
         tracing::info!("the archive ends here: {error}");
     } else {
         let mut err = io::stderr().lock();
-        let _ = writeln!(err, "pgstrata: error: {}", mask(&error.to_string()));
+        let _ = writeln!(err, "pgstrata: error: {}", plain(&mask(&error.to_string())));
         if let Some(hint) = error.hint_text() {
-            let _ = writeln!(err, "pgstrata: hint: {}", mask(hint));
+            let _ = writeln!(err, "pgstrata: hint: {}", plain(&mask(hint)));
         }
     }
     if output == Output::Json {
@@ -187,8 +214,19 @@ pub(crate) fn start_log(level: LogLevel) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_commands_no_terminal_and_says_the_same() {
+        let text = "a\u{9b}2J\u{202e}\u{2028}\u{7f}\u{7}\n\"ü🙂";
+        let shown = serde_json::to_string_pretty(&json!({ "host": text })).unwrap();
+        let shown = escaped(&shown);
+        assert!(shown.chars().all(|c| is_plain(c) || c == '\n'), "{shown:?}");
+        let read: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(read["host"], text);
+    }
 
     #[test]
     fn a_missing_command_is_looked_up_where_it_is_missing() {

@@ -1,11 +1,12 @@
 //! Shows how far a long act has come: a bar on a terminal, else a log line now and then.
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
-use pgstrata_store::keys::{holds_secret, mask};
+use pgstrata_layer::plain::plain_but;
+use pgstrata_store::keys::mask;
 use pgstrata_store::progress::{Progress, Reading};
 use tokio::task::JoinHandle;
 
@@ -23,15 +24,19 @@ static TERMINAL: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 /// Standard error for lines that must not run into the bar.
 pub(crate) struct AboveBar;
 
-impl io::Write for AboveBar {
+impl Write for AboveBar {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // One event on one line, with the colours of the log.
         let text = String::from_utf8_lossy(bytes);
-        if holds_secret(&text) {
-            let shown = mask(&text);
-            TERMINAL.suspend(|| io::stderr().write_all(shown.as_bytes()))?;
-            return Ok(bytes.len());
-        }
-        TERMINAL.suspend(|| io::stderr().write(bytes))
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        let colours: &[char] = match terminal::has_colours() {
+            true => &['\u{1b}'],
+            false => &[],
+        };
+        let masked = mask(line);
+        let shown = plain_but(&masked, colours);
+        TERMINAL.suspend(|| writeln!(io::stderr(), "{shown}"))?;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -366,6 +366,16 @@ fn junk_among_boxes(vault: &Vault, lsn: &str) {
             let name = format!("{who}-{}", place.file_name().unwrap().display());
             vault.restore(who, &name, lsn);
         }
+        let shown = place.file_name().unwrap().to_str().unwrap();
+        for (words, code) in [(&["info"][..], WARNINGS), (&["key", "check"], DAMAGED)] {
+            let output = vault.run("one", words);
+            let told = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
+            assert!(told.contains(shown) && told.contains("delete it"), "{told}");
+            // The genuine ones are listed all the same.
+            let recipients = told.matches("  reader  age1").count();
+            assert!(words.len() == 1 || recipients >= 4, "{told}");
+        }
         let log = vault.fails("one", &["key", "rotate"], DAMAGED);
         let name = place.file_name().unwrap().to_str().unwrap();
         assert!(log.contains(name) && log.contains("delete it"), "{log}");

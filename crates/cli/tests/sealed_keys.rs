@@ -407,7 +407,14 @@ fn a_recipient_in_capitals_is_the_one_whose_identity_opens() {
     let mixed = format!("age1{}", &capital_one[4..]);
     let log = run("", &[&init[..], &["--recipient", &mixed]].concat(), USAGE);
     assert!(log.contains("is not an age recipient"), "{log}");
-    run("", &[&init[..], &["--one-recipient"]].concat(), 0);
+    let doubled = [&init[..], &["--one-recipient", "--writer", &one]].concat();
+    let mut made = vault.stage.command(&["--cluster", "doubled"]);
+    let made = made.args(&doubled).output().unwrap();
+    let log = String::from_utf8_lossy(&made.stderr);
+    let says = format!("{one} is a reader, and was let in as writer or keeper too");
+    assert!(log.contains(&says), "{log}");
+    let log = run("", &[&init[..], &["--one-recipient"]].concat(), 0);
+    assert!(!log.contains("too: whoever"), "{log}");
     let opened = |who: &str, code: i32| {
         let shown = run(who, &["key", "check"], code);
         shown.matches("opens everything").count()

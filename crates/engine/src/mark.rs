@@ -9,6 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::mark::{self, Annotation, Mark, Pin, Unpin};
+use pgstrata_layer::plain::turns_text;
 use pgstrata_store::archive::Archive;
 use pgstrata_store::catalog::{self, Catalog, Layer, StoreTime};
 use pgstrata_store::cluster::ClusterRepository;
@@ -146,11 +147,6 @@ fn check(says: &Mark) -> Result<()> {
         None => Ok(()),
         Some(complaint) => Err(Error::new(Kind::Usage, complaint)),
     }
-}
-
-/// Whether a character makes what stands behind it read as something else: `Bidi_Control` of Unicode.
-fn turns_text(character: char) -> bool {
-    matches!(character, '\u{061C}' | '\u{200E}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
 async fn report(

@@ -35,6 +35,7 @@ mod object;
 pub mod outside;
 pub mod overlay;
 pub mod pack;
+pub mod plain;
 mod record;
 pub mod released;
 pub mod removal;

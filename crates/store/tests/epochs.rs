@@ -106,6 +106,45 @@ async fn an_epoch_that_a_later_one_has_passed_over_is_not_begun_with_success() {
     assert!(refused > 0);
 }
 
+/// Somebody begins an epoch, and is held up at one operation after the other while another begins one, too.
+#[tokio::test]
+async fn an_epoch_on_which_another_goes_on_at_once_is_begun_with_success() {
+    let vault = Vault::new().await;
+    let mut overtaken = 0;
+    for nth in 0.. {
+        let memory = stored(&vault).await;
+        let direct = Repository::with_store(Arc::clone(&memory));
+        let seen = ring(&opened_by(&direct, &vault.reader)).await;
+        let slow = Fault::Delayed(Duration::from_millis(80));
+        let store = FaultStore::failing_at(nth, slow, memory);
+        let through = opened_by(&Repository::with_store(store.clone()), &vault.reader);
+        let (first, second) = (vault.recipients(), vault.recipients());
+        let rotating = keys::rotate(through.home(), &seen, &first);
+        let meanwhile = async {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            let other = opened_by(&direct, &vault.reader);
+            let now = ring(&other).await;
+            if now.current().number == 1 {
+                return false;
+            }
+            let begun = keys::rotate(other.home(), &now, &second).await;
+            assert_eq!(begun.unwrap(), 3);
+            true
+        };
+        let (rotated, goes_on) = futures::join!(rotating, meanwhile);
+        assert_eq!(rotated.unwrap(), 2, "held up at {nth}");
+        let now = ring(&opened_by(&direct, &vault.reader)).await;
+        let expected = if goes_on { 3 } else { 2 };
+        assert_eq!(now.current().number, expected, "held up at {nth}");
+        now.require_newest(through.home()).await.unwrap();
+        if store.operation_count() <= nth {
+            break;
+        }
+        overtaken += u32::from(goes_on);
+    }
+    assert!(overtaken > 0);
+}
+
 /// The keys as they were before the third epoch.
 async fn ring_up_to_two(vault: &Vault) -> Arc<Ring> {
     let third = name().epoch_key(&vault.seal_id, 3);

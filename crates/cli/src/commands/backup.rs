@@ -9,6 +9,7 @@ use pgstrata_engine::backup::{
 use pgstrata_engine::mirror::{self, Labels, MirrorOptions};
 use pgstrata_engine::server::ConnectionOptions;
 use pgstrata_layer::manifest::ChangeSource;
+use pgstrata_layer::plain::plain;
 use pgstrata_store::error::{Error, Kind as Failure, Result};
 use pgstrata_store::progress::Progress;
 use serde_json::{Value, json};
@@ -279,9 +280,10 @@ impl Outcome {
                 };
                 let to_do = to_do.map(|to_do| format!("           {to_do}\n"));
                 format!(
-                    "  failed   in {}, {}: {error}\n{}",
+                    "  failed   in {}, {}: {}\n{}",
                     self.name,
                     self.url,
+                    plain(&error.to_string()),
                     to_do.unwrap_or_default()
                 )
             }
@@ -426,7 +428,7 @@ fn plan_text(plan: &BackupPlan) -> String {
         plan.jobs,
     );
     for warning in &plan.warnings {
-        text.push_str(&format!("warning     {warning}\n"));
+        text.push_str(&format!("warning     {}\n", plain(warning)));
     }
     text
 }
@@ -541,7 +543,7 @@ fn report_text(report: &BackupReport) -> String {
         ));
     }
     for warning in &report.warnings {
-        text.push_str(&format!("  warning  {warning}\n"));
+        text.push_str(&format!("  warning  {}\n", plain(warning)));
     }
     text
 }

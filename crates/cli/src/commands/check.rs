@@ -1,6 +1,7 @@
 //! `check`.
 
 use pgstrata_engine::check::{self, CheckItem, CheckOptions, CheckReport, CheckStatus};
+use pgstrata_layer::plain::plain;
 use pgstrata_store::error::Result;
 use pgstrata_store::keys::KeySummary;
 use serde_json::{Value, json};
@@ -85,12 +86,12 @@ fn line(item: &CheckItem) -> String {
     let hint = item
         .hint
         .as_ref()
-        .map(|hint| format!("{:26}to do: {hint}\n", ""));
+        .map(|hint| format!("{:26}to do: {}\n", "", plain(hint)));
     format!(
         "{:<8} {:<16} {}\n{}",
         word(item.status),
         item.name,
-        item.detail,
+        plain(&item.detail),
         hint.unwrap_or_default()
     )
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::mirror::{self, MirrorOptions, MirrorReport, NotCopied};
+use pgstrata_layer::plain::plain;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
@@ -153,7 +154,11 @@ fn text(report: &MirrorReport) -> String {
         ));
     }
     for left in &report.left_out {
-        text.push_str(&format!("  left out {}: {}\n", left.label, left.why));
+        text.push_str(&format!(
+            "  left out {}: {}\n",
+            left.label,
+            plain(&left.why)
+        ));
     }
     text
 }

@@ -3,6 +3,7 @@
 use indicatif::{BinaryBytes, HumanCount};
 use jiff::Timestamp;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
+use pgstrata_layer::plain::plain;
 use pgstrata_store::error::Result;
 
 use super::{Context, known_cluster};
@@ -83,7 +84,7 @@ fn text(report: &ExpireReport, dry_run: bool) -> String {
         }
     }
     for note in report.remarks.iter().chain(&report.notes) {
-        text.push_str(&format!("note     {note}\n"));
+        text.push_str(&format!("note     {}\n", plain(note)));
     }
     let idle = report.merge.is_none()
         && report.removals.is_empty()

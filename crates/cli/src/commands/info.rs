@@ -5,6 +5,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use jiff::Timestamp;
 use pgstrata_engine::expire::{self, StorageReport};
 use pgstrata_engine::info::{self, InfoOptions, InfoReport, LayerInfo, Status, TimelineInfo};
+use pgstrata_layer::plain::plain;
 use pgstrata_layer::verified::VerifiedRecord;
 use pgstrata_store::error::Result;
 
@@ -51,7 +52,7 @@ fn text(report: &InfoReport, details: bool) -> String {
         text.push_str(&format!(
             "\nunfinished: {}: {}",
             leftover.label,
-            leftover.describe()
+            plain(&leftover.describe())
         ));
     }
     for restore in &report.restores {
@@ -59,8 +60,8 @@ fn text(report: &InfoReport, details: bool) -> String {
             "\nrestore:    {} to \"{}\" on \"{}\", begun at {}, last sign of life {} ago: expire keeps its layers and WAL for {} \
              hours after that",
             restore.label,
-            restore.directory,
-            restore.host,
+            plain(&restore.directory),
+            plain(&restore.host),
             time(restore.started_at),
             took(restore.age_seconds.max(0)),
             restore.kept_seconds / 3600
@@ -97,7 +98,10 @@ fn head(report: &InfoReport) -> String {
         text.push_str(&verified_line(verified));
     }
     if let Some(problem) = &report.archive.problem {
-        text.push_str(&format!("WAL archive: cannot be listed: {problem}\n"));
+        text.push_str(&format!(
+            "WAL archive: cannot be listed: {}\n",
+            plain(problem)
+        ));
     } else if report.archive.timelines.is_empty() {
         text.push_str("WAL archive: empty\n");
     }
@@ -153,7 +157,7 @@ fn timeline_lines(timeline: &TimelineInfo) -> String {
         text.push_str("             the timeline's history file is missing\n");
     }
     for unknown in &timeline.unknown {
-        text.push_str(&format!("             unknown file: {unknown}\n"));
+        text.push_str(&format!("             unknown file: {}\n", plain(unknown)));
     }
     text
 }
@@ -252,7 +256,7 @@ fn layer_details(layer: &LayerInfo) -> String {
     }
     let lines = lines.iter();
     let lines: String = lines
-        .map(|(name, value)| format!("  {name:<14} {value}\n"))
+        .map(|(name, value)| format!("  {name:<14} {}\n", plain(value)))
         .collect();
     format!("\nbackup {}\n{lines}", layer.label)
 }

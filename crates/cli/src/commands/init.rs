@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal};
 
 use pgstrata_layer::cluster::{ClusterRecord, LockMode, RetentionRecord};
 use pgstrata_store::error::{Error, Kind, Result};
-use pgstrata_store::keys::{Recipients, keep_out_of_dumps};
+use pgstrata_store::keys::{Recipients, doubled_warning, keep_out_of_dumps};
 use serde_json::json;
 
 use super::Context;
@@ -89,6 +89,10 @@ fn recipients(args: &InitArgs) -> Result<Option<Recipients>> {
             "one recipient alone could read the backups: who loses that identity loses them all",
         )
         .hint("give a second --recipient, whose identity is kept elsewhere, or --one-recipient"));
+    }
+    for recipient in recipients.doubled() {
+        let (what, to_do) = doubled_warning(recipient);
+        tracing::warn!("{what}; {to_do}");
     }
     Ok(Some(recipients))
 }

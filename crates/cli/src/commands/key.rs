@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use pgstrata_layer::epoch::KeyRole;
+use pgstrata_layer::plain::plain;
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -24,13 +25,17 @@ pub(super) async fn run(context: &Context, command: &KeyCommand) -> Result<u8> {
     }
     let cluster = context.cluster()?;
     let ring = ring(&cluster).await?;
-    let epochs = ring.survey(cluster.home()).await?;
+    let is_check = matches!(command, KeyCommand::Check);
+    let (epochs, mut forged) = ring.survey_all(cluster.home()).await?;
+    // Who has a box has to be known to say who comes next.
+    if !is_check && let Some(error) = forged.pop() {
+        return Err(error);
+    }
     // What is sealed shows its epoch. Who opens nothing of it sees what names show.
     let shown = Catalog::load(&cluster).await;
     if let Err(error) = shown.map(|_| ()) {
         tracing::debug!(%error, "the catalog does not show which epochs there are");
     }
-    let is_check = matches!(command, KeyCommand::Check);
     if !is_check && let Err(error) = cluster.require_newest_epoch().await {
         match (command, error.is_lost_epoch(), error.kind()) {
             // Whoever changes keys sees one that has just begun.
@@ -48,7 +53,7 @@ pub(super) async fn run(context: &Context, command: &KeyCommand) -> Result<u8> {
         KeyCommand::Generate { .. } | KeyCommand::Check => {
             let lost = ring.lost(cluster.home()).await?;
             let lost = lost.last().map(|number| ring.not_there(*number));
-            check(context, &epochs, lost)
+            check(context, &epochs, lost.into_iter().chain(forged).collect())
         }
         KeyCommand::Add(args) => add(context, &cluster, ring, args).await,
         KeyCommand::Reseal { recipient } => {
@@ -159,9 +164,9 @@ async fn rotate(
     ))
 }
 
-fn check(context: &Context, epochs: &[EpochSeen], lost: Option<Error>) -> Result<u8> {
+fn check(context: &Context, epochs: &[EpochSeen], mut errors: Vec<Error>) -> Result<u8> {
     let summary = KeySummary::of(epochs);
-    let errors: Vec<Error> = lost.into_iter().chain(summary.unread_error()).collect();
+    errors.extend(summary.unread_error());
     let document = json!({ "done": "check", "recipient": "", "epochs": epochs.iter().map(document).collect::<Vec<_>>() });
     context.report("key/1", &document, || text(epochs, &summary, &errors))?;
     if !errors.is_empty() {
@@ -203,19 +208,19 @@ fn text(epochs: &[EpochSeen], summary: &KeySummary, errors: &[Error]) -> String 
             epoch.number
         );
         for one in &epoch.boxes {
-            let _ = writeln!(text, "  {:<7} {}", one.role.as_str(), one.recipient);
+            let _ = writeln!(text, "  {:<7} {}", one.role.as_str(), plain(&one.recipient));
         }
     }
     for error in errors {
         let hint = error.hint_text().unwrap_or_default();
-        let _ = writeln!(text, "error     {error}; {hint}");
+        let _ = writeln!(text, "error     {}", plain(&format!("{error}; {hint}")));
     }
     if summary.is_shut_out() && summary.opened.is_some() {
         let (current, own) = (summary.current, summary.own_text());
         let _ = writeln!(text, "warning   epoch {current} is current, and {own}");
     }
     for (what, to_do) in summary.warnings() {
-        let _ = writeln!(text, "warning   {what}; {to_do}");
+        let _ = writeln!(text, "warning   {}; {to_do}", plain(&what));
     }
     text
 }

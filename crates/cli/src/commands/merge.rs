@@ -3,6 +3,7 @@
 use comfy_table::{Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::merge::{self, MergeOptions, MergePlan, MergeReport};
+use pgstrata_layer::plain::plain;
 use pgstrata_store::error::Result;
 
 use super::{Context, known_cluster, label};
@@ -66,7 +67,7 @@ fn plan_text(plan: &MergePlan) -> String {
         text.push_str(&format!("{existing} is that layer already\n"));
     }
     for note in &plan.notes {
-        text.push_str(&format!("note: {note}\n"));
+        text.push_str(&format!("note: {}\n", plain(note)));
     }
     text
 }
@@ -87,7 +88,7 @@ fn report_text(report: &MergeReport, plan: &MergePlan, removes: bool) -> String 
         text.push_str(&format!("  removed {label}\n"));
     }
     for note in &report.notes {
-        text.push_str(&format!("  note: {note}\n"));
+        text.push_str(&format!("  note: {}\n", plain(note)));
     }
     if !removes && plan.inputs.iter().any(|input| input.removable) {
         text.push_str("The merged layers are still there; --remove-inputs removes them.\n");

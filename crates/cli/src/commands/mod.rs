@@ -30,6 +30,7 @@ use pgstrata_engine::info::server::{NotLookedAt, ServerOptions};
 use pgstrata_engine::server::ConnectionOptions;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
+use pgstrata_layer::plain::plain;
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -201,7 +202,7 @@ impl Context {
         text: impl FnOnce() -> String,
     ) -> Result<()> {
         match (self.output, &self.documents) {
-            (Output::Text, _) => output::print(&text()),
+            (Output::Text, _) => output::print_report(&text()),
             (Output::Json, None) => output::print_json(schema, document),
             (Output::Json, Some(documents)) => {
                 let document = output::document(schema, document)?;
@@ -396,13 +397,13 @@ fn alarm_lines(alarm: &Alarm) -> String {
         Severity::Warning => "warning",
     };
     let lost = alarm.lost.as_ref();
-    let lost = lost.map(|lost| format!("             cannot be restored: {lost}\n"));
+    let lost = lost.map(|lost| format!("             cannot be restored: {}\n", plain(lost)));
     format!(
         "{:<13}{}\n{}             to do: {}\n",
         format!("{word}:"),
-        alarm.reason,
+        plain(&alarm.reason),
         lost.unwrap_or_default(),
-        alarm.to_do
+        plain(&alarm.to_do)
     )
 }
 
@@ -415,7 +416,7 @@ fn not_looked_at_lines(not_looked_at: &[NotLookedAt]) -> String {
         let (same, behind) = rest.split_at(same.count());
         let words: Vec<&str> = same.iter().map(|one| one.kind.describe()).collect();
         let named = words.join(", ");
-        text.push_str(&format!("not seen:    {named}: {}\n", first.reason));
+        text.push_str(&format!("not seen:    {named}: {}\n", plain(&first.reason)));
         rest = behind;
     }
     text

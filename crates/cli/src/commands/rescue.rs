@@ -2,6 +2,7 @@
 
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::rescue::{self, RescueReport};
+use pgstrata_layer::plain::plain;
 use pgstrata_store::error::Result;
 
 use super::{Context, warn_if_to_come};
@@ -30,7 +31,7 @@ fn text(report: &RescueReport) -> String {
     let mut text = String::new();
     let mut names = |word: &str, keys: &[String]| {
         for key in keys.iter().take(MOST_NAMES) {
-            text.push_str(&format!("{word:<9}{key}\n"));
+            text.push_str(&format!("{word:<9}{}\n", plain(key)));
         }
         if let Some(more @ 1..) = keys.len().checked_sub(MOST_NAMES) {
             let more = HumanCount(u64::try_from(more).unwrap_or(u64::MAX));

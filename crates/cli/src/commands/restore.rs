@@ -8,6 +8,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::restore::{
     self, Method, RestoreOptions, RestorePlan, RestoreReport, TablespaceMapping, Target,
 };
+use pgstrata_layer::plain::plain;
 use pgstrata_store::error::{FileContext, Result};
 
 use super::{Context, label_or_latest};
@@ -175,7 +176,7 @@ fn plan_text(plan: &RestorePlan) -> String {
     }
     text.push_str(&format!("{table}\n"));
     for note in &plan.notes {
-        text.push_str(&format!("note       {note}\n"));
+        text.push_str(&format!("note       {}\n", plain(note)));
     }
     text
 }
@@ -199,7 +200,7 @@ fn report_text(report: &RestoreReport, plan: &RestorePlan) -> String {
         ));
     }
     for note in &report.notes {
-        text.push_str(&format!("  note: {note}\n"));
+        text.push_str(&format!("  note: {}\n", plain(note)));
     }
     text.push_str("Start the server there; it fetches the WAL it needs.\n");
     text

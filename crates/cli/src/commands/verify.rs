@@ -5,6 +5,7 @@ use pgstrata_engine::info::server::{self, ServerHealth};
 use pgstrata_engine::verify::{
     self, Finding, Scope, Severity, VerifiedLayer, VerifyOptions, VerifyReport,
 };
+use pgstrata_layer::plain::plain;
 use pgstrata_store::error::Result;
 use serde_json::{Value, json};
 
@@ -73,7 +74,7 @@ fn text(report: &VerifyReport, told: &ServerHealth) -> String {
             "{}\n{:10}to do: {}\n",
             line(finding),
             "",
-            finding.hint
+            plain(&finding.hint)
         ));
     }
     for label in &report.removed {
@@ -127,5 +128,9 @@ fn line(finding: &Finding) -> String {
         Severity::Error => "error",
         Severity::Warning => "warning",
     };
-    format!("{word:<9} {}: {}", finding.object, finding.message)
+    plain(&format!(
+        "{word:<9} {}: {}",
+        finding.object, finding.message
+    ))
+    .into_owned()
 }

@@ -18,7 +18,7 @@ pub(super) async fn check(
     if record.sealing.is_none() {
         return;
     }
-    let (summary, lost) = match summary(cluster).await {
+    let (summary, lost, forged) = match summary(cluster).await {
         Ok(found) => found,
         Err(error) => {
             report.note(NAME, Err::<(), _>(error), |()| String::new());
@@ -52,7 +52,7 @@ pub(super) async fn check(
     if let Some(error) = lost {
         report.note(NAME, Err::<(), _>(error), |()| String::new());
     }
-    if let Some(error) = unread {
+    for error in unread.into_iter().chain(forged) {
         report.note(NAME, Err::<(), _>(error), |()| String::new());
     }
     for (what, to_do) in summary.warnings() {
@@ -91,7 +91,8 @@ async fn deleted(cluster: &ClusterRepository) -> Vec<String> {
     })
 }
 
-async fn summary(cluster: &ClusterRepository) -> Result<(KeySummary, Option<Error>)> {
+/// Who opens the epochs, one that is lost, and what is wrong with key boxes that are none.
+async fn summary(cluster: &ClusterRepository) -> Result<(KeySummary, Option<Error>, Vec<Error>)> {
     let sealing = cluster.sealing().await?;
     let ring = sealing.ring().ok_or_else(|| {
         let what = "the cluster was sealed a moment ago, and is not now";
@@ -99,8 +100,8 @@ async fn summary(cluster: &ClusterRepository) -> Result<(KeySummary, Option<Erro
     })?;
     let lost = ring.lost(cluster.home()).await?;
     let lost = lost.last().map(|number| ring.not_there(*number));
-    let epochs = ring.survey(cluster.home()).await?;
-    Ok((KeySummary::of(&epochs), lost))
+    let (epochs, forged) = ring.survey_all(cluster.home()).await?;
+    Ok((KeySummary::of(&epochs), lost, forged))
 }
 
 fn count(number: usize, what: &str) -> String {

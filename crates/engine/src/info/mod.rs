@@ -297,12 +297,12 @@ async fn collect_once(
     let (restores, barred) = readable(restores)?;
     let barred = barred.or(readable(pending)?.1);
     let restores = catalog::still_going(&restores, &catalog);
-    let unread = unread(cluster).await?;
+    let key_fault = key_fault(cluster).await?;
     let alarms = health::judge(&Facts {
         catalog: &catalog,
         archived: archived.as_ref(),
         record: record.as_ref().err(),
-        keys: unread.as_ref(),
+        keys: key_fault.as_ref(),
         removal: barred.as_ref(),
         unread_marks: marks
             .all_unreadable()
@@ -335,14 +335,18 @@ async fn collect_once(
     Ok((report, layers.collect()))
 }
 
-/// Why nobody can open what was sealed, if so.
-async fn unread(cluster: &ClusterRepository) -> Result<Option<Error>> {
+/// What is wrong with the keys of a sealed cluster: an epoch that is lost or that nobody opens, or a key box that is none.
+async fn key_fault(cluster: &ClusterRepository) -> Result<Option<Error>> {
     let Some(ring) = cluster.sealing().await?.ring() else {
         return Ok(None);
     };
     let lost = ring.lost(cluster.home()).await?;
     let lost = lost.last().map(|number| ring.not_there(*number));
-    Ok(lost.or_else(|| ring.unread_error()))
+    if let Some(error) = lost.or_else(|| ring.unread_error()) {
+        return Ok(Some(error));
+    }
+    let (_, forged) = ring.survey_all(cluster.home()).await?;
+    Ok(forged.into_iter().next())
 }
 
 /// What others have on record; nothing, and why, when a record of them cannot be read.

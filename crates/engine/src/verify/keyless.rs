@@ -21,7 +21,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 
 use super::finding::Findings;
-use super::layer::check_claim;
+use super::layer::{check_claims, claims};
 use super::{
     FindingKind, LOOK_AGAIN, Scope, VerifiedLayer, VerifyOptions, VerifyReport, keys, records,
     strays,
@@ -167,9 +167,8 @@ impl Keyless<'_> {
             salt: id,
         };
         self.note(public.encryption.epoch).await?;
-        let claim = name.claim_key(label);
-        let got = self.cluster.repository.get(&claim).await;
-        check_claim(&self.findings, label, (&claim, &public.layer_id), got)?;
+        let found = claims(self.cluster, label).await;
+        check_claims(&self.findings, (label, &public.layer_id), found)?;
         let objects = self
             .cluster
             .repository

@@ -1,6 +1,7 @@
 //! One layer: its claim, its index with digest parts, and through the index its packs.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::IndexPartRef;
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::Layer;
+use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::finding::Findings;
@@ -87,16 +89,16 @@ impl Verifier {
     }
 
     async fn claim(&self, layer: &Layer) -> Result<()> {
-        let key = self.cluster.name.claim_key(&layer.label);
-        let got = self.cluster.repository.get(&key).await;
-        if matches!(&got, Err(error) if error.kind() == Kind::Repository) {
+        let found = claims(&self.cluster, &layer.label).await;
+        let failed =
+            |got: &Result<Bytes>| matches!(got, Err(error) if error.kind() == Kind::Repository);
+        if found.iter().any(|(_, got)| failed(got)) {
             self.require_reachable().await?;
         }
-        check_claim(
+        check_claims(
             &self.findings,
-            &layer.label,
-            (&key, &layer.manifest.layer_id),
-            got,
+            (&layer.label, &layer.manifest.layer_id),
+            found,
         )
     }
 
@@ -243,11 +245,38 @@ fn add_entry(batch: &mut Batch, entry: FileEntry, digests: Option<Vec<u64>>, dee
     }
 }
 
-/// The claim decides who owns a label. A finished layer is restored without it.
-pub(super) fn check_claim(
-    findings: &Findings,
+/// The claim of a layer, and the same where its writer has noted that the layer is finished, if he came to that; each with its key.
+pub(super) async fn claims(
+    cluster: &ClusterRepository,
     label: &Label,
-    (key, layer_id): (&str, &str),
+) -> Vec<(String, Result<Bytes>)> {
+    let (claim, committed) = (
+        cluster.name.claim_key(label),
+        cluster.name.committed_key(label),
+    );
+    let (first, again) = futures::join!(
+        cluster.repository.get(&claim),
+        cluster.repository.get(&committed)
+    );
+    let noted = !matches!(&again, Err(error) if error.kind() == Kind::NotFound);
+    let again = noted.then_some((committed, again));
+    iter::once((claim, first)).chain(again).collect()
+}
+
+/// The claim decides who owns a label. A finished layer is restored without it.
+pub(super) fn check_claims(
+    findings: &Findings,
+    layer: (&Label, &str),
+    found: Vec<(String, Result<Bytes>)>,
+) -> Result<()> {
+    let mut all = found.into_iter();
+    all.try_for_each(|(key, got)| check_claim(findings, layer, &key, got))
+}
+
+fn check_claim(
+    findings: &Findings,
+    (label, layer_id): (&Label, &str),
+    key: &str,
     got: Result<Bytes>,
 ) -> Result<()> {
     let read = got.and_then(|bytes| Ok(claim::decode(&bytes)?));

@@ -17,6 +17,7 @@ use pgstrata_layer::seal::Key;
 
 use super::Home;
 use super::identity::{is_recipient, new_identity, no_recipient, seal_to};
+use super::lost::Behind;
 use super::ring::{Ring, boxes_now, read_box};
 use crate::WRITTEN_BY;
 use crate::error::{Error, Kind, Result};
@@ -50,6 +51,13 @@ impl Recipients {
             )
             .hint("give --recipient age1…, once for each who may restore")),
         }
+    }
+
+    /// Readers who are writer or keeper, too.
+    pub fn doubled(&self) -> impl Iterator<Item = &str> {
+        let others = || self.all.iter().filter(|(role, _)| *role != KeyRole::Reader);
+        self.readers()
+            .filter(move |reader| others().any(|(_, other)| other == reader))
     }
 
     /// Those who read everything.
@@ -97,17 +105,6 @@ pub async fn rotate(home: Home<'_>, ring: &Ring, recipients: &Recipients) -> Res
         );
     }
     store_record(home, &record).await?;
-    if let Some(later) = ring.later_than(home, number).await? {
-        let key = home.name.epoch_key(&record.seal_id, number);
-        let what = format!(
-            "epoch {number} was begun, and so was epoch {later} at the same time, apart from it"
-        );
-        return Err(Error::new(Kind::Damaged, what).hint(format!(
-            "epoch {later} is for the recipients of epoch {}, and nothing is sealed until one of the two goes: take the object \
-             \"{key}\" away, and run this command again; who was taken out by it is not out before",
-            current.number
-        )));
-    }
     let late = late_comers(home, ring, recipients).await;
     let late = late.map_err(|error| {
         let what = "could not find out whether somebody was let in at the same time";
@@ -122,7 +119,42 @@ pub async fn rotate(home: Home<'_>, ring: &Ring, recipients: &Recipients) -> Res
             follow(home, ring, number, one).await?;
         }
     }
+    if let Some(later) = ring.later_than(home, number).await? {
+        require_to_go_on(home, ring, number, later).await?;
+    }
     Ok(number)
+}
+
+/// Refuses what somebody else has begun at the same time, unless it goes on with ours, epoch `number`.
+async fn require_to_go_on(home: Home<'_>, ring: &Ring, number: u32, later: u32) -> Result<()> {
+    let current = ring.current();
+    match ring.behind(home, number).await? {
+        Behind::GoesOn(later) => {
+            tracing::info!(
+                "epoch {later} has begun since, which goes on with epoch {number}: it is for the recipients of that"
+            );
+            Ok(())
+        }
+        Behind::Apart(later) => {
+            let key = home.name.epoch_key(&current.seal_id, number);
+            let what = format!(
+                "epoch {number} was begun, and so was epoch {later} at the same time, apart from it"
+            );
+            Err(Error::new(Kind::Damaged, what).hint(format!(
+                "epoch {later} is for the recipients of epoch {}, and nothing is sealed until one of the two goes: take the object \
+                 \"{key}\" away, and run this command again; who was taken out by it is not out before",
+                current.number
+            )))
+        }
+        Behind::Nothing => {
+            let what = format!(
+                "epoch {number} has begun, and what is there of epoch {later} does not say yet whether it goes on with it"
+            );
+            Err(Error::new(Kind::Busy, what).hint(
+                "another key command is at work, or was interrupted: wait for its end, and look at \"pgstrata key check\"",
+            ))
+        }
+    }
 }
 
 /// Lets one more recipient in: into the current epoch in that role, and into the catalogs of those before. Answers which

@@ -17,7 +17,7 @@ use crate::error::{Error, Kind, Result};
 const LOOKS: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-const BRING_BACK: &str = "bring that object back from a copy of the repository or from an older version of it, before you take backups; when it is lost for good, or a \"key rotate\" was interrupted, begin a new epoch with \"pgstrata key rotate\", and take out again with \"key remove\" who was taken out in the lost one";
+const BRING_BACK: &str = "when another key command is at work, wait for its end, and run this again; otherwise bring that object back from a copy of the repository or from an older version of it, before you take backups; when it is lost for good, or a \"key rotate\" was interrupted, begin a new epoch with \"pgstrata key rotate\", and take out again with \"key remove\" who was taken out in the lost one";
 
 /// How the epochs of the repository are now, beside what is known of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,17 @@ pub enum EpochsNow {
     Begun(u32),
     /// The record of that one is not there, and something shows that it was.
     Lost(u32),
+}
+
+/// What has come behind an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// That one has begun, and goes on with it.
+    GoesOn(u32),
+    /// That one has begun, and goes on with an earlier one.
+    Apart(u32),
+    /// No record of another, as long as anybody takes to store one.
+    Nothing,
 }
 
 impl Ring {
@@ -93,6 +104,22 @@ impl Ring {
     pub(super) async fn later_than(&self, home: Home<'_>, number: u32) -> Result<Option<u32>> {
         let highest = self.list(home).await?.into_keys().next_back();
         Ok(highest.filter(|highest| *highest > number))
+    }
+
+    /// What has come behind epoch `number`, which is there. A record that may be about to come is waited for.
+    pub(super) async fn behind(&self, home: Home<'_>, number: u32) -> Result<Behind> {
+        for look in 0..LOOKS {
+            if look > 0 {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            let now = self.again(home).await?;
+            match (now.apart, now.current().number) {
+                (Some(apart), _) => return Ok(Behind::Apart(apart)),
+                (None, current) if current > number => return Ok(Behind::GoesOn(current)),
+                (None, _) => {}
+            }
+        }
+        Ok(Behind::Nothing)
     }
 
     async fn list(&self, home: Home<'_>) -> Result<BTreeMap<u32, bool>> {

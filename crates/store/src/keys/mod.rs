@@ -23,7 +23,7 @@ pub use layer::LayerSeal;
 pub use lost::EpochsNow;
 pub use obtain::{KEY_COMMAND_TIMEOUT, from_command, from_file, generate, keep_out_of_dumps};
 pub use ring::{BoxSeen, EpochSeen, Ring};
-pub use summary::KeySummary;
+pub use summary::{KeySummary, doubled_warning};
 
 use std::sync::Arc;
 

@@ -6,6 +6,7 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use age::x25519::Identity;
 use bytes::Bytes;
+use futures::future::join_all;
 use pgstrata_layer::epoch::{
     EpochRecord, EpochSecrets, KeyBox, KeyRole, ReaderSecrets, decode_box, decode_epoch,
     fingerprint,
@@ -480,15 +481,27 @@ impl Ring {
     /// # Errors
     /// When the repository cannot be read, or a key box is forged.
     pub async fn survey(&self, home: Home<'_>) -> Result<Vec<EpochSeen>> {
-        let mut seen = Vec::with_capacity(self.epochs.len());
+        let (seen, forged) = self.survey_all(home).await?;
+        forged.into_iter().next().map_or(Ok(seen), Err)
+    }
+
+    /// The same, and what is wrong with those key boxes that are none, which are left out.
+    ///
+    /// # Errors
+    /// When the repository cannot be read.
+    pub async fn survey_all(&self, home: Home<'_>) -> Result<(Vec<EpochSeen>, Vec<Error>)> {
+        let (mut seen, mut forged) = (Vec::with_capacity(self.epochs.len()), Vec::new());
         for epoch in &self.epochs {
             let mut boxes = Vec::new();
-            for key in &epoch.boxes {
-                let (found, _) = read_box(home, key, &epoch.record).await?;
-                boxes.push(BoxSeen {
-                    role: found.role,
-                    recipient: found.recipient,
-                });
+            for (_, read) in epoch.read_boxes(home).await {
+                match read {
+                    Ok(found) => boxes.push(BoxSeen {
+                        role: found.role,
+                        recipient: found.recipient,
+                    }),
+                    Err(error) if error.kind() == Kind::Damaged => forged.push(error),
+                    Err(error) => return Err(error),
+                }
             }
             boxes.sort_by(|a, b| (a.role, &a.recipient).cmp(&(b.role, &b.recipient)));
             seen.push(EpochSeen {
@@ -500,7 +513,7 @@ impl Ring {
                 own: epoch.own.clone(),
             });
         }
-        Ok(seen)
+        Ok((seen, forged))
     }
 }
 
@@ -516,9 +529,9 @@ impl Ring {
                 let error = Error::new(Kind::NotFound, nobody_opens(&[number])).hint(BRING_BACK);
                 wrong.push((number, place, error));
             }
-            for key in &epoch.boxes {
-                if let Err(error) = read_box(home, key, &epoch.record).await {
-                    wrong.push((number, key.clone(), error));
+            for (key, read) in epoch.read_boxes(home).await {
+                if let Err(error) = read {
+                    wrong.push((number, key, error));
                 }
             }
         }
@@ -594,6 +607,15 @@ impl Epoch {
             let name = key.rsplit('/').next().unwrap_or(key);
             name.starts_with("reader-")
         })
+    }
+
+    /// Every box, with its key.
+    async fn read_boxes(&self, home: Home<'_>) -> Vec<(String, Result<KeyBox>)> {
+        let read = self.boxes.iter().map(async |key| {
+            let read = read_box(home, key, &self.record).await;
+            (key.clone(), read.map(|(found, _)| found))
+        });
+        join_all(read).await
     }
 
     /// Opens the boxes of one identity. Those of a reader count more.

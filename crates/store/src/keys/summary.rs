@@ -10,6 +10,16 @@ use crate::error::Error;
 const DOUBLED: &str = "make an identity for that host alone with \"pgstrata key generate\", let it in with \"pgstrata key add\", and keep that of \
     the reader elsewhere";
 
+/// What somebody should know of an identity that has two roles, and what to do about it.
+#[must_use]
+pub fn doubled_warning(recipient: &str) -> (String, &'static str) {
+    let what = format!(
+        "{recipient} is a reader, and was let in as writer or keeper too: whoever takes over the host that has that identity \
+         reads every backup"
+    );
+    (what, DOUBLED)
+}
+
 /// Who opens a sealed cluster, and what is wrong with that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySummary {
@@ -99,13 +109,8 @@ impl KeySummary {
     #[must_use]
     pub fn warnings(&self) -> Vec<(String, &'static str)> {
         let lone = self.lone_text().map(|lone| (lone, self.lone_hint()));
-        let doubled = self.doubled.iter().map(|recipient| {
-            let what = format!(
-                "{recipient} is a reader, and was let in as writer or keeper too: whoever takes over the host that has that identity \
-                 reads every backup"
-            );
-            (what, DOUBLED)
-        });
+        let doubled = self.doubled.iter();
+        let doubled = doubled.map(|recipient| doubled_warning(recipient));
         lone.into_iter().chain(doubled).collect()
     }
 

@@ -22,6 +22,7 @@ use object_store::client::{
 use object_store::{Certificate, ClientOptions};
 use tokio::time::{Sleep, sleep};
 
+use super::strange;
 use crate::error::{Error, FileContext, Kind, Result};
 
 /// The default of `read_timeout`. S3 and its likes answer within seconds, also under load; ten tries fit into
@@ -96,6 +97,7 @@ impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         let size_bytes = u64::try_from(request.body().content_length()).unwrap_or(u64::MAX);
         let limit = allowed(self.stall, size_bytes);
+        let lists = strange::is_listing(request.method(), request.uri());
         let answer = tokio::time::timeout(limit, self.inner.execute(request)).await;
         let (head, body) = answer.map_err(|_| stalled(limit))??.into_parts();
         let length = head.headers.get("content-length");
@@ -106,6 +108,10 @@ impl HttpService for Client {
             stall: self.stall,
             alarm: None,
         });
+        let body = match lists && head.status.is_success() {
+            true => strange::without_strangers(body.bytes().await?).into(),
+            false => body,
+        };
         Ok(HttpResponse::from_parts(head, body))
     }
 }

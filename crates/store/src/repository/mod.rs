@@ -23,6 +23,7 @@ mod refused;
 mod reserve;
 mod retries;
 mod spill;
+mod strange;
 pub mod versions;
 
 use std::fs::Metadata;
@@ -53,6 +54,7 @@ pub use open::RepositoryOptions;
 pub(crate) use probe::PROBE;
 use reason::Reason;
 use retries::{Patience, Retries};
+use strange::is_strange;
 use versions::{Bucket, Retention};
 
 /// Requests that the `object_store` crate makes at once for several ranges of one object.
@@ -508,6 +510,7 @@ impl Repository {
         let mut names: Vec<String> = objects
             .chain(&found.common_prefixes)
             .filter_map(|p| p.filename().map(str::to_owned))
+            .filter(|name| !is_strange(name))
             .collect();
         names.sort_unstable();
         names.dedup();
@@ -707,6 +710,9 @@ impl Repository {
                 continue;
             };
             let key: Path = rest.collect();
+            if is_strange(key.as_ref()) {
+                continue;
+            }
             let micros = meta.last_modified.timestamp_micros();
             let modified = Timestamp::from_microsecond(micros).map_err(|e| {
                 Error::new(

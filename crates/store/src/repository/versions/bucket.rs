@@ -13,6 +13,7 @@ use object_store::{Error, Result};
 
 use super::Versioning;
 use super::listing::{Version, VersionPage};
+use crate::repository::strange::has_path;
 
 /// A signed URL is used at once; only clocks that differ need some room.
 const VALID: Duration = Duration::from_secs(15 * 60);
@@ -104,8 +105,12 @@ impl Bucket {
                 }
             }
             let body = self.ask(Method::GET, &Path::default(), ask).await?;
-            let (page, mut versions) = VersionPage::read(&body)?;
-            all.append(&mut versions);
+            let (page, versions) = VersionPage::read(&body)?;
+            all.extend(
+                versions
+                    .into_iter()
+                    .filter(|version| has_path(&version.key)),
+            );
             let next = page.next_key_marker.filter(|_| page.is_truncated);
             match next.map(|key| (key, page.next_version_id_marker.unwrap_or_default())) {
                 Some(next) if next != after => after = next,

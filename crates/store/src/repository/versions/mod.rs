@@ -22,6 +22,7 @@ pub use self::listing::Version;
 pub use self::lock::Retention;
 pub use self::moment::Since;
 use super::Repository;
+use super::strange::is_strange;
 use crate::error::{Error, Kind, Result};
 
 /// What a store does with what is overwritten or deleted.
@@ -74,6 +75,7 @@ impl Repository {
                 let own = own.map(|key| key.trim_start_matches('/').to_owned());
                 version.key = own.unwrap_or_default();
             }
+            versions.retain(|version| !is_strange(&version.key));
             versions
         }))
     }

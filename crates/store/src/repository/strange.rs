@@ -1,0 +1,203 @@
+//! Objects whose names are none of ours.
+//!
+//! Whoever may create objects in a store can give one a name that no path has: a line end in it, or nothing between two slashes.
+//! The `object_store` crate then refuses the whole listing. Such an object is passed over, with a word, before it sees it.
+
+use std::ops::Range;
+use std::sync::Once;
+
+use bytes::Bytes;
+use http::{Method, Uri};
+use object_store::path::Path;
+use pgstrata_layer::plain::{is_plain, plain};
+use quick_xml::Reader;
+use quick_xml::escape::unescape;
+use quick_xml::events::Event;
+
+/// What stands for one object in a listing: of S3 and Google Cloud Storage, and of Azure.
+const OBJECTS: [&[u8]; 2] = [b"Contents", b"Blob"];
+
+/// What stands for those behind a slash, with which its name ends.
+const PREFIXES: [&[u8]; 2] = [b"CommonPrefixes", b"BlobPrefix"];
+
+/// What holds its name.
+const NAMES: [&[u8]; 3] = [b"Key", b"Prefix", b"Name"];
+
+/// Whether the answer to such a request lists objects.
+pub(super) fn is_listing(method: &Method, uri: &Uri) -> bool {
+    let mut query = uri.query().unwrap_or_default().split('&');
+    *method == Method::GET && query.any(|pair| pair == "list-type=2" || pair == "comp=list")
+}
+
+/// The listing without objects that have no path. One that cannot be read stays as it is: who reads it says why.
+pub(super) fn without_strangers(listing: Bytes) -> Bytes {
+    let Some(text) = std::str::from_utf8(&listing).ok() else {
+        return listing;
+    };
+    let Some(strange) = strangers(text).filter(|strange| !strange.is_empty()) else {
+        return listing;
+    };
+    let (mut kept, mut from) = (Vec::with_capacity(text.len()), 0);
+    for entry in strange {
+        kept.extend_from_slice(&listing[from..entry.start]);
+        from = entry.end;
+    }
+    kept.extend_from_slice(&listing[from..]);
+    kept.into()
+}
+
+/// Whether an object of that name, below the repository's root, is none of ours: no name that we make has such a character.
+/// Says that it is passed over.
+pub(super) fn is_strange(name: &str) -> bool {
+    let is_strange = !name.chars().all(is_plain);
+    if is_strange {
+        pass_over(name);
+    }
+    is_strange
+}
+
+/// Whether the name is a path of an object; says that it is passed over when it is none. That of a folder, which consoles make,
+/// is not worth a word.
+pub(super) fn has_path(name: &str) -> bool {
+    let is_path = Path::parse(name).is_ok_and(|path| path.as_ref() == name);
+    if !is_path && !name.ends_with('/') {
+        pass_over(name);
+    }
+    is_path
+}
+
+/// Says once that there is such an object: there may be thousands.
+fn pass_over(name: &str) {
+    static SAID: Once = Once::new();
+    let name = plain(name);
+    if SAID.is_completed() {
+        tracing::debug!("passed over an object with the name \"{name}\"");
+    }
+    SAID.call_once(|| {
+        tracing::warn!(
+            "passed over an object with the name \"{name}\": pgstrata has not made it, and does nothing with it. Find out who can \
+             write there, and delete it with the tools of the store; --log-level debug names all such objects"
+        );
+    });
+}
+
+/// Where the entries lie whose names are no paths, in their order.
+fn strangers(listing: &str) -> Option<Vec<Range<usize>>> {
+    let mut reader = Reader::from_str(listing);
+    let mut found = Vec::new();
+    loop {
+        let start = usize::try_from(reader.buffer_position()).ok()?;
+        let tag = match reader.read_event().ok()? {
+            Event::Start(tag) => tag,
+            Event::Eof => return Some(found),
+            _ => continue,
+        };
+        let is_prefix = PREFIXES.contains(&tag.name().as_ref());
+        if !is_prefix && !OBJECTS.contains(&tag.name().as_ref()) {
+            continue;
+        }
+        let inner = within(reader.read_to_end(tag.name()).ok()?)?;
+        let end = usize::try_from(reader.buffer_position()).ok()?;
+        let name = name_in(&listing[inner])?;
+        let path = match is_prefix {
+            true => name.strip_suffix('/').unwrap_or(&name),
+            false => &name,
+        };
+        if !has_path(path) {
+            found.push(start..end);
+        }
+    }
+}
+
+/// The same in memory.
+fn within(span: Range<u64>) -> Option<Range<usize>> {
+    Some(usize::try_from(span.start).ok()?..usize::try_from(span.end).ok()?)
+}
+
+fn name_in(entry: &str) -> Option<String> {
+    let mut reader = Reader::from_str(entry);
+    loop {
+        match reader.read_event().ok()? {
+            Event::Start(tag) if NAMES.contains(&tag.name().as_ref()) => {
+                let text = &entry[within(reader.read_to_end(tag.name()).ok()?)?];
+                return Some(unescape(text).map_or_else(|_| text.to_owned(), Into::into));
+            }
+            Event::Eof => return None,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+mod tests {
+    use super::*;
+
+    fn kept(listing: &str) -> String {
+        let kept = without_strangers(Bytes::from(listing.to_owned()));
+        String::from_utf8(kept.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn what_has_no_path_is_cut_out_of_a_listing_and_nothing_else_is_touched() {
+        let object = |key: &str| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>");
+        let blob = |name: &str| format!("<Blob><Name>{name}</Name><Properties/></Blob>");
+        let both = |entry: &dyn Fn(&str) -> String, names: &[&str]| -> String {
+            names.iter().map(|name| entry(name)).collect()
+        };
+        let strange = [
+            "a/b&#xA;c",
+            "a/b\rc",
+            "a//b",
+            "a/../b",
+            "a/",
+            "/a",
+            "a&#1;",
+            ".",
+        ];
+        for strange in strange {
+            let kinds: [&dyn Fn(&str) -> String; 2] = [&object, &blob];
+            for entry in kinds {
+                let head =
+                    "<?xml version=\"1.0\"?>\n<R><Name>the/ bucket\n</Name><Prefix>a//</Prefix>";
+                let all = both(entry, &["x&amp;y/z", strange, "ü ~/%0A", strange, "zz"]);
+                let good = both(entry, &["x&amp;y/z", "ü ~/%0A", "zz"]);
+                let whole = |entries: &str| format!("{head}<L>{entries}</L>\n<Token>t</Token></R>");
+                assert_eq!(kept(&whole(&all)), whole(&good), "{strange}");
+            }
+        }
+        let prefixes = |names: &[&str]| {
+            let all = names.iter();
+            let all =
+                all.map(|name| format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"));
+            format!("<R>{}</R>", all.collect::<String>())
+        };
+        let all = prefixes(&["a/b/", "a/b&#xA;/", "a//", "c/"]);
+        assert_eq!(kept(&all), prefixes(&["a/b/", "c/"]));
+        for broken in [
+            "",
+            "<R",
+            "<R><Contents></R>",
+            "<R><Contents><Size>1</Size></Contents></R>",
+        ] {
+            assert_eq!(kept(broken), broken);
+        }
+    }
+
+    #[test]
+    fn a_request_for_a_listing_is_known_for_each_kind_of_store() {
+        for (method, uri, expected) in [
+            (Method::GET, "http://s/b?list-type=2&prefix=a", true),
+            (Method::GET, "http://s/b?restype=container&comp=list", true),
+            (Method::GET, "http://s/b/key?comp=blocklist", false),
+            (Method::GET, "http://s/b/list-type=2", false),
+            (Method::PUT, "http://s/b?comp=list", false),
+        ] {
+            assert_eq!(
+                is_listing(&method, &uri.parse().unwrap()),
+                expected,
+                "{uri}"
+            );
+        }
+    }
+}
