@@ -7,6 +7,8 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
+use pgstrata_layer::abandoned::{self, AbandonedRecord};
 use pgstrata_testbed::cluster::Major;
 use support::vault::Vault;
 use support::{files, text};
@@ -71,6 +73,17 @@ fn without_a_key_rot_and_loss_of_every_kind_are_found_and_named() {
         require_found(&vault, place, DAMAGED, "a flip");
         fs::write(place, &genuine[..genuine.len() / 2]).unwrap();
         require_found(&vault, place, DAMAGED, "a cut");
+        if place.ends_with("manifest") {
+            let record = AbandonedRecord {
+                label: text(&child, "/label").to_owned(),
+                host: "db1".to_owned(),
+                pid: 1,
+                abandoned_at: Timestamp::now(),
+                written_by: "test".to_owned(),
+            };
+            fs::write(place, abandoned::encode(&record)).unwrap();
+            require_found(&vault, place, DAMAGED, "a record that it was given up");
+        }
         fs::remove_file(place).unwrap();
         files::age(&objects.join("wal"), "2 hours ago");
         require_found(&vault, place, lost, "a loss");

@@ -9,11 +9,12 @@ use std::fs;
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use pgstrata_testbed::s3::{Bucket, S3Server};
 use serde_json::{Value, json};
-use support::roles::{policy, quiet_moment};
+use support::roles::{policy, policy_without, quiet_moment};
 use support::{Stage, Store, schema, text, to_lsn};
 
 const UNSUPPORTED: i32 = 21;
 const WARNINGS: i32 = 3;
+const DENIED: i32 = 15;
 
 /// A server with a full backup that was expired, a full and an incremental one, and WAL; at the end a quiet moment.
 struct Scene {
@@ -176,6 +177,64 @@ fn what_was_deleted_and_not_overwritten_comes_back_too_and_what_cannot_is_named(
     let (said, _) = stage.ends_as("keeper", &arguments, WARNINGS);
     assert!(said.contains("broken"), "{said}");
     assert!(!said.contains("Everything"), "{said}");
+}
+
+/// A policy that was written before, or by somebody who did not read the manual to its end.
+#[test]
+fn without_the_rights_to_see_versions_the_daily_work_goes_on_and_a_rescue_says_what_it_lacks() {
+    let scene = scene();
+    let (stage, pgdata) = (&scene.stage, scene.stage.pgdata());
+    let s3 = stage.s3();
+    let into = stage.target("then").display().to_string();
+    let restore = ["restore", "--target-dir", &into];
+    let as_of = ["--repository-as-of", &scene.moment];
+    let past = [
+        ("keeper", vec!["rescue", "--since", &scene.moment]),
+        ("reader", [&["info"][..], &as_of].concat()),
+        ("reader", [&restore[..], &as_of].concat()),
+    ];
+    for (number, lacking) in [
+        &["s3:ListBucketVersions"][..],
+        &["s3:GetObjectVersion"],
+        &[
+            "s3:ListBucketVersions",
+            "s3:GetObjectVersion",
+            "s3:GetBucketVersioning",
+        ],
+    ]
+    .iter()
+    .enumerate()
+    {
+        s3.allow(&policy_without(s3, lacking)).unwrap();
+        stage.backup(&["--type", "incr"]);
+        let check = ["check", "-D", &pgdata, "--wal", "archive"];
+        let checked = stage.run_as("writer", &check);
+        let code = checked.status.code();
+        assert!(
+            code == Some(0) || code == Some(WARNINGS),
+            "{lacking:?}: {checked:?}"
+        );
+        stage.ends_as("reader", &["info"], 0);
+        stage.ends_as("reader", &["verify", "--deep"], 0);
+        scene.require_restorable(&format!("without-{number}"), &[]);
+        stage.ends_as(
+            "keeper",
+            &["expire", "--keep-full", "1", "--ignore-restores"],
+            0,
+        );
+        // Nothing was replaced, so no version has to be read to tell one from another.
+        let past = past
+            .iter()
+            .filter(|(who, _)| lacking[0] != "s3:GetObjectVersion" || *who == "reader");
+        for (role, arguments) in past {
+            let (said, log) = stage.ends_as(role, arguments, DENIED);
+            assert!(
+                log.contains("must allow s3:ListBucketVersions"),
+                "{lacking:?}: {log}"
+            );
+            assert!(said.is_empty(), "{said}");
+        }
+    }
 }
 
 #[test]

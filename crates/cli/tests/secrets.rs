@@ -11,6 +11,7 @@ mod support;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
@@ -116,6 +117,64 @@ fn an_identity_of_a_file_or_a_program_is_guarded_before_it_is_read() {
     writer.write_all(&fs::read(&own).unwrap()).unwrap();
     drop(writer);
     assert!(child.wait_with_output().unwrap().status.success());
+}
+
+/// What a process may leave when it crashes, in bytes; and what it could allow itself.
+fn most_of_a_core_dump(process: u32) -> [String; 2] {
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max core file size"));
+    let mut words = line.unwrap().split_whitespace().map(str::to_owned);
+    [words.next().unwrap(), words.next().unwrap()]
+}
+
+#[test]
+fn a_command_with_the_keys_of_a_store_leaves_no_core_dump() {
+    let vault = silent();
+    // What a shell allows its commands, and the tests have from it.
+    let mut prlimit = Command::new("prlimit");
+    let own = std::process::id();
+    let [_, most] = most_of_a_core_dump(own);
+    prlimit.args([format!("--core={most}:"), format!("--pid={own}")]);
+    assert!(prlimit.status().unwrap().success());
+    let store = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", store.local_addr().unwrap());
+    let at = [
+        "--repo",
+        "s3://bucket/x",
+        "--s3-endpoint",
+        &endpoint,
+        "--storage",
+        "allow_http=true",
+    ];
+    let mut command = vault.stage.command(&[&at[..], &["info"]].concat());
+    command
+        .env("AWS_ACCESS_KEY_ID", "key")
+        .env("AWS_SECRET_ACCESS_KEY", "very-secret");
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    // It gets no answer.
+    let asked = store.accept().unwrap();
+    let lowered = if most == "0" { "0" } else { "1" };
+    assert_eq!(most_of_a_core_dump(child.id())[0], lowered);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(asked);
+
+    let (reader, mut writer) = pipe(&vault);
+    writer.write_all(&[b'\n'; 64 << 10]).unwrap();
+    let mut command = vault.stage.command(&["info"]);
+    command
+        .env("PGSTRATA_CONFIG", "/dev/stdin")
+        .stdin(reader)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    writer.write_all(b"\n").unwrap();
+    assert_eq!(most_of_a_core_dump(child.id())[0], most);
+    drop(writer);
+    child.wait().unwrap();
 }
 
 /// Runs a command that makes what others must not see, and requires that it is guarded when that `is_made`; answers what

@@ -111,6 +111,32 @@ async fn a_sound_chain_has_no_findings() {
 }
 
 #[tokio::test]
+async fn every_object_at_the_place_of_another_is_named() {
+    let (repository, made) = scene().await;
+    let prefix = made.cluster.layers_prefix();
+    let mut objects = Vec::new();
+    for object in repository.list(&prefix).await.unwrap() {
+        let body = repository.get(&object.key).await.unwrap().to_vec();
+        objects.push((object.key, body));
+    }
+    let mut pairs = 0;
+    for (key, genuine) in &objects {
+        // A claim is told twice.
+        let others = objects.iter().filter(|(_, body)| body != genuine);
+        for (other, body) in others {
+            replace(&repository, key, Some(body.clone())).await;
+            let report = verify(&repository, &made, Scope::All, false).await;
+            let named = report.findings.iter().find(|f| f.object == *key);
+            let named = named.unwrap_or_else(|| panic!("{other} at {key}: {:?}", report.findings));
+            assert_eq!(named.kind, FindingKind::Damaged, "{other} at {key}");
+            pairs += 1;
+        }
+        replace(&repository, key, Some(genuine.clone())).await;
+    }
+    assert!(pairs > 300, "{pairs}");
+}
+
+#[tokio::test]
 async fn rule_13_13_every_object_missing_cut_or_flipped_is_named() {
     let (repository, made) = scene().await;
     let objects = repository

@@ -47,6 +47,19 @@ async fn a_missing_container_is_told_from_a_missing_object() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_listing_has_every_object_but_those_whose_names_are_none() {
+    let server = AzureServer::start().unwrap();
+    let repository = Repository::open(&support::azure(&server, "p")).unwrap();
+    let put = |name: &str| {
+        let place = format!("/{}/p/main/{name}", server.container());
+        let put = server.request("PUT", &place);
+        let put = put.unwrap();
+        assert!(put.status / 100 == 2, "{name}: {}", put.body);
+    };
+    support::require_names(&repository, put).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn wrong_credentials_are_one_clear_error() {
     let server = AzureServer::start().unwrap();
     let right = support::azure(&server, "p");

@@ -102,6 +102,18 @@ async fn missing_credentials_are_called_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_listing_has_every_object_but_those_whose_names_are_none() {
+    let server = S3Server::start().unwrap();
+    let repository = Repository::open(&support::options(&server, "p")).unwrap();
+    let put = |name: &str| {
+        let put = server.request(None, "PUT", &format!("/p/main/{name}"), "");
+        let put = put.unwrap();
+        assert!(put.status / 100 == 2, "{name}: {}", put.body);
+    };
+    support::require_names(&repository, put).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_ignores_create_if_absent_is_refused() {
     let server = S3Server::start_hostile().unwrap();
     let repository = Repository::open(&support::options(&server, "p")).unwrap();

@@ -6,280 +6,31 @@
 mod support;
 
 use std::fs;
-use std::path::Path;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use pgstrata_layer::abandoned::{self, AbandonedRecord};
+use pgstrata_layer::claim::{self, ClaimRecord};
 use pgstrata_layer::digest::contents;
-use pgstrata_layer::distrust::{self, DistrustRecord};
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
-use pgstrata_layer::manifest::{ChangeSource, Encryption, Manifest, ParentRef};
+use pgstrata_layer::manifest::{Encryption, ParentRef};
 use pgstrata_layer::mark::{self, Mark, MarkRecord, Pin};
 use pgstrata_layer::released::{self, ReleasedRecord};
 use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord};
-use pgstrata_layer::restoring::RestoreRecord;
 use pgstrata_layer::seal::{Class, Header, Key, ObjectKey, SealedPlace, Sealer};
 use pgstrata_layer::sealed::{self, SCHEME};
 use pgstrata_layer::verified::{self, VerifiedRecord};
 use pgstrata_layer::wal::{HEADER_BYTES, WalDescription, WalWriter, encode};
 use pgstrata_pgdata::lsn::Lsn;
-use pgstrata_store::archive::{self, Archive, GetOptions};
-use pgstrata_store::catalog::{Catalog, Restoring, StoreTime, in_use, unreadable_records};
+use pgstrata_store::archive::{self, GetOptions};
+use pgstrata_store::catalog::{Catalog, unreadable_records};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
-use pgstrata_store::keys;
 
+use support::places::{LABELS, Place, Reading, Scene, push};
 use support::vault::{Vault, manifest, name};
-use support::{ALONE, wal};
-
-/// Labels of the layers of the first epoch, and of the second.
-const LABELS: [&[&str]; 2] = [
-    &["20261123-080000F", "20261123-080001F"],
-    &["20261123-080002F"],
-];
-
-/// Files of the archive of the first epoch, and of the second.
-const FILES: [&[&str]; 2] = [
-    &[
-        "000000010000000000000003",
-        "000000010000000000000004",
-        "00000002.history",
-        "000000010000000000000003.00000028.backup",
-    ],
-    &["000000010000000000000005", "00000003.history"],
-];
-
-/// Who reads the object at a place, and how.
-#[derive(Debug)]
-enum Reading {
-    /// Everything begins with it: the cluster's record, an epoch.
-    Beginning,
-    /// Whoever lists who opens the cluster.
-    KeyBox,
-    Catalog(Label),
-    /// Of the layer with that number.
-    Layer(usize),
-    Archive(&'static str),
-    Restores,
-    Distrust,
-}
-
-/// A place, and what was stored there.
-struct Place {
-    key: String,
-    reading: Reading,
-    genuine: Vec<u8>,
-}
-
-/// A cluster with objects of every kind that is sealed, of two epochs.
-struct Scene {
-    vault: Vault,
-    manifests: Vec<Manifest>,
-    places: Vec<Place>,
-    scratch: tempfile::TempDir,
-}
-
-impl Scene {
-    async fn new() -> Self {
-        let mut scene = Self {
-            vault: Vault::new().await,
-            manifests: Vec::new(),
-            places: Vec::new(),
-            scratch: tempfile::tempdir().unwrap(),
-        };
-        for round in 0..2 {
-            if round == 1 {
-                let reader = scene.vault.reader();
-                let ring = reader.sealing().await.unwrap().ring().unwrap().clone();
-                let all = scene.vault.recipients();
-                keys::rotate(reader.home(), &ring, &all).await.unwrap();
-            }
-            for label in LABELS[round] {
-                scene.add_layer(label).await;
-            }
-            for file in FILES[round] {
-                scene.add_file(file).await;
-            }
-            scene.add_restore().await;
-            scene.add_distrust(LABELS[round][0]).await;
-        }
-        scene.add_keys().await;
-        scene.add(name().cluster_key(), Reading::Beginning).await;
-        scene
-    }
-
-    async fn add(&mut self, key: String, reading: Reading) {
-        let genuine = self.vault.repository.get(&key).await.unwrap().to_vec();
-        self.places.push(Place {
-            key,
-            reading,
-            genuine,
-        });
-    }
-
-    async fn add_layer(&mut self, text: &str) {
-        let writer = self.vault.writer();
-        let sealing = writer.sealing().await.unwrap();
-        let (label, at) = (Label::parse(text).unwrap(), self.manifests.len());
-        let id = [u8::try_from(at).unwrap(); 16];
-        let seal = sealing.new_layer(id).unwrap();
-        let own = manifest(text, id, &seal);
-        for key in [
-            name().pack_key(&label, 0),
-            name().pack_key(&label, 1),
-            name().index_key(&label, 0),
-            name().digest_key(&label, 0),
-        ] {
-            let raw = format!("contents of {key}").repeat(1000).into_bytes();
-            let body = seal.seal(&name(), &key, raw).unwrap();
-            writer.repository.create(&key, body.into()).await.unwrap();
-            self.add(key, Reading::Layer(at)).await;
-        }
-        let key = name().manifest_key(&label);
-        let body = sealing.encode(&own).unwrap();
-        writer.repository.create(&key, body.into()).await.unwrap();
-        self.manifests.push(own);
-        self.add(key, Reading::Catalog(label)).await;
-    }
-
-    async fn add_file(&mut self, file: &'static str) {
-        push(&self.vault.writer(), self.scratch.path(), file).await;
-        let key = name().wal_key(&file[..8], file);
-        self.add(key, Reading::Archive(file)).await;
-    }
-
-    async fn add_restore(&mut self) {
-        let before = self.vault.repository.list(&name().restores_prefix()).await;
-        let before: Vec<String> = before.unwrap().into_iter().map(|found| found.key).collect();
-        let record = RestoreRecord {
-            layers: vec![ParentRef {
-                label: LABELS[0][0].to_owned(),
-                manifest_digest: "0f".repeat(32),
-            }],
-            start_lsn: Lsn::new(1),
-            timeline: 1,
-            host: "db1".to_owned(),
-            pid: 4711,
-            directory: "/restored".to_owned(),
-            started_at: Timestamp::now(),
-            written_by: "test".to_owned(),
-        };
-        let begun = Restoring::begin(&self.vault.writer(), &record).await;
-        begun.unwrap().copied().await;
-        let after = self.vault.repository.list(&name().restores_prefix()).await;
-        let mut after = after.unwrap().into_iter().map(|found| found.key);
-        let key = after.find(|key| key.ends_with("/needs") && !before.contains(key));
-        self.add(key.unwrap(), Reading::Restores).await;
-    }
-
-    async fn add_distrust(&mut self, label: &str) {
-        let record = DistrustRecord {
-            label: label.to_owned(),
-            parent: LABELS[0][0].to_owned(),
-            found_at: Timestamp::now(),
-            source: ChangeSource::Everything,
-            path: "base/5/16384".to_owned(),
-            block: 7,
-            pages_missed: 1,
-            pages_audited: 100,
-            seed: 1,
-            written_by: "test".to_owned(),
-        };
-        let key = name().distrust_key(&Label::parse(label).unwrap());
-        let writer = self.vault.writer();
-        let sealing = writer.sealing().await.unwrap();
-        let body = sealing.seal_record(&name(), &key, distrust::encode(&record));
-        writer.repository.create(&key, body.unwrap()).await.unwrap();
-        self.add(key, Reading::Distrust).await;
-    }
-
-    async fn add_keys(&mut self) {
-        let prefix = name().seals_prefix(&self.vault.seal_id);
-        for object in self.vault.repository.list(&prefix).await.unwrap() {
-            let reading = match object.key.ends_with("/epoch") {
-                true => Reading::Beginning,
-                false => Reading::KeyBox,
-            };
-            self.add(object.key, reading).await;
-        }
-    }
-
-    /// What a reader makes of the object at a place, as commands read it.
-    async fn read(&self, at: &Place) -> Result<()> {
-        let reader = self.vault.reader();
-        let sealing = reader.sealing().await?;
-        match &at.reading {
-            // Who only reads goes on beside it.
-            Reading::Beginning => reader.require_newest_epoch().await,
-            Reading::KeyBox => {
-                let ring = sealing.ring().unwrap();
-                ring.survey(reader.home()).await.map(|_| ())
-            }
-            Reading::Catalog(label) => {
-                let catalog = Catalog::load(&reader).await?;
-                catalog.layer(label).map(|_| ())
-            }
-            Reading::Layer(number) => {
-                let own = &self.manifests[*number];
-                let part = reader.get_range_of(own, &at.key, 5..9).await;
-                let whole = reader.get_of(own, &at.key).await;
-                // A part that is read alone is right or an error, too.
-                assert!(part.is_ok() || whole.is_err(), "{}", at.key);
-                assert!(part.is_err() || part.unwrap() == "nts ", "{}", at.key);
-                whole.map(|_| ())
-            }
-            Reading::Archive(file) => {
-                let to = self.scratch.path().join("got");
-                let _ = fs::remove_file(&to);
-                let got = archive::get(&reader, file, &to, &GetOptions::default()).await;
-                assert_eq!(to.exists(), got.is_ok(), "{file}");
-                got.map(|_| ())
-            }
-            Reading::Restores => {
-                let now = StoreTime::by_this_host();
-                in_use(&reader, now).await.map(|_| ())
-            }
-            Reading::Distrust => {
-                let object = reader.repository.get(&at.key).await?;
-                let object = sealing.open_record(&name(), &at.key, object)?;
-                Ok(distrust::decode(&object).map(|_| ())?)
-            }
-        }
-    }
-
-    /// What who pushes the file makes of the place: he reads the sealed header alone.
-    async fn is_held(&self, file: &str) -> Result<bool> {
-        let archive = Archive::load(&self.vault.writer()).await?;
-        archive.holds(file).await
-    }
-
-    /// What a reader makes of the place when `bytes` are stored there.
-    async fn read_instead(&self, at: &Place, bytes: &[u8]) -> Result<()> {
-        self.vault.put(&at.key, bytes).await;
-        let read = self.read(at).await;
-        self.vault.put(&at.key, &at.genuine).await;
-        read
-    }
-
-    async fn require_damage(&self, at: &Place, bytes: &[u8], what: &str) {
-        let outcome = self.read_instead(at, bytes).await;
-        assert!(outcome.is_err(), "{what} at {} was read", at.key);
-        let error = outcome.unwrap_err();
-        assert_eq!(error.kind(), Kind::Damaged, "{what} at {}: {error}", at.key);
-    }
-}
-
-/// Archives a file with that name.
-async fn push(cluster: &ClusterRepository, scratch: &Path, file: &str) {
-    let path = scratch.join(file);
-    match u64::from_str_radix(&file[8..], 16) {
-        Ok(number) => drop(wal::write(scratch, 1, number, 5)),
-        Err(_) => fs::write(&path, "1\t0/300000\tno reason\n").unwrap(),
-    }
-    let pushed = archive::push_at_once(cluster, &path, &ALONE).await;
-    pushed.unwrap();
-}
+use support::wal;
 
 #[tokio::test]
 async fn no_object_is_taken_for_another_of_any_kind_layer_or_epoch() {
@@ -314,6 +65,98 @@ async fn an_object_that_was_cut_or_lengthened_is_damage() {
         let twice = [&at.genuine[..], &at.genuine[..]].concat();
         scene.require_damage(at, &twice, "all of it twice").await;
     }
+}
+
+/// What stands in for a damaged file of the archive is looked at as closely as the file itself.
+#[tokio::test]
+async fn nothing_else_stands_in_for_a_damaged_file() {
+    let scene = Scene::new().await;
+    let archived = scene.places.iter();
+    let archived = archived.filter(|at| matches!(at.reading, Reading::Archive(_)));
+    for at in archived {
+        let Reading::Archive(file) = at.reading else {
+            continue;
+        };
+        scene.vault.put(&at.key, b"rot").await;
+        let mended = name().mended_wal_key(&file[..8], file, 1);
+        let stands_in = async |bytes: &[u8]| {
+            scene.vault.put(&mended, bytes).await;
+            scene.read(at).await
+        };
+        stands_in(&at.genuine).await.unwrap();
+        for found in scene.places.iter().filter(|found| found.key != at.key) {
+            let error = stands_in(&found.genuine).await.unwrap_err();
+            assert_eq!(
+                error.kind(),
+                Kind::Damaged,
+                "{} at {mended}: {error}",
+                found.key
+            );
+        }
+        for cut in [0, 1, 40, at.genuine.len() - 1] {
+            let error = stands_in(&at.genuine[..cut]).await.unwrap_err();
+            assert_eq!(
+                error.kind(),
+                Kind::Damaged,
+                "{cut} bytes at {mended}: {error}"
+            );
+        }
+        scene.vault.repository.delete(&mended).await.unwrap();
+        scene.vault.put(&at.key, &at.genuine).await;
+        scene.read(at).await.unwrap();
+    }
+}
+
+/// What is not sealed makes no layer, and takes none away that was finished.
+#[tokio::test]
+async fn a_record_at_the_place_of_a_manifest_is_damage() {
+    let scene = Scene::new().await;
+    let abandoned = |label: &str| {
+        let record = AbandonedRecord {
+            label: label.to_owned(),
+            host: "db1".to_owned(),
+            pid: 1,
+            abandoned_at: Timestamp::UNIX_EPOCH,
+            written_by: "test".to_owned(),
+        };
+        abandoned::encode(&record)
+    };
+    let claim = |label: &str, id: &str| {
+        let record = ClaimRecord {
+            label: label.to_owned(),
+            layer_id: id.to_owned(),
+            host: "db1".to_owned(),
+            pid: 1,
+            started_at: Timestamp::UNIX_EPOCH,
+            written_by: "test".to_owned(),
+        };
+        claim::encode(&record)
+    };
+    let mut count = 0;
+    for at in &scene.places {
+        let Reading::Catalog(label) = &at.reading else {
+            continue;
+        };
+        let mut manifests = scene.manifests.iter();
+        let own = manifests.find(|own| own.label == label.as_str()).unwrap();
+        let claimed = claim(&own.label, &own.layer_id);
+        let committed = name().committed_key(label);
+        scene.vault.put(&committed, &claimed).await;
+        scene.read(at).await.unwrap();
+        let records = clear_records(&scene).into_iter();
+        let records = records.map(|(_, record)| record);
+        let others = [
+            claimed,
+            abandoned("20261123-080009F"),
+            abandoned(label.as_str()),
+        ];
+        for record in records.chain(others) {
+            let what = String::from_utf8_lossy(&record).into_owned();
+            scene.require_damage(at, &record, &what).await;
+            count += 1;
+        }
+    }
+    assert_eq!(count, 3 * (8 + 3));
 }
 
 /// The records that are not sealed, by their keys: two marks of one layer and one of another, WAL given up up to two places, a

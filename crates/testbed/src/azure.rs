@@ -124,7 +124,8 @@ impl AzureServer {
         format!("sv={VERSION}&sr=c&sp={permissions}&se={expiry}&sig={signature}")
     }
 
-    /// Makes a request as the owner of the account; `rest` follows the account in the URL.
+    /// Makes a request as the owner of the account; `rest` follows the account in the URL. What is put into a container is an
+    /// empty block blob.
     ///
     /// # Errors
     /// When there is no answer.
@@ -132,6 +133,7 @@ impl AzureServer {
         let request = Request::builder()
             .method(method)
             .uri(format!("{}{rest}", self.endpoint()))
+            .header("x-ms-blob-type", "BlockBlob")
             .header("content-length", 0);
         let mut request = request.body(HttpRequestBody::empty())?;
         let credential = AzureCredential::AccessKey(AzureAccessKey::try_new(&self.key)?);

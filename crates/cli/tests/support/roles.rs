@@ -43,6 +43,16 @@ pub fn policy(s3: &S3Server, more: &[Value]) -> String {
     json!({ "Version": "2012-10-17", "Statement": statements }).to_string()
 }
 
+/// The same without some actions, for all of them.
+pub fn policy_without(s3: &S3Server, actions: &[&str]) -> String {
+    let mut policy: Value = serde_json::from_str(&policy(s3, &[])).unwrap();
+    for statement in policy["Statement"].as_array_mut().unwrap() {
+        let allowed = statement["Action"].as_array_mut().unwrap();
+        allowed.retain(|action| !actions.contains(&action.as_str().unwrap()));
+    }
+    policy.to_string()
+}
+
 /// What a host can forge that may only create objects: a removal of the layers with these labels and manifests, newest
 /// first. Keys below the cluster, with what is there.
 pub fn forged_removal(layers: &[(&str, &[u8])]) -> [(&'static str, String); 2] {

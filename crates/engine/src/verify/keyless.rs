@@ -108,7 +108,10 @@ impl Keyless<'_> {
         for label in names.iter().filter_map(|name| Label::parse(name)) {
             let key = self.cluster.name.manifest_key(&label);
             let object = match self.cluster.repository.get(&key).await {
-                Ok(object) if abandoned::is_one(&object) => continue,
+                Ok(object) if abandoned::is_one(&object) => {
+                    self.given_up(&label, &object).await?;
+                    continue;
+                }
                 Ok(object) => object,
                 Err(error) if error.kind() == Kind::NotFound => {
                     self.without_manifest(&label).await?;
@@ -147,6 +150,35 @@ impl Keyless<'_> {
             let what = "the layer was finished, its manifest is lost, and nobody removes it";
             self.findings.add(FindingKind::Missing, label, key, what);
         }
+        Ok(())
+    }
+
+    /// A label that was given up before anything came of it. A record that came after a layer was finished has replaced it.
+    async fn given_up(&self, label: &Label, object: &[u8]) -> Result<()> {
+        let name = &self.cluster.name;
+        let (key, committed) = (name.manifest_key(label), name.committed_key(label));
+        let complaint = match abandoned::decode(object).map_err(Error::from) {
+            Err(error) => error.to_string(),
+            Ok(record) if record.label != label.as_str() => {
+                format!("the record in its place is that of {}", record.label)
+            }
+            Ok(_) => {
+                let repository = &self.cluster.repository;
+                let when =
+                    futures::try_join!(repository.modified(&key), repository.modified(&committed))?;
+                // Whoever was stopped may note that his layer is finished when that has expired.
+                let (Some(given_up), Some(noted)) = when else {
+                    return Ok(());
+                };
+                if given_up <= noted || catalog::being_removed(self.cluster).await?.contains(label)
+                {
+                    return Ok(());
+                }
+                "the layer was finished, and a record that it was given up has replaced its manifest".to_owned()
+            }
+        };
+        self.findings
+            .add(FindingKind::Damaged, label, key, complaint);
         Ok(())
     }
 

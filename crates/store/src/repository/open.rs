@@ -22,6 +22,7 @@ use super::local::LocalStore;
 use super::retries::Patience;
 use super::versions::Bucket;
 use crate::error::{Error, Kind, Result};
+use crate::limits;
 
 /// Where a repository is and how to reach it.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -96,6 +97,10 @@ pub(super) const PATIENCE: Patience = Patience {
 pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
     let url = options.url.trim_end_matches('/');
     let (scheme, rest) = split_scheme(url)?;
+    if !["file", "memory"].contains(&scheme) {
+        // From now on this process's memory holds the keys of the store.
+        limits::leave_no_core_dump();
+    }
     let mut settings = Settings::new(options)?;
     let patience = settings.patience()?;
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));

@@ -7,6 +7,7 @@ use object_store::client::{HttpError, HttpErrorKind};
 use quick_xml::DeError;
 
 use super::fault::Injected;
+use super::versions::OfThePast;
 
 /// One failure, explained.
 #[derive(Debug)]
@@ -138,6 +139,8 @@ const MEMORY: &str =
     "a limit of memory is reached (ulimit -v, systemd's LimitAS): raise it, or use fewer --jobs";
 const ACCESS: &str =
     "the repository's credentials must allow reading, listing and creating objects";
+pub(super) const VERSIONS: &str = "the repository's credentials must allow s3:ListBucketVersions and s3:GetObjectVersion too, and for \
+    a rescue s3:PutObject, as a keeper's do in docs/SECURITY.md";
 const IMMUTABLE: &str = "it can be deleted when the policy lets it go; an expiry tries again";
 const REACH: &str = "check the repository's endpoint, and that it can be reached from here";
 
@@ -214,6 +217,17 @@ const NO_ROLE: &str = "there are no credentials, and this machine has no role th
 /// What a TLS library says of an answer in plain text.
 const NO_TLS: &[&str] = &["InvalidContentType", "wrong version number"];
 
+/// The error, and what is behind it.
+fn causes_of(error: &object_store::Error) -> Vec<&(dyn StdError + 'static)> {
+    let mut causes: Vec<&(dyn StdError + 'static)> = Vec::new();
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(cause) = next {
+        causes.push(cause);
+        next = cause.source();
+    }
+    causes
+}
+
 impl Reason {
     /// Whether the store is full.
     pub(super) fn is_lack_of_space(&self) -> bool {
@@ -227,22 +241,26 @@ impl Reason {
 
     /// Whether the credentials do not allow it.
     pub(super) fn is_denial(&self) -> bool {
-        self.hint == Some(ACCESS)
+        self.hint == Some(ACCESS) || self.hint == Some(VERSIONS)
     }
 
     pub(super) fn of(error: &object_store::Error) -> Self {
-        let mut causes: Vec<&(dyn StdError + 'static)> = Vec::new();
-        let mut next: Option<&(dyn StdError + 'static)> = Some(error);
-        while let Some(cause) = next {
-            causes.push(cause);
-            next = cause.source();
+        let causes = causes_of(error);
+        let mut reason = Self::of_causes(error, &causes);
+        let mut about_past = causes.iter().filter(|cause| cause.is::<OfThePast>());
+        if reason.is_denial() && about_past.next().is_some() {
+            reason.hint = Some(VERSIONS);
         }
-        for cause in &causes {
+        reason
+    }
+
+    fn of_causes(error: &object_store::Error, causes: &[&(dyn StdError + 'static)]) -> Self {
+        for cause in causes {
             if let Some(injected) = cause.downcast_ref::<Injected>() {
                 return Self::plain(injected.to_string(), None).passing(injected.may_pass());
             }
         }
-        if let Some(reason) = Self::of_listing(&causes) {
+        if let Some(reason) = Self::of_listing(causes) {
             return reason;
         }
         let whole = error.to_string();
@@ -253,12 +271,12 @@ impl Reason {
         Self::of_status(error, &whole)
             .or_else(|| Self::of_instance(store, &whole))
             .or_else(|| Self::of_code(&whole))
-            .or_else(|| Self::of_transport(store, &causes))
+            .or_else(|| Self::of_transport(store, causes))
             .or_else(|| match error {
                 object_store::Error::NotFound { .. } => None,
-                _ => Self::of_file(&causes),
+                _ => Self::of_file(causes),
             })
-            .unwrap_or_else(|| Self::of_rest(error, &causes))
+            .unwrap_or_else(|| Self::of_rest(error, causes))
     }
 
     /// A listing that ends within its text, as of a connection that was cut.

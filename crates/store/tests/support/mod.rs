@@ -6,13 +6,14 @@
     reason = "not every test needs all of it"
 )]
 
+pub(crate) mod places;
 pub(crate) mod vault;
 
 use bytes::Bytes;
 use pgstrata_layer::frame::Codec;
 use pgstrata_store::archive::PushOptions;
 use pgstrata_store::error::{Error, Kind};
-use pgstrata_store::repository::{Repository, RepositoryOptions};
+use pgstrata_store::repository::{ObjectInfo, Repository, RepositoryOptions};
 use pgstrata_testbed::azure::AzureServer;
 use pgstrata_testbed::s3::S3Server;
 
@@ -45,6 +46,46 @@ pub(crate) fn azure(server: &AzureServer, prefix: &str) -> RepositoryOptions {
         .with("account_name", server.account())
         .with("access_key", server.key())
         .with("retry_seconds", "3")
+}
+
+/// Lists what is below `main` when somebody has put objects there whose names are none: `put` takes a path of an URL, which
+/// goes on behind the repository's.
+pub(crate) async fn require_names(repository: &Repository, put: impl Fn(&str)) {
+    let strange = [
+        "a%0Ab",
+        "c%0D",
+        "%09d",
+        "e%C2%9Bf",
+        "g%E2%80%AEh",
+        "i%7F",
+        "j%0Ak/l",
+    ];
+    let good = [" lead", "and&<so>\"on'", "trail ", "x", "y/z", "ü"];
+    let encoded = [
+        "%20lead",
+        "and%26%3Cso%3E%22on%27",
+        "trail%20",
+        "x",
+        "y/z",
+        "%C3%BC",
+    ];
+    strange.iter().chain(&encoded).for_each(|name| put(name));
+    let below = |names: &[&str]| -> Vec<String> {
+        names.iter().map(|name| format!("main/{name}")).collect()
+    };
+    let keys = |found: Vec<ObjectInfo>| -> Vec<String> {
+        found.into_iter().map(|object| object.key).collect()
+    };
+    assert_eq!(keys(repository.list("main").await.unwrap()), below(&good));
+    let from = repository.list_from("main", "main/trail ").await;
+    assert_eq!(keys(from.unwrap()), below(&good[3..]));
+    let some = repository.list_some("main", "main/and", 9).await;
+    assert_eq!(some.unwrap(), below(&good[1..]));
+    let names = repository.list_names("main").await.unwrap();
+    assert_eq!(names, [" lead", good[1], "trail ", "x", "y", "ü"]);
+    for key in below(&good) {
+        assert_eq!(repository.size(&key).await.unwrap(), Some(0), "{key:?}");
+    }
 }
 
 /// What each way to use a repository says that cannot be used.

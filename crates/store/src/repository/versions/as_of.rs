@@ -1,6 +1,7 @@
 //! A bucket as it was at a moment: read-only. What was asked for once is remembered, because the past does not change.
 
 use std::collections::{BTreeSet, HashMap};
+use std::error::Error as StdError;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -18,6 +19,36 @@ use object_store::{
 use super::bucket::{Bucket, generic};
 use super::listing::Version;
 use super::moment;
+
+/// A request about the past that failed: it needs more rights than one about the present.
+#[derive(Debug)]
+pub(in crate::repository) struct OfThePast(Box<dyn StdError + Send + Sync>);
+
+impl fmt::Display for OfThePast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for OfThePast {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()
+    }
+}
+
+fn of_the_past(error: Error) -> Error {
+    match error {
+        Error::Generic { store, source } => Error::Generic {
+            store,
+            source: OfThePast(source).into(),
+        },
+        Error::PermissionDenied { path, source } => Error::PermissionDenied {
+            path,
+            source: OfThePast(source).into(),
+        },
+        error => error,
+    }
+}
 
 /// The bucket, and the moment.
 #[derive(Clone, Debug)]
@@ -43,7 +74,8 @@ impl AsOf {
         let found = match known {
             Some(known) => known,
             None => {
-                let versions = self.bucket.versions(path.as_ref(), "").await?;
+                let versions = self.bucket.versions(path.as_ref(), "").await;
+                let versions = versions.map_err(of_the_past)?;
                 let versions = versions.into_iter();
                 let own = versions
                     .filter(|version| version.key == path.as_ref())
@@ -71,7 +103,8 @@ impl AsOf {
             "" => String::new(),
             prefix => format!("{prefix}/"),
         };
-        let versions = self.bucket.versions(&below, after).await?;
+        let versions = self.bucket.versions(&below, after).await;
+        let versions = versions.map_err(of_the_past)?;
         let mut objects = Vec::new();
         for (key, versions) in moment::by_key(versions) {
             let Some(found) = moment::at(&versions, self.moment) else {
@@ -128,7 +161,8 @@ impl ObjectStore for AsOf {
     async fn get_opts(&self, from: &Path, options: GetOptions) -> Result<GetResult> {
         let version = self.version(from).await?;
         let options = options.with_version(Some(version.id));
-        self.bucket.s3.get_opts(from, options).await
+        let got = self.bucket.s3.get_opts(from, options).await;
+        got.map_err(of_the_past)
     }
 
     fn delete_stream(

@@ -16,12 +16,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use self::as_of::AsOf;
+pub(super) use self::as_of::OfThePast;
 pub(super) use self::bucket::Bucket;
 pub use self::kept::KeptObject;
 pub use self::listing::Version;
 pub use self::lock::Retention;
 pub use self::moment::Since;
 use super::Repository;
+use super::reason::VERSIONS;
 use super::strange::is_strange;
 use crate::error::{Error, Kind, Result};
 
@@ -152,10 +154,7 @@ impl Repository {
 /// Credentials that do for everything else may not do for this.
 fn needs_versions(error: Error) -> Error {
     match error.is_denial() {
-        true => error.hint(
-            "the repository's credentials must allow ListBucketVersions and GetObjectVersion too, and for a rescue PutObject: \
-             those of a writer do not",
-        ),
+        true => error.hint(VERSIONS),
         false => error,
     }
 }
