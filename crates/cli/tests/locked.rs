@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use support::process::{self, signal};
 use support::roles::policy;
 use support::vault::{Vault, lasting};
-use support::{Stage, schema, text};
+use support::{Stage, credentials_file, schema, text};
 
 const WARNINGS: i32 = 3;
 const REFUSED: i32 = 13;
@@ -553,13 +553,15 @@ fn a_locked_cluster_in_a_bucket_without_locks_is_named() {
         .unwrap()
         .body;
     plain.request(None, "PUT", "/main/cluster", &body).unwrap();
-    let options = plain.options();
-    let options: Vec<String> = options
-        .map(|(name, value)| format!("--storage={name}={value}"))
-        .to_vec();
-    let url = format!("s3://{}", plain.bucket());
-    let mut own = vec!["--repo", &url, "--cluster", "main"];
-    own.extend(options.iter().map(String::as_str));
+    let options = plain
+        .options()
+        .map(|(name, value)| format!("{name} = '{value}'\n"));
+    let file = credentials_file(&stage.cluster, "plain", &options.concat());
+    let (url, file) = (
+        format!("s3://{}", plain.bucket()),
+        file.display().to_string(),
+    );
+    let own = ["--repo", &url, "--cluster", "main", "--credentials", &file];
     for (words, code) in [
         (&["init", "--pgdata", &pgdata][..], UNSUPPORTED),
         (

@@ -46,7 +46,7 @@ impl ClusterRepository {
         let key = self.name.cluster_key();
         // It is not authenticated: who can overwrite it could take back that objects are locked.
         let (bytes, is_first) = futures::join!(
-            self.repository.get(&key),
+            self.repository.get_record(&key),
             self.repository.require_first(&key)
         );
         is_first?;
@@ -82,7 +82,7 @@ impl ClusterRepository {
     /// `Repository` when none has come.
     pub async fn require_answer(&self, within: Duration) -> Result<()> {
         let key = self.name.cluster_key();
-        let asked = tokio::time::timeout(within, self.repository.get(&key));
+        let asked = tokio::time::timeout(within, self.repository.get_record(&key));
         match asked.await {
             // What it says is judged by who needs it.
             Ok(_) => Ok(()),

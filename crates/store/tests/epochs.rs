@@ -145,6 +145,36 @@ async fn an_epoch_on_which_another_goes_on_at_once_is_begun_with_success() {
     assert!(overtaken > 0);
 }
 
+/// Whoever may create objects would have all numbers used up otherwise, also when what he has made is deleted.
+#[tokio::test]
+async fn something_in_the_place_of_an_epoch_far_ahead_is_passed_over() {
+    let vault = Vault::new().await;
+    for (number, body) in [(u32::MAX, "x"), (u32::MAX - 1, "x"), (5000, "x")] {
+        let key = name().epoch_key(&vault.seal_id, number);
+        vault.repository.create(&key, body.into()).await.unwrap();
+    }
+    for expected in 2..4 {
+        let reader = vault.reader();
+        let now = ring(&reader).await;
+        now.require_newest(reader.home()).await.unwrap();
+        assert!(now.lost(reader.home()).await.unwrap().is_empty());
+        let begun = keys::rotate(reader.home(), &now, &vault.recipients()).await;
+        assert_eq!(begun.unwrap(), expected);
+    }
+    // What is in the place of one of the next numbers may have been ours.
+    let key = name().epoch_key(&vault.seal_id, 4);
+    let huge = vec![b'x'; 2 << 20];
+    vault.repository.create(&key, huge.into()).await.unwrap();
+    let reader = vault.reader();
+    let error = ring(&reader).await.require_newest(reader.home()).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), Kind::Damaged, "{error}");
+    assert!(
+        error.to_string().contains("a record has at most"),
+        "{error}"
+    );
+}
+
 /// The keys as they were before the third epoch.
 async fn ring_up_to_two(vault: &Vault) -> Arc<Ring> {
     let third = name().epoch_key(&vault.seal_id, 3);

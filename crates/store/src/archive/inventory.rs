@@ -7,7 +7,7 @@ use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalSegment};
 use super::{Archive, ArchivedWal};
 use crate::catalog::wal_given_up;
 use crate::cluster::ClusterRepository;
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::repository::ObjectInfo;
 
 /// Histories are small and far away: this many are fetched at once.
@@ -137,10 +137,12 @@ impl Archive {
             Err(error) if error.kind() == Kind::NotFound && timeline == TimelineId::FIRST => {
                 return Ok(TimelineHistory::first(timeline));
             }
+            Err(error) if error.kind() == Kind::Damaged => return Err(error.hint(NO_HISTORY)),
             read => read?,
         };
         let text = String::from_utf8_lossy(&text);
-        Ok(TimelineHistory::parse(timeline, &text)?)
+        let read = TimelineHistory::parse(timeline, &text).map_err(Error::from);
+        read.map_err(|error| error.hint(NO_HISTORY))
     }
 
     /// The timelines of which something is archived, in order.
@@ -153,6 +155,11 @@ impl Archive {
             .collect())
     }
 }
+
+/// What to do about a history that cannot be read: nobody knows then which way recovery goes.
+const NO_HISTORY: &str = "a server that has been on that timeline keeps the file in its pg_wal: store it once more with \"pgstrata archive-push\". If no server \
+    of yours has been there, somebody has added the object: \"pgstrata rescue --since TIME --dry-run\" lists what was added, and when it is deleted everything goes on; \
+    --repository-as-of TIME reads a bucket with versions as it was before";
 
 /// The objects of the archive of `cluster`, for [`Archive::list_beside`].
 ///

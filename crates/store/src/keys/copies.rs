@@ -228,7 +228,7 @@ impl Ring {
             for object in home.repository.list(&prefix).await? {
                 let key = object.key;
                 if key == own {
-                    let object = home.repository.get(&key).await?;
+                    let object = home.repository.get_record(&key).await?;
                     found.epochs.insert(key, object);
                 } else if key.ends_with(&end) {
                     let (one, object) = super::ring::read_box(home, &key, epoch).await?;

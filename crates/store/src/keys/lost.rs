@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pgstrata_layer::epoch::{decode_box, decode_epoch};
 
-use super::ring::{Ring, epoch_of};
+use super::ring::{FARTHEST, Ring, epoch_of};
 use super::{Home, Sealing};
 use crate::error::{Error, Kind, Result};
 
@@ -73,8 +73,10 @@ impl Ring {
     fn missed_now(&self) -> BTreeSet<u32> {
         let missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
         let missed = missed.iter().copied();
+        let last = self.newest().current().number;
         missed
             .filter(|number| self.find(*number).is_none())
+            .filter(|number| number.saturating_sub(last) <= FARTHEST)
             .collect()
     }
 
@@ -133,6 +135,9 @@ impl Ring {
                 *listed.entry(number).or_default() |= is_record;
             }
         }
+        // As when the keys were read.
+        let last = self.current().number;
+        listed.retain(|number, _| number.saturating_sub(last) <= FARTHEST);
         Ok(listed)
     }
 

@@ -20,6 +20,9 @@ use super::identity::{Identities, open_with, own_identity, seal_to};
 use super::unread::{BRING_BACK, NO_BOX, no_record, nobody_opens, unread_error};
 use crate::error::{Error, Kind, Result};
 
+/// So many epochs may have been lost one after another.
+pub(super) const FARTHEST: u32 = 1000;
+
 /// Keys of a sealed cluster: all epochs, each with the secrets that could be opened.
 pub struct Ring {
     seal_id: [u8; 16],
@@ -135,6 +138,7 @@ impl Ring {
             let epoch = ring.read_epoch(home, record, found, identities).await?;
             ring.epochs.push(epoch);
         }
+        ring.forget_far();
         if ring.epochs.is_empty()
             && let Some((_, why)) = ring.aside.pop_first()
         {
@@ -155,6 +159,22 @@ impl Ring {
         }
     }
 
+    /// Leaves out numbers that no epoch of ours can have: who puts something in such a place would have all numbers used up.
+    fn forget_far(&mut self) {
+        let Some(last) = self.epochs.last().map(|epoch| epoch.record.number) else {
+            return;
+        };
+        let is_far = |number: &u32| number.saturating_sub(last) > FARTHEST;
+        if let Some(far) = self.listed.keys().find(|number| is_far(number)) {
+            tracing::warn!(
+                "something is in the place of epoch {far}, which cannot be: epoch {last} is the last one. It is passed over: find out \
+                 who can write there, and delete it"
+            );
+        }
+        self.listed.retain(|number, _| !is_far(number));
+        self.aside.retain(|number, _| !is_far(number));
+    }
+
     /// The record of the next epoch; nothing when it goes on with one whose record is lost, and when it is none of this
     /// cluster: everybody who may create objects can put something there, and nobody is to lose what is older by that.
     async fn read_record(
@@ -162,8 +182,11 @@ impl Ring {
         home: Home<'_>,
         (number, key): (u32, &str),
     ) -> Result<Option<EpochRecord>> {
-        let object = home.repository.get(key).await?;
-        match self.judge(number, &object) {
+        let judged = match home.repository.get_record(key).await {
+            Err(error) if error.kind() != Kind::Damaged => return Err(error),
+            read => read.and_then(|object| self.judge(number, &object)),
+        };
+        match judged {
             Ok(judged) => Ok(judged),
             Err(error) => {
                 self.listed.insert(number, false);
@@ -575,7 +598,7 @@ pub(super) async fn read_box(
         let error = error.while_doing(format!("could not read \"{key}\""));
         error.hint(NO_BOX)
     };
-    let object = home.repository.get(key).await?;
+    let object = home.repository.get_record(key).await?;
     let found = decode_box(&object).map_err(|error| doing(error.into()))?;
     found.verify(epoch).map_err(|error| doing(error.into()))?;
     let print = fingerprint(&found.recipient);

@@ -19,6 +19,7 @@ mod local;
 mod open;
 mod probe;
 mod reason;
+mod record;
 mod refused;
 mod reserve;
 mod retries;
