@@ -193,6 +193,10 @@ fn assert_nobody_takes_it(stage: &Stage, full: &str) {
         told.contains(&format!("{full}: it is locked until ")),
         "{told}"
     );
+    // Who may only read sees the same.
+    let seen = stage.ends_as("reader", &[&expire[..], &["--dry-run"]].concat(), 0);
+    assert!(seen.0.contains("it is locked until "), "{seen:?}");
+    stage.ends_as("reader", &["info", "--costs"], 0);
     let (told, _) = stage.ends_as("keeper", &expire, 0);
     assert!(told.contains("it is locked until "), "{told}");
     let after = stage.keys();

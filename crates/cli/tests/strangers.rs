@@ -16,7 +16,7 @@ use pgstrata_pgdata::Lsn;
 use pgstrata_testbed::cluster::{Builder, Cluster, Major, require_same_dump};
 use pgstrata_testbed::s3::Bucket;
 use support::roles::quiet_moment;
-use support::{Stage, Store, schema, to_lsn};
+use support::{Stage, Store, files, schema, to_lsn};
 
 const PASSED_OVER: &str = "passed over an object with the name";
 
@@ -99,7 +99,7 @@ fn an_object_whose_name_is_none_keeps_nobody_from_the_repository() {
 #[test]
 fn text_of_a_record_commands_no_terminal_and_forges_no_line() {
     const EVIL: &str = "db1\nstatus: ok\r\u{1b}[2J\u{7}\u{9b}2J\u{202e}\u{2028}";
-    let stage = Stage::silent(builder(), Store::Directory);
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
     let pgdata = stage.pgdata();
     let full = ["backup", "-D", &pgdata, "--type", "full", "--wal", "stream"];
     stage.ok(&full);
@@ -162,4 +162,29 @@ fn text_of_a_record_commands_no_terminal_and_forges_no_line() {
         }
     }
     assert!(shown >= 4, "{shown}");
+}
+
+/// Its date is that of a label which no backup can come after.
+#[test]
+fn a_claim_of_a_day_to_come_is_gone_when_somebody_deletes_it() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let pgdata = stage.pgdata();
+    let full = ["backup", "-D", &pgdata, "--type", "full", "--wal", "stream"];
+    stage.ok(&full);
+    let far = stage.objects().join("main/layer/99991231-235959F");
+    fs::create_dir(&far).unwrap();
+    fs::write(far.join("claim"), "x").unwrap();
+    files::age(&stage.objects(), "2 days ago");
+    let output = stage.run(&["expire", "--keep-full", "1"]);
+    let (told, log) = require_plain(&output, "expire");
+    assert!(
+        output.status.success() || output.status.code() == Some(3),
+        "{log}"
+    );
+    assert!(told.contains("99991231-235959F stays"), "{told}");
+    assert!(!far.join("manifest").exists());
+    let (code, log) = stage.fails(&full);
+    assert!(code == 13 && log.contains("delete it"), "{log}");
+    fs::remove_dir_all(&far).unwrap();
+    stage.ok(&full);
 }

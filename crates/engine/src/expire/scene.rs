@@ -21,6 +21,9 @@ use crate::merge;
 /// What a merged layer is called before it is made: nobody knows its label.
 const MERGED: &str = "the merged layer";
 
+/// Clocks of hosts and stores differ by less.
+const MOST_AHEAD: SignedDuration = SignedDuration::from_hours(24);
+
 /// What there is.
 pub(super) struct Scene {
     pub(super) catalog: Catalog,
@@ -357,9 +360,33 @@ impl Scene {
                 !left.was_committed || left.was_merged || condemned.contains(&left.label)
             })
             .filter(|left| !self.locked_attempts.contains(&left.label))
+            // Its record that it was given up would stay, and no backup could be dated after it.
+            .filter(|left| !self.is_far_ahead(&left.label))
             .filter(|left| catalog::copied_by(left, &self.restores).is_none())
             .map(|unfinished| unfinished.label.clone())
             .collect()
+    }
+
+    /// Whether a label has a date that no clock has shown.
+    fn is_far_ahead(&self, label: &Label) -> bool {
+        let latest = self.now.timestamp().checked_add(MOST_AHEAD);
+        latest.is_ok_and(|latest| {
+            label.own_stamp() > latest.strftime("%Y%m%d-%H%M%S").to_string().as_str()
+        })
+    }
+
+    /// What is to be said about attempts that nobody of us can have begun.
+    pub(super) fn about_far_ahead(&self) -> Vec<String> {
+        let unfinished = self.catalog.unfinished.iter();
+        let far = unfinished.filter(|left| self.is_far_ahead(&left.label));
+        let said = far.map(|left| {
+            format!(
+                "what lies below the label {} stays, which has a date that is still to come: find out who has added it, and delete it with \
+                 the tools of the store; no backup can be dated before it",
+                left.label
+            )
+        });
+        said.collect()
     }
 
     /// What is to be said about copies that were interrupted, and that somebody may complete.

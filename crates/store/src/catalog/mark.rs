@@ -223,7 +223,13 @@ pub async fn add(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Resu
         "layer {} is marked by too many at the same time",
         layer.label
     );
-    Err(Error::new(Kind::Busy, what).hint("run it again"))
+    Err(Error::new(Kind::Busy, what).hint(match record.number {
+        u32::MAX => format!(
+            "\"{}\" is there, which nobody of yours has made: delete it with the tools of the store",
+            cluster.name.mark_key(&layer.label, u32::MAX)
+        ),
+        _ => "run it again".to_owned(),
+    }))
 }
 
 /// Pins the first of `chain`, newest first. When it answers `Ok` nobody removes any of them until the pin ends.
