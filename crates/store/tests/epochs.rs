@@ -66,6 +66,31 @@ async fn who_is_let_in_while_an_epoch_begins_opens_that_too() {
     assert_eq!(of_third, [[Keeper], [Reader], [Reader]]);
 }
 
+/// A copy of the vault: as it is, and as a reader sees it who is held up at one operation.
+struct HeldUp {
+    direct: Repository,
+    seen: Arc<Ring>,
+    store: Arc<FaultStore>,
+    through: ClusterRepository,
+}
+
+impl HeldUp {
+    async fn at(nth: u64, vault: &Vault) -> Self {
+        let memory = stored(vault).await;
+        let direct = Repository::with_store(Arc::clone(&memory));
+        let seen = ring(&opened_by(&direct, &vault.reader)).await;
+        let slow = Fault::Delayed(Duration::from_millis(80));
+        let store = FaultStore::failing_at(nth, slow, memory);
+        let through = opened_by(&Repository::with_store(store.clone()), &vault.reader);
+        Self {
+            direct,
+            seen,
+            store,
+            through,
+        }
+    }
+}
+
 /// Somebody begins an epoch, and is held up at one operation after the other while another takes his for lost.
 #[tokio::test]
 async fn an_epoch_that_a_later_one_has_passed_over_is_not_begun_with_success() {
@@ -77,14 +102,10 @@ async fn an_epoch_that_a_later_one_has_passed_over_is_not_begun_with_success() {
     let own = name().epoch_key(&vault.seal_id, 2);
     let mut refused = 0;
     for nth in 0.. {
-        let memory = stored(&vault).await;
-        let direct = Repository::with_store(Arc::clone(&memory));
-        let seen = ring(&opened_by(&direct, &vault.reader)).await;
-        let slow = Fault::Delayed(Duration::from_millis(80));
-        let store = FaultStore::failing_at(nth, slow, memory);
-        let through = opened_by(&Repository::with_store(store.clone()), &vault.reader);
+        let held = HeldUp::at(nth, &vault).await;
+        let (direct, store, through) = (&held.direct, &held.store, &held.through);
         let recipients = vault.recipients();
-        let rotating = keys::rotate(through.home(), &seen, &recipients);
+        let rotating = keys::rotate(through.home(), &held.seen, &recipients);
         let meanwhile = async {
             tokio::time::sleep(Duration::from_millis(40)).await;
             let is_begun = direct.get(&own).await.is_ok();
@@ -112,17 +133,13 @@ async fn an_epoch_on_which_another_goes_on_at_once_is_begun_with_success() {
     let vault = Vault::new().await;
     let mut overtaken = 0;
     for nth in 0.. {
-        let memory = stored(&vault).await;
-        let direct = Repository::with_store(Arc::clone(&memory));
-        let seen = ring(&opened_by(&direct, &vault.reader)).await;
-        let slow = Fault::Delayed(Duration::from_millis(80));
-        let store = FaultStore::failing_at(nth, slow, memory);
-        let through = opened_by(&Repository::with_store(store.clone()), &vault.reader);
+        let held = HeldUp::at(nth, &vault).await;
+        let (direct, store, through) = (&held.direct, &held.store, &held.through);
         let (first, second) = (vault.recipients(), vault.recipients());
-        let rotating = keys::rotate(through.home(), &seen, &first);
+        let rotating = keys::rotate(through.home(), &held.seen, &first);
         let meanwhile = async {
             tokio::time::sleep(Duration::from_millis(40)).await;
-            let other = opened_by(&direct, &vault.reader);
+            let other = opened_by(direct, &vault.reader);
             let now = ring(&other).await;
             if now.current().number == 1 {
                 return false;
@@ -133,7 +150,7 @@ async fn an_epoch_on_which_another_goes_on_at_once_is_begun_with_success() {
         };
         let (rotated, goes_on) = futures::join!(rotating, meanwhile);
         assert_eq!(rotated.unwrap(), 2, "held up at {nth}");
-        let now = ring(&opened_by(&direct, &vault.reader)).await;
+        let now = ring(&opened_by(direct, &vault.reader)).await;
         let expected = if goes_on { 3 } else { 2 };
         assert_eq!(now.current().number, expected, "held up at {nth}");
         now.require_newest(through.home()).await.unwrap();

@@ -157,12 +157,9 @@ impl Keyless<'_> {
     async fn given_up(&self, label: &Label, object: &[u8]) -> Result<()> {
         let name = &self.cluster.name;
         let (key, committed) = (name.manifest_key(label), name.committed_key(label));
-        let complaint = match abandoned::decode(object).map_err(Error::from) {
-            Err(error) => error.to_string(),
-            Ok(record) if record.label != label.as_str() => {
-                format!("the record in its place is that of {}", record.label)
-            }
-            Ok(_) => {
+        let complaint = match catalog::wrong_abandonment(label, object) {
+            Some(error) => error.to_string(),
+            None => {
                 let repository = &self.cluster.repository;
                 let when =
                     futures::try_join!(repository.modified(&key), repository.modified(&committed))?;

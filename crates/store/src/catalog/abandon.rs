@@ -90,6 +90,19 @@ pub(super) fn given_up(label: &Label, how: &str) -> Error {
     )
 }
 
+/// What is wrong with the abandonment record in the place of that label's manifest, if anything is.
+#[must_use]
+pub fn complaint(label: &Label, object: &[u8]) -> Option<Error> {
+    match abandoned::decode(object) {
+        Ok(record) if record.label == label.as_str() => None,
+        Ok(record) => {
+            let what = format!("the record in its place is that of {}", record.label);
+            Some(Error::new(Kind::Damaged, what))
+        }
+        Err(error) => Some(error.into()),
+    }
+}
+
 /// What the object in the manifest's place says, when it is an abandonment record.
 pub(super) fn describe(object: &[u8]) -> Option<String> {
     if !abandoned::is_one(object) {

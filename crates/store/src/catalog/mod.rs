@@ -40,6 +40,7 @@ use pgstrata_layer::manifest::{self, Manifest, ParentRef};
 use pgstrata_layer::mark::Pin;
 use pgstrata_pgdata::timeline::TimelineId;
 
+pub use abandon::complaint as wrong_abandonment;
 pub use chain::{ChainEntries, KeptParts, PartLocation, missing_is_damage};
 pub use copied::CopiedLayer;
 pub use digests::ChainDigests;
@@ -701,21 +702,10 @@ async fn look(cluster: &ClusterRepository, label: Label) -> Result<Found> {
         .get(&cluster.name.manifest_key(&label))
         .await
     {
-        Ok(object) if abandoned::is_one(&object) => {
-            let decoded = abandoned::decode(&object).map_err(Error::from);
-            let complaint = match decoded {
-                Ok(record) if record.label == label.as_str() => None,
-                Ok(record) => {
-                    let what = format!("the record in its place is that of {}", record.label);
-                    Some(Error::new(Kind::Damaged, what))
-                }
-                Err(error) => Some(error),
-            };
-            match complaint {
-                Some(error) => Ok(Found::Damaged(label, error)),
-                None => given_up(cluster, label).await,
-            }
-        }
+        Ok(object) if abandoned::is_one(&object) => match abandon::complaint(&label, &object) {
+            Some(error) => Ok(Found::Damaged(label, error)),
+            None => given_up(cluster, label).await,
+        },
         Ok(object) => match cluster
             .opened(|sealing| read(sealing, &label, &object))
             .await

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pgstrata_layer::epoch::{decode_box, decode_epoch};
 
-use super::ring::{FARTHEST, Ring, epoch_of};
+use super::ring::{Ring, epoch_of, is_far};
 use super::{Home, Sealing};
 use crate::error::{Error, Kind, Result};
 
@@ -76,7 +76,7 @@ impl Ring {
         let last = self.newest().current().number;
         missed
             .filter(|number| self.find(*number).is_none())
-            .filter(|number| number.saturating_sub(last) <= FARTHEST)
+            .filter(|number| !is_far(*number, last))
             .collect()
     }
 
@@ -137,7 +137,7 @@ impl Ring {
         }
         // As when the keys were read.
         let last = self.current().number;
-        listed.retain(|number, _| number.saturating_sub(last) <= FARTHEST);
+        listed.retain(|number, _| !is_far(*number, last));
         Ok(listed)
     }
 

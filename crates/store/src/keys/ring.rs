@@ -21,7 +21,12 @@ use super::unread::{BRING_BACK, NO_BOX, no_record, nobody_opens, unread_error};
 use crate::error::{Error, Kind, Result};
 
 /// So many epochs may have been lost one after another.
-pub(super) const FARTHEST: u32 = 1000;
+const FARTHEST: u32 = 1000;
+
+/// Whether no epoch of ours can have that number when `last` is the last one that is known.
+pub(super) fn is_far(number: u32, last: u32) -> bool {
+    number.saturating_sub(last) > FARTHEST
+}
 
 /// Keys of a sealed cluster: all epochs, each with the secrets that could be opened.
 pub struct Ring {
@@ -164,15 +169,15 @@ impl Ring {
         let Some(last) = self.epochs.last().map(|epoch| epoch.record.number) else {
             return;
         };
-        let is_far = |number: &u32| number.saturating_sub(last) > FARTHEST;
-        if let Some(far) = self.listed.keys().find(|number| is_far(number)) {
+        let mut listed = self.listed.keys();
+        if let Some(far) = listed.find(|number| is_far(**number, last)) {
             tracing::warn!(
                 "something is in the place of epoch {far}, which cannot be: epoch {last} is the last one. It is passed over: find out \
                  who can write there, and delete it"
             );
         }
-        self.listed.retain(|number, _| !is_far(number));
-        self.aside.retain(|number, _| !is_far(number));
+        self.listed.retain(|number, _| !is_far(*number, last));
+        self.aside.retain(|number, _| !is_far(*number, last));
     }
 
     /// The record of the next epoch; nothing when it goes on with one whose record is lost, and when it is none of this
