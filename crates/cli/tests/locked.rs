@@ -196,7 +196,11 @@ fn assert_nobody_takes_it(stage: &Stage, full: &str) {
     // Who may only read sees the same.
     let seen = stage.ends_as("reader", &[&expire[..], &["--dry-run"]].concat(), 0);
     assert!(seen.0.contains("it is locked until "), "{seen:?}");
-    stage.ends_as("reader", &["info", "--costs"], 0);
+    let (costs, _) = stage.ends_as("reader", &["info", "--costs"], 0);
+    assert!(
+        costs.contains("locks") && !costs.contains("pins"),
+        "{costs}"
+    );
     let (told, _) = stage.ends_as("keeper", &expire, 0);
     assert!(told.contains("it is locked until "), "{told}");
     let after = stage.keys();

@@ -260,14 +260,19 @@ fn a_backup_goes_into_repositories_with_different_readers() {
     );
     fs::write(&config, tables).unwrap();
     fs::set_permissions(&config, fs::Permissions::from_mode(0o644)).unwrap();
-    let backup = || {
-        let mut command = stage.command(&["--output", "json", "backup", "--wal", "stream"]);
+    let in_both = |arguments: &[&str]| {
+        let mut command = stage.command(arguments);
         command
             .env_remove("PGSTRATA_REPO")
             .env_remove("PGSTRATA_CLUSTER");
-        command.args(["-D", &stage.pgdata(), "--config", config.to_str().unwrap()]);
+        command.args(["--config", config.to_str().unwrap()]);
         command.output().unwrap()
     };
+    let pgdata = stage.pgdata();
+    let backup = [
+        "--output", "json", "backup", "--wal", "stream", "-D", &pgdata,
+    ];
+    let backup = || in_both(&backup);
     let taken = backup();
     let log = String::from_utf8_lossy(&taken.stderr).into_owned();
     assert!(taken.status.success(), "{log}");
@@ -288,8 +293,18 @@ fn a_backup_goes_into_repositories_with_different_readers() {
     let log = String::from_utf8_lossy(&taken.stderr).into_owned();
     assert_eq!(taken.status.code(), Some(WARNINGS), "{log}");
     assert!(log.contains("recipients of its own"), "{log}");
+    let shown = in_both(&["info"]);
+    let log = String::from_utf8_lossy(&shown.stderr).into_owned();
+    assert_eq!(shown.status.code(), Some(WARNINGS), "{log}");
+    assert!(
+        log.contains("repository far does not know epoch 2"),
+        "{log}"
+    );
     vault.ok("one", &pair.for_three());
     assert!(backup().status.success());
+    let shown = in_both(&["info"]);
+    let log = String::from_utf8_lossy(&shown.stderr).into_owned();
+    assert!(!log.contains("does not know epoch"), "{log}");
     vault.ok("three", &["--repo", &pair.to, "verify", "--deep"]);
 }
 

@@ -555,3 +555,23 @@ fn a_key_command_that_hangs_is_ended_after_half_a_minute() {
         .find(|line| line.contains(&format!("sleep {mark}")));
     assert_eq!(left, None);
 }
+
+/// Who has only lost the record of a sealed cluster does not want to go on in clear.
+#[test]
+fn a_clear_cluster_is_not_begun_over_the_keys_of_a_sealed_one() {
+    let vault = silent();
+    let stage = &vault.stage;
+    let record = stage.objects().join("vault/cluster");
+    let held = fs::read(&record).unwrap();
+    fs::remove_file(&record).unwrap();
+    let pgdata = stage.pgdata();
+    let (code, log) = stage.fails(&["--cluster", "vault", "init", "--pgdata", &pgdata]);
+    assert_eq!(code, 13, "{log}");
+    assert!(
+        log.contains("has keys below") && log.contains("init --encrypt"),
+        "{log}"
+    );
+    assert!(!record.exists());
+    fs::write(&record, held).unwrap();
+    vault.ok("one", &["key", "check"]);
+}

@@ -5,6 +5,8 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Output;
 
 use jiff::Timestamp;
@@ -16,7 +18,7 @@ use pgstrata_pgdata::Lsn;
 use pgstrata_testbed::cluster::{Builder, Cluster, Major, require_same_dump};
 use pgstrata_testbed::s3::Bucket;
 use support::roles::quiet_moment;
-use support::{Stage, Store, files, schema, to_lsn};
+use support::{PATIENCE, Stage, Store, files, schema, text, to_lsn};
 
 const PASSED_OVER: &str = "passed over an object with the name";
 
@@ -187,4 +189,158 @@ fn a_claim_of_a_day_to_come_is_gone_when_somebody_deletes_it() {
     assert!(code == 13 && log.contains("delete it"), "{log}");
     fs::remove_dir_all(&far).unwrap();
     stage.ok(&full);
+}
+
+/// Both timelines are numbers that a server may take next, and one of them is no history at all: who names the timeline that
+/// he means gets it all the same, and takes neither number.
+#[test]
+fn a_history_that_cannot_be_read_stops_only_who_may_need_it() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "1"]).unwrap();
+    let layer = stage.backup(&["--type", "full"]);
+    let (lsn, dump) = stage.moment();
+    let at_end = stage.cluster.dump().unwrap();
+    let wal = stage.objects().join("main/wal");
+    let put = |timeline: &str, body: &[u8]| {
+        let directory = wal.join(timeline);
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(format!("{timeline}.history")), body).unwrap();
+    };
+    put("00000001", b"1");
+    put("00000002", b"x");
+    put("00000003", &vec![0; 65 << 20]);
+    fs::create_dir(wal.join("00000004")).unwrap();
+    symlink("/nowhere", wal.join("00000004/00000004.history")).unwrap();
+
+    let to_end: &[&str] = &[];
+    let at_lsn = to_lsn(&lsn);
+    let immediate = ["--target-type", "immediate", "--target-action", "promote"];
+    let of_two = ["--target-timeline", "2"];
+    for unnamed in [to_end, &at_lsn, &["--target-timeline", "latest"], &of_two] {
+        let words = ["00000002.history", "--target-timeline"];
+        stage.refuses_to_restore(unnamed, 14, &words);
+    }
+
+    for (name, target, wanted) in [
+        ("one", &["--target-timeline", "1"][..], &at_end),
+        ("current", &["--target-timeline", "current"], &at_end),
+        ("alone", &immediate, &String::new()),
+        (
+            "lsn",
+            &[&at_lsn[..], &["--target-timeline", "1"]].concat(),
+            &dump,
+        ),
+    ] {
+        let restored = stage.restore(name, target);
+        let configured = fs::read_to_string(restored.join("postgresql.auto.conf")).unwrap();
+        assert!(
+            configured.contains("archive-get ") && configured.contains("--along=1 "),
+            "{configured}"
+        );
+        let restored = stage.start_restored(&restored);
+        let own = "SELECT timeline_id = 5 FROM pg_control_checkpoint()";
+        restored.wait_for("postgres", own, PATIENCE).unwrap();
+        let held = restored.dump().unwrap();
+        if !wanted.is_empty() {
+            require_same_dump(wanted, &held).unwrap();
+        }
+        let histories = fs::read_dir(restored.pgdata().join("pg_wal")).unwrap();
+        let names = histories.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names: Vec<String> = names.filter(|name| name.ends_with(".history")).collect();
+        assert_eq!(names, ["00000005.history"], "{name}");
+    }
+
+    // Who follows the latest timeline is not told that the archive ends.
+    let to = stage.target("got").display().to_string();
+    let beyond = "0000000100000000000000F0";
+    let along = ["--along", "1"];
+    let get = ["archive-get", beyond, &to, "--hole-timeout", "0s"];
+    assert_eq!(stage.run(&get).status.code(), Some(255));
+    let output = stage.run(&[&get[..], &along].concat());
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    let (code, info) = judged(&stage, "info");
+    assert_eq!(code, 3, "{info}");
+    let label = text(&layer, "/label");
+    assert!(
+        info.contains(label) && info.contains("timeline 2"),
+        "{info}"
+    );
+}
+
+fn judged(stage: &Stage, command: &str) -> (i32, String) {
+    let output = stage.run(&[command]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().unwrap(), told + &log)
+}
+
+/// A server that does not archive, and the label of its first layer.
+fn backed_up() -> (Stage, String) {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let layer = stage.backup(&["--type", "full", "--wal", "stream"]);
+    let label = text(&layer, "/label").to_owned();
+    (stage, label)
+}
+
+/// Something in the place of a record that nobody can read, or that is too long for one.
+fn put_no_record(path: &Path, is_long: bool) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    match is_long {
+        true => {
+            let file = fs::File::create(path).unwrap();
+            file.set_len(3 << 30).unwrap();
+        }
+        false => symlink("/nowhere", path).unwrap(),
+    }
+}
+
+/// What nobody gets is taken for the worst that it may say, as what nobody can read: it stops nobody who needs it not.
+#[test]
+fn a_record_that_the_store_does_not_give_out_is_set_aside() {
+    for is_long in [false, true] {
+        let (stage, label) = backed_up();
+        let label = label.as_str();
+        stage.ok(&["annotate", label, "why=it"]);
+        let cluster = stage.objects().join("main");
+        for place in [
+            &format!("mark/{label}/000001")[..],
+            "wal-released/0000000000000001",
+            "verified/20260101-000000-0f0f0f0f0f0f0f0f",
+        ] {
+            put_no_record(&cluster.join(place), is_long);
+        }
+        let immediate = ["--target-type", "immediate", "--target-action", "promote"];
+        let restored = stage.restore("restored", &immediate);
+        stage.start_restored(&restored);
+        let (code, info) = judged(&stage, "info");
+        assert!(matches!(code, 3 | 14), "{code}: {info}");
+        let (code, log) = judged(&stage, "verify");
+        assert!(
+            matches!(code, 3 | 14) && log.contains("mark/"),
+            "{code}: {log}"
+        );
+        stage.backup(&["--type", "full", "--wal", "stream"]);
+        stage.ok(&["annotate", label, "why=x"]);
+    }
+}
+
+/// Numbers of marks do not end there.
+#[test]
+fn a_mark_far_behind_all_others_is_passed_over() {
+    let (stage, label) = backed_up();
+    let label = label.as_str();
+    stage.ok(&["pin", label, "--note", "mine"]);
+    let marks = stage.objects().join("main/mark").join(label);
+    fs::write(marks.join("4294967295"), "x").unwrap();
+    stage.ok(&["unpin", label]);
+    stage.ok(&["pin", label, "--note", "again"]);
+    stage.ok(&["annotate", label, "why=because"]);
+    assert!(marks.join("000003").exists());
+    let output = stage.run(&["--output", "json", "info"]);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("4294967295\" is no mark of ours"), "{log}");
+    let info = schema::document(&String::from_utf8_lossy(&output.stdout));
+    let pin = info.to_string();
+    assert!(pin.contains("again") && !pin.contains("mine"), "{pin}");
 }

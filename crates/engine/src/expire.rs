@@ -462,12 +462,9 @@ async fn archived(
     let unknown = |why: &dyn std::fmt::Display| {
         format!("nothing is removed, because it is not known which timelines begin where: {why}")
     };
-    match archive.read_histories(&mut archived).await {
-        Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
-            notes.push(unknown(&error));
-        }
-        read => read?,
-    }
+    archive.read_histories(&mut archived).await?;
+    let unreadable = archived.unreadable_histories().values().next();
+    notes.extend(unreadable.map(|error| unknown(error)));
     let lost = health::lost_histories(catalog, &archived, Timestamp::now()).into_iter();
     let missing = lost.filter(|lost| !archived.has_history(lost.timeline));
     notes.extend(missing.map(|lost| unknown(&lost.describe())));

@@ -78,10 +78,19 @@ pub async fn init(
     Ok(created)
 }
 
-/// Refuses layers that were sealed, and have lost the record that says so: a clear record would hide it.
+/// Refuses a cluster that was sealed, and has lost the record that says so: a clear record would hide it.
 async fn require_not_sealed(cluster: &ClusterRepository) -> Result<()> {
     match cluster.record().await {
         Err(error) if error.kind() == Kind::Damaged && cluster.has_keys().await? => Err(error),
+        Err(error) if error.kind() == Kind::NotFound && cluster.has_keys().await? => {
+            let (name, keys) = (cluster.name.as_str(), cluster.name.keys_prefix());
+            let what = format!(
+                "cluster \"{name}\" has keys below \"{keys}\" and no record: it was sealed, and what is stored now would be clear"
+            );
+            Err(Error::new(Kind::Refused, what).hint(
+                "run \"init --encrypt\", or bring its record back from a copy of the repository; if a clear cluster is wanted all the same, delete those keys first, or choose another --cluster",
+            ))
+        }
         _ => Ok(()),
     }
 }

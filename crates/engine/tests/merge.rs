@@ -229,8 +229,11 @@ async fn a_merge_that_fails_anywhere_loses_nothing_and_can_be_repeated() {
             }
             assert!(!catalog.layers.is_empty());
             if let Ok(report) = outcome {
-                assert_eq!(report.removed.len(), 3, "{nth}");
-                assert_eq!(catalog.layers.len(), 1, "{nth}");
+                // A record that nobody gets may say that the inputs are needed.
+                let stays = report.removed.is_empty();
+                assert!(!stays || !report.notes.is_empty(), "{nth}");
+                assert_eq!(report.removed.len(), if stays { 0 } else { 3 }, "{nth}");
+                assert_eq!(catalog.layers.len(), if stays { 4 } else { 1 }, "{nth}");
                 if store.operation_count() <= nth {
                     break;
                 }

@@ -41,13 +41,14 @@ pub enum Kind {
 }
 
 /// A failure: names the act and the object, as PostgreSQL does.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Error {
     kind: Kind,
     message: String,
     hint: Option<String>,
     no_space: bool,
     denied: bool,
+    withheld: bool,
     without_key: bool,
     other_cluster: bool,
     lost_epoch: bool,
@@ -62,19 +63,10 @@ impl Error {
             hint: None,
             no_space: false,
             denied: false,
+            withheld: false,
             without_key: false,
             other_cluster: false,
             lost_epoch: false,
-        }
-    }
-
-    /// The same, for who has to say it more than once.
-    #[must_use]
-    pub(crate) fn again(&self) -> Self {
-        Self {
-            message: self.message.clone(),
-            hint: self.hint.clone(),
-            ..*self
         }
     }
 
@@ -109,6 +101,20 @@ impl Error {
     #[must_use]
     pub fn is_denial(&self) -> bool {
         self.denied
+    }
+
+    /// Notes that the store does not give out the object, however often it is asked.
+    #[must_use]
+    pub(crate) fn for_withholding(mut self) -> Self {
+        self.withheld = true;
+        self
+    }
+
+    /// Whether it is about one object, and others may be as they should be: it is not what was written, or the store does not
+    /// give it out.
+    #[must_use]
+    pub fn is_of_one_object(&self) -> bool {
+        self.withheld || matches!(self.kind, Kind::Damaged | Kind::Unsupported)
     }
 
     /// Notes that no identity at hand opens what is asked for.

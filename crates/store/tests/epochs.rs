@@ -180,7 +180,7 @@ async fn something_in_the_place_of_an_epoch_far_ahead_is_passed_over() {
     }
     // What is in the place of one of the next numbers may have been ours.
     let key = name().epoch_key(&vault.seal_id, 4);
-    let huge = vec![b'x'; 2 << 20];
+    let huge = vec![b'x'; 65 << 20];
     vault.repository.create(&key, huge.into()).await.unwrap();
     let reader = vault.reader();
     let error = ring(&reader).await.require_newest(reader.home()).await;

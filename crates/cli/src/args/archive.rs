@@ -1,9 +1,11 @@
 //! `archive-push` and `archive-get`, which the server runs.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use pgstrata_pgdata::timeline::TimelineId;
 
 use super::{AsOfArgs, CompressArgs};
 use crate::value::{at_least_one, parse_duration};
@@ -54,8 +56,20 @@ pub(crate) struct ArchiveGetArgs {
     #[arg(long, env = "PGSTRATA_HOLE_TIMEOUT", value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) hole_timeout: Option<Duration>,
 
+    /// Say that recovery stays on timeline N: of a later one whose history cannot be read only the number counts
+    /// [default: recovery may follow any timeline]
+    #[arg(long, value_name = "N")]
+    pub(crate) along: Option<NonZeroU32>,
+
     #[command(flatten)]
     pub(crate) as_of: AsOfArgs,
+}
+
+impl ArchiveGetArgs {
+    /// The timeline on which recovery stays.
+    pub(crate) fn along(&self) -> Option<TimelineId> {
+        self.along.map(|number| TimelineId::new(number.get()))
+    }
 }
 
 /// Answers to a hole in the archive.

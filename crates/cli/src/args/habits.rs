@@ -9,6 +9,7 @@ use super::{Cli, command};
 /// What each option means, in a few words. A meaning that stands here twice has two spellings, which is refused;
 /// an option that does not stand here needs a meaning first.
 const MEANINGS: &[(&str, &str)] = &[
+    ("along", "timeline on which recovery stays"),
     ("archive-mode", "whether a restored server archives"),
     ("archive-timeout", "patience for WAL to be archived"),
     ("audit", "share of unchanged pages to compare"),

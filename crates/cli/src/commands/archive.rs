@@ -121,6 +121,7 @@ pub(super) async fn get_file(
         system_identifier: asking_cluster(),
         hole_wait: holes.wait,
         hole_is_end: holes.are_end,
+        along: args.along(),
     };
     archive::get(&cluster, &args.name, &args.path, &options).await
 }

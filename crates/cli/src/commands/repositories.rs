@@ -264,7 +264,7 @@ impl<'a> Asked<'a> {
     }
 
     /// What those say by their names that no identity opens. When none could be read, that is all there is to say.
-    async fn ask_names(&mut self, name: &str) -> Result<()> {
+    async fn ask_names(&mut self, args: &ArchiveGetArgs) -> Result<()> {
         let mut opened = Vec::new();
         for context in &self.opened {
             opened.push(context.cluster()?);
@@ -276,7 +276,9 @@ impl<'a> Asked<'a> {
                 said.push(error.while_doing(act));
                 continue;
             }
-            match archive::names_in_closed(&context.cluster()?, name, &opened).await {
+            let closed = context.cluster()?;
+            let along = args.along();
+            match archive::names_in_closed(&closed, &args.name, &opened, along).await {
                 Ok(None) => {}
                 Ok(Some(error)) => said.push(error.while_doing(act)),
                 Err(error) => said.push(error.while_doing(act)),
@@ -324,7 +326,7 @@ async fn ask_all<'a>(
             return Ok(Answer::Got);
         }
     }
-    asked.ask_names(&args.name).await?;
+    asked.ask_names(args).await?;
     Ok(Answer::Nobody(asked))
 }
 
@@ -539,6 +541,8 @@ struct Known<'a> {
     context: &'a Context,
     /// Its last timeline.
     timeline: Option<String>,
+    /// The seal id and the last epoch of a sealed cluster: copies have the same id.
+    epoch: Option<([u8; 16], u32)>,
     /// Whether its layers could be looked at.
     is_read: bool,
     newest: Option<Newest>,
@@ -558,6 +562,7 @@ impl<'a> Known<'a> {
         Self {
             context,
             timeline: None,
+            epoch: None,
             is_read: false,
             newest: None,
         }
@@ -571,6 +576,10 @@ impl<'a> Known<'a> {
             timeline: timelines.last().cloned(),
             ..Self::silent(context)
         };
+        if let Ok(sealing) = cluster.sealing().await {
+            let ring = sealing.ring();
+            known.epoch = ring.map(|ring| (ring.seal_id(), ring.current().number));
+        }
         match Catalog::load(&cluster).await {
             Ok(catalog) => {
                 known.is_read = true;
@@ -619,7 +628,21 @@ impl<'a> Known<'a> {
         let missed = (self.timeline != last_timeline(all)).then(|| {
             format!("repository {name} does not know the last timeline, and is used last")
         });
-        missed.into_iter().chain(self.lacks(newest(all))).collect()
+        let missed = missed.into_iter().chain(self.lacks_epoch(all));
+        missed.chain(self.lacks(newest(all))).collect()
+    }
+
+    /// What is to be said when another one has begun an epoch that it does not know.
+    fn lacks_epoch(&self, all: &[Self]) -> Option<String> {
+        let (seal_id, own) = self.epoch?;
+        let others = all.iter().filter_map(|other| Some((other, other.epoch?)));
+        let others = others.filter(|(_, (id, number))| *id == seal_id && *number > own);
+        let (holder, (_, newest)) = others.max_by_key(|(_, (_, number))| *number)?;
+        let (name, holder) = (self.name(), holder.name());
+        Some(format!(
+            "repository {name} does not know epoch {newest}, which has begun in repository {holder}: what is stored in it is sealed for \
+             the recipients of epoch {own}, also for who was taken out since; \"pgstrata --repo {holder} copy --to {name}\" brings it"
+        ))
     }
 
     /// What is to be said when it is restored from, and another has a newer layer.

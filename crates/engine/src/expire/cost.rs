@@ -30,7 +30,7 @@ pub struct StorageReport {
     pub layers: Vec<LayerCost>,
     /// The archive by the days, in UTC, on which its files were stored.
     pub wal: Vec<WalDay>,
-    /// Each rule that was given, and the pins.
+    /// Each rule that was given, and the pins and locks.
     pub rules: Vec<RuleCost>,
 }
 
@@ -59,7 +59,7 @@ pub struct WalDay {
 /// What would go without a rule, all others being there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RuleCost {
-    /// The option, or `pins`, or `WAL between layers`.
+    /// The option; or `pins`, `locks`, `pins and locks`; or `WAL between layers`.
     pub rule: String,
     /// Layers that stay for it alone, oldest first.
     pub layers: Vec<String>,
@@ -187,8 +187,8 @@ fn without_each(scene: &Scene, policy: &Policy) -> Vec<(String, ExpireDecision)>
         ((*name).to_owned(), decision)
     });
     let mut without: Vec<(String, ExpireDecision)> = without.collect();
-    if scene.layers.iter().any(|layer| layer.pinned) {
-        without.push(("pins".to_owned(), scene.decide_without_pins(policy)));
+    if let Some(holds) = scene.what_holds() {
+        without.push((holds.to_owned(), scene.decide_without_pins(policy)));
     }
     let at_once = Policy {
         keep_wal: Some(SignedDuration::ZERO),

@@ -252,6 +252,19 @@ impl Scene {
         }
     }
 
+    /// What holds layers whatever the rules say, in words.
+    pub(super) fn what_holds(&self) -> Option<&'static str> {
+        let layers = self.catalog.layers.iter();
+        let now = self.now.timestamp();
+        let mut pinned = layers.map(|layer| self.marks.pinned(&self.catalog, layer, now));
+        match (pinned.any(|mark| mark.is_some()), self.locked.is_empty()) {
+            (true, true) => Some("pins"),
+            (true, false) => Some("pins and locks"),
+            (false, false) => Some("locks"),
+            (false, true) => None,
+        }
+    }
+
     /// The same, as if nothing was pinned.
     pub(super) fn decide_without_pins(&self, policy: &Policy) -> ExpireDecision {
         let mut layers = self.layers.clone();

@@ -352,9 +352,7 @@ async fn key_fault(cluster: &ClusterRepository) -> Result<Option<Error>> {
 /// What others have on record; nothing, and why, when a record of them cannot be read.
 fn readable<T>(records: Result<Vec<T>>) -> Result<(Vec<T>, Option<Error>)> {
     match records {
-        Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
-            Ok((Vec::new(), Some(error)))
-        }
+        Err(error) if error.is_of_one_object() => Ok((Vec::new(), Some(error))),
         records => records.map(|records| (records, None)),
     }
 }

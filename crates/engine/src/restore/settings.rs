@@ -129,6 +129,9 @@ impl SignalFile {
     }
 }
 
+/// The timeline that a server follows wherever it leads.
+const LATEST: &str = "latest";
+
 /// What recovery is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecoverySettings<'a> {
@@ -169,7 +172,7 @@ impl RecoverySettings<'_> {
             (_, Target::Default | Target::Standby) | (_, Target::Immediate) => {
                 match self.timeline {
                     Some(TimelineChoice::Number(timeline)) => timeline.to_string(),
-                    _ => "latest".to_owned(),
+                    _ => LATEST.to_owned(),
                 }
             }
             _ => self.planned_timeline.to_string(),
@@ -235,6 +238,10 @@ impl RecoverySettings<'_> {
         }
         let mut command = self.restore_command.to_vec();
         command.extend(self.answers_to_holes().map(str::to_owned));
+        let timeline = self.timeline();
+        if timeline != LATEST {
+            command.push(format!("--along={}", self.planned_timeline));
+        }
         let mut settings = vec![("restore_command", shell_command(&command))];
         for name in COMMANDS_OF_THE_SOURCE {
             settings.push((name, String::new()));
@@ -255,7 +262,7 @@ impl RecoverySettings<'_> {
         }
         let inclusive = if self.inclusive { "on" } else { "off" };
         settings.push(("recovery_target_inclusive", inclusive.to_owned()));
-        settings.push(("recovery_target_timeline", self.timeline()));
+        settings.push(("recovery_target_timeline", timeline));
         settings.push(("recovery_target_action", self.action.as_str().to_owned()));
         settings
     }
@@ -370,7 +377,7 @@ mod tests {
             [
                 "work_mem = '8MB'",
                 "primary_conninfo = 'host=a'",
-                "restore_command = 'exec /usr/bin/pgstrata archive-get --on-hole=end %f \"%p\"'",
+                "restore_command = 'exec /usr/bin/pgstrata archive-get --on-hole=end --along=3 %f \"%p\"'",
                 "recovery_end_command = ''",
                 "archive_cleanup_command = ''",
                 "recovery_min_apply_delay = '0'",

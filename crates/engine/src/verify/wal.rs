@@ -289,11 +289,8 @@ impl Verifier {
         let deadline = Instant::now() + health::ON_ITS_WAY.unsigned_abs();
         loop {
             let mut archived = archive.list(iter::empty()).await?;
-            match archive.read_histories(&mut archived).await {
-                // Named when it is read.
-                Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {}
-                read => read?,
-            }
+            // One that cannot be read is named when its turn comes.
+            archive.read_histories(&mut archived).await?;
             let holes = health::holes(catalog, &archived, Timestamp::now());
             let young = holes.iter().filter(|hole| hole.is_young);
             let young = young.filter(|hole| !seen.is_known(hole));

@@ -9,6 +9,7 @@ use pgstrata_pgdata::timeline::{TimelineEntry, TimelineHistory, TimelineId};
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
 
 use crate::catalog::{CLOCKS_DIFFER, GivenUp, Released};
+use crate::error::Error;
 
 /// Consecutive segments of one timeline, `first` to `last` included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct ArchivedWal {
     watched: BTreeMap<(TimelineId, u64), Option<Timestamp>>,
     /// Segments whose objects are shorter than one can be, and why they cannot be read.
     short: BTreeMap<WalSegment, Option<String>>,
+    /// Why histories that are there cannot be read.
+    unreadable: BTreeMap<TimelineId, Error>,
     /// Behind this no hole is promised.
     given_up: Option<GivenUp>,
     /// Why it may be that less is promised.
@@ -64,8 +67,6 @@ pub struct ArchivedTimeline {
     pub history_stored_at: Option<Timestamp>,
     /// Its history, when that was read.
     history: Option<TimelineHistory>,
-    /// Why its history, which is there, cannot be read.
-    unreadable: Option<String>,
     /// Numbers of the segments in which backups started whose end the server's archiver noted.
     pub backup_labels: BTreeSet<u64>,
     /// Total length of its objects, in bytes.
@@ -116,6 +117,7 @@ impl ArchivedWal {
             partials: BTreeSet::new(),
             watched: BTreeMap::new(),
             short: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
             given_up: None,
             unread_releases: Vec::new(),
         }
@@ -177,11 +179,6 @@ impl ArchivedWal {
         found.history = Some(history);
     }
 
-    /// Remembers that the object of `segment` is shorter than one can be.
-    pub(super) fn add_short(&mut self, segment: WalSegment) {
-        self.short.insert(segment, None);
-    }
-
     /// The segments whose objects are shorter than one can be, and why they cannot be read, as far as that was looked at.
     pub(super) fn short(&mut self) -> &mut BTreeMap<WalSegment, Option<String>> {
         &mut self.short
@@ -194,21 +191,25 @@ impl ArchivedWal {
     }
 
     /// Remembers that the history of `timeline` is there, and why it cannot be read.
-    pub(super) fn add_unreadable(&mut self, timeline: TimelineId, why: String) {
-        self.of_timeline(timeline).unreadable = Some(why);
+    pub fn add_unreadable(&mut self, timeline: TimelineId, why: Error) {
+        self.unreadable.insert(timeline, why);
+    }
+
+    /// The timelines whose histories are there and could not be read, and why.
+    #[must_use]
+    pub fn unreadable_histories(&self) -> &BTreeMap<TimelineId, Error> {
+        &self.unreadable
     }
 
     /// Why nobody can follow `timeline`: its history is not there, or could not be read; `None` when nothing is known against
     /// it. The first timeline has no history.
     #[must_use]
     pub fn history_problem(&self, timeline: TimelineId) -> Option<String> {
-        let found = self.timelines.get(&timeline);
-        let unreadable = found.and_then(|found| found.unreadable.as_deref());
-        if let Some(why) = unreadable {
-            return Some(format!("cannot be read: {why}"));
+        match self.unreadable.get(&timeline) {
+            Some(why) => Some(format!("cannot be read: {why}")),
+            None if timeline == TimelineId::FIRST || self.has_history(timeline) => None,
+            None => Some("is missing from the archive".to_owned()),
         }
-        let is_there = timeline == TimelineId::FIRST || self.has_history(timeline);
-        (!is_there).then(|| "is missing from the archive".to_owned())
     }
 
     /// When the history of `timeline` was stored: soon after the promotion that began it.

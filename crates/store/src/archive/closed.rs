@@ -17,7 +17,7 @@ use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 
 /// Why the archive cannot be said to end before the file, which none of the `opened` repositories has: `closed` has it, or
-/// may go on behind it. Nothing when it ends there as far as its names and the others tell.
+/// may go on behind it. Nothing when it ends there as far as its names and the others tell. `along`: as [`Archive::along`].
 ///
 /// # Errors
 /// When a repository cannot be read; `Refused` when the file's name is of another cluster.
@@ -25,12 +25,13 @@ pub async fn names_in_closed(
     closed: &ClusterRepository,
     file_name: &str,
     opened: &[ClusterRepository],
+    along: Option<TimelineId>,
 ) -> Result<Option<Error>> {
     let archive = Archive::load(closed).await?;
     let file = archive.parse(file_name)?;
     let mut known = Vec::with_capacity(opened.len());
     for cluster in opened {
-        known.push(Archive::load(cluster).await?);
+        known.push(Archive::load(cluster).await?.along(along));
     }
     let found = Closed {
         archive: &archive,
@@ -129,6 +130,7 @@ impl Closed<'_> {
         for archive in self.opened {
             match archive.history(timeline).await {
                 Err(error) if error.kind() == Kind::NotFound || error.is_lack_of_key() => {}
+                Err(error) if archive.passes_over(timeline, &error) => {}
                 read => return read.map(Some),
             }
         }

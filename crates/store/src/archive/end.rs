@@ -100,6 +100,7 @@ impl Archive {
             let history = match self.history(timeline).await {
                 // Without its history nobody can follow it.
                 Err(error) if error.kind() == Kind::NotFound => continue,
+                Err(error) if self.passes_over(timeline, &error) => continue,
                 read => read?,
             };
             let seen = self.passes(&history, segment);

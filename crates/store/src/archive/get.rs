@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pgstrata_pgdata::{ArchiveFile, WalSegmentSize};
+use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegmentSize};
 
 use super::file::NewFile;
 use super::mended::is_damage;
@@ -42,7 +42,16 @@ pub struct GetOptions {
     pub hole_wait: Duration,
     /// Such a file that does not come is answered as if the archive ended before it.
     pub hole_is_end: bool,
+    /// The timeline on which recovery stays, when that is known: of a later one whose history cannot be read the server is
+    /// told that its number is taken, and no more.
+    pub along: Option<TimelineId>,
 }
+
+/// What is given for the history of a later timeline that cannot be read. The server stays on another one, and looks for a
+/// number that is free for its own: that there is a file is all it wants to know (`existsTimeLineHistory`,
+/// `src/backend/access/transam/timeline.c`).
+const TAKEN: &str =
+    "# pgstrata archive-get --along: this timeline is taken, and its history cannot be read\n";
 
 /// Where a file came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +132,7 @@ impl Asked<'_> {
     /// Reads the cluster's record, and meanwhile the object; that is believed only when the record allows it.
     async fn begin(&self) -> Result<(Archive, ArchiveFile, Option<Bytes>)> {
         let (archive, early) = futures::join!(Archive::load(self.cluster), self.early());
-        let archive = archive?;
+        let archive = archive?.along(self.options.along);
         archive.check_asker(self.options.system_identifier)?;
         let file = archive.parse(self.file_name)?;
         Ok((archive, file, early?))
@@ -200,7 +209,8 @@ impl Archive {
         loop {
             let absent = match self.fetch(file, to).await {
                 Err(error) if error.kind() == Kind::NotFound => error,
-                other => return other,
+                Err(error) => return self.pass_over(file, to, error),
+                got => return got,
             };
             let beyond = self.beyond(file).await?;
             // Only if the record is still there, the answers were answers.
@@ -222,7 +232,30 @@ impl Archive {
         }
     }
 
+    /// Says that the number of a timeline is taken whose history cannot be read, to a recovery that stays on an earlier one.
+    fn pass_over(&self, file: ArchiveFile, to: &Path, error: Error) -> Result<u64> {
+        match file {
+            ArchiveFile::History(timeline) if self.passes_over(timeline, &error) => {
+                tracing::warn!(
+                    "timeline {timeline} counts as taken, and no more is known of it: {error}"
+                );
+                let mut new_file = NewFile::create(to)?;
+                new_file.write(TAKEN.as_bytes())?;
+                new_file.publish()?;
+                Ok(u64::try_from(TAKEN.len()).unwrap_or(u64::MAX))
+            }
+            _ => Err(error),
+        }
+    }
+
     async fn fetch(&self, file: ArchiveFile, to: &Path) -> Result<u64> {
+        if file == ArchiveFile::History(TimelineId::FIRST) {
+            // A server that ends its recovery asks for it, and copies what it gets into the history of its own timeline.
+            return Err(Error::new(
+                Kind::NotFound,
+                "the first timeline has no history",
+            ));
+        }
         let whole = self.segment_size.get() <= WHOLE_BYTES;
         let read = async |key: String| match whole {
             true => self.fetch_whole(file, &key, to).await,

@@ -65,7 +65,7 @@ impl Archive {
                 Ok(ArchiveFile::Segment(segment)) => {
                     found.add_segment(segment, object.modified);
                     if object.size_bytes < wal::least_bytes(self.segment_size.get()) {
-                        found.add_short(segment);
+                        found.short().insert(segment, None);
                     }
                 }
                 Ok(ArchiveFile::History(_)) => {
@@ -81,10 +81,10 @@ impl Archive {
     }
 
     /// Reads the histories that `found` lists, and from where on WAL is promised to be there. Those that can be read are
-    /// known then, whatever becomes of the others.
+    /// known then; of those that are there and are none it is known why ([`ArchivedWal::unreadable_histories`]).
     ///
     /// # Errors
-    /// `Damaged` when one cannot be read; `Repository`.
+    /// `Repository` when the repository cannot be read; `Refused` when no identity at hand opens one.
     pub async fn read_histories(&self, found: &mut ArchivedWal) -> Result<()> {
         let listed: Vec<_> = found
             .by_timeline()
@@ -102,8 +102,10 @@ impl Archive {
             match history {
                 Ok(history) => found.add_history(history, stored_at),
                 Err(error) => {
-                    found.add_unreadable(timeline, error.to_string());
-                    first.get_or_insert(error);
+                    if !error.is_of_one_object() {
+                        first.get_or_insert_with(|| error.clone());
+                    }
+                    found.add_unreadable(timeline, error);
                 }
             }
         }
@@ -127,16 +129,17 @@ impl Archive {
         Ok(())
     }
 
-    /// The history of `timeline`. The first timeline has no file; its history is itself.
+    /// The history of `timeline`. The first timeline has no file, and nobody reads what is in its place; its history is
+    /// itself (`readTimeLineHistory`, `src/backend/access/transam/timeline.c`).
     ///
     /// # Errors
-    /// `NotFound` when a later timeline's history is certainly not in the archive; `Damaged` when
+    /// `NotFound` when the history is certainly not in the archive; `Damaged` when
     /// it cannot be read.
     pub async fn history(&self, timeline: TimelineId) -> Result<TimelineHistory> {
+        if timeline == TimelineId::FIRST {
+            return Ok(TimelineHistory::first(timeline));
+        }
         let text = match self.contents(ArchiveFile::History(timeline)).await {
-            Err(error) if error.kind() == Kind::NotFound && timeline == TimelineId::FIRST => {
-                return Ok(TimelineHistory::first(timeline));
-            }
             Err(error) if error.kind() == Kind::Damaged => return Err(error.hint(NO_HISTORY)),
             read => read?,
         };
@@ -157,7 +160,7 @@ impl Archive {
 }
 
 /// What to do about a history that cannot be read: nobody knows then which way recovery goes.
-const NO_HISTORY: &str = "a server that has been on that timeline keeps the file in its pg_wal: store it once more with \"pgstrata archive-push\". If no server \
+const NO_HISTORY: &str = "a restore along a timeline that is named (--target-timeline) passes it over when it is not needed on the way. A server that has been on that timeline keeps the file in its pg_wal: store it once more with \"pgstrata archive-push\". If no server \
     of yours has been there, somebody has added the object: \"pgstrata rescue --since TIME --dry-run\" lists what was added, and when it is deleted everything goes on; \
     --repository-as-of TIME reads a bucket with versions as it was before";
 

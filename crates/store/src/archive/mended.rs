@@ -109,7 +109,11 @@ impl Archive {
     pub async fn contents(&self, file: ArchiveFile) -> Result<Vec<u8>> {
         let name = file.file_name(self.segment_size);
         let read = async |key: String| {
-            let object = self.cluster.repository.get(&key).await?;
+            let repository = &self.cluster.repository;
+            let object = match file {
+                ArchiveFile::History(_) => repository.get_record(&key).await?,
+                _ => repository.get(&key).await?,
+            };
             let doing = |e: Error| e.while_doing(format!("could not read \"{key}\""));
             let mut raw = Vec::new();
             let mut reader = ObjectReader::new(self.sealing().await?, &name, true);

@@ -50,6 +50,8 @@ pub struct Archive {
     cluster: ClusterRepository,
     record: ClusterRecord,
     segment_size: WalSegmentSize,
+    /// The timeline on which recovery stays, when that is known.
+    along: Option<TimelineId>,
 }
 
 impl Archive {
@@ -64,7 +66,20 @@ impl Archive {
             cluster: cluster.clone(),
             record,
             segment_size,
+            along: None,
         })
+    }
+
+    /// The same, for a recovery that stays on `timeline`: the history of a later one need not be readable.
+    #[must_use]
+    pub fn along(mut self, timeline: Option<TimelineId>) -> Self {
+        self.along = timeline;
+        self
+    }
+
+    /// Whether a recovery goes on though the history of `timeline` could not be read.
+    fn passes_over(&self, timeline: TimelineId, error: &Error) -> bool {
+        self.along.is_some_and(|along| timeline > along) && error.is_of_one_object()
     }
 
     /// Reads the cluster's record.

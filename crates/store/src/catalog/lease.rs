@@ -244,15 +244,15 @@ impl Beats {
                 false => self.repository.create(&key, self.body.clone()).await,
             };
             match created {
-                Err(error) if error.kind() != Kind::AlreadyExists || !self.may_be_there => {
-                    return Err(error);
-                }
-                created => {
+                Ok(()) => {
                     self.count.fetch_add(1, Ordering::Relaxed);
-                    if created.is_ok() {
-                        return Ok(());
-                    }
+                    return Ok(());
                 }
+                // The other one's may have been removed meanwhile, and the store keep the name for what it was.
+                Err(error) if self.may_be_there && is_taken(&error) => {
+                    self.count.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -263,6 +263,11 @@ impl Beats {
         let keys: Vec<String> = (0..count).map(|number| (self.key)(number)).collect();
         self.repository.tidy(&keys).await;
     }
+}
+
+/// Whether something has the name, or had it where the store keeps versions.
+fn is_taken(error: &Error) -> bool {
+    error.kind() == Kind::AlreadyExists || error.is_of_one_object()
 }
 
 #[cfg(test)]

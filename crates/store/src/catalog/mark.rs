@@ -8,7 +8,7 @@
 //! A mark that cannot be read, or is not there though later ones are, may be a pin, and counts as one until a later mark
 //! pins the layer or ends its pin.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
 
@@ -26,6 +26,25 @@ use crate::error::{Error, Kind, Result};
 
 /// So many others may mark a layer while we try to.
 const TRIES: u32 = 100;
+
+/// So many marks may have been lost one after another.
+const FARTHEST: u32 = 1000;
+
+/// Whether no mark of ours can have that number when `next` is the one that comes next. Who puts something in such a place would
+/// have all numbers used up.
+fn is_far(number: u32, next: u32) -> bool {
+    number.saturating_sub(next) > FARTHEST
+}
+
+/// The number of a mark behind those with these `numbers`.
+fn number_behind(numbers: impl Iterator<Item = u32>) -> u32 {
+    let numbers: BTreeSet<u32> = numbers.collect();
+    let near = |next: u32, number: u32| match is_far(number, next) {
+        true => next,
+        false => number.saturating_add(1),
+    };
+    numbers.into_iter().fold(0, near)
+}
 
 /// The marks of all layers, of those that are gone too.
 #[derive(Debug, Default)]
@@ -91,7 +110,7 @@ impl AllMarks {
 impl MarksOfLabel {
     /// Notes that the mark `key` may have said that the layer is pinned.
     fn distrust(&mut self, key: String, error: Error) {
-        self.unreadable = Some(error.again());
+        self.unreadable = Some(error.clone());
         self.wrong.push((key, error));
     }
 
@@ -137,6 +156,19 @@ pub async fn load(cluster: &ClusterRepository) -> Result<AllMarks> {
     let mut said: BTreeMap<(Label, ParentRef), Vec<Mark>> = BTreeMap::new();
     for (label, number, key, read) in read {
         let found = all.by_label.entry(label.clone()).or_default();
+        if is_far(number, found.next) {
+            let what = format!(
+                "\"{key}\" is no mark of ours: {} is the next number",
+                found.next
+            );
+            tracing::warn!(
+                "{what}; it is passed over: find out who can write there, and delete it"
+            );
+            let error = Error::new(Kind::Damaged, what);
+            found.wrong.push((key.clone(), error));
+            found.keys.push(key);
+            continue;
+        }
         if number > found.next {
             let first = cluster.name.mark_key(&label, found.next);
             let what = format!("\"{first}\" is missing, though later marks of the layer are there");
@@ -171,10 +203,10 @@ async fn read(
     number: u32,
     key: &str,
 ) -> Result<Result<Option<MarkRecord>>> {
-    let object = match cluster.repository.get(key).await {
-        Ok(object) => object,
-        Err(error) if error.kind() == Kind::NotFound => return Ok(Ok(None)),
-        Err(error) => return Err(error),
+    let object = match cluster.repository.find_record(key).await? {
+        Some(Ok(object)) => object,
+        Some(Err(error)) => return Ok(Err(error)),
+        None => return Ok(Ok(None)),
     };
     let act = |error: Error| error.while_doing(format!("could not read \"{key}\""));
     Ok(match mark::decode(&object) {
@@ -208,7 +240,7 @@ pub async fn add(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Resu
         let name = object.key.rsplit('/').next()?;
         name.parse::<u32>().ok()
     });
-    record.number = numbers.max().map_or(0, |last| last.saturating_add(1));
+    record.number = number_behind(numbers);
     for _ in 0..TRIES {
         let key = cluster.name.mark_key(&layer.label, record.number);
         let body = Bytes::from(mark::encode(&record));
@@ -223,13 +255,7 @@ pub async fn add(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Resu
         "layer {} is marked by too many at the same time",
         layer.label
     );
-    Err(Error::new(Kind::Busy, what).hint(match record.number {
-        u32::MAX => format!(
-            "\"{}\" is there, which nobody of yours has made: delete it with the tools of the store",
-            cluster.name.mark_key(&layer.label, u32::MAX)
-        ),
-        _ => "run it again".to_owned(),
-    }))
+    Err(Error::new(Kind::Busy, what).hint("run it again"))
 }
 
 /// Pins the first of `chain`, newest first. When it answers `Ok` nobody removes any of them until the pin ends.
@@ -340,12 +366,20 @@ fn said(objects: &[(String, Bytes)], layer: &Layer) -> (Marks, bool) {
 async fn objects(cluster: &ClusterRepository, layer: &Layer) -> Result<Vec<(String, Bytes)>> {
     let prefix = cluster.name.marks_of(&layer.label);
     let listed = cluster.repository.list(&prefix).await?;
-    let mut found = Vec::with_capacity(listed.len());
+    let mut numbered = BTreeMap::new();
     for object in listed {
-        let bytes = cluster.repository.get(&object.key).await?;
-        found.push((object.key, bytes));
+        let number = object.key.rsplit('/').next().unwrap_or_default().parse();
+        if let Ok(number) = number {
+            numbered.insert(number, object.key);
+        }
     }
-    // Numbers beyond six digits sort wrong as text.
-    found.sort_by_key(|(key, _)| (key.len(), key.clone()));
+    let behind = number_behind(numbered.keys().copied());
+    let mut found = Vec::with_capacity(numbered.len());
+    for (_, key) in numbered.into_iter().filter(|(number, _)| *number < behind) {
+        if let Some(object) = cluster.repository.find_record(&key).await? {
+            // What nobody gets is as good as what nobody can read.
+            found.push((key, object.unwrap_or_default()));
+        }
+    }
     Ok(found)
 }

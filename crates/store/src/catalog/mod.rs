@@ -627,10 +627,8 @@ pub(crate) async fn newest_manifest(
     let mut newest = None;
     for label in labels.iter().rev().take(MOST_LOOKED_AT) {
         let key = cluster.name.manifest_key(label);
-        let object = match cluster.repository.get(&key).await {
-            Ok(object) => object,
-            Err(error) if error.kind() == Kind::NotFound => continue,
-            Err(error) => return Err(error),
+        let Some(Ok(object)) = cluster.repository.find_record(&key).await? else {
+            continue;
         };
         let manifest = match cluster.opened(|sealing| sealing.manifest(&object)).await {
             Ok(manifest) => manifest,
@@ -697,11 +695,8 @@ fn manifest_lost(cluster: &ClusterRepository, label: &Label, proof: &str) -> Err
 }
 
 async fn look(cluster: &ClusterRepository, label: Label) -> Result<Found> {
-    match cluster
-        .repository
-        .get(&cluster.name.manifest_key(&label))
-        .await
-    {
+    let key = cluster.name.manifest_key(&label);
+    match cluster.repository.get_record(&key).await {
         Ok(object) if abandoned::is_one(&object) => match abandon::complaint(&label, &object) {
             Some(error) => Ok(Found::Damaged(label, error)),
             None => given_up(cluster, label).await,
@@ -718,6 +713,7 @@ async fn look(cluster: &ClusterRepository, label: Label) -> Result<Found> {
         Err(error) if error.kind() == Kind::NotFound => {
             unfinished_now(cluster, label).await.map(Found::Unfinished)
         }
+        Err(error) if error.is_of_one_object() => Ok(Found::Damaged(label, error)),
         Err(error) => Err(error),
     }
 }

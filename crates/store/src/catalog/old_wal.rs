@@ -244,10 +244,10 @@ pub async fn wal_given_up(cluster: &ClusterRepository) -> Result<Released> {
 
 /// What the record says; the inner error is of its contents, and `None` when it is gone.
 async fn read(cluster: &ClusterRepository, key: &str) -> Result<Option<Result<GivenUp>>> {
-    let object = match cluster.repository.get(key).await {
-        Ok(object) => object,
-        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+    let object = match cluster.repository.find_record(key).await? {
+        Some(Ok(object)) => object,
+        Some(Err(error)) => return Ok(Some(Err(error))),
+        None => return Ok(None),
     };
     let act = |error: Error| error.while_doing(format!("could not read \"{key}\""));
     Ok(Some(match released::decode(&object) {

@@ -18,6 +18,7 @@ use super::{Catalog, FETCH_AT_ONCE, Layer, retain};
 pub use crate::WRITTEN_BY;
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
+use crate::repository::record::require_short;
 
 /// This host's name, as claims have it. For people alone.
 pub fn host_name() -> String {
@@ -68,13 +69,14 @@ pub async fn commit_layer(
 ) -> std::result::Result<Option<String>, NotCommitted> {
     // What we could not read back must not be written.
     let manifest = cluster.sealing().await?.manifest(&object)?;
+    let key = cluster.name.manifest_key(label);
+    require_short(&key, u64::try_from(object.len()).unwrap_or(u64::MAX))?;
     let (claim, leaving) = futures::try_join!(
         check_own(cluster, label, &manifest),
         check_stays(cluster, chain)
     )?;
     check_wal(&leaving, manifest.start_lsn)?;
     let overwritten = retain::extend(cluster, label, &manifest, chain).await?;
-    let key = cluster.name.manifest_key(label);
     let object = Bytes::from(object);
     if let Err(error) = cluster.repository.create(&key, object.clone()).await {
         let committed = settle(cluster, label, &object).await;

@@ -49,10 +49,10 @@ pub async fn unreadable_records(cluster: &ClusterRepository) -> Result<Vec<(Stri
 
 /// What is wrong with the record, if anything is. One that has gone meanwhile served its time.
 async fn read(cluster: &ClusterRepository, key: String) -> Result<Option<(String, Error)>> {
-    let object = match cluster.repository.get(&key).await {
-        Ok(object) => object,
-        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+    let object = match cluster.repository.find_record(&key).await? {
+        Some(Ok(object)) => object,
+        Some(Err(error)) => return Ok(Some((key, error))),
+        None => return Ok(None),
     };
     let name = &cluster.name;
     let tells_much = [name.restores_prefix(), name.distrust_prefix()];

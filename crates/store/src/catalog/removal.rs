@@ -503,10 +503,10 @@ async fn decide(
 /// The verdict of a removal, if there is one. One that has been completed meanwhile is gone.
 async fn verdict_of(cluster: &ClusterRepository, id: &str) -> Result<Option<Verdict>> {
     let key = cluster.name.verdict_key(id);
-    match cluster.repository.get(&key).await {
-        Ok(object) => {
-            let decoded = removal::decode_verdict(&object);
-            let record = decoded.map_err(|error| unreadable(error.into(), &key))?;
+    match cluster.repository.find_record(&key).await? {
+        Some(object) => {
+            let decoded = object.and_then(|object| Ok(removal::decode_verdict(&object)?));
+            let record = decoded.map_err(|error| unreadable(error, &key))?;
             Ok(Some(Verdict {
                 layers: record.layers,
                 wal_before: record.wal_before,
@@ -517,8 +517,7 @@ async fn verdict_of(cluster: &ClusterRepository, id: &str) -> Result<Option<Verd
                 ),
             }))
         }
-        Err(error) if error.kind() == Kind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        None => Ok(None),
     }
 }
 
@@ -531,16 +530,11 @@ fn unreadable(error: Error, key: &str) -> Error {
 /// What a removal has announced; nothing when it has ended.
 async fn wanted_by(cluster: &ClusterRepository, id: &str) -> Result<Vec<ParentRef>> {
     let key = cluster.name.removal_key(id);
-    match cluster.repository.get(&key).await {
-        Ok(object) => {
-            let wanted = removal::decode(&object);
-            Ok(wanted
-                .map_err(|error| unreadable(error.into(), &key))?
-                .layers)
-        }
-        Err(error) if error.kind() == Kind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
+    let Some(object) = cluster.repository.find_record(&key).await? else {
+        return Ok(Vec::new());
+    };
+    let wanted = object.and_then(|object| Ok(removal::decode(&object)?));
+    Ok(wanted.map_err(|error| unreadable(error, &key))?.layers)
 }
 
 /// All removals that are announced. One whose announcement is gone has ended.

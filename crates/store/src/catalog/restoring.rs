@@ -16,7 +16,7 @@ use pgstrata_pgdata::lsn::Lsn;
 use super::lease::{Beats, Heartbeat, StoreTime};
 use super::{Catalog, Unfinished, hex};
 use crate::cluster::ClusterRepository;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 
 /// How long after its last sign of life a restore keeps what it needs: recovery of a day's WAL is done by then.
 pub const RESTORE_LEASE: SignedDuration = SignedDuration::from_hours(24);
@@ -191,17 +191,13 @@ async fn find(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<InUse>>
     let mut found = Vec::new();
     for (id, modified) in ids(cluster).await? {
         let key = cluster.name.restore_key(&id);
-        let object = match cluster.repository.get(&key).await {
-            Ok(object) => object,
-            // Forgotten in the meantime, or a late sign of life alone.
-            Err(error) if error.kind() == Kind::NotFound => continue,
-            Err(error) => return Err(error),
+        // Forgotten in the meantime, or a late sign of life alone.
+        let Some(object) = cluster.repository.find_record(&key).await? else {
+            continue;
         };
         let age = now.since(modified);
-        let opened = cluster
-            .sealing()
-            .await?
-            .open_record(&cluster.name, &key, object);
+        let sealing = cluster.sealing().await?;
+        let opened = object.and_then(|object| sealing.open_record(&cluster.name, &key, object));
         let record = match opened.and_then(|object| decode(&object, &key)) {
             Ok(record) => record,
             // Whatever it needed, it needs it no more.

@@ -11,7 +11,7 @@ use pgstrata_layer::verified::{self, VerifiedRecord};
 
 use super::hex;
 use crate::cluster::ClusterRepository;
-use crate::error::{Kind, Result};
+use crate::error::Result;
 use crate::repository::ObjectInfo;
 
 /// A month of daily verifications; also the most that are read to find one.
@@ -56,13 +56,12 @@ pub struct LastVerified {
 pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> {
     let mut last = LastVerified::default();
     for ObjectInfo { key, modified, .. } in records(cluster).await?.into_iter().rev().take(KEPT) {
-        let object = match cluster.repository.get(&key).await {
-            Ok(object) => object,
-            // An expiry has removed it.
-            Err(error) if error.kind() == Kind::NotFound => continue,
-            Err(error) => return Err(error),
+        // An expiry has removed one that is not there.
+        let Some(object) = cluster.repository.find_record(&key).await? else {
+            continue;
         };
-        let record = match verified::decode(&object) {
+        let decoded = object.and_then(|object| Ok(verified::decode(&object)?));
+        let record = match decoded {
             Ok(record) if record.label.is_none() => record,
             Ok(_) => continue,
             Err(error) => {

@@ -56,7 +56,7 @@ impl Ring {
         let newest = self.newest();
         let lost = self.lost_below(&newest.listed, number);
         if let Some(why) = newest.aside.get(&lost) {
-            return why.again();
+            return why.clone();
         }
         let key = self.name().epoch_key(&self.current().seal_id, lost);
         let what = format!("epoch {lost} is not there: \"{key}\" is lost");

@@ -188,7 +188,7 @@ impl Ring {
         (number, key): (u32, &str),
     ) -> Result<Option<EpochRecord>> {
         let judged = match home.repository.get_record(key).await {
-            Err(error) if error.kind() != Kind::Damaged => return Err(error),
+            Err(error) if !error.is_of_one_object() => return Err(error),
             read => read.and_then(|object| self.judge(number, &object)),
         };
         match judged {

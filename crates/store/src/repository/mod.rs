@@ -19,7 +19,7 @@ mod local;
 mod open;
 mod probe;
 mod reason;
-mod record;
+pub(crate) mod record;
 mod refused;
 mod reserve;
 mod retries;
@@ -774,14 +774,10 @@ impl Repository {
             false if reason.is_lack_of_memory() => Kind::File,
             false => Kind::Repository,
         };
-        let (no_space, denied) = (reason.is_lack_of_space(), reason.is_denial());
+        let asks = reads || act == "could not look up";
         let text = self.0.secrets.hidden_in(&reason.text);
         let made = Error::new(kind, format!("{act} {}: {text}", self.object(key)));
-        let made = match no_space {
-            true => made.for_lack_of_space(),
-            false if denied => made.for_denial(),
-            false => made,
-        };
+        let made = reason.noted_in(made, asks);
         match reason.hint {
             Some(hint) if kind != Kind::NotFound => made.hint(hint),
             _ => made,

@@ -8,6 +8,7 @@ use quick_xml::DeError;
 
 use super::fault::Injected;
 use super::versions::OfThePast;
+use crate::error::{Error, Kind};
 
 /// One failure, explained.
 #[derive(Debug)]
@@ -237,6 +238,25 @@ impl Reason {
     /// Whether this machine, and not the store, had no memory for the request.
     pub(super) fn is_lack_of_memory(&self) -> bool {
         self.hint == Some(MEMORY)
+    }
+
+    /// Whether the store would say the same again, now and later.
+    fn is_final(&self) -> bool {
+        !self.may_pass && !self.token_has_expired
+    }
+
+    /// The error with what others have to know of it; `asks` says that it is about an object that was asked for.
+    pub(super) fn noted_in(&self, error: Error, asks: bool) -> Error {
+        let is_withheld = asks && error.kind() == Kind::Repository && self.is_final();
+        let error = match is_withheld {
+            true => error.for_withholding(),
+            false => error,
+        };
+        match self.is_lack_of_space() {
+            true => error.for_lack_of_space(),
+            false if self.is_denial() => error.for_denial(),
+            false => error,
+        }
     }
 
     /// Whether the credentials do not allow it.

@@ -5,26 +5,45 @@ use bytes::Bytes;
 use super::Repository;
 use crate::error::{Error, Kind, Result};
 
-/// The longest record that is read. Those that we make have some hundreds of bytes.
-const MOST_BYTES: u64 = 1 << 20;
+/// The longest record that is read, or made. Most of ours have some hundreds of bytes; a removal of ten thousand layers has
+/// 2 MiB, and the manifest of a layer with 100 000 corrupt pages 10 MiB.
+const MOST_BYTES: u64 = 64 << 20;
 
 impl Repository {
+    /// The whole record `key`, or why nobody can read it; nothing when it is not there.
+    ///
+    /// # Errors
+    /// When the repository cannot be read, whatever the object.
+    pub async fn find_record(&self, key: &str) -> Result<Option<Result<Bytes>>> {
+        match self.get_record(key).await {
+            Ok(record) => Ok(Some(Ok(record))),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) if error.is_of_one_object() => Ok(Some(Err(error))),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The whole record `key`. One of gigabytes would take that much memory from every command.
     ///
     /// # Errors
     /// As for [`Repository::get`]; `Damaged` when it is longer than a record can be.
     pub async fn get_record(&self, key: &str) -> Result<Bytes> {
         let (start, size) = self.get_start(key, MOST_BYTES).await?;
-        match size > MOST_BYTES {
-            false => Ok(start),
-            true => Err(Error::new(
-                Kind::Damaged,
-                format!(
-                    "\"{key}\" has {size} bytes, and a record has at most {MOST_BYTES}: pgstrata has not made it"
-                ),
-            )),
-        }
+        require_short(key, size)?;
+        Ok(start)
     }
+}
+
+/// Refuses a record that nobody reads, so that nobody makes one either.
+///
+/// # Errors
+/// `Damaged` then.
+pub(crate) fn require_short(key: &str, size_bytes: u64) -> Result<()> {
+    if size_bytes <= MOST_BYTES {
+        return Ok(());
+    }
+    let what = format!("\"{key}\" has {size_bytes} bytes, and a record has at most {MOST_BYTES}");
+    Err(Error::new(Kind::Damaged, what))
 }
 
 #[cfg(test)]

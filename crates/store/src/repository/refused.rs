@@ -22,6 +22,7 @@ impl Repository {
             Kind::Repository,
             format!("could not write {object}: the store refuses the name because it exists, and shows no such object"),
         )
+        .for_withholding()
         .hint("in a bucket with versions the marker of a deletion may hide it: \"pgstrata rescue\" brings back what was deleted, and removing the marker frees the name")
     }
 

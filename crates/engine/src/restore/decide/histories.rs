@@ -5,18 +5,59 @@ use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::select::{Candidate, Selection};
-use crate::restore::target::Target;
+use crate::restore::target::{Target, TimelineChoice};
+
+/// Refuses a recovery of which nobody knows which way it goes, because a history cannot be read. Who has named another
+/// timeline, or takes that of a layer, need not know that: anybody who may create objects can put such a thing there, and a byte
+/// that rots is enough.
+///
+/// # Errors
+/// Why it cannot be read, for the timeline that the user has named; for any, when recovery follows the latest timeline, which
+/// that one may be.
+pub(super) fn require_way_known(
+    target: &Target,
+    timeline: Option<TimelineChoice>,
+    archive: &ArchivedWal,
+) -> Result<()> {
+    let unreadable = archive.unreadable_histories();
+    let by_layer = matches!(target, Target::Immediate | Target::None);
+    let needed = match timeline {
+        Some(TimelineChoice::Number(named)) => unreadable.get_key_value(&named),
+        Some(TimelineChoice::Current) => None,
+        None if by_layer => None,
+        Some(TimelineChoice::Latest) | None => unreadable.first_key_value(),
+    };
+    let Some((lost, error)) = needed else {
+        return Ok(());
+    };
+    let act = format!("whether recovery goes along timeline {lost} is not known");
+    Err(error.clone().while_doing(act))
+}
+
+/// Sentences about the timelines behind the one that recovery follows whose histories cannot be read. Its server begins a
+/// timeline of its own at the end, and looks for a number: theirs are taken, whatever they are.
+pub(super) fn passed_over(selection: &Selection, archive: &ArchivedWal) -> Vec<String> {
+    let own = selection.history.timeline();
+    let passed = archive.unreadable_histories().range(own..);
+    let notes = passed.map(|(timeline, error)| {
+        format!(
+            "recovery stays on timeline {own} and passes over timeline {timeline}, of which it is only known that its number is \
+             taken: {error}"
+        )
+    });
+    notes.collect()
+}
 
 /// Refuses a recovery that would end for want of a history.
 ///
 /// A server reads the history of the timeline that it follows before anything else. Then it asks for that of each number
-/// between the layer's timeline and its own, whether its own comes from there or not (`restoreTimeLineHistoryFiles`,
+/// from the layer's timeline on and before its own, whether its own comes from there or not (`restoreTimeLineHistoryFiles`,
 /// `src/backend/access/transam/timeline.c`). Behind its own it asks for one number after the other, for the newest timeline,
 /// and for one that is free to be its own. `archive-get` does not answer "not there" for a history when there is anything of
 /// that timeline, or of a later one; it does so for recoveries with a target.
 ///
 /// # Errors
-/// `WalMissing` with the name of the file.
+/// `WalMissing` with the name of the file; `Damaged` when it is there and cannot be read.
 pub(super) fn require_histories(
     selection: &Selection,
     target: &Target,
@@ -33,10 +74,19 @@ pub(super) fn require_histories(
             &format!("a server that recovers along timeline {own} does not start without it"),
         ));
     }
-    let has_target = target.has_stop_point() || selection.stop_before.is_some();
     let layer = candidates.get(selection.candidate);
-    let begin = layer.map_or(own, |layer| layer.timeline).get();
-    let mut between = (begin.saturating_add(1)..own.get()).map(TimelineId::new);
+    let begin = layer.map_or(own, |layer| layer.timeline).min(own);
+    // Whatever `archive-get` answers: what it fetches is what it finds.
+    let unreadable = archive.unreadable_histories();
+    if let Some((asked, error)) = unreadable.range(begin..=own).next() {
+        let act = format!(
+            "a server that recovers along timeline {own} asks for the history of timeline {asked}"
+        );
+        return Err(error.clone().while_doing(act));
+    }
+    let has_target = target.has_stop_point() || selection.stop_before.is_some();
+    let begin = begin.get();
+    let mut between = (begin.max(2)..own.get()).map(TimelineId::new);
     if let Some(lost) = between.find(|passed| !has_target && !archive.has_history(*passed)) {
         let why = format!("a server that recovers to timeline {own} asks for it on the way");
         return Err(missing(lost, &why));
@@ -122,6 +172,33 @@ mod tests {
             assert_eq!(error.kind(), Kind::WalMissing);
             error.to_string()
         })
+    }
+
+    #[test]
+    fn a_history_that_cannot_be_read_is_passed_over_by_who_need_not_know_it() {
+        use TimelineChoice::{Current, Latest, Number};
+        let mut archive = ArchivedWal::new(WalSegmentSize::DEFAULT);
+        archive.add_unreadable(TimelineId::new(3), Error::new(Kind::Damaged, "rotten"));
+        let number = |number| Some(Number(TimelineId::new(number)));
+        for (target, timeline, is_passed) in [
+            (Target::Default, None, false),
+            (Target::Standby, None, false),
+            (Target::Lsn(Lsn::new(7)), None, false),
+            (Target::Immediate, None, true),
+            (Target::Immediate, Some(Latest), false),
+            (Target::None, None, true),
+            (Target::Default, Some(Latest), false),
+            (Target::Default, Some(Current), true),
+            (Target::Default, number(1), true),
+            (Target::Default, number(3), false),
+            (Target::Default, number(4), true),
+        ] {
+            let found = require_way_known(&target, timeline, &archive);
+            assert_eq!(found.is_ok(), is_passed, "{target} {timeline:?}");
+            if let Err(error) = found {
+                assert_eq!(error.kind(), Kind::Damaged);
+            }
+        }
     }
 
     #[test]

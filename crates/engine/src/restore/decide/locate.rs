@@ -85,7 +85,10 @@ impl Locator<'_> {
         if selection.stop_before.is_some() || coverage.more_after {
             return Ok(selection);
         }
-        let Some(seen) = self.archive.goes_on_without(coverage.missing).await? else {
+        // Which way recovery goes is known by now.
+        let along = Some(selection.history.timeline());
+        let archive = self.archive.clone().along(along);
+        let Some(seen) = archive.goes_on_without(coverage.missing).await? else {
             return Ok(selection);
         };
         let error = lost_end(request.target, coverage, self.listed, &seen);

@@ -19,7 +19,7 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
 
-use super::histories::require_histories;
+use super::histories::{passed_over, require_histories, require_way_known};
 use super::locate::Locator;
 use super::select::{Candidate, Lost, Request, Selection, Told};
 use super::survey::{self, LayerFetch, Survey};
@@ -305,6 +305,7 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         .list_beside(objects?, ends(&catalog, segment_size), starts)
         .await?;
     held.read_histories(&mut archive).await?;
+    require_way_known(&options.target, options.timeline, &archive)?;
     if let Some(label) = &options.label {
         // Says more than selection can when the layer is unfinished or damaged.
         catalog.layer(label)?;
@@ -328,7 +329,7 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         require_histories(&selection, &options.target, &archive, &candidates)?;
         Ok(selection)
     });
-    let selection = match chosen {
+    let mut selection = match chosen {
         Ok(selection) => selection,
         Err(error) => {
             let layers = catalog.layers.into_iter().map(Arc::new);
@@ -336,6 +337,7 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
             return Err(catalog::unless_removed(cluster, &layers, error).await);
         }
     };
+    selection.notes.extend(passed_over(&selection, &archive));
     let chain = catalog.links(&candidates[selection.candidate].label)?;
     let losses = chain.iter().map(|layer| catalog.losses.get(&layer.label));
     let losses: Vec<Option<Loss>> = losses.map(Option::<&Loss>::cloned).collect();
