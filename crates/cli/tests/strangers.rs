@@ -211,6 +211,9 @@ fn a_history_that_cannot_be_read_stops_only_who_may_need_it() {
     put("00000003", &vec![0; 65 << 20]);
     fs::create_dir(wal.join("00000004")).unwrap();
     symlink("/nowhere", wal.join("00000004/00000004.history")).unwrap();
+    // Numbers before one that is not near may have been real timelines, too; those before one far ahead are free.
+    put("00000009", b"x");
+    put("00F00000", b"x");
 
     let to_end: &[&str] = &[];
     let at_lsn = to_lsn(&lsn);
@@ -238,7 +241,7 @@ fn a_history_that_cannot_be_read_stops_only_who_may_need_it() {
             "{configured}"
         );
         let restored = stage.start_restored(&restored);
-        let own = "SELECT timeline_id = 5 FROM pg_control_checkpoint()";
+        let own = "SELECT timeline_id = 10 FROM pg_control_checkpoint()";
         restored.wait_for("postgres", own, PATIENCE).unwrap();
         let held = restored.dump().unwrap();
         if !wanted.is_empty() {
@@ -247,7 +250,7 @@ fn a_history_that_cannot_be_read_stops_only_who_may_need_it() {
         let histories = fs::read_dir(restored.pgdata().join("pg_wal")).unwrap();
         let names = histories.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let names: Vec<String> = names.filter(|name| name.ends_with(".history")).collect();
-        assert_eq!(names, ["00000005.history"], "{name}");
+        assert_eq!(names, ["0000000A.history"], "{name}");
     }
 
     // Who follows the latest timeline is not told that the archive ends.
@@ -262,10 +265,87 @@ fn a_history_that_cannot_be_read_stops_only_who_may_need_it() {
     let (code, info) = judged(&stage, "info");
     assert_eq!(code, 3, "{info}");
     let label = text(&layer, "/label");
-    assert!(
-        info.contains(label) && info.contains("timeline 2"),
-        "{info}"
+    for told in [label, "timeline 2", "names its timeline", "delete it"] {
+        assert!(info.contains(told), "{told}: {info}");
+    }
+}
+
+/// The number of a timeline of which only WAL is left, and those before it, belong to servers that have been.
+#[test]
+fn a_timeline_whose_history_is_lost_is_not_begun_again() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    let (lsn, _) = stage.moment();
+    let wal = stage.objects().join("main/wal/00000003");
+    fs::create_dir(&wal).unwrap();
+    fs::write(wal.join("000000030000000000000002"), "x").unwrap();
+    let immediate = ["--target-type", "immediate", "--target-action", "promote"];
+    for (name, target) in [
+        ("alone", &immediate[..]),
+        (
+            "lsn",
+            &[&to_lsn(&lsn)[..], &["--target-timeline", "1"]].concat(),
+        ),
+    ] {
+        let restored = stage.start_restored(&stage.restore(name, target));
+        let own = "SELECT timeline_id = 4 FROM pg_control_checkpoint()";
+        restored.wait_for("postgres", own, PATIENCE).unwrap();
+    }
+}
+
+/// A timeline that began behind a segment which is not there may have come from it, as long as nobody knows.
+#[test]
+fn wal_behind_the_end_of_a_named_timeline_is_not_passed_over() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    stage.moment();
+    let wal = stage.objects().join("main/wal/00000002");
+    fs::create_dir(&wal).unwrap();
+    fs::write(wal.join("00000002.history"), "x").unwrap();
+    let named = ["--target-timeline", "1"];
+    let plan = stage.target("plan").display().to_string();
+    let plan = [&["restore", "--dry-run", "--target-dir", &plan][..], &named].concat();
+    // The first one that is not there.
+    let next = "000000020000000000000004";
+    fs::write(wal.join(next), "x").unwrap();
+    stage.ok(&plan);
+    fs::remove_file(wal.join(next)).unwrap();
+    let later = "000000020000000000000005";
+    fs::write(wal.join(later), "x").unwrap();
+    stage.refuses_to_restore(&named, 18, &[later]);
+    let to = stage.target("got").display().to_string();
+    let get = ["archive-get", "000000010000000000000004", &to];
+    let get = [&get[..], &["--along", "1", "--hole-timeout", "0s"]].concat();
+    assert_eq!(stage.run(&get).status.code(), Some(255));
+}
+
+/// A number that a server has passed over belongs to nobody: a history that says nothing closes the gap.
+#[test]
+fn a_number_that_no_server_has_used_is_closed_by_a_comment() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    let scratch = stage.cluster.create_dir("histories").unwrap();
+    let push = |name: &str, body: &str| {
+        let file = scratch.join(name);
+        fs::write(&file, body).unwrap();
+        stage.ok(&["archive-push", file.to_str().unwrap()]);
+    };
+    push("00000003.history", "1\t0/8000000\tpromoted\n");
+    let (code, info) = judged(&stage, "info");
+    assert!(code == 3 && info.contains("timeline 2"), "{code}: {info}");
+    let plan = stage.target("plan").display().to_string();
+    let plan = ["restore", "--dry-run", "--target-dir", &plan];
+    assert_eq!(stage.run(&plan).status.code(), Some(18));
+    push(
+        "00000002.history",
+        "# no server has been on this timeline\n",
     );
+    let (code, info) = judged(&stage, "info");
+    assert!(!info.contains("timeline 2,"), "{code}: {info}");
+    let output = stage.run(&plan);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(!log.contains("00000002.history"), "{log}");
 }
 
 fn judged(stage: &Stage, command: &str) -> (i32, String) {

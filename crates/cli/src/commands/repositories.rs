@@ -6,14 +6,17 @@
 
 mod push;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use pgstrata_engine::restore::require_way_known as require_way_is_known;
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
-use pgstrata_store::archive::{self, GetOutcome, Notes, Spool};
+use pgstrata_pgdata::timeline::TimelineId;
+use pgstrata_store::archive::{self, Archive, GetOutcome, Notes, Spool};
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde_json::{Value, json};
@@ -369,6 +372,7 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
     let (answering, silent) = answering(several, &mut notes).await;
     let (usable, mut failed) = usable(answering, &mut notes).await?;
     let mut known = opened(in_order(usable, &mut notes).await?, &mut notes).await?;
+    require_way_known(&known, args).await?;
     // They may answer by then.
     known.extend(silent);
     for one in &known {
@@ -401,6 +405,50 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
         Kind::WalMissing => to_bring_together(first, &known).await,
         _ => first,
     })
+}
+
+/// Refuses what one repository alone refuses, too: recovery asks all of them for each history, and ends at one that no other
+/// has as it should be.
+async fn require_way_known(known: &[Known<'_>], args: &RestoreArgs) -> Result<()> {
+    let (target, timeline) = restore::target_of(args)?;
+    let (mut good, mut bare) = (BTreeSet::from([TimelineId::FIRST]), BTreeSet::new());
+    let mut unreadable = BTreeMap::new();
+    for one in known {
+        let cluster = one.context.cluster()?;
+        // What else is the matter with it is found out when it is its turn.
+        let Ok(archive) = Archive::load(&cluster).await else {
+            continue;
+        };
+        for (timeline, read) in archive.histories().await.unwrap_or_default() {
+            match read {
+                Ok(_) => drop(good.insert(timeline)),
+                Err(error) if error.kind() == Kind::NotFound => drop(bare.insert(timeline)),
+                Err(error) => {
+                    let act = format!("repository {}", one.name());
+                    let error = error.while_doing(act);
+                    unreadable.entry(timeline).or_insert(error);
+                }
+            }
+        }
+    }
+    unreadable.retain(|timeline, _| !good.contains(timeline));
+    require_way_is_known(&target, timeline, &unreadable)?;
+    let last = good.last().copied().unwrap_or(TimelineId::FIRST);
+    let lost = bare.into_iter().find(|timeline| *timeline > last);
+    match lost.filter(|_| target.follows_latest(timeline)) {
+        Some(lost) => Err(Error::new(
+            Kind::WalMissing,
+            format!(
+                "\"{}\" is in no repository, though files of timeline {lost} are: a server that looks for the newest timeline \
+                 gives up there",
+                lost.history_file_name()
+            ),
+        )
+        .hint(format!(
+            "store it with \"pgstrata archive-push\", or name the timeline that you mean: --target-timeline {last}"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Says what the user should know of the repositories, and keeps it for the plan and the report.

@@ -7,6 +7,7 @@ use comfy_table::{Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::restore::{
     self, Method, RestoreOptions, RestorePlan, RestoreReport, TablespaceMapping, Target,
+    TimelineChoice,
 };
 use pgstrata_layer::plain::plain;
 use pgstrata_store::error::{FileContext, Result};
@@ -53,11 +54,7 @@ pub(super) async fn run(context: &Context, args: &RestoreArgs, said: &[String]) 
 }
 
 fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
-    let timeline = args
-        .target_timeline
-        .as_deref()
-        .map(str::parse)
-        .transpose()?;
+    let (target, timeline) = target_of(args)?;
     let map = |(from, to): &(String, String)| {
         Ok(TablespaceMapping {
             from: from.clone(),
@@ -66,7 +63,7 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
     };
     Ok(RestoreOptions {
         label: label_or_latest(&args.label)?,
-        target: Target::parse(&spelled(args.target_type), args.target.as_deref())?,
+        target,
         same_timeline: args.same_timeline,
         timeline,
         inclusive: !args.target_exclusive,
@@ -95,6 +92,13 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
             links_are_own: args.links_are_own,
         },
     })
+}
+
+/// Where recovery shall stop, and which timeline it follows.
+pub(super) fn target_of(args: &RestoreArgs) -> Result<(Target, Option<TimelineChoice>)> {
+    let timeline = args.target_timeline.as_deref().map(str::parse);
+    let target = Target::parse(&spelled(args.target_type), args.target.as_deref())?;
+    Ok((target, timeline.transpose()?))
 }
 
 fn spelled(value: impl ValueEnum) -> String {

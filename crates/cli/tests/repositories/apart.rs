@@ -10,6 +10,7 @@ use super::support::text;
 use super::{Two, USAGE, WARNINGS, log, segment, spoil, without};
 
 const WAL_MISSING: i32 = 18;
+const DAMAGED: i32 = 14;
 
 #[test]
 fn a_restore_takes_no_older_layer_because_the_first_repository_has_missed_one() {
@@ -62,6 +63,39 @@ fn a_restore_takes_no_older_layer_because_the_first_repository_has_missed_one() 
         &restored,
         &[&older, &newer, "which cannot be restored from"],
     );
+}
+
+/// The server that recovers asks all for each history: what stops it may be in the one that is not restored from.
+#[test]
+fn a_history_that_no_repository_can_read_stops_a_restore_along_the_latest_timeline() {
+    let two = Two::in_directories();
+    two.backup(0, "full");
+    two.stage.moment();
+    let expected = two.stage.cluster.dump().unwrap();
+    for (at, place) in [&two.near, &two.far].into_iter().enumerate() {
+        let directory = place.join("main/wal/00000002");
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("00000002.history"), "x").unwrap();
+        let target = two.stage.target(&format!("restored-{at}"));
+        let into = ["restore", "--target-dir", target.to_str().unwrap()];
+        let output = two.run(&into);
+        assert_eq!(output.status.code(), Some(DAMAGED), "{}", log(&output));
+        assert!(
+            log(&output).contains("--target-timeline"),
+            "{}",
+            log(&output)
+        );
+        let output = two.run(&[&into[..], &["--target-timeline", "1"]].concat());
+        assert!(output.status.success(), "{}", log(&output));
+        let restored = two.stage.start_restored(&target);
+        assert_eq!(restored.dump().unwrap(), expected);
+        fs::remove_file(directory.join("00000002.history")).unwrap();
+        fs::write(directory.join("foo"), "x").unwrap();
+        let other = two.stage.target("other");
+        let output = two.run(&["restore", "--target-dir", other.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(WAL_MISSING), "{}", log(&output));
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }
 
 #[test]

@@ -181,6 +181,8 @@ pub(crate) struct LostHistory {
     problem: String,
     /// Whether there is WAL of that timeline; else recoveries from before it ask for it all the same, and stop.
     has_wal: bool,
+    /// It is there, and cannot be read.
+    is_there: bool,
     /// The layers on that timeline.
     layers: Vec<String>,
     /// The last of the WAL came just now: the history may be on its way.
@@ -240,6 +242,7 @@ fn histories_lost_to(
             timeline,
             problem,
             has_wal,
+            is_there,
             layers: layers.cloned().unwrap_or_default(),
             is_young: is_fresh && !is_there,
         })
@@ -270,21 +273,30 @@ impl LostHistory {
         if !self.layers.is_empty() {
             lost.push_str(&format!("; nor {}", self.layers.join(", ")));
         }
+        if self.is_there {
+            lost.push_str(
+                "; any other one only by a restore that names its timeline (--target-timeline)",
+            );
+        }
         let severity = match self.is_young {
             true => Severity::Warning,
             false => Severity::Error,
         };
+        let mut to_do = format!(
+            "run \"pgstrata archive-push {}\" with the file out of pg_wal of the server, of a standby, or out of another \
+             archive; a backup of the server stores it, too",
+            timeline.history_file_name()
+        );
+        if self.is_there && !self.has_wal && self.layers.is_empty() {
+            to_do.push_str("; when no server of yours has been on that timeline, somebody has added the object: delete it");
+        }
         Alarm {
             severity,
             kind: AlarmKind::Archive,
             layer: None,
             reason: self.describe(),
             lost: Some(lost),
-            to_do: format!(
-                "run \"pgstrata archive-push {}\" with the file out of pg_wal of the server, of a standby, or out of another \
-                 archive; a backup of the server stores it, too",
-                timeline.history_file_name()
-            ),
+            to_do,
         }
     }
 }

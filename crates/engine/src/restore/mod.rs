@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use pgstrata_layer::label::Label;
 use serde::{Deserialize, Serialize};
 
+pub use decide::histories::require_way_known;
 pub use decide::plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
 pub use execute::{RestoreReport, execute};
 pub use place::layout::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};

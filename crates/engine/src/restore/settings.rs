@@ -129,9 +129,6 @@ impl SignalFile {
     }
 }
 
-/// The timeline that a server follows wherever it leads.
-const LATEST: &str = "latest";
-
 /// What recovery is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecoverySettings<'a> {
@@ -168,13 +165,9 @@ impl RecoverySettings<'_> {
     /// the archive before the server gets there must not change what is restored.
     fn timeline(&self) -> String {
         match (self.timeline, self.target) {
+            (timeline, target) if target.follows_latest(timeline) => "latest".to_owned(),
             (Some(TimelineChoice::Current), _) | (None, Target::Immediate) => "current".to_owned(),
-            (_, Target::Default | Target::Standby) | (_, Target::Immediate) => {
-                match self.timeline {
-                    Some(TimelineChoice::Number(timeline)) => timeline.to_string(),
-                    _ => LATEST.to_owned(),
-                }
-            }
+            (Some(TimelineChoice::Number(timeline)), _) => timeline.to_string(),
             _ => self.planned_timeline.to_string(),
         }
     }
@@ -238,8 +231,7 @@ impl RecoverySettings<'_> {
         }
         let mut command = self.restore_command.to_vec();
         command.extend(self.answers_to_holes().map(str::to_owned));
-        let timeline = self.timeline();
-        if timeline != LATEST {
+        if !self.target.follows_latest(self.timeline) {
             command.push(format!("--along={}", self.planned_timeline));
         }
         let mut settings = vec![("restore_command", shell_command(&command))];
@@ -262,7 +254,7 @@ impl RecoverySettings<'_> {
         }
         let inclusive = if self.inclusive { "on" } else { "off" };
         settings.push(("recovery_target_inclusive", inclusive.to_owned()));
-        settings.push(("recovery_target_timeline", timeline));
+        settings.push(("recovery_target_timeline", self.timeline()));
         settings.push(("recovery_target_action", self.action.as_str().to_owned()));
         settings
     }

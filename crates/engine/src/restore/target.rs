@@ -100,6 +100,17 @@ impl Target {
         }
     }
 
+    /// Whether the server itself looks for the newest timeline, and follows it.
+    #[must_use]
+    pub fn follows_latest(&self, timeline: Option<TimelineChoice>) -> bool {
+        match (self, timeline) {
+            (_, Some(TimelineChoice::Current | TimelineChoice::Number(_))) => false,
+            (Self::Default | Self::Standby, _) => true,
+            (Self::Immediate, timeline) => timeline.is_some(),
+            _ => false,
+        }
+    }
+
     /// Whether the server stops recovery at a target, so that inclusion and action mean something.
     #[must_use]
     pub fn has_stop_point(&self) -> bool {

@@ -17,10 +17,17 @@ use crate::error::{Error, Kind, Result};
 /// One request's worth of names.
 const NAMES: usize = 1000;
 
+/// So many timelines may have been lost one after another.
+const FARTHEST: u32 = 1000;
+
 impl Archive {
     /// What shows that the archive does not end before `file`, which is not in it.
     pub(super) async fn beyond(&self, file: ArchiveFile) -> Result<Option<String>> {
         let in_archive = match file {
+            // What is far ahead is passed over.
+            ArchiveFile::History(timeline) if self.along.is_some_and(|along| timeline > along) => {
+                None
+            }
             ArchiveFile::Segment(segment) => self.later_wal(segment).await?,
             // The first timeline has no history, and servers ask for it.
             ArchiveFile::History(TimelineId::FIRST) => return Ok(None),
@@ -100,7 +107,18 @@ impl Archive {
             let history = match self.history(timeline).await {
                 // Without its history nobody can follow it.
                 Err(error) if error.kind() == Kind::NotFound => continue,
-                Err(error) if self.passes_over(timeline, &error) => continue,
+                // It may come from here, and then the WAL between is lost.
+                Err(error) if self.passes_over(timeline, &error) => {
+                    let begins = self.first_file(timeline).await?;
+                    match begins.filter(|(number, _)| *number > segment.number) {
+                        Some((_, name)) => {
+                            return Ok(Some(format!(
+                                "\"{name}\" is there, of a timeline whose history cannot be read"
+                            )));
+                        }
+                        None => continue,
+                    }
+                }
                 read => read?,
             };
             let seen = self.passes(&history, segment);
@@ -109,6 +127,16 @@ impl Archive {
             }
         }
         Ok(None)
+    }
+
+    /// The first file of WAL of `timeline`, and the number of its segment.
+    async fn first_file(&self, timeline: TimelineId) -> Result<Option<(u64, String)>> {
+        let wal = self.cluster.name.wal_prefix();
+        let prefix = format!("{wal}/{}", timeline.hex8());
+        let repository = &self.cluster.repository;
+        let listed = repository.list_some(&prefix, &prefix, NAMES).await?;
+        let mut names = listed.iter().map(|key| &key[prefix.len() + 1..]);
+        Ok(names.find_map(|name| Some((self.number_of(name)?, name.to_owned()))))
     }
 
     /// How far that history goes along the timeline of `segment`, when that is beyond its end.
@@ -168,6 +196,23 @@ impl Archive {
         let wal = self.cluster.name.wal_prefix();
         let first = repository.list_some(&wal, &wal, 1).await?;
         Ok(!first.is_empty())
+    }
+
+    /// What shows, to a recovery that stays on an earlier timeline, that the history of another one is missing: the number of
+    /// that timeline is not free. Who puts something under a number far ahead has not used up those before it.
+    pub(super) async fn taken_before(&self, file: ArchiveFile) -> Result<Option<String>> {
+        let (ArchiveFile::History(timeline), Some(along)) = (file, self.along) else {
+            return Ok(None);
+        };
+        if timeline <= along {
+            return Ok(None);
+        }
+        let known = self.timelines().await?.into_iter();
+        let next = known.filter(|other| *other >= timeline).min();
+        let near = next.filter(|other| other.get() - timeline.get() <= FARTHEST);
+        Ok(near.map(|other| {
+            format!("its history is missing, and files of timeline {other} are there")
+        }))
     }
 
     async fn later_timeline(&self, timeline: TimelineId) -> Result<Option<String>> {

@@ -18,7 +18,7 @@ use super::file::NewFile;
 use super::mended::is_damage;
 use super::sealed::ObjectReader;
 use super::spool::{Ahead, Neighbours};
-use super::{Archive, WHOLE_BYTES};
+use super::{Archive, WHOLE_BYTES, timeline_of};
 use crate::blocking::blocking;
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
@@ -42,16 +42,16 @@ pub struct GetOptions {
     pub hole_wait: Duration,
     /// Such a file that does not come is answered as if the archive ended before it.
     pub hole_is_end: bool,
-    /// The timeline on which recovery stays, when that is known: of a later one whose history cannot be read the server is
-    /// told that its number is taken, and no more.
+    /// The timeline on which recovery stays, when that is known: of a later one whose history cannot be read, or is missing
+    /// though there is anything of that timeline or of one behind it, the server is told that its number is taken, and no more.
     pub along: Option<TimelineId>,
 }
 
-/// What is given for the history of a later timeline that cannot be read. The server stays on another one, and looks for a
+/// What is given for the history of a later timeline that nobody has. The server stays on another one, and looks for a
 /// number that is free for its own: that there is a file is all it wants to know (`existsTimeLineHistory`,
 /// `src/backend/access/transam/timeline.c`).
 const TAKEN: &str =
-    "# pgstrata archive-get --along: this timeline is taken, and its history cannot be read\n";
+    "# pgstrata archive-get --along: this timeline is taken, and its history is not known\n";
 
 /// Where a file came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +118,16 @@ pub async fn get(
         raw_bytes: got.map_err(doing)?,
         ahead,
     })
+}
+
+/// Answers that the timeline is there, to who only looks for a number that is free.
+fn say_taken(file: ArchiveFile, to: &Path, why: &str) -> Result<u64> {
+    let timeline = timeline_of(file);
+    tracing::warn!("timeline {timeline} counts as taken, and no more is known of it: {why}");
+    let mut new_file = NewFile::create(to)?;
+    new_file.write(TAKEN.as_bytes())?;
+    new_file.publish()?;
+    Ok(u64::try_from(TAKEN.len()).unwrap_or(u64::MAX))
 }
 
 /// One file that is asked for.
@@ -212,6 +222,10 @@ impl Archive {
                 Err(error) => return self.pass_over(file, to, error),
                 got => return got,
             };
+            let taken = self.taken_before(file).await?;
+            if let Some(seen) = taken {
+                return say_taken(file, to, &seen);
+            }
             let beyond = self.beyond(file).await?;
             // Only if the record is still there, the answers were answers.
             self.check_record().await?;
@@ -232,17 +246,11 @@ impl Archive {
         }
     }
 
-    /// Says that the number of a timeline is taken whose history cannot be read, to a recovery that stays on an earlier one.
+    /// To a recovery that stays on an earlier timeline, a history that cannot be read says that its number is taken.
     fn pass_over(&self, file: ArchiveFile, to: &Path, error: Error) -> Result<u64> {
         match file {
             ArchiveFile::History(timeline) if self.passes_over(timeline, &error) => {
-                tracing::warn!(
-                    "timeline {timeline} counts as taken, and no more is known of it: {error}"
-                );
-                let mut new_file = NewFile::create(to)?;
-                new_file.write(TAKEN.as_bytes())?;
-                new_file.publish()?;
-                Ok(u64::try_from(TAKEN.len()).unwrap_or(u64::MAX))
+                say_taken(file, to, &error.to_string())
             }
             _ => Err(error),
         }

@@ -112,6 +112,20 @@ impl Archive {
         first.map_or(Ok(()), Err)
     }
 
+    /// The history of every timeline of which there is anything, or why there is none: `NotFound`, or what is wrong with it.
+    ///
+    /// # Errors
+    /// When the repository cannot be read.
+    pub async fn histories(&self) -> Result<Vec<(TimelineId, Result<TimelineHistory>)>> {
+        let timelines = self.timelines().await?.into_iter();
+        let reading =
+            timelines.map(|timeline| async move { (timeline, self.history(timeline).await) });
+        Ok(stream::iter(reading)
+            .buffered(FETCH_AT_ONCE)
+            .collect()
+            .await)
+    }
+
     /// Reads the segments whose objects are shorter than one can be: something whole may stand in for them.
     ///
     /// # Errors

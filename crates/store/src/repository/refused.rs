@@ -23,7 +23,10 @@ impl Repository {
             format!("could not write {object}: the store refuses the name because it exists, and shows no such object"),
         )
         .for_withholding()
-        .hint("in a bucket with versions the marker of a deletion may hide it: \"pgstrata rescue\" brings back what was deleted, and removing the marker frees the name")
+        .hint(match self.directory() {
+            Some(_) => "a directory, or something else that is no file, has its place, and nobody of ours has made it: look at it, and delete it",
+            None => "in a bucket with versions the marker of a deletion may hide it: \"pgstrata rescue\" brings back what was deleted, and removing the marker frees the name",
+        })
     }
 
     /// Nobody can know whose request that was, so nothing is replaced.

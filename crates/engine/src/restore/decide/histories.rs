@@ -1,25 +1,26 @@
 //! The histories of timelines that a server asks for: without them it does not recover, whatever else is there.
 
+use std::collections::BTreeMap;
+
 use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::error::{Error, Kind, Result};
 
-use super::select::{Candidate, Selection};
+use super::select::{Candidate, Request, Selection};
 use crate::restore::target::{Target, TimelineChoice};
 
-/// Refuses a recovery of which nobody knows which way it goes, because a history cannot be read. Who has named another
+/// Refuses a recovery of which nobody knows which way it goes, because a history is `unreadable`. Who has named another
 /// timeline, or takes that of a layer, need not know that: anybody who may create objects can put such a thing there, and a byte
 /// that rots is enough.
 ///
 /// # Errors
 /// Why it cannot be read, for the timeline that the user has named; for any, when recovery follows the latest timeline, which
 /// that one may be.
-pub(super) fn require_way_known(
+pub fn require_way_known(
     target: &Target,
     timeline: Option<TimelineChoice>,
-    archive: &ArchivedWal,
+    unreadable: &BTreeMap<TimelineId, Error>,
 ) -> Result<()> {
-    let unreadable = archive.unreadable_histories();
     let by_layer = matches!(target, Target::Immediate | Target::None);
     let needed = match timeline {
         Some(TimelineChoice::Number(named)) => unreadable.get_key_value(&named),
@@ -54,16 +55,18 @@ pub(super) fn passed_over(selection: &Selection, archive: &ArchivedWal) -> Vec<S
 /// from the layer's timeline on and before its own, whether its own comes from there or not (`restoreTimeLineHistoryFiles`,
 /// `src/backend/access/transam/timeline.c`). Behind its own it asks for one number after the other, for the newest timeline,
 /// and for one that is free to be its own. `archive-get` does not answer "not there" for a history when there is anything of
-/// that timeline, or of a later one; it does so for recoveries with a target.
+/// that timeline, or of a later one; it does so for recoveries with a target. To one that stays on its timeline it answers that
+/// the number is taken.
 ///
 /// # Errors
 /// `WalMissing` with the name of the file; `Damaged` when it is there and cannot be read.
 pub(super) fn require_histories(
     selection: &Selection,
-    target: &Target,
+    request: &Request<'_>,
     archive: &ArchivedWal,
     candidates: &[Candidate],
 ) -> Result<()> {
+    let target = request.target;
     let own = selection.history.timeline();
     if *target == Target::None {
         return Ok(());
@@ -92,7 +95,8 @@ pub(super) fn require_histories(
         return Err(missing(lost, &why));
     }
     let next = archive.latest_from(own).get().checked_add(1);
-    let Some(next) = next.map(TimelineId::new).filter(|_| !has_target) else {
+    let looks_for_it = !has_target && target.follows_latest(request.timeline);
+    let Some(next) = next.map(TimelineId::new).filter(|_| looks_for_it) else {
         return Ok(());
     };
     let archived = archive.by_timeline().map(|(timeline, _)| timeline);
@@ -130,9 +134,15 @@ mod tests {
     use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 
     use super::*;
+    use crate::restore::decide::select::Told;
 
     /// What is said of a recovery along `own` when the archive has these histories and segments of these timelines.
-    fn outcome(own: u32, histories: &[u32], with_wal: &[u32], target: &Target) -> Option<String> {
+    fn outcome(
+        (own, timeline): (u32, Option<TimelineChoice>),
+        histories: &[u32],
+        with_wal: &[u32],
+        target: &Target,
+    ) -> Option<String> {
         let mut archive = ArchivedWal::new(WalSegmentSize::DEFAULT);
         let time = Timestamp::UNIX_EPOCH;
         for &number in with_wal {
@@ -167,7 +177,15 @@ mod tests {
             stamp: String::new(),
             beside: None,
         };
-        let outcome = require_histories(&selection, target, &archive, &[layer]);
+        let request = Request {
+            target,
+            timeline,
+            label: None,
+            lost: &[],
+            skip_damaged: false,
+            told: &Told::default(),
+        };
+        let outcome = require_histories(&selection, &request, &archive, &[layer]);
         outcome.err().map(|error| {
             assert_eq!(error.kind(), Kind::WalMissing);
             error.to_string()
@@ -193,7 +211,7 @@ mod tests {
             (Target::Default, number(3), false),
             (Target::Default, number(4), true),
         ] {
-            let found = require_way_known(&target, timeline, &archive);
+            let found = require_way_known(&target, timeline, archive.unreadable_histories());
             assert_eq!(found.is_ok(), is_passed, "{target} {timeline:?}");
             if let Err(error) = found {
                 assert_eq!(error.kind(), Kind::Damaged);
@@ -237,7 +255,16 @@ mod tests {
             (3, &[2, 3], &[1, 3], &Target::Default, None),
             (1, &[], &[1, 2], &Target::Immediate, None),
         ] {
-            let found = outcome(own, histories, with_wal, target);
+            let found = outcome((own, None), histories, with_wal, target);
+            let named = Some(TimelineChoice::Number(TimelineId::new(own)));
+            let told = outcome((own, named), histories, with_wal, target);
+            let is_on_way = wanted
+                .is_some_and(|wanted| wanted <= TimelineId::new(own).history_file_name().as_str());
+            assert_eq!(
+                told.is_some(),
+                is_on_way,
+                "{own} {histories:?} {with_wal:?} {target}: {told:?}"
+            );
             let as_wanted = match (&found, wanted) {
                 (Some(found), Some(wanted)) => found.contains(wanted),
                 (found, wanted) => found.is_none() && wanted.is_none(),

@@ -2,7 +2,7 @@
 
 mod branches;
 mod forks;
-mod histories;
+pub(super) mod histories;
 mod locate;
 mod moments;
 pub(super) mod plan;

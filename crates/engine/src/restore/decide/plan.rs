@@ -305,7 +305,8 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         .list_beside(objects?, ends(&catalog, segment_size), starts)
         .await?;
     held.read_histories(&mut archive).await?;
-    require_way_known(&options.target, options.timeline, &archive)?;
+    let unreadable = archive.unreadable_histories();
+    require_way_known(&options.target, options.timeline, unreadable)?;
     if let Some(label) = &options.label {
         // Says more than selection can when the layer is unfinished or damaged.
         catalog.layer(label)?;
@@ -326,7 +327,7 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         inclusive: options.inclusive,
     };
     let chosen = locator.select(&request).await.and_then(|selection| {
-        require_histories(&selection, &options.target, &archive, &candidates)?;
+        require_histories(&selection, &request, &archive, &candidates)?;
         Ok(selection)
     });
     let mut selection = match chosen {
