@@ -405,6 +405,44 @@ fn a_record_that_the_store_does_not_give_out_is_set_aside() {
     }
 }
 
+/// Nobody needs to know who has begun a layer that was never finished.
+#[test]
+fn a_claim_that_nobody_can_read_stops_no_command() {
+    let (stage, label) = backed_up();
+    let layers = stage.objects().join("main/layer");
+    for (of, is_long) in [("20260101-140000F", false), ("20260101-150000F", true)] {
+        put_no_record(&layers.join(of).join("claim"), is_long);
+    }
+    let restored = stage.restore(
+        "restored",
+        &["--target-type", "immediate", "--target-action", "promote"],
+    );
+    stage.start_restored(&restored);
+    for command in [&["info"][..], &["verify"], &["annotate", &label, "why=x"]] {
+        let output = stage.run(command);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            matches!(output.status.code(), Some(0 | 3)),
+            "{command:?}: {log}"
+        );
+    }
+    stage.backup(&["--wal", "stream"]);
+    // Nor does a segment of gigabytes take as much memory.
+    put_no_record(
+        &stage
+            .objects()
+            .join("main/wal/00000001/0000000100000000000000F0"),
+        true,
+    );
+    let to = stage.target("got").display().to_string();
+    let output = stage.run(&["archive-get", "0000000100000000000000F0", &to]);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(255) && log.contains("a segment takes at most"),
+        "{log}"
+    );
+}
+
 /// Numbers of marks do not end there.
 #[test]
 fn a_mark_far_behind_all_others_is_passed_over() {

@@ -375,8 +375,15 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
     require_way_known(&known, args).await?;
     // They may answer by then.
     known.extend(silent);
+    let last = last_timeline(&known);
+    let (_, timeline) = restore::target_of(args)?;
+    // What is not there along the last timeline is not looked for along another one that nobody has named.
+    let mut stays = false;
     for one in &known {
         let name = one.name();
+        if stays && one.timeline != last {
+            continue;
+        }
         tracing::info!("restoring out of repository {name}");
         let mut said = notes.clone();
         if let Some(what) = one.is_older_than(newest(&known)) {
@@ -395,6 +402,8 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
         if !elsewhere {
             return Err(error);
         }
+        let is_missing = matches!(error.kind(), Kind::WalMissing | Kind::Target);
+        stays |= is_missing && timeline.is_none() && one.timeline.is_some() && one.timeline == last;
         let what = format!("repository {name} cannot be restored from: {error}");
         say(&mut notes, what);
         failed.push(error.while_doing(format!("repository {name}")));

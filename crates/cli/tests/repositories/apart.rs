@@ -98,6 +98,32 @@ fn a_history_that_no_repository_can_read_stops_a_restore_along_the_latest_timeli
     }
 }
 
+/// Who knows the last timeline says that it is not there yet; the other would go along the one that was left.
+#[test]
+fn a_repository_that_does_not_know_the_last_timeline_restores_nothing_that_the_other_refuses() {
+    let two = Two::in_directories();
+    two.backup(0, "full");
+    let (lsn, _) = two.stage.moment();
+    let file = two
+        .stage
+        .cluster
+        .create_dir("histories")
+        .unwrap()
+        .join("00000002.history");
+    fs::write(&file, format!("1\t{lsn}\tpromoted\n")).unwrap();
+    let push = ["--repo", "far", "archive-push", file.to_str().unwrap()];
+    let output = two.run(&push);
+    assert!(output.status.success(), "{}", log(&output));
+    let target = two.stage.target("restored");
+    let restore = ["restore", "--target-dir", target.to_str().unwrap()];
+    let restore = [&restore[..], &["--target-type", "standby"]].concat();
+    let output = two.run(&restore);
+    assert_eq!(output.status.code(), Some(WAL_MISSING), "{}", log(&output));
+    assert!(!target.exists());
+    let output = two.run(&[&restore[..], &["--target-timeline", "1"]].concat());
+    assert!(output.status.success(), "{}", log(&output));
+}
+
 #[test]
 fn wal_that_is_split_over_repositories_is_brought_together_by_copies() {
     let two = Two::in_directories();

@@ -255,8 +255,8 @@ pub(super) async fn claims(
         cluster.name.committed_key(label),
     );
     let (first, again) = futures::join!(
-        cluster.repository.get(&claim),
-        cluster.repository.get(&committed)
+        cluster.repository.get_record(&claim),
+        cluster.repository.get_record(&committed)
     );
     let noted = !matches!(&again, Err(error) if error.kind() == Kind::NotFound);
     let again = noted.then_some((committed, again));

@@ -67,7 +67,7 @@ impl Archive {
         let sealing = self.sealing().await?;
         let name = file.file_name(self.segment_size);
         let read = async |key: String| {
-            let object = self.cluster.repository.get(&key).await?;
+            let object = self.object(file, &key).await?;
             let mut reader = ObjectReader::new(sealing, &name, false);
             let checked = blocking(move || {
                 reader.feed(&object, |_| {})?;

@@ -301,7 +301,7 @@ impl Archive {
     }
 
     async fn fetch_whole(&self, file: ArchiveFile, key: &str, to: &Path) -> Result<u64> {
-        let object = self.cluster.repository.get(key).await?;
+        let object = self.object(file, key).await?;
         self.deliver(file, object, to).await
     }
 

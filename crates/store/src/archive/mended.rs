@@ -4,12 +4,16 @@
 //! damaged is therefore stored once more under a key of its own, and readers that find the object damaged read that.
 //! An object that is not damaged is never looked past, so a second key says nothing that the first one contradicts.
 
+use bytes::Bytes;
 use pgstrata_pgdata::{ArchiveFile, TimelineId};
 
 use super::sealed::ObjectReader;
 use super::{Archive, timeline_of};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
+
+/// What does not compress is stored as it is, with some bytes for each frame.
+const MOST_MORE: u64 = 1 << 20;
 
 /// More than this many damaged copies of one file are a store that cannot hold it.
 pub(super) const MOST_MENDED: u32 = 16;
@@ -102,6 +106,26 @@ impl Archive {
         places.key(number)
     }
 
+    /// The whole object `key` of `file`. Whoever may create objects may put gigabytes there.
+    ///
+    /// # Errors
+    /// As for [`crate::repository::Repository::get`]; `Damaged` when it is longer than that of the file can be.
+    pub(super) async fn object(&self, file: ArchiveFile, key: &str) -> Result<Bytes> {
+        let repository = &self.cluster.repository;
+        if !matches!(file, ArchiveFile::Segment(_) | ArchiveFile::Partial(_)) {
+            return repository.get_record(key).await;
+        }
+        let most = self.segment_size.get() + MOST_MORE;
+        let (object, size) = repository.get_start(key, most).await?;
+        match size > most {
+            false => Ok(object),
+            true => Err(Error::new(
+                Kind::Damaged,
+                format!("\"{key}\" has {size} bytes, and a segment takes at most {most}"),
+            )),
+        }
+    }
+
     /// The contents of a small archived file; when its object is damaged, of what stands in for it.
     ///
     /// # Errors
@@ -109,11 +133,7 @@ impl Archive {
     pub async fn contents(&self, file: ArchiveFile) -> Result<Vec<u8>> {
         let name = file.file_name(self.segment_size);
         let read = async |key: String| {
-            let repository = &self.cluster.repository;
-            let object = match file {
-                ArchiveFile::History(_) => repository.get_record(&key).await?,
-                _ => repository.get(&key).await?,
-            };
+            let object = self.object(file, &key).await?;
             let doing = |e: Error| e.while_doing(format!("could not read \"{key}\""));
             let mut raw = Vec::new();
             let mut reader = ObjectReader::new(self.sealing().await?, &name, true);

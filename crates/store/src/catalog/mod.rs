@@ -761,17 +761,12 @@ async fn unfinished_now(cluster: &ClusterRepository, label: Label) -> Result<Unf
     let was_committed = stored(&committed)
         .is_some_and(|noted| stored(&record).is_none_or(|given_up| given_up > noted));
     objects.retain(|object| object.key != record);
-    let claim = match cluster
-        .repository
-        .get(&cluster.name.claim_key(&label))
-        .await
-    {
-        Ok(bytes) => claim::decode(&bytes).ok(),
-        Err(error) if error.kind() == Kind::NotFound => None,
-        Err(error) => return Err(error),
-    };
+    // One that nobody can read says nothing: what was stored last tells whether anybody is at work.
+    let claim = cluster.name.claim_key(&label);
+    let claim = cluster.repository.find_record(&claim).await?;
+    let claim = claim.and_then(Result::ok);
     Ok(Unfinished {
-        claim,
+        claim: claim.and_then(|bytes| claim::decode(&bytes).ok()),
         object_count: objects.len(),
         size_bytes: objects.iter().map(|object| object.size_bytes).sum(),
         modified: objects.iter().map(|object| object.modified).max(),

@@ -527,7 +527,7 @@ impl Ring {
                         role: found.role,
                         recipient: found.recipient,
                     }),
-                    Err(error) if error.kind() == Kind::Damaged => forged.push(error),
+                    Err(error) if error.is_of_one_object() => forged.push(error),
                     Err(error) => return Err(error),
                 }
             }
@@ -661,7 +661,7 @@ impl Epoch {
             let found = match read_box(home, &key, &self.record).await {
                 Ok((found, _)) => found,
                 // Everybody who may create objects can put something there: another box may open the epoch.
-                Err(error) if error.kind() == Kind::Damaged => {
+                Err(error) if error.is_of_one_object() => {
                     none.get_or_insert(error);
                     continue;
                 }

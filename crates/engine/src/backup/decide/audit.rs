@@ -265,9 +265,11 @@ pub(crate) async fn distrust(
         return Ok(None);
     };
     let key = cluster.name.distrust_key(&label);
-    let object = cluster.repository.get(&key).await?;
+    let gone = || Err(Error::new(Kind::NotFound, "its record is gone"));
+    let object = cluster.repository.find_record(&key).await?;
     let sealing = cluster.sealing().await?;
-    let opened = sealing.open_record(&cluster.name, &key, object);
+    let opened = object.unwrap_or_else(gone);
+    let opened = opened.and_then(|object| sealing.open_record(&cluster.name, &key, object));
     let found = opened.and_then(|object| Ok(distrust::decode(&object)?));
     // That the record is there is what counts; what it says is for people.
     let found = found.map_or_else(
