@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use pgstrata_engine::restore::require_way_known as require_way_is_known;
+use pgstrata_engine::restore::{Target, TimelineChoice, require_way_known};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
@@ -372,11 +372,11 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
     let (answering, silent) = answering(several, &mut notes).await;
     let (usable, mut failed) = usable(answering, &mut notes).await?;
     let mut known = opened(in_order(usable, &mut notes).await?, &mut notes).await?;
-    require_way_known(&known, args).await?;
+    let (target, timeline) = restore::target_of(args)?;
+    require_one_way(&known, (&target, timeline)).await?;
     // They may answer by then.
     known.extend(silent);
     let last = last_timeline(&known);
-    let (_, timeline) = restore::target_of(args)?;
     // What is not there along the last timeline is not looked for along another one that nobody has named.
     let mut stays = false;
     for one in &known {
@@ -418,8 +418,10 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
 
 /// Refuses what one repository alone refuses, too: recovery asks all of them for each history, and ends at one that no other
 /// has as it should be.
-async fn require_way_known(known: &[Known<'_>], args: &RestoreArgs) -> Result<()> {
-    let (target, timeline) = restore::target_of(args)?;
+async fn require_one_way(
+    known: &[Known<'_>],
+    (target, timeline): (&Target, Option<TimelineChoice>),
+) -> Result<()> {
     let (mut good, mut bare) = (BTreeSet::from([TimelineId::FIRST]), BTreeSet::new());
     let mut unreadable = BTreeMap::new();
     for one in known {
@@ -441,7 +443,7 @@ async fn require_way_known(known: &[Known<'_>], args: &RestoreArgs) -> Result<()
         }
     }
     unreadable.retain(|timeline, _| !good.contains(timeline));
-    require_way_is_known(&target, timeline, &unreadable)?;
+    require_way_known(target, timeline, &unreadable)?;
     let last = good.last().copied().unwrap_or(TimelineId::FIRST);
     let lost = bare.into_iter().find(|timeline| *timeline > last);
     match lost.filter(|_| target.follows_latest(timeline)) {

@@ -13,21 +13,17 @@ use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalSegment};
 use super::{Archive, timeline_of};
 use crate::catalog;
 use crate::error::{Error, Kind, Result};
+use crate::repository::record::is_far;
 
 /// One request's worth of names.
 const NAMES: usize = 1000;
-
-/// So many timelines may have been lost one after another.
-const FARTHEST: u32 = 1000;
 
 impl Archive {
     /// What shows that the archive does not end before `file`, which is not in it.
     pub(super) async fn beyond(&self, file: ArchiveFile) -> Result<Option<String>> {
         let in_archive = match file {
             // What is far ahead is passed over.
-            ArchiveFile::History(timeline) if self.along.is_some_and(|along| timeline > along) => {
-                None
-            }
+            ArchiveFile::History(timeline) if self.leaves_aside(timeline) => None,
             ArchiveFile::Segment(segment) => self.later_wal(segment).await?,
             // The first timeline has no history, and servers ask for it.
             ArchiveFile::History(TimelineId::FIRST) => return Ok(None),
@@ -201,24 +197,28 @@ impl Archive {
     /// What shows, to a recovery that stays on an earlier timeline, that the history of another one is missing: the number of
     /// that timeline is not free. Who puts something under a number far ahead has not used up those before it.
     pub(super) async fn taken_before(&self, file: ArchiveFile) -> Result<Option<String>> {
-        let (ArchiveFile::History(timeline), Some(along)) = (file, self.along) else {
+        let ArchiveFile::History(timeline) = file else {
             return Ok(None);
         };
-        if timeline <= along {
+        if !self.leaves_aside(timeline) {
             return Ok(None);
         }
-        let known = self.timelines().await?.into_iter();
-        let next = known.filter(|other| *other >= timeline).min();
-        let near = next.filter(|other| other.get() - timeline.get() <= FARTHEST);
+        let next = self.next_known(timeline).await?;
+        let near = next.filter(|other| !is_far(other.get(), timeline.get()));
         Ok(near.map(|other| {
             format!("its history is missing, and files of timeline {other} are there")
         }))
     }
 
     async fn later_timeline(&self, timeline: TimelineId) -> Result<Option<String>> {
-        let known = self.timelines().await?;
-        let later = known.into_iter().find(|other| *other >= timeline);
+        let later = self.next_known(timeline).await?;
         Ok(later.map(|other| format!("files of timeline {other} are there")))
+    }
+
+    /// The first timeline from `timeline` on of which there is anything.
+    async fn next_known(&self, timeline: TimelineId) -> Result<Option<TimelineId>> {
+        let known = self.timelines().await?;
+        Ok(known.into_iter().find(|other| *other >= timeline))
     }
 
     /// The error of a file that is missing though the archive goes on, as `seen` shows.

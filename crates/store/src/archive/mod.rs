@@ -77,9 +77,14 @@ impl Archive {
         self
     }
 
+    /// Whether `timeline` is behind the one on which recovery stays: only its number counts.
+    fn leaves_aside(&self, timeline: TimelineId) -> bool {
+        self.along.is_some_and(|along| timeline > along)
+    }
+
     /// Whether a recovery goes on though the history of `timeline` could not be read.
     fn passes_over(&self, timeline: TimelineId, error: &Error) -> bool {
-        self.along.is_some_and(|along| timeline > along) && error.is_of_one_object()
+        self.leaves_aside(timeline) && error.is_of_one_object()
     }
 
     /// Reads the cluster's record.

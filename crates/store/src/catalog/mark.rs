@@ -23,18 +23,10 @@ use super::presence::{WRITTEN_BY, check_stays, host_name};
 use super::{Catalog, FETCH_AT_ONCE, Layer, LayerMark};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
+use crate::repository::record::is_far;
 
 /// So many others may mark a layer while we try to.
 const TRIES: u32 = 100;
-
-/// So many marks may have been lost one after another.
-const FARTHEST: u32 = 1000;
-
-/// Whether no mark of ours can have that number when `next` is the one that comes next. Who puts something in such a place would
-/// have all numbers used up.
-fn is_far(number: u32, next: u32) -> bool {
-    number.saturating_sub(next) > FARTHEST
-}
 
 /// The number of a mark behind those with these `numbers`.
 fn number_behind(numbers: impl Iterator<Item = u32>) -> u32 {

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use pgstrata_layer::epoch::{decode_box, decode_epoch};
 
-use super::ring::{Ring, epoch_of, is_far};
+use super::ring::{Ring, epoch_of};
 use super::{Home, Sealing};
 use crate::error::{Error, Kind, Result};
+use crate::repository::record::is_far;
 
 /// Who begins an epoch stores its key boxes and then its record, which takes less than that.
 const LOOKS: u32 = 5;

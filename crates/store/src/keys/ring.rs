@@ -19,14 +19,7 @@ use super::Home;
 use super::identity::{Identities, open_with, own_identity, seal_to};
 use super::unread::{BRING_BACK, NO_BOX, no_record, nobody_opens, unread_error};
 use crate::error::{Error, Kind, Result};
-
-/// So many epochs may have been lost one after another.
-const FARTHEST: u32 = 1000;
-
-/// Whether no epoch of ours can have that number when `last` is the last one that is known.
-pub(super) fn is_far(number: u32, last: u32) -> bool {
-    number.saturating_sub(last) > FARTHEST
-}
+use crate::repository::record::is_far;
 
 /// Keys of a sealed cluster: all epochs, each with the secrets that could be opened.
 pub struct Ring {

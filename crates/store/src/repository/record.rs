@@ -34,6 +34,15 @@ impl Repository {
     }
 }
 
+/// So many numbered things may have been lost one after another.
+const FARTHEST: u32 = 1000;
+
+/// Whether nothing of ours can have that number when `known` is the last one that is known, or the next one. Who puts something
+/// in such a place would have all numbers used up.
+pub(crate) fn is_far(number: u32, known: u32) -> bool {
+    number.saturating_sub(known) > FARTHEST
+}
+
 /// Refuses a record that nobody reads, so that nobody makes one either.
 ///
 /// # Errors
