@@ -209,10 +209,37 @@ fn rule_13_7_a_failover_brings_back_nothing_that_it_has_lost() {
     wait_for_history(&stage);
     let last = segments(&stage, "00000001").pop().unwrap();
     let last = last.file_name().unwrap().to_str().unwrap();
-    let (rows, notes) = restored(&stage, "restored", &[]);
+    // Anybody may have added a history, and nothing else is there of timeline 2.
+    let words = "timeline 1 goes on beyond";
+    refused(&stage, &[], UNREACHABLE, words);
+    let bare = "there is nothing but its history";
+    let (code, _) = stage.fails(&["info"]);
+    let info = String::from_utf8(stage.run(&["info"]).stdout).unwrap();
+    assert!(code == 3 && info.contains(bare), "{code}: {info}");
+    let latest = ["--target-timeline", "latest"];
+    let (rows, notes) = restored(&stage, "restored", &latest);
     assert_eq!(rows, "1", "{last}: {notes}");
     assert!(
         notes.contains("nothing that was written on timeline 2"),
         "{notes}"
     );
+    let end = standby.sql("postgres", "SELECT pg_switch_wal()").unwrap();
+    let first = standby.sql(
+        "postgres",
+        &format!("SELECT pg_walfile_name('{end}'::pg_lsn - 1)"),
+    );
+    let first = archived(&stage, "00000002").join(first.unwrap());
+    let give_up = Instant::now() + PATIENCE;
+    while !first.exists() {
+        assert!(Instant::now() < give_up, "timeline 2 is not archived");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let (rows, notes) = restored(&stage, "followed", &[]);
+    assert_eq!(rows, "1 2", "{notes}");
+    assert!(
+        notes.contains("promoted after the other had ended"),
+        "{notes}"
+    );
+    let info = String::from_utf8(stage.run(&["info"]).stdout).unwrap();
+    assert!(!info.contains(bare), "{info}");
 }

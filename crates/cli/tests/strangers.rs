@@ -15,7 +15,7 @@ use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::plain::is_plain;
 use pgstrata_layer::restoring::{self, RestoreRecord};
 use pgstrata_pgdata::Lsn;
-use pgstrata_testbed::cluster::{Builder, Cluster, Major, require_same_dump};
+use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode, require_same_dump};
 use pgstrata_testbed::s3::Bucket;
 use support::roles::quiet_moment;
 use support::{PATIENCE, Stage, Store, files, schema, text, to_lsn};
@@ -325,27 +325,150 @@ fn a_number_that_no_server_has_used_is_closed_by_a_comment() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     stage.backup(&["--type", "full"]);
     stage.archive_all();
-    let scratch = stage.cluster.create_dir("histories").unwrap();
-    let push = |name: &str, body: &str| {
-        let file = scratch.join(name);
-        fs::write(&file, body).unwrap();
-        stage.ok(&["archive-push", file.to_str().unwrap()]);
-    };
-    push("00000003.history", "1\t0/8000000\tpromoted\n");
+    push_history(&stage, "00000003.history", "1\t0/8000000\tpromoted\n");
     let (code, info) = judged(&stage, "info");
     assert!(code == 3 && info.contains("timeline 2"), "{code}: {info}");
     let plan = stage.target("plan").display().to_string();
     let plan = ["restore", "--dry-run", "--target-dir", &plan];
     assert_eq!(stage.run(&plan).status.code(), Some(18));
-    push(
-        "00000002.history",
-        "# no server has been on this timeline\n",
-    );
+    let comment = "# no server has been on this timeline\n";
+    push_history(&stage, "00000002.history", comment);
     let (code, info) = judged(&stage, "info");
     assert!(!info.contains("timeline 2,"), "{code}: {info}");
     let output = stage.run(&plan);
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(!log.contains("00000002.history"), "{log}");
+}
+
+/// A history that is as it should be may be the work of who can create objects. It moves no restore off the timeline that has
+/// WAL, unless it is told to.
+#[test]
+fn a_history_and_nothing_else_loses_no_row() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    let (lsn, _) = stage.moment();
+    let at_end = stage.cluster.dump().unwrap();
+    let forged = format!("1\t{lsn}\tno recovery target specified\n");
+    push_history(&stage, "00000002.history", &forged);
+    let words = ["timeline 1 goes on beyond", "--target-timeline 2 (no WAL)"];
+    for unnamed in [&[][..], &["--target-type", "xid", "--target", "5000"]] {
+        stage.refuses_to_restore(unnamed, 19, &words);
+    }
+    let (code, told) = judged(&stage, "info");
+    let words = "there is nothing but its history";
+    assert!(code == 3 && told.contains(words), "{code}: {told}");
+    let named = stage.restore("named", &["--target-timeline", "1"]);
+    let restored = stage.start_restored(&named);
+    require_same_dump(&at_end, &restored.dump().unwrap()).unwrap();
+}
+
+/// The timeline of a layer, another that nobody can read, and one that the user names and that does not come from it.
+#[test]
+fn a_history_on_the_way_that_is_not_needed_stops_nobody() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "1"]).unwrap();
+    stage.backup(&["--type", "full"]);
+    stage.moment();
+    let in_place = ["restore", "--delta", "--target-dir", &stage.pgdata()];
+    for own in ["2", "3"] {
+        stage.cluster.stop(StopMode::Fast).unwrap();
+        let target = ["--target-type", "default", "--target-action", "promote"];
+        let target = if own == "2" {
+            &target[..0]
+        } else {
+            &["--target-timeline", "1"]
+        };
+        stage.ok(&[&in_place[..], target].concat());
+        stage.cluster.start().unwrap();
+        stage.cluster.wait_promoted(PATIENCE).unwrap();
+        let is_own = format!("SELECT timeline_id = {own} FROM pg_control_checkpoint()");
+        stage
+            .cluster
+            .wait_for("postgres", &is_own, PATIENCE)
+            .unwrap();
+        let table = format!("CREATE TABLE on_{own} AS SELECT 1");
+        stage.cluster.sql("postgres", &table).unwrap();
+        stage.archive_all();
+    }
+    let at_end = stage.cluster.dump().unwrap();
+    let history = stage.objects().join("main/wal/00000002/00000002.history");
+    let held = fs::read(&history).unwrap();
+    for lost in [false, true] {
+        fs::remove_file(&history).unwrap();
+        if !lost {
+            fs::write(&history, "x").unwrap();
+        }
+        let code = if lost { 18 } else { 14 };
+        stage.refuses_to_restore(
+            &["--target-timeline", "2"],
+            if lost { 19 } else { 14 },
+            &["2"],
+        );
+        stage.refuses_to_restore(
+            &["--target-timeline", "latest"],
+            code,
+            &["00000002.history"],
+        );
+        let name = format!("named-{lost}");
+        let restored = stage.restore(&name, &["--target-timeline", "3"]);
+        let restored = stage.start_restored(&restored);
+        require_same_dump(&at_end, &restored.dump().unwrap()).unwrap();
+    }
+    fs::write(&history, held).unwrap();
+}
+
+/// A server that found no history under a number has begun that timeline again.
+#[test]
+fn a_history_of_another_server_is_not_stored_beside_wal_of_its_timeline() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    let (lsn, _) = stage.moment();
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let in_place = ["restore", "--delta", "--target-dir", &stage.pgdata()];
+    stage.ok(&[&in_place[..], &to_lsn(&lsn)].concat());
+    stage.cluster.start().unwrap();
+    stage.cluster.wait_promoted(PATIENCE).unwrap();
+    let more = "CREATE TABLE more AS SELECT generate_series(1, 100000)";
+    stage.cluster.sql("postgres", more).unwrap();
+    stage.archive_all();
+    let wal = stage.objects().join("main/wal/00000002");
+    let history = stage.pgdata() + "/pg_wal/00000002.history";
+    let own = fs::read_to_string(&history).unwrap();
+    let switch = own.split('\t').nth(1).unwrap();
+    let (high, low) = switch.split_once('/').unwrap();
+    let low = u32::from_str_radix(low, 16).unwrap();
+    let first = low >> 24;
+    let page = low & !8191;
+    let there = files::segments(&wal).remove(0);
+    assert!(there.ends_with(&format!("{first:02X}")), "{there} {switch}");
+    assert!(low & 8191 > 0 && (low + 8192) >> 24 == first, "{switch}");
+    fs::remove_file(wal.join("00000002.history")).unwrap();
+    // In an earlier segment, a later one, on another page of the same.
+    for other in [low - (1 << 24), low + (1 << 24), page - 1, page + 8193] {
+        let history = own.replace(switch, &format!("{high}/{other:X}"));
+        let (code, log) = pushed_history(&stage, "00000002.history", &history);
+        assert_eq!(code, 11, "{other:X}: {log}");
+        assert!(log.contains("two servers have begun one timeline"), "{log}");
+        assert!(!wal.join("00000002.history").exists(), "{other:X}");
+    }
+    stage.ok(&["archive-push", &history]);
+    stage.ok(&["verify"]);
+}
+
+/// What a push of a history with that text ends with, and says.
+fn pushed_history(stage: &Stage, name: &str, text: &str) -> (i32, String) {
+    let file = stage.target("pushed").join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, text).unwrap();
+    let output = stage.run(&["archive-push", file.to_str().unwrap()]);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().unwrap(), log)
+}
+
+fn push_history(stage: &Stage, name: &str, text: &str) {
+    let (code, log) = pushed_history(stage, name, text);
+    assert_eq!(code, 0, "{log}");
 }
 
 fn judged(stage: &Stage, command: &str) -> (i32, String) {
@@ -403,6 +526,59 @@ fn a_record_that_the_store_does_not_give_out_is_set_aside() {
         stage.backup(&["--type", "full", "--wal", "stream"]);
         stage.ok(&["annotate", label, "why=x"]);
     }
+}
+
+/// What cannot be read out of the source is left out of a copy, and named; a pipe in the place of a segment is a damaged one.
+#[test]
+fn what_nobody_gets_is_left_out_of_a_copy_and_kept_by_an_expiry() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let layer = stage.backup(&["--type", "full"]);
+    let label = text(&layer, "/label");
+    stage.moment();
+    let cluster = stage.objects().join("main");
+    let segment = cluster.join("wal/00000001/0000000100000000000000F0");
+    for place in [
+        "wal/00000003/00000003.history",
+        "wal-released/0000000000000001",
+        "distrust/20260101-000000F",
+    ] {
+        put_no_record(&cluster.join(place), false);
+    }
+    make_pipe(&segment);
+    let copied = stage.cluster.create_dir("copied").unwrap();
+    let to = format!("file://{}", copied.display());
+    let output = stage.run(&["copy", "--to", &to]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(15), "{log}{told}");
+    for left in ["00000003.history", "wal-released/", "00F0"] {
+        assert!(told.contains(left), "{left}: {told}{log}");
+    }
+    assert!(
+        copied
+            .join("main/layer")
+            .join(label)
+            .join("manifest")
+            .exists()
+    );
+    fs::remove_dir_all(cluster.join("wal/00000003")).unwrap();
+    stage.ok(&["pin", label]);
+    let output = stage.run(&["expire", "--keep-full", "1"]);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{log}");
+
+    // Somebody deletes what is pinned.
+    stage.backup(&["--type", "full"]);
+    fs::remove_dir_all(cluster.join("layer").join(label)).unwrap();
+    let output = stage.run(&["expire", "--keep-full", "1"]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words = format!("layer {label} is pinned and not there any more");
+    assert!(told.contains(&words), "{told}");
+}
+
+fn make_pipe(path: &Path) {
+    let made = std::process::Command::new("mkfifo").arg(path).status();
+    assert!(made.unwrap().success());
 }
 
 /// Nobody needs to know who has begun a layer that was never finished.

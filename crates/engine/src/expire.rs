@@ -400,6 +400,7 @@ async fn report(
     };
     let mut remarks = scene.about_wal(decision, !wal.is_empty());
     remarks.extend(scene.about_copies());
+    remarks.extend(scene.about_gone_pins());
     remarks.extend(scene.about_far_ahead());
     remarks.extend(about(&decision.lines));
     remarks.extend(not_counted(&scene.catalog, &scene.problems));

@@ -21,6 +21,7 @@ pub mod unlogged;
 pub mod version;
 pub mod wal;
 pub mod wal_continuity;
+pub mod wal_pages;
 pub mod wal_records;
 
 pub use backup_manifest::BackupManifestWriter;

@@ -10,13 +10,13 @@
 //! `catalog/pg_control.h`. From 15 to 18 only `xl_xact_stats_item` differs.
 
 use crate::bytes::Fields;
+use crate::wal_pages::WAL_PAGE_BYTES;
 use crate::{
     Error, FileChecksum, Lsn, Major, Result, TimelineId, WalPageHeader, WalSegment, WalSegmentSize,
 };
 
-/// `XLOG_BLCKSZ` of the builds that are supported.
 const PAGE_BYTES: usize = 8192;
-const PAGE: u64 = 8192;
+const PAGE: u64 = WAL_PAGE_BYTES;
 
 /// `SizeOfXLogShortPHD` and `SizeOfXLogLongPHD`, both aligned.
 const SHORT_HEADER_BYTES: usize = 24;

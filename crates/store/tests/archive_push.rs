@@ -30,7 +30,7 @@ async fn every_kind_of_file_comes_back_as_it_was() {
         (format!("{}.partial", segment.file_name(wal::size())), whole),
         (
             "00000002.history".to_owned(),
-            b"1\t0/2000000\tno recovery target specified\n".to_vec(),
+            b"1\t0/800000\tno recovery target specified\n".to_vec(),
         ),
         (
             format!("{}.00000028.backup", segment.file_name(wal::size())),

@@ -378,6 +378,7 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
     known.extend(silent);
     let last = last_timeline(&known);
     // What is not there along the last timeline is not looked for along another one that nobody has named.
+    let is_latest = matches!(timeline, None | Some(TimelineChoice::Latest));
     let mut stays = false;
     for one in &known {
         let name = one.name();
@@ -403,7 +404,7 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
             return Err(error);
         }
         let is_missing = matches!(error.kind(), Kind::WalMissing | Kind::Target);
-        stays |= is_missing && timeline.is_none() && one.timeline.is_some() && one.timeline == last;
+        stays |= is_missing && is_latest && one.timeline.is_some() && one.timeline == last;
         let what = format!("repository {name} cannot be restored from: {error}");
         say(&mut notes, what);
         failed.push(error.while_doing(format!("repository {name}")));

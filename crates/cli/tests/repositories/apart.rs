@@ -10,6 +10,7 @@ use super::support::text;
 use super::{Two, USAGE, WARNINGS, log, segment, spoil, without};
 
 const WAL_MISSING: i32 = 18;
+const UNREACHABLE: i32 = 19;
 const DAMAGED: i32 = 14;
 
 #[test]
@@ -117,9 +118,14 @@ fn a_repository_that_does_not_know_the_last_timeline_restores_nothing_that_the_o
     let target = two.stage.target("restored");
     let restore = ["restore", "--target-dir", target.to_str().unwrap()];
     let restore = [&restore[..], &["--target-type", "standby"]].concat();
-    let output = two.run(&restore);
-    assert_eq!(output.status.code(), Some(WAL_MISSING), "{}", log(&output));
-    assert!(!target.exists());
+    for (latest, code) in [
+        (&[][..], UNREACHABLE),
+        (&["--target-timeline", "latest"], WAL_MISSING),
+    ] {
+        let output = two.run(&[&restore[..], latest].concat());
+        assert_eq!(output.status.code(), Some(code), "{}", log(&output));
+        assert!(!target.exists());
+    }
     let output = two.run(&[&restore[..], &["--target-timeline", "1"]].concat());
     assert!(output.status.success(), "{}", log(&output));
 }

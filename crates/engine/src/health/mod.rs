@@ -185,6 +185,7 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
             alarms.extend(holes.iter().map(|hole| hole.alarm(archived)));
             let lost = lost_histories(facts.catalog, archived, facts.now);
             alarms.extend(lost.iter().map(LostHistory::alarm));
+            alarms.extend(wal::bare_timelines(facts.catalog, archived));
             alarms.extend(wal::damaged(facts.catalog, archived));
             alarms.extend(wal::unread_releases(archived));
         }

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment};
+use pgstrata_pgdata::timeline::TimelineEntry;
+use pgstrata_pgdata::{Lsn, TimelineHistory, TimelineId, WalSegment};
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::{Catalog, Layer};
 
@@ -298,6 +299,50 @@ impl LostHistory {
             lost: Some(lost),
             to_do,
         }
+    }
+}
+
+/// Timelines of which there is nothing but a history, which leaves another one where that has WAL or layers behind: nobody knows
+/// which of them a restore is to follow.
+pub(super) fn bare_timelines(catalog: &Catalog, archived: &ArchivedWal) -> Vec<Alarm> {
+    let holds = |timeline: TimelineId, from: Lsn| {
+        let number = from.segment(archived.segment_size());
+        let mut layers = catalog.layers.iter().map(|layer| &layer.manifest);
+        archived.tail(timeline, number).is_some()
+            || layers.any(|layer| layer.timeline == timeline && layer.stop_lsn > from)
+    };
+    let layers = catalog.layers.iter();
+    let latest = layers.map(|layer| archived.latest_from(layer.manifest.timeline));
+    let latest: BTreeSet<TimelineId> = latest.collect();
+    let bare = latest.into_iter().filter_map(|timeline| {
+        let history = archived.history(timeline);
+        let entries = history.entries();
+        let lived = |entry: &TimelineEntry| holds(entry.timeline, entry.begin);
+        let at = entries.iter().rposition(lived)?;
+        let (left, bare) = (entries.get(at)?, entries.get(at + 1)?);
+        holds(left.timeline, bare.begin).then(|| bare_timeline(left.timeline, bare))
+    });
+    bare.collect()
+}
+
+fn bare_timeline(left: TimelineId, bare: &TimelineEntry) -> Alarm {
+    let TimelineEntry {
+        timeline, begin, ..
+    } = bare;
+    Alarm {
+        severity: Severity::Warning,
+        kind: AlarmKind::Archive,
+        layer: None,
+        reason: format!(
+            "of timeline {timeline}, which left timeline {left} at {begin}, there is nothing but its history, and of timeline {left} \
+             there is more behind that point: a restore to the end asks which one is meant"
+        ),
+        lost: None,
+        to_do: format!(
+            "if a server of yours goes on along timeline {timeline}, run \"select pg_switch_wal()\" on it, and take a backup; if none \
+             does, somebody has added \"{}\": delete the object",
+            timeline.history_file_name()
+        ),
     }
 }
 

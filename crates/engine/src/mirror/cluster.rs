@@ -7,7 +7,7 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::keys::Recipients;
 
-use super::{keys, place};
+use super::{MirrorReport, NotCopied, keys, place};
 
 /// Whether the cluster is new in the target.
 ///
@@ -150,40 +150,45 @@ pub(super) async fn copy_object(
     target.repository.create(key, object).await.map(|()| true)
 }
 
-/// The records of audits that found a change source wrong; answers how many are new.
+/// The records of audits that found a change source wrong.
 pub(super) async fn copy_distrust(
     source: &ClusterRepository,
     target: &ClusterRepository,
-) -> Result<u64> {
-    copy_below(source, target, &source.name.distrust_prefix()).await
+    report: &mut MirrorReport,
+) -> Result<()> {
+    copy_below(source, target, &source.name.distrust_prefix(), report).await
 }
 
-/// The records of WAL that was given up, of which the newest counts; answers how many are new. They come after the WAL:
-/// what was given up while that was copied is known by then.
+/// The records of WAL that was given up, of which the newest counts. They come after the WAL: what was given up while that was
+/// copied is known by then.
 pub(super) async fn copy_released(
     source: &ClusterRepository,
     target: &ClusterRepository,
-) -> Result<u64> {
-    copy_below(source, target, &source.name.released_prefix()).await
+    report: &mut MirrorReport,
+) -> Result<()> {
+    copy_below(source, target, &source.name.released_prefix(), report).await
 }
 
 async fn copy_below(
     source: &ClusterRepository,
     target: &ClusterRepository,
     prefix: &str,
-) -> Result<u64> {
+    report: &mut MirrorReport,
+) -> Result<()> {
     let there = target.repository.list(prefix).await?;
-    let mut count = 0;
     for object in source.repository.list(prefix).await? {
         if there.iter().any(|there| there.key == object.key) {
             continue;
         }
         match copy_object(source, target, &object.key).await {
-            Ok(new) => count += u64::from(new),
+            Ok(new) => report.records += u64::from(new),
             // Somebody has removed it, or made it, meanwhile.
             Err(error) if matches!(error.kind(), Kind::NotFound | Kind::AlreadyExists) => {}
+            Err(error) if error.is_of_one_object() => {
+                report.left_out.push(NotCopied::broken(object.key, &error));
+            }
             Err(error) => return Err(error),
         }
     }
-    Ok(count)
+    Ok(())
 }

@@ -56,10 +56,10 @@ pub struct MirroredLayer {
     pub bytes: u64,
 }
 
-/// A layer that was not copied.
+/// A layer, a file of the archive or a record that was not copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotCopied {
-    /// Its label.
+    /// The label of the layer, the name of the file, the key of the record.
     pub label: String,
     /// Why.
     pub why: String,
@@ -350,16 +350,26 @@ impl BothSides {
     }
 }
 
+impl NotCopied {
+    /// What is as it should not be.
+    fn broken(name: String, error: &Error) -> Self {
+        Self {
+            label: name,
+            why: error.to_string(),
+            kind: error.kind(),
+            is_sound: false,
+            hint: error.hint_text().map(str::to_owned),
+        }
+    }
+}
+
 fn left_out(label: &Label, error: &Error) -> NotCopied {
     NotCopied {
-        label: label.to_string(),
-        why: error.to_string(),
-        kind: error.kind(),
         is_sound: matches!(
             error.kind(),
             Kind::NotFound | Kind::AlreadyExists | Kind::Busy | Kind::Refused
         ),
-        hint: error.hint_text().map(str::to_owned),
+        ..NotCopied::broken(label.to_string(), error)
     }
 }
 
@@ -419,7 +429,7 @@ impl Mirror<'_> {
     ) -> Result<()> {
         let total = both.wanted.iter().map(|layer| layer.manifest.pack_bytes);
         self.progress.set_total(total.sum());
-        report.records += cluster::copy_distrust(self.source, self.target).await?;
+        cluster::copy_distrust(self.source, self.target, report).await?;
         let mut standing = Standing {
             target: &both.target,
             copied: HashMap::new(),
@@ -435,7 +445,7 @@ impl Mirror<'_> {
                     tracing::info!(label = %layer.label, "a layer is there as part of a merged one");
                     report.present += 1;
                 }
-                Err(error) if is_of_layer(error.kind()) => {
+                Err(error) if is_of_layer(&error) => {
                     report.left_out.push(left_out(&layer.label, &error));
                 }
                 Err(error) => {
@@ -452,7 +462,7 @@ impl Mirror<'_> {
                 }
             }
             self.wal(both, report).await?;
-            report.records += cluster::copy_released(self.source, self.target).await?;
+            cluster::copy_released(self.source, self.target, report).await?;
         }
         Ok(())
     }
@@ -516,10 +526,10 @@ impl Mirror<'_> {
     }
 }
 
-/// Whether other layers can be copied all the same.
-fn is_of_layer(kind: Kind) -> bool {
-    matches!(
-        kind,
+/// Whether others can be copied all the same.
+fn is_of_layer(error: &Error) -> bool {
+    let is_theirs = matches!(
+        error.kind(),
         Kind::Damaged
             | Kind::Unsupported
             | Kind::NotFound
@@ -527,5 +537,6 @@ fn is_of_layer(kind: Kind) -> bool {
             | Kind::AlreadyExists
             | Kind::Busy
             | Kind::Refused
-    )
+    );
+    is_theirs || error.is_of_one_object()
 }

@@ -106,15 +106,9 @@ impl Mirror<'_> {
                 Ok(None) => {}
                 // An expiry has removed it since it was listed.
                 Err(error) if error.kind() == Kind::NotFound => {}
-                Err(error) if super::is_of_layer(error.kind()) => {
+                Err(error) if super::is_of_layer(&error) => {
                     let name = file.file_name(self.from.segment_size());
-                    report.left_out.push(NotCopied {
-                        hint: error.hint_text().map(str::to_owned),
-                        label: name,
-                        why: error.to_string(),
-                        kind: error.kind(),
-                        is_sound: false,
-                    });
+                    report.left_out.push(NotCopied::broken(name, &error));
                 }
                 Err(error) => return Err(error.while_doing("could not copy the archive")),
             }

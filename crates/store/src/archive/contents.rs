@@ -9,7 +9,7 @@ use bytes::Bytes;
 use pgstrata_layer::digest::ContentHasher;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::wal::WalDescription;
-use pgstrata_pgdata::{ArchiveFile, TimelineHistory, WalPageHeader, WalSegment};
+use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalPageHeader, WalSegment};
 
 use super::sealed::ObjectWriter;
 use super::{Archive, WHOLE_BYTES};
@@ -91,6 +91,11 @@ impl Contents {
         })
     }
 
+    /// The history of `timeline` that it is.
+    pub(super) fn history(&self, timeline: TimelineId) -> Result<TimelineHistory> {
+        history(timeline, self.raw.as_deref().unwrap_or_default())
+    }
+
     pub(super) fn encode(mut self, codec: Codec) -> Result<Encoded> {
         let body = match self.raw.take() {
             Some(raw) => {
@@ -138,6 +143,12 @@ impl Contents {
         pass_on(writer.finish()?)?;
         Ok(length)
     }
+}
+
+fn history(timeline: TimelineId, raw: &[u8]) -> Result<TimelineHistory> {
+    // The reason at the end of a line may be in any encoding.
+    let text = String::from_utf8_lossy(raw);
+    TimelineHistory::parse(timeline, &text).map_err(refused)
 }
 
 /// The header of the first page of the segment at `path`, if there is one.
@@ -208,12 +219,7 @@ impl Archive {
             ArchiveFile::Segment(named) | ArchiveFile::Partial(named) => {
                 self.check_segment(named, head)
             }
-            ArchiveFile::History(timeline) => {
-                // The reason at the end of a line may be in any encoding.
-                let text = String::from_utf8_lossy(raw);
-                let parsed = TimelineHistory::parse(timeline, &text);
-                parsed.map(|_| ()).map_err(refused)
-            }
+            ArchiveFile::History(timeline) => history(timeline, raw).map(|_| ()),
             ArchiveFile::BackupLabel { .. } => Ok(()),
         }
     }

@@ -22,6 +22,7 @@ impl Archive {
     /// What shows that the archive does not end before `file`, which is not in it.
     pub(super) async fn beyond(&self, file: ArchiveFile) -> Result<Option<String>> {
         let in_archive = match file {
+            ArchiveFile::History(timeline) if self.comes_after(timeline) => return Ok(None),
             // What is far ahead is passed over.
             ArchiveFile::History(timeline) if self.leaves_aside(timeline) => None,
             ArchiveFile::Segment(segment) => self.later_wal(segment).await?,
@@ -126,7 +127,7 @@ impl Archive {
     }
 
     /// The first file of WAL of `timeline`, and the number of its segment.
-    async fn first_file(&self, timeline: TimelineId) -> Result<Option<(u64, String)>> {
+    pub(super) async fn first_file(&self, timeline: TimelineId) -> Result<Option<(u64, String)>> {
         let wal = self.cluster.name.wal_prefix();
         let prefix = format!("{wal}/{}", timeline.hex8());
         let repository = &self.cluster.repository;

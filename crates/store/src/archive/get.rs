@@ -246,14 +246,22 @@ impl Archive {
         }
     }
 
-    /// To a recovery that stays on an earlier timeline, a history that cannot be read says that its number is taken.
+    /// To a recovery that stays on an earlier timeline, a history that cannot be read says that its number is taken; one that
+    /// stays on a later timeline needs it not.
     fn pass_over(&self, file: ArchiveFile, to: &Path, error: Error) -> Result<u64> {
-        match file {
-            ArchiveFile::History(timeline) if self.passes_over(timeline, &error) => {
-                say_taken(file, to, &error.to_string())
-            }
-            _ => Err(error),
+        let ArchiveFile::History(timeline) = file else {
+            return Err(error);
+        };
+        if self.passes_over(timeline, &error) {
+            return say_taken(file, to, &error.to_string());
         }
+        if self.comes_after(timeline) && error.is_of_one_object() {
+            tracing::warn!(
+                "the history of timeline {timeline} is not needed, and passed over: {error}"
+            );
+            return Err(Error::new(Kind::NotFound, error.to_string()));
+        }
+        Err(error)
     }
 
     async fn fetch(&self, file: ArchiveFile, to: &Path) -> Result<u64> {

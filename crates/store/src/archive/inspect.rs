@@ -58,7 +58,8 @@ impl Archive {
         self.first_good(file, read).await
     }
 
-    async fn walk_object<S: Send + 'static>(
+    /// As [`Archive::walk`], of the object `key` alone.
+    pub(super) async fn walk_object<S: Send + 'static>(
         &self,
         file: ArchiveFile,
         key: &str,
@@ -107,7 +108,7 @@ impl Archive {
 }
 
 /// Takes the next bytes of a file.
-type TakePiece<S> = fn(&mut S, &[u8]) -> Result<()>;
+pub(super) type TakePiece<S> = fn(&mut S, &[u8]) -> Result<()>;
 
 /// A file on its way through the hands of `take`.
 struct ObjectWalk<S> {

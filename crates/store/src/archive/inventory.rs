@@ -129,13 +129,15 @@ impl Archive {
     /// Reads the segments whose objects are shorter than one can be: something whole may stand in for them.
     ///
     /// # Errors
-    /// `Repository` when one is not given out.
+    /// `Repository` when the store does not answer.
     pub async fn read_short(&self, found: &mut ArchivedWal) -> Result<()> {
         let mut good = Vec::new();
         for (segment, why) in found.short() {
             match self.inspect(ArchiveFile::Segment(*segment)).await {
                 Ok(_) => good.push(*segment),
-                Err(error) if error.kind() == Kind::Repository => return Err(error),
+                Err(error) if error.kind() == Kind::Repository && !error.is_of_one_object() => {
+                    return Err(error);
+                }
                 Err(error) => *why = Some(error.to_string()),
             }
         }

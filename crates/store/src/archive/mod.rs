@@ -7,6 +7,7 @@
 //! failure, because PostgreSQL takes "not there" for the end of the archive and opens for writes.
 
 mod archived;
+mod begun;
 mod closed;
 mod contents;
 mod copy;
@@ -80,6 +81,12 @@ impl Archive {
     /// Whether `timeline` is behind the one on which recovery stays: only its number counts.
     fn leaves_aside(&self, timeline: TimelineId) -> bool {
         self.along.is_some_and(|along| timeline > along)
+    }
+
+    /// Whether `timeline` is before the one on which recovery stays, whose history names all that it comes from: the server
+    /// asks for others only to have a copy.
+    fn comes_after(&self, timeline: TimelineId) -> bool {
+        self.along.is_some_and(|along| timeline < along)
     }
 
     /// Whether a recovery goes on though the history of `timeline` could not be read.

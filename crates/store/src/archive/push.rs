@@ -497,6 +497,12 @@ impl Archive {
             Err(error) if is_damage(&error) => InArchive::Damage,
             Err(error) => return Err(error),
         };
+        if let (ArchiveFile::History(timeline), InArchive::Nothing, Readied::Read(contents)) =
+            (file, &found, &readied)
+        {
+            let history = contents.history(timeline)?;
+            self.require_begun_there(&history).await?;
+        }
         Ok(Looked { readied, found })
     }
 

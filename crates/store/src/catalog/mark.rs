@@ -97,6 +97,28 @@ impl AllMarks {
         });
         pins.next()
     }
+
+    /// The labels whose layers are not there any more, though they are pinned at that time: somebody has deleted them who asked
+    /// no pin.
+    pub fn pins_of_gone(&self, catalog: &Catalog, now: Timestamp) -> impl Iterator<Item = &Label> {
+        let gone = self.of_gone(catalog);
+        let pinned = gone.filter(move |(_, found)| {
+            let mut layers = found.marks.values();
+            layers.any(|said| said.is_pinned(now))
+        });
+        pinned.map(|(label, _)| label)
+    }
+
+    /// What was said of layers that are not there, nor is one that has their state.
+    fn of_gone(&self, catalog: &Catalog) -> impl Iterator<Item = (&Label, &MarksOfLabel)> {
+        self.by_label.iter().filter(|(label, found)| {
+            let lives_on = |state: &ParentRef| catalog.layers.standing_for(state).is_some();
+            let is_there = catalog.layers.position(label).is_some()
+                || catalog.damaged.iter().any(|(damaged, _)| damaged == *label)
+                || catalog.unfinished.iter().any(|left| left.label == **label);
+            !is_there && !found.marks.keys().any(lives_on)
+        })
+    }
 }
 
 impl MarksOfLabel {
@@ -281,14 +303,8 @@ pub async fn forget_gone(cluster: &ClusterRepository) -> Result<()> {
         return Ok(());
     }
     let catalog = Catalog::load(cluster).await?;
-    for (label, found) in &marks.by_label {
-        let lives_on = |state: &ParentRef| catalog.layers.standing_for(state).is_some();
-        let is_there = catalog.layers.position(label).is_some()
-            || catalog.damaged.iter().any(|(damaged, _)| damaged == label)
-            || catalog.unfinished.iter().any(|left| left.label == *label);
-        if !is_there && !found.marks.keys().any(lives_on) {
-            cluster.repository.delete_all(&found.keys).await?;
-        }
+    for (_, found) in marks.of_gone(&catalog) {
+        cluster.repository.delete_all(&found.keys).await?;
     }
     Ok(())
 }

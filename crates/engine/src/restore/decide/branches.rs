@@ -103,7 +103,8 @@ impl Way<'_> {
 
     /// A branch has ended when its last segment was stored before the first one of a layer that was taken on the way
     /// behind the fork: who backs up the new timeline goes on with it, and the old one is silent since. What is left
-    /// in the very segment of the fork, stored before the promotion, is what a failover loses and no branch.
+    /// in the very segment of the fork, stored before the promotion, is what a failover loses and no branch, as soon as the
+    /// new timeline has more than a history: anybody who may create objects can put one there.
     fn has_ended(&self, fork: Option<Lsn>, wal: Option<Tail>, layers: &[&Candidate]) -> bool {
         let size = self.archive.segment_size();
         let Some(last_at) = self.last_sign(wal, layers) else {
@@ -112,6 +113,7 @@ impl Way<'_> {
         if let (Some(fork), Some(wal)) = (fork, wal)
             && layers.is_empty()
             && wal.last == fork.segment(size)
+            && self.goes_on_behind(fork)
             && self
                 .promoted_at(fork)
                 .is_some_and(|promoted| last_at < promoted)
@@ -130,6 +132,19 @@ impl Way<'_> {
             };
             let began = self.archive.watched_at(start);
             on_way && began.is_some_and(|began| last_at < began)
+        })
+    }
+
+    /// Whether the way has more behind `fork` than histories.
+    fn goes_on_behind(&self, fork: Lsn) -> bool {
+        let entries = self.history.entries().iter();
+        let mut behind = entries.filter(|entry| entry.begin >= fork);
+        behind.any(|entry| {
+            let (timeline, begin) = (entry.timeline, entry.begin);
+            let number = begin.segment(self.archive.segment_size());
+            let mut layers = self.candidates.iter();
+            self.archive.tail(timeline, number).is_some()
+                || layers.any(|layer| layer.timeline == timeline && layer.stop > begin)
         })
     }
 

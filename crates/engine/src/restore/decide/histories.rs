@@ -51,12 +51,12 @@ pub(super) fn passed_over(selection: &Selection, archive: &ArchivedWal) -> Vec<S
 
 /// Refuses a recovery that would end for want of a history.
 ///
-/// A server reads the history of the timeline that it follows before anything else. Then it asks for that of each number
-/// from the layer's timeline on and before its own, whether its own comes from there or not (`restoreTimeLineHistoryFiles`,
-/// `src/backend/access/transam/timeline.c`). Behind its own it asks for one number after the other, for the newest timeline,
-/// and for one that is free to be its own. `archive-get` does not answer "not there" for a history when there is anything of
-/// that timeline, or of a later one; it does so for recoveries with a target. To one that stays on its timeline it answers that
-/// the number is taken.
+/// A server reads the history of the timeline that it follows before anything else, which names all that it comes from. Then it
+/// asks for that of each number from the layer's timeline on and before its own, whether its own comes from there or not, to have
+/// a copy (`restoreTimeLineHistoryFiles`, `src/backend/access/transam/timeline.c`). Behind its own it asks for one number after
+/// the other, for the newest timeline, and for one that is free to be its own. `archive-get` does not answer "not there" for a
+/// history when there is anything of that timeline, or of a later one; it does so for recoveries with a target. One that
+/// stays on a timeline gets no copy of an earlier history, and of a later one the answer that the number is taken.
 ///
 /// # Errors
 /// `WalMissing` with the name of the file; `Damaged` when it is there and cannot be read.
@@ -77,16 +77,15 @@ pub(super) fn require_histories(
             &format!("a server that recovers along timeline {own} does not start without it"),
         ));
     }
-    let layer = candidates.get(selection.candidate);
-    let begin = layer.map_or(own, |layer| layer.timeline).min(own);
-    // Whatever `archive-get` answers: what it fetches is what it finds.
-    let unreadable = archive.unreadable_histories();
-    if let Some((asked, error)) = unreadable.range(begin..=own).next() {
-        let act = format!(
-            "a server that recovers along timeline {own} asks for the history of timeline {asked}"
-        );
+    if let Some(error) = archive.unreadable_histories().get(&own) {
+        let act = format!("a server that recovers along timeline {own} reads its history");
         return Err(error.clone().while_doing(act));
     }
+    if !target.follows_latest(request.timeline) {
+        return Ok(());
+    }
+    let layer = candidates.get(selection.candidate);
+    let begin = layer.map_or(own, |layer| layer.timeline).min(own);
     let has_target = target.has_stop_point() || selection.stop_before.is_some();
     let begin = begin.get();
     let mut between = (begin.max(2)..own.get()).map(TimelineId::new);
@@ -95,8 +94,7 @@ pub(super) fn require_histories(
         return Err(missing(lost, &why));
     }
     let next = archive.latest_from(own).get().checked_add(1);
-    let looks_for_it = !has_target && target.follows_latest(request.timeline);
-    let Some(next) = next.map(TimelineId::new).filter(|_| looks_for_it) else {
+    let Some(next) = next.map(TimelineId::new).filter(|_| !has_target) else {
         return Ok(());
     };
     let archived = archive.by_timeline().map(|(timeline, _)| timeline);
@@ -258,11 +256,11 @@ mod tests {
             let found = outcome((own, None), histories, with_wal, target);
             let named = Some(TimelineChoice::Number(TimelineId::new(own)));
             let told = outcome((own, named), histories, with_wal, target);
-            let is_on_way = wanted
-                .is_some_and(|wanted| wanted <= TimelineId::new(own).history_file_name().as_str());
+            let is_own = wanted
+                .is_some_and(|wanted| wanted == TimelineId::new(own).history_file_name().as_str());
             assert_eq!(
                 told.is_some(),
-                is_on_way,
+                is_own,
                 "{own} {histories:?} {with_wal:?} {target}: {told:?}"
             );
             let as_wanted = match (&found, wanted) {
