@@ -15,6 +15,7 @@ use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
 use support::{PATIENCE, Stage, Store, files, namespace, process, schema, text};
 
+const NOT_FOUND: i32 = 10;
 const DAMAGED: i32 = 14;
 const REFUSED: i32 = 13;
 const WARNINGS: i32 = 3;
@@ -540,12 +541,10 @@ fn a_full_target_is_an_error_and_the_copy_goes_on_when_there_is_room() {
 fn a_mirror_follows_until_it_is_stopped() {
     let stage = stage(Store::Directory);
     let (to, directory) = other(&stage, "mirror");
-    let mut child = process::spawn(
-        &stage,
-        &[
-            "--output", "json", "copy", "--to", &to, "--follow", "--every", "200ms",
-        ],
-    );
+    let follow = [
+        "--output", "json", "copy", "--to", &to, "--follow", "--every", "200ms",
+    ];
+    let mut child = process::spawn(&stage, &follow);
     let mut follows = |kind: &str| {
         change(&stage);
         let label = stage.backup(&["--type", kind]);
@@ -574,6 +573,18 @@ fn a_mirror_follows_until_it_is_stopped() {
     let report = schema::document(&String::from_utf8(output.stdout).unwrap());
     assert_eq!(report["layers"].as_array().unwrap().len(), 3, "{report:#}");
     assert!(log.contains("is it mounted?"), "{log}");
+
+    // Whose last round failed is not well.
+    let child = process::spawn(&stage, &follow);
+    thread::sleep(Duration::from_secs(2));
+    fs::rename(&directory, &away).unwrap();
+    thread::sleep(Duration::from_secs(2));
+    process::signal(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(NOT_FOUND), "{log}");
+    assert!(log.contains("the last round of the copy failed"), "{log}");
+    schema::document(&String::from_utf8(output.stdout).unwrap());
 }
 
 #[test]

@@ -36,12 +36,12 @@ pub(super) async fn run(context: &Context, args: &CopyArgs) -> Result<u8> {
         context.report("copy/1", &plan, || text(&plan))?;
         return Ok(code(&plan, &options));
     }
-    let report = context
+    let (report, failed) = context
         .watched(Act::Copy, async |progress| match args.follow {
             false => {
                 let report = mirror::execute(&source, &target, &options, &progress).await?;
                 warn_of(&report.left_out, &[]);
-                Ok(report)
+                Ok((report, None))
             }
             true => {
                 let every = args.every.unwrap_or(EVERY);
@@ -50,26 +50,39 @@ pub(super) async fn run(context: &Context, args: &CopyArgs) -> Result<u8> {
         })
         .await?;
     context.report("copy/1", &report, || text(&report))?;
-    Ok(code(&report, &options))
+    // The document is one.
+    Ok(match failed {
+        Some(error) => {
+            tracing::error!("the last round of the copy failed: {error}");
+            exit::code(error.kind())
+        }
+        None => code(&report, &options),
+    })
 }
 
-/// Copies until somebody stops it, whatever becomes of the repositories meanwhile; answers what was copied in all.
+/// Copies until somebody stops it, whatever becomes of the repositories meanwhile; answers what was copied in all, and why the
+/// last round failed, if it did.
 async fn follow(
     context: &Context,
     args: &CopyArgs,
     options: &MirrorOptions,
     (every, progress): (Duration, &Progress),
-) -> Result<MirrorReport> {
+) -> Result<(MirrorReport, Option<Error>)> {
     let mut report = MirrorReport::default();
+    let mut failed = None;
     loop {
         let (source, target) = both(context, args)?;
         let known = report.left_out.clone();
         match mirror::again(&source, &target, options, progress, &mut report).await {
-            Ok(()) => warn_of(&report.left_out, &known),
+            Ok(()) => {
+                failed = None;
+                warn_of(&report.left_out, &known);
+            }
             Err(error) if error.kind() == Kind::Interrupted && report.done => {}
             Err(error) if passes(&error) && report.done => {
                 let advice = advice(error.hint_text());
                 tracing::warn!("could not copy, and will try again: {error}{advice}");
+                failed = Some(error);
             }
             Err(error) => return Err(error),
         }
@@ -78,7 +91,7 @@ async fn follow(
             tokio::time::sleep(Duration::from_millis(100).min(every)).await;
         }
         if progress.is_cancelled() {
-            return Ok(report);
+            return Ok((report, failed));
         }
     }
 }

@@ -111,7 +111,7 @@ pub(super) fn require_histories(
     }
 }
 
-fn missing(timeline: TimelineId, why: &str) -> Error {
+pub(super) fn missing(timeline: TimelineId, why: &str) -> Error {
     let file = timeline.history_file_name();
     Error::new(
         Kind::WalMissing,

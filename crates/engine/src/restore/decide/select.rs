@@ -17,6 +17,7 @@ use pgstrata_store::archive::{ArchivedWal, Coverage};
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::branches::Way;
+use super::histories::missing;
 use crate::restore::target::{Target, TimelineChoice};
 
 /// What selection knows of a layer.
@@ -142,7 +143,7 @@ fn named(
             end_of(candidate, request.target)
         ))
         .hint("Leave the label out to let the newest layer before the target be chosen.")),
-        Err(Reject::UnknownTimeline(timeline)) => Err(unknown_timeline(timeline)),
+        Err(Reject::UnknownTimeline(timeline)) => Err(unknown_timeline(timeline, archive)),
         Err(Reject::OtherTimeline(timeline)) => Err(unreachable(format!(
             "layer {label} was taken on timeline {}, which timeline {timeline} does not pass at {}",
             candidate.timeline, candidate.stop
@@ -177,7 +178,7 @@ fn newest(
             }
         }
     }
-    best.ok_or_else(|| no_layer(request, &rejects))
+    best.ok_or_else(|| no_layer(request, &rejects, archive))
 }
 
 /// Newer layers rank higher: by the stamps of the backups whose states they are, which only grow. What clocks said when
@@ -278,7 +279,21 @@ fn branches(
         Some(TimelineChoice::Current) => request.label.is_some(),
         None => false,
     };
-    way.explain(request.target, told)
+    let mut notes = way.explain(request.target, told)?;
+    if stays && !matches!(request.target, Target::Immediate | Target::None) {
+        // It goes on behind the layer, where it was told to.
+        let behind = Way {
+            from: chosen.stop,
+            until: match request.target {
+                Target::Lsn(lsn) => Some(*lsn),
+                _ => None,
+            },
+            layer_alone: false,
+            ..way
+        };
+        notes.extend(behind.explain(request.target, true)?);
+    }
+    Ok(notes)
 }
 
 /// Sentences about layers on the way that may be of another server than one before them, on the same timeline. Unlike a
@@ -370,7 +385,11 @@ pub(super) fn history_of(
     way(candidate, request, archive).ok()
 }
 
-fn no_layer(request: &Request<'_>, rejects: &[(&Candidate, Reject)]) -> Error {
+fn no_layer(
+    request: &Request<'_>,
+    rejects: &[(&Candidate, Reject)],
+    archive: &ArchivedWal,
+) -> Error {
     let too_late = rejects
         .iter()
         .filter(|(_, reject)| *reject == Reject::TooLate);
@@ -386,7 +405,7 @@ fn no_layer(request: &Request<'_>, rejects: &[(&Candidate, Reject)]) -> Error {
         ));
     }
     match rejects.first() {
-        Some((_, Reject::UnknownTimeline(timeline))) => unknown_timeline(*timeline),
+        Some((_, Reject::UnknownTimeline(timeline))) => unknown_timeline(*timeline, archive),
         Some((_, Reject::OtherTimeline(timeline))) => unreachable(format!(
             "no layer was taken on timeline {timeline} or on a timeline it comes from"
         ))
@@ -395,7 +414,13 @@ fn no_layer(request: &Request<'_>, rejects: &[(&Candidate, Reject)]) -> Error {
     }
 }
 
-fn unknown_timeline(timeline: TimelineId) -> Error {
+fn unknown_timeline(timeline: TimelineId, archive: &ArchivedWal) -> Error {
+    if archive.by_timeline().any(|(known, _)| known == timeline) {
+        return missing(
+            timeline,
+            "files of that timeline are there, and nobody knows where it began",
+        );
+    }
     unreachable(format!(
         "timeline {timeline} is not known: its history file {} is not in the archive",
         timeline.history_file_name()

@@ -558,6 +558,14 @@ fn a_promoted_copy_is_not_followed_by_itself() {
             "{notes:?}"
         );
     }
+    let current = Ask {
+        timeline: Some(TimelineChoice::Current),
+        ..ask(Target::Default)
+    };
+    let (_, followed, notes) = restores(&layers, &current, &archive);
+    assert_eq!(followed, 1);
+    let words = "as told: timeline 2 went another way";
+    assert!(notes.iter().any(|note| note.contains(words)), "{notes:?}");
     let named = Ask {
         label: Some(A),
         ..ask(Target::Default)
