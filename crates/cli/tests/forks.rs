@@ -62,10 +62,15 @@ fn archived(stage: &Stage, timeline: &str) -> PathBuf {
 }
 
 fn wait_for_history(stage: &Stage) {
-    let history = archived(stage, "00000002").join("00000002.history");
+    wait_for_file(stage, "00000002.history");
+}
+
+/// Waits for a file of timeline 2.
+fn wait_for_file(stage: &Stage, name: &str) {
+    let file = archived(stage, "00000002").join(name);
     let end = Instant::now() + PATIENCE;
-    while !history.exists() {
-        assert!(Instant::now() < end, "the history is not archived");
+    while !file.exists() {
+        assert!(Instant::now() < end, "{name} is not archived");
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -213,9 +218,12 @@ fn rule_13_7_a_failover_brings_back_nothing_that_it_has_lost() {
     let words = "timeline 1 goes on beyond";
     refused(&stage, &[], UNREACHABLE, words);
     let bare = "there is nothing but its history";
-    let (code, _) = stage.fails(&["info"]);
-    let info = String::from_utf8(stage.run(&["info"]).stdout).unwrap();
-    assert!(code == 3 && info.contains(bare), "{code}: {info}");
+    let output = stage.run(&["info"]);
+    let (code, info) = (
+        output.status.code(),
+        String::from_utf8(output.stdout).unwrap(),
+    );
+    assert!(code == Some(3) && info.contains(bare), "{code:?}: {info}");
     let latest = ["--target-timeline", "latest"];
     let (rows, notes) = restored(&stage, "restored", &latest);
     assert_eq!(rows, "1", "{last}: {notes}");
@@ -228,12 +236,7 @@ fn rule_13_7_a_failover_brings_back_nothing_that_it_has_lost() {
         "postgres",
         &format!("SELECT pg_walfile_name('{end}'::pg_lsn - 1)"),
     );
-    let first = archived(&stage, "00000002").join(first.unwrap());
-    let give_up = Instant::now() + PATIENCE;
-    while !first.exists() {
-        assert!(Instant::now() < give_up, "timeline 2 is not archived");
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_for_file(&stage, &first.unwrap());
     let (rows, notes) = restored(&stage, "followed", &[]);
     assert_eq!(rows, "1 2", "{notes}");
     assert!(

@@ -98,6 +98,15 @@ impl TimelineHistory {
         }
     }
 
+    /// Reads the contents of `timeline`'s `.history` file. The reason at the end of a line may be in any encoding.
+    ///
+    /// # Errors
+    ///
+    /// As [`TimelineHistory::parse`].
+    pub fn read(timeline: TimelineId, contents: &[u8]) -> Result<Self> {
+        Self::parse(timeline, &String::from_utf8_lossy(contents))
+    }
+
     /// Reads the text of `timeline`'s `.history` file.
     ///
     /// # Errors

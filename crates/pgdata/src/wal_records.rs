@@ -15,8 +15,8 @@ use crate::{
     Error, FileChecksum, Lsn, Major, Result, TimelineId, WalPageHeader, WalSegment, WalSegmentSize,
 };
 
+/// [`WAL_PAGE_BYTES`] as a length in memory.
 const PAGE_BYTES: usize = 8192;
-const PAGE: u64 = WAL_PAGE_BYTES;
 
 /// `SizeOfXLogShortPHD` and `SizeOfXLogLongPHD`, both aligned.
 const SHORT_HEADER_BYTES: usize = 24;
@@ -313,7 +313,7 @@ impl RecordReader {
 
     fn page(&mut self, page: &[u8], sink: &mut impl FnMut(WalRecord)) -> Result<()> {
         let address = self.position;
-        let next = address.checked_add(PAGE);
+        let next = address.checked_add(WAL_PAGE_BYTES);
         self.position = next.ok_or_else(|| self.wrong(address, "is the last that there is"))?;
         if matches!(self.state, ScanState::Switched) {
             return Ok(());

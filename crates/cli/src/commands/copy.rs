@@ -50,7 +50,7 @@ pub(super) async fn run(context: &Context, args: &CopyArgs) -> Result<u8> {
         })
         .await?;
     context.report("copy/1", &report, || text(&report))?;
-    // The document is one.
+    // An error would be a second document.
     Ok(match failed {
         Some(error) => {
             tracing::error!("the last round of the copy failed: {error}");

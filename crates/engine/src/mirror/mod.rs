@@ -530,13 +530,7 @@ impl Mirror<'_> {
 fn is_of_layer(error: &Error) -> bool {
     let is_theirs = matches!(
         error.kind(),
-        Kind::Damaged
-            | Kind::Unsupported
-            | Kind::NotFound
-            | Kind::WalMissing
-            | Kind::AlreadyExists
-            | Kind::Busy
-            | Kind::Refused
+        Kind::NotFound | Kind::WalMissing | Kind::AlreadyExists | Kind::Busy | Kind::Refused
     );
     is_theirs || error.is_of_one_object()
 }

@@ -38,8 +38,13 @@ impl Archive {
         let key = self.key(file);
         let seen = match self.walk_object(file, &key, Some(feed), pages).await {
             Ok((_, pages)) => pages,
-            Err(error) if error.kind() == Kind::NotFound || error.is_lack_of_key() => return Ok(()),
-            Err(error) if error.is_of_one_object() => return Ok(()),
+            Err(error)
+                if error.kind() == Kind::NotFound
+                    || error.is_lack_of_key()
+                    || error.is_of_one_object() =>
+            {
+                return Ok(());
+            }
             Err(error) => return Err(error),
         };
         let first_own = match number == begins_in {

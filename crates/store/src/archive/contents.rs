@@ -93,7 +93,8 @@ impl Contents {
 
     /// The history of `timeline` that it is.
     pub(super) fn history(&self, timeline: TimelineId) -> Result<TimelineHistory> {
-        history(timeline, self.raw.as_deref().unwrap_or_default())
+        let raw = self.raw.as_deref().unwrap_or_default();
+        TimelineHistory::read(timeline, raw).map_err(refused)
     }
 
     pub(super) fn encode(mut self, codec: Codec) -> Result<Encoded> {
@@ -143,12 +144,6 @@ impl Contents {
         pass_on(writer.finish()?)?;
         Ok(length)
     }
-}
-
-fn history(timeline: TimelineId, raw: &[u8]) -> Result<TimelineHistory> {
-    // The reason at the end of a line may be in any encoding.
-    let text = String::from_utf8_lossy(raw);
-    TimelineHistory::parse(timeline, &text).map_err(refused)
 }
 
 /// The header of the first page of the segment at `path`, if there is one.
@@ -219,7 +214,9 @@ impl Archive {
             ArchiveFile::Segment(named) | ArchiveFile::Partial(named) => {
                 self.check_segment(named, head)
             }
-            ArchiveFile::History(timeline) => history(timeline, raw).map(|_| ()),
+            ArchiveFile::History(timeline) => TimelineHistory::read(timeline, raw)
+                .map(|_| ())
+                .map_err(refused),
             ArchiveFile::BackupLabel { .. } => Ok(()),
         }
     }

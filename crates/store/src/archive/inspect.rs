@@ -108,7 +108,7 @@ impl Archive {
 }
 
 /// Takes the next bytes of a file.
-pub(super) type TakePiece<S> = fn(&mut S, &[u8]) -> Result<()>;
+type TakePiece<S> = fn(&mut S, &[u8]) -> Result<()>;
 
 /// A file on its way through the hands of `take`.
 struct ObjectWalk<S> {

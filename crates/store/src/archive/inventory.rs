@@ -155,12 +155,11 @@ impl Archive {
         if timeline == TimelineId::FIRST {
             return Ok(TimelineHistory::first(timeline));
         }
-        let text = match self.contents(ArchiveFile::History(timeline)).await {
+        let contents = match self.contents(ArchiveFile::History(timeline)).await {
             Err(error) if error.kind() == Kind::Damaged => return Err(error.hint(NO_HISTORY)),
             read => read?,
         };
-        let text = String::from_utf8_lossy(&text);
-        let read = TimelineHistory::parse(timeline, &text).map_err(Error::from);
+        let read = TimelineHistory::read(timeline, &contents).map_err(Error::from);
         read.map_err(|error| error.hint(NO_HISTORY))
     }
 

@@ -260,16 +260,20 @@ fn branches(
 ) -> Result<Vec<String>> {
     let chosen = &candidates[chosen];
     let stays = request.timeline == Some(TimelineChoice::Current);
-    let layer_alone = stays || matches!(request.target, Target::Immediate | Target::None);
+    let goes_on = !matches!(request.target, Target::Immediate | Target::None);
+    let layer_alone = stays || !goes_on;
+    let target = match request.target {
+        Target::Lsn(lsn) => Some(*lsn),
+        _ => None,
+    };
     let way = Way {
         candidates,
         archive,
         history,
         from: request.label.map_or(Lsn::INVALID, |_| chosen.stop),
-        until: match request.target {
-            Target::Lsn(lsn) if !stays => Some(*lsn),
-            _ if layer_alone => Some(chosen.stop),
-            _ => None,
+        until: match layer_alone {
+            true => Some(chosen.stop),
+            false => target,
         },
         layer_alone,
         too_late: &request.told.too_late,
@@ -280,14 +284,11 @@ fn branches(
         None => false,
     };
     let mut notes = way.explain(request.target, told)?;
-    if stays && !matches!(request.target, Target::Immediate | Target::None) {
+    if stays && goes_on {
         // It goes on behind the layer, where it was told to.
         let behind = Way {
             from: chosen.stop,
-            until: match request.target {
-                Target::Lsn(lsn) => Some(*lsn),
-                _ => None,
-            },
+            until: target,
             layer_alone: false,
             ..way
         };
