@@ -29,7 +29,7 @@ use super::fetch::{MAX_RANGE_BYTES, PackRange};
 use super::queue::{Queue, Taker};
 
 /// Regions of which one request fetches something: what it fetched is kept until the last has come.
-const MAX_RANGE_REGIONS: usize = 16;
+const MAX_RANGE_REGIONS: usize = 64;
 
 /// Frames in one task; pages that compress well would make one worker decode for seconds while others wait.
 const MAX_TASK_FRAMES: usize = 256;
@@ -41,10 +41,10 @@ const ALL_AHEAD: usize = 64;
 const MIN_AHEAD: usize = 4;
 const MAX_AHEAD: usize = 32;
 
-/// Blocks of the regions of all workers: 64 MiB; of one worker's at least 2 MiB and at most 16.
-const ALL_REGION_BLOCKS: u32 = 8_192;
+/// Blocks of the regions of all workers: 32 MiB; of one worker's at least 2 MiB and at most 4.
+const ALL_REGION_BLOCKS: u32 = 4_096;
 const MIN_REGION_BLOCKS: u32 = 256;
-const MAX_REGION_BLOCKS: u32 = 2_048;
+const MAX_REGION_BLOCKS: u32 = 512;
 
 /// Frames from which a group is worth requests of its own: at 128 KiB each 16 MiB of pages.
 const GROUP_FRAMES: usize = 128;

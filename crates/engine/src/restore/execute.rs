@@ -36,7 +36,8 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::copy::compare::Comparison;
-use super::copy::write::{AUTO_CONF, ManifestSink, Writer};
+use super::copy::listing::ManifestSink;
+use super::copy::write::{AUTO_CONF, Writer};
 use super::decide::plan::{PlanInner, RestorePlan, inspect, prefixes};
 use super::finish::config::{Configuration, Entry};
 use super::finish::durable;

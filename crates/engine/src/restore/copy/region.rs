@@ -3,51 +3,96 @@
 //! What an increment changed lies scattered. Page by page, each write takes the file's lock and leaves the file system
 //! an extent to remember, and restoring a chain costs several times what restoring one full backup costs.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 use pgstrata_store::error::Result;
 
-/// Bytes of a file that a worker has at hand, and what it has of those that follow.
-pub(crate) struct Region {
-    /// Where the region begins in the file.
-    start: u64,
+/// What direct writes must be multiples of, in the file and in memory: no disk has larger sectors.
+pub(super) const ALIGNMENT_BYTES: usize = 4096;
+
+/// Zeros that begin where direct writes may.
+pub(super) struct AlignedBytes {
     bytes: Vec<u8>,
-    /// Which bytes of the file are in `bytes`, in no order.
-    present: Vec<Range<u64>>,
+    start: usize,
+    length: usize,
+}
+
+impl AlignedBytes {
+    pub(super) fn new(length: usize) -> Self {
+        let bytes = vec![0; length + ALIGNMENT_BYTES];
+        Self {
+            start: bytes.as_ptr().align_offset(ALIGNMENT_BYTES),
+            bytes,
+            length,
+        }
+    }
+}
+
+impl Deref for AlignedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.length]
+    }
+}
+
+impl DerefMut for AlignedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
+/// Bytes of a file that a worker has at hand, and what it has of those that follow.
+pub(super) struct Region {
+    gathered: Gathered,
     /// What frames brought along that lies elsewhere, mostly after the region. Frames of a layer ascend, so that it is
     /// less than a frame for each layer.
     elsewhere: Vec<(u64, Box<[u8]>)>,
 }
 
+/// The bytes of one region.
+pub(super) struct Gathered {
+    /// Where the region begins in the file.
+    start: u64,
+    bytes: AlignedBytes,
+    /// Which bytes of the file are in `bytes`, in no order.
+    present: Vec<Range<u64>>,
+}
+
+/// What a region leaves behind when it goes on.
+pub(super) enum Departing<'r> {
+    /// What was gathered; to be left empty.
+    Region(&'r mut Gathered),
+    /// Bytes that lie at this offset of the file, outside of the region.
+    Piece(u64, &'r [u8]),
+}
+
 impl Region {
     /// The region of this size at the start of a file, empty.
-    pub(crate) fn new(size_bytes: usize) -> Self {
+    pub(super) fn new(size_bytes: usize) -> Self {
         Self {
-            start: 0,
-            bytes: vec![0; size_bytes],
-            present: Vec::new(),
+            gathered: Gathered::new(size_bytes),
             elsewhere: Vec::new(),
         }
     }
 
-    /// Goes on to the region that holds `offset`. What is left behind goes to `write`, in runs with their offsets.
-    pub(crate) fn move_to(
+    /// Goes on to the region that holds `offset`. What is left behind goes to `write`.
+    pub(super) fn move_to(
         &mut self,
         offset: u64,
-        mut write: impl FnMut(u64, &[u8]) -> Result<()>,
+        mut write: impl FnMut(Departing<'_>) -> Result<()>,
     ) -> Result<()> {
-        let size = length_of(&self.bytes);
-        let start = offset / size * size;
-        if start == self.start {
+        let size = length_of(&self.gathered.bytes);
+        let (old, start) = (self.gathered.start, offset / size * size);
+        if start == old {
             return Ok(());
         }
-        self.write_present(&mut write)?;
-        let ascending = start > self.start;
-        self.start = start;
+        self.write_gathered(&mut write)?;
+        self.gathered.start = start;
         for (offset, bytes) in std::mem::take(&mut self.elsewhere) {
             // Nothing comes back to what lies before, and whoever goes backwards may not come to what lies after.
-            if offset < start || (!ascending && offset >= start + size) {
-                write(offset, &bytes)?;
+            if offset < start || (start < old && offset >= start + size) {
+                write(Departing::Piece(offset, &bytes))?;
             } else {
                 self.place(offset, &bytes);
             }
@@ -56,34 +101,65 @@ impl Region {
     }
 
     /// Keeps bytes of the file until they are written.
-    pub(crate) fn place(&mut self, offset: u64, bytes: &[u8]) {
-        let within = offset
-            .checked_sub(self.start)
-            .and_then(|at| usize::try_from(at).ok())
-            .filter(|at| *at < self.bytes.len());
-        let fitting = within.map_or(0, |at| bytes.len().min(self.bytes.len() - at));
-        let (inside, outside) = bytes.split_at(fitting);
-        let end = offset + length_of(inside);
-        if let Some(at) = within {
-            self.bytes[at..at + fitting].copy_from_slice(inside);
-            self.present.push(offset..end);
-        }
+    pub(super) fn place(&mut self, offset: u64, bytes: &[u8]) {
+        let fitting = self.gathered.place(offset, bytes);
+        let outside = &bytes[fitting..];
         if !outside.is_empty() {
-            self.elsewhere.push((end, outside.into()));
+            self.elsewhere
+                .push((offset + length_of(&bytes[..fitting]), outside.into()));
         }
     }
 
     /// Writes all there is; the region is then that at the start of another file.
-    pub(crate) fn finish(&mut self, mut write: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        self.write_present(&mut write)?;
-        self.start = 0;
+    pub(super) fn finish(
+        &mut self,
+        mut write: impl FnMut(Departing<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.write_gathered(&mut write)?;
+        self.gathered.start = 0;
         for (offset, bytes) in self.elsewhere.drain(..) {
-            write(offset, &bytes)?;
+            write(Departing::Piece(offset, &bytes))?;
         }
         Ok(())
     }
 
-    fn write_present(&mut self, write: &mut impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+    fn write_gathered(
+        &mut self,
+        write: &mut impl FnMut(Departing<'_>) -> Result<()>,
+    ) -> Result<()> {
+        match self.gathered.present.is_empty() {
+            true => Ok(()),
+            false => write(Departing::Region(&mut self.gathered)),
+        }
+    }
+}
+
+impl Gathered {
+    /// Nothing yet.
+    pub(super) fn new(size_bytes: usize) -> Self {
+        Self {
+            start: 0,
+            bytes: AlignedBytes::new(size_bytes),
+            present: Vec::new(),
+        }
+    }
+
+    /// Takes in what of `bytes` lies in the region; returns how many these are, from the first on.
+    fn place(&mut self, offset: u64, bytes: &[u8]) -> usize {
+        let within = offset
+            .checked_sub(self.start)
+            .and_then(|at| usize::try_from(at).ok())
+            .filter(|at| *at < self.bytes.len());
+        let Some(at) = within else { return 0 };
+        let fitting = bytes.len().min(self.bytes.len() - at);
+        self.bytes[at..at + fitting].copy_from_slice(&bytes[..fitting]);
+        self.present
+            .push(offset..offset + length_of(&bytes[..fitting]));
+        fitting
+    }
+
+    /// Gives all there is to `write`, in runs with their offsets, and is empty then.
+    pub(super) fn write(&mut self, mut write: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         self.present.sort_unstable_by_key(|range| range.start);
         let mut ranges = self.present.drain(..).peekable();
         while let Some(mut run) = ranges.next() {
@@ -95,10 +171,27 @@ impl Region {
         }
         Ok(())
     }
+
+    /// Forgets what there is.
+    pub(super) fn clear(&mut self) {
+        self.present.clear();
+    }
 }
 
 fn length_of(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).expect("usize has 64 bits")
+}
+
+#[cfg(test)]
+impl Gathered {
+    /// The region at the start of a file, of which the first byte is there.
+    pub(super) fn place_first(&mut self, byte: u8) {
+        self.place(0, &[byte]);
+    }
+
+    pub(super) fn first_byte(&self) -> u8 {
+        self.bytes[0]
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +208,10 @@ mod tests {
             assert_eq!(bytes, expected);
             found.push(offset..end);
             Ok(())
+        };
+        let mut write = |departing: Departing<'_>| match departing {
+            Departing::Region(gathered) => gathered.write(&mut write),
+            Departing::Piece(offset, bytes) => write(offset, bytes),
         };
         let mut region = Region::new(size);
         for range in placed {

@@ -4,9 +4,8 @@
 //! whatever order frames come; when the last page of a file is there, its checksum is put together from the pieces.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -16,22 +15,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, EntryKind};
 use pgstrata_layer::outside::is_outside;
 use pgstrata_layer::overlay::{FilePlan, Take};
-use pgstrata_pgdata::backup_manifest::{ManifestFile, WalRange};
-use pgstrata_pgdata::{BackupManifestWriter, FileChecksum, Major};
+use pgstrata_pgdata::FileChecksum;
+use pgstrata_pgdata::backup_manifest::WalRange;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
 use rustix::fs::{Advice, Gid, Mode, OFlags, Uid, fadvise, fchmod, fchown};
 
-use super::region::Region;
+use super::direct::{self, Handover};
+use super::listing::ManifestSink;
+use super::region::{Departing, Region};
 use crate::frames::{FrameReader, WantedFrame, WantedFrames, bytes_of, pages_of};
 use crate::restore::place::beneath;
-use crate::restore::place::claim::{Claimed, Root};
+use crate::restore::place::claim::Root;
 
 /// The file in which the server keeps what ALTER SYSTEM sets.
 pub(crate) const AUTO_CONF: &str = "postgresql.auto.conf";
 
-/// A file from this size on is worth a system call to ask that its pages go to disk now rather than at the end.
-const WRITEBACK_BYTES: u64 = 1 << 20;
+/// A file from this size on is worth that its pages go to disk now rather than at the end: past the page cache, or by a system
+/// call that asks for it.
+const LARGE_BYTES: u64 = 1 << 20;
 
 /// A run of this length is written at once: gathering it first would cost more than the call.
 const LONG_BYTES: usize = 64 << 10;
@@ -50,6 +53,8 @@ pub(crate) struct FileTask {
     left: AtomicU64,
     /// Whether `backup_manifest` names it when all of them are.
     listed: bool,
+    /// Whether it is written past the page cache.
+    is_direct: bool,
     /// Offset and checksum of what has been written.
     pieces: Mutex<Vec<(u64, FileChecksum)>>,
 }
@@ -75,36 +80,46 @@ pub(crate) struct Part {
     take: Vec<Take>,
 }
 
-/// A worker's open file, and what of it has yet to be written.
-struct TargetFile {
-    current: Option<(Arc<FileTask>, File)>,
-    region: Region,
+/// A file that is open to be written; more than one thread may have it.
+struct OpenTarget {
+    task: Arc<FileTask>,
+    file: File,
+    is_direct: bool,
 }
 
-impl TargetFile {
+/// A worker's open file, and what of it has yet to be written.
+struct TargetFile<'h> {
+    current: Option<Arc<OpenTarget>>,
+    region: Region,
+    /// Who writes past the page cache; without it the worker does.
+    handover: Option<&'h Handover<Arc<OpenTarget>>>,
+}
+
+impl<'h> TargetFile<'h> {
     /// None yet.
-    fn new(region_blocks: u32) -> Self {
-        let bytes = usize::try_from(region_blocks * BLOCK_BYTES);
+    fn new(region_bytes: usize, handover: Option<&'h Handover<Arc<OpenTarget>>>) -> Self {
         Self {
             current: None,
-            region: Region::new(bytes.expect("usize has 64 bits")),
+            region: Region::new(region_bytes),
+            handover,
         }
     }
 
     /// Closes the file; when it is whole, asks the system to begin writing it back. One with holes that are still to be
     /// filled would be given many small extents.
     fn close(&mut self) {
-        if let Some((task, file)) = self.current.take()
-            && task.size_bytes >= WRITEBACK_BYTES
-            && task.left.load(Ordering::Acquire) == 0
+        if let Some(open) = self.current.take()
+            && !open.is_direct
+            && open.task.size_bytes >= LARGE_BYTES
+            && open.task.left.load(Ordering::Acquire) == 0
         {
             // On Linux this starts writeback and drops what is already clean. Advice is free to fail.
-            let _ = fadvise(&file, 0, None, Advice::DontNeed);
+            let _ = fadvise(&open.file, 0, None, Advice::DontNeed);
         }
     }
 }
 
-impl Drop for TargetFile {
+impl Drop for TargetFile<'_> {
     fn drop(&mut self) {
         self.close();
     }
@@ -113,6 +128,8 @@ impl Drop for TargetFile {
 /// Writes the files of one restore.
 pub(crate) struct Writer<'a> {
     roots: &'a [Root],
+    /// Whether new files of each root are written past the page cache.
+    direct: Vec<AtomicBool>,
     /// Prefix of paths that lie in another root than the data directory, with its index.
     prefixes: Vec<(String, usize)>,
     owner: Option<(Uid, Gid)>,
@@ -136,6 +153,10 @@ impl<'a> Writer<'a> {
         Ok(Self {
             owner: owner(&roots[0])?,
             roots,
+            direct: roots
+                .iter()
+                .map(|root| direct::is_for(&root.dir).into())
+                .collect(),
             prefixes,
             listing: Mutex::new(listing),
             unsettled: Mutex::default(),
@@ -175,7 +196,10 @@ impl<'a> Writer<'a> {
         }
         let (root, below) = self.locate_file(&plan.path)?;
         drop(self.create_file(root, below, plan.mode, plan.size_bytes)?);
-        self.enlist(plan, Vec::new(), push)
+        let is_direct = plan.size_bytes >= LARGE_BYTES
+            && direct::takes_size(plan.size_bytes)
+            && self.direct[root].load(Ordering::Relaxed);
+        self.take_on(plan, Vec::new(), is_direct, push)
     }
 
     /// Gives each frame that a file needs to `push`. The file is there with its final size; `kept` of it has been
@@ -183,7 +207,18 @@ impl<'a> Writer<'a> {
     pub(crate) fn enlist(
         &self,
         plan: FilePlan,
+        kept: Vec<(u64, FileChecksum)>,
+        push: impl FnMut(WantedFrame<Part>) -> Result<()>,
+    ) -> Result<()> {
+        // It has been read, and what differs lies scattered.
+        self.take_on(plan, kept, false, push)
+    }
+
+    fn take_on(
+        &self,
+        plan: FilePlan,
         mut kept: Vec<(u64, FileChecksum)>,
+        is_direct: bool,
         mut push: impl FnMut(WantedFrame<Part>) -> Result<()>,
     ) -> Result<()> {
         let (root, _) = self.locate_file(&plan.path)?;
@@ -205,6 +240,7 @@ impl<'a> Writer<'a> {
             modified: plan.modified,
             left: AtomicU64::new(left),
             listed: listed && !is_unsettled,
+            is_direct,
             pieces: Mutex::new(kept),
             path: plan.path,
         });
@@ -498,27 +534,53 @@ impl<'a> Writer<'a> {
         reader: &FrameReader<'_>,
         plan: impl FnOnce(&mut WantedFrames<'_, Part>) -> Result<()>,
     ) -> Result<()> {
-        reader.read(
-            || TargetFile::new(reader.region_blocks()),
-            |open, wanted, raw| self.write(open, wanted, raw),
-            |mut open| self.leave(&mut open),
-            plan,
-        )
+        let region_bytes = usize::try_from(reader.region_blocks() * BLOCK_BYTES);
+        let region_bytes = region_bytes.expect("usize has 64 bits");
+        let handover = Handover::<Arc<OpenTarget>>::new(reader.workers, region_bytes);
+        // Workers come first when threads are few, and write themselves then.
+        let needed = limits::workers(reader.workers) + handover.writers();
+        let enough = limits::try_threads(needed).is_ok();
+        let read = std::thread::scope(|scope| {
+            let _end = handover.end();
+            let started = enough
+                && limits::start_workers(scope, handover.writers(), |_| {
+                    let writer = handover.writer();
+                    || {
+                        writer.work(|open, gathered| {
+                            gathered.write(|at, bytes| self.put(open, at, bytes))
+                        })
+                    }
+                })
+                .is_ok();
+            let handover = started.then_some(&handover);
+            reader.read(
+                || TargetFile::new(region_bytes, handover),
+                |open, wanted, raw| self.write(open, wanted, raw),
+                |mut open| self.leave(&mut open),
+                plan,
+            )
+        });
+        match handover.outcome() {
+            Ok(()) => read,
+            written => written,
+        }
     }
 
     /// Takes what is wanted from a frame, decoded to `raw`; writes what is complete with it.
-    fn write(&self, open: &mut TargetFile, wanted: WantedFrame<Part>, raw: &[u8]) -> Result<()> {
+    fn write(&self, to: &mut TargetFile<'_>, wanted: WantedFrame<Part>, raw: &[u8]) -> Result<()> {
         let Part { file, take } = wanted.purpose;
-        let same = |(current, _): &(Arc<FileTask>, File)| Arc::ptr_eq(current, &file);
-        if !open.current.as_ref().is_some_and(same) {
-            self.leave(open)?;
-            open.current = Some((Arc::clone(&file), self.reopen(&file)?));
-        }
-        let (_, target) = open.current.as_ref().expect("opened just now");
+        let same = to.current.take_if(|open| Arc::ptr_eq(&open.task, &file));
+        let open = match same {
+            Some(open) => open,
+            None => {
+                self.leave(to)?;
+                Arc::new(self.reopen(&file)?)
+            }
+        };
+        let open = &*to.current.insert(open);
         let start = u64::from(wanted.frame.first_block()) * u64::from(BLOCK_BYTES);
-        open.region.move_to(start, |offset, bytes| {
-            self.put(&file, target, offset, bytes)
-        })?;
+        to.region
+            .move_to(start, |left| self.depart(to.handover, open, left))?;
         for take in &take {
             let (offset, bytes) = pages_of(take, raw, file.size_bytes).ok_or_else(|| {
                 Error::new(
@@ -529,27 +591,50 @@ impl<'a> Writer<'a> {
                     ),
                 )
             })?;
-            match bytes.len() >= LONG_BYTES {
-                true => self.put(&file, target, offset, bytes)?,
-                false => open.region.place(offset, bytes),
+            match bytes.len() >= LONG_BYTES && !open.is_direct {
+                true => self.put(open, offset, bytes)?,
+                false => to.region.place(offset, bytes),
             }
         }
         Ok(())
     }
 
     /// Writes what a worker still has of the file that it leaves.
-    fn leave(&self, open: &mut TargetFile) -> Result<()> {
-        if let Some((file, target)) = &open.current {
-            open.region
-                .finish(|offset, bytes| self.put(file, target, offset, bytes))?;
+    fn leave(&self, from: &mut TargetFile<'_>) -> Result<()> {
+        if let Some(open) = &from.current {
+            from.region
+                .finish(|left| self.depart(from.handover, open, left))?;
         }
-        open.close();
+        from.close();
         Ok(())
     }
 
+    /// Writes what a region leaves behind, or has it written.
+    fn depart(
+        &self,
+        handover: Option<&Handover<Arc<OpenTarget>>>,
+        open: &Arc<OpenTarget>,
+        left: Departing<'_>,
+    ) -> Result<()> {
+        match (left, handover.filter(|_| open.is_direct)) {
+            (Departing::Region(gathered), Some(handover)) => {
+                handover.give(Arc::clone(open), gathered)
+            }
+            (Departing::Region(gathered), None) => {
+                gathered.write(|offset, bytes| self.put(open, offset, bytes))
+            }
+            (Departing::Piece(offset, bytes), _) => self.put(open, offset, bytes),
+        }
+    }
+
     /// Writes a run of pages, and lists the file when it was the last.
-    fn put(&self, file: &FileTask, target: &File, offset: u64, bytes: &[u8]) -> Result<()> {
-        target.write_all_at(bytes, offset).context(|| {
+    fn put(&self, open: &OpenTarget, offset: u64, bytes: &[u8]) -> Result<()> {
+        let file = &open.task;
+        let written = match open.is_direct {
+            true => direct::write_at(&open.file, bytes, offset),
+            false => open.file.write_all_at(bytes, offset),
+        };
+        written.context(|| {
             format!(
                 "could not write \"{}\"",
                 self.roots[file.root].path.join(&file.path).display()
@@ -569,14 +654,30 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn reopen(&self, file: &FileTask) -> Result<File> {
-        let (root, below) = self.locate(&file.path).expect("created before");
+    fn reopen(&self, task: &Arc<FileTask>) -> Result<OpenTarget> {
+        let (root, below) = self.locate(&task.path).expect("created before");
         let dir = &self.roots[root].dir;
-        beneath::open(dir, Path::new(below), OFlags::WRONLY, Mode::empty()).context(|| {
+        let open = |flags| beneath::open(dir, Path::new(below), flags, Mode::empty());
+        let opened = match task.is_direct {
+            true => match open(OFlags::WRONLY | OFlags::DIRECT) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.direct[root].store(false, Ordering::Relaxed);
+                    open(OFlags::WRONLY).map(|file| (file, false))
+                }
+                opened => opened.map(|file| (file, true)),
+            },
+            false => open(OFlags::WRONLY).map(|file| (file, false)),
+        };
+        let (file, is_direct) = opened.context(|| {
             format!(
                 "could not open \"{}\"",
                 self.full_path(root, below).display()
             )
+        })?;
+        Ok(OpenTarget {
+            task: Arc::clone(task),
+            file,
+            is_direct,
         })
     }
 
@@ -646,90 +747,6 @@ fn owner(data: &Root) -> Result<Option<(Uid, Gid)>> {
     let status = status.context(|| format!("could not look at \"{}\"", data.path.display()))?;
     let (user, group) = (Uid::from_raw(status.st_uid), Gid::from_raw(status.st_gid));
     Ok((!user.is_root()).then_some((user, group)))
-}
-
-/// `backup_manifest` on its way to disk.
-pub(crate) struct ManifestSink {
-    writer: BackupManifestWriter,
-    file: TextFile,
-}
-
-impl ManifestSink {
-    pub(crate) fn create(claimed: &Claimed, major: Major, system_identifier: u64) -> Result<Self> {
-        const NAME: &str = "backup_manifest";
-        let root = &claimed.roots[0];
-        let path = root.path.join(NAME);
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
-        let file = beneath::open(&root.dir, Path::new(NAME), flags, Mode::RUSR | Mode::WUSR)
-            .context(|| format!("could not create \"{}\"", path.display()))?;
-        fchmod(&file, Mode::RUSR | Mode::WUSR)
-            .map_err(io::Error::from)
-            .and_then(|()| give_to_owner(&file, &claimed.roots[0]))
-            .context(|| format!("could not create \"{}\"", path.display()))?;
-        let mut file = TextFile {
-            path,
-            file: BufWriter::new(file),
-            error: None,
-        };
-        let begun = BackupManifestWriter::begin(major, system_identifier, &mut file);
-        match begun {
-            Ok(writer) => Ok(Self { writer, file }),
-            Err(_) => Err(file.failure()),
-        }
-    }
-
-    fn file(&mut self, path: &str, modified: i64, checksum: FileChecksum) -> Result<()> {
-        let listed = ManifestFile {
-            path: path.as_bytes(),
-            modified,
-            checksum,
-        };
-        self.writer
-            .file(&listed, &mut self.file)
-            .map_err(|_| self.file.failure())
-    }
-
-    fn finish(self, wal: WalRange) -> Result<()> {
-        let Self { writer, mut file } = self;
-        if writer.finish(&[wal], &mut file).is_err() {
-            return Err(file.failure());
-        }
-        let path = file.path;
-        file.file
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)
-            .map(drop)
-            .context(|| format!("could not write \"{}\"", path.display()))
-    }
-}
-
-/// A file that text is formatted into; keeps the error that [`fmt::Error`] cannot carry.
-struct TextFile {
-    path: PathBuf,
-    file: BufWriter<File>,
-    error: Option<io::Error>,
-}
-
-impl TextFile {
-    fn failure(&mut self) -> Error {
-        let error = self
-            .error
-            .take()
-            .unwrap_or_else(|| io::Error::other("formatting failed"));
-        Error::new(
-            Kind::File,
-            format!("could not write \"{}\": {error}", self.path.display()),
-        )
-    }
-}
-
-impl fmt::Write for TextFile {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.file.write_all(text.as_bytes()).map_err(|e| {
-            self.error = Some(e);
-            fmt::Error
-        })
-    }
 }
 
 /// Gives a file to whom the data directory belongs, when we are root.

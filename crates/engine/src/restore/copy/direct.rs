@@ -1,0 +1,295 @@
+//! Writing large new files past the page cache, by threads of their own.
+//!
+//! A buffered write copies each byte into a page that the kernel has to find, and to write back later. A direct one
+//! (open(2), `O_DIRECT`) takes the bytes where they lie, drives nothing out of the cache, and returns when the disk has them. So
+//! a worker hands a region over when it has gathered it, and goes on with an empty one
+//! ([ADR 39](../../../../../docs/adr/0039-restored-files-bypass-the-page-cache.md)).
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use pgstrata_store::error::{Error, Kind, Result};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
+
+use super::region::{ALIGNMENT_BYTES, AlignedBytes, Gathered};
+
+/// Most regions on their way to the disk: more keep no disk busier, and each may keep one file more open.
+const MOST_UNDERWAY: usize = 8;
+
+/// Whether files below `dir` may be written past the page cache. So it is with ext4 and XFS, of which it is known that the files are
+/// the same then. Btrfs, as a counterexample, would not compress them.
+pub(super) fn is_for(dir: &File) -> bool {
+    const KNOWN: [u64; 2] = [0xEF53, 0x5846_5342];
+    let kind = fstatfs(dir)
+        .ok()
+        .and_then(|of| u64::try_from(of.f_type).ok());
+    kind.is_some_and(|kind| KNOWN.contains(&kind))
+}
+
+/// Whether all bytes of a file of this size can be written so.
+pub(super) fn takes_size(size_bytes: u64) -> bool {
+    u64::try_from(ALIGNMENT_BYTES).is_ok_and(|alignment| size_bytes.is_multiple_of(alignment))
+}
+
+/// Writes to a file that was opened with `O_DIRECT`. When the kernel refuses how the bytes lie, the file is written as others
+/// are from then on.
+pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let aligned = bytes.as_ptr().align_offset(ALIGNMENT_BYTES) == 0;
+    let written = match aligned {
+        true => file.write_all_at(bytes, offset),
+        false => {
+            let mut moved = AlignedBytes::new(bytes.len());
+            moved.copy_from_slice(bytes);
+            file.write_all_at(&moved, offset)
+        }
+    };
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            fcntl_setfl(file, fcntl_getfl(file)? - OFlags::DIRECT)?;
+            file.write_all_at(bytes, offset)
+        }
+        written => written,
+    }
+}
+
+/// Full regions on their way to threads that write them, each with what it belongs to, and empty ones on their way back.
+pub(super) struct Handover<T> {
+    state: Mutex<Underway<T>>,
+    changed: Condvar,
+    region_bytes: usize,
+}
+
+struct Underway<T> {
+    full: VecDeque<(T, Gathered)>,
+    empty: Vec<Gathered>,
+    /// Empty ones that may still be made.
+    unmade: usize,
+    /// More may come.
+    is_open: bool,
+    /// Threads that write.
+    writers: usize,
+    failure: Option<Error>,
+}
+
+/// A thread that writes what is handed over; dropped when it does so no more.
+pub(super) struct RegionWriter<'h, T> {
+    handover: &'h Handover<T>,
+}
+
+/// Dropped when nothing more is handed over, whatever the reason.
+pub(super) struct HandoverEnd<'h, T> {
+    handover: &'h Handover<T>,
+}
+
+impl<T> Handover<T> {
+    /// For so many workers, each with a region of `region_bytes` of its own.
+    pub(super) fn new(workers: usize, region_bytes: usize) -> Self {
+        let most = workers.clamp(1, MOST_UNDERWAY);
+        Self {
+            state: Mutex::new(Underway {
+                full: VecDeque::new(),
+                empty: Vec::new(),
+                unmade: most,
+                is_open: true,
+                writers: most,
+                failure: None,
+            }),
+            changed: Condvar::new(),
+            region_bytes,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Underway<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'g>(&self, state: MutexGuard<'g, Underway<T>>) -> MutexGuard<'g, Underway<T>> {
+        let woken = self.changed.wait(state);
+        woken.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many threads shall write.
+    pub(super) fn writers(&self) -> usize {
+        self.lock().writers
+    }
+
+    /// One of these threads, which must be made, and may be dropped without having worked.
+    pub(super) fn writer(&self) -> RegionWriter<'_, T> {
+        RegionWriter { handover: self }
+    }
+
+    /// What says that nothing more comes.
+    pub(super) fn end(&self) -> HandoverEnd<'_, T> {
+        HandoverEnd { handover: self }
+    }
+
+    /// Hands what was gathered over, with what it belongs to, and leaves an empty region in its place; waits until there is one.
+    ///
+    /// # Errors
+    /// When writing has failed; why, [`Self::outcome`] says.
+    pub(super) fn give(&self, of: T, gathered: &mut Gathered) -> Result<()> {
+        let mut state = self.lock();
+        let empty = loop {
+            if state.failure.is_some() || state.writers == 0 {
+                return Err(Error::new(Kind::Interrupted, "writing has stopped"));
+            }
+            if let Some(empty) = state.empty.pop() {
+                break empty;
+            }
+            if state.unmade > 0 {
+                state.unmade -= 1;
+                break Gathered::new(self.region_bytes);
+            }
+            state = self.wait(state);
+        };
+        let full = std::mem::replace(gathered, empty);
+        state.full.push_back((of, full));
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Whether all that was handed over has been written; for when the threads have ended.
+    ///
+    /// # Errors
+    /// The first error of any of them.
+    pub(super) fn outcome(self) -> Result<()> {
+        let state = self.state.into_inner();
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        match state.failure {
+            Some(failure) => Err(failure),
+            None if state.full.is_empty() => Ok(()),
+            None => Err(Error::new(Kind::Interrupted, "writing has stopped")),
+        }
+    }
+}
+
+impl<T> RegionWriter<'_, T> {
+    /// Gives all that is handed over to `write`, which leaves it empty, until nothing more comes.
+    pub(super) fn work(self, write: impl Fn(&T, &mut Gathered) -> Result<()>) {
+        let mut state = self.handover.lock();
+        loop {
+            let Some((of, mut gathered)) = state.full.pop_front() else {
+                if !state.is_open {
+                    return;
+                }
+                state = self.handover.wait(state);
+                continue;
+            };
+            let failed = state.failure.is_some();
+            drop(state);
+            // After a failure it is given back all the same: a worker may wait for it.
+            let written = match failed {
+                true => Ok(()),
+                false => write(&of, &mut gathered),
+            };
+            // What it belongs to is let go while nobody waits for the lock: that may close a file.
+            drop(of);
+            gathered.clear();
+            state = self.handover.lock();
+            state.empty.push(gathered);
+            if let Err(error) = written {
+                state.failure.get_or_insert(error);
+            }
+            self.handover.changed.notify_all();
+        }
+    }
+}
+
+impl<T> Drop for RegionWriter<'_, T> {
+    /// Also when it has panicked: workers must not wait for ever.
+    fn drop(&mut self) {
+        self.handover.lock().writers -= 1;
+        self.handover.changed.notify_all();
+    }
+}
+
+impl<T> Drop for HandoverEnd<'_, T> {
+    fn drop(&mut self) {
+        self.handover.lock().is_open = false;
+        self.handover.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    const REGION_BYTES: usize = 16 << 10;
+
+    /// Hands `count` regions over to threads that run `write`; returns what became of it, and how many were taken.
+    fn handed_over(
+        count: usize,
+        write: impl Fn(usize) -> Result<()> + Sync,
+    ) -> (Result<()>, usize) {
+        let handover = Handover::new(2, REGION_BYTES);
+        let taken = AtomicUsize::new(0);
+        let given = thread::scope(|scope| {
+            for _ in 0..handover.writers() {
+                let writer = handover.writer();
+                scope.spawn(|| {
+                    writer.work(|number: &usize, gathered| {
+                        assert_eq!(gathered.first_byte(), u8::try_from(*number % 256).unwrap());
+                        taken.fetch_add(1, Ordering::Relaxed);
+                        write(*number)
+                    });
+                });
+            }
+            let _end = handover.end();
+            let mut gathered = Gathered::new(REGION_BYTES);
+            (0..count).try_for_each(|number| {
+                gathered.place_first(u8::try_from(number % 256).unwrap());
+                handover.give(number, &mut gathered)
+            })
+        });
+        (handover.outcome().and(given), taken.into_inner())
+    }
+
+    #[test]
+    fn every_region_is_written_once() {
+        let (outcome, taken) = handed_over(1000, |_| Ok(()));
+        outcome.unwrap();
+        assert_eq!(taken, 1000);
+    }
+
+    #[test]
+    fn the_first_failure_is_told_and_nobody_waits_for_ever() {
+        let (outcome, taken) = handed_over(1000, |number| match number {
+            7 => Err(Error::new(Kind::File, "the disk is full")),
+            _ => Ok(()),
+        });
+        assert_eq!(outcome.unwrap_err().to_string(), "the disk is full");
+        assert!(taken < 1000);
+    }
+
+    #[test]
+    fn bytes_that_lie_anywhere_are_written_to_a_file_of_any_kind() {
+        for directory in [std::env::temp_dir(), "/var/tmp".into(), "/dev/shm".into()] {
+            let directory = tempfile::tempdir_in(directory).unwrap();
+            let path = directory.path().join("file");
+            File::create(&path).unwrap().set_len(64 << 10).unwrap();
+            let flags = OFlags::WRONLY | OFlags::DIRECT;
+            let Ok(file) = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()) else {
+                continue;
+            };
+            let file = File::from(file);
+            let mut bytes = AlignedBytes::new(24 << 10);
+            for (at, byte) in bytes.iter_mut().enumerate() {
+                *byte = u8::try_from(at % 251).unwrap();
+            }
+            write_at(&file, &bytes[..16 << 10], 8 << 10).unwrap();
+            // In memory it begins anywhere; then it has a length that only a buffered write takes.
+            write_at(&file, &bytes[1..8193], 32 << 10).unwrap();
+            write_at(&file, &bytes[5..105], 48 << 10).unwrap();
+            let mut expected = vec![0; 64 << 10];
+            expected[8 << 10..24 << 10].copy_from_slice(&bytes[..16 << 10]);
+            expected[32 << 10..40 << 10].copy_from_slice(&bytes[1..8193]);
+            expected[48 << 10..(48 << 10) + 100].copy_from_slice(&bytes[5..105]);
+            assert!(std::fs::read(&path).unwrap() == expected);
+        }
+    }
+}
