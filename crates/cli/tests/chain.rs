@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::process::Command;
+
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use support::{Stage, Store, number, text};
 
@@ -61,4 +63,36 @@ fn a_chain_made_under_load_restores_to_an_exact_lsn_on_17() {
 #[test]
 fn a_chain_made_under_load_restores_to_an_exact_lsn_on_18_from_s3() {
     a_chain_made_under_load_restores_to_an_exact_lsn(Major::V18, Store::S3);
+}
+
+#[test]
+fn large_new_files_are_restored_past_the_page_cache_and_others_through_it() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    stage.backup(&["--type", "full"]);
+    let target = stage.target("restored").display().to_string();
+    let restore = [
+        "restore",
+        "--target-dir",
+        &target,
+        "--target-type",
+        "immediate",
+    ];
+    let report = stage.json(&restore);
+    let (direct, written) = (
+        number(&report, "/direct_bytes"),
+        number(&report, "/written_bytes"),
+    );
+    let mut kind = Command::new("stat");
+    let kind = kind.args(["-f", "-c", "%T", &target]).output().unwrap();
+    match String::from_utf8(kind.stdout).unwrap().trim() {
+        // The table of accounts alone has 38 MB; the files of the catalogs are small.
+        "ext2/ext3" | "xfs" => assert!(
+            (35 << 20) < direct && direct < written - (10 << 20),
+            "{direct} of {written}"
+        ),
+        other => assert_eq!(direct, 0, "{other}"),
+    }
+    let report = stage.json(&[&restore[..], &["--delta"]].concat());
+    assert_eq!(number(&report, "/direct_bytes"), 0);
 }

@@ -65,6 +65,8 @@ pub struct RestoreReport {
     pub pages: u64,
     /// Bytes written to files of the cluster.
     pub written_bytes: u64,
+    /// Bytes of these that went past the page cache.
+    pub direct_bytes: u64,
     /// Bytes fetched from packs.
     pub fetched_bytes: u64,
     /// Frames decoded.
@@ -178,6 +180,7 @@ pub async fn execute(plan: &RestorePlan, progress: &Progress) -> Result<RestoreR
         files: done.files,
         pages: reading.pages,
         written_bytes: done.written_bytes,
+        direct_bytes: done.direct_bytes,
         fetched_bytes: reading.stored_bytes,
         frames: done.frames,
         method: plan.method,
@@ -286,6 +289,7 @@ struct Tally {
     files: u64,
     frames: u64,
     written_bytes: u64,
+    direct_bytes: u64,
     read_bytes: u64,
     removed: u64,
     notes: Vec<String>,
@@ -413,6 +417,7 @@ impl Restore {
         }
         self.prepare_control(claimed, &writer)?;
         self.done.written_bytes += writer.written_bytes();
+        self.done.direct_bytes += writer.direct_bytes();
         writer.finish(WalRange {
             timeline: manifest.timeline,
             start: manifest.start_lsn,

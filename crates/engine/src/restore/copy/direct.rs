@@ -35,8 +35,8 @@ pub(super) fn takes_size(size_bytes: u64) -> bool {
 }
 
 /// Writes to a file that was opened with `O_DIRECT`. When the kernel refuses how the bytes lie, the file is written as others
-/// are from then on.
-pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+/// are from then on. Returns whether the bytes went past the page cache.
+pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<bool> {
     let aligned = bytes.as_ptr().align_offset(ALIGNMENT_BYTES) == 0;
     let written = match aligned {
         true => file.write_all_at(bytes, offset),
@@ -49,9 +49,9 @@ pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()>
     match written {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             fcntl_setfl(file, fcntl_getfl(file)? - OFlags::DIRECT)?;
-            file.write_all_at(bytes, offset)
+            file.write_all_at(bytes, offset).map(|()| false)
         }
-        written => written,
+        written => written.map(|()| true),
     }
 }
 

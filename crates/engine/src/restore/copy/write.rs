@@ -21,6 +21,7 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
 use rustix::fs::{Advice, Gid, Mode, OFlags, Uid, fadvise, fchmod, fchown};
+use tracing::info;
 
 use super::direct::{self, Handover};
 use super::listing::ManifestSink;
@@ -138,6 +139,8 @@ pub(crate) struct Writer<'a> {
     unsettled: Mutex<BTreeMap<String, Unsettled>>,
     /// Bytes written to files of the cluster.
     written: AtomicU64,
+    /// Those of them that went past the page cache.
+    written_directly: AtomicU64,
     progress: &'a Progress,
     /// Whether the source let its group read.
     group_access: AtomicBool,
@@ -153,14 +156,12 @@ impl<'a> Writer<'a> {
         Ok(Self {
             owner: owner(&roots[0])?,
             roots,
-            direct: roots
-                .iter()
-                .map(|root| direct::is_for(&root.dir).into())
-                .collect(),
+            direct: roots.iter().map(|root| may_go_past(root).into()).collect(),
             prefixes,
             listing: Mutex::new(listing),
             unsettled: Mutex::default(),
             written: AtomicU64::new(0),
+            written_directly: AtomicU64::new(0),
             progress,
             group_access: AtomicBool::new(false),
         })
@@ -340,6 +341,11 @@ impl<'a> Writer<'a> {
     /// Bytes written to files of the cluster so far.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of these that went past the page cache.
+    pub(crate) fn direct_bytes(&self) -> u64 {
+        self.written_directly.load(Ordering::Relaxed)
     }
 
     /// Creates a directory with the permissions it had; its owner can always work in it.
@@ -632,9 +638,9 @@ impl<'a> Writer<'a> {
         let file = &open.task;
         let written = match open.is_direct {
             true => direct::write_at(&open.file, bytes, offset),
-            false => open.file.write_all_at(bytes, offset),
+            false => open.file.write_all_at(bytes, offset).map(|()| false),
         };
-        written.context(|| {
+        let went_past = written.context(|| {
             format!(
                 "could not write \"{}\"",
                 self.roots[file.root].path.join(&file.path).display()
@@ -642,6 +648,9 @@ impl<'a> Writer<'a> {
         })?;
         let written = u64::try_from(bytes.len()).expect("usize has 64 bits");
         self.count(written);
+        if went_past {
+            self.written_directly.fetch_add(written, Ordering::Relaxed);
+        }
         self.progress
             .add_pages(written.div_ceil(u64::from(BLOCK_BYTES)));
         file.pieces
@@ -723,6 +732,18 @@ impl<'a> Writer<'a> {
         let listing = listing.expect("no thread panics while it holds the listing");
         listing.finish(wal)
     }
+}
+
+/// Whether new files of this directory may be written past the page cache; if not, says so.
+fn may_go_past(root: &Root) -> bool {
+    let may = direct::is_for(&root.dir);
+    if !may {
+        info!(
+            "the files of \"{}\" are written through the page cache: its file system is neither ext4 nor XFS",
+            root.path.display()
+        );
+    }
+    may
 }
 
 /// Whether `backup_manifest` lists a file of the index. `postgresql.auto.conf` is rewritten and listed then;
