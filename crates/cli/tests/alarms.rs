@@ -21,7 +21,7 @@ use support::judged::{
     switch,
 };
 use support::standby::{backup_of, restartpoint, standby_of};
-use support::{PATIENCE, Stage, Store, schema, text};
+use support::{PATIENCE, Stage, Store, restore_alone, schema, text};
 
 const WARNINGS: i32 = 3;
 const FAILED: i32 = 13;
@@ -532,13 +532,7 @@ fn a_lost_pack_is_an_alarm_and_its_backup_is_none_of_those_to_keep() {
         assert!(remarks.contains(bad), "{report:#}");
     }
     let target = stage.target("refused").display().to_string();
-    let restore = [
-        "restore",
-        "--target-dir",
-        &target,
-        "--target-type",
-        "immediate",
-    ];
+    let restore = restore_alone(&target);
     for named in [&[][..], &[bad][..]] {
         let (code, log) = stage.fails(&[&restore[..], named].concat());
         assert_eq!(code, DAMAGED, "{log}");

@@ -1,5 +1,5 @@
 //! The main job: a full and three incremental backups made under load restore to
-//! an exact LSN, equal to the source there.
+//! an exact LSN, equal to the source there. What is large goes past the page cache.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
@@ -8,7 +8,7 @@ mod support;
 use std::process::Command;
 
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
-use support::{Stage, Store, number, text};
+use support::{Stage, Store, number, restore_alone, text};
 
 fn a_chain_made_under_load_restores_to_an_exact_lsn(major: Major, store: Store) {
     let stage = Stage::archiving(Cluster::builder(major), store);
@@ -71,13 +71,7 @@ fn large_new_files_are_restored_past_the_page_cache_and_others_through_it() {
     stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
     stage.backup(&["--type", "full"]);
     let target = stage.target("restored").display().to_string();
-    let restore = [
-        "restore",
-        "--target-dir",
-        &target,
-        "--target-type",
-        "immediate",
-    ];
+    let restore = restore_alone(&target);
     let report = stage.json(&restore);
     let (direct, written) = (
         number(&report, "/direct_bytes"),

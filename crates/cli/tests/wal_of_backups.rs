@@ -13,7 +13,7 @@ use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode, require_same_
 use support::files::copy_all;
 use support::judged::{document, kinds};
 use support::process;
-use support::{PATIENCE, Stage, Store, number, text};
+use support::{PATIENCE, Stage, Store, number, restore_alone, text};
 
 const EXISTS: i32 = 11;
 const INTERRUPTED: i32 = 130;
@@ -329,13 +329,7 @@ fn a_server_of_another_history_goes_on_under_a_name_of_its_own() {
     stage.ok(&[&second[..], &["backup", "-D", &pgdata, "--type", "full"]].concat());
     stage.ok(&[&second[..], &["verify"]].concat());
     let target = stage.target("second").display().to_string();
-    let restore = [
-        "restore",
-        "--target-dir",
-        &target,
-        "--target-type",
-        "immediate",
-    ];
+    let restore = restore_alone(&target);
     stage.ok(&[&second[..], &restore, &["--target-action", "promote"]].concat());
     let restored = stage.start_restored(&stage.target("second"));
     assert_eq!(restored.sql("postgres", LIVES).unwrap(), "2");

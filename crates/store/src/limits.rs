@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
 use crate::error::{Error, Kind, Result};
 
-/// Beside workers and requests: standard streams, the runtime, the log, sessions with
+/// Beside workers and requests: up to eight files whose last pages are on their way to the disk, standard streams, the runtime, the log, sessions with
 /// the server, the directories in which a restore works, and a name being looked up.
 /// Measured: fewer than 30.
 const OTHERS: u64 = 40;

@@ -12,7 +12,7 @@ use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::Value;
 
 use crate::support::process::log_of;
-use crate::support::{Stage, Store, number};
+use crate::support::{Stage, Store, number, restore_alone};
 
 /// Something to read for seconds at the rate of `begin_backup`, before the files in question.
 const BULK: &str = "CREATE TABLE bulk AS
@@ -228,15 +228,8 @@ fn rule_13_3_open_files_are_few(store: Store, tables: u32, limit: u32) {
     let newest = layers["layers"].as_array().unwrap().last().unwrap();
     let label = newest["label"].as_str().unwrap();
     run(&["merge", label]);
-    let restore = [
-        "restore",
-        "--target-dir",
-        &target,
-        "--target-type",
-        "immediate",
-        "--target-action",
-        "promote",
-    ];
+    let promote = ["--target-action", "promote"];
+    let restore = [&restore_alone(&target)[..], &promote].concat();
     run(&restore);
     run(&[&restore[..], &["--delta"]].concat());
     run(&["check", "--pgdata", &pgdata]);

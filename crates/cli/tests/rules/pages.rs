@@ -8,7 +8,7 @@ use std::process::Command;
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use serde_json::Value;
 
-use crate::support::{Stage, Store, text};
+use crate::support::{Stage, Store, restore_alone, text};
 
 const WARNINGS: i32 = 3;
 const CORRUPT_PAGES: i32 = 20;
@@ -104,13 +104,7 @@ fn rule_5_corrupt_pages_are_listed_stored_as_they_are_and_mark_the_backup() {
     scene.stage.wait_out_of_backup_mode();
 
     let target = scene.stage.target("restored").display().to_string();
-    let restore = [
-        "restore",
-        "--target-dir",
-        &target,
-        "--target-type",
-        "immediate",
-    ];
+    let restore = restore_alone(&target);
     let mut plan = restore.to_vec();
     plan.push("--dry-run");
     let plan = scene.stage.json(&plan);

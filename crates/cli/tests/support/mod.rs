@@ -409,6 +409,17 @@ pub fn credentials_file(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
     file
 }
 
+/// A restore into `target` that ends where the backup ended.
+pub fn restore_alone(target: &str) -> [&str; 5] {
+    [
+        "restore",
+        "--target-dir",
+        target,
+        "--target-type",
+        "immediate",
+    ]
+}
+
 /// Options of a restore that ends at `lsn`, inclusive, and lets the server go on from there.
 pub fn to_lsn(lsn: &str) -> [&str; 6] {
     [

@@ -9,24 +9,30 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use pgstrata_store::error::{Error, Kind, Result};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
+use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
+use tracing::info;
 
 use super::region::{ALIGNMENT_BYTES, AlignedBytes, Gathered};
+use crate::restore::place::claim::Root;
 
 /// Most regions on their way to the disk: more keep no disk busier, and each may keep one file more open.
 const MOST_UNDERWAY: usize = 8;
 
-/// Whether files below `dir` may be written past the page cache. So it is with ext4 and XFS, of which it is known that the files are
-/// the same then. Btrfs, as a counterexample, would not compress them.
-pub(super) fn is_for(dir: &File) -> bool {
-    const KNOWN: [u64; 2] = [0xEF53, 0x5846_5342];
-    let kind = fstatfs(dir)
-        .ok()
-        .and_then(|of| u64::try_from(of.f_type).ok());
-    kind.is_some_and(|kind| KNOWN.contains(&kind))
+/// Whether new files of `root` may be written past the page cache; if not, says so. So it is with ext4 and XFS, of which it is
+/// known that the files are the same then. Btrfs, as a counterexample, would not compress them.
+pub(super) fn is_for(root: &Root) -> bool {
+    let is_known = root.is_on(&[Root::EXT, Root::XFS]).unwrap_or(false);
+    if !is_known {
+        info!(
+            "the files of \"{}\" are written through the page cache: its file system is neither ext4 nor XFS",
+            root.path.display()
+        );
+    }
+    is_known
 }
 
 /// Whether all bytes of a file of this size can be written so.
@@ -34,24 +40,64 @@ pub(super) fn takes_size(size_bytes: u64) -> bool {
     u64::try_from(ALIGNMENT_BYTES).is_ok_and(|alignment| size_bytes.is_multiple_of(alignment))
 }
 
-/// Writes to a file that was opened with `O_DIRECT`. When the kernel refuses how the bytes lie, the file is written as others
-/// are from then on. Returns whether the bytes went past the page cache.
-pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<bool> {
-    let aligned = bytes.as_ptr().align_offset(ALIGNMENT_BYTES) == 0;
-    let written = match aligned {
-        true => file.write_all_at(bytes, offset),
-        false => {
-            let mut moved = AlignedBytes::new(bytes.len());
-            moved.copy_from_slice(bytes);
-            file.write_all_at(&moved, offset)
+/// A file that is written at positions, past the page cache as long as its file system lets it.
+pub(super) struct PositionedFile {
+    file: File,
+    is_direct: AtomicBool,
+}
+
+impl PositionedFile {
+    /// Opens it by `open`, so that it is written past the page cache if that is wanted and can be.
+    pub(super) fn open(
+        past_cache: bool,
+        open: impl Fn(OFlags) -> io::Result<File>,
+    ) -> io::Result<Self> {
+        let opened = past_cache.then(|| open(OFlags::WRONLY | OFlags::DIRECT));
+        let file = match opened {
+            Some(Err(error)) if error.kind() != io::ErrorKind::InvalidInput => return Err(error),
+            Some(Ok(file)) => Some(file),
+            Some(Err(_)) | None => None,
+        };
+        Ok(Self {
+            is_direct: file.is_some().into(),
+            file: file.map_or_else(|| open(OFlags::WRONLY), Ok)?,
+        })
+    }
+
+    /// Whether it is written past the page cache.
+    pub(super) fn is_direct(&self) -> bool {
+        self.is_direct.load(Ordering::Relaxed)
+    }
+
+    /// Writes all of `bytes`. When the kernel refuses how they lie, the file is written as others are from then on. Returns
+    /// whether they went past the page cache.
+    pub(super) fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<bool> {
+        if !self.is_direct() {
+            return self.file.write_all_at(bytes, offset).map(|()| false);
         }
-    };
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            fcntl_setfl(file, fcntl_getfl(file)? - OFlags::DIRECT)?;
-            file.write_all_at(bytes, offset).map(|()| false)
+        let aligned = bytes.as_ptr().align_offset(ALIGNMENT_BYTES) == 0;
+        let written = match aligned {
+            true => self.file.write_all_at(bytes, offset),
+            false => {
+                let mut moved = AlignedBytes::new(bytes.len());
+                moved.copy_from_slice(bytes);
+                self.file.write_all_at(&moved, offset)
+            }
+        };
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                fcntl_setfl(&self.file, fcntl_getfl(&self.file)? - OFlags::DIRECT)?;
+                self.is_direct.store(false, Ordering::Relaxed);
+                self.file.write_all_at(bytes, offset).map(|()| false)
+            }
+            written => written.map(|()| true),
         }
-        written => written.map(|()| true),
+    }
+
+    /// Asks the system to begin writing back what it has in the page cache.
+    pub(super) fn begin_writeback(&self) {
+        // On Linux this starts writeback and drops what is already clean. Advice is free to fail.
+        let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 }
 
@@ -216,7 +262,7 @@ impl<T> Drop for HandoverEnd<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::thread;
 
     const REGION_BYTES: usize = 16 << 10;
@@ -233,7 +279,14 @@ mod tests {
                 let writer = handover.writer();
                 scope.spawn(|| {
                     writer.work(|number: &usize, gathered| {
-                        assert_eq!(gathered.first_byte(), u8::try_from(*number % 256).unwrap());
+                        let expected = u8::try_from(*number % 256).unwrap();
+                        let mut runs = Vec::new();
+                        let run = |_, bytes: &[u8]| {
+                            runs.extend_from_slice(bytes);
+                            Ok(())
+                        };
+                        gathered.write(run).unwrap();
+                        assert_eq!(runs, [expected]);
                         taken.fetch_add(1, Ordering::Relaxed);
                         write(*number)
                     });
@@ -242,7 +295,7 @@ mod tests {
             let _end = handover.end();
             let mut gathered = Gathered::new(REGION_BYTES);
             (0..count).try_for_each(|number| {
-                gathered.place_first(u8::try_from(number % 256).unwrap());
+                gathered.place(0, &[u8::try_from(number % 256).unwrap()]);
                 handover.give(number, &mut gathered)
             })
         });
@@ -272,19 +325,17 @@ mod tests {
             let directory = tempfile::tempdir_in(directory).unwrap();
             let path = directory.path().join("file");
             File::create(&path).unwrap().set_len(64 << 10).unwrap();
-            let flags = OFlags::WRONLY | OFlags::DIRECT;
-            let Ok(file) = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()) else {
-                continue;
-            };
-            let file = File::from(file);
+            let open =
+                |flags| Ok(rustix::fs::open(&path, flags, rustix::fs::Mode::empty())?.into());
+            let file = PositionedFile::open(true, open).unwrap();
             let mut bytes = AlignedBytes::new(24 << 10);
             for (at, byte) in bytes.iter_mut().enumerate() {
                 *byte = u8::try_from(at % 251).unwrap();
             }
-            write_at(&file, &bytes[..16 << 10], 8 << 10).unwrap();
+            file.write_all_at(&bytes[..16 << 10], 8 << 10).unwrap();
             // In memory it begins anywhere; then it has a length that only a buffered write takes.
-            write_at(&file, &bytes[1..8193], 32 << 10).unwrap();
-            write_at(&file, &bytes[5..105], 48 << 10).unwrap();
+            file.write_all_at(&bytes[1..8193], 32 << 10).unwrap();
+            file.write_all_at(&bytes[5..105], 48 << 10).unwrap();
             let mut expected = vec![0; 64 << 10];
             expected[8 << 10..24 << 10].copy_from_slice(&bytes[..16 << 10]);
             expected[32 << 10..40 << 10].copy_from_slice(&bytes[1..8193]);

@@ -145,7 +145,7 @@ impl Gathered {
     }
 
     /// Takes in what of `bytes` lies in the region; returns how many these are, from the first on.
-    fn place(&mut self, offset: u64, bytes: &[u8]) -> usize {
+    pub(super) fn place(&mut self, offset: u64, bytes: &[u8]) -> usize {
         let within = offset
             .checked_sub(self.start)
             .and_then(|at| usize::try_from(at).ok())
@@ -180,18 +180,6 @@ impl Gathered {
 
 fn length_of(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).expect("usize has 64 bits")
-}
-
-#[cfg(test)]
-impl Gathered {
-    /// The region at the start of a file, of which the first byte is there.
-    pub(super) fn place_first(&mut self, byte: u8) {
-        self.place(0, &[byte]);
-    }
-
-    pub(super) fn first_byte(&self) -> u8 {
-        self.bytes[0]
-    }
 }
 
 #[cfg(test)]

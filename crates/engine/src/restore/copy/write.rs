@@ -20,10 +20,9 @@ use pgstrata_pgdata::backup_manifest::WalRange;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
-use rustix::fs::{Advice, Gid, Mode, OFlags, Uid, fadvise, fchmod, fchown};
-use tracing::info;
+use rustix::fs::{Gid, Mode, OFlags, Uid, fchmod, fchown};
 
-use super::direct::{self, Handover};
+use super::direct::{self, Handover, PositionedFile};
 use super::listing::ManifestSink;
 use super::region::{Departing, Region};
 use crate::frames::{FrameReader, WantedFrame, WantedFrames, bytes_of, pages_of};
@@ -84,8 +83,7 @@ pub(crate) struct Part {
 /// A file that is open to be written; more than one thread may have it.
 struct OpenTarget {
     task: Arc<FileTask>,
-    file: File,
-    is_direct: bool,
+    file: PositionedFile,
 }
 
 /// A worker's open file, and what of it has yet to be written.
@@ -110,12 +108,11 @@ impl<'h> TargetFile<'h> {
     /// filled would be given many small extents.
     fn close(&mut self) {
         if let Some(open) = self.current.take()
-            && !open.is_direct
+            && !open.file.is_direct()
             && open.task.size_bytes >= LARGE_BYTES
             && open.task.left.load(Ordering::Acquire) == 0
         {
-            // On Linux this starts writeback and drops what is already clean. Advice is free to fail.
-            let _ = fadvise(&open.file, 0, None, Advice::DontNeed);
+            open.file.begin_writeback();
         }
     }
 }
@@ -130,7 +127,7 @@ impl Drop for TargetFile<'_> {
 pub(crate) struct Writer<'a> {
     roots: &'a [Root],
     /// Whether new files of each root are written past the page cache.
-    direct: Vec<AtomicBool>,
+    direct: Vec<bool>,
     /// Prefix of paths that lie in another root than the data directory, with its index.
     prefixes: Vec<(String, usize)>,
     owner: Option<(Uid, Gid)>,
@@ -156,7 +153,7 @@ impl<'a> Writer<'a> {
         Ok(Self {
             owner: owner(&roots[0])?,
             roots,
-            direct: roots.iter().map(|root| may_go_past(root).into()).collect(),
+            direct: roots.iter().map(direct::is_for).collect(),
             prefixes,
             listing: Mutex::new(listing),
             unsettled: Mutex::default(),
@@ -199,7 +196,7 @@ impl<'a> Writer<'a> {
         drop(self.create_file(root, below, plan.mode, plan.size_bytes)?);
         let is_direct = plan.size_bytes >= LARGE_BYTES
             && direct::takes_size(plan.size_bytes)
-            && self.direct[root].load(Ordering::Relaxed);
+            && self.direct[root];
         self.take_on(plan, Vec::new(), is_direct, push)
     }
 
@@ -544,11 +541,11 @@ impl<'a> Writer<'a> {
         let region_bytes = region_bytes.expect("usize has 64 bits");
         let handover = Handover::<Arc<OpenTarget>>::new(reader.workers, region_bytes);
         // Workers come first when threads are few, and write themselves then.
-        let needed = limits::workers(reader.workers) + handover.writers();
-        let enough = limits::try_threads(needed).is_ok();
+        let wanted = reader.workers + handover.writers();
+        let worth_it = self.direct.contains(&true) && limits::try_threads(wanted).is_ok();
         let read = std::thread::scope(|scope| {
             let _end = handover.end();
-            let started = enough
+            let started = worth_it
                 && limits::start_workers(scope, handover.writers(), |_| {
                     let writer = handover.writer();
                     || {
@@ -597,7 +594,7 @@ impl<'a> Writer<'a> {
                     ),
                 )
             })?;
-            match bytes.len() >= LONG_BYTES && !open.is_direct {
+            match bytes.len() >= LONG_BYTES && !open.file.is_direct() {
                 true => self.put(open, offset, bytes)?,
                 false => to.region.place(offset, bytes),
             }
@@ -622,7 +619,7 @@ impl<'a> Writer<'a> {
         open: &Arc<OpenTarget>,
         left: Departing<'_>,
     ) -> Result<()> {
-        match (left, handover.filter(|_| open.is_direct)) {
+        match (left, handover.filter(|_| open.file.is_direct())) {
             (Departing::Region(gathered), Some(handover)) => {
                 handover.give(Arc::clone(open), gathered)
             }
@@ -636,11 +633,7 @@ impl<'a> Writer<'a> {
     /// Writes a run of pages, and lists the file when it was the last.
     fn put(&self, open: &OpenTarget, offset: u64, bytes: &[u8]) -> Result<()> {
         let file = &open.task;
-        let written = match open.is_direct {
-            true => direct::write_at(&open.file, bytes, offset),
-            false => open.file.write_all_at(bytes, offset).map(|()| false),
-        };
-        let went_past = written.context(|| {
+        let went_past = open.file.write_all_at(bytes, offset).context(|| {
             format!(
                 "could not write \"{}\"",
                 self.roots[file.root].path.join(&file.path).display()
@@ -667,17 +660,8 @@ impl<'a> Writer<'a> {
         let (root, below) = self.locate(&task.path).expect("created before");
         let dir = &self.roots[root].dir;
         let open = |flags| beneath::open(dir, Path::new(below), flags, Mode::empty());
-        let opened = match task.is_direct {
-            true => match open(OFlags::WRONLY | OFlags::DIRECT) {
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    self.direct[root].store(false, Ordering::Relaxed);
-                    open(OFlags::WRONLY).map(|file| (file, false))
-                }
-                opened => opened.map(|file| (file, true)),
-            },
-            false => open(OFlags::WRONLY).map(|file| (file, false)),
-        };
-        let (file, is_direct) = opened.context(|| {
+        let opened = PositionedFile::open(task.is_direct, open);
+        let file = opened.context(|| {
             format!(
                 "could not open \"{}\"",
                 self.full_path(root, below).display()
@@ -686,7 +670,6 @@ impl<'a> Writer<'a> {
         Ok(OpenTarget {
             task: Arc::clone(task),
             file,
-            is_direct,
         })
     }
 
@@ -732,18 +715,6 @@ impl<'a> Writer<'a> {
         let listing = listing.expect("no thread panics while it holds the listing");
         listing.finish(wal)
     }
-}
-
-/// Whether new files of this directory may be written past the page cache; if not, says so.
-fn may_go_past(root: &Root) -> bool {
-    let may = direct::is_for(&root.dir);
-    if !may {
-        info!(
-            "the files of \"{}\" are written through the page cache: its file system is neither ext4 nor XFS",
-            root.path.display()
-        );
-    }
-    may
 }
 
 /// Whether `backup_manifest` lists a file of the index. `postgresql.auto.conf` is rewritten and listed then;

@@ -19,7 +19,7 @@ pub(crate) fn sync(roots: &[Root]) -> Result<()> {
         if synced.contains(&device) {
             continue;
         }
-        if sync_file_system(&root.dir).context(about)? {
+        if sync_file_system(root).context(about)? {
             synced.insert(device);
         } else {
             sync_tree(&root.path)?;
@@ -40,17 +40,16 @@ pub(crate) fn sync(roots: &[Root]) -> Result<()> {
     Ok(())
 }
 
-/// Syncs the file system of `dir` at once where that is known to write everything and to report what failed;
-/// otherwise returns false. `dir` was opened before anything was written, so no failure escapes it.
+/// Syncs the file system of `root` at once where that is known to write everything and to report what failed;
+/// otherwise returns false. `root` was opened before anything was written, so no failure escapes it.
 #[cfg(target_os = "linux")]
-fn sync_file_system(dir: &File) -> io::Result<bool> {
-    /// ext4, XFS, Btrfs, F2FS, tmpfs. Network, FUSE and stacked file systems may not pass the request on.
-    const KNOWN: [u64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
-    let kind = u64::try_from(rustix::fs::fstatfs(dir)?.f_type).unwrap_or(0);
-    if !KNOWN.contains(&kind) || !syncfs_reports_errors() {
+fn sync_file_system(root: &Root) -> io::Result<bool> {
+    /// With Btrfs, F2FS, tmpfs. Network, FUSE and stacked file systems may not pass the request on.
+    const KNOWN: [u64; 5] = [Root::EXT, Root::XFS, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
+    if !root.is_on(&KNOWN)? || !syncfs_reports_errors() {
         return Ok(false);
     }
-    match rustix::fs::syncfs(dir) {
+    match rustix::fs::syncfs(&root.dir) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::NOSYS) => Ok(false),
         Err(e) => Err(e.into()),
@@ -58,7 +57,7 @@ fn sync_file_system(dir: &File) -> io::Result<bool> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn sync_file_system(_dir: &File) -> io::Result<bool> {
+fn sync_file_system(_root: &Root) -> io::Result<bool> {
     Ok(false)
 }
 
