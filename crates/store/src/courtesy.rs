@@ -26,7 +26,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tracing::debug;
 
 /// What is written at once: a fast disk has it durable in half a millisecond.
-const PIECE_BYTES: usize = 512 << 10;
+pub(crate) const PIECE_BYTES: usize = 512 << 10;
 
 /// Between two looks. Threads that were waiting have their processors after that.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);

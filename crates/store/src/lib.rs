@@ -9,6 +9,7 @@ pub mod blocking;
 pub mod catalog;
 pub mod cluster;
 pub mod courtesy;
+pub mod direct;
 pub mod error;
 pub mod input;
 pub mod keys;

@@ -1,6 +1,5 @@
 //! The program this project makes, run as its users run it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -172,8 +171,7 @@ impl Contender for Pgstrata<'_> {
             Storage::S3(_) => {
                 let objects = self.repository(arena);
                 if objects.exists() {
-                    fs::remove_dir_all(&objects)
-                        .with_context(|| format!("could not remove \"{}\"", objects.display()))?;
+                    arena.take_away(&objects)?;
                 }
             }
         }

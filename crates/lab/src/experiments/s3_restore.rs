@@ -5,7 +5,6 @@
 //! objects. Beside it stand the limits: as many bytes of its packs as the restore
 //! fetched are fetched and thrown away, and the cluster's files are copied and synced.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -265,7 +264,7 @@ impl Chain<'_> {
             &path,
         ];
         let (mut run, report) = timed(|| self.run(way, &restore))?;
-        fs::remove_dir_all(&target)?;
+        self.arena.take_away(&target)?;
         for (name, place) in [("fetched", "/fetched_bytes"), ("written", "/written_bytes")] {
             let value = report.pointer(place).and_then(Value::as_u64);
             let value = value.with_context(|| format!("the report has no {place}: {report:#}"))?;
@@ -323,7 +322,7 @@ impl Chain<'_> {
         let mut copy = Command::new("bash");
         copy.args(["-c", script]).arg(source).arg(&target);
         let (run, _) = timed(|| programs::output_of_timed(&mut copy))?;
-        fs::remove_dir_all(&target)?;
+        self.arena.take_away(&target)?;
         Ok(run)
     }
 

@@ -33,7 +33,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::process::geteuid;
 
 use super::reserve;
-use crate::courtesy;
+use crate::direct;
 
 /// A repository holds whole databases: not for everybody's eyes.
 const FILE_MODE: u32 = 0o640;
@@ -173,7 +173,7 @@ impl ObjectStore for LocalStore {
         let location = location.clone();
         let fill = move |file: &File| {
             let mut parts = payload.iter();
-            parts.try_for_each(|part| courtesy::write(file, part))
+            parts.try_for_each(|part| direct::write(file, part).map(drop))
         };
         self.blocking(move |inner| inner.create(&location, &fill))
             .await?;

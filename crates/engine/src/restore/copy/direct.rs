@@ -12,20 +12,20 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use pgstrata_store::direct::{self, ALIGNMENT_BYTES, AlignedBytes};
 use pgstrata_store::error::{Error, Kind, Result};
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
 use tracing::info;
 
-use super::region::{ALIGNMENT_BYTES, AlignedBytes, Gathered};
+use super::region::Gathered;
 use crate::restore::place::claim::Root;
 
 /// Most regions on their way to the disk: more keep no disk busier, and each may keep one file more open.
 const MOST_UNDERWAY: usize = 8;
 
-/// Whether new files of `root` may be written past the page cache; if not, says so. So it is with ext4 and XFS, of which it is
-/// known that the files are the same then. Btrfs, as a counterexample, would not compress them.
+/// Whether new files of `root` may be written past the page cache; if not, says so.
 pub(super) fn is_for(root: &Root) -> bool {
-    let is_known = root.is_on(&[Root::EXT, Root::XFS]).unwrap_or(false);
+    let is_known = direct::is_known(&root.dir);
     if !is_known {
         info!(
             "the files of \"{}\" are written through the page cache: its file system is neither ext4 nor XFS",

@@ -3,44 +3,10 @@
 //! What an increment changed lies scattered. Page by page, each write takes the file's lock and leaves the file system
 //! an extent to remember, and restoring a chain costs several times what restoring one full backup costs.
 
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 
+use pgstrata_store::direct::AlignedBytes;
 use pgstrata_store::error::Result;
-
-/// What direct writes must be multiples of, in the file and in memory: no disk has larger sectors.
-pub(super) const ALIGNMENT_BYTES: usize = 4096;
-
-/// Zeros that begin where direct writes may.
-pub(super) struct AlignedBytes {
-    bytes: Vec<u8>,
-    start: usize,
-    length: usize,
-}
-
-impl AlignedBytes {
-    pub(super) fn new(length: usize) -> Self {
-        let bytes = vec![0; length + ALIGNMENT_BYTES];
-        Self {
-            start: bytes.as_ptr().align_offset(ALIGNMENT_BYTES),
-            bytes,
-            length,
-        }
-    }
-}
-
-impl Deref for AlignedBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.length]
-    }
-}
-
-impl DerefMut for AlignedBytes {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.length]
-    }
-}
 
 /// Bytes of a file that a worker has at hand, and what it has of those that follow.
 pub(super) struct Region {

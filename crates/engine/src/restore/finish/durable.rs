@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use pgstrata_store::direct;
 use pgstrata_store::error::{FileContext, Result};
 
 use crate::restore::place::claim::Root;
@@ -45,8 +46,14 @@ pub(crate) fn sync(roots: &[Root]) -> Result<()> {
 #[cfg(target_os = "linux")]
 fn sync_file_system(root: &Root) -> io::Result<bool> {
     /// With Btrfs, F2FS, tmpfs. Network, FUSE and stacked file systems may not pass the request on.
-    const KNOWN: [u64; 5] = [Root::EXT, Root::XFS, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
-    if !root.is_on(&KNOWN)? || !syncfs_reports_errors() {
+    const KNOWN: [u64; 5] = [
+        direct::EXT,
+        direct::XFS,
+        0x9123_683E,
+        0xF2F5_2010,
+        0x0102_1994,
+    ];
+    if !direct::is_on(&root.dir, &KNOWN)? || !syncfs_reports_errors() {
         return Ok(false);
     }
     match rustix::fs::syncfs(&root.dir) {

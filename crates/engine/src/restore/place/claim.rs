@@ -141,16 +141,6 @@ impl Seen {
 }
 
 impl Root {
-    /// What tells ext2, ext3 and ext4 from other file systems, and XFS (statfs(2)).
-    pub(crate) const EXT: u64 = 0xEF53;
-    pub(crate) const XFS: u64 = 0x5846_5342;
-
-    /// Whether its file system is one of `kinds`.
-    pub(crate) fn is_on(&self, kinds: &[u64]) -> io::Result<bool> {
-        let kind = u64::try_from(rustix::fs::fstatfs(&self.dir)?.f_type);
-        Ok(kind.is_ok_and(|kind| kinds.contains(&kind)))
-    }
-
     /// Opens the directory, created with its parents when it is not there. Of what root creates or finds empty, the
     /// data directory belongs to whom the directory above belongs, and the others to `owner`, whose the data directory
     /// is: a server does not start from files of root.

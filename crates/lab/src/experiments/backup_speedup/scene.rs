@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
@@ -205,12 +205,8 @@ impl<'a> Scene<'a> {
     }
 
     fn copy(&self, from: &Path, to: &Path) -> Result<()> {
-        // An archiver that has not heard of its new command may still write there.
-        for _ in 0..20 {
-            if !to.exists() || std::fs::remove_dir_all(to).is_ok() {
-                break;
-            }
-            interrupt::sleep(Duration::from_millis(100))?;
+        if to.exists() {
+            self.arena.take_away(to)?;
         }
         crate::measure::programs::output(
             Command::new("cp")
@@ -333,7 +329,7 @@ impl<'a> Scene<'a> {
             require_same_dump(&self.arena.cluster.dump()?, &without_checks(&restored)?)?;
         }
         drop(restored);
-        std::fs::remove_dir_all(&target).context("could not remove the restored cluster")?;
+        self.arena.take_away(&target)?;
         Ok(BTreeMap::from([
             ("restore".to_owned(), cost.wall_seconds),
             ("open".to_owned(), cost.wall_seconds + opened),

@@ -349,7 +349,7 @@ impl<'a> Scene<'a> {
             contender.name()
         );
         drop(restored);
-        std::fs::remove_dir_all(&target).context("could not remove the restored cluster")
+        self.arena.take_away(&target)
     }
 }
 

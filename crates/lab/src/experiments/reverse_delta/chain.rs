@@ -256,7 +256,7 @@ impl<'a> Chain<'a> {
         run.seconds = run.values["time"];
         run.samples = sampler.map(Sampler::finish);
         self.verify(arm, layers, &target)?;
-        std::fs::remove_dir_all(&target).context("could not remove what was restored")?;
+        self.arena.take_away(&target)?;
         Ok(run)
     }
 

@@ -58,7 +58,7 @@ impl Limit {
         arena.shell(&format!("mkdir {scratch}; {script}"))
     }
 
-    /// Where it writes; to be removed after each.
+    /// Where it writes; to be taken away after each.
     pub(super) fn directory(arena: &Arena) -> PathBuf {
         arena.work().join("limit")
     }

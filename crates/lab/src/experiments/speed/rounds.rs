@@ -14,7 +14,7 @@ use super::limits::Limit;
 use super::profile::{Profile, profile};
 use super::table::{FULL, INCREMENTAL, RESTORE, RESTORE_OF_ONE};
 use super::workload::Workload;
-use crate::contenders::contender::{Arena, Contender, tree_bytes};
+use crate::contenders::contender::{Arena, Contender, read_tree, tree_bytes};
 use crate::experiments::stage::Stage;
 use crate::experiments::strata;
 use crate::format::{self, Unit};
@@ -168,7 +168,7 @@ impl Rounds<'_> {
     fn limit(&self, limit: Limit) -> Result<Done> {
         self.settle(limit == Limit::Copy)?;
         let (cost, _) = self.arena.measured(&mut limit.command(self.arena))?;
-        fs::remove_dir_all(Limit::directory(self.arena))?;
+        self.arena.take_away(&Limit::directory(self.arena))?;
         Ok(Done {
             cost,
             ..Done::default()
@@ -194,6 +194,10 @@ impl Rounds<'_> {
     fn restore(&self, contender: &dyn Contender, expected: &str) -> Result<Done> {
         let target = self.arena.restore_target()?;
         self.settle(true)?;
+        if !self.cold {
+            // Some tools leave in the page cache what they stored, and others do not.
+            read_tree(&contender.repository(self.arena))?;
+        }
         let increments = self.workload.increments();
         let (cost, _) = self
             .arena
@@ -205,7 +209,7 @@ impl Rounds<'_> {
             "{}: the restored cluster answers {found}, the source {expected}",
             contender.name()
         );
-        fs::remove_dir_all(&target)?;
+        self.arena.take_away(&target)?;
         Ok(Done {
             cost,
             stored_bytes,
@@ -256,7 +260,7 @@ impl Rounds<'_> {
         let target = self.arena.restore_target()?;
         let mut restore = contender.restore(self.arena, increments, &target);
         note(RESTORE, &mut restore)?;
-        fs::remove_dir_all(&target)?;
+        self.arena.take_away(&target)?;
         Ok(profiles)
     }
 }

@@ -1,0 +1,167 @@
+//! Writing past the page cache (open(2), `O_DIRECT`).
+//!
+//! A buffered write copies each byte into a page that the kernel has to find, and to write back later; and what is stored
+//! drives out what others on the machine have cached. A direct write returns when the disk has the bytes.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Once;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
+use tracing::info;
+
+use crate::courtesy;
+
+/// What direct writes must be multiples of, in the file and in memory: no disk has larger sectors.
+pub const ALIGNMENT_BYTES: usize = 4096;
+
+/// What tells ext2, ext3 and ext4 from other file systems (statfs(2)).
+pub const EXT: u64 = 0xEF53;
+
+/// The same of XFS.
+pub const XFS: u64 = 0x5846_5342;
+
+/// What is smaller goes through the cache: it is written back in one piece, together with what belongs to it.
+const SMALLEST_BYTES: usize = 1 << 20;
+
+/// What is written at once. More is not faster, and others would wait for the disk.
+const PIECE_BYTES: usize = courtesy::PIECE_BYTES;
+
+/// Whether `at` lies on a file system of one of these kinds.
+///
+/// # Errors
+/// When the system does not tell (fstatfs(2)).
+pub fn is_on(at: impl AsFd, kinds: &[u64]) -> io::Result<bool> {
+    let kind = u64::try_from(fstatfs(at)?.f_type);
+    Ok(kind.is_ok_and(|kind| kinds.contains(&kind)))
+}
+
+/// Whether what is written past the page cache to a file of the file system on which `at` lies is as it would be otherwise. So it is
+/// with ext4 and XFS. Btrfs, as a counterexample, would not compress it.
+pub fn is_known(at: impl AsFd) -> bool {
+    is_on(at, &[EXT, XFS]).unwrap_or(false)
+}
+
+/// Zeros that begin where direct writes may.
+pub struct AlignedBytes {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl AlignedBytes {
+    /// So many.
+    #[must_use]
+    pub fn new(length: usize) -> Self {
+        let bytes = vec![0; length + ALIGNMENT_BYTES];
+        Self {
+            start: bytes.as_ptr().align_offset(ALIGNMENT_BYTES),
+            bytes,
+            length,
+        }
+    }
+}
+
+impl Deref for AlignedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.length]
+    }
+}
+
+impl DerefMut for AlignedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
+/// Writes all of `bytes` at the end of `file`, which is where it stands; much of it past the page cache, where that is known to
+/// be the same. Returns how many bytes went past it.
+pub(crate) fn write(file: &File, bytes: &[u8]) -> io::Result<usize> {
+    let mut past = 0;
+    if bytes.len() >= SMALLEST_BYTES {
+        match is_known(file) {
+            true => past = write_past_cache(file, bytes)?,
+            false => say_why_not(),
+        }
+    }
+    courtesy::write(file, &bytes[past..])?;
+    Ok(past)
+}
+
+/// Writes the first bytes of these at the end of `file` as long as the kernel takes them, all but less than a sector; returns how
+/// many. The file stands behind them then, and is written as others are.
+fn write_past_cache(mut file: &File, bytes: &[u8]) -> io::Result<usize> {
+    let (flags, from) = (fcntl_getfl(file)?, file.stream_position()?);
+    if fcntl_setfl(file, flags | OFlags::DIRECT).is_err() {
+        return Ok(0);
+    }
+    let (sectors, _) = bytes.as_chunks::<ALIGNMENT_BYTES>();
+    let mut piece = AlignedBytes::new(PIECE_BYTES);
+    let mut end = from;
+    for part in sectors.as_flattened().chunks(PIECE_BYTES) {
+        let moved = &mut piece[..part.len()];
+        moved.copy_from_slice(part);
+        // At a position: what was refused half-way is written again as a whole.
+        match file.write_all_at(moved, end) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
+            written => written?,
+        }
+        end += u64::try_from(part.len()).map_err(io::Error::other)?;
+        courtesy::rest();
+    }
+    fcntl_setfl(file, flags)?;
+    file.seek(SeekFrom::Start(end))?;
+    usize::try_from(end - from).map_err(io::Error::other)
+}
+
+fn say_why_not() {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        info!("the repository is written through the page cache: its file system is neither ext4 nor XFS");
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::io::{Read as _, Write as _};
+
+    #[test]
+    fn what_is_written_past_the_page_cache_is_what_was_to_be_written() {
+        let some = |length: usize| -> Vec<u8> { (0_u8..251).cycle().take(length).collect() };
+        // Others may want the processors meanwhile, as one of the tests of courtesy makes it appear.
+        for directory in [std::env::temp_dir(), "/dev/shm".into()] {
+            let mut file = tempfile::tempfile_in(directory).unwrap();
+            let takes = is_known(&file);
+            let mut expected = Vec::new();
+            // Some begin where the one before has ended within a sector, and are refused.
+            for length in [0, 1, ALIGNMENT_BYTES - 1, SMALLEST_BYTES - 1, 1] {
+                assert_eq!(write(&file, &some(length)).unwrap(), 0);
+                expected.extend(some(length));
+            }
+            for (extra, past) in [(0, true), (1, true), (ALIGNMENT_BYTES, false)] {
+                let length = 3 * SMALLEST_BYTES + extra;
+                let begins_a_sector = expected.len() % ALIGNMENT_BYTES == 0;
+                assert_eq!(begins_a_sector, past);
+                let direct = match takes && past {
+                    true => length / ALIGNMENT_BYTES * ALIGNMENT_BYTES,
+                    false => 0,
+                };
+                assert_eq!(write(&file, &some(length)).unwrap(), direct);
+                expected.extend(some(length));
+            }
+            (&file).write_all(b"the end").unwrap();
+            expected.extend(b"the end");
+            let mut found = Vec::new();
+            file.seek(SeekFrom::Start(0)).unwrap();
+            file.read_to_end(&mut found).unwrap();
+            assert!(found == expected, "{} bytes", found.len());
+        }
+    }
+}
