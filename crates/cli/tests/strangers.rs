@@ -429,17 +429,26 @@ fn a_history_of_another_server_is_not_stored_beside_wal_of_its_timeline() {
     let there = files::segments(&wal).remove(0);
     assert!(there.ends_with(&format!("{first:02X}")), "{there} {switch}");
     assert!(low & 8191 > 0 && (low + 8192) >> 24 == first, "{switch}");
-    fs::remove_file(wal.join("00000002.history")).unwrap();
-    // In an earlier segment, a later one, on another page of the same.
-    for other in [low - (1 << 24), low + (1 << 24), page - 1, page + 8193] {
-        let history = own.replace(switch, &format!("{high}/{other:X}"));
-        let (code, log) = pushed_history(&stage, "00000002.history", &history);
-        assert_eq!(code, 11, "{other:X}: {log}");
-        assert!(log.contains("two servers have begun one timeline"), "{log}");
-        assert!(!wal.join("00000002.history").exists(), "{other:X}");
+    let mended = stage.objects().join("main/wal-mended");
+    let stored = wal.join("00000002.history");
+    fs::remove_file(&stored).unwrap();
+    // In an earlier segment, a later one, on another page of the same; where nothing has the name, and where damage has it.
+    for is_damaged in [false, true] {
+        if is_damaged {
+            fs::write(&stored, "no object").unwrap();
+        }
+        for other in [low - (1 << 24), low + (1 << 24), page - 1, page + 8193] {
+            let history = own.replace(switch, &format!("{high}/{other:X}"));
+            let (code, log) = pushed_history(&stage, "00000002.history", &history);
+            assert_eq!(code, 11, "{other:X}: {log}");
+            assert!(log.contains("two servers have begun one timeline"), "{log}");
+            assert!(!mended.exists(), "{other:X}");
+            assert_eq!(stored.exists(), is_damaged, "{other:X}");
+        }
+        stage.ok(&["archive-push", &history]);
+        assert_eq!(mended.exists(), is_damaged);
     }
-    stage.ok(&["archive-push", &history]);
-    stage.ok(&["verify"]);
+    stage.restore("restored", &[]);
 }
 
 /// What a push of a history with that text ends with, and says.

@@ -282,7 +282,7 @@ impl FrameDecoder {
         Ok(Self { decompressor })
     }
 
-    /// Decodes the frame that is all of `stored` into `out`, which is cleared first.
+    /// Decodes the frame that is all of `stored`, in place of what `out` holds. After an error it holds nothing.
     /// `expected_checksum` is what the index says the frame has.
     ///
     /// # Errors
@@ -293,7 +293,19 @@ impl FrameDecoder {
         expected_checksum: Option<u64>,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        out.clear();
+        let decoded = Self::split_expected(stored, expected_checksum)
+            .and_then(|(header, payload)| self.decompress(&header, payload, out));
+        if decoded.is_err() {
+            out.clear();
+        }
+        decoded
+    }
+
+    /// Header and payload of the frame that is all of `stored`.
+    fn split_expected(
+        stored: &[u8],
+        expected_checksum: Option<u64>,
+    ) -> Result<(FrameHeader, &[u8])> {
         let (header, frame, rest) = split_checked(stored)?;
         if !rest.is_empty() {
             return Err(Error::damaged(format!(
@@ -308,7 +320,7 @@ impl FrameDecoder {
                 header.checksum
             )));
         }
-        self.decompress(&header, &frame[HEADER_BYTES..], out)
+        Ok((header, &frame[HEADER_BYTES..]))
     }
 
     /// The bytes of a frame whose checksum was checked.
@@ -321,10 +333,12 @@ impl FrameDecoder {
         let damaged =
             |e: &dyn fmt::Display| Error::damaged(format!("frame cannot be decoded: {e}"));
         if header.codec == CODEC_NONE {
+            out.clear();
             out.extend_from_slice(payload);
             return Ok(());
         }
         let raw_length = to_usize(header.raw_length);
+        // What a frame before has left is written over, and not made zeros first.
         out.resize(raw_length, 0);
         let decoded = if header.codec == CODEC_LZ4 {
             lz4_flex::block::decompress_into(payload, out).map_err(|e| damaged(&e))
@@ -333,14 +347,11 @@ impl FrameDecoder {
                 .decompress(out.as_mut_slice(), payload)
                 .map_err(|code| damaged(&zstd_safe::get_error_name(code)))
         };
-        let complaint = match decoded {
-            Ok(length) if length == raw_length => return Ok(()),
-            Ok(length) => Error::damaged(format!(
+        match decoded? {
+            length if length == raw_length => Ok(()),
+            length => Err(Error::damaged(format!(
                 "frame decodes to {length} bytes, expected {raw_length}"
-            )),
-            Err(error) => error,
-        };
-        out.clear();
-        Err(complaint)
+            ))),
+        }
     }
 }

@@ -11,7 +11,7 @@ use super::Archive;
 use crate::error::{Error, Kind, Result};
 
 impl Archive {
-    /// Refuses a history, which is not there yet, when the archive has WAL that another server wrote on its timeline. Where nobody
+    /// Refuses a history that is not there yet, or cannot be read there, when the archive has WAL that another server wrote on its timeline. Where nobody
     /// can tell, it is right: who brings a history back that was lost must not be kept from it.
     ///
     /// # Errors

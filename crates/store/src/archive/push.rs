@@ -497,8 +497,10 @@ impl Archive {
             Err(error) if is_damage(&error) => InArchive::Damage,
             Err(error) => return Err(error),
         };
-        if let (ArchiveFile::History(timeline), InArchive::Nothing, Readied::Read(contents)) =
-            (file, &found, &readied)
+        // One whose header is there is compared with that.
+        let is_unknown = matches!(found, InArchive::Nothing | InArchive::Damage);
+        if let (ArchiveFile::History(timeline), true, Readied::Read(contents)) =
+            (file, is_unknown, &readied)
         {
             let history = contents.history(timeline)?;
             self.require_begun_there(&history).await?;

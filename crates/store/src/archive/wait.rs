@@ -12,6 +12,9 @@ use crate::progress::Progress;
 /// Segments looked up at once while waiting.
 const LOOKUPS: usize = 16;
 
+/// An idle server has its last segment in the archive some hundredths of a second after a backup.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
 /// A tenth of a second while somebody may be watching; later it may add two per cent to the
 /// wait, which saves an object store thousands of requests.
 fn longest_pause(waited: Duration) -> Duration {
@@ -31,7 +34,7 @@ impl Archive {
         progress: &Progress,
     ) -> Result<()> {
         let started = Instant::now();
-        let mut pause = Duration::from_millis(50);
+        let mut pause = FIRST_PAUSE;
         let mut missing = segments;
         loop {
             while !missing.is_empty() {
@@ -41,7 +44,7 @@ impl Archive {
                 if arrived < batch.len() {
                     break;
                 }
-                pause = Duration::from_millis(50);
+                pause = FIRST_PAUSE;
             }
             let Some(first) = missing.first() else {
                 return Ok(());
