@@ -447,6 +447,7 @@ fn a_history_of_another_server_is_not_stored_beside_wal_of_its_timeline() {
         }
         stage.ok(&["archive-push", &history]);
         assert_eq!(mended.exists(), is_damaged);
+        stage.ok(&["verify"]);
     }
     stage.restore("restored", &[]);
 }

@@ -82,41 +82,68 @@ impl DerefMut for AlignedBytes {
 /// Writes all of `bytes` at the end of `file`, which is where it stands; much of it past the page cache, where that is known to
 /// be the same. Returns how many bytes went past it.
 pub(crate) fn write(file: &File, bytes: &[u8]) -> io::Result<usize> {
-    let mut past = 0;
+    let (mut rest, mut past) = (bytes, 0);
     if bytes.len() >= SMALLEST_BYTES {
         match is_known(file) {
-            true => past = write_past_cache(file, bytes)?,
+            true => (rest, past) = write_past_cache(file, bytes)?,
             false => say_why_not(),
         }
     }
-    courtesy::write(file, &bytes[past..])?;
+    courtesy::write(file, rest)?;
     Ok(past)
 }
 
-/// Writes the first bytes of these at the end of `file` as long as the kernel takes them, all but less than a sector; returns how
-/// many. The file stands behind them then, and is written as others are.
-fn write_past_cache(mut file: &File, bytes: &[u8]) -> io::Result<usize> {
-    let (flags, from) = (fcntl_getfl(file)?, file.stream_position()?);
+/// Writes the first of these bytes at the end of `file`, which is written as others are afterwards: all but less than a sector, or
+/// fewer when the kernel refuses them. Returns those that are left, and how many went past the cache.
+fn write_past_cache<'b>(mut file: &File, bytes: &'b [u8]) -> io::Result<(&'b [u8], usize)> {
+    let flags = fcntl_getfl(file)?;
+    let (mut rest, mut past) = (bytes, 0);
     if fcntl_setfl(file, flags | OFlags::DIRECT).is_err() {
-        return Ok(0);
+        return Ok((rest, past));
     }
-    let (sectors, _) = bytes.as_chunks::<ALIGNMENT_BYTES>();
+    let mut end = file.stream_position()?;
     let mut piece = AlignedBytes::new(PIECE_BYTES);
-    let mut end = from;
+    let (sectors, _) = bytes.as_chunks::<ALIGNMENT_BYTES>();
     for part in sectors.as_flattened().chunks(PIECE_BYTES) {
         let moved = &mut piece[..part.len()];
         moved.copy_from_slice(part);
-        // At a position: what was refused half-way is written again as a whole.
-        match file.write_all_at(moved, end) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
-            written => written?,
-        }
+        let went_past = write_all_at(file, moved, end)?;
         end += u64::try_from(part.len()).map_err(io::Error::other)?;
+        rest = &rest[part.len()..];
+        if !went_past {
+            break;
+        }
+        past += part.len();
         courtesy::rest();
     }
     fcntl_setfl(file, flags)?;
     file.seek(SeekFrom::Start(end))?;
-    usize::try_from(end - from).map_err(io::Error::other)
+    Ok((rest, past))
+}
+
+/// Writes all of `bytes` at `offset` of a file that was opened for direct writes. When the kernel refuses how they lie, they and
+/// what follows them are written through the cache. Returns whether they went past it.
+///
+/// # Errors
+/// Those of writing (pwrite(2)).
+pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<bool> {
+    let is_aligned = bytes.as_ptr().align_offset(ALIGNMENT_BYTES) == 0;
+    let written = match is_aligned {
+        true => file.write_all_at(bytes, offset),
+        false => {
+            let mut moved = AlignedBytes::new(bytes.len());
+            moved.copy_from_slice(bytes);
+            file.write_all_at(&moved, offset)
+        }
+    };
+    match written {
+        // Half of them may be there: at a position they are written again as a whole.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            fcntl_setfl(file, fcntl_getfl(file)? - OFlags::DIRECT)?;
+            file.write_all_at(bytes, offset).map(|()| false)
+        }
+        written => written.map(|()| true),
+    }
 }
 
 fn say_why_not() {

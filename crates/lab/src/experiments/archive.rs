@@ -318,7 +318,7 @@ impl Archive<'_> {
             let mark = |state: &str| marks.join(format!("{segment}.{state}"));
             fs::rename(mark("ready"), mark("done")).context("could not mark a segment")
         });
-        fs::remove_dir_all(&marks).context("could not remove the marks")?;
+        self.arena.take_away(&marks)?;
         times
     }
 

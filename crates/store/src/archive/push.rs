@@ -498,9 +498,11 @@ impl Archive {
             Err(error) => return Err(error),
         };
         // One whose header is there is compared with that.
-        let is_unknown = matches!(found, InArchive::Nothing | InArchive::Damage);
-        if let (ArchiveFile::History(timeline), true, Readied::Read(contents)) =
-            (file, is_unknown, &readied)
+        if let (
+            ArchiveFile::History(timeline),
+            InArchive::Nothing | InArchive::Damage,
+            Readied::Read(contents),
+        ) = (file, &found, &readied)
         {
             let history = contents.history(timeline)?;
             self.require_begun_there(&history).await?;

@@ -12,9 +12,9 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use pgstrata_store::direct::{self, ALIGNMENT_BYTES, AlignedBytes};
+use pgstrata_store::direct::{self, ALIGNMENT_BYTES};
 use pgstrata_store::error::{Error, Kind, Result};
-use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{Advice, OFlags, fadvise};
 use tracing::info;
 
 use super::region::Gathered;
@@ -75,23 +75,11 @@ impl PositionedFile {
         if !self.is_direct() {
             return self.file.write_all_at(bytes, offset).map(|()| false);
         }
-        let aligned = bytes.as_ptr().align_offset(ALIGNMENT_BYTES) == 0;
-        let written = match aligned {
-            true => self.file.write_all_at(bytes, offset),
-            false => {
-                let mut moved = AlignedBytes::new(bytes.len());
-                moved.copy_from_slice(bytes);
-                self.file.write_all_at(&moved, offset)
-            }
-        };
-        match written {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                fcntl_setfl(&self.file, fcntl_getfl(&self.file)? - OFlags::DIRECT)?;
-                self.is_direct.store(false, Ordering::Relaxed);
-                self.file.write_all_at(bytes, offset).map(|()| false)
-            }
-            written => written.map(|()| true),
+        let went_past = direct::write_all_at(&self.file, bytes, offset)?;
+        if !went_past {
+            self.is_direct.store(false, Ordering::Relaxed);
         }
+        Ok(went_past)
     }
 
     /// Asks the system to begin writing back what it has in the page cache.
@@ -262,6 +250,7 @@ impl<T> Drop for HandoverEnd<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pgstrata_store::direct::AlignedBytes;
     use std::sync::atomic::AtomicUsize;
     use std::thread;
 
