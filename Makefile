@@ -40,7 +40,7 @@ lab-acceptance: setup ## every experiment of the lab at its smallest, on a quiet
 	cargo build --locked --workspace --bins
 	cargo nextest run --locked --workspace --test acceptance --run-ignored only --test-threads 1 --no-capture
 
-experiments: setup ## every experiment of the lab; PRESET=tiny (ten minutes), small (two hours) or paper
+experiments: setup ## every experiment of the lab; PRESET=tiny (ten minutes), small (two hours), paper or large
 	@scripts/experiments $(PRESET)
 
 torture: setup ## page tracker under kills and restarts, half an hour each server

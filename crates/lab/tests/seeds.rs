@@ -320,17 +320,19 @@ fn a_plan_is_printed_and_nothing_done() {
     ] {
         let lab = Lab::new();
         let pgstrata = pgstrata();
-        let mut words: Vec<&str> = experiment.split(' ').collect();
-        words.extend(["--preset", "tiny", "--dry-run"]);
-        if takes_backups(experiment) {
-            words.extend(["--pgstrata", &pgstrata]);
+        for preset in ["tiny", "large"] {
+            let mut words: Vec<&str> = experiment.split(' ').collect();
+            words.extend(["--preset", preset, "--dry-run"]);
+            if takes_backups(experiment) {
+                words.extend(["--pgstrata", &pgstrata]);
+            }
+            let output = lab.run(&words);
+            assert_eq!(output.status.code(), Some(0), "{}", support::said(&output));
+            assert!(
+                support::text(&output.stdout).contains(expected),
+                "{experiment}"
+            );
         }
-        let output = lab.run(&words);
-        assert_eq!(output.status.code(), Some(0), "{}", support::said(&output));
-        assert!(
-            support::text(&output.stdout).contains(expected),
-            "{experiment}"
-        );
         let left: Vec<_> = std::fs::read_dir(lab.scratch.path()).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
     }

@@ -178,6 +178,11 @@ pub trait Contender: std::fmt::Debug {
         name.split(' ').next().unwrap_or_default().to_owned()
     }
 
+    /// How it finds what changed, where its user chooses that: such configurations all take part in experiments about backups.
+    fn change_source(&self) -> &str {
+        ""
+    }
+
     /// `archive_command` while this contender works; `None`: archiving to nowhere.
     fn archive_command(&self, arena: &Arena) -> Option<String>;
 
@@ -205,6 +210,11 @@ pub trait Contender: std::fmt::Debug {
 
     /// The command that restores the newest of `increments` backups on a full one into the empty `target`.
     fn restore(&self, arena: &Arena, increments: usize, target: &Path) -> Command;
+
+    /// Whether it restores the backups that another configuration of its tool takes, and takes none.
+    fn borrows(&self) -> bool {
+        false
+    }
 
     /// Where its repository lies: its size is what the backups stored.
     fn repository(&self, arena: &Arena) -> PathBuf {
@@ -252,6 +262,15 @@ pub fn read_tree(path: &Path) -> Result<()> {
         io::copy(&mut File::open(file)?, &mut io::sink()).map(drop)
     })
     .with_context(|| format!("could not read \"{}\"", path.display()))
+}
+
+/// Leaves nothing in the page cache of this machine; what a hypervisor keeps of its disks is beyond us.
+///
+/// # Errors
+/// Only root may do that.
+pub fn empty_page_cache() -> Result<()> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("could not empty the page cache")
 }
 
 /// Sum of the sizes of all files below `path`, bytes.

@@ -14,25 +14,36 @@ use pgbackrest::PgBackRest;
 use pgstrata_testbed::cluster::Major;
 use walg::WalG;
 
-/// Backup tools other than ours that are installed and know this major version, in every configuration worth comparing;
-/// the first of a tool is the one that stands for it.
-#[must_use]
-pub fn peers(major: Major) -> Vec<Box<dyn Contender>> {
-    let mut peers: Vec<Box<dyn Contender>> = Vec::new();
-    // Its increments came with 17.
-    if major >= Major::V17 {
-        peers.push(Box::new(Native));
-    }
-    if PgBackRest::knows(major) {
-        for compress in ["zst", "lz4"] {
-            peers.push(Box::new(PgBackRest { compress }));
+/// What a server lets other tools do.
+#[derive(Debug, Clone, Copy)]
+pub struct Peers {
+    /// Its major version, which each of them must know.
+    pub major: Major,
+    /// Whether it is patched for ptrack and has its extension.
+    pub ptrack: bool,
+}
+
+impl Peers {
+    /// Backup tools other than ours that are installed and can take part, in every configuration worth comparing;
+    /// the first of a tool is the one that stands for it.
+    #[must_use]
+    pub fn installed(self) -> Vec<Box<dyn Contender>> {
+        let mut peers: Vec<Box<dyn Contender>> = Vec::new();
+        // Its increments came with 17.
+        if self.major >= Major::V17 {
+            peers.push(Box::new(Native));
         }
+        if PgBackRest::knows(self.major) {
+            for compress in ["zst", "lz4"] {
+                peers.push(Box::new(PgBackRest { compress }));
+            }
+        }
+        for walg in WalG::installed() {
+            peers.push(Box::new(walg));
+        }
+        for probackup in PgProbackup::installed(self) {
+            peers.push(Box::new(probackup));
+        }
+        peers
     }
-    for walg in WalG::installed() {
-        peers.push(Box::new(walg));
-    }
-    if let Some(probackup) = PgProbackup::installed(major) {
-        peers.push(Box::new(probackup));
-    }
-    peers
 }

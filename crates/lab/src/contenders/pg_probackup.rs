@@ -5,28 +5,49 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use super::Peers;
 use super::contender::{Arena, Contender};
 use crate::measure::cost;
 use pgstrata_testbed::cluster::Major;
 use pgstrata_testbed::programs;
 
-/// `pg_probackup` without compression, its default. Increments are in mode
-/// DELTA: PTRACK needs a patched server.
+/// `pg_probackup` without compression, its default.
 #[derive(Clone, Debug)]
 pub struct PgProbackup {
     program: PathBuf,
+    /// The mode of its increments.
+    mode: Mode,
+}
+
+/// How it finds what changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// It reads every page.
+    Delta,
+    /// A patched server says it.
+    Ptrack,
+}
+
+impl Mode {
+    /// As on its command line.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Delta => "delta",
+            Self::Ptrack => "ptrack",
+        }
+    }
 }
 
 impl PgProbackup {
-    /// The program on `PATH` that is built for this major version: it refuses others.
+    /// The program on `PATH` that is built for this major version, as it refuses others, in each mode that the server knows.
     #[must_use]
-    pub fn installed(major: Major) -> Option<Self> {
-        // Packages add the major version to its name.
-        let program = programs::on_path(&format!("pg_probackup-{major}"))
-            .or_else(|| programs::on_path("pg_probackup"))?;
-        let output = Command::new(&program).arg("--version").output().ok()?;
-        let said = String::from_utf8(output.stdout).ok()?;
-        is_built_for(&said, major).then_some(Self { program })
+    pub fn installed(peers: Peers) -> Vec<Self> {
+        let modes = [(Mode::Ptrack, peers.ptrack), (Mode::Delta, true)];
+        let known = modes.into_iter().filter(|(_, known)| *known);
+        let program = program(peers.major);
+        known
+            .filter_map(|(mode, _)| program.clone().map(|program| Self { program, mode }))
+            .collect()
     }
 
     fn command(&self, arena: &Arena, act: &str) -> Command {
@@ -46,6 +67,15 @@ impl PgProbackup {
     }
 }
 
+fn program(major: Major) -> Option<PathBuf> {
+    // Packages add the major version to its name.
+    let program = programs::on_path(&format!("pg_probackup-{major}"))
+        .or_else(|| programs::on_path("pg_probackup"))?;
+    let output = Command::new(&program).arg("--version").output().ok()?;
+    let said = String::from_utf8(output.stdout).ok()?;
+    is_built_for(&said, major).then_some(program)
+}
+
 /// Whether `pg_probackup 2.5.15 (PostgreSQL 15.8)` is built for this major version.
 fn is_built_for(version: &str, major: Major) -> bool {
     version
@@ -56,7 +86,11 @@ fn is_built_for(version: &str, major: Major) -> bool {
 
 impl Contender for PgProbackup {
     fn name(&self) -> String {
-        "pg_probackup delta".to_owned()
+        format!("pg_probackup {}", self.mode.name())
+    }
+
+    fn change_source(&self) -> &str {
+        self.mode.name()
     }
 
     fn archive_command(&self, arena: &Arena) -> Option<String> {
@@ -80,7 +114,7 @@ impl Contender for PgProbackup {
     }
 
     fn incremental(&self, arena: &Arena, _nth: usize) -> Command {
-        self.backup(arena, "DELTA")
+        self.backup(arena, self.mode.name())
     }
 
     fn restore(&self, arena: &Arena, _increments: usize, target: &Path) -> Command {

@@ -14,21 +14,37 @@ pub struct WalG {
     program: PathBuf,
     /// Whether restores go from the newest delta to the oldest (`--reverse-unpack`).
     reverse: bool,
+    /// Whether the backups are those of the other order.
+    borrows: bool,
 }
 
 impl WalG {
+    /// Its name.
+    pub const TOOL: &str = "wal-g";
+
     /// Where `wal-g` is on `PATH`: one that unpacks from the newest delta, one that unpacks from the oldest.
     #[must_use]
     pub fn installed() -> Vec<Self> {
-        let Some(program) = programs::on_path("wal-g") else {
+        let Some(program) = programs::on_path(Self::TOOL) else {
             return Vec::new();
         };
         [true, false]
             .map(|reverse| Self {
                 program: program.clone(),
                 reverse,
+                borrows: false,
             })
             .into()
+    }
+
+    /// Both again, with the backups of one: only their restores differ.
+    #[must_use]
+    pub fn orders() -> Vec<Self> {
+        let mut orders = Self::installed();
+        for order in orders.iter_mut().skip(1) {
+            order.borrows = true;
+        }
+        orders
     }
 
     /// Its configuration, which is its environment.
@@ -74,7 +90,20 @@ impl WalG {
 impl Contender for WalG {
     fn name(&self) -> String {
         let order = if self.reverse { " reverse" } else { "" };
-        format!("wal-g lz4{order}")
+        format!("{} lz4{order}", Self::TOOL)
+    }
+
+    fn borrows(&self) -> bool {
+        self.borrows
+    }
+
+    fn repository_name(&self) -> String {
+        let order = if self.reverse || self.borrows {
+            "-reverse"
+        } else {
+            ""
+        };
+        format!("repository-wal-g-lz4{order}")
     }
 
     fn archive_command(&self, arena: &Arena) -> Option<String> {

@@ -99,7 +99,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let (segments, blocks) = match arguments.preset {
         Preset::Tiny => (8, 1),
         // With seven comparisons ten blocks are the fewest that prove anything.
-        Preset::Small | Preset::Paper => (24, 10),
+        Preset::Small | Preset::Paper | Preset::Large => (24, 10),
     };
     let segments = arguments.segments.unwrap_or(segments);
     let blocks = arguments.blocks.unwrap_or(blocks);

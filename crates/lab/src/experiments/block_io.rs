@@ -215,6 +215,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         Preset::Tiny => (0.01, 3),
         Preset::Small => (0.1, 6),
         Preset::Paper => (0.1, 10),
+        Preset::Large => (16.0, 3),
     };
     let size = arguments.size.unwrap_or(default.0);
     let blocks = arguments.repeat.unwrap_or(default.1);

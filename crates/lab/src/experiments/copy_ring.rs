@@ -76,7 +76,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let (rows, transactions, blocks) = match arguments.preset {
         Preset::Tiny => (60_000, 5, 6),
         Preset::Small => (400_000, 10, 8),
-        Preset::Paper => (1_000_000, 50, 10),
+        Preset::Paper | Preset::Large => (1_000_000, 50, 10),
     };
     let rows = arguments.rows.unwrap_or(rows);
     let scratch = tempfile::tempdir().context("could not create a temporary directory")?;

@@ -21,6 +21,9 @@ const REGISTER: &str = "SET allow_system_table_mods = on;
       FROM pg_namespace WHERE nspname = 'pgstrata';
     RESET allow_system_table_mods";
 
+/// The setting that names the libraries which a server loads when it starts.
+const PRELOADED: &str = "shared_preload_libraries";
+
 /// A library that servers can load.
 #[derive(Debug)]
 pub(super) struct Extension {
@@ -49,7 +52,7 @@ impl Extension {
                 )
             });
         }
-        let library = installed_library(programs)?;
+        let library = installed_library(programs, "pgstrata")?;
         if !library.is_file() {
             bail!(
                 "could not find the extension: \"{}\" does not exist; install it, or name its sources with --extension",
@@ -91,7 +94,7 @@ impl Extension {
     /// Settings of a server that is to load it.
     pub(super) fn settings(&self, map_megabytes: u64) -> BTreeMap<String, String> {
         let mut settings = self.path_setting();
-        settings.insert("shared_preload_libraries".to_owned(), "pgstrata".to_owned());
+        settings.insert(PRELOADED.to_owned(), "pgstrata".to_owned());
         settings.insert("pgstrata.map_size".to_owned(), map_megabytes.to_string());
         settings
     }
@@ -154,8 +157,40 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn installed_library(programs: &Programs) -> Result<PathBuf> {
+/// Whether this server is one patched for ptrack, and has its library.
+pub(super) fn has_ptrack(programs: &Programs) -> bool {
+    installed_library(programs, "ptrack").is_ok_and(|library| library.is_file())
+}
+
+/// What such a server needs to track changes, beside the libraries that `settings` already loads. The map has the size
+/// that ptrack's manual proposes for up to 64 GB.
+pub(super) fn ptrack_settings(settings: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut libraries = vec!["ptrack"];
+    libraries.extend(settings.get(PRELOADED).map(String::as_str));
+    BTreeMap::from([
+        (PRELOADED.to_owned(), libraries.join(",")),
+        ("ptrack.map_size".to_owned(), "64".to_owned()),
+    ])
+}
+
+fn installed_library(programs: &Programs, name: &str) -> Result<PathBuf> {
     let said =
         programs::output(Command::new(programs.bindir.join("pg_config")).arg("--pkglibdir"))?;
-    Ok(Path::new(said.trim()).join("pgstrata.so"))
+    Ok(Path::new(said.trim()).join(format!("{name}.so")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patched_server_loads_ptrack_beside_our_library() {
+        for (loaded, expected) in [(None, "ptrack"), (Some("pgstrata"), "ptrack,pgstrata")] {
+            let ours = loaded.map(|library| (PRELOADED.to_owned(), library.to_owned()));
+            let mut settings: BTreeMap<_, _> = ours.into_iter().collect();
+            settings.append(&mut ptrack_settings(&settings));
+            assert_eq!(settings[PRELOADED], expected);
+            assert_eq!(settings["ptrack.map_size"], "64");
+        }
+    }
 }

@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let (sizes, changed_mb, blocks) = match arguments.preset {
         Preset::Tiny => (vec![16, 32], 2, 1),
         Preset::Small => (vec![256, 1024, 4096], 64, 6),
-        Preset::Paper => (vec![1024, 4096, 16384], 64, 3),
+        Preset::Paper | Preset::Large => (vec![1024, 4096, 16384], 64, 3),
     };
     let sizes = match &arguments.mb[..] {
         [] => sizes,

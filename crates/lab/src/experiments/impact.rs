@@ -86,6 +86,7 @@ impl Arguments {
             Preset::Tiny => (5, 2, 1, 7),
             Preset::Small => (20, 15, 2, 10),
             Preset::Paper => (100, 60, 10, 12),
+            Preset::Large => (1000, 60, 10, 12),
         };
         Size {
             scale: self.scale.unwrap_or(scale),

@@ -16,9 +16,10 @@ use self::chain::Chain;
 use super::shared::Preset;
 use super::stage::{Sketch, Stage};
 use super::strata;
-use super::tools::ToolArguments;
+use super::tools::{ToolArguments, Tools};
 use crate::contenders::contender::Contender;
 use crate::contenders::pgstrata::Storage;
+use crate::contenders::walg::WalG;
 use crate::experiments::shared::Shared;
 use crate::format::Unit;
 use crate::measure::programs;
@@ -39,7 +40,7 @@ enum Place {
 /// Arguments of `seed reverse-delta`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// how large: paper is pgbench scale 1000 (15 GB), small 20, tiny 2
+    /// how large: paper is pgbench scale 1000 (15 GB), small 20, tiny 2; large as paper, with an empty page cache before each restore
     #[arg(long, value_enum, default_value = "small")]
     preset: Preset,
     /// pgbench scale; transactions follow it
@@ -92,7 +93,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         Preset::Tiny => (2, 7),
         // With three comparisons, fewer than seven blocks can prove nothing.
         Preset::Small => (20, 8),
-        Preset::Paper => (1000, 8),
+        Preset::Paper | Preset::Large => (1000, 8),
     };
     let scale = arguments.scale.unwrap_or(scale);
     let blocks = arguments.blocks.unwrap_or(blocks);
@@ -104,7 +105,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         Place::Directory => Storage::Directory,
         Place::S3 => Storage::S3(S3Server::start()?),
     };
-    let contenders = strata::contenders(&["lsn".to_owned()], &storage, tools.others);
+    let contenders = everybody(&tools, &storage);
     let arms = arms(&contenders);
     let sketch = Sketch {
         kind: "reverse-delta",
@@ -132,9 +133,23 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     }
     let outcome = (|| {
         let mut chain = Chain::make(&tools, (scale, &pgbench), &contenders, &storage)?;
-        chain.measure(&mut stage, !arguments.shared.no_samplers)
+        let cold = arguments.preset == Preset::Large;
+        chain.measure(&mut stage, cold, !arguments.shared.no_samplers)
     })();
     stage.close(outcome, table::describe)
+}
+
+/// Ours and the others, WAL-G with both of its orders: the experiment is about them.
+fn everybody<'a>(tools: &Tools, storage: &'a Storage) -> Vec<Box<dyn Contender + 'a>> {
+    let mut all = strata::contenders(&["lsn".to_owned()], storage, tools.others);
+    if let Some(at) = all.iter().position(|it| it.tool() == WalG::TOOL) {
+        let orders = WalG::orders().into_iter();
+        all.splice(
+            at..=at,
+            orders.map(|order| Box::new(order) as Box<dyn Contender>),
+        );
+    }
+    all
 }
 
 /// Both orders by layers, then the programs.

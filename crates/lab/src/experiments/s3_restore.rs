@@ -100,6 +100,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         Preset::Tiny => (2, 1),
         // With four comparisons eight blocks are the fewest that prove anything.
         Preset::Small | Preset::Paper => (60, 8),
+        Preset::Large => (1000, 8),
     };
     let scale = arguments.scale.unwrap_or(scale);
     let blocks = arguments.blocks.unwrap_or(blocks);

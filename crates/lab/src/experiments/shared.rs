@@ -28,6 +28,8 @@ pub enum Preset {
     Small,
     /// As published
     Paper,
+    /// 16 GB; backups and restores begin with an empty page cache (root only)
+    Large,
 }
 
 /// What every measuring command takes.

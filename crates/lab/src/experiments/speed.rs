@@ -24,7 +24,6 @@ use super::shared::{Preset, Shared};
 use super::stage::{Sketch, Stage};
 use super::strata;
 use super::tools::{ToolArguments, Tools};
-use crate::contenders;
 use crate::contenders::contender::Contender;
 use crate::contenders::pgbackrest::PgBackRest;
 use crate::contenders::pgstrata::{Pgstrata, Storage};
@@ -49,7 +48,7 @@ pub struct Arguments {
     /// which data, and how it changes
     #[arg(long, value_enum, default_value = "w1")]
     workload: Data,
-    /// how large: paper is W1 of 1 GB, W2 of scale 100, every change source; small 400 MB, scale 20; tiny 10 MB, scale 1
+    /// how large: paper is W1 of 1 GB, W2 of scale 100, every change source; small 400 MB, scale 20; tiny 10 MB, scale 1; large 16 GB, scale 1000, with --cold
     #[arg(long, value_enum, default_value = "small")]
     preset: Preset,
     /// size of W1 in MB, both tables together
@@ -92,7 +91,7 @@ impl Arguments {
     fn blocks(&self) -> usize {
         self.blocks.unwrap_or(match self.preset {
             // Fewer have no interval.
-            Preset::Tiny | Preset::Paper => 6,
+            Preset::Tiny | Preset::Paper | Preset::Large => 6,
             Preset::Small => 8,
         })
     }
@@ -102,6 +101,7 @@ impl Arguments {
             Preset::Tiny => (10, 1),
             Preset::Small => (400, 20),
             Preset::Paper => (1000, 100),
+            Preset::Large => (16_000, 1000),
         };
         match self.workload {
             Data::W1 => Workload::two_tables(self.mb.unwrap_or(mb), self.neighbour_mb),
@@ -112,7 +112,7 @@ impl Arguments {
     fn sources(&self, tools: &Tools) -> Result<Vec<String>> {
         let major = tools.programs.major;
         let all = match self.preset {
-            Preset::Paper => strata::sources(major),
+            Preset::Paper | Preset::Large => strata::sources(major),
             _ => &["lsn", "digest"],
         };
         strata::chosen(&self.change_source, all, major)
@@ -136,12 +136,13 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     }
     let sketch = sketch(arguments, &tools, arms);
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
-    if let Some(major) = tools.others
+    if let Some(others) = tools.others
         && PgBackRest::is_installed()
-        && !PgBackRest::knows(major)
+        && !PgBackRest::knows(others.major)
     {
         stage.note(format!(
-            "pgBackRest is left out: the installed release does not know PostgreSQL {major}."
+            "pgBackRest is left out: the installed release does not know PostgreSQL {}.",
+            others.major
         ));
     }
     let mut profiles = Vec::new();
@@ -167,7 +168,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             arena: &arena,
             workload,
             contenders: &contenders,
-            cold: arguments.cold,
+            cold: arguments.cold || arguments.preset == Preset::Large,
             settle: arguments.shared.settle,
         };
         rounds.measure(&mut stage)?;
@@ -232,10 +233,10 @@ fn everybody<'a>(
             }));
         }
     }
-    if let Some(major) = tools.others {
+    if let Some(others) = tools.others {
         all.push(Box::new(ours("lz4", "auto")));
         all.push(Box::new(ours("none", "auto")));
-        all.extend(contenders::peers(major));
+        all.extend(others.installed());
     }
     all
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::contenders;
+use crate::contenders::Peers;
 use crate::contenders::contender::{Arena, Contender, tree_bytes};
 use crate::contenders::pgstrata::{CLUSTER, Pgstrata, Storage};
 use crate::experiments::extension::Extension;
@@ -20,18 +20,22 @@ use pgstrata_testbed::cluster::Major;
 
 /// Everybody who can take part here: `pgstrata` with these change sources, the
 /// server's own tools where they know increments, and what is installed and knows
-/// this major version; without one nobody else.
+/// this server, each with every way to find what changed; without one nobody else.
 pub(super) fn contenders<'a>(
     sources: &[String],
     storage: &'a Storage,
-    others: Option<Major>,
+    others: Option<Peers>,
 ) -> Vec<Box<dyn Contender + 'a>> {
     let mut all: Vec<Box<dyn Contender + 'a>> = Vec::new();
     all.extend(sources.iter().map(|source| ours(source, None, storage)));
     // The others' repositories are directories.
-    if let (Storage::Directory, Some(major)) = (storage, others) {
-        for peer in contenders::peers(major) {
-            if all.iter().all(|other| other.tool() != peer.tool()) {
+    if let (Storage::Directory, Some(others)) = (storage, others) {
+        let way = |it: &dyn Contender| (it.tool(), it.change_source().to_owned());
+        for peer in others.installed() {
+            if all
+                .iter()
+                .all(|other| way(other.as_ref()) != way(peer.as_ref()))
+            {
                 all.push(peer);
             }
         }
@@ -116,13 +120,13 @@ pub(super) fn arms(contenders: &[Box<dyn Contender + '_>]) -> Vec<(String, Strin
         .collect()
 }
 
-/// (contender, whether full); change sources of one tool share its full backup.
+/// (contender, whether full); configurations of one tool share its full backup.
 pub(super) fn acts(contenders: &[Box<dyn Contender + '_>]) -> Vec<(usize, bool)> {
     let mut acts = Vec::new();
     let ours = |index: usize| contenders[index].tool().starts_with("pgstrata");
     for (index, contender) in contenders.iter().enumerate() {
         let mut before = contenders[..index].iter();
-        if !ours(index) || before.all(|other| other.tool() != contender.tool()) {
+        if before.all(|other| other.tool() != contender.tool()) {
             acts.push((index, true));
         }
     }
@@ -174,4 +178,17 @@ pub(super) fn measured(
         ("memory".to_owned(), real_u64(cost.peak_bytes)),
         ("stored".to_owned(), real_u64(after.saturating_sub(before))),
     ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Contender, acts};
+    use crate::contenders::pgbackrest::PgBackRest;
+
+    #[test]
+    fn configurations_of_one_tool_share_its_full_backup() {
+        let contenders =
+            ["zst", "lz4"].map(|compress| Box::new(PgBackRest { compress }) as Box<dyn Contender>);
+        assert_eq!(acts(&contenders), [(0, true), (0, false), (1, false)]);
+    }
 }

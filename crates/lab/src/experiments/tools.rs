@@ -1,12 +1,14 @@
 //! With what backups are taken: the server's programs, ours, and those of others.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
 
-use super::extension::Extension;
+use super::extension::{self, Extension};
 use super::shared::Preset;
+use crate::contenders::Peers;
 use crate::contenders::contender::{Arena, jobs};
 use crate::measure::programs::{self, Programs};
 use pgstrata_testbed::cluster::{Builder, Cluster, Major};
@@ -39,7 +41,10 @@ impl ToolArguments {
         Ok(Tools {
             pgstrata: programs::find_pgstrata(self.pgstrata.as_deref())?,
             jobs: jobs(self.jobs),
-            others: (!alone).then_some(programs.major),
+            others: (!alone).then(|| Peers {
+                major: programs.major,
+                ptrack: extension::has_ptrack(&programs),
+            }),
             programs,
         })
     }
@@ -49,8 +54,8 @@ impl ToolArguments {
 pub(super) struct Tools {
     /// The server's.
     pub(super) programs: Programs,
-    /// The major version that other tools must know to take part; none: they do not.
-    pub(super) others: Option<Major>,
+    /// What other tools can do here; none: they do not take part.
+    pub(super) others: Option<Peers>,
     pgstrata: PathBuf,
     /// Workers of everybody.
     pub(super) jobs: usize,
@@ -68,14 +73,25 @@ impl Tools {
         if self.programs.major >= Major::V17 {
             builder = builder.conf("summarize_wal", "on");
         }
-        for (name, value) in extension.iter().flat_map(|e| e.settings(MAP)) {
+        let mut settings = extension.map_or_else(BTreeMap::new, |ours| ours.settings(MAP));
+        if self.knows_ptrack() {
+            settings.append(&mut extension::ptrack_settings(&settings));
+        }
+        for (name, value) in settings {
             builder = builder.conf(&name, &value);
         }
         builder
     }
 
+    fn knows_ptrack(&self) -> bool {
+        self.others.is_some_and(|others| others.ptrack)
+    }
+
     /// That server, with the backup program beside it.
     pub(super) fn arena(&self, cluster: Cluster) -> Result<Arena> {
+        if self.knows_ptrack() {
+            cluster.sql("postgres", "CREATE EXTENSION ptrack")?;
+        }
         Arena::new(cluster, &self.pgstrata, self.jobs)
     }
 }

@@ -94,6 +94,7 @@ impl Arguments {
             Preset::Tiny => (2, 10, 1, 6, 1, vec![0, 1024]),
             Preset::Small => (13, 40, 20, 8, 2, all),
             Preset::Paper => (133, 40, 300, 10, 15, all),
+            Preset::Large => (1000, 40, 300, 10, 15, all),
         };
         let (scale, client, time, blocks, warmup, maps) = preset;
         Size {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::contenders::contender::{Arena, Contender};
+use crate::contenders::contender::{Arena, Contender, empty_page_cache};
 use crate::contenders::pgstrata::CLUSTER;
 use crate::experiments::extension::Extension;
 use crate::experiments::pages;
@@ -219,7 +219,7 @@ impl<'a> Scene<'a> {
     }
 
     /// All blocks, then a restore of one more increment of each tool.
-    pub(super) fn measure(&self, stage: &mut Stage) -> Result<()> {
+    pub(super) fn measure(&self, stage: &mut Stage, cold: bool) -> Result<()> {
         if let Some(arm) = stage
             .experiment
             .arms
@@ -233,7 +233,7 @@ impl<'a> Scene<'a> {
             for (position, arm) in order.into_iter().enumerate() {
                 interrupt::check()?;
                 let (contender, full) = acts[arm];
-                let values = self.one(self.contenders[contender].as_ref(), full)?;
+                let values = self.one(self.contenders[contender].as_ref(), full, cold)?;
                 let time = format::value(values["time"], Unit::Seconds);
                 let stored = format::value(values["stored"], Unit::Bytes);
                 stage.progress((block, arm), &format!("{time}, {stored} stored"));
@@ -245,7 +245,7 @@ impl<'a> Scene<'a> {
                 interrupt::check()?;
                 let contender = self.contenders[*contender].as_ref();
                 // The last one measured may have been a full one, from the parent's repository.
-                self.one(contender, false)?;
+                self.one(contender, false, cold)?;
                 let found = self.restore(contender)?;
                 self.keep(stage, (0, 0, arm), found)?;
             }
@@ -253,8 +253,13 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// One backup from the parent's repository, caches warm.
-    fn one(&self, contender: &dyn Contender, full: bool) -> Result<BTreeMap<String, f64>> {
+    /// One backup from the parent's repository, with warm caches or an empty page cache.
+    fn one(
+        &self,
+        contender: &dyn Contender,
+        full: bool,
+        cold: bool,
+    ) -> Result<BTreeMap<String, f64>> {
         self.arena.select(Some(contender))?;
         let repository = contender.repository(&self.arena);
         self.copy(&self.parent(contender), &repository)?;
@@ -267,7 +272,10 @@ impl<'a> Scene<'a> {
         } else {
             contender.incremental(&self.arena, 1)
         };
-        self.warm()?;
+        match cold {
+            true => empty_page_cache()?,
+            false => self.warm()?,
+        }
         let mut values = strata::measured(&self.arena, contender, &mut command)?;
         if contender.tool() == "pgstrata" {
             let pages = strata::pages_of_newest(&repository)?;

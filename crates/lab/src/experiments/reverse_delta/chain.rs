@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::loads;
-use crate::contenders::contender::{Arena, Contender};
+use crate::contenders::contender::{Arena, Contender, empty_page_cache};
 use crate::contenders::pgstrata::{CLUSTER, Storage};
 use crate::experiments::stage::Stage;
 use crate::experiments::strata;
@@ -110,8 +110,8 @@ impl<'a> Chain<'a> {
 
     fn fill(&self, scale: u32, pgbench: &Path) -> Result<()> {
         let dsn = self.arena.cluster.conninfo("postgres");
-        for contender in self.contenders {
-            self.arena.select(Some(contender.as_ref()))?;
+        for contender in self.lenders() {
+            self.arena.select(Some(contender))?;
             contender.reset(&self.arena)?;
         }
         self.backup(0)?;
@@ -128,15 +128,22 @@ impl<'a> Chain<'a> {
         Ok(())
     }
 
+    /// Those that take backups.
+    fn lenders(&self) -> impl Iterator<Item = &dyn Contender> {
+        let all = self.contenders.iter().map(AsRef::as_ref);
+        all.filter(|contender| !contender.borrows())
+    }
+
+    /// A backup by everybody; nobody archives what the next load writes.
     fn backup(&self, nth: usize) -> Result<()> {
-        for contender in self.contenders {
+        for contender in self.lenders() {
             interrupt::check()?;
-            self.arena.select(Some(contender.as_ref()))?;
+            self.arena.select(Some(contender))?;
             let mut command = match nth {
                 0 => contender.full(&self.arena),
                 _ => contender.incremental(&self.arena, nth),
             };
-            let values = strata::measured(&self.arena, contender.as_ref(), &mut command)?;
+            let values = strata::measured(&self.arena, contender, &mut command)?;
             tell(&format!(
                 "{}: {} in {}, {} stored",
                 contender.name(),
@@ -149,17 +156,21 @@ impl<'a> Chain<'a> {
                 format::value(values["stored"], Unit::Bytes)
             ));
         }
-        Ok(())
+        self.arena.select(None)
     }
 
     /// All restores, in blocks of random order.
-    pub(super) fn measure(&mut self, stage: &mut Stage, watch: bool) -> Result<()> {
+    pub(super) fn measure(&mut self, stage: &mut Stage, cold: bool, watch: bool) -> Result<()> {
         stage.experiment.arms[0].environment = Some(strata::environment(&self.arena)?);
         let (objects, layers) = self.layers()?;
         self.note_bound(stage, &layers);
         for (block, order) in stage.orders().into_iter().enumerate() {
             for (position, arm) in order.into_iter().enumerate() {
                 interrupt::check()?;
+                rustix::fs::sync();
+                if cold {
+                    empty_page_cache()?;
+                }
                 let mut run = self.one(arm, (&objects, &layers), watch)?;
                 run.block = block;
                 run.position = position;
@@ -210,7 +221,6 @@ impl<'a> Chain<'a> {
         watch: bool,
     ) -> Result<Run> {
         let target = self.arena.restore_target()?;
-        rustix::fs::sync();
         let sampler = watch.then(|| {
             Sampler::start(Watch {
                 data: Some(target.clone()),

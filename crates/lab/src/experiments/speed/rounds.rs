@@ -1,11 +1,10 @@
 //! The blocks: a full backup, changes each followed by an incremental one, a restore.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
@@ -14,7 +13,7 @@ use super::limits::Limit;
 use super::profile::{Profile, profile};
 use super::table::{FULL, INCREMENTAL, RESTORE, RESTORE_OF_ONE};
 use super::workload::Workload;
-use crate::contenders::contender::{Arena, Contender, read_tree, tree_bytes};
+use crate::contenders::contender::{Arena, Contender, empty_page_cache, read_tree, tree_bytes};
 use crate::experiments::stage::Stage;
 use crate::experiments::strata;
 use crate::format::{self, Unit};
@@ -77,6 +76,8 @@ impl Rounds<'_> {
         let increments = self.workload.increments();
         for nth in 0..=increments {
             if nth > 0 {
+                // Nobody archives what happens between the backups.
+                self.arena.select(None)?;
                 self.workload.change(&self.arena.cluster)?;
             }
             self.arena.cluster.sql("postgres", "CHECKPOINT")?;
@@ -224,7 +225,7 @@ impl Rounds<'_> {
         // A machine that stays busy is told by the counters of the whole run.
         settle(self.settle)?;
         if self.cold {
-            fs::write("/proc/sys/vm/drop_caches", "3").context("could not empty the page cache")?;
+            empty_page_cache()?;
         }
         match copies {
             true => cost::claim_memory(&self.arena.cluster),
