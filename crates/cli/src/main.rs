@@ -121,7 +121,7 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
     )?;
     output::start_log(level.unwrap_or_else(|| default_level(&cli.command)));
     let impact = commands::impact_of(&config, &cli.command)?;
-    courtesy::begin(impact.longest_rest());
+    courtesy::begin(impact.rests());
     let is_backup = matches!(cli.command, Command::Backup(_));
     if let Some(share) = impact.session_share(is_backup) {
         priority::lighten_session(share);

@@ -165,7 +165,7 @@ fn tools_that_know_the_version_take_part_and_the_others_are_no_error() {
         if major >= Major::V17 {
             expected.extend(["native full", "native incr"]);
         }
-        if PgBackRest::knows(major) {
+        if PgBackRest::installed().iter().any(|it| it.knows(major)) {
             expected.extend(["pgbackrest full", "pgbackrest zst incr"]);
         }
         let names: Vec<&str> = experiment.arms.iter().map(|a| a.name.as_str()).collect();

@@ -34,6 +34,9 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// The longest rest in microseconds; 0 when nobody rests.
 static MOST: AtomicU64 = AtomicU64::new(0);
 
+/// [`Rests::in_vain`].
+static IN_VAIN: AtomicBool = AtomicBool::new(false);
+
 /// Looks are counted for so long at a time. The system counts processor time in hundredths of a second.
 const WINDOW: Duration = Duration::from_millis(200);
 
@@ -43,6 +46,10 @@ const OTHERS_USE: u64 = 10;
 /// Of a hundred looks, in how many somebody waits when others use the processors, and when they do no longer.
 const BUSY: u64 = 5;
 const QUIET: u64 = 1;
+
+/// Of a hundred looks, in how many somebody waits where it is of no use to wait for the end of it: then a backup costs others the
+/// same processor time, however slowly it takes it.
+const ALWAYS: u64 = 95;
 
 /// While others use the processors a piece is followed by a pause so many times as long: most of what they do then meets
 /// nobody, and a whole backup takes some four times the processor time that it needs.
@@ -59,7 +66,7 @@ static CROWDED: AtomicU64 = AtomicU64::new(0);
 static SHARE: AtomicU64 = AtomicU64::new(NOBODY);
 const NOBODY: u64 = u64::MAX;
 
-/// Whether others used processors in the last window. As long as that is not known, they do.
+/// Whether others who are not nice used processors in the last window. As long as that is not known, they do.
 static OTHERS_WORK: AtomicBool = AtomicBool::new(true);
 
 /// Whether each piece is followed by a pause, because others want the processors.
@@ -73,11 +80,29 @@ thread_local! {
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// From now on threads of this process that [`rest`] do so for at most `most` each time.
-pub fn begin(most: Duration) {
-    let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
+/// How threads rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rests {
+    /// No rest is longer; zero: there is none.
+    pub longest: Duration,
+    /// Whether a rest waits for the end of a crowd that does not end ([`ALWAYS`]), too. Otherwise it is a pause there.
+    pub in_vain: bool,
+}
+
+impl Rests {
+    /// None at all.
+    pub const NONE: Self = Self {
+        longest: Duration::ZERO,
+        in_vain: false,
+    };
+}
+
+/// From now on threads of this process that [`rest`] do so in this way.
+pub fn begin(rests: Rests) {
+    let micros = u64::try_from(rests.longest.as_micros()).unwrap_or(u64::MAX);
     MOST.store(micros, Ordering::Relaxed);
-    if !most.is_zero() {
+    IN_VAIN.store(rests.in_vain, Ordering::Relaxed);
+    if !rests.longest.is_zero() {
         take_stock();
     }
 }
@@ -131,40 +156,77 @@ struct Spent {
     all: Duration,
     /// Of it, what threads took: users' and the kernel's own. Interrupts are nobody's.
     threads: Duration,
-    /// Of that, what this process took.
+    /// Of that, what threads took that are nice (nice(1)): they want to be in nobody's way.
+    nice: Duration,
+    /// What this process took of the time of threads.
     own: Duration,
+    /// And of the time of nice ones.
+    own_nice: Duration,
 }
 
 impl Spent {
     fn until_now() -> Option<Self> {
         let text = fs::read_to_string("/proc/stat").ok()?;
-        let (all, threads) = processor_time(&text, clock_ticks_per_second())?;
+        let ticks_a_second = clock_ticks_per_second();
         let own = clock_gettime(ClockId::ProcessCPUTime);
-        let own = Duration::try_from(own).ok()?;
-        Some(Self { all, threads, own })
+        Some(Self {
+            own: Duration::try_from(own).ok()?,
+            own_nice: own_nice(ticks_a_second)?,
+            ..Self::of_processors(&text, ticks_a_second)?
+        })
     }
 
-    /// Percent of all processors' time that other processes took since then.
+    /// From proc_stat(5), the line `cpu`: user, nice, system, idle, iowait, irq, softirq, steal.
+    fn of_processors(stat: &str, ticks_a_second: u64) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        let fields = line.split_ascii_whitespace().take(8).map(str::parse::<u64>);
+        let ticks: Vec<u64> = fields.collect::<Result<_, _>>().ok()?;
+        let time = |ticks: &[u64]| duration(ticks.iter().sum(), ticks_a_second);
+        Some(Self {
+            all: time(&ticks)?,
+            threads: time(ticks.get(..3)?)?,
+            nice: time(ticks.get(1..2)?)?,
+            own: Duration::ZERO,
+            own_nice: Duration::ZERO,
+        })
+    }
+
+    /// Percent of all processors' time that other processes took since then, without those that are nice.
     fn by_others_since(self, before: Self) -> Option<u64> {
         let all = self.all.checked_sub(before.all)?.as_micros();
         let threads = self.threads.checked_sub(before.threads)?;
         let others = threads.saturating_sub(self.own.checked_sub(before.own)?);
-        u64::try_from((others.as_micros() * 100).checked_div(all)?).ok()
+        let nice = self.nice.checked_sub(before.nice)?;
+        let nice = nice.saturating_sub(self.own_nice.saturating_sub(before.own_nice));
+        let in_the_way = others.saturating_sub(nice).as_micros();
+        u64::try_from((in_the_way * 100).checked_div(all)?).ok()
     }
 }
 
-/// All time of all processors, and what of it threads took (proc_stat(5), the line `cpu`: user, nice, system, idle, iowait, irq,
-/// softirq, steal).
-fn processor_time(stat: &str, ticks_a_second: u64) -> Option<(Duration, Duration)> {
-    let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    let fields = line.split_ascii_whitespace().take(8).map(str::parse::<u64>);
-    let ticks: Vec<u64> = fields.collect::<Result<_, _>>().ok()?;
-    let time = |ticks: &[u64]| {
-        let sum: u64 = ticks.iter().sum();
-        let micros = sum.checked_mul(1_000_000)?.checked_div(ticks_a_second)?;
-        Some(Duration::from_micros(micros))
-    };
-    Some((time(&ticks)?, time(ticks.get(..3)?)?))
+fn duration(ticks: u64, ticks_a_second: u64) -> Option<Duration> {
+    let micros = ticks.checked_mul(1_000_000)?.checked_div(ticks_a_second)?;
+    Some(Duration::from_micros(micros))
+}
+
+/// What the nice ones of this process's threads took as users, as long as they live.
+fn own_nice(ticks_a_second: u64) -> Option<Duration> {
+    let mut ticks = 0;
+    for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
+        // It may have ended.
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        ticks += nice_ticks(&stat).unwrap_or(0);
+    }
+    duration(ticks, ticks_a_second)
+}
+
+/// The time that a thread took as a user, when it is nice (proc_pid_stat(5), fields 14 and 19).
+fn nice_ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    // The first of these is the third.
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let nice: i32 = fields.get(19 - 3)?.parse().ok()?;
+    let user = fields.get(14 - 3)?.parse().ok()?;
+    Some(if nice > 0 { user } else { 0 })
 }
 
 /// Between two pieces of work: returns when everybody who wants a processor has one, or after a while; and while others want
@@ -187,9 +249,10 @@ fn rest_beside_others(most: Duration) {
     LOOKS.fetch_add(1, Ordering::Relaxed);
     if is_crowded() {
         CROWDED.fetch_add(1, Ordering::Relaxed);
-        loop {
+        let waits = IN_VAIN.load(Ordering::Relaxed) || SHARE.load(Ordering::Relaxed) < ALWAYS;
+        while waits && now.elapsed() < most {
             thread::sleep(LOOK_AGAIN);
-            if now.elapsed() >= most || !is_crowded() {
+            if !is_crowded() {
                 break;
             }
         }
@@ -297,31 +360,64 @@ mod tests {
 
     #[test]
     fn what_others_take_of_the_processors_is_read_of_the_system() {
-        let second = |count| Some(Duration::from_secs(count));
-        let of = |stat: &str| processor_time(stat, 100);
+        let of = |stat: &str| Spent::of_processors(stat, 100);
         let line = "cpu  1000 200 300 8000 100 50 50 300 9999 9999\ncpu0 1 2 3\n";
-        assert_eq!(of(line), second(100).zip(second(15)));
+        let read = of(line).unwrap();
+        let seconds = [read.all, read.threads, read.nice].map(|time| time.as_secs());
+        assert_eq!(seconds, [100, 15, 2]);
         for wrong in ["", "cpu0 1 2 3 4", "cpu  1 2", "cpu  1 2 x 4"] {
-            assert_eq!(of(wrong), None, "{wrong}");
+            assert!(of(wrong).is_none(), "{wrong}");
         }
-        let spent = |all, threads, own| {
-            let [all, threads, own] = [all, threads, own].map(Duration::from_millis);
-            Spent { all, threads, own }
+        let spent = |all, threads, nice, own, own_nice| {
+            let all = [all, threads, nice, own, own_nice].map(Duration::from_millis);
+            let [all, threads, nice, own, own_nice] = all;
+            Spent {
+                all,
+                threads,
+                nice,
+                own,
+                own_nice,
+            }
         };
-        let before = spent(1000, 500, 400);
-        for (all, threads, own, others) in [
-            (1400, 900, 800, Some(0)),
-            (1400, 900, 700, Some(25)),
+        let before = spent(1000, 500, 100, 400, 50);
+        for (all, threads, nice, own, own_nice, others) in [
+            (1400, 900, 100, 800, 50, Some(0)),
+            (1400, 900, 100, 700, 50, Some(25)),
+            // Nice ones are not in the way, and our own are no others.
+            (1400, 900, 200, 700, 50, Some(0)),
+            (1400, 900, 200, 700, 150, Some(25)),
+            (1400, 900, 180, 700, 90, Some(15)),
+            // A nice thread of ours has ended.
+            (1400, 900, 200, 700, 0, Some(0)),
             // The system rounds.
-            (1400, 890, 800, Some(0)),
-            (1000, 500, 400, None),
-            (900, 500, 400, None),
+            (1400, 890, 100, 800, 50, Some(0)),
+            (1000, 500, 100, 400, 50, None),
+            (900, 500, 100, 400, 50, None),
         ] {
-            let now = spent(all, threads, own);
+            let now = spent(all, threads, nice, own, own_nice);
             assert_eq!(now.by_others_since(before), others, "{now:?}");
         }
         let now = Spent::until_now().unwrap();
         assert!(now.all >= now.threads && now.threads >= now.own / 2);
+        assert!(now.threads >= now.nice);
+    }
+
+    #[test]
+    fn the_time_of_a_nice_thread_is_read_of_the_system() {
+        let line = |nice: &str| {
+            format!("7 (a) b) S 1 7 7 0 -1 4194304 5 0 0 0 42 9 0 0 20 {nice} 1 0 99 0 0\n")
+        };
+        for (nice, ticks) in [
+            ("0", Some(0)),
+            ("-5", Some(0)),
+            ("10", Some(42)),
+            ("x", None),
+        ] {
+            assert_eq!(nice_ticks(&line(nice)), ticks, "{nice}");
+        }
+        assert_eq!(nice_ticks(""), None);
+        let ours = fs::read_to_string("/proc/thread-self/stat").unwrap();
+        assert!(nice_ticks(&ours).is_some());
     }
 
     /// Processes that want a processor each, also when an assertion fails no longer than this lives.
@@ -356,7 +452,10 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         let bytes = vec![7; 3 * PIECE_BYTES + 11];
         write(&file, &bytes).unwrap();
-        begin(Duration::from_millis(2));
+        begin(Rests {
+            longest: Duration::from_millis(2),
+            in_vain: false,
+        });
         // Others, as this process's own threads are nobody in the way.
         let threads = thread::available_parallelism().unwrap().get() + 2;
         let others = Spinning::start(threads);
@@ -371,7 +470,7 @@ mod tests {
         assert!(IS_PACED.load(Ordering::Relaxed));
         write(&file, &bytes).unwrap();
         drop(others);
-        begin(Duration::ZERO);
+        begin(Rests::NONE);
         let mut read = Vec::new();
         file.rewind().unwrap();
         file.read_to_end(&mut read).unwrap();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pgstrata_engine::priority::{Impact, SessionShare};
+use pgstrata_store::courtesy::Rests;
 
 /// Of the commands that have time.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -29,14 +30,20 @@ pub(crate) enum ImpactLevel {
 }
 
 impl ImpactLevel {
-    /// How long a thread rests at most between two pieces of work of some 128 KiB.
-    pub(crate) fn longest_rest(self) -> Duration {
+    /// How a thread rests between two pieces of work of some 128 KiB.
+    pub(crate) fn rests(self) -> Rests {
         match self {
             // A MiB a second is left.
-            Self::Low => Duration::from_millis(100),
-            // 15 MiB a second and worker are left: two days for two TiB on a machine that is never idle.
-            Self::Auto => Duration::from_millis(5),
-            Self::None => Duration::ZERO,
+            Self::Low => Rests {
+                longest: Duration::from_millis(100),
+                in_vain: true,
+            },
+            // Some 80 MiB a second are left on a machine that is never idle: eight hours for two TiB.
+            Self::Auto => Rests {
+                longest: Duration::from_millis(5),
+                in_vain: false,
+            },
+            Self::None => Rests::NONE,
         }
     }
 

@@ -33,9 +33,9 @@ impl Peers {
         if self.major >= Major::V17 {
             peers.push(Box::new(Native));
         }
-        if PgBackRest::knows(self.major) {
-            for compress in ["zst", "lz4"] {
-                peers.push(Box::new(PgBackRest { compress }));
+        for pgbackrest in PgBackRest::installed() {
+            if pgbackrest.knows(self.major) {
+                peers.push(Box::new(pgbackrest));
             }
         }
         for walg in WalG::installed() {

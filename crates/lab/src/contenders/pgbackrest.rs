@@ -9,42 +9,49 @@ use anyhow::{Context, Result};
 use super::contender::{Arena, Contender};
 use crate::measure::cost;
 use pgstrata_testbed::cluster::Major;
-
-const PROGRAM: &str = "/usr/bin/pgbackrest";
+use pgstrata_testbed::programs;
 
 /// `pgbackrest` with one compression.
 #[derive(Clone, Debug)]
 pub struct PgBackRest {
+    program: PathBuf,
     /// `compress-type`.
-    pub compress: &'static str,
+    compress: &'static str,
 }
 
 impl PgBackRest {
-    /// Whether the program is installed (Debian package `pgbackrest`).
+    /// The one on `PATH` (Debian package `pgbackrest`), with each compression worth comparing.
     #[must_use]
-    pub fn is_installed() -> bool {
-        Path::new(PROGRAM).exists()
+    pub fn installed() -> Vec<Self> {
+        let Some(program) = programs::on_path("pgbackrest") else {
+            return Vec::new();
+        };
+        ["zst", "lz4"]
+            .map(|compress| Self {
+                program: program.clone(),
+                compress,
+            })
+            .into()
     }
 
-    /// The installed release, `45` of 2.45; absent when none runs.
-    #[must_use]
-    pub fn release() -> Option<u32> {
-        let output = Command::new(PROGRAM).arg("version").output().ok()?;
+    /// Its release, `45` of 2.45; absent when it does not run.
+    fn release(&self) -> Option<u32> {
+        let output = Command::new(&self.program).arg("version").output().ok()?;
         let said = String::from_utf8(output.stdout).ok()?;
         let rest = said.trim().strip_prefix("pgBackRest 2.")?;
         rest.split('.').next()?.parse().ok()
     }
 
-    /// Whether the installed release knows this major version: it refuses others.
+    /// Whether this release knows this major version: it refuses others.
     #[must_use]
-    pub fn knows(major: Major) -> bool {
+    pub fn knows(&self, major: Major) -> bool {
         let needed = match major {
             Major::V15 => 41,
             Major::V16 => 48,
             Major::V17 => 54,
             Major::V18 => 57,
         };
-        Self::release().is_some_and(|release| release >= needed)
+        self.release().is_some_and(|release| release >= needed)
     }
 
     fn configuration(&self, arena: &Arena) -> PathBuf {
@@ -64,7 +71,7 @@ impl PgBackRest {
     }
 
     fn command(&self, arena: &Arena, act: &[&str]) -> Command {
-        let mut command = arena.cluster.command_as_server_user(Path::new(PROGRAM));
+        let mut command = arena.cluster.command_as_server_user(&self.program);
         command
             .arg("--config")
             .arg(self.configuration(arena))
@@ -76,7 +83,7 @@ impl PgBackRest {
     fn write_configuration(&self, arena: &Arena) -> Result<()> {
         let (repository, state) = (self.repository(arena), self.state(arena));
         // Up to 2.45 block-incremental backup had to be asked for twice.
-        let beta = if Self::release().is_some_and(|release| release <= 45) {
+        let beta = if self.release().is_some_and(|release| release <= 45) {
             "beta=y\n"
         } else {
             ""
@@ -108,7 +115,8 @@ impl Contender for PgBackRest {
     fn archive_command(&self, arena: &Arena) -> Option<String> {
         let configuration = self.configuration(arena);
         Some(format!(
-            "{PROGRAM} --config={} --stanza=bench archive-push %p",
+            "{} --config={} --stanza=bench archive-push %p",
+            self.program.display(),
             configuration.display()
         ))
     }

@@ -137,8 +137,9 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let sketch = sketch(arguments, &tools, arms);
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
     if let Some(others) = tools.others
-        && PgBackRest::is_installed()
-        && !PgBackRest::knows(others.major)
+        && PgBackRest::installed()
+            .first()
+            .is_some_and(|pgbackrest| !pgbackrest.knows(others.major))
     {
         stage.note(format!(
             "pgBackRest is left out: the installed release does not know PostgreSQL {}.",
