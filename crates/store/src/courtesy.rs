@@ -249,7 +249,7 @@ fn rest_beside_others(most: Duration) {
     LOOKS.fetch_add(1, Ordering::Relaxed);
     if is_crowded() {
         CROWDED.fetch_add(1, Ordering::Relaxed);
-        let waits = IN_VAIN.load(Ordering::Relaxed) || SHARE.load(Ordering::Relaxed) < ALWAYS;
+        let waits = IN_VAIN.load(Ordering::Relaxed) || may_end(SHARE.load(Ordering::Relaxed));
         while waits && now.elapsed() < most {
             thread::sleep(LOOK_AGAIN);
             if !is_crowded() {
@@ -260,6 +260,12 @@ fn rest_beside_others(most: Duration) {
     if IS_PACED.load(Ordering::Relaxed) {
         thread::sleep((piece.min(LONGEST_PIECE) * PAUSES).min(most));
     }
+}
+
+/// Whether a crowd may come to an end in which somebody waited in so many of a hundred looks of the last window; where nobody
+/// looked in that, it may.
+fn may_end(share: u64) -> bool {
+    !(ALWAYS..=100).contains(&share)
 }
 
 /// Writes all of `bytes` at the end of `file`; in pieces, each on its way to the disk before the next, when others work and go first.
@@ -400,6 +406,19 @@ mod tests {
         let now = Spent::until_now().unwrap();
         assert!(now.all >= now.threads && now.threads >= now.own / 2);
         assert!(now.threads >= now.nice);
+    }
+
+    #[test]
+    fn a_crowd_that_nobody_has_seen_without_end_may_end() {
+        for (share, ends) in [
+            (0, true),
+            (94, true),
+            (95, false),
+            (100, false),
+            (NOBODY, true),
+        ] {
+            assert_eq!(may_end(share), ends, "{share}");
+        }
     }
 
     #[test]

@@ -494,13 +494,17 @@ fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     succeeded(command, &output)
 }
 
+/// Of what a program printed that failed, the end is told: some print whole databases.
+const TOLD_BYTES: usize = 16 << 10;
+
 fn succeeded(command: &Command, output: &Output) -> Result<String> {
+    let told = &output.stdout[output.stdout.len().saturating_sub(TOLD_BYTES)..];
     ensure!(
         output.status.success(),
         "{command:?} failed with {}: {}{}",
         output.status,
         String::from_utf8_lossy(&output.stderr),
-        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(told),
     );
     String::from_utf8(output.stdout.clone())
         .with_context(|| format!("{command:?} printed something that is not UTF-8"))

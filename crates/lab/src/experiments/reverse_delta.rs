@@ -144,10 +144,8 @@ fn everybody<'a>(tools: &Tools, storage: &'a Storage) -> Vec<Box<dyn Contender +
     let mut all = strata::contenders(&["lsn".to_owned()], storage, tools.others);
     if let Some(at) = all.iter().position(|it| it.tool() == WalG::TOOL) {
         let orders = WalG::orders().into_iter();
-        all.splice(
-            at..=at,
-            orders.map(|order| Box::new(order) as Box<dyn Contender>),
-        );
+        let boxed = orders.map(|order| -> Box<dyn Contender> { Box::new(order) });
+        all.splice(at..=at, boxed);
     }
     all
 }

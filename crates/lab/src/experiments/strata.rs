@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn configurations_of_one_tool_share_its_full_backup() {
-        let contenders = [Native, Native].map(|native| Box::new(native) as Box<dyn Contender>);
+        let contenders: [Box<dyn Contender>; 2] = [Box::new(Native), Box::new(Native)];
         assert_eq!(acts(&contenders), [(0, true), (0, false), (1, false)]);
     }
 }

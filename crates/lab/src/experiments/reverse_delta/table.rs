@@ -105,7 +105,7 @@ fn totals(experiment: &Experiment) -> Table {
         note: Some(
             "Both orders by layers are unpacked by the lab itself, from the same repository and with as many threads; the rest are the \
              programs as users run them, started anew; they also write the WAL that recovery needs, 16 MiB or more. Relation files of all orders were equal, and whole restores were opened, checked by \
-             pg_amcheck and compared with the source by pg_dumpall."
+             pg_amcheck and compared with the source: by pg_dumpall, above scale 50 by sums of its tables."
                 .to_owned(),
         ),
     }
