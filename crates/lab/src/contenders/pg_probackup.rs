@@ -42,11 +42,18 @@ impl PgProbackup {
     /// The program on `PATH` that is built for this major version, as it refuses others, in each mode that the server knows.
     #[must_use]
     pub fn installed(peers: Peers) -> Vec<Self> {
-        let modes = [(Mode::Ptrack, peers.ptrack), (Mode::Delta, true)];
-        let known = modes.into_iter().filter(|(_, known)| *known);
-        let program = program(peers.major);
-        known
-            .filter_map(|(mode, _)| program.clone().map(|program| Self { program, mode }))
+        let Some(program) = program(peers.major) else {
+            return Vec::new();
+        };
+        let ptrack = peers.ptrack.then_some(Mode::Ptrack);
+        let in_mode = |mode| Self {
+            program: program.clone(),
+            mode,
+        };
+        ptrack
+            .into_iter()
+            .chain([Mode::Delta])
+            .map(in_mode)
             .collect()
     }
 

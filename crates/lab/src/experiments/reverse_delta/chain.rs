@@ -174,9 +174,9 @@ impl<'a> Chain<'a> {
         for (block, order) in stage.orders().into_iter().enumerate() {
             for (position, arm) in order.into_iter().enumerate() {
                 interrupt::check()?;
-                rustix::fs::sync();
-                if cold {
-                    empty_page_cache()?;
+                match cold {
+                    true => empty_page_cache()?,
+                    false => rustix::fs::sync(),
                 }
                 let mut run = self.one(arm, (&objects, &layers), watch)?;
                 run.block = block;
