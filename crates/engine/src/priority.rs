@@ -69,7 +69,8 @@ const DECIDE_EVERY: Duration = Duration::from_millis(100);
 const TOO_CROWDED: u64 = 20;
 const ROOMY: u64 = 3;
 
-/// How many of the workers work: fewer while the processors are busy. One always does.
+/// How many of the workers work: all where nobody else does, fewer while the processors are busy. One always does, and
+/// beside others it begins alone.
 #[derive(Debug)]
 pub(crate) struct Staffing {
     workers: usize,
@@ -81,14 +82,16 @@ impl Staffing {
     pub(crate) fn new(workers: usize) -> Self {
         Self {
             workers,
-            allowed: AtomicUsize::new(workers),
+            allowed: AtomicUsize::new(if courtesy::has_company() { 1 } else { workers }),
             decided: Mutex::new(Instant::now()),
         }
     }
 
     /// Whether worker `number`, from 0, goes on now.
     pub(crate) fn is_wanted(&self, number: usize) -> bool {
-        if let Ok(mut decided) = self.decided.try_lock()
+        if !courtesy::has_company() {
+            self.allowed.store(self.workers, Ordering::Relaxed);
+        } else if let Ok(mut decided) = self.decided.try_lock()
             && decided.elapsed() >= DECIDE_EVERY
         {
             *decided = Instant::now();

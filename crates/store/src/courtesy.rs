@@ -40,6 +40,10 @@ static IN_VAIN: AtomicBool = AtomicBool::new(false);
 /// Looks are counted for so long at a time. The system counts processor time in hundredths of a second.
 const WINDOW: Duration = Duration::from_millis(200);
 
+/// And for so long in the first window, which is over before there is anything to rest from. It tells little, so each is
+/// twice as long as the one before it.
+const FIRST_WINDOW: Duration = Duration::from_millis(20);
+
 /// Percent of all processors' time: when others use less, nobody is in their way.
 const OTHERS_USE: u64 = 10;
 
@@ -69,11 +73,19 @@ const NOBODY: u64 = u64::MAX;
 /// Whether others who are not nice used processors in the last window. As long as that is not known, they do.
 static OTHERS_WORK: AtomicBool = AtomicBool::new(true);
 
-/// Whether each piece is followed by a pause, because others want the processors.
-static IS_PACED: AtomicBool = AtomicBool::new(false);
+/// Whether each piece is followed by a pause, because others want the processors. As long as that is not known, they do.
+static IS_PACED: AtomicBool = AtomicBool::new(true);
 
-/// The window that is open: since when, and what the processors had done until then.
-static WINDOW_BEGAN: Mutex<Option<(Instant, Option<Spent>)>> = Mutex::new(None);
+/// The window that is open.
+static WINDOW_OPEN: Mutex<Option<Window>> = Mutex::new(None);
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    began: Instant,
+    length: Duration,
+    /// What the processors had done until it began.
+    spent: Option<Spent>,
+}
 
 thread_local! {
     /// When the piece of work began that this thread is at.
@@ -120,17 +132,29 @@ pub fn crowding() -> Option<u64> {
     Some(SHARE.load(Ordering::Relaxed)).filter(|share| *share != NOBODY)
 }
 
+/// Whether a worker too many is in the way of others, as far as is known before anybody has looked.
+#[must_use]
+pub fn has_company() -> bool {
+    take_stock();
+    is_practised() && OTHERS_WORK.load(Ordering::Relaxed)
+}
+
 /// Ends the window when its time has come.
 fn take_stock() {
-    let Ok(mut window) = WINDOW_BEGAN.try_lock() else {
+    let Ok(mut window) = WINDOW_OPEN.try_lock() else {
         return;
     };
-    if window.is_some_and(|(began, _)| began.elapsed() < WINDOW) {
+    let ended = *window;
+    if ended.is_some_and(|ended| ended.began.elapsed() < ended.length) {
         return;
     }
-    let before = window.and_then(|(_, spent)| spent);
-    let spent = Spent::until_now();
-    *window = Some((Instant::now(), spent));
+    let before = ended.and_then(|ended| ended.spent);
+    let spent = Spent::until_now(before);
+    *window = Some(Window {
+        began: Instant::now(),
+        length: ended.map_or(FIRST_WINDOW, |ended| WINDOW.min(ended.length * 2)),
+        spent,
+    });
     let others = before
         .zip(spent)
         .and_then(|(before, now)| now.by_others_since(before));
@@ -143,7 +167,8 @@ fn take_stock() {
     let share = (crowded * 100).checked_div(looks).unwrap_or(NOBODY);
     SHARE.store(share, Ordering::Relaxed);
     match share {
-        NOBODY | 0..QUIET => IS_PACED.store(false, Ordering::Relaxed),
+        NOBODY => IS_PACED.store(others_work, Ordering::Relaxed),
+        0..QUIET => IS_PACED.store(false, Ordering::Relaxed),
         BUSY.. => IS_PACED.store(true, Ordering::Relaxed),
         _ => {}
     }
@@ -165,14 +190,19 @@ struct Spent {
 }
 
 impl Spent {
-    fn until_now() -> Option<Self> {
+    /// What was spent `before` saves the look at each thread where nobody nice took anything since then.
+    fn until_now(before: Option<Self>) -> Option<Self> {
         let text = fs::read_to_string("/proc/stat").ok()?;
         let ticks_a_second = clock_ticks_per_second();
+        let now = Self::of_processors(&text, ticks_a_second)?;
         let own = clock_gettime(ClockId::ProcessCPUTime);
         Some(Self {
             own: Duration::try_from(own).ok()?,
-            own_nice: own_nice(ticks_a_second)?,
-            ..Self::of_processors(&text, ticks_a_second)?
+            own_nice: match before {
+                Some(before) if before.nice == now.nice => before.own_nice,
+                _ => own_nice(ticks_a_second)?,
+            },
+            ..now
         })
     }
 
@@ -403,9 +433,16 @@ mod tests {
             let now = spent(all, threads, nice, own, own_nice);
             assert_eq!(now.by_others_since(before), others, "{now:?}");
         }
-        let now = Spent::until_now().unwrap();
+        let now = Spent::until_now(None).unwrap();
         assert!(now.all >= now.threads && now.threads >= now.own / 2);
         assert!(now.threads >= now.nice);
+        let counted = Duration::from_secs(1 << 40);
+        let now = Spent {
+            own_nice: counted,
+            ..now
+        };
+        let later = Spent::until_now(Some(now)).unwrap();
+        assert_eq!(later.own_nice == counted, later.nice == now.nice);
     }
 
     #[test]
@@ -464,7 +501,7 @@ mod tests {
     #[test]
     fn a_rest_ends_on_a_machine_that_is_always_busy() {
         // One process, and so one setting: both are tried here.
-        assert!(!is_practised());
+        assert!(!is_practised() && !has_company());
         let began = Instant::now();
         rest();
         assert!(began.elapsed() < Duration::from_secs(5));
@@ -479,6 +516,8 @@ mod tests {
         let threads = thread::available_parallelism().unwrap().get() + 2;
         let others = Spinning::start(threads);
         assert_eq!(crowding(), None);
+        // Nothing is known yet.
+        assert!(has_company() && IS_PACED.load(Ordering::Relaxed));
         for _ in 0..3 {
             rest();
             thread::sleep(WINDOW);
