@@ -79,6 +79,16 @@ impl Arena {
         interrupt::sleep(Duration::from_millis(300))
     }
 
+    /// Gives a contender an empty repository, into which nothing is archived before it is there, and the server's WAL.
+    ///
+    /// # Errors
+    /// When the contender or the server refuses, or the user wants to stop.
+    pub fn start_over(&self, contender: &dyn Contender) -> Result<()> {
+        self.select(None)?;
+        contender.reset(self)?;
+        self.select(Some(contender))
+    }
+
     /// Runs a command and says what it cost, the server's part included, and what it printed.
     ///
     /// # Errors

@@ -3,13 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::contender::{Arena, Contender};
+use crate::interrupt;
 use crate::measure::cost;
 use pgstrata_testbed::cluster::Major;
 use pgstrata_testbed::programs;
+
+/// The longest that its process in the background goes on when nothing is archived any more.
+const ARCHIVER_ENDS: Duration = Duration::from_secs(30);
 
 /// `pgbackrest` with one compression.
 #[derive(Clone, Debug)]
@@ -70,6 +75,17 @@ impl PgBackRest {
         format!("{}.state", self.repository_name())
     }
 
+    /// Waits until the process in the background that archives what was there before has ended: it has the lock of the
+    /// stanza. One that was killed leaves its file.
+    fn wait_for_archiver(&self, arena: &Arena) -> Result<()> {
+        let lock = self.state(arena).join("lock/bench-archive-1.lock");
+        let began = Instant::now();
+        while lock.exists() && began.elapsed() < ARCHIVER_ENDS {
+            interrupt::sleep(Duration::from_millis(50))?;
+        }
+        Ok(())
+    }
+
     fn command(&self, arena: &Arena, act: &[&str]) -> Command {
         let mut command = arena.cluster.command_as_server_user(&self.program);
         command
@@ -127,6 +143,7 @@ impl Contender for PgBackRest {
             arena.fresh_dir(&self.state_name())?;
         }
         self.write_configuration(arena)?;
+        self.wait_for_archiver(arena)?;
         cost::run(&mut self.command(arena, &["stanza-create"])).map(drop)
     }
 

@@ -187,7 +187,7 @@ impl Growth {
         let jobs = self.arena.jobs.to_string();
         command.args(["--repo", &repository, "--cluster", CLUSTER]);
         command.args(["--no-progress", "--jobs", &jobs]);
-        cost::run(command.args(arguments))
+        cost::run_and_read(command.args(arguments)).map(|(cost, _)| cost)
     }
 
     fn backup(&self, arguments: &[&str]) -> Result<Cost> {

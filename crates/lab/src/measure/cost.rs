@@ -40,23 +40,36 @@ pub struct Cost {
     pub read_bytes: u64,
     /// Bytes given to write calls.
     pub written_bytes: u64,
-    /// Largest sum of resident memory of the command and its children, bytes.
+    /// Largest sum of resident memory of the command and its children, bytes; 0 when nobody looked.
     pub peak_bytes: u64,
 }
 
-/// Runs `command` to its end; an exit code other than 0 is an error that shows its output.
+/// Whether somebody looks at the memory of a command, which takes processor time: all processes of the machine are looked at
+/// to find its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Sampled,
+    Unseen,
+}
+
+/// Runs `command` to its end, and disturbs nobody meanwhile: its memory is not looked at. An exit code other than 0 is an
+/// error that shows its output.
 ///
 /// # Errors
 /// When the command cannot be started, fails, or `/proc` cannot be read.
 pub fn run(command: &mut Command) -> Result<Cost> {
-    run_and_read(command).map(|(cost, _)| cost)
+    watched(command, Memory::Unseen).map(|(cost, _)| cost)
 }
 
-/// Like [`run`], with what the command printed to standard output.
+/// Like [`run`], with the peak memory of the command and what it printed to standard output.
 ///
 /// # Errors
 /// See [`run`].
 pub fn run_and_read(command: &mut Command) -> Result<(Cost, String)> {
+    watched(command, Memory::Sampled)
+}
+
+fn watched(command: &mut Command, memory: Memory) -> Result<(Cost, String)> {
     let name = format!("{command:?}");
     let (output, complaints) = (tempfile::tempfile()?, tempfile::tempfile()?);
     lead_a_session(command);
@@ -68,7 +81,7 @@ pub fn run_and_read(command: &mut Command) -> Result<(Cost, String)> {
     let child = command
         .spawn()
         .with_context(|| format!("could not start {name}"))?;
-    let (mut cost, status) = watch(child, started)?;
+    let (mut cost, status) = watch(child, started, memory)?;
     cost.wall_seconds = cost.wall_seconds.max(1e-6);
     let output = text_of(output)?;
     if !status {
@@ -116,7 +129,7 @@ fn text_of(mut file: fs::File) -> Result<String> {
     Ok(text)
 }
 
-fn watch(mut child: Child, started: Instant) -> Result<(Cost, bool)> {
+fn watch(mut child: Child, started: Instant, memory: Memory) -> Result<(Cost, bool)> {
     let id = child.id();
     let pid = Pid::from_child(&child);
     let counters = open_counters(id)?;
@@ -124,12 +137,15 @@ fn watch(mut child: Child, started: Instant) -> Result<(Cost, bool)> {
     let peak = AtomicU64::new(0);
     let wall = thread::scope(|scope| -> Result<f64> {
         scope.spawn(|| {
+            let mut group = Group::led_by(id);
             while !done.load(Ordering::Relaxed) {
                 if interrupt::requested() {
                     // It may have ended by itself since.
                     let _ = kill_process_group(pid, Signal::TERM);
                 }
-                peak.fetch_max(resident_bytes_of_group(id), Ordering::Relaxed);
+                if memory == Memory::Sampled {
+                    peak.fetch_max(group.resident_bytes(), Ordering::Relaxed);
+                }
                 thread::sleep(SAMPLE_EVERY);
             }
         });
@@ -208,15 +224,42 @@ fn read_counters(mut file: fs::File) -> Result<BTreeMap<String, u64>> {
     Ok(text.lines().filter_map(pair).collect())
 }
 
-fn resident_bytes_of_group(group: u32) -> u64 {
-    let in_group = |id: &u32| {
-        let fields = stat_fields(*id);
-        fields.and_then(|f| f.get(2)?.parse::<u32>().ok()) == Some(group)
-    };
-    process_ids()
-        .filter(in_group)
-        .filter_map(resident_bytes)
-        .sum()
+/// The processes of a process group.
+struct Group {
+    leader: u32,
+    members: Vec<u32>,
+    /// The process or thread of the system that was made last when they were looked for.
+    newest: Option<String>,
+}
+
+impl Group {
+    fn led_by(leader: u32) -> Self {
+        Self {
+            leader,
+            members: Vec::new(),
+            newest: None,
+        }
+    }
+
+    /// Of all that are there now.
+    fn resident_bytes(&mut self) -> u64 {
+        // Without a new process on the machine it has no new member (proc_loadavg(5), the fifth field).
+        let load = fs::read_to_string("/proc/loadavg").ok();
+        let newest = load.and_then(|load| load.split_whitespace().nth(4).map(str::to_owned));
+        if newest.is_none() || newest != self.newest {
+            let in_group = |id: &u32| {
+                let fields = stat_fields(*id);
+                fields.and_then(|f| f.get(2)?.parse::<u32>().ok()) == Some(self.leader)
+            };
+            self.members = process_ids().filter(in_group).collect();
+            self.newest = newest;
+        }
+        self.members
+            .iter()
+            .copied()
+            .filter_map(resident_bytes)
+            .sum()
+    }
 }
 
 fn resident_bytes(id: u32) -> Option<u64> {
@@ -244,7 +287,13 @@ mod tests {
     #[test]
     fn cost_counts_bytes_cpu_and_memory_of_children() {
         let script = "head -c 64000000 /dev/zero | tail -c 64000000 | cat >/dev/null";
-        let cost = run(Command::new("bash").args(["-c", script])).unwrap();
+        let bash = || {
+            let mut bash = Command::new("bash");
+            bash.args(["-c", script]);
+            bash
+        };
+        assert_eq!(run(&mut bash()).unwrap().peak_bytes, 0);
+        let (cost, _) = run_and_read(&mut bash()).unwrap();
         assert!(cost.read_bytes >= 128_000_000, "{cost:?}");
         assert!(cost.written_bytes >= 128_000_000, "{cost:?}");
         assert!(cost.peak_bytes >= 64_000_000, "{cost:?}");

@@ -183,8 +183,7 @@ impl<'a> Scene<'a> {
         };
         for contender in contenders {
             interrupt::check()?;
-            scene.arena.select(Some(contender.as_ref()))?;
-            contender.reset(&scene.arena)?;
+            scene.arena.start_over(contender.as_ref())?;
             cost::run(&mut contender.full(&scene.arena))?;
             scene.copy(
                 &contender.repository(&scene.arena),

@@ -198,8 +198,7 @@ impl<'a> Scene<'a> {
         for (block, order) in orders.into_iter().enumerate() {
             for (index, contender) in self.contenders.iter().enumerate() {
                 interrupt::check()?;
-                self.arena.select(Some(contender.as_ref()))?;
-                contender.reset(&self.arena)?;
+                self.arena.start_over(contender.as_ref())?;
                 let full = cost::run(&mut contender.full(&self.arena))?;
                 increments[index] = 1;
                 let incr = cost::run(&mut contender.incremental(&self.arena, 1))?;
@@ -237,9 +236,14 @@ impl<'a> Scene<'a> {
         length: Duration,
         (increments, paces): (&mut [usize], &[(f64, f64)]),
     ) -> Result<Slice> {
-        if let Act::Backups(index, _) = act {
-            self.arena.select(Some(self.contenders[index].as_ref()))?;
-        }
+        // Archiving is a part of what a tool costs, and no part of its backups.
+        let archives = match act {
+            Act::Nothing | Act::Checkpoints => None,
+            Act::Bracket(index, _) | Act::Backups(index, _) => {
+                Some(self.contenders[index].as_ref())
+            }
+        };
+        self.arena.select(archives)?;
         let began = Instant::now();
         let mut run = Run {
             started: epoch(),
@@ -331,8 +335,7 @@ impl<'a> Scene<'a> {
     fn verify(&self, index: usize) -> Result<()> {
         let contender = self.contenders[index].as_ref();
         interrupt::check()?;
-        self.arena.select(Some(contender))?;
-        contender.reset(&self.arena)?;
+        self.arena.start_over(contender)?;
         cost::run(&mut contender.full(&self.arena))?;
         self.arena.cluster.sql(
             "postgres",

@@ -118,8 +118,7 @@ impl<'a> Chain<'a> {
     fn fill(&self, pgbench: &Path) -> Result<()> {
         let dsn = self.arena.cluster.conninfo("postgres");
         for contender in self.lenders() {
-            self.arena.select(Some(contender))?;
-            contender.reset(&self.arena)?;
+            self.arena.start_over(contender)?;
         }
         self.backup(0)?;
         crate::measure::pgbench::run::Bench::initialize(pgbench, &dsn, self.scale)?;

@@ -70,8 +70,7 @@ impl Rounds<'_> {
 
     fn block(&self, stage: &mut Stage, block: usize, random: &mut Pcg64) -> Result<()> {
         for contender in self.contenders {
-            self.arena.select(Some(contender.as_ref()))?;
-            contender.reset(self.arena)?;
+            self.arena.start_over(contender.as_ref())?;
         }
         let increments = self.workload.increments();
         for nth in 0..=increments {
@@ -247,8 +246,7 @@ impl Rounds<'_> {
             profiles.push(profile(command, directory, &name)?);
             Ok(())
         };
-        self.arena.select(Some(contender))?;
-        contender.reset(self.arena)?;
+        self.arena.start_over(contender)?;
         self.arena.cluster.sql("postgres", "CHECKPOINT")?;
         note(FULL, &mut contender.full(self.arena))?;
         let increments = self.workload.increments();
