@@ -77,10 +77,10 @@ static OTHERS_WORK: AtomicBool = AtomicBool::new(true);
 static IS_PACED: AtomicBool = AtomicBool::new(true);
 
 /// The window that is open.
-static WINDOW_OPEN: Mutex<Option<Window>> = Mutex::new(None);
+static WINDOW_OPEN: Mutex<Option<OpenWindow>> = Mutex::new(None);
 
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct OpenWindow {
     began: Instant,
     length: Duration,
     /// What the processors had done until it began.
@@ -150,7 +150,7 @@ fn take_stock() {
     }
     let before = ended.and_then(|ended| ended.spent);
     let spent = Spent::until_now(before);
-    *window = Some(Window {
+    *window = Some(OpenWindow {
         began: Instant::now(),
         length: ended.map_or(FIRST_WINDOW, |ended| WINDOW.min(ended.length * 2)),
         spent,

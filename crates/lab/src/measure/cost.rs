@@ -286,7 +286,9 @@ mod tests {
 
     #[test]
     fn cost_counts_bytes_cpu_and_memory_of_children() {
-        let script = "head -c 64000000 /dev/zero | tail -c 64000000 | cat >/dev/null";
+        // What tail has read it keeps until somebody takes it.
+        let script =
+            "head -c 64000000 /dev/zero | tail -c 64000000 | { sleep 0.5; cat >/dev/null; }";
         let bash = || {
             let mut bash = Command::new("bash");
             bash.args(["-c", script]);
