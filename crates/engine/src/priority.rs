@@ -82,7 +82,7 @@ impl Staffing {
     pub(crate) fn new(workers: usize) -> Self {
         Self {
             workers,
-            allowed: AtomicUsize::new(if courtesy::has_company() { 1 } else { workers }),
+            allowed: AtomicUsize::new(1),
             decided: Mutex::new(Instant::now()),
         }
     }

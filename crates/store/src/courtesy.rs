@@ -135,8 +135,11 @@ pub fn crowding() -> Option<u64> {
 /// Whether a worker too many is in the way of others, as far as is known before anybody has looked.
 #[must_use]
 pub fn has_company() -> bool {
+    if !is_practised() {
+        return false;
+    }
     take_stock();
-    is_practised() && OTHERS_WORK.load(Ordering::Relaxed)
+    OTHERS_WORK.load(Ordering::Relaxed)
 }
 
 /// Ends the window when its time has come.
