@@ -158,6 +158,11 @@ fn what_was_deleted_and_not_overwritten_comes_back_too_and_what_cannot_is_named(
     let keys = stage.keys();
     let last = |what: &str| keys.iter().rfind(|key| key.contains(what)).unwrap();
     let deleted = [last("/manifest"), last("/wal/")];
+    // From before the bucket had versions, and without a tag.
+    let file = stage.s3().bucket_dir().join(deleted[1]);
+    let bytes = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, bytes).unwrap();
     deleted.iter().for_each(|key| scene.delete(key));
 
     let as_of = ["--repository-as-of", &scene.moment];

@@ -5,6 +5,7 @@
 //! version nor a marker, nor what was added.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
@@ -45,7 +46,8 @@ pub struct RescueReport {
 /// # Errors
 /// `Unsupported` when the repository keeps no versions; when it cannot be read.
 pub async fn plan(cluster: &ClusterRepository, since: Timestamp) -> Result<RescueReport> {
-    let mut report = report(cluster, since, &look(cluster, since).await?);
+    let found = look(cluster, since, &BTreeSet::new()).await?;
+    let mut report = report(cluster, since, &found);
     if report.hidden.is_empty() && report.replaced.is_empty() {
         report.broken = broken(cluster).await;
     }
@@ -58,7 +60,7 @@ pub async fn plan(cluster: &ClusterRepository, since: Timestamp) -> Result<Rescu
 /// As for [`plan`]; `Busy` when somebody hides objects while they come back; when the repository cannot be written. What
 /// has come back by then stays, and the rescue can be repeated.
 pub async fn execute(cluster: &ClusterRepository, since: Timestamp) -> Result<RescueReport> {
-    let found = look(cluster, since).await?;
+    let found = look(cluster, since, &BTreeSet::new()).await?;
     let mut report = report(cluster, since, &found);
     let mut back: Vec<&Version> = found.hidden.iter().chain(&found.replaced).collect();
     if !back.is_empty() {
@@ -67,15 +69,17 @@ pub async fn execute(cluster: &ClusterRepository, since: Timestamp) -> Result<Re
     // What makes a layer exist comes last, as when it was made.
     let is_last = |version: &&Version| version.key.ends_with("/manifest");
     back.sort_by_key(|version| Reverse(!is_last(version)));
+    let mut brought = BTreeSet::new();
     let (others, manifests) = back.split_at(back.partition_point(|version| !is_last(version)));
     for group in [others, manifests] {
-        futures::stream::iter(group)
+        let ids: Vec<Option<String>> = futures::stream::iter(group)
             .map(|version| cluster.repository.bring_back(version))
             .buffer_unordered(COPIES_AT_ONCE)
-            .try_collect::<Vec<()>>()
+            .try_collect()
             .await?;
+        brought.extend(ids.into_iter().flatten());
     }
-    let left = look(cluster, since).await?;
+    let left = look(cluster, since, &brought).await?;
     if let Some(object) = left.hidden.iter().chain(&left.replaced).next() {
         let what = format!("\"{}\" was hidden or replaced again meanwhile", object.key);
         return Err(Error::new(Kind::Busy, what).hint(
@@ -108,9 +112,14 @@ async fn broken(cluster: &ClusterRepository) -> Vec<String> {
 }
 
 /// What became of the cluster's objects, but for those that serve for a moment.
-async fn look(cluster: &ClusterRepository, since: Timestamp) -> Result<Since> {
+async fn look(
+    cluster: &ClusterRepository,
+    since: Timestamp,
+    brought: &BTreeSet<String>,
+) -> Result<Since> {
     let name = &cluster.name;
-    let mut found = cluster.repository.since(name.as_str(), since).await?;
+    let found = cluster.repository.since(name.as_str(), since, brought);
+    let mut found = found.await?;
     found
         .hidden
         .retain(|version| !name.is_passing(&version.key));

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -198,7 +199,13 @@ async fn versions_and_locks_are_read_on_s3_alone() {
             (repository.require_lock().await.unwrap_err(), "locked"),
             (repository.versioning().await.unwrap_err(), "versions"),
             (repository.as_of(moment).await.unwrap_err(), "versions"),
-            (repository.since("", moment).await.unwrap_err(), "versions"),
+            (
+                repository
+                    .since("", moment, &BTreeSet::new())
+                    .await
+                    .unwrap_err(),
+                "versions",
+            ),
         ] {
             assert_eq!(error.kind(), Kind::Unsupported, "{error}");
             let text = error.to_string();

@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -539,4 +541,39 @@ async fn a_name_that_a_deletion_marker_hides_is_said_so_in_time() {
         "{error}"
     );
     assert!(error.hint_text().unwrap().contains("rescue"), "{error}");
+}
+
+/// A page of the gateway has a thousand versions.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_version_is_lost_behind_one_from_before_the_bucket_had_versions() {
+    let server = S3Server::start_with(Bucket::Versioned).unwrap();
+    let repository = Repository::open(&support::options(&server, "p")).unwrap();
+    let layer = server.bucket_dir().join("p/main/layer");
+    fs::create_dir_all(&layer).unwrap();
+    let old: Vec<String> = (0..501).map(|number| format!("{number:03}")).collect();
+    for name in &old {
+        fs::write(layer.join(name), "old").unwrap();
+    }
+    let moment = jiff::Timestamp::now();
+    // Stores note whole seconds.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for name in &old {
+        let key = format!("main/layer/{name}");
+        repository.delete(&key).await.unwrap();
+    }
+    let body = Bytes::from_static(b"new");
+    repository.create("main/new", body).await.unwrap();
+    let mut back = BTreeSet::new();
+    let found = repository.since("main", moment, &back).await.unwrap();
+    assert_eq!(found.hidden.len(), old.len());
+    assert_eq!(found.replaced, []);
+    assert_eq!(found.added, ["main/new"]);
+
+    // What has no tag is known by its id alone.
+    back.extend(repository.bring_back(&found.hidden[0]).await.unwrap());
+    for (known, replaced) in [(&BTreeSet::new(), 1), (&back, 0)] {
+        let now = repository.since("main", moment, known).await.unwrap();
+        assert_eq!(now.replaced.len(), replaced);
+        assert_eq!(now.hidden.len(), old.len() - 1);
+    }
 }

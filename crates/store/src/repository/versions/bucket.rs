@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use object_store::aws::AmazonS3;
 use object_store::client::HttpClient;
 use object_store::path::Path;
@@ -51,6 +51,16 @@ impl Bucket {
     /// # Errors
     /// As the store's client words them, with the code that the store answered.
     pub(super) async fn ask(&self, method: Method, path: &Path, ask: Ask<'_>) -> Result<Bytes> {
+        Ok(self.answer(method, path, ask).await?.1)
+    }
+
+    /// So, and answers the headers, too.
+    async fn answer(
+        &self,
+        method: Method,
+        path: &Path,
+        ask: Ask<'_>,
+    ) -> Result<(HeaderMap, Bytes)> {
         let options =
             SignedUrlOptions::default().with_query(ask.query.iter().map(|(k, v)| (*k, v)));
         let mut headers = Vec::with_capacity(ask.headers.len());
@@ -75,7 +85,7 @@ impl Bucket {
         let (head, body) = answer.into_parts();
         let body = body.bytes().await.map_err(generic)?;
         if head.status.is_success() {
-            return Ok(body);
+            return Ok((head.headers, body));
         }
         let (status, text) = (head.status.as_u16(), String::from_utf8_lossy(&body));
         let what = format!("Error performing {method}: status code: {status}, body: {text}");
@@ -96,23 +106,13 @@ impl Bucket {
     pub(super) async fn versions(&self, prefix: &str, after: &str) -> Result<Vec<Version>> {
         let (mut all, mut after) = (Vec::new(), (after.to_owned(), String::new()));
         loop {
-            let mut ask = Ask::about("versions");
-            ask.query.push(("prefix", prefix.to_owned()));
-            let (key, id) = &after;
-            for (name, value) in [("key-marker", key), ("version-id-marker", id)] {
-                if !value.is_empty() {
-                    ask.query.push((name, value.clone()));
-                }
-            }
-            let body = self.ask(Method::GET, &Path::default(), ask).await?;
-            let (page, versions) = VersionPage::read(&body)?;
+            let (page, versions) = self.versions_after(prefix, &after).await?;
             all.extend(
                 versions
                     .into_iter()
                     .filter(|version| has_path(&version.key)),
             );
-            let next = page.next_key_marker.filter(|_| page.is_truncated);
-            match next.map(|key| (key, page.next_version_id_marker.unwrap_or_default())) {
+            match page.next() {
                 Some(next) if next != after => after = next,
                 Some(_) => return Err(generic("the listing of versions does not go on")),
                 None => return Ok(all),
@@ -120,21 +120,54 @@ impl Bucket {
         }
     }
 
-    /// Puts an older version on top, as the newest one.
-    pub(super) async fn put_on_top(&self, path: &Path, id: &str) -> Result<()> {
+    /// The next page of a listing that has come to the version `after`, a key and an id.
+    ///
+    /// Some stores lose their place behind what was there before the bucket had versions, when something newer lies on it:
+    /// they list nothing but the oldest version of each object from there on. So a page that would end with such a version
+    /// is asked for again, and is shorter.
+    async fn versions_after(
+        &self,
+        prefix: &str,
+        after: &(String, String),
+    ) -> Result<(VersionPage, Vec<Version>)> {
+        let mut most = None;
+        loop {
+            let mut ask = Ask::about("versions");
+            ask.query.push(("prefix", prefix.to_owned()));
+            let (key, id) = after;
+            for (name, value) in [("key-marker", key), ("version-id-marker", id)] {
+                if !value.is_empty() {
+                    ask.query.push((name, value.clone()));
+                }
+            }
+            if let Some(most) = most {
+                ask.query.push(("max-keys", format!("{most}")));
+            }
+            let body = self.ask(Method::GET, &Path::default(), ask).await?;
+            let (page, versions) = VersionPage::read(&body)?;
+            if versions.len() < 2 || !page.ends_before_versions(&versions) {
+                return Ok((page, versions));
+            }
+            most = Some(versions.len() - 1);
+        }
+    }
+
+    /// Puts an older version on top, as the newest one; answers the id of that, when the store says it.
+    pub(super) async fn put_on_top(&self, path: &Path, id: &str) -> Result<Option<String>> {
         let (key, id) = (encoded(path.as_ref()), encoded(id));
         let source = format!("/{}/{key}?versionId={id}", self.name);
         let ask = Ask {
             headers: vec![("x-amz-copy-source", source)],
             ..Ask::default()
         };
-        let body = self.ask(Method::PUT, path, ask).await?;
+        let (headers, body) = self.answer(Method::PUT, path, ask).await?;
         // The answer begins before the copy has ended.
         let text = String::from_utf8_lossy(&body);
-        match text.contains("<Error>") {
-            true => Err(generic(format!("the copy failed, body: {text}"))),
-            false => Ok(()),
+        if text.contains("<Error>") {
+            return Err(generic(format!("the copy failed, body: {text}")));
         }
+        let id = headers.get("x-amz-version-id");
+        Ok(id.and_then(|id| Some(id.to_str().ok()?.to_owned())))
     }
 
     /// What the bucket does with what is overwritten or deleted.

@@ -6,6 +6,9 @@ use serde::Deserialize;
 
 use super::bucket::generic;
 
+/// The id of what was there before the bucket had versions.
+pub(super) const BEFORE_VERSIONS: &str = "null";
+
 /// One version of an object, or a marker that it was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
@@ -35,9 +38,9 @@ impl Version {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct VersionPage {
-    pub(super) is_truncated: bool,
-    pub(super) next_key_marker: Option<String>,
-    pub(super) next_version_id_marker: Option<String>,
+    is_truncated: bool,
+    next_key_marker: Option<String>,
+    next_version_id_marker: Option<String>,
     #[serde(rename = "$value")]
     entries: Vec<VersionEntry>,
 }
@@ -79,13 +82,34 @@ impl VersionPage {
         }
         Ok((page, versions))
     }
+
+    /// Where the next page begins, if this is not the last one: behind this key and id.
+    pub(super) fn next(&self) -> Option<(String, String)> {
+        let key = self
+            .next_key_marker
+            .as_ref()
+            .filter(|_| self.is_truncated)?;
+        let id = self.next_version_id_marker.clone();
+        Some((key.clone(), id.unwrap_or_default()))
+    }
+
+    /// Whether the page, which listed these, ends with a version from before the bucket had versions, on which something
+    /// newer lies.
+    pub(super) fn ends_before_versions(&self, versions: &[Version]) -> bool {
+        let Some((key, id)) = self.next() else {
+            return false;
+        };
+        let newest =
+            |version: &Version| version.key == key && version.id == id && version.is_latest;
+        id == BEFORE_VERSIONS && !versions.iter().any(newest)
+    }
 }
 
 impl VersionFields {
     fn read(self, size_bytes: Option<u64>) -> Result<Version> {
         let listed: Timestamp = self.last_modified.parse().map_err(generic)?;
-        // What was there before the bucket had versions.
-        let id = self.version_id.unwrap_or_else(|| "null".to_owned());
+        let id = self.version_id;
+        let id = id.unwrap_or_else(|| BEFORE_VERSIONS.to_owned());
         let modified = match (made(&id), size_bytes) {
             (None, _) => listed,
             (Some(made), Some(_)) => made.min(listed),
@@ -105,7 +129,7 @@ impl VersionFields {
 
 /// Some stores list an older version with the moment at which it became one, and a marker with the time of the object that
 /// it hides. Their ids are ULIDs, which begin with the milliseconds at which the version was made.
-fn made(id: &str) -> Option<Timestamp> {
+pub(super) fn made(id: &str) -> Option<Timestamp> {
     const DIGITS: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     if id.len() != 26 {
         return None;

@@ -11,6 +11,7 @@ mod listing;
 mod lock;
 mod moment;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -49,15 +50,21 @@ impl Repository {
         asked.map_err(|error| self.error("could not ask for the versioning of", "", &error))
     }
 
-    /// What became of everything below `prefix` since `moment`.
+    /// What became of everything below `prefix` since `moment`. What was brought back, by the ids of `back`, is what was
+    /// there, whatever tag the store gave it.
     ///
     /// # Errors
     /// `Unsupported` when the store keeps no versions; `Repository` when they cannot be listed.
-    pub async fn since(&self, prefix: &str, moment: Timestamp) -> Result<Since> {
+    pub async fn since(
+        &self,
+        prefix: &str,
+        moment: Timestamp,
+        back: &BTreeSet<String>,
+    ) -> Result<Since> {
         self.require_versions().await?;
         let listed = self.versions_beginning(prefix, "/").await?;
         let versions = listed.map_err(|error| self.no_versions(prefix, &error))?;
-        Ok(moment::since(versions, moment))
+        Ok(moment::since(versions, moment, back))
     }
 
     /// The versions of all objects whose keys begin with `prefix`, a whole key component, and `more`; or why the store did
@@ -86,11 +93,12 @@ impl Repository {
         needs_versions(self.error("could not list the versions of", prefix, error))
     }
 
-    /// Puts that version on top of whatever is there, as the newest one. Doing so again does no harm.
+    /// Puts that version on top of whatever is there, as the newest one; answers the id of that, when the store says it.
+    /// Doing so again does no harm.
     ///
     /// # Errors
     /// `Repository` when it cannot be done.
-    pub async fn bring_back(&self, version: &Version) -> Result<()> {
+    pub async fn bring_back(&self, version: &Version) -> Result<Option<String>> {
         let (bucket, path) = (self.bucket()?, self.path(&version.key)?);
         let copied = self
             .retrying(|| bucket.put_on_top(&path, &version.id))

@@ -1,11 +1,11 @@
 //! What was there at a moment, and what has become of it. Nothing here touches a store.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::listing::Version;
+use super::listing::{BEFORE_VERSIONS, Version, made};
 
 /// What became of a repository since a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,11 +27,25 @@ pub(super) fn by_key(versions: Vec<Version>) -> BTreeMap<String, Vec<Version>> {
         keys.entry(version.key.clone()).or_default().push(version);
     }
     for versions in keys.values_mut() {
+        forget_lost_times(versions);
         // Some stores list markers apart from versions. The sort is stable: of what has the same time the order of the
         // listing counts.
         versions.sort_by_key(|version| (!version.is_latest, Reverse(version.modified)));
     }
     keys
+}
+
+/// Stores whose ids are times list an older version with the moment at which it became one. The id of what was there before
+/// the bucket had versions is no time, so when it was made is not known: it may have been there at every moment.
+fn forget_lost_times(versions: &mut [Version]) {
+    if !versions.iter().any(|version| made(&version.id).is_some()) {
+        return;
+    }
+    for version in versions {
+        if version.id == BEFORE_VERSIONS && !version.is_latest {
+            version.modified = Timestamp::MIN;
+        }
+    }
 }
 
 /// Of the versions of one object, newest first, the one that was there at `moment`.
@@ -40,15 +54,17 @@ pub(super) fn at(versions: &[Version], moment: Timestamp) -> Option<&Version> {
     newest.filter(|version| !version.is_marker())
 }
 
-/// What became of the objects of these versions since `moment`.
-pub(super) fn since(versions: Vec<Version>, moment: Timestamp) -> Since {
+/// What became of the objects of these versions since `moment`. Those of `back` were put on top with what was there.
+pub(super) fn since(versions: Vec<Version>, moment: Timestamp, back: &BTreeSet<String>) -> Since {
     let mut since = Since::default();
     for (key, versions) in by_key(versions) {
         let now = versions.iter().find(|version| version.is_latest);
         let now = now.filter(|version| !version.is_marker());
         match (at(&versions, moment), now) {
             (Some(then), None) => since.hidden.push(then.clone()),
-            (Some(then), Some(now)) if !same(then, now) => since.replaced.push(then.clone()),
+            (Some(then), Some(now)) if !same(then, now) && !back.contains(&now.id) => {
+                since.replaced.push(then.clone());
+            }
             (Some(_), Some(_)) => {}
             (None, Some(_)) => since.added.push(key),
             (None, None) => {
@@ -111,7 +127,7 @@ mod tests {
             version("g", 15, "", true),
             version("g", 10, "one", false),
         ];
-        let since = since(versions, moment(20));
+        let since = since(versions, moment(20), &BTreeSet::new());
         let keys = |versions: &[Version]| -> Vec<String> {
             versions.iter().map(|version| version.id.clone()).collect()
         };
@@ -149,9 +165,7 @@ mod tests {
             <DeleteMarker><IsLatest>true</IsLatest><Key>p/b</Key><LastModified>2026-11-23T12:31:13Z</LastModified><VersionId>3</VersionId></DeleteMarker>
             <CommonPrefixes><Prefix>x</Prefix></CommonPrefixes></ListVersionsResult>"#;
         let (page, versions) = VersionPage::read(text.as_bytes()).unwrap();
-        assert!(page.is_truncated);
-        assert_eq!(page.next_key_marker.as_deref(), Some("p/a"));
-        assert_eq!(page.next_version_id_marker.as_deref(), Some("1"));
+        assert_eq!(page.next(), Some(("p/a".to_owned(), "1".to_owned())));
         let ids: Vec<&str> = versions.iter().map(|version| version.id.as_str()).collect();
         assert_eq!(ids, ["2", "1", "3"]);
         assert_eq!(versions[1].size_bytes, Some(7));
