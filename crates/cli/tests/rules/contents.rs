@@ -238,6 +238,17 @@ fn rule_6_what_belongs_to_one_run_stays_and_permissions_come_along(major: Major)
     assert_eq!(mode(&restored.join("base/1")), 0o750);
     assert_eq!(mode(&restored.join("PG_VERSION")), 0o640);
     assert_eq!(mode(&restored.join("global/pg_control")), 0o640);
+    let mut written = 0;
+    for directory in ["pg_wal", "pg_wal/archive_status"] {
+        for entry in fs::read_dir(restored.join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                assert_eq!(mode(&path), 0o640, "{}", path.display());
+                written += 1;
+            }
+        }
+    }
+    assert!(written >= 2, "{written}");
     rule_6_unlogged_relations_keep_their_init_fork_alone(&scene, &restored);
     rule_6_tablespaces_are_copied_once(&scene, &restored);
     let before = scene.stage.cluster.dump().unwrap();

@@ -13,8 +13,8 @@ use pgstrata_store::progress::Progress;
 
 use super::chain::Chain;
 
-/// 8 MiB: one S3 range request at 2 Gbit/s costs less than its latency, and a few workers keep any disk busy.
-pub(super) const MAX_RANGE_BYTES: u64 = 8 << 20;
+/// 4 MiB: an object store sends that in about the time in which it answers at all, and a disk is kept busy.
+pub(super) const MAX_RANGE_BYTES: u64 = 4 << 20;
 
 /// Bytes between two wanted frames that are cheaper read than asked for again.
 pub(super) const MAX_GAP_BYTES: u64 = 64 << 10;

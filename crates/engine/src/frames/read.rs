@@ -5,7 +5,7 @@
 //! several regions side by side is fetched by one request and kept until the last of them has used it. Many groups make
 //! a window, and each worker gets a part of it. Workers check and decode frames and hand each to the caller; what they
 //! need next is already on its way meanwhile. Memory is bounded by
-//! `workers * (3 * MAX_RANGE_BYTES + frame) + 2 * window`.
+//! `workers * (AHEAD_BYTES + 3 * MAX_RANGE_BYTES + frame) + 2 * window`.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -35,11 +35,12 @@ const MAX_RANGE_REGIONS: usize = 64;
 const MAX_TASK_FRAMES: usize = 256;
 
 /// Tasks whose frames all workers have on their way while they decode, and those of one at least and at most; as long as
-/// these are less than [`MAX_RANGE_BYTES`] together: small ones are decoded faster than an object store answers. Behind
+/// these are less than [`AHEAD_BYTES`] together: small ones are decoded faster than an object store answers. Behind
 /// 20 ms of latency a chain of six took 2.25 s with 32 for each of two workers, 2.69 s with 8.
 const ALL_AHEAD: usize = 64;
 const MIN_AHEAD: usize = 4;
 const MAX_AHEAD: usize = 32;
+const AHEAD_BYTES: u64 = 8 << 20;
 
 /// Blocks of the regions of all workers: 32 MiB; of one worker's at least 2 MiB and at most 4.
 const ALL_REGION_BLOCKS: u32 = 4_096;
@@ -216,7 +217,7 @@ impl FrameReader<'_> {
                 continue;
             }
             while ahead.len() < self.ahead()
-                && ahead.iter().map(|fetch| fetch.task.length).sum::<u64>() < MAX_RANGE_BYTES
+                && ahead.iter().map(|fetch| fetch.task.length).sum::<u64>() < AHEAD_BYTES
             {
                 let Some(task) = tasks.ready() else { break };
                 ahead.push_back(Fetch::start(self, task));
@@ -597,7 +598,7 @@ mod tests {
             .map(|n| wanted(0, 0, n << 20, 1 << 20))
             .collect();
         let tasks = coalesce(frames, JOINING);
-        assert_eq!(tasks.len(), 13);
+        assert_eq!(tasks.len(), 25);
         assert!(tasks.iter().all(|task| task.shared.range.bytes.end
             - task.shared.range.bytes.start
             <= MAX_RANGE_BYTES));

@@ -4,12 +4,11 @@
 //! durable; `pg_control`; markers gone. Killed anywhere before `pg_control`, no server starts from what is there, and the same
 //! restore begins anew; killed after it, only markers are left, and the same restore removes them.
 
-use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -23,20 +22,17 @@ use pgstrata_pgdata::backup_manifest::WalRange;
 use pgstrata_pgdata::exclude::empty_wal_directories;
 use pgstrata_pgdata::label::{BackupLabel, TablespaceMap};
 use pgstrata_pgdata::timeline::TimelineId;
-use pgstrata_pgdata::wal::{ArchiveFile, WalSegment};
 use pgstrata_pgdata::{FileChecksum, Oid};
-use pgstrata_store::archive::Archive;
 use pgstrata_store::catalog::{self, Restoring, WRITTEN_BY, host_name};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
 use rustix::fs::{AtFlags, Mode, OFlags, chownat};
 use serde::Serialize;
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
 use super::copy::compare::Comparison;
 use super::copy::listing::ManifestSink;
+use super::copy::wal::WalBeside;
 use super::copy::write::{AUTO_CONF, Writer};
 use super::decide::plan::{PlanInner, RestorePlan, inspect, prefixes};
 use super::finish::config::{Configuration, Entry};
@@ -83,47 +79,6 @@ pub struct RestoreReport {
     pub archive_mode: ArchiveMode,
     /// What the user should know, what the plan says included.
     pub notes: Vec<String>,
-}
-
-/// A longer WAL segment is written as it comes. Those up to 64 MiB come with one request.
-const WHOLE_SEGMENT_BYTES: u64 = 64 << 20;
-
-/// A file that is written from its start to its end; again from its start when what came was damaged.
-#[derive(Clone)]
-struct Filling {
-    file: Arc<File>,
-    path: Arc<Path>,
-    written_bytes: u64,
-}
-
-impl Filling {
-    fn of((file, path): (File, PathBuf)) -> Self {
-        Self {
-            file: Arc::new(file),
-            path: path.into(),
-            written_bytes: 0,
-        }
-    }
-
-    fn take(&mut self, piece: &[u8]) -> Result<()> {
-        let at = self.written_bytes;
-        let written = self.file.write_all_at(piece, at);
-        written.context(|| format!("could not write \"{}\"", self.path.display()))?;
-        self.written_bytes += u64::try_from(piece.len()).expect("usize has 64 bits");
-        Ok(())
-    }
-
-    /// It has `size_bytes`, and nothing behind them of what was damaged.
-    fn end(self, size_bytes: u64) -> Result<()> {
-        if self.written_bytes != size_bytes {
-            let (path, found) = (self.path.display(), self.written_bytes);
-            let what =
-                format!("\"{path}\" has {found} bytes in the archive, expected {size_bytes}");
-            return Err(Error::new(Kind::Damaged, what));
-        }
-        let cut = self.file.set_len(size_bytes);
-        cut.context(|| format!("could not write \"{}\"", self.path.display()))
-    }
 }
 
 /// Restores what `plan` says.
@@ -205,73 +160,6 @@ async fn say_what_is_needed(plan: &RestorePlan) -> Result<Restoring> {
         written_by: WRITTEN_BY.to_owned(),
     };
     Restoring::begin(&plan.inner.cluster, &record).await
-}
-
-/// A segment of WAL that is fetched and decoded.
-type Fetching = JoinHandle<Result<Vec<u8>>>;
-
-/// Segments of WAL on their way, while the files are written.
-struct WalAhead {
-    archive: Archive,
-    runtime: Handle,
-    /// Those not begun yet.
-    later: VecDeque<WalSegment>,
-    /// Those begun, in order; `None`: it is written as it comes, when its turn has come.
-    begun: VecDeque<(WalSegment, Option<Fetching>)>,
-    comes_whole: bool,
-}
-
-/// 48 MiB of them are in memory at once, which is three of the usual size; one at least.
-const WAL_AHEAD_BYTES: u64 = 48 << 20;
-
-impl WalAhead {
-    fn begin(plan: &PlanInner, runtime: &Handle) -> Result<Self> {
-        let parts = plan.wal_parts.iter();
-        let segments = parts.flat_map(|&(timeline, first, last)| {
-            (first..=last).map(move |number| WalSegment { timeline, number })
-        });
-        let mut ahead = Self {
-            archive: Archive::new(&plan.cluster, plan.record.clone())?,
-            runtime: runtime.clone(),
-            later: segments.collect(),
-            begun: VecDeque::new(),
-            comes_whole: plan.segment_size.get() <= WHOLE_SEGMENT_BYTES,
-        };
-        for _ in 0..(WAL_AHEAD_BYTES / plan.segment_size.get()).max(1) {
-            ahead.fetch();
-        }
-        Ok(ahead)
-    }
-
-    /// Begins to fetch one more.
-    fn fetch(&mut self) {
-        let Some(segment) = self.later.pop_front() else {
-            return;
-        };
-        if !self.comes_whole {
-            self.begun.push_back((segment, None));
-            return;
-        }
-        let (archive, runtime) = (self.archive.clone(), self.runtime.clone());
-        // It is decoded too, which would keep others from the network.
-        let fetching = self.runtime.spawn_blocking(move || {
-            runtime.block_on(archive.contents(ArchiveFile::Segment(segment)))
-        });
-        self.begun.push_back((segment, Some(fetching)));
-    }
-
-    /// The next one, when it has come; `None` instead of its contents when it does not come whole.
-    fn next(&mut self) -> Option<(WalSegment, Option<Result<Vec<u8>>>)> {
-        let (segment, fetching) = self.begun.pop_front()?;
-        let fetched = fetching.map(|fetching| {
-            self.runtime.block_on(fetching).unwrap_or_else(|error| {
-                let what = format!("the restore was stopped: {error}");
-                Err(Error::new(Kind::Interrupted, what))
-            })
-        });
-        self.fetch();
-        Some((segment, fetched))
-    }
 }
 
 struct Restore {
@@ -386,19 +274,18 @@ impl Restore {
         if let Some(wal) = &layout.wal {
             self.link(claimed, &writer, "pg_wal", wal)?;
         }
-        let wal = WalAhead::begin(&self.plan, &self.chain.runtime)?;
-        let outside = self.write_files(&writer, condition)?;
-        let config = layout.config_root();
-        let settled = Configuration::new(&claimed.roots, &writer, config, &outside).settle()?;
-        self.done.notes.extend(settled);
-        writer.list_settled()?;
         for directory in ["pg_wal"]
             .iter()
             .chain(empty_wal_directories(self.plan.major))
         {
             writer.create_directory(directory, 0o700)?;
         }
-        self.write_wal(&writer, wal)?;
+        let wal = WalBeside::of(&self.plan, &self.chain.runtime)?;
+        let outside = wal.write_beside(&writer, || self.write_files(&writer, condition))?;
+        let config = layout.config_root();
+        let settled = Configuration::new(&claimed.roots, &writer, config, &outside).settle()?;
+        self.done.notes.extend(settled);
+        writer.list_settled()?;
         self.write_label_and_map(claimed, &writer, layout)?;
         self.write_settings(claimed, &writer)?;
         let mode = if writer.group_access() { 0o750 } else { 0o700 };
@@ -469,48 +356,6 @@ impl Restore {
         self.done.frames = frames.into_inner();
         self.done.read_bytes = comparison.map_or(0, |comparison| comparison.read_bytes());
         Ok(outside)
-    }
-
-    /// The WAL that makes the layer consistent. Recovery could fetch it itself; with it in place the directory passes
-    /// `pg_verifybackup` and, restored without recovery settings, stands on its own.
-    fn write_wal(&self, writer: &Writer<'_>, mut wal: WalAhead) -> Result<()> {
-        let size = self.plan.segment_size;
-        while let Some((segment, fetched)) = wal.next() {
-            let name = segment.file_name(size);
-            let missing = |e: Error| match e.kind() {
-                Kind::NotFound => Error::new(
-                    Kind::WalMissing,
-                    format!("WAL segment {name} is not in the archive"),
-                ),
-                _ => e,
-            };
-            let path = format!("pg_wal/{name}");
-            match fetched {
-                Some(contents) => {
-                    let contents = contents.map_err(missing)?;
-                    if u64::try_from(contents.len()).ok() != Some(size.get()) {
-                        return Err(Error::new(
-                            Kind::Damaged,
-                            format!(
-                                "WAL segment {name} has {} bytes in the archive, expected {size}",
-                                contents.len()
-                            ),
-                        ));
-                    }
-                    writer.write_whole(&path, &contents, false)?;
-                }
-                None => {
-                    let fill = Filling::of(writer.create(&path)?);
-                    let file = ArchiveFile::Segment(segment);
-                    let walk = wal.archive.walk(file, &fill, Filling::take);
-                    let filled = self.chain.runtime.block_on(walk).map_err(missing)?;
-                    filled.end(size.get())?;
-                }
-            }
-            // It comes from the archive; without this the server would archive it again.
-            writer.write_whole(&format!("pg_wal/archive_status/{name}.done"), b"", false)?;
-        }
-        Ok(())
     }
 
     fn write_label_and_map(

@@ -4,10 +4,10 @@
 //! refuses whatever would fail later; it writes nothing. [`execute`] obeys the plan. Every page is fetched once and
 //! written once; everything is durable before `pg_control`, without which no server starts, is renamed into place.
 //!
-//! Memory: `jobs * (3 * 8 MiB + 1 MiB)` for ranges and decoded frames, `jobs * 16 MiB` for regions of files (64 MiB in all
-//! from 4 to 32 jobs, 2 MiB each from there on), two windows of 32 768 planned frames (about 8 MB each), an index part for
-//! each layer of the chain, and 48 bytes for every 50 archived WAL segments or so. While the target is looked for, eight
-//! segments are read at once, in pieces of 8 MiB.
+//! Memory: `jobs * (8 MiB + 3 * 4 MiB + 1 MiB)` for ranges and decoded frames; for each job a region of a file, and as much
+//! on its way to the disk (4 MiB, 2 MiB from 16 jobs on); two windows of 32 768 planned frames (about 8 MB each); an index
+//! part for each layer of the chain; pieces of 8 MiB of two WAL segments; and 48 bytes for every 50 archived WAL segments or
+//! so. While the target is looked for, eight segments are read at once, in pieces of 8 MiB.
 
 mod copy;
 mod decide;

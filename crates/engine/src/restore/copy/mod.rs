@@ -4,4 +4,5 @@ pub(super) mod compare;
 mod direct;
 pub(super) mod listing;
 mod region;
+pub(super) mod wal;
 pub(super) mod write;

@@ -439,6 +439,21 @@ impl<'a> Writer<'a> {
         Ok((file, self.full_path(root, below)))
     }
 
+    /// Lets the group read a file that was created before it was known whether it may.
+    pub(crate) fn admit_group(&self, path: &str) -> Result<()> {
+        if !self.group_access() {
+            return Ok(());
+        }
+        let (root, below) = self.locate(path).expect("files of ours are not roots");
+        let about = || {
+            let path = self.full_path(root, below);
+            format!("could not set the permissions of \"{}\"", path.display())
+        };
+        let (dir, flags) = (&self.roots[root].dir, OFlags::WRONLY);
+        let file = beneath::open(dir, Path::new(below), flags, Mode::empty()).context(about)?;
+        self.set_mode(&file, 0o640).context(about)
+    }
+
     fn unsettled(&self) -> MutexGuard<'_, BTreeMap<String, Unsettled>> {
         self.unsettled
             .lock()
