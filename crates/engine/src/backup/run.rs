@@ -144,6 +144,10 @@ pub async fn run(
         siblings.end(outcome.is_ok(), &label).await;
     }
     layer.end(&outcome).await;
+    // One that has failed may wait for the server still.
+    if outcome.is_ok() {
+        ready.session.unlock().await;
+    }
     outcome
 }
 

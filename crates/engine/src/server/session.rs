@@ -40,6 +40,9 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 /// A server that takes longer to take a request to cancel has other troubles.
 const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 
+/// A server that takes longer lets go of the lock when it sees that the session has ended.
+const UNLOCK_WITHIN: Duration = Duration::from_secs(1);
+
 /// What `pg_backup_stop` returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stopped {
@@ -244,6 +247,19 @@ impl Session {
                 )
                 .hint("wait until it has ended"))
             }
+        }
+    }
+
+    /// Lets go of the lock. The end of the session does so too, but a busy server may see that later than the next backup
+    /// asks for it.
+    pub async fn unlock(&self) {
+        let act = "could not let go of the lock against other backups";
+        let query = "SELECT pg_advisory_unlock($1::int4, $2::int4)";
+        let unlocking = self.row(act, query, &[&LOCK_KEY.0, &LOCK_KEY.1]);
+        match tokio::time::timeout(UNLOCK_WITHIN, unlocking).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!("{error}"),
+            Err(_) => tracing::debug!("{act}: the server does not answer"),
         }
     }
 
