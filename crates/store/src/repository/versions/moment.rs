@@ -54,15 +54,17 @@ pub(super) fn at(versions: &[Version], moment: Timestamp) -> Option<&Version> {
     newest.filter(|version| !version.is_marker())
 }
 
-/// What became of the objects of these versions since `moment`. Those of `back` were put on top with what was there.
+/// What became of the objects of these versions since `moment`. Those of `back` were put on top with what was there; where
+/// versioning is suspended all that is put on top has the same id, which tells nothing.
 pub(super) fn since(versions: Vec<Version>, moment: Timestamp, back: &BTreeSet<String>) -> Since {
     let mut since = Since::default();
     for (key, versions) in by_key(versions) {
         let now = versions.iter().find(|version| version.is_latest);
         let now = now.filter(|version| !version.is_marker());
+        let is_back = |now: &Version| now.id != BEFORE_VERSIONS && back.contains(&now.id);
         match (at(&versions, moment), now) {
             (Some(then), None) => since.hidden.push(then.clone()),
-            (Some(then), Some(now)) if !same(then, now) && !back.contains(&now.id) => {
+            (Some(then), Some(now)) if !same(then, now) && !is_back(now) => {
                 since.replaced.push(then.clone());
             }
             (Some(_), Some(_)) => {}
@@ -135,6 +137,19 @@ mod tests {
         assert_eq!(keys(&since.replaced), ["b-10"]);
         assert_eq!(since.added, ["d"]);
         assert_eq!(since.gone, ["e"]);
+    }
+
+    #[test]
+    fn what_was_brought_back_is_known_by_an_id_of_its_own() {
+        let replaced = |id: &str| {
+            let mut newest = version("a", 30, "another tag", true);
+            id.clone_into(&mut newest.id);
+            let versions = vec![newest, version("a", 10, "one", false)];
+            let back = BTreeSet::from([id.to_owned()]);
+            since(versions, moment(20), &back).replaced.len()
+        };
+        assert_eq!(replaced("of the copy"), 0);
+        assert_eq!(replaced(BEFORE_VERSIONS), 1);
     }
 
     #[test]
