@@ -415,6 +415,45 @@ fn two_expiries_that_find_a_stale_removal_leave_each_others_alone() {
     });
 }
 
+/// A backup whose list of layers is so old that it does not know of a label which was claimed and given up since takes
+/// another: the first maker may go on, and store its own objects under the first.
+#[test]
+fn a_label_that_was_given_up_in_the_meantime_is_not_taken_again() {
+    alone(async {
+        let mut given_up = 0;
+        for nth in 0.. {
+            let world = World::new().await;
+            let mut late = backup(&world, Plan::full().ahead(-OFF));
+            late.steps(nth).await;
+            let repository = world.repository();
+            let catalog = Catalog::load(&world.within(&repository)).await.unwrap();
+            let has_claimed = !catalog.unfinished.is_empty();
+            let mut first = backup(&world, Plan::full().ahead(-OFF));
+            first.steps(10).await;
+            world.pass(LONG);
+            let mut remover = expiry(&world, 9);
+            to_its_end(&world, &mut remover).await;
+            remover.outcome().await.unwrap();
+            let ended = !late.steps(2).await;
+            first.steps(2).await;
+            to_its_end(&world, &mut late).await;
+            match late.outcome().await {
+                Ok(_) => {}
+                Err(error) => {
+                    assert!(has_claimed, "at {nth}: {error}");
+                    assert_eq!(error.kind(), Kind::Refused, "at {nth}: {error}");
+                }
+            }
+            to_its_end(&world, &mut first).await;
+            given_up += u64::from(first.outcome().await.is_err());
+            if ended {
+                break;
+            }
+        }
+        assert!(given_up > 3, "{given_up} given up");
+    });
+}
+
 /// A backup as any host makes it.
 fn any_backup(world: &Arc<World>, random: &mut StdRng) -> Actor<Label> {
     let plans = [

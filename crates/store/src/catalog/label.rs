@@ -71,14 +71,16 @@ pub async fn claim(
         label.as_str().clone_into(&mut record.label);
         let body = Bytes::from(claim::encode(&record));
         let key = cluster.name.claim_key(&label);
-        match cluster.repository.create(&key, body.clone()).await {
-            Ok(()) => return Ok(label),
-            Err(error) if error.kind() == Kind::AlreadyExists => time = second_after(time)?,
+        match claim_one(cluster, &label, body.clone()).await {
+            Ok(true) => return Ok(label),
+            Ok(false) => take_back(&cluster.repository, &key, &body).await,
+            Err(error) if error.kind() == Kind::AlreadyExists => {}
             Err(error) => {
                 take_back(&cluster.repository, &key, &body).await;
                 return Err(error.while_doing(format!("could not claim layer {label}")));
             }
         }
+        time = second_after(time)?;
     }
     Err(Error::new(
         Kind::Busy,
@@ -86,6 +88,15 @@ pub async fn claim(
             "could not claim a label for a new layer: {ATTEMPTS} in a row were taken by others"
         ),
     ))
+}
+
+/// False when the label was given up since the catalog was loaded: the claim has gone then, the record of it has not, and
+/// what its maker still sends would meet what we store.
+async fn claim_one(cluster: &ClusterRepository, label: &Label, body: Bytes) -> Result<bool> {
+    let (repository, name) = (&cluster.repository, &cluster.name);
+    repository.create(&name.claim_key(label), body).await?;
+    let record = repository.size(&name.manifest_key(label)).await?;
+    Ok(record.is_none())
 }
 
 /// A claim that was created although we were told otherwise would look like somebody at work.
