@@ -29,7 +29,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub use self::background::Background;
@@ -158,9 +158,19 @@ impl Cluster {
         let mut psql = self.command("psql");
         psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-f", "-", "-d"])
             .arg(self.conninfo_as(role, database));
+        let about = || format!("could not run SQL in database \"{database}\": {script}");
         let printed = run_with_input(&mut psql, script)
-            .with_context(|| format!("could not run SQL in database \"{database}\": {script}"))?;
+            .map_err(|error| self.with_log_of_a_crash(error))
+            .with_context(about)?;
         Ok(printed.trim_end_matches('\n').to_owned())
+    }
+
+    /// Only the server's log tells why it broke off, and a throwaway cluster takes that with it.
+    fn with_log_of_a_crash(&self, error: Error) -> Error {
+        match format!("{error:#}").contains("server closed the connection") {
+            true => error.context(format!("server log ends: {}", self.log_tail(40))),
+            false => error,
+        }
     }
 
     /// Runs `query` again until it prints `t`.

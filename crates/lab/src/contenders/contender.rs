@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
+use crate::format::{self, Unit};
 use crate::interrupt;
 use crate::measure::cost::{self, Cost};
+use crate::number::real_u64;
 use pgstrata_testbed::cluster::Cluster;
 
 /// Workers: as many as asked for, else one per core.
@@ -104,12 +106,32 @@ impl Arena {
     /// An empty directory for a restored cluster, as closed as PostgreSQL wants it.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be made, or the file system has no room for a cluster like the source.
     pub fn restore_target(&self) -> Result<PathBuf> {
         let target = self.fresh_dir("restored")?;
+        self.require_room()?;
         fs::set_permissions(&target, Permissions::from_mode(0o700))
             .context("could not close the target directory")?;
         Ok(target)
+    }
+
+    /// A server that finds no room for its WAL crashes, in the middle of what is measured.
+    fn require_room(&self) -> Result<()> {
+        let query = "SELECT sum(pg_database_size(oid)) + pg_size_bytes(current_setting('max_wal_size')) FROM pg_database";
+        let needed = self.cluster.sql("postgres", query)?;
+        let needed: f64 = needed.parse().context("could not read what is needed")?;
+        let at = self.work();
+        let there = rustix::fs::statvfs(at)
+            .with_context(|| format!("could not look at \"{}\"", at.display()))?;
+        let free = real_u64(there.f_bavail * there.f_frsize);
+        ensure!(
+            free >= needed,
+            "no room to restore in \"{}\": a cluster like this takes {} with its WAL, {} are free; make room, or take a smaller preset",
+            at.display(),
+            format::value(needed, Unit::Bytes),
+            format::value(free, Unit::Bytes)
+        );
+        Ok(())
     }
 
     /// Opens a restored cluster beside the source, whose archive it leaves alone, and waits until
