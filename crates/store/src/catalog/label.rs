@@ -99,7 +99,8 @@ async fn claim_one(cluster: &ClusterRepository, label: &Label, body: Bytes) -> R
     Ok(record.is_none())
 }
 
-/// A claim that was created although we were told otherwise would look like somebody at work.
+/// A claim that stays would look like somebody at work: one of a label that we do not take, or one that was created although
+/// we were told otherwise.
 async fn take_back(repository: &Repository, key: &str, body: &Bytes) {
     let ours = repository.get(key).await;
     if ours.is_ok_and(|found| found == *body)
