@@ -296,6 +296,12 @@ fn a_repository_within_the_data_directory_is_refused() {
     let told = String::from_utf8_lossy(&check.stdout);
     assert_eq!(check.status.code(), Some(REFUSED), "{told}");
     assert!(told.contains("lies in"), "{told}");
+    fs::remove_dir_all(&inside).unwrap();
+    for dry in [&["--dry-run"][..], &[]] {
+        let copy = [&["copy", "--to", &repository][..], dry].concat();
+        require(stage.fails(&copy), REFUSED, &["lies in", &pgdata]);
+    }
+    assert!(!fs::exists(&inside).unwrap());
 }
 
 #[test]

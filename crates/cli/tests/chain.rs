@@ -30,10 +30,14 @@ fn a_chain_made_under_load_restores_to_an_exact_lsn(major: Major, store: Store) 
             "{stored} of {pages} pages stored"
         );
     }
+    let shown = stage.ok(&["backup", "-D", &stage.pgdata(), "--type", "full"]);
+    assert!(!shown.contains("changed"), "{shown}");
     stage
         .cluster
         .pgbench(&["-n", "-c", "2", "-t", "100"])
         .unwrap();
+    let shown = stage.ok(&["backup", "-D", &stage.pgdata(), "--change-source", "lsn"]);
+    assert!(shown.contains("; lsn says that "), "{shown}");
     let (lsn, before) = stage.moment();
 
     let restored = stage.start_restored_at("restored", &lsn);

@@ -11,16 +11,29 @@ use std::time::Instant;
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use support::{Stage, Store, number, text};
 
-/// The statements under "A role with the least privileges".
-fn least_privileges() -> String {
+/// What the manual says from "A role with the least privileges" on.
+fn of_the_role() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
     let text = fs::read_to_string(path).unwrap();
-    let section = text
-        .split("A role with the least privileges")
-        .nth(1)
-        .unwrap();
+    let section = text.split("A role with the least privileges").nth(1);
+    section.unwrap().to_owned()
+}
+
+/// The statements there.
+fn least_privileges() -> String {
+    let section = of_the_role();
     let sql = section.split("```sql").nth(1).unwrap();
     sql.split("```").next().unwrap().to_owned()
+}
+
+/// The lines for `pg_hba.conf` and for `pg_ident.conf` there.
+fn lines_for_the_role() -> (String, String) {
+    let section = of_the_role();
+    let lines = section.split("# pg_hba.conf").nth(1).unwrap();
+    let lines = lines.split("```").next().unwrap();
+    let (hba, ident) = lines.split_once("# pg_ident.conf").unwrap();
+    let of_file = |text: &str| text.lines().skip(1).collect::<Vec<_>>().join("\n");
+    (of_file(hba), of_file(ident))
 }
 
 /// Settings of the role that would end or mislead a session that trusts them.
@@ -114,6 +127,44 @@ fn the_role_of_the_manual_is_enough_on_15() {
 #[test]
 fn the_role_of_the_manual_is_enough_on_18() {
     the_role_of_the_manual_is_enough(Major::V18);
+}
+
+#[test]
+fn the_lines_of_the_manual_let_the_role_in_and_nobody_else_as_it() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    stage.cluster.sql("postgres", &least_privileges()).unwrap();
+    let (hba, ident) = lines_for_the_role();
+    let user = stage
+        .cluster
+        .command_as_server_user(Path::new("id"))
+        .arg("-un")
+        .output();
+    let user = String::from_utf8(user.unwrap().stdout).unwrap();
+    // The manual's server runs as "postgres".
+    let ident = ident.replacen(" postgres ", &format!(" {} ", user.trim()), 1);
+    let place = |name: &str| stage.cluster.pgdata().join(name);
+    let before = fs::read_to_string(place("pg_hba.conf")).unwrap();
+    let only = format!("{hba}\nlocal all pgstrata reject\nhost all pgstrata all reject\n{before}");
+    fs::write(place("pg_hba.conf"), only).unwrap();
+    let conninfo = stage.cluster.conninfo_as("pgstrata", "postgres");
+    let pgdata = stage.pgdata();
+    let backup = ["backup", "-D", &pgdata, "-d", &conninfo, "--wal", "stream"];
+    for (map, is_let_in) in [("", false), (ident.as_str(), true)] {
+        fs::write(place("pg_ident.conf"), map).unwrap();
+        stage.cluster.reload().unwrap();
+        // The postmaster reads its files when the signal has come.
+        let end = Instant::now() + support::PATIENCE;
+        loop {
+            let output = stage.command(&backup).output().unwrap();
+            let log = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(is_let_in || !output.status.success(), "{log}");
+            if output.status.success() || log.contains("authentication failed") != is_let_in {
+                assert_eq!(output.status.success(), is_let_in, "{log}");
+                break;
+            }
+            assert!(Instant::now() < end, "{log}");
+        }
+    }
 }
 
 /// WAL that does not arrive ends the backup after its own time, and nothing is claimed to exist.

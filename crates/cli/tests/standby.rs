@@ -148,6 +148,7 @@ fn what_only_the_primary_can_end_is_said_at_once_and_shown_while_it_lasts() {
     let mut child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
     let said = || fs::read_to_string(&log).unwrap();
     for wanted in [
+        "will wait at its end until the primary has finished a WAL segment",
         "run SELECT pg_switch_wal() on the primary",
         "role \"plain\" may not see the primary_conninfo",
         ", waiting for WAL segment 0000",
@@ -161,6 +162,13 @@ fn what_only_the_primary_can_end_is_said_at_once_and_shown_while_it_lasts() {
     }
     stage.archive_all();
     assert!(child.wait().unwrap().success(), "{}", said());
+    // Before anything of the backup's own time has passed.
+    let first = said().find("will wait at its end").unwrap();
+    assert!(
+        first < said().find("pg_switch_wal() on").unwrap(),
+        "{}",
+        said()
+    );
 
     // Told where it is, the next one need not wait.
     let primary = stage.cluster.conninfo("postgres");

@@ -13,6 +13,7 @@ mod restore_common;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
+use std::time::Duration;
 
 use pgstrata_engine::restore::{self, ArchiveMode, MARKER, RestoreOptions, Target};
 use pgstrata_store::error::Kind;
@@ -213,6 +214,46 @@ async fn a_restore_that_fails_anywhere_cannot_be_started_and_is_completed_by_ano
         fs::remove_dir_all(&target).unwrap();
     }
     assert!(failures > 10, "{failures}");
+}
+
+/// Root restores what another user may change meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_put_in_the_place_of_a_directory_leads_a_restore_nowhere() {
+    let memory = Arc::new(object_store::memory::InMemory::new());
+    let made = chain_of_three(&Repository::with_store(memory.clone())).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let (target, outside) = (scratch.path().join("data"), scratch.path().join("outside"));
+    fs::create_dir_all(outside.join("5")).unwrap();
+    for (path, _) in &made.files {
+        if let Some(below) = path.strip_prefix("base/") {
+            fs::write(outside.join(below), b"precious").unwrap();
+        }
+    }
+    let store = FaultStore::new(memory);
+    let repository = Repository::with_store(store.clone());
+    let plan = restore::plan(&made.within(&repository), options(&target))
+        .await
+        .unwrap();
+    // The directories are there, and no page is.
+    store.fail(0..u64::MAX, Fault::Delayed(Duration::from_secs(2)));
+    let swap = async {
+        while !target.join("base/5").exists() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        fs::rename(target.join("base"), scratch.path().join("aside")).unwrap();
+        std::os::unix::fs::symlink(&outside, target.join("base")).unwrap();
+    };
+    let progress = Progress::default();
+    let (outcome, ()) = tokio::join!(restore::execute(&plan, &progress), swap);
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), Kind::File, "{error}");
+    assert!(!target.join("global/pg_control").exists());
+    let mut left = 0;
+    for file in fs::read_dir(outside.join("5")).unwrap() {
+        assert_eq!(fs::read(file.unwrap().path()).unwrap(), b"precious");
+        left += 1;
+    }
+    assert!(left > 1, "{left}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -110,6 +110,26 @@ fn the_second_reader_reads_a_layer_that_names_one_beside_it() {
     assert_restored(&target, &sample::files_of_full());
 }
 
+#[test]
+fn the_second_reader_takes_paths_for_bytes_until_they_are_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let repository = folder.path().join("repository");
+    let (objects, files) = sample::letters_repository();
+    for (key, bytes) in objects {
+        let path = repository.join(key);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    let target = folder.path().join("restored");
+    let output = run_reader(&repository, sample::FULL, &target);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_restored(&target, &files);
+}
+
 /// In the place of its manifest, a layer that was merged and removed may have left a record that it is gone.
 #[test]
 fn the_second_reader_takes_an_abandonment_record_for_no_layer() {

@@ -16,6 +16,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pgstrata_layer::keys::ClusterName;
+use pgstrata_layer::label::Label;
+use pgstrata_store::catalog::remove_leftover;
+use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind};
 use pgstrata_store::repository::{Repository, RepositoryOptions};
 use pgstrata_testbed::certificates::{Authority, Subject};
@@ -408,6 +412,33 @@ async fn two_thousand_objects_are_deleted_with_three_requests() {
     repository.delete_all(&keys).await.unwrap();
     assert_eq!(proxy.requests(), 3);
     assert!(direct.list("main").await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_of_many_packs_goes_with_few_requests() {
+    let server = S3Server::start().unwrap();
+    let direct = Repository::open(&support::options(&server, "p")).unwrap();
+    let name = ClusterName::parse("main").unwrap();
+    let label = Label::parse("20261121-093305F").unwrap();
+    let keys: Vec<String> = (0..2100).map(|n| name.pack_key(&label, n)).collect();
+    let creates = keys
+        .iter()
+        .map(|key| direct.create(key, Bytes::from_static(b"x")));
+    let creates: Vec<_> = creates.collect();
+    for created in futures::future::join_all(creates).await {
+        created.unwrap();
+    }
+    let proxy = Proxy::before(server.endpoint()).unwrap();
+    let options = support::options(&server, "p").with("endpoint", proxy.endpoint());
+    let repository = Repository::open(&options).unwrap();
+    let cluster = ClusterRepository::new(&repository, &name);
+    remove_leftover(&cluster, &label).await.unwrap();
+    let left = direct.list(&name.layer_prefix(&label)).await.unwrap();
+    assert!(
+        left.iter()
+            .all(|object| object.key == name.manifest_key(&label))
+    );
+    assert!(proxy.requests() < 30, "{}", proxy.requests());
 }
 
 /// A store that keeps connections open and holds one object; returns its address and how many connections came.

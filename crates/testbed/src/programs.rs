@@ -24,6 +24,16 @@ pub(crate) fn installed(name: &str) -> Result<PathBuf> {
         .with_context(|| format!("could not find \"{}\": run scripts/setup", path.display()))
 }
 
+/// The same; where the checkout is not, which this crate was built from, the first of these that is there.
+pub(crate) fn installed_or(name: &str, elsewhere: &[PathBuf]) -> Result<PathBuf> {
+    let found = installed(name);
+    let there = |path: &PathBuf| path.canonicalize().ok().filter(|path| path.is_file());
+    match elsewhere.iter().find_map(there) {
+        Some(path) if found.is_err() => Ok(path),
+        _ => found,
+    }
+}
+
 /// The first file of this name in the directories of `PATH`.
 #[must_use]
 pub fn on_path(name: &str) -> Option<PathBuf> {
@@ -73,6 +83,15 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn without_the_checkout_programs_of_packages_are_taken() {
+        let elsewhere = ["/nowhere/at/all", "/bin/sh"].map(PathBuf::from);
+        let found = installed_or("no such program", &elsewhere).unwrap();
+        assert_eq!(found, Path::new("/bin/sh").canonicalize().unwrap());
+        let error = installed_or("no such program", &elsewhere[..1]).unwrap_err();
+        assert!(error.to_string().contains("run scripts/setup"), "{error}");
+    }
 
     /// Starts of 400 programs and scripts, each as soon as it is written, while others fork all the time.
     #[test]

@@ -217,7 +217,10 @@ impl S3Server {
         fs::create_dir_all(&bucket)
             .with_context(|| format!("could not create \"{}\"", bucket.display()))?;
         let start = Start {
-            program: programs::installed(&format!("bin/{program}"))?,
+            program: programs::installed_or(
+                &format!("bin/{program}"),
+                &Vec::from_iter(programs::on_path(program)),
+            )?,
             address: format!("127.0.0.1:{}", free_port()?),
             access_key: random_word("access"),
             secret: random_word("secret"),

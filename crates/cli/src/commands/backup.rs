@@ -341,6 +341,7 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
             parse_size,
         )?,
         impact: impact.into(),
+        others: context.config.named_directories(),
         ..default
     })
 }

@@ -91,6 +91,7 @@ fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
             server_is_stopped: args.server_is_stopped,
             links_are_own: args.links_are_own,
         },
+        others: context.config.named_directories(),
     })
 }
 

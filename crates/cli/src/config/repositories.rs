@@ -107,19 +107,17 @@ impl Config {
 
     /// Refuses one directory under two names: what is stored in both would be there once.
     fn require_apart(&self) -> Result<()> {
-        let directories = self.repositories.iter().filter_map(|(name, table)| {
-            let options = RepositoryOptions::new(&table.repo);
-            let opened = table
-                .repo
-                .starts_with("file:")
-                .then(|| Repository::open(&options));
-            let directory = opened?.ok()?.directory()?.to_owned();
-            Some((name, directory))
-        });
-        let directories: Vec<_> = directories.collect();
+        let directories: Vec<_> = self.directories().collect();
         for (at, (name, here)) in directories.iter().enumerate() {
+            let Some(here) = here.directory() else {
+                continue;
+            };
+            let is_here = |there: &Repository| {
+                let there = there.directory();
+                there.is_some_and(|there| same_directory(here, there))
+            };
             let mut before = directories.iter().take(at);
-            if let Some((other, _)) = before.find(|(_, there)| same_directory(here, there)) {
+            if let Some((other, _)) = before.find(|(_, there)| is_here(there)) {
                 let what = format!(
                     "repositories \"{other}\" and \"{name}\" are the same directory, {}",
                     here.display()
@@ -128,6 +126,22 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// The repositories of the file that are directories.
+    pub(crate) fn named_directories(&self) -> Vec<Repository> {
+        self.directories()
+            .map(|(_, repository)| repository)
+            .collect()
+    }
+
+    fn directories(&self) -> impl Iterator<Item = (&str, Repository)> {
+        let of_files = self.repositories.iter();
+        let of_files = of_files.filter(|(_, table)| table.repo.starts_with("file:"));
+        of_files.filter_map(|(name, table)| {
+            let opened = Repository::open(&RepositoryOptions::new(&table.repo));
+            Some((name.as_str(), opened.ok()?))
+        })
     }
 
     /// The repository of that name or at that URL.

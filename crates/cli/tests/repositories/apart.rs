@@ -7,7 +7,7 @@ use pgstrata_testbed::s3::{Bucket, S3Server};
 use serde_json::Value;
 
 use super::support::text;
-use super::{Two, USAGE, WARNINGS, log, segment, spoil, without};
+use super::{REFUSED, Two, USAGE, WARNINGS, log, segment, spoil, without};
 
 const WAL_MISSING: i32 = 18;
 const UNREACHABLE: i32 = 19;
@@ -193,6 +193,39 @@ fn one_directory_under_two_names_is_refused() {
         );
     }
     two.json(0, &["--repo", "far", "info"]);
+}
+
+/// A backup would take the objects for files of the cluster, and a restore in place would remove them.
+#[test]
+fn no_repository_of_the_file_may_lie_in_the_cluster_whichever_is_used() {
+    let two = Two::in_directories();
+    two.backup(0, "full");
+    let pgdata = two.stage.cluster.pgdata().to_owned();
+    let text = fs::read_to_string(&two.config).unwrap();
+    let inside = pgdata.join("far");
+    let moved = text.replace(
+        &format!("'file://{}'", two.far.display()),
+        &format!("'file://{}'", inside.display()),
+    );
+    assert_ne!(moved, text);
+    fs::write(&two.config, moved).unwrap();
+    fs::rename(&two.far, &inside).unwrap();
+    let objects = || fs::read_dir(inside.join("main/layer")).unwrap().count();
+    let there = objects();
+    let data = pgdata.display().to_string();
+    let backup = ["backup", "-D", &data];
+    let restore = ["restore", "--target-dir", &data, "--delta"];
+    for arguments in [
+        &backup[..],
+        &[&["--repo", "near"], &backup[..]].concat(),
+        &restore,
+        &[&["--repo", "near"], &restore[..]].concat(),
+    ] {
+        let output = two.run(arguments);
+        assert_eq!(output.status.code(), Some(REFUSED), "{}", log(&output));
+        assert!(log(&output).contains("lies in"), "{}", log(&output));
+    }
+    assert_eq!(objects(), there);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pgstrata_layer::label::Label;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind};
+use pgstrata_store::repository::Repository;
 
 use crate::priority::Impact;
 use crate::server::ConnectionOptions;
@@ -139,6 +140,8 @@ pub struct BackupOptions {
     /// The same cluster in other repositories, sealed in the same way: they get the objects of the layer while it is made, as
     /// far as they take them. A copy ([`crate::mirror`]) makes the layer exist there.
     pub siblings: Vec<ClusterRepository>,
+    /// Repositories that may not lie among the files of the cluster either, whether they take part or not.
+    pub others: Vec<Repository>,
 }
 
 impl Default for BackupOptions {
@@ -163,6 +166,7 @@ impl Default for BackupOptions {
             max_rate: None,
             impact: Impact::default(),
             siblings: Vec::new(),
+            others: Vec::new(),
         }
     }
 }

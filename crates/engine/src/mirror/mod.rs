@@ -32,6 +32,8 @@ use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
 use serde::Serialize;
 
+use crate::server::apart::require_outside;
+
 pub use missed::{Labels, labels, missed};
 
 /// What to copy.
@@ -140,6 +142,7 @@ pub async fn plan(
         to: target.repository.url().to_owned(),
         ..MirrorReport::default()
     };
+    require_outside(&target.repository).await?;
     let record = source.record().await?;
     report.new_cluster = cluster::compare(source, target, &record).await?;
     if report.new_cluster {
@@ -200,6 +203,7 @@ pub async fn again(
     let started = Instant::now();
     report.from = source.repository.url().to_owned();
     report.to = target.repository.url().to_owned();
+    require_outside(&target.repository).await?;
     let record = source.record().await?;
     if report.done {
         // It was there before: when it has gone, a new one in its place would only hide that.

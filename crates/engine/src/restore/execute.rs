@@ -482,7 +482,7 @@ impl Restore {
         super::copy::write::give_to_owner(&file, root).context(about)?;
         file.sync_all().context(about)?;
         let layer = &self.plan.chain[0];
-        let lineage = lineage::write(layer, &root.path, &file)?;
+        let lineage = lineage::write(layer, root, &file)?;
         let modified = layer.manifest.finished_at.as_second();
         for (path, contents) in [(CONTROL_PATH, &contents), (FILE_NAME, &lineage)] {
             writer.list(path, modified, FileChecksum::of(contents))?;

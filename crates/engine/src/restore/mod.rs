@@ -20,6 +20,7 @@ mod target;
 use std::path::PathBuf;
 
 use pgstrata_layer::label::Label;
+use pgstrata_store::repository::Repository;
 use serde::{Deserialize, Serialize};
 
 pub use decide::histories::require_way_known;
@@ -62,6 +63,8 @@ pub struct RestoreOptions {
     pub archive_mode: Option<ArchiveMode>,
     /// What the user vouches for.
     pub vouched: Vouched,
+    /// Other repositories, which may not lie among the files of the cluster either.
+    pub others: Vec<Repository>,
 }
 
 impl RestoreOptions {

@@ -12,6 +12,7 @@ use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::repository::Repository;
 
+use super::control::CONTROL_PATH;
 use super::scan::tablespaces;
 
 /// Refuses a repository in a directory that holds, or lies in, `data_directory`, its `pg_wal` or one of its tablespaces.
@@ -30,7 +31,28 @@ pub(crate) async fn require_apart(repository: &Repository, data_directory: &Path
     .await
 }
 
-/// The same for directories that are known.
+/// Refuses a repository in a directory within any cluster, known by its control file: the backups of that cluster would take
+/// it for theirs, and a restore would remove it.
+///
+/// # Errors
+/// `Refused` then.
+pub(crate) async fn require_outside(repository: &Repository) -> Result<()> {
+    let Some(root) = repository.directory().map(Path::to_owned) else {
+        return Ok(());
+    };
+    blocking(move || {
+        let place = real(&root);
+        let mut above = place.ancestors();
+        let is_cluster = |path: &&Path| path.join(CONTROL_PATH).is_file();
+        match above.find(is_cluster) {
+            None => Ok(()),
+            Some(cluster) => Err(refusal(&root, "lies in", cluster)),
+        }
+    })
+    .await
+}
+
+/// The same as [`require_apart`] for directories that are known.
 pub(crate) fn require_apart_from<'a>(
     repository: &Repository,
     directories: impl IntoIterator<Item = &'a Path>,
@@ -44,18 +66,21 @@ pub(crate) fn require_apart_from<'a>(
             (true, _) => "lies in",
             (false, true) => "holds",
         };
-        let hint = "move one of them: the objects of a repository may be moved as files, and --repo then names their new place";
-        return Err(Error::new(
-            Kind::Refused,
-            format!(
-                "the repository's directory \"{}\" {where_it_is} \"{}\", a directory of the cluster",
-                root.display(),
-                directory.display()
-            ),
-        )
-        .hint(hint));
+        return Err(refusal(root, where_it_is, directory));
     }
     Ok(())
+}
+
+fn refusal(root: &Path, where_it_is: &str, directory: &Path) -> Error {
+    Error::new(
+        Kind::Refused,
+        format!(
+            "the repository's directory \"{}\" {where_it_is} \"{}\", a directory of the cluster",
+            root.display(),
+            directory.display()
+        ),
+    )
+    .hint("move one of them: the objects of a repository may be moved as files, and --repo then names their new place")
 }
 
 /// The data directory, and where PostgreSQL follows links out of it.
@@ -116,9 +141,16 @@ mod tests {
     async fn a_repository_among_the_files_of_its_cluster_is_refused() {
         let scratch = tempfile::tempdir().unwrap();
         let at = |path: &str| scratch.path().join(path);
-        for directory in ["data/pg_tblspc", "wal", "space/PG_15", "linked"] {
+        for directory in [
+            "data/pg_tblspc",
+            "data/global",
+            "wal",
+            "space/PG_15",
+            "linked",
+        ] {
             fs::create_dir_all(at(directory)).unwrap();
         }
+        fs::write(at("data/global/pg_control"), b"").unwrap();
         symlink(at("wal"), at("data/pg_wal")).unwrap();
         symlink(at("space"), at("data/pg_tblspc/16390")).unwrap();
         symlink(at("data"), at("linked/data")).unwrap();
@@ -137,8 +169,13 @@ mod tests {
             let kind = refused.as_ref().err().map(Error::kind);
             let expected = (!is_apart).then_some(Kind::Refused);
             assert_eq!(kind, expected, "{place}: {refused:?}");
+            // Whose cluster it is, nobody needs to say.
+            let refused = require_outside(&repository(&at(place))).await.is_err();
+            let within = ["data", "data/repository", "linked/data/new/repository"];
+            assert_eq!(refused, within.contains(&place), "{place}");
         }
         let memory = Repository::memory();
         require_apart(&memory, &at("data")).await.unwrap();
+        require_outside(&memory).await.unwrap();
     }
 }

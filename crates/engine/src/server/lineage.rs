@@ -6,16 +6,17 @@
 //!   else: a copy has other inodes. Whatever makes that doubtful makes it say nothing.
 //! - It belongs to the owner of the data directory, so that the server can read all its files.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use jiff::Timestamp;
 use pgstrata_layer::lineage::{self, FILE_NAME, Identity, Line, Lineage, Link, Located, Place};
 use pgstrata_store::catalog::WRITTEN_BY;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
 use super::control::CONTROL_PATH;
 use super::scan::tablespaces;
@@ -191,58 +192,55 @@ pub fn read(data: &Path) -> Result<Option<Lineage>> {
         .map_err(|error| Error::from(error).while_doing(about()))
 }
 
-/// Puts `lineage` in the place of what the directory has, durably.
+/// Puts `lineage` in the place of what `directory` has, durably. `path` is for messages: whatever is in the place of
+/// the directory by now stays as it is.
 ///
 /// # Errors
 /// When that is not possible; the one that was there then still is, or the new one is.
-pub fn write(data: &Path, lineage: &Lineage) -> Result<()> {
-    let (path, temporary) = (data.join(FILE_NAME), data.join(TEMPORARY));
-    let about = || format!("could not write \"{}\"", path.display());
-    remove_file(&temporary).context(about)?;
-    let outcome = create(data, &temporary, &lineage::encode(lineage))
-        .and_then(|()| fs::rename(&temporary, &path))
-        .and_then(|()| File::open(data)?.sync_all());
+pub fn write(directory: &File, path: &Path, lineage: &Lineage) -> Result<()> {
+    let about = || format!("could not write \"{}\"", path.join(FILE_NAME).display());
+    remove_file(directory, TEMPORARY).context(about)?;
+    let outcome = create(directory, &lineage::encode(lineage))
+        .and_then(|()| Ok(renameat(directory, TEMPORARY, directory, FILE_NAME)?))
+        .and_then(|()| directory.sync_all());
     if outcome.is_err() {
         // What is left of it is harmless: no backup stores it, and the next one removes it.
-        remove_file(&temporary).ok();
+        remove_file(directory, TEMPORARY).ok();
     }
     outcome.context(about)
 }
 
-/// Removes the directory's lineage file, durably.
+/// Removes the lineage file of `directory`, durably; `path` is for messages.
 ///
 /// # Errors
 /// When it is there and cannot be removed.
-pub fn remove(data: &Path) -> Result<()> {
-    for path in [data.join(FILE_NAME), data.join(TEMPORARY)] {
-        remove_file(&path).context(|| format!("could not remove \"{}\"", path.display()))?;
+pub fn remove(directory: &File, path: &Path) -> Result<()> {
+    for name in [FILE_NAME, TEMPORARY] {
+        remove_file(directory, name)
+            .context(|| format!("could not remove \"{}\"", path.join(name).display()))?;
     }
-    File::open(data)
-        .and_then(|directory| directory.sync_all())
-        .context(|| format!("could not fsync \"{}\"", data.display()))
+    directory
+        .sync_all()
+        .context(|| format!("could not fsync \"{}\"", path.display()))
 }
 
-fn remove_file(path: &PathBuf) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
+fn remove_file(directory: &File, name: &str) -> io::Result<()> {
+    match unlinkat(directory, name, AtFlags::empty()) {
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        removed => Ok(removed?),
     }
 }
 
-fn create(data: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn create(directory: &File, bytes: &[u8]) -> io::Result<()> {
     // Never through a link that somebody put there.
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    let directory = fs::metadata(data)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file: File = openat(directory, TEMPORARY, flags, Mode::RUSR | Mode::WUSR)?.into();
+    let above = directory.metadata()?;
     if rustix::process::geteuid().is_root() {
-        std::os::unix::fs::fchown(&file, Some(directory.uid()), Some(directory.gid()))?;
+        std::os::unix::fs::fchown(&file, Some(above.uid()), Some(above.gid()))?;
     }
     // As PostgreSQL's own files: its group may read where it may enter.
-    let mode = if directory.mode() & 0o050 == 0 {
+    let mode = if above.mode() & 0o050 == 0 {
         0o600
     } else {
         0o640
@@ -278,6 +276,10 @@ mod tests {
         data
     }
 
+    fn put(data: &Path, lineage: &Lineage) -> Result<()> {
+        write(&File::open(data).unwrap(), data, lineage)
+    }
+
     fn now() -> Circumstances {
         Circumstances {
             boot_id: Some("one".to_owned()),
@@ -303,13 +305,13 @@ mod tests {
         for (fsync, directory_mode, file_mode) in [(true, 0o750, 0o640), (false, 0o700, 0o600)] {
             fs::set_permissions(data, fs::Permissions::from_mode(directory_mode)).unwrap();
             lineage.fsync = fsync;
-            write(data, &lineage).unwrap();
+            put(data, &lineage).unwrap();
             assert_eq!(read(data).unwrap().as_ref(), Some(&lineage));
             assert!(!data.join(TEMPORARY).exists());
             let mode = fs::metadata(data.join(FILE_NAME)).unwrap().mode();
             assert_eq!(mode & 0o777, file_mode);
         }
-        remove(data).unwrap();
+        remove(&File::open(data).unwrap(), data).unwrap();
         assert_eq!(read(data).unwrap(), None);
     }
 
@@ -318,9 +320,9 @@ mod tests {
         let data = directory();
         let data = data.path();
         let lineage = of(data);
-        write(data, &lineage).unwrap();
+        put(data, &lineage).unwrap();
         fs::create_dir(data.join(TEMPORARY)).unwrap();
-        let error = write(data, &lineage).unwrap_err();
+        let error = put(data, &lineage).unwrap_err();
         assert_eq!(error.kind(), Kind::File);
         assert_eq!(read(data).unwrap(), Some(lineage));
     }
@@ -329,7 +331,7 @@ mod tests {
     fn what_is_no_lineage_file_is_an_error_and_no_link_is_followed() {
         let data = directory();
         let data = data.path();
-        write(data, &of(data)).unwrap();
+        put(data, &of(data)).unwrap();
         let path = data.join(FILE_NAME);
         let mut bytes = fs::read(&path).unwrap();
         let last = bytes.len() - 3;
@@ -340,9 +342,26 @@ mod tests {
         symlink("other", &path).unwrap();
         assert_eq!(read(data).unwrap_err().kind(), Kind::Damaged);
         symlink("other", data.join(TEMPORARY)).unwrap();
-        write(data, &of(data)).unwrap();
+        put(data, &of(data)).unwrap();
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         assert_eq!(fs::read(data.join("other")).unwrap(), bytes);
+    }
+
+    #[test]
+    fn a_directory_in_the_place_of_the_one_that_was_opened_is_left_alone() {
+        let (ours, other) = (directory(), directory());
+        let scratch = tempfile::tempdir().unwrap();
+        let (data, aside) = (ours.path(), scratch.path().join("aside"));
+        let (lineage, opened) = (of(data), File::open(data).unwrap());
+        put(other.path(), &of(other.path())).unwrap();
+        let before = read(other.path()).unwrap();
+        fs::rename(data, &aside).unwrap();
+        symlink(other.path(), data).unwrap();
+        write(&opened, data, &lineage).unwrap();
+        assert_eq!(read(&aside).unwrap(), Some(lineage));
+        remove(&opened, data).unwrap();
+        assert_eq!(read(&aside).unwrap(), None);
+        assert_eq!(read(other.path()).unwrap(), before);
     }
 
     #[test]

@@ -183,6 +183,7 @@ pub(crate) fn options(directory: &Path) -> RestoreOptions {
         wal_directory: None,
         config_directory: None,
         restore_command: vec!["/usr/bin/pgstrata".to_owned(), "archive-get".to_owned()],
+        others: Vec::new(),
         jobs: 3,
         method: Method::default(),
         archive_mode: None,

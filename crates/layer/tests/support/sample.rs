@@ -150,8 +150,12 @@ pub fn full_layer(codec: Codec) -> StoredLayer {
 }
 
 fn full_layer_of(id: [u8; 16], codec: Codec) -> StoredLayer {
+    full_layer_with(&files_of_full(), id, codec)
+}
+
+fn full_layer_with(files: &Files, id: [u8; 16], codec: Codec) -> StoredLayer {
     let mut maker = LayerMaker::new(id, codec, 2);
-    for (path, file) in &files_of_full() {
+    for (path, file) in files {
         maker.store(path, file, &Selection::whole(file));
     }
     maker.finish()
@@ -634,6 +638,22 @@ pub fn beside_repository() -> Objects {
     objects.insert(name.cluster_key(), cluster::encode(&cluster_record()));
     insert_layer(&mut objects, layer, BESIDE, manifest);
     objects
+}
+
+/// A full layer with files whose names share half a letter, as bytes.
+pub fn letters_repository() -> (Objects, Files) {
+    let mut files = files_of_full();
+    for (identity, name) in [(101, "base/zo\u{e9}"), (102, "base/zo\u{eb}")] {
+        let contents = file(EntryKind::Plain, identity, name.as_bytes().to_vec());
+        files.insert(name.to_owned(), contents);
+    }
+    let name = ClusterName::parse("main").unwrap();
+    let layer = full_layer_with(&files, FULL_ID, Codec::Lz4);
+    let manifest = manifest::encode(&full_manifest(&layer));
+    let mut objects = Objects::new();
+    objects.insert(name.cluster_key(), cluster::encode(&cluster_record()));
+    insert_layer(&mut objects, layer, FULL, manifest);
+    (objects, files)
 }
 
 /// A repository in which the layer that the child names has been merged and removed.

@@ -249,12 +249,19 @@ struct Gain {
     failed: bool,
 }
 
+/// How many segments of that size, in bytes, are fetched ahead where so many are asked for.
+fn most(asked_for: usize, segment_size: u64) -> usize {
+    match segment_size > WHOLE_BYTES {
+        true => 0,
+        false => asked_for.min(usize::try_from(MOST_BYTES / segment_size).unwrap_or(0)),
+    }
+}
+
 impl Neighbours {
     /// What to fetch with `segment`; `None` when there is no room, or another call is at work.
     pub(super) fn open(archive: &Archive, ahead: &Ahead, segment: WalSegment) -> Option<Self> {
-        let fit = MOST_BYTES / archive.segment_size.get();
-        let most = ahead.count.min(usize::try_from(fit).unwrap_or(0));
-        if most == 0 || archive.segment_size.get() > WHOLE_BYTES {
+        let most = most(ahead.count, archive.segment_size.get());
+        if most == 0 {
             return None;
         }
         match Self::prepare(archive, ahead, segment, most) {
@@ -553,4 +560,19 @@ pub(super) fn check_root(root: &Path) -> Result<()> {
         return Ok(());
     }
     check_private(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::most;
+
+    #[test]
+    fn segments_ahead_are_bounded_by_their_bytes() {
+        const MIB: u64 = 1 << 20;
+        for (mib, count) in [(1, 8), (16, 8), (32, 4), (64, 2), (128, 0), (1024, 0)] {
+            assert_eq!(most(8, mib * MIB), count, "{mib} MiB");
+        }
+        assert_eq!(most(3, 16 * MIB), 3);
+        assert_eq!(most(0, 16 * MIB), 0);
+    }
 }

@@ -44,9 +44,16 @@ impl Major {
         found.with_context(|| format!("PostgreSQL {number} is not supported: use 15 to 18"))
     }
 
-    /// The directory of its programs, as installed by `scripts/setup`.
+    /// The directory of its programs: as `scripts/setup` installed them, or else where packages of Debian and of the
+    /// PostgreSQL project put them.
     pub fn bindir(self) -> Result<PathBuf> {
-        let postgres = programs::installed(&format!("pg/{}/bin/postgres", self.number()))?;
+        let number = self.number();
+        let packaged = [
+            format!("/usr/lib/postgresql/{number}/bin/postgres"),
+            format!("/usr/pgsql-{number}/bin/postgres"),
+        ]
+        .map(PathBuf::from);
+        let postgres = programs::installed_or(&format!("pg/{number}/bin/postgres"), &packaged)?;
         // The file was found, so it lies in a directory.
         Ok(postgres.parent().map(PathBuf::from).unwrap_or_default())
     }

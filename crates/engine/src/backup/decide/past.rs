@@ -10,6 +10,7 @@
 //! running that it was written beside, and after that only when the page tracker knows the token
 //! in it: the tracker's map is bound to the control file.
 
+use std::fs::File;
 use std::result::Result as Answer;
 
 use pgstrata_layer::lineage::{Line, Lineage, Place, line_name, with_layer};
@@ -17,7 +18,7 @@ use pgstrata_layer::manifest::{Beside, ParentRef};
 use pgstrata_pgdata::TimelineId;
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{Catalog, Layer};
-use pgstrata_store::error::Result;
+use pgstrata_store::error::{FileContext, Result};
 
 use super::prepare::Ready;
 use super::source;
@@ -91,8 +92,13 @@ async fn add(ready: &Ready, layer: ParentRef) -> Result<()> {
     let token = source::make_token(ready).await.and_then(Answer::ok);
     let now = circumstances(ready, fsync);
     let data = ready.data_directory.clone();
-    blocking(move || lineage::write(&data, &now.lineage(lineage::place(&data)?, lines, token)))
-        .await
+    blocking(move || {
+        let about = || format!("could not open the directory \"{}\"", data.display());
+        let directory = File::open(&data).context(about)?;
+        let lineage = now.lineage(lineage::place(&data)?, lines, token);
+        lineage::write(&directory, &data, &lineage)
+    })
+    .await
 }
 
 /// What lies in the directory's past when `layer` does, too.

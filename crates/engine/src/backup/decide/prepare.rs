@@ -1,6 +1,7 @@
 //! Before a backup: the repository's cluster, the server, its directory, and that all three are one.
 
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -131,7 +132,9 @@ pub(crate) async fn prepare(cluster: &ClusterRepository, options: &BackupOptions
         return Err(error);
     }
     check_record(&record, &reading.control)?;
-    require_apart(&cluster.repository, &data_directory).await?;
+    for repository in iter::once(&cluster.repository).chain(&options.others) {
+        require_apart(repository, &data_directory).await?;
+    }
     let identity = identity(&reading.control);
     let tracker = Tracker::find(&session, &options.connection).await;
     Ok(Ready {

@@ -1,6 +1,7 @@
 //! The plan of a restore: all that is decided before anything is written, as data.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -166,8 +167,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         &layer.manifest.tablespaces,
         &options.tablespaces,
     )?;
-    require_apart(&cluster.repository, &layout.data).await?;
-    require_apart_from(&cluster.repository, layout.directories())?;
+    require_all_apart(cluster, &options, &layout).await?;
     let condition = inspect(&layout, &cluster.name, &layer, &options, &links)?;
     let inventory = match condition {
         Condition::Existing => {
@@ -211,6 +211,18 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         plan.inner.layout.check_space(&plan.inner.space)?;
     }
     Ok(plan)
+}
+
+async fn require_all_apart(
+    cluster: &ClusterRepository,
+    options: &RestoreOptions,
+    layout: &Layout,
+) -> Result<()> {
+    for repository in iter::once(&cluster.repository).chain(&options.others) {
+        require_apart(repository, &layout.data).await?;
+        require_apart_from(repository, layout.directories())?;
+    }
+    Ok(())
 }
 
 /// Nothing is planned, and no directory made, for who could not read the pages.

@@ -76,7 +76,7 @@ impl Claimed {
             return Err(error);
         }
         // Of what is in the directory from here on nothing is proved, whoever completes the restore.
-        lineage::remove(&layout.data)?;
+        lineage::remove(&claimed.roots[0].dir, &layout.data)?;
         Ok(claimed)
     }
 

@@ -433,14 +433,13 @@ impl Present {
         }
         if self.root == 0
             && self.path.starts_with(b"pg_tblspc/")
-            && links.is_own(&self.below.to_string_lossy())
-            && let Some(target) = link_target(&root.path.join(&self.below))
+            && let Some(target) = links.led_to(&self.below.to_string_lossy())
             && !roots[1..].iter().any(|other| other.path == target)
         {
             // A tablespace made since. Replay may make it again, and must not find its old files.
             let version = target.join(version_directory(identity));
             let about = || format!("could not remove \"{}\"", version.display());
-            let outside = beneath::make_all(&target, |_| Ok(())).context(about)?;
+            let outside = beneath::make_all(target, |_| Ok(())).context(about)?;
             match beneath::remove_all(&outside, Path::new(&version_directory(identity))) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 removed => removed.context(about)?,
@@ -468,6 +467,63 @@ pub(crate) fn needs_link(data: &Root, link: &str, to: &Path) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_that_was_put_elsewhere_since_it_was_looked_at_leads_nowhere() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        let identity = identity();
+        for (name, holds) in [("ours", "1"), ("others", "precious")] {
+            let version = at(name).join(version_directory(&identity));
+            fs::create_dir_all(&version).unwrap();
+            fs::write(version.join(holds), b"x").unwrap();
+        }
+        let data = at("data");
+        fs::create_dir_all(data.join("pg_tblspc")).unwrap();
+        let link = data.join("pg_tblspc/16390");
+        std::os::unix::fs::symlink(at("ours"), &link).unwrap();
+        let vouched = Vouched {
+            links_are_own: true,
+            ..Vouched::default()
+        };
+        let links = Links::of(&data, vouched).unwrap();
+        let mut inventory = Inventory {
+            taken: vec![0],
+            ..Inventory::default()
+        };
+        let listed = Listed {
+            root: 0,
+            top: &data,
+            skip: &[],
+        };
+        inventory.walk(&listed, &data, b"").unwrap();
+        inventory.found.sort_unstable();
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(at("others"), &link).unwrap();
+        inventory
+            .remove_strays(
+                std::iter::empty(),
+                &[Root::existing(&data)],
+                &links,
+                &identity,
+            )
+            .unwrap();
+        assert!(!link.is_symlink());
+        let version = version_directory(&identity);
+        assert!(at("others").join(&version).join("precious").exists());
+        assert!(!at("ours").join(&version).exists());
+    }
+
+    fn identity() -> ClusterIdentity {
+        ClusterIdentity {
+            system_identifier: 1,
+            major: 15,
+            catalog_version: 2,
+            block_size: 8192,
+            wal_segment_size: 1 << 24,
+            data_checksum_version: 0,
+        }
+    }
 
     #[test]
     fn strays_are_what_the_index_does_not_name() {
@@ -503,21 +559,13 @@ mod tests {
             ("base/5/1", EntryKind::Relation),
             ("zz", EntryKind::Directory),
         ];
-        let identity = ClusterIdentity {
-            system_identifier: 1,
-            major: 15,
-            catalog_version: 2,
-            block_size: 8192,
-            wal_segment_size: 1 << 24,
-            data_checksum_version: 0,
-        };
         let belongs = belongs.map(|(path, kind)| Ok((path.to_owned(), kind)));
         let removed = inventory
             .remove_strays(
                 belongs.into_iter(),
                 &[Root::existing(root)],
                 &Links::default(),
-                &identity,
+                &identity(),
             )
             .unwrap();
         assert_eq!(removed, 7);

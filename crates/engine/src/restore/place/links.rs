@@ -4,7 +4,7 @@
 //! restore in place does there it does to the original, so a link is followed only when the lineage file says that this
 //! very directory had this very link when it was backed up or restored, or when somebody vouches for it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use crate::server::lineage;
 pub(crate) struct Links {
     /// Whether the directory is known to be the one that was backed up or restored, and no copy.
     pub(crate) directory_known: bool,
-    /// Links, relative to the data directory, that lead where they led then.
-    own: BTreeSet<String>,
+    /// Links, relative to the data directory, that lead where they led then, with the directories that were looked at.
+    own: BTreeMap<String, PathBuf>,
     /// Why others are not known.
     why: String,
 }
@@ -39,9 +39,9 @@ impl Links {
     pub(crate) fn of(data: &Path, vouched: Vouched) -> Result<Self> {
         let links = all_links(data)?;
         let mut found = Self::known(data, &links)?;
-        found
-            .own
-            .extend(links.into_iter().filter(|_| vouched.links_are_own));
+        if vouched.links_are_own {
+            found.own.extend(leading(data, &links));
+        }
         Ok(found)
     }
 
@@ -59,12 +59,11 @@ impl Links {
             && let Some(found) = marker.in_place
             && found.directory.as_ref() == Some(&here)
         {
-            let leads_there = |link: &&String| {
-                link_target(&data.join(link)).is_some_and(|to| marker.directories.contains(&to))
-            };
+            let mut own = leading(data, links);
+            own.retain(|_, to| marker.directories.contains(to));
             return Ok(Self {
                 directory_known: found.directory_known,
-                own: links.iter().filter(leads_there).cloned().collect(),
+                own,
                 why: "the restore that was interrupted did not go there".to_owned(),
             });
         }
@@ -84,21 +83,27 @@ impl Links {
                 "it is a copy: its lineage file is that of \"{of}\""
             )));
         }
-        let leads_there = |link: &&String| {
-            let now = lineage::located(&data.join(link)).ok();
+        let mut own = leading(data, links);
+        own.retain(|link, to| {
+            let now = lineage::located(to).ok();
             let mut then = lineage.place.links.iter();
-            then.any(|then| then.link == **link && now.as_ref() == Some(&then.leads_to))
-        };
+            then.any(|then| then.link == *link && now.as_ref() == Some(&then.leads_to))
+        });
         Ok(Self {
             directory_known: true,
-            own: links.iter().filter(leads_there).cloned().collect(),
+            own,
             why: "no backup has found it so".to_owned(),
         })
     }
 
     /// Whether `link`, relative to the data directory, is known to lead to a directory of this cluster alone.
     pub(crate) fn is_own(&self, link: &str) -> bool {
-        self.own.contains(link)
+        self.own.contains_key(link)
+    }
+
+    /// Where such a link led when it was looked at: it may have been put elsewhere since.
+    pub(crate) fn led_to(&self, link: &str) -> Option<&Path> {
+        self.own.get(link).map(PathBuf::as_path)
     }
 
     /// Options as they are for this data directory: tablespaces and WAL stay where its own links lead, unless told
@@ -159,6 +164,12 @@ impl Links {
              tablespace; or, if no other cluster uses what the links lead to, say so with --links-are-own."
         ))
     }
+}
+
+/// Those of `links` that lead anywhere, and where.
+fn leading(data: &Path, links: &[String]) -> BTreeMap<String, PathBuf> {
+    let target = |link: &String| Some((link.clone(), link_target(&data.join(link))?));
+    links.iter().filter_map(target).collect()
 }
 
 /// Whether `mapping` is about the tablespace `oid`.
