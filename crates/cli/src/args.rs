@@ -413,12 +413,19 @@ pub(crate) struct ServerArgs {
     pub(crate) connection: Option<String>,
 }
 
-/// How old the newest backup may be, and the newest verification.
+/// How old the newest backup may be.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct AgeArgs {
+pub(crate) struct BackupAgeArgs {
     /// Raise an alarm when the newest backup is older than this, such as 26h [default: never]
     #[arg(long, env = "PGSTRATA_MAX_AGE", value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) max_age: Option<Duration>,
+}
+
+/// How old the newest backup may be, and the newest verification.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AgeArgs {
+    #[command(flatten)]
+    pub(crate) backup: BackupAgeArgs,
 
     /// Raise an alarm when "pgstrata verify" has not found everything in order for longer than this, such as 8d [default: never]
     #[arg(long, env = "PGSTRATA_MAX_VERIFY_AGE", value_name = "DURATION", value_parser = parse_duration)]

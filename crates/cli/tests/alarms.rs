@@ -271,11 +271,16 @@ fn a_newest_backup_that_is_too_old_is_an_alarm() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     let (code, info) = document(&stage, &["info", "--max-age", "1h"]);
     assert_eq!((code, kinds(&info)), (WARNINGS, vec!["age"]));
+    assert_eq!(text(&info, "/alarms/0/lost"), "every state of the cluster");
     stage.backup(&[]);
     assert_eq!(document(&stage, &["info", "--max-age", "1h"]).0, 0);
     thread::sleep(Duration::from_millis(1100));
     let (code, info) = document(&stage, &["info", "--max-age", "1s"]);
     assert_eq!((code, kinds(&info)), (WARNINGS, vec!["age"]));
+    assert_eq!(info["alarms"][0]["lost"], Value::Null, "{info:#}");
+    let (code, report) = document(&stage, &["verify", "--max-age", "1s"]);
+    assert_eq!((code, kinds(&report)), (WARNINGS, vec!["age"]));
+    assert_eq!(document(&stage, &["verify", "--max-age", "1h"]).0, 0);
     let pgdata = stage.pgdata();
     let (code, report) = document(&stage, &["check", "--pgdata", &pgdata, "--max-age", "1s"]);
     assert_eq!(code, FAILED, "{report:#}");

@@ -204,6 +204,39 @@ fn a_restored_server_starts_with_configuration_from_outside_on_18() {
     a_restored_server_starts_with_configuration_from_outside(Major::V18);
 }
 
+/// The server has read the file, and whoever takes backups may not.
+#[test]
+fn configuration_that_backups_leave_out_is_an_alarm_of_all_who_judge() {
+    let moved = moved(Major::V15);
+    let stage = &moved.stage;
+    let backup = moved.backup(&["--type", "full"]);
+    assert_eq!(
+        backup["warnings"].as_array().unwrap().len(),
+        0,
+        "{backup:#}"
+    );
+    let ident = moved.etc.join("main/pg_ident.conf");
+    fs::set_permissions(&ident, Permissions::from_mode(0)).unwrap();
+    let (pgdata, conninfo) = (stage.pgdata(), moved.server.conninfo("postgres"));
+    for command in ["info", "verify", "check"] {
+        let words = ["--output", "json", command, "-D", &pgdata, "-d", &conninfo];
+        let output = stage.command(&words).output().unwrap();
+        let shown = String::from_utf8(output.stdout).unwrap();
+        let document: Value = serde_json::from_str(&shown).unwrap();
+        let (place, kind, reason) = match command {
+            "check" => ("/items", "/name", "/detail"),
+            _ => ("/alarms", "/kind", "/reason"),
+        };
+        let all = document.pointer(place).unwrap().as_array().unwrap().iter();
+        let of_files = all.filter(|one| ["files", "configuration"].contains(&text(one, kind)));
+        let of_files: Vec<&str> = of_files.map(|one| text(one, reason)).collect();
+        let named = of_files
+            .iter()
+            .any(|said| said.contains(ident.to_str().unwrap()));
+        assert!(named, "{command}: {of_files:?} in {shown}");
+    }
+}
+
 #[test]
 fn configuration_from_outside_goes_where_the_user_says_and_nowhere_else() {
     let moved = moved(Major::V15);

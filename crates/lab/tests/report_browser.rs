@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use pgstrata_lab::format::Unit;
+use pgstrata_lab::measure::environment::{Environment, Level, Warning};
 use pgstrata_lab::measure::result::{
     Arm, Beside, Experiment, Mark, Metric, Phase, Plan, Published, Run, Table,
 };
@@ -18,7 +19,9 @@ use pgstrata_lab::measure::sample::Samples;
 use pgstrata_lab::measure::stat::Interval;
 use pgstrata_lab::measure::stat::verdict::Better;
 use pgstrata_lab::report::analysis::analyse;
-use pgstrata_lab::report::html;
+use pgstrata_lab::report::conclusion::conclude;
+use pgstrata_lab::report::terminal::{self, Style};
+use pgstrata_lab::report::{html, markdown, output};
 use support::{browser, made};
 
 fn run(block: usize, arm: usize) -> Run {
@@ -181,6 +184,222 @@ fn tables_say_what_they_are_also_where_they_are_cards() {
         assert_eq!(count(forbidden), 0, "{forbidden}");
     }
     assert!(text.contains("&lt;marks&gt; &amp; long words"));
+}
+
+/// Falls while it is measured, loses a block, has something to beware of, and arms whose environments differ.
+fn troubled() -> Experiment {
+    let mut experiment = made::experiment(1.06, 0.001);
+    for (run, step) in experiment.runs.iter_mut().zip(0_u32..) {
+        let tps = run.values["tps"] * (1.0 - 0.01 * f64::from(step));
+        run.values.insert("tps".to_owned(), tps);
+        run.dropped = (run.block == 7).then(|| "it was too loud".to_owned());
+    }
+    experiment.runs[4].throughput = [vec![900.0; 20], vec![500.0; 20]].concat();
+    experiment.warnings.push(Warning {
+        id: "ENV-MADE-UP".to_owned(),
+        level: Level::Info,
+        found: "something".to_owned(),
+        why: "it matters".to_owned(),
+        fix: "mend it".to_owned(),
+    });
+    for (arm, kind) in experiment.arms.iter_mut().zip(["flash", "tape"]) {
+        arm.description = format!("a disk of {kind}");
+        let mut environment = Environment::default();
+        environment.found("disk.kind", format!("made of {kind}"));
+        environment.found("disk.maker", "the same");
+        arm.environment = Some(environment);
+    }
+    experiment
+}
+
+/// The three reports for people, each in one line and without what keeps words together.
+fn for_people(experiment: &Experiment) -> [String; 3] {
+    let analysis = analyse(experiment);
+    let reports = [
+        terminal::render(experiment, &analysis, Style::default()),
+        markdown::render(experiment, &analysis),
+        html::render(experiment, &analysis),
+    ];
+    reports.map(|text| {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        words.join(" ")
+    })
+}
+
+/// Where `words` first are.
+fn place(text: &str, words: &str) -> usize {
+    text.find(words)
+        .unwrap_or_else(|| panic!("no \"{words}\" in {text}"))
+}
+
+#[test]
+fn what_to_beware_of_stands_between_the_conclusion_and_the_first_figure() {
+    let experiment = troubled();
+    let (_, conclusion) = conclude(&experiment, &analyse(&experiment));
+    for (text, figures) in for_people(&experiment)
+        .iter()
+        .zip(["B/A", "| tps |", "class=\"hero\""])
+    {
+        let mut before = place(text, &conclusion);
+        for words in [
+            "ENV-MADE-UP",
+            "something",
+            "Block 8 does not count: it was too loud.",
+            "Drift: tps falls by 1",
+            figures,
+        ] {
+            let at = place(text, words);
+            assert!(at > before, "{words} is too early in {text}");
+            before = at;
+        }
+        assert_eq!(text.matches("ENV-MADE-UP").count(), 1, "{text}");
+        assert!(!text.contains("lock 7 does not"), "{text}");
+        assert!(text.contains("block 3 base: throughput drops"), "{text}");
+    }
+    let page = &for_people(&experiment)[2];
+    assert!(page.contains("<h2 id=\"what-to-beware-of\">"), "{page}");
+    assert!(page.contains("href=\"#what-to-beware-of\""), "{page}");
+    let quiet = for_people(&made::experiment(1.06, 0.001));
+    assert!(quiet.iter().all(|text| !text.contains("beware")));
+}
+
+#[test]
+fn what_differs_between_arms_is_seen_without_a_click() {
+    for text in for_people(&troubled()) {
+        let seen = text.split("<details").next().unwrap_or_default();
+        for words in [
+            "What was compared",
+            "a disk of flash",
+            "a disk of tape",
+            "disk.kind",
+            "made of flash",
+            "made of tape",
+        ] {
+            assert!(seen.contains(words), "no {words} in {seen}");
+        }
+        assert!(!seen.contains("disk.maker"), "{seen}");
+    }
+    let mut one = troubled();
+    one.arms[1].environment = None;
+    for text in for_people(&one) {
+        assert!(text.contains("captured of base only."), "{text}");
+        let seen = text.split("<details").next().unwrap_or_default();
+        assert!(!seen.contains("iffer"), "{seen}");
+    }
+}
+
+#[test]
+fn the_mark_of_an_unstable_interval_is_explained_once_and_soon() {
+    let marked = Table {
+        title: "A table with a mark".to_owned(),
+        head: vec!["ratio".to_owned(), "interval".to_owned()],
+        rows: vec![vec!["0.8".to_owned(), "0.5 … 1.25 ~".to_owned()]],
+        note: None,
+    };
+    let mut experiment = made::experiment(1.06, 0.001);
+    let meaning = "~ marks an interval";
+    for text in for_people(&experiment) {
+        assert!(!text.contains(meaning), "{text}");
+    }
+    experiment.tables = vec![
+        marked.clone(),
+        Table {
+            title: "Another one".to_owned(),
+            ..marked
+        },
+    ];
+    for text in for_people(&experiment) {
+        assert_eq!(text.matches(meaning).count(), 1, "{text}");
+        let explained = place(&text, meaning);
+        assert!(explained > place(&text, "1.25"), "{text}");
+        let next = text.rfind("Another one").unwrap();
+        assert!(explained < next, "{text}");
+    }
+}
+
+#[test]
+fn the_footer_says_what_was_made_when_and_the_command_to_repeat_is_everywhere() {
+    let footer = |experiment: &Experiment| {
+        let page = html::render(experiment, &analyse(experiment));
+        page.split("<footer>").nth(1).unwrap().to_owned()
+    };
+    let both = experiment();
+    let computed = "are computed again from the raw values";
+    let then = "tables and the picture beside what was published were made when it ended.";
+    assert!(footer(&both).contains(computed), "{}", footer(&both));
+    assert!(footer(&both).contains(then), "{}", footer(&both));
+    let none = made::experiment(1.0, 0.01);
+    assert!(footer(&none).contains(computed), "{}", footer(&none));
+    assert!(!footer(&none).contains("ended"), "{}", footer(&none));
+    for text in for_people(&both) {
+        assert!(text.contains("pgstrata lab --arm=xxx"), "{text}");
+    }
+}
+
+#[test]
+fn the_hypothesis_of_one_arm_alone_is_shown() {
+    let mut alone = made::experiment(1.0, 0.01);
+    alone.arms.truncate(1);
+    alone.runs.retain(|run| run.arm == 0);
+    alone.hypothesis = Some("it is quick enough".to_owned());
+    let shown = [
+        "hypothesis it is quick enough",
+        "hypothesis: it is quick enough",
+        "<dt>hypothesis</dt><dd>it is quick enough</dd>",
+    ];
+    for (text, words) in for_people(&alone).iter().zip(shown) {
+        assert!(text.contains(words), "{text}");
+        assert!(text.contains("What was measured"), "{text}");
+    }
+}
+
+#[test]
+fn where_nothing_was_measured_there_are_no_tables_without_rows() {
+    let nothing = Experiment {
+        runs: Vec::new(),
+        ..made::experiment(1.0, 0.01)
+    };
+    for text in for_people(&nothing) {
+        assert!(text.contains("Nothing was measured"), "{text}");
+        assert!(!text.contains("B/A"), "{text}");
+    }
+}
+
+#[test]
+fn pages_link_to_every_file_of_the_result_and_to_no_other() {
+    let scratch = tempfile::tempdir().unwrap();
+    let out = scratch.path().join("a result");
+    std::fs::create_dir_all(out.join("runs")).unwrap();
+    std::fs::create_dir_all(scratch.path().join("pages")).unwrap();
+    for name in ["plan.toml", "full insert.svg"] {
+        std::fs::write(out.join(name), "").unwrap();
+    }
+    let experiment = experiment();
+    output::deliver(&experiment, &out, true).unwrap();
+    let elsewhere = scratch.path().join("pages/page.html");
+    output::write_page(&experiment, &analyse(&experiment), &out, &elsewhere).unwrap();
+    for page in [out.join("report.html"), elsewhere] {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let hrefs = text.split(" href=\"").skip(1);
+        let hrefs = hrefs.map(|rest| rest.split('"').next().unwrap());
+        let files: Vec<String> = hrefs
+            .filter(|href| !href.starts_with('#') && !href.starts_with("data:"))
+            .map(|href| href.replace("%20", " "))
+            .collect();
+        // No environment was captured, and pgbench did not complain.
+        let names = [
+            "result.json",
+            "runs.csv",
+            "plan.toml",
+            "runs/",
+            "full insert.svg",
+        ];
+        assert_eq!(files.len(), names.len(), "{files:?}");
+        for (file, name) in files.iter().zip(names) {
+            assert!(file.ends_with(name), "{files:?}");
+            assert!(page.parent().unwrap().join(file).exists(), "{file}");
+        }
+    }
 }
 
 #[test]

@@ -7,6 +7,9 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pgstrata_lab::contenders::pgbackrest::PgBackRest;
 use pgstrata_lab::measure::result::Experiment;
 use pgstrata_testbed::cluster::Major;
@@ -24,7 +27,45 @@ fn measured(words: &str, major: Major) -> (Experiment, String) {
     if takes_backups(words) {
         all.extend(["--pgstrata", &program]);
     }
-    Lab::new().experiment(&all)
+    let lab = Lab::new();
+    let (experiment, printed) = lab.experiment(&all);
+    // What it expects is written down before the first measurement.
+    let plan = std::fs::read_to_string(lab.out().join("plan.toml")).unwrap();
+    for words in experiment.hypothesis.iter() {
+        assert!(plan.contains(words.as_str()), "{plan}");
+    }
+    assert_eq!(
+        plan.matches("[[plan.claims]]").count(),
+        experiment.plan.claims.len(),
+        "{plan}"
+    );
+    for run in &experiment.runs {
+        assert!(
+            run.values.contains_key("cpu_foreign"),
+            "arm {}: {:?}",
+            run.arm,
+            run.values
+        );
+    }
+    (experiment, printed)
+}
+
+/// Uses a processor until it is dropped.
+struct Spinner(Arc<AtomicBool>);
+
+impl Spinner {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        std::thread::spawn(move || while !seen.load(Ordering::Relaxed) {});
+        Self(stop)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn takes_backups(words: &str) -> bool {
@@ -33,10 +74,13 @@ fn takes_backups(words: &str) -> bool {
 
 #[test]
 fn copying_goes_through_a_ring_that_is_used_again() {
+    let spinner = Spinner::start();
     let (experiment, printed) = measured(
         "seed copy-ring --preset tiny --blocks 1 -t 2 --settle 0s",
         Major::V18,
     );
+    drop(spinner);
+    assert!(printed.contains("ENV-FOREIGN-CPU"), "{printed}");
     assert_eq!(experiment.runs.len(), 2);
     for run in &experiment.runs {
         assert!(
@@ -212,21 +256,30 @@ fn restored_in_all_orders(storage: &str) {
 #[test]
 fn what_users_feel_is_measured_while_backups_run_and_while_none_does() {
     let (experiment, printed) = measured(
-        "impact --preset tiny -s 1 -R 600 --blocks 1 --change-source summary",
+        "impact --preset tiny -s 1 -R 600 --blocks 1 --change-source summary --upkeep",
         Major::V17,
     );
     let names: Vec<&str> = experiment.arms.iter().map(|a| a.name.as_str()).collect();
-    assert_eq!(names, ["quiet", "pgstrata full", "pgstrata summary incr"]);
+    assert_eq!(
+        names,
+        [
+            "quiet",
+            "pgstrata full",
+            "pgstrata summary incr",
+            "pgstrata verify",
+            "pgstrata merge"
+        ]
+    );
     for run in &experiment.runs {
         // Two seconds at this rate, or a little longer until the last backup ended.
         assert!(run.values["transactions"] > 600.0, "{:?}", run.values);
         assert!(run.values["p50"] > 0.0);
-        let backs_up = run.arm > 0;
-        assert_eq!(run.values.contains_key("backups"), backs_up);
-        assert_eq!(run.phases.is_empty(), !backs_up);
+        let works = run.arm > 0;
+        assert_eq!(run.values.contains_key("backups"), works);
+        assert_eq!(run.phases.is_empty(), !works);
     }
     let words: Vec<&str> = printed.split_ascii_whitespace().collect();
-    assert!(words.join(" ").contains("a backup takes"), "{printed}");
+    assert!(words.join(" ").contains("each takes"), "{printed}");
 }
 
 #[test]

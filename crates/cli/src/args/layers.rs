@@ -3,7 +3,10 @@
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{AgeArgs, AsOfArgs, CompressArgs, DryRunArgs, ImpactArgs, RestoresArgs, ServerArgs};
+use super::{
+    AgeArgs, AsOfArgs, BackupAgeArgs, CompressArgs, DryRunArgs, ImpactArgs, RestoresArgs,
+    ServerArgs,
+};
 use crate::value::{at_least_one, key_value, parse_span, parse_span_or_none, parse_until};
 
 /// `info`.
@@ -37,6 +40,8 @@ pub(crate) struct VerifyArgs {
     #[arg(long)]
     pub(crate) deep: bool,
 
+    #[command(flatten)]
+    pub(crate) age: BackupAgeArgs,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     #[command(flatten)]

@@ -25,7 +25,7 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<u8> {
         data_directory: context.known_data_directory(&args.server),
         wal: wal.map_or(default.wal, Into::into),
         wal_timeout: timeout.unwrap_or(default.wal_timeout),
-        max_age: context.max_age(args.age.max_age)?,
+        max_age: context.max_age(args.age.backup.max_age)?,
         max_verify_age: context.max_verify_age(args.age.max_verify_age)?,
     };
     let report = check::run(&cluster, &options).await;

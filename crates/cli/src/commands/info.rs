@@ -27,7 +27,7 @@ pub(super) async fn run(context: &Context, args: &InfoArgs) -> Result<u8> {
     }
     let options = InfoOptions {
         label: wanted,
-        max_age: context.max_age(args.age.max_age)?,
+        max_age: context.max_age(args.age.backup.max_age)?,
         max_verify_age: context.max_verify_age(args.age.max_verify_age)?,
         server: context.server_to_ask(&args.server, &args.as_of),
     };

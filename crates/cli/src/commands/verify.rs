@@ -1,11 +1,16 @@
 //! `verify`.
 
+use std::time::Duration;
+
 use indicatif::{BinaryBytes, HumanCount};
+use pgstrata_engine::health::{Alarm, AlarmKind};
 use pgstrata_engine::info::server::{self, ServerHealth};
+use pgstrata_engine::info::{self, InfoOptions};
 use pgstrata_engine::verify::{
     self, Finding, Scope, Severity, VerifiedLayer, VerifyOptions, VerifyReport,
 };
 use pgstrata_layer::plain::plain;
+use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Result;
 use serde_json::{Value, json};
 
@@ -18,6 +23,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     let cluster = known(context.cluster_as_of(&args.as_of).await?).await?;
     let wanted = label_or_all(&cluster, &args.label).await?;
     let scope = wanted.map_or(Scope::All, Scope::Chain);
+    let max_age = context.max_age(args.age.max_age)?;
     let options = VerifyOptions {
         scope,
         deep: args.deep,
@@ -30,7 +36,12 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
         .await?;
     let server = context.server_to_ask(&args.server, &args.as_of);
     let told = match options.scope {
-        Scope::All => server::look(&cluster, server.as_ref()).await,
+        Scope::All => {
+            let mut told = server::look(&cluster, server.as_ref()).await;
+            told.alarms
+                .splice(0..0, old_backup(&cluster, max_age).await);
+            told
+        }
         Scope::Chain(_) => ServerHealth::default(),
     };
     let document = document(&report, &told);
@@ -45,6 +56,23 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
         tracing::error!("{}", line(first));
     }
     Ok(code)
+}
+
+/// The alarm about the newest backup, as `info` has it; of what cannot be read the report says enough.
+async fn old_backup(cluster: &ClusterRepository, max_age: Option<Duration>) -> Vec<Alarm> {
+    if max_age.is_none() {
+        return Vec::new();
+    }
+    let options = InfoOptions {
+        max_age,
+        ..InfoOptions::default()
+    };
+    let alarms = info::collect(cluster, &options).await;
+    let alarms = alarms.map_or_else(|_| Vec::new(), |report| report.alarms);
+    let of_age = alarms.into_iter();
+    of_age
+        .filter(|alarm| alarm.kind == AlarmKind::Age)
+        .collect()
 }
 
 fn document(report: &VerifyReport, told: &ServerHealth) -> Value {

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::thread;
+use std::time::Duration;
 
 use pgstrata_testbed::s3::{Bucket, S3Server};
 use serde_json::Value;
@@ -193,6 +195,38 @@ fn one_directory_under_two_names_is_refused() {
         );
     }
     two.json(0, &["--repo", "far", "info"]);
+}
+
+#[test]
+fn two_that_were_away_one_after_the_other_are_each_told_what_they_lack() {
+    let two = Two::in_directories();
+    two.backup(0, "full");
+    let pgdata = two.stage.pgdata();
+    let backup = ["backup", "-D", &pgdata, "--wal", "stream", "--type", "incr"];
+    let mut missed = Vec::new();
+    for away in [&two.near, &two.far] {
+        without(away, || {
+            let taken = two.json(WARNINGS, &backup);
+            missed.push(text(&taken, "/label").to_owned());
+        });
+        // Who knows nothing of the other may take the label of the same second.
+        thread::sleep(Duration::from_millis(1100));
+    }
+    let taken = two.json(WARNINGS, &backup);
+    // The other one has got what the new backup stands on.
+    let lack = format!("near lacks 1 layer that far has, up to {}", missed[0]);
+    assert!(
+        taken["warnings"].to_string().contains(&lack),
+        "{lack}: {taken:#}"
+    );
+    two.json(0, &["--repo", "far", "copy", "--to", "near"]);
+    two.json(0, &["--repo", "near", "copy", "--to", "far"]);
+    let output = two.run(&[&["--output", "json"], &backup[..]].concat());
+    let again = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        again.contains("backup/1") && !again.contains("lacks"),
+        "{again}"
+    );
 }
 
 /// A backup would take the objects for files of the cluster, and a restore in place would remove them.

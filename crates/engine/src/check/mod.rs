@@ -414,12 +414,8 @@ async fn check_directory(
             directory.display()
         )
     })?;
-    for warning in warnings {
-        report.warn(
-            "files",
-            warning,
-            "see \"What is backed up\" in OPERATIONS.md",
-        );
+    for verdict in health::server::configuration(Ok(warnings)) {
+        report.verdict(verdict);
     }
     Some((directory, control))
 }

@@ -16,8 +16,12 @@ pub(super) fn age(facts: &Facts<'_>) -> Option<Alarm> {
     let (known, ahead): (Vec<&Layer>, Vec<&Layer>) =
         usable.partition(|layer| has_passed(facts, ended(facts, layer)));
     let newest = known.into_iter().max_by_key(|layer| ended(facts, layer));
+    let mut lost = None;
     let reason = match newest {
-        None if ahead.is_empty() => "there is no backup that can be restored".to_owned(),
+        None if ahead.is_empty() => {
+            lost = Some("every state of the cluster".to_owned());
+            "there is no backup that can be restored".to_owned()
+        }
         None => "it is not known how old the newest backup is".to_owned(),
         Some(newest) => {
             let ended = ended(facts, newest);
@@ -42,7 +46,7 @@ pub(super) fn age(facts: &Facts<'_>) -> Option<Alarm> {
         kind: AlarmKind::Age,
         layer: None,
         reason: reason + &ahead.unwrap_or_default(),
-        lost: None,
+        lost,
         to_do: "run \"pgstrata backup\", and find out why the last one is so old".to_owned(),
     })
 }

@@ -71,6 +71,17 @@ impl ServerVerdict {
             to_do: to_do.into(),
         })
     }
+
+    /// With what cannot be restored because of it.
+    fn losing(self, what: &str) -> Self {
+        match self {
+            Self::Wrong(alarm) => Self::Wrong(Alarm {
+                lost: Some(what.to_owned()),
+                ..alarm
+            }),
+            verdict => verdict,
+        }
+    }
 }
 
 /// What is known of the server, in the order in which `check` shows it. The archiver is judged by [`archiver`].
@@ -102,7 +113,7 @@ pub(crate) fn archiver(archiving: &Archiving) -> ServerVerdict {
         return ServerVerdict::fine(KIND, "a standby that archives nothing: its primary does");
     }
     if let Some(trouble) = archiving.trouble().filter(|_| archiving.archives) {
-        return ServerVerdict::warning(
+        let verdict = ServerVerdict::warning(
             KIND,
             trouble,
             format!(
@@ -111,6 +122,8 @@ pub(crate) fn archiver(archiving: &Archiving) -> ServerVerdict {
                 archiving.command
             ),
         );
+        return verdict
+            .losing("what the server does after the WAL archived last, when this host is lost");
     }
     match lacking(archiving) {
         None => ServerVerdict::fine(
@@ -122,7 +135,8 @@ pub(crate) fn archiver(archiving: &Archiving) -> ServerVerdict {
             lacking,
             "set archive_mode = on and archive_command = 'pgstrata ... archive-push %p'; without an \
              archive here a restore can reach the end of a backup, and no later point",
-        ),
+        )
+        .losing("every moment after the end of the newest backup"),
     }
 }
 
@@ -234,13 +248,14 @@ fn backlog(found: &WalDirectory, patience: Duration) -> ServerVerdict {
     if waits.is_none_or(|waits| waits <= patience) {
         return ServerVerdict::fine(KIND, detail);
     }
-    ServerVerdict::warning(
+    let verdict = ServerVerdict::warning(
         KIND,
         format!(
             "{detail}: they are lost with this host, and stay in pg_wal until its file system is full and the server stops"
         ),
         "look at pg_stat_archiver and at the server's log: archive_command fails, or is too slow",
-    )
+    );
+    verdict.losing("what is in these files, when this host is lost")
 }
 
 fn room(found: &WalDirectory, held: &HeldWal) -> ServerVerdict {
@@ -334,6 +349,52 @@ mod tests {
             reason.starts_with("3 files wait to be archived, the first since 2"),
             "{reason}"
         );
+    }
+
+    #[test]
+    fn slots_that_nobody_uses_or_that_have_lost_their_wal_are_named() {
+        let slot = |name: &str, process| OwnSlot {
+            name: name.to_owned(),
+            temporary: false,
+            process,
+        };
+        let verdicts = own_slots(&Ok(vec![slot("at_work", Some(1)), slot("left", None)]));
+        let [
+            ServerVerdict::Fine { detail, .. },
+            ServerVerdict::Wrong(alarm),
+        ] = &verdicts[..]
+        else {
+            panic!("{verdicts:?}");
+        };
+        assert_eq!(detail, "1 held by backups at work");
+        assert!(
+            alarm.reason.contains("\"left\" is used by nobody"),
+            "{alarm:?}"
+        );
+        assert_eq!(alarm.to_do, "SELECT pg_drop_replication_slot('left')");
+        let foreign = |status: &str| {
+            foreign_slot(&ForeignSlot {
+                name: "standby".to_owned(),
+                active: false,
+                wal_status: status.to_owned(),
+                held_bytes: 5 << 20,
+            })
+        };
+        assert_eq!(foreign("reserved"), None);
+        for (status, said) in [
+            ("extended", "holds 5 MiB of WAL"),
+            (
+                "unreserved",
+                "is unreserved: whoever reads from it cannot go on",
+            ),
+            ("lost", "is lost: whoever reads from it cannot go on"),
+        ] {
+            let Some(ServerVerdict::Wrong(alarm)) = foreign(status) else {
+                panic!("{status}");
+            };
+            assert!(alarm.reason.contains(said), "{alarm:?}");
+            assert_eq!(alarm.kind, AlarmKind::Slots);
+        }
     }
 
     fn held(max: u64) -> HeldWal {

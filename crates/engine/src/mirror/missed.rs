@@ -23,16 +23,19 @@ pub async fn labels(cluster: &ClusterRepository) -> Result<Labels> {
     Ok(names.iter().filter_map(|name| Label::parse(name)).collect())
 }
 
-/// The layers of `holder`, which has the labels `held`, that are newer than all of `before`, and none of `now`: what a repository
-/// had before a backup, and has after it. Oldest first.
+/// The layers of `holder` that a repository has missed, oldest first. The labels are those before a backup and those after
+/// it, of the holder and of the repository. Missed is what the repository lacks now and what is newer than the newest that both
+/// had before: two that were away one after the other have each missed something, and what is older may have been removed.
 ///
 /// # Errors
 /// `Repository` when `holder` cannot be read.
 pub async fn missed(
-    (holder, held): (&ClusterRepository, &Labels),
+    (holder, held_before, held): (&ClusterRepository, &Labels, &Labels),
     (before, now): (&Labels, &Labels),
 ) -> Result<Vec<Label>> {
-    let Some(newest) = before.iter().map(Label::own_stamp).max() else {
+    let of_both = before.intersection(held_before).map(Label::own_stamp);
+    let of_one = before.iter().map(Label::own_stamp);
+    let Some(newest) = of_both.max().or_else(|| of_one.max()) else {
         return Ok(Vec::new());
     };
     let is_new = |label: &Label| label.own_stamp() > newest && !now.contains(label);

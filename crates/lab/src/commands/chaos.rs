@@ -51,7 +51,7 @@ pub struct ChaosArguments {
     /// major version of the server
     #[arg(long, value_name = "MAJOR", default_value_t = 15)]
     major: u32,
-    /// with the page tracker, built into a copy of the server
+    /// with the page tracker, built from its sources into a copy of the server: needs the checkout
     #[arg(long)]
     tracker: bool,
     /// where the repository is; by default the seed decides

@@ -17,7 +17,7 @@ use crate::number::real;
 use crate::quantity;
 use crate::report::analysis::{self, Analysis};
 use crate::report::junit::Case;
-use crate::report::output::{code, print, style, tell};
+use crate::report::output::{self, code, print, style, tell};
 use crate::report::{csv, html, junit, markdown, terminal};
 
 /// Arguments of `plan`.
@@ -208,7 +208,7 @@ pub fn report(arguments: &ReportArguments) -> Result<u8> {
     let experiment = Experiment::load(&arguments.result)?;
     let analysis = analysis::analyse(&experiment);
     if let Some(file) = &arguments.html {
-        write(file, &html::render(&experiment, &analysis))?;
+        output::write_page(&experiment, &analysis, &arguments.result, file)?;
     }
     if arguments.json {
         print(&serde_json::to_string_pretty(&analysis).context("could not encode the analysis")?)?;
@@ -282,6 +282,11 @@ pub fn compare(arguments: &CompareArguments) -> Result<u8> {
     both.plan.interleaved = false;
     both.plan.same_again = false;
     both.plan.sweep = None;
+    // Of the arms that are left nothing was claimed or published, and nothing is told but the figures.
+    both.plan.claims.clear();
+    both.hypothesis = None;
+    both.published.clear();
+    both.notes.clear();
     both.tables.clear();
     both.warnings.push(warning(
         "STAT-UNPAIRED",

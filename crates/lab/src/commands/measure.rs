@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::experiments::shared::{Shared, Usage, comparison, execute};
-use crate::measure::ab::{Comparison, State};
+use crate::measure::ab::{Comparison, State, metrics};
 use crate::measure::arm::{self, ArmSpec};
 use crate::measure::expectation::Expectation;
 use crate::measure::pgbench::options::Options;
@@ -130,7 +130,7 @@ pub fn ab(arguments: AbArguments, words: &[String]) -> Result<u8> {
         budget: arguments.budget,
         interleaved: !arguments.sequential,
         same_again: arguments.aa,
-        claims: Vec::new(),
+        claims: arguments.shared.claims(&metrics(false), arms.len())?,
         expectations,
         arms,
         sweep,

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::format::{self, Unit};
 use crate::interrupt;
 use crate::measure::cost::{self, Cost};
+use crate::measure::sample::Window;
 use crate::number::real_u64;
 use pgstrata_testbed::cluster::Cluster;
 
@@ -98,9 +99,18 @@ impl Arena {
     pub fn measured(&self, command: &mut Command) -> Result<(Cost, String)> {
         let postmaster = self.cluster.postmaster()?;
         let before = cost::server_cpu_seconds(postmaster)?;
+        let window = self.window();
         let (mut cost, printed) = cost::run_and_read(command)?;
+        cost.foreign_share = window.close().foreign;
         cost.server_cpu_seconds = (cost::server_cpu_seconds(postmaster)? - before).max(0.0);
         Ok((cost, printed))
+    }
+
+    /// From now on it is seen who uses the processors: the server, the lab, or others.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        let postmaster = self.cluster.postmaster().ok();
+        Window::open(postmaster.and_then(|pid| u32::try_from(pid.as_raw_pid()).ok()))
     }
 
     /// An empty directory for a restored cluster, as closed as PostgreSQL wants it.
@@ -211,6 +221,12 @@ pub trait Contender: std::fmt::Debug {
         let name = self.name();
         name.split(' ').next().unwrap_or_default().to_owned()
     }
+
+    /// What it is and does, for whoever reads a report.
+    fn words(&self) -> String;
+
+    /// The command that says which release it is.
+    fn version(&self, arena: &Arena) -> Command;
 
     /// How it finds what changed, where its user chooses that: such configurations all take part in experiments about backups.
     fn change_source(&self) -> &str {

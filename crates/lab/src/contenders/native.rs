@@ -25,6 +25,17 @@ impl Contender for Native {
         "native".to_owned()
     }
 
+    fn words(&self) -> String {
+        "pg_basebackup, incremental from PostgreSQL 17 on, and pg_combinebackup, without compression"
+            .to_owned()
+    }
+
+    fn version(&self, arena: &Arena) -> Command {
+        let mut command = arena.cluster.command("pg_basebackup");
+        command.arg("--version");
+        command
+    }
+
     fn archive_command(&self, _arena: &Arena) -> Option<String> {
         None
     }

@@ -96,6 +96,19 @@ impl Contender for PgProbackup {
         format!("pg_probackup {}", self.mode.name())
     }
 
+    fn words(&self) -> String {
+        format!(
+            "pg_probackup in mode {}, without compression",
+            self.mode.name()
+        )
+    }
+
+    fn version(&self, arena: &Arena) -> Command {
+        let mut command = arena.cluster.command_as_server_user(&self.program);
+        command.arg("--version");
+        command
+    }
+
     fn change_source(&self) -> &str {
         self.mode.name()
     }

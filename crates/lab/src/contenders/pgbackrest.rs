@@ -128,6 +128,19 @@ impl Contender for PgBackRest {
         format!("pgbackrest {}", self.compress)
     }
 
+    fn words(&self) -> String {
+        format!(
+            "pgBackRest with block incremental backup, bundles, compression {}, asynchronous archiving",
+            self.compress
+        )
+    }
+
+    fn version(&self, arena: &Arena) -> Command {
+        let mut command = arena.cluster.command_as_server_user(&self.program);
+        command.arg("version");
+        command
+    }
+
     fn archive_command(&self, arena: &Arena) -> Option<String> {
         let configuration = self.configuration(arena);
         Some(format!(

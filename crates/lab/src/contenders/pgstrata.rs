@@ -114,6 +114,18 @@ impl Pgstrata<'_> {
         command
     }
 
+    /// The command that reads the newest layer, and those that it stands on, from end to end.
+    pub(crate) fn verify(&self, arena: &Arena) -> Command {
+        let mut command = self.command(arena, "verify");
+        command.arg("latest");
+        command
+    }
+
+    /// The command that makes one layer of the newest one and those that it stands on.
+    pub(crate) fn merge(&self, arena: &Arena) -> Command {
+        self.command(arena, "merge")
+    }
+
     fn backup(&self, arena: &Arena, kind: &str) -> Command {
         let mut command = self.command(arena, "backup");
         command
@@ -149,6 +161,33 @@ impl Contender for Pgstrata<'_> {
             self.change_source,
             if self.sealed { " sealed" } else { "" }
         )
+    }
+
+    fn words(&self) -> String {
+        let or_its_own = |given: Option<&str>| given.unwrap_or("its own default").to_owned();
+        format!(
+            "pgstrata{}: change source {}, compression {}, --impact {}, WAL {}{}",
+            if self.baseline {
+                ", the other build"
+            } else {
+                ""
+            },
+            self.change_source,
+            or_its_own(self.compress),
+            or_its_own(self.impact.as_deref()),
+            if self.archives {
+                "archived"
+            } else {
+                "with the backup"
+            },
+            if self.sealed { ", sealed" } else { "" }
+        )
+    }
+
+    fn version(&self, arena: &Arena) -> Command {
+        let mut command = arena.cluster.command_as_server_user(self.program(arena));
+        command.arg("--version");
+        command
     }
 
     fn archive_command(&self, arena: &Arena) -> Option<String> {

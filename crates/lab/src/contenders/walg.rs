@@ -93,6 +93,20 @@ impl Contender for WalG {
         format!("{} lz4{order}", Self::TOOL)
     }
 
+    fn words(&self) -> String {
+        let order = match self.reverse {
+            true => "newest first (--reverse-unpack)",
+            false => "oldest first",
+        };
+        format!("WAL-G with delta backups and lz4, which restores {order}")
+    }
+
+    fn version(&self, arena: &Arena) -> Command {
+        let mut command = arena.cluster.command_as_server_user(&self.program);
+        command.arg("--version");
+        command
+    }
+
     fn borrows(&self) -> bool {
         self.borrows
     }

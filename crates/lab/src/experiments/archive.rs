@@ -20,14 +20,14 @@ use pgstrata_testbed::proxy::Proxy;
 use pgstrata_testbed::s3::S3Server;
 
 use super::shared::{Preset, Shared};
-use super::stage::{Sketch, Stage};
+use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::ToolArguments;
 use crate::contenders::contender::Arena;
 use crate::format::{MISSING, Unit};
 use crate::interrupt;
 use crate::measure::programs;
-use crate::measure::result::{Arm, Experiment, Metric, Table};
+use crate::measure::result::{Arm, Claim, Experiment, Metric, Table};
 use crate::measure::stat::median;
 use crate::measure::stat::verdict::Better;
 use crate::number::{real, real_u64};
@@ -72,8 +72,43 @@ enum Act {
     RecoverByCopy,
 }
 
-fn in_recovery(act: Act) -> bool {
-    matches!(act, Act::Recover | Act::RecoverByCopy)
+impl Act {
+    fn is_in_recovery(self) -> bool {
+        matches!(self, Self::Recover | Self::RecoverByCopy)
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Push(1) => "one archive-push after the other, each for one segment".to_owned(),
+            Self::Push(at_once) => format!("{at_once} archive-push at once, each for one segment"),
+            Self::PushBacklog => {
+                "one archive-push after the other, each with its neighbours that are ready"
+                    .to_owned()
+            }
+            Self::Get(1, "0") => "one archive-get after the other, each for one segment".to_owned(),
+            Self::Get(1, ahead) => {
+                format!("one archive-get after the other, each with {ahead} segments ahead")
+            }
+            Self::Get(at_once, _) => format!("{at_once} archive-get at once, each for one segment"),
+            Self::Recover => {
+                "archive-get with 8 segments ahead, and a pause to replay each".to_owned()
+            }
+            Self::RecoverByCopy => "cp from the local disk, and a pause to replay each".to_owned(),
+        }
+    }
+}
+
+fn claims() -> [Claim; 3] {
+    let at = |act: Act| {
+        ACTS.iter()
+            .position(|(_, other)| *other == act)
+            .unwrap_or(0)
+    };
+    [
+        Claim::at_least("rate", at(Act::Push(8)), 1.0).against(at(Act::Push(1))),
+        Claim::at_least("rate", at(Act::Get(8, "0")), 1.0).against(at(Act::Get(1, "0"))),
+        Claim::at_most("each", at(Act::Recover), 1.0).against(at(Act::RecoverByCopy)),
+    ]
 }
 
 const ACTS: [(&str, Act); 8] = [
@@ -119,9 +154,9 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         title: "WAL to and from an S3 server".to_owned(),
         workload,
         arms: ACTS
-            .map(|(name, _)| Arm {
+            .map(|(name, act)| Arm {
                 name: name.to_owned(),
-                description: "one process a segment".to_owned(),
+                description: act.words(),
                 environment: None,
             })
             .into(),
@@ -130,6 +165,11 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             Metric::new("each", "each", Unit::Seconds, Better::Lower),
         ],
         blocks,
+        state: "restore",
+        hypothesis: Some(Hypothesis::new(
+            "eight callers at once are faster than one, and recovery waits no longer for archive-get than for cp",
+            claims(),
+        )),
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
     let outcome = (|| {
@@ -228,10 +268,11 @@ impl Archive<'_> {
         for (block, order) in stage.orders().into_iter().enumerate() {
             for (position, arm) in order.into_iter().enumerate() {
                 interrupt::check()?;
-                let begun = Instant::now();
+                let (begun, window) = (Instant::now(), self.arena.window());
                 let times = self.act(ACTS[arm].1, &format!("{arm}-{block}"))?;
+                let foreign = window.close().foreign;
                 let mut figures = figures(&times);
-                if in_recovery(ACTS[arm].1) {
+                if ACTS[arm].1.is_in_recovery() {
                     // The pauses are in it.
                     figures.remove("rate");
                 }
@@ -242,6 +283,7 @@ impl Archive<'_> {
                 let run = stage.run((block, position, arm));
                 run.seconds = begun.elapsed().as_secs_f64();
                 run.values = figures;
+                run.note_foreign(foreign);
                 stage.save()?;
             }
         }
@@ -400,7 +442,7 @@ fn describe(experiment: &mut Experiment, replay: u64) {
                 .map(str::to_owned)
                 .collect(),
             rows: acts
-                .filter(|(_, (_, act))| in_recovery(*act) == waits)
+                .filter(|(_, (_, act))| act.is_in_recovery() == waits)
                 .map(row)
                 .collect(),
             note: None,

@@ -16,7 +16,7 @@ use clap::{Args, ValueEnum};
 
 use self::scene::{Scene, Variant};
 use super::shared::Preset;
-use super::stage::{Sketch, Stage};
+use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::{ToolArguments, Tools};
 use crate::contenders::contender::Contender;
@@ -153,20 +153,21 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             .collect(),
         metrics: metrics(&variants),
         blocks: arguments.blocks(),
+        state: "restore",
+        hypothesis: Some(Hypothesis::new(
+            "an incremental backup of a vacuumed cluster takes no greater share of a full one's time than was published",
+            claims(&variants),
+        )),
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
-    if stage.experiment.hypothesis.is_none() {
-        let words = "an incremental backup of a vacuumed cluster takes no greater share of a full one's time than was published";
-        stage.experiment.hypothesis = Some(words.to_owned());
-        let vacuumed = variants.iter().filter(|variant| variant.vacuumed);
-        // The first increment after our full backup.
-        let claim = |variant: &Variant| {
-            Claim::at_most(&format!("time{}", variant.key()), 1, table::PUBLISHED.0)
-        };
-        stage.experiment.plan.claims = vacuumed.map(claim).collect();
-    }
     let outcome = scenes(&mut stage, arguments, &tools, &contenders);
     stage.close(outcome, |experiment| table::describe(experiment, &variants))
+}
+
+/// Of the first increment after our full backup.
+fn claims(variants: &[Variant]) -> impl Iterator<Item = Claim> {
+    let vacuumed = variants.iter().filter(|variant| variant.vacuumed);
+    vacuumed.map(|variant| Claim::at_most(&format!("time{}", variant.key()), 1, table::PUBLISHED.0))
 }
 
 /// One scene after the other, on clusters of their own.

@@ -29,6 +29,7 @@ use crate::interrupt;
 use crate::measure::arm::ArmSpec;
 use crate::measure::environment;
 use crate::measure::result::{Arm, Metric, Run, epoch};
+use crate::measure::sample::Window;
 use crate::measure::session;
 use crate::measure::stat::verdict::Better;
 use crate::number::{real_u64, whole_u64};
@@ -248,9 +249,10 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             .collect(),
         metrics: metrics(arguments.order),
         blocks,
+        state: "fresh",
+        hypothesis: None,
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
-    stage.experiment.plan.state = "fresh".to_owned();
     for (ground, arm) in grounds.iter_mut().zip(&mut stage.experiment.arms) {
         arm.environment = Some(ground.environment());
     }
@@ -371,6 +373,8 @@ fn all(stage: &mut Stage, grounds: &mut [Ground], arguments: &Arguments, size: f
 fn one(ground: &mut Ground, size: f64, order: Order) -> Result<Run> {
     ground.prepare_run()?;
     let names = ground.names().clone();
+    // A server that is not ours cannot be told from others.
+    let window = ground.postmaster().map(|pid| Window::open(Some(pid)));
     let client = ground.client();
     let mut run = Run {
         started: epoch(),
@@ -408,6 +412,9 @@ fn one(ground: &mut Ground, size: f64, order: Order) -> Result<Run> {
             .insert(format!("{}_rate", step.name), moved / seconds.max(1e-9));
     }
     run.seconds = began.elapsed().as_secs_f64();
+    if let Some(window) = window {
+        run.note_foreign(window.close().foreign);
+    }
     // Times of wrong answers are worth nothing.
     for step in steps(&names, size, order) {
         check(client, &step)?;

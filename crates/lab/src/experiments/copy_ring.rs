@@ -18,14 +18,14 @@ use super::shared::Preset;
 use crate::experiments::shared::{Shared, Usage};
 use crate::experiments::shared::{comparison, execute_and};
 use crate::format::{self, Unit};
-use crate::measure::ab::{Comparison, State};
+use crate::measure::ab::{self, Comparison, State};
 use crate::measure::arm::ArmSpec;
 use crate::measure::expectation::Expectation;
 use crate::measure::pgbench::options::{Options, Protocol};
 use crate::measure::programs::Programs;
-use crate::measure::result::{Claim, Experiment, Metric, Run, Table};
+use crate::measure::result::{Beside, Claim, Experiment, Metric, Published, Run, Table};
 use crate::measure::stat::verdict::Better;
-use crate::measure::stat::{mean, median};
+use crate::measure::stat::{mean, median, paired};
 use crate::number::real;
 
 /// The statement that is measured.
@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         ) {
             // The arms of its own: the larger ring first.
             (None, None, []) => vec![Claim::at_least("latency_mean", 1, 1.0)],
-            _ => Vec::new(),
+            _ => arguments.shared.claims(&ab::metrics(false), arms.len())?,
         },
         expectations: expectations(&arms)?,
         arms,
@@ -141,7 +141,9 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
                 Statement::Ctas => "CREATE TABLE AS",
             }
         );
-        describe(experiment);
+        // The larger ring first.
+        let own_arms = arguments.base.is_none() && arguments.arm.is_empty();
+        describe(experiment, own_arms);
     })
 }
 
@@ -222,7 +224,10 @@ fn expectations(arms: &[ArmSpec]) -> Result<Vec<Expectation>> {
     ])
 }
 
-fn describe(experiment: &mut Experiment) {
+fn describe(experiment: &mut Experiment, own_arms: bool) {
+    if own_arms {
+        experiment.published = vec![beside(experiment)];
+    }
     experiment.metrics = vec![
         Metric::new("latency_mean", "mean time", Unit::Seconds, Better::Lower),
         Metric::new(
@@ -257,6 +262,34 @@ fn describe(experiment: &mut Experiment) {
         experiment.notes.push(
             "pg_stat_io, which would prove that the bulk-write ring was used, exists from PostgreSQL 16 on".to_owned(),
         );
+    }
+}
+
+/// Of the small ring to the large one, as the lab's own arms are.
+fn beside(experiment: &Experiment) -> Published {
+    let plan = &experiment.plan;
+    let ratio = |(name, metric, published): (&str, &str, f64)| {
+        let (large, small) = experiment.pairs(metric, (0, 1), &experiment.counted_blocks());
+        let compared = paired::compare(&large, &small, Better::Lower, plan.margin, plan.seed);
+        Beside {
+            name: name.to_owned(),
+            published: Some(published),
+            ours: compared.as_ref().map(|compared| compared.ratio),
+            interval: compared.and_then(|compared| compared.interval),
+        }
+    };
+    Published {
+        figure: "Times as long with the small ring as with the large one".to_owned(),
+        unit: Unit::Ratio,
+        source: "Published: 50 transactions of a build with the small ring, then 50 of one with the large ring."
+            .to_owned(),
+        rows: [
+            ("mean of single transactions", "latency_mean", 5015.0 / 4317.0),
+            ("median", "latency_median", 4876.0 / 4302.0),
+            ("longest", "latency_max", 5812.0 / 4695.0),
+        ]
+        .map(ratio)
+        .into(),
     }
 }
 

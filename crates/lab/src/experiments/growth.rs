@@ -13,7 +13,7 @@ use clap::Args;
 
 use super::extension::Extension;
 use super::shared::{Preset, Shared};
-use super::stage::{Sketch, Stage};
+use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::{ToolArguments, Tools};
 use crate::contenders::contender::Arena;
@@ -21,7 +21,7 @@ use crate::contenders::pgstrata::CLUSTER;
 use crate::format::{self, MISSING, Unit};
 use crate::interrupt;
 use crate::measure::cost::{self, Cost};
-use crate::measure::result::{Arm, Experiment, Metric, Table};
+use crate::measure::result::{Arm, Claim, Experiment, FOREIGN, Metric, Table};
 use crate::measure::session;
 use crate::measure::stat::verdict::Better;
 use crate::number::real_u64;
@@ -99,26 +99,8 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         ))?;
         return Ok(0);
     }
-    let sketch = Sketch {
-        kind: "growth",
-        title: "What grows with the cluster".to_owned(),
-        workload,
-        arms: sizes
-            .iter()
-            .map(|mb| Arm {
-                name: format!("{mb} MB"),
-                description: "size of the table".to_owned(),
-                environment: None,
-            })
-            .collect(),
-        metrics: FIGURES
-            .iter()
-            .map(|(key, head, unit)| Metric::new(key, head, *unit, Better::Lower))
-            .collect(),
-        blocks,
-    };
+    let sketch = sketch(workload, &sizes, blocks);
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
-    stage.experiment.plan.state = "fresh".to_owned();
     stage.experiment.plan.sweep = Some(sizes.iter().map(|mb| real_u64(*mb)).collect());
     let outcome = (|| {
         let extension = Extension::find(&tools.programs, arguments.extension.as_deref())?;
@@ -143,6 +125,38 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         Ok(())
     })();
     stage.close(outcome, describe)
+}
+
+/// The sizes, the smallest first.
+fn sketch(workload: String, sizes: &[u64], blocks: usize) -> Sketch {
+    Sketch {
+        kind: "growth",
+        title: "What grows with the cluster".to_owned(),
+        workload,
+        arms: sizes
+            .iter()
+            .map(|mb| Arm {
+                name: format!("{mb} MB"),
+                description: format!("a table of {mb} MB"),
+                environment: None,
+            })
+            .collect(),
+        metrics: FIGURES
+            .iter()
+            .map(|(key, head, unit)| Metric::new(key, head, *unit, Better::Lower))
+            .collect(),
+        blocks,
+        state: "fresh",
+        // Sixteen times the size, from preset small on.
+        hypothesis: Some(Hypothesis::new(
+            "an incremental backup by the tracker takes at most twice as long when the cluster is much larger and the change is the same",
+            [Claim::at_most(
+                "tracker",
+                sizes.len().saturating_sub(1),
+                2.0,
+            )],
+        )),
+    }
 }
 
 /// One size.
@@ -187,7 +201,8 @@ impl Growth {
         let jobs = self.arena.jobs.to_string();
         command.args(["--repo", &repository, "--cluster", CLUSTER]);
         command.args(["--no-progress", "--jobs", &jobs]);
-        cost::run_and_read(command.args(arguments)).map(|(cost, _)| cost)
+        let measured = self.arena.measured(command.args(arguments));
+        measured.map(|(cost, _)| cost)
     }
 
     fn backup(&self, arguments: &[&str]) -> Result<Cost> {
@@ -231,6 +246,8 @@ impl Growth {
         cost::claim_memory(&self.arena.cluster)?;
         costs.push(("restore", self.run(&restore)?));
         let peak = costs.iter().map(|(_, cost)| cost.peak_bytes).max();
+        let foreign = costs.iter().map(|(_, cost)| cost.foreign_share);
+        let foreign = foreign.fold(0.0, f64::max);
         let mut values: BTreeMap<String, f64> = costs
             .iter()
             .map(|(name, cost)| ((*name).to_owned(), cost.wall_seconds))
@@ -242,6 +259,7 @@ impl Growth {
         ] {
             values.insert(name.to_owned(), real_u64(bytes));
         }
+        values.insert(FOREIGN.to_owned(), foreign);
         Ok(values)
     }
 

@@ -17,7 +17,7 @@ use clap::Args;
 
 use self::scene::Scene;
 use super::shared::Preset;
-use super::stage::{Sketch, Stage};
+use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::ToolArguments;
 use crate::contenders::contender::Contender;
@@ -63,6 +63,9 @@ pub struct Arguments {
     /// compare these values of the program's own --impact with its default as well
     #[arg(long, value_delimiter = ',')]
     impact: Vec<String>,
+    /// measure what verify and merge of the program cost users as well
+    #[arg(long)]
+    upkeep: bool,
     #[command(flatten)]
     tools: ToolArguments,
     #[command(flatten)]
@@ -132,9 +135,19 @@ enum Act {
     Bracket(usize, bool),
     /// Backups of this contender; whether full ones.
     Backups(usize, bool),
+    /// Work in the program's repository, which asks nothing of the server.
+    Upkeep(Upkeep),
 }
 
-fn acts(contenders: &[Box<dyn Contender + '_>], checkpoints: bool) -> Vec<Act> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Upkeep {
+    /// The newest chain is read.
+    Verify,
+    /// The newest chain becomes one layer.
+    Merge,
+}
+
+fn acts(contenders: &[Box<dyn Contender + '_>], checkpoints: bool, upkeep: bool) -> Vec<Act> {
     let backups = strata::acts(contenders).into_iter();
     let mut acts = vec![Act::Nothing];
     if checkpoints {
@@ -145,12 +158,16 @@ fn acts(contenders: &[Box<dyn Contender + '_>], checkpoints: bool) -> Vec<Act> {
         ]);
     }
     acts.extend(backups.map(|(contender, full)| Act::Backups(contender, full)));
+    if upkeep {
+        acts.extend([Act::Upkeep(Upkeep::Verify), Act::Upkeep(Upkeep::Merge)]);
+    }
     acts
 }
 
 fn arms(acts: &[Act], contenders: &[Box<dyn Contender + '_>]) -> Vec<Arm> {
     let mut backups = strata::arms(contenders).into_iter();
-    let mut name = |act: &Act| match act {
+    let mut name = |act: &Act| {
+        match act {
         Act::Nothing => Some(("quiet".to_owned(), "no backup runs".to_owned())),
         Act::Checkpoints => Some((
             "checkpoints".to_owned(),
@@ -168,6 +185,16 @@ fn arms(acts: &[Act], contenders: &[Box<dyn Contender + '_>]) -> Vec<Arm> {
         Act::Backups(..) => backups
             .next()
             .map(|(name, what)| (name, format!("{what}, again and again"))),
+        Act::Upkeep(Upkeep::Verify) => Some((
+            "pgstrata verify".to_owned(),
+            "the newest layers are verified, again and again".to_owned(),
+        )),
+        Act::Upkeep(Upkeep::Merge) => Some((
+            "pgstrata merge".to_owned(),
+            "the newest layers are merged; before each time, uncounted, an incremental backup and a pause"
+                .to_owned(),
+        )),
+    }
     };
     acts.iter()
         .filter_map(|act| {
@@ -195,7 +222,8 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         let ours = |source: &String| strata::ours(source, Some(impact), &storage);
         contenders.extend(sources.iter().map(ours));
     }
-    let acts = acts(&contenders, arguments.preset != Preset::Tiny);
+    let checkpoints = arguments.preset != Preset::Tiny;
+    let acts = acts(&contenders, checkpoints, arguments.upkeep);
     let size = arguments.size();
     if arguments.shared.dry_run {
         print(&scene::describe(
@@ -217,13 +245,13 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             Metric::new("p999", "p99.9", Unit::Seconds, Better::Lower),
         ],
         blocks: size.blocks,
+        state: "reuse",
+        hypothesis: Some(Hypothesis::new(
+            "users do not feel a backup by pgstrata",
+            claims(&acts, &contenders),
+        )),
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
-    stage.experiment.plan.state = "reuse".to_owned();
-    if stage.experiment.hypothesis.is_none() {
-        stage.experiment.hypothesis = Some("users do not feel a backup by pgstrata".to_owned());
-        stage.experiment.plan.claims = claims(&acts, &contenders);
-    }
     let outcome = (|| {
         let given = arguments.extension.as_deref();
         let extension = strata::tracker(&sources, &tools.programs, given)?;
@@ -232,7 +260,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             &tools,
             (&pgbench, arguments.load()),
             extension.as_ref(),
-            &contenders,
+            (&contenders, strata::pgstrata(&sources[0], None, &storage)),
         )?;
         let watch = !arguments.shared.no_samplers;
         scene.measure(&mut stage, &acts, (size, arguments.rate, watch))
@@ -240,8 +268,8 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     stage.close(outcome, table::describe)
 }
 
-/// What "do not feel" means, for backups with the program's own settings: beyond what every backup costs that is
-/// started and stopped, where that was measured.
+/// What "do not feel" means, for what the program does with its own settings; for backups beyond what every backup costs
+/// that is started and stopped, where that was measured.
 fn claims(acts: &[Act], contenders: &[Box<dyn Contender + '_>]) -> Vec<Claim> {
     let bracket = |full: bool| {
         let mut acts = acts.iter();
@@ -251,6 +279,7 @@ fn claims(acts: &[Act], contenders: &[Box<dyn Contender + '_>]) -> Vec<Claim> {
         Act::Backups(contender, full) if contenders[*contender].tool() == "pgstrata" => {
             Some((arm, bracket(*full).unwrap_or(0)))
         }
+        Act::Upkeep(_) => Some((arm, 0)),
         _ => None,
     });
     ours.flat_map(|(arm, base)| {
@@ -268,7 +297,7 @@ mod tests {
     fn the_base_is_a_server_left_alone_and_every_arm_has_a_name() {
         let sources = ["lsn".to_owned(), "digest".to_owned()];
         let contenders = strata::contenders(&sources, &Storage::Directory, None);
-        let acts = acts(&contenders, true);
+        let acts = acts(&contenders, true, true);
         let names: Vec<String> = arms(&acts, &contenders)
             .into_iter()
             .map(|arm| arm.name)
@@ -283,7 +312,9 @@ mod tests {
                 "start and stop, incr",
                 "pgstrata full",
                 "pgstrata lsn incr",
-                "pgstrata digest incr"
+                "pgstrata digest incr",
+                "pgstrata verify",
+                "pgstrata merge"
             ]
         );
         assert_eq!(acts.len(), names.len());
@@ -293,5 +324,6 @@ mod tests {
             of_arm.map(|claim| claim.against).collect::<Vec<_>>()
         };
         assert_eq!((against(4), against(5)), (vec![2; 3], vec![3; 3]));
+        assert_eq!(against(7), vec![0; 3]);
     }
 }

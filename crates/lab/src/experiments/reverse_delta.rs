@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 
 use self::chain::Chain;
 use super::shared::Preset;
-use super::stage::{Sketch, Stage};
+use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::{ToolArguments, Tools};
 use crate::contenders::contender::Contender;
@@ -123,14 +123,14 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             Metric::new("written", "bytes written", Unit::Bytes, Better::Lower),
         ],
         blocks,
+        state: "restore",
+        hypothesis: Some(Hypothesis::new(
+            "writing every page once makes restoring a chain faster than layer by layer",
+            // Newest first, and the first contender, which is ours.
+            [1, 2].map(|arm| Claim::at_most("time", arm, 1.0)),
+        )),
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
-    if stage.experiment.hypothesis.is_none() {
-        let words = "writing every page once makes restoring a chain faster than layer by layer";
-        stage.experiment.hypothesis = Some(words.to_owned());
-        // Newest first, and the first contender, which is ours.
-        stage.experiment.plan.claims = [1, 2].map(|arm| Claim::at_most("time", arm, 1.0)).into();
-    }
     let outcome = (|| {
         let mut chain = Chain::make(&tools, (scale, &pgbench), &contenders, &storage)?;
         let cold = arguments.preset == Preset::Large;
@@ -169,12 +169,12 @@ fn arms(contenders: &[Box<dyn Contender + '_>]) -> Vec<Arm> {
     ];
     for contender in contenders {
         let what = if contender.tool() == "pgstrata" {
-            "one overlay of all layers: every page fetched and written once"
+            "one overlay of all layers: every page fetched and written once".to_owned()
         } else {
-            "as that tool restores"
+            contender.words()
         };
         let name = contender.name();
-        arms.push(arm(name.strip_suffix(" lsn").unwrap_or(&name), what));
+        arms.push(arm(name.strip_suffix(" lsn").unwrap_or(&name), &what));
     }
     arms
 }

@@ -19,7 +19,7 @@ use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
 
 use super::shared::{Preset, Shared};
-use super::stage::{Sketch, Stage};
+use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::ToolArguments;
 use crate::contenders::contender::Arena;
@@ -28,8 +28,7 @@ use crate::format::{self, MISSING, Unit};
 use crate::interrupt;
 use crate::measure::cost;
 use crate::measure::programs;
-use crate::measure::result::{Arm, Experiment, Metric, Run, Table};
-use crate::measure::sample::Window;
+use crate::measure::result::{Arm, Claim, Experiment, Metric, Run, Table};
 use crate::measure::stat::verdict::Better;
 use crate::measure::stat::{median, paired};
 use crate::number::real_u64;
@@ -131,6 +130,11 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             .into(),
         metrics: vec![Metric::new("time", "time", Unit::Seconds, Better::Lower)],
         blocks,
+        state: "restore",
+        hypothesis: Some(Hypothesis::new(
+            "a restore from S3 behind that latency takes at most 1.3 times as long as cp -r + sync of the same files",
+            [Claim::at_most("time", 0, 1.3).against(ACTS.len() - 1)],
+        )),
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
     let outcome = (|| {
@@ -264,7 +268,7 @@ impl Chain<'_> {
             "--target-dir",
             &path,
         ];
-        let (mut run, report) = timed(|| self.run(way, &restore))?;
+        let (mut run, report) = self.timed(|| self.run(way, &restore))?;
         self.arena.take_away(&target)?;
         for (name, place) in [("fetched", "/fetched_bytes"), ("written", "/written_bytes")] {
             let value = report.pointer(place).and_then(Value::as_u64);
@@ -312,7 +316,7 @@ impl Chain<'_> {
                 .block_on(fetched.try_collect::<()>())
                 .map_err(Into::into)
         };
-        Ok(timed(fetch)?.0)
+        Ok(self.timed(fetch)?.0)
     }
 
     fn copied(&self) -> Result<Run> {
@@ -322,9 +326,31 @@ impl Chain<'_> {
         let script = "cp -r \"$0/base\" \"$0/global\" \"$1\" && sync -f \"$1\"";
         let mut copy = Command::new("bash");
         copy.args(["-c", script]).arg(source).arg(&target);
-        let (run, _) = timed(|| programs::output_of_timed(&mut copy))?;
+        let (run, _) = self.timed(|| programs::output_of_timed(&mut copy))?;
         self.arena.take_away(&target)?;
         Ok(run)
+    }
+
+    /// Does something and says how long it took, and how busy the machine's processors were, which server, link and tool
+    /// share: 1 is all of them, all the time.
+    fn timed<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<(Run, T)> {
+        let (begun, window) = (Instant::now(), self.arena.window());
+        let done = act()?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let shares = window.close();
+        let mut run = Run {
+            seconds,
+            ..Run::default()
+        };
+        for (name, value) in [
+            ("time", seconds),
+            ("busy", shares.busy),
+            ("own", shares.client),
+        ] {
+            run.values.insert(name.to_owned(), value);
+        }
+        run.note_foreign(shares.foreign);
+        Ok((run, done))
     }
 
     /// Before the cluster is written once more: nothing else is to be written, and there is memory.
@@ -332,27 +358,6 @@ impl Chain<'_> {
         cost::run(&mut Command::new("sync"))?;
         cost::claim_memory(&self.arena.cluster)
     }
-}
-
-/// Does something and says how long it took, and how busy the machine's processors were, which server, link and tool
-/// share: 1 is all of them, all the time.
-fn timed<T>(act: impl FnOnce() -> Result<T>) -> Result<(Run, T)> {
-    let (begun, window) = (Instant::now(), Window::open(None));
-    let done = act()?;
-    let seconds = begun.elapsed().as_secs_f64();
-    let shares = window.close();
-    let mut run = Run {
-        seconds,
-        ..Run::default()
-    };
-    for (name, value) in [
-        ("time", seconds),
-        ("busy", shares.busy),
-        ("own", shares.client),
-    ] {
-        run.values.insert(name.to_owned(), value);
-    }
-    Ok((run, done))
 }
 
 fn describe(experiment: &mut Experiment) {

@@ -7,10 +7,11 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::measure::ab::{self, Comparison, State};
+use crate::measure::expectation::Expectation;
 use crate::measure::lock;
 use crate::measure::pgbench::options::Options;
 use crate::measure::programs;
-use crate::measure::result::Experiment;
+use crate::measure::result::{Claim, Experiment, Metric};
 use crate::quantity;
 use crate::report::output::{deliver, print, tell};
 
@@ -48,6 +49,9 @@ pub struct Shared {
     /// what you expect to see, in words
     #[arg(long, value_name = "TEXT")]
     pub hypothesis: Option<String>,
+    /// the same in numbers, ratios to the base's: "tps >= 0.97"; again for each metric. Without it nothing can be judged
+    #[arg(long, value_name = "BOUND", requires = "hypothesis")]
+    pub claim: Vec<String>,
     /// longest wait for a quiet machine before each run
     #[arg(long, default_value = "10s", value_parser = quantity::duration)]
     pub settle: Duration,
@@ -78,6 +82,30 @@ impl Shared {
         self.seed.unwrap_or_else(|| {
             crate::number::whole_u64(crate::measure::result::epoch() * 1000.0) % 1_000_000
         })
+    }
+
+    /// What the user claims of every arm but the base.
+    ///
+    /// # Errors
+    /// When it is no bound, or of something that is not measured.
+    pub fn claims(&self, metrics: &[Metric], arms: usize) -> Result<Vec<Claim>> {
+        let mut claims = Vec::new();
+        for text in &self.claim {
+            let usage = |error: anyhow::Error| Usage(format!("{error:#}"));
+            let bound = Expectation::parse(text).map_err(usage)?;
+            if metrics.iter().all(|metric| metric.name != bound.name) {
+                let known: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+                let what = format!(
+                    "could not claim \"{text}\": metrics are {}",
+                    known.join(", ")
+                );
+                return Err(Usage(what).into());
+            }
+            for arm in 1..arms {
+                claims.push(bound.claim(arm).map_err(usage)?);
+            }
+        }
+        Ok(claims)
     }
 
     /// The command line with the seed in it, so that it repeats this very order.
@@ -166,5 +194,6 @@ pub fn execute_and(
     ));
     let mut experiment = ab::run(plan, &tell)?;
     describe(&mut experiment);
+    experiment.name_arms_in_warnings();
     deliver(&experiment, &plan.out, shared.ascii)
 }

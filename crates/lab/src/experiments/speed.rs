@@ -21,14 +21,14 @@ use self::limits::Limit;
 use self::rounds::Rounds;
 use self::workload::Workload;
 use super::shared::{Preset, Shared};
-use super::stage::{Sketch, Stage};
+use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::{ToolArguments, Tools};
 use crate::contenders::contender::Contender;
 use crate::contenders::pgbackrest::PgBackRest;
 use crate::contenders::pgstrata::{Pgstrata, Storage};
 use crate::format::Unit;
-use crate::measure::result::{Arm, Metric};
+use crate::measure::result::{Arm, Claim, Metric};
 use crate::measure::session;
 use crate::measure::stat::verdict::Better;
 use crate::report::output::{print, tell};
@@ -187,6 +187,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
 fn sketch(arguments: &Arguments, tools: &Tools, arms: Vec<Arm>) -> Sketch {
     let workload = arguments.workload();
     let (name, major) = (workload.name(), tools.programs.major);
+    let claims = claims(&arms);
     Sketch {
         kind: "speed",
         title: format!("Backup and restore of {name} on PostgreSQL {major}"),
@@ -197,6 +198,11 @@ fn sketch(arguments: &Arguments, tools: &Tools, arms: Vec<Arm>) -> Sketch {
             .map(|act| Metric::new(act.key, act.title, Unit::Seconds, Better::Lower))
             .collect(),
         blocks: arguments.blocks(),
+        state: "restore",
+        hypothesis: Some(Hypothesis::new(
+            "a full backup with zstd takes at most 1.11 times as long as tar | zstd -1, and a restore no longer than cp -r + sync",
+            claims,
+        )),
     }
 }
 
@@ -246,18 +252,36 @@ fn everybody<'a>(
 fn arms(contenders: &[Box<dyn Contender + '_>], tools: &Tools) -> Vec<Arm> {
     let contenders = contenders
         .iter()
-        .map(|contender| (contender.name(), "a backup tool"));
-    let limits = Limit::ALL
-        .iter()
-        .map(|limit| (limit.name(tools.jobs), "what the machine can do at all"));
+        .map(|contender| (contender.name(), contender.words()));
+    let limits = Limit::ALL.iter().map(|limit| {
+        let description = "what the machine can do at all".to_owned();
+        (limit.name(tools.jobs), description)
+    });
     contenders
         .chain(limits)
         .map(|(name, description)| Arm {
             name,
-            description: description.to_owned(),
+            description,
             environment: None,
         })
         .collect()
+}
+
+/// Of every change source of ours, against what the machine can do.
+fn claims(arms: &[Arm]) -> Vec<Claim> {
+    let limit = |act: &str| {
+        let name = table::ACTS.iter().find(|known| known.key == act)?.limit()?;
+        arms.iter().position(|arm| arm.name.starts_with(name))
+    };
+    let bounds = [(table::FULL, 1.11), (table::RESTORE, 1.0)];
+    let bounds = bounds.map(|(act, most)| Some((act, most, limit(act)?)));
+    let ours = |arm: &Arm| arm.name.starts_with("pgstrata zstd ");
+    let ours = (0..arms.len()).filter(|&arm| ours(&arms[arm]));
+    ours.flat_map(|arm| {
+        let known = bounds.iter().flatten();
+        known.map(move |&(act, most, limit)| Claim::at_most(act, arm, most).against(limit))
+    })
+    .collect()
 }
 
 /// What would be done.

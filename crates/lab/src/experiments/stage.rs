@@ -11,7 +11,7 @@ use crate::interrupt;
 use crate::measure::environment::warning::{self, warning};
 use crate::measure::environment::{Level, Warning, host, mask};
 use crate::measure::lock::{self, Lock};
-use crate::measure::result::{Arm, Experiment, Metric, Plan, Run, SCHEMA, epoch, timestamp};
+use crate::measure::result::{Arm, Claim, Experiment, Metric, Plan, Run, SCHEMA, epoch, timestamp};
 use crate::measure::sample::Window;
 use crate::measure::stat;
 use crate::report::output::{deliver, tell};
@@ -30,6 +30,27 @@ pub(super) struct Sketch {
     pub(super) metrics: Vec<Metric>,
     /// Blocks.
     pub(super) blocks: usize,
+    /// What a run begins from: `restore`, `fresh` or `reuse`.
+    pub(super) state: &'static str,
+    /// What it expects to see, unless its user expects something else.
+    pub(super) hypothesis: Option<Hypothesis>,
+}
+
+/// What is expected, for people and in numbers.
+pub(super) struct Hypothesis {
+    /// A clause that goes behind "that".
+    pub(super) words: String,
+    /// All of them hold, or it fails.
+    pub(super) claims: Vec<Claim>,
+}
+
+impl Hypothesis {
+    pub(super) fn new(words: &str, claims: impl IntoIterator<Item = Claim>) -> Self {
+        Self {
+            words: words.to_owned(),
+            claims: claims.into_iter().collect(),
+        }
+    }
 }
 
 /// An experiment under way.
@@ -51,6 +72,13 @@ impl<'a> Stage<'a> {
         std::fs::create_dir_all(&out)
             .with_context(|| format!("could not create \"{}\"", out.display()))?;
         let seed = shared.seed();
+        let claims = shared.claims(&sketch.metrics, sketch.arms.len())?;
+        let own = shared.hypothesis.clone();
+        let hypothesis = own.map(|words| Hypothesis { words, claims });
+        let (hypothesis, claims) = hypothesis
+            .or(sketch.hypothesis)
+            .map(|hypothesis| (hypothesis.words, hypothesis.claims))
+            .unzip();
         tell(&format!("seed {seed}, results in {}", out.display()));
         let experiment = Experiment {
             schema: SCHEMA.to_owned(),
@@ -63,20 +91,20 @@ impl<'a> Stage<'a> {
                 .iter()
                 .map(|word| mask::mask(word))
                 .collect(),
-            hypothesis: shared.hypothesis.clone(),
+            hypothesis,
             workload: sketch.workload,
             plan: Plan {
                 blocks: sketch.blocks,
                 seconds: None,
                 seed,
-                state: "restore".to_owned(),
+                state: sketch.state.to_owned(),
                 margin: shared.min_effect,
                 interleaved: true,
                 same_again: false,
                 allowed: shared.allow.clone(),
                 foreign_limit: shared.foreign_cpu,
                 sweep: None,
-                claims: Vec::new(),
+                claims: claims.unwrap_or_default(),
             },
             metrics: sketch.metrics,
             arms: sketch.arms,
@@ -168,6 +196,7 @@ impl<'a> Stage<'a> {
         describe(&mut self.experiment);
         let known = surroundings(&self.experiment);
         self.experiment.warnings.extend(known);
+        self.experiment.name_arms_in_warnings();
         let code = deliver(&self.experiment, &self.out, self.shared.ascii)?;
         failure.map_or(Ok(code), Err)
     }

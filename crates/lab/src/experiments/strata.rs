@@ -11,9 +11,11 @@ use crate::contenders::contender::{Arena, Contender, tree_bytes};
 use crate::contenders::pgstrata::{CLUSTER, Pgstrata, Storage};
 use crate::experiments::extension::Extension;
 use crate::experiments::shared::Usage;
+use crate::experiments::stage::Stage;
 use crate::experiments::unpack::{self, Layer, Objects};
 use crate::measure::environment::{self, Environment};
 use crate::measure::programs::Programs;
+use crate::measure::result::FOREIGN;
 use crate::measure::session;
 use crate::number::real_u64;
 use pgstrata_testbed::cluster::Major;
@@ -43,13 +45,22 @@ pub(super) fn contenders<'a>(
     all
 }
 
-/// `pgstrata` with this change source and `--impact`, for backups that bring their own WAL.
+/// [`pgstrata`] among others.
 pub(super) fn ours<'a>(
     change_source: &str,
     impact: Option<&str>,
     storage: &'a Storage,
 ) -> Box<dyn Contender + 'a> {
-    Box::new(Pgstrata {
+    Box::new(pgstrata(change_source, impact, storage))
+}
+
+/// `pgstrata` with this change source and `--impact`, for backups that bring their own WAL.
+pub(super) fn pgstrata<'a>(
+    change_source: &str,
+    impact: Option<&str>,
+    storage: &'a Storage,
+) -> Pgstrata<'a> {
+    Pgstrata {
         baseline: false,
         change_source: change_source.to_owned(),
         compress: None,
@@ -57,7 +68,28 @@ pub(super) fn ours<'a>(
         archives: false,
         sealed: false,
         storage,
-    })
+    }
+}
+
+/// Notes the release of every tool that takes part.
+pub(super) fn note_releases(
+    stage: &mut Stage,
+    arena: &Arena,
+    contenders: &[Box<dyn Contender + '_>],
+) {
+    let mut releases = BTreeMap::new();
+    for contender in contenders {
+        let said = contender.version(arena).output();
+        let said = said.map_or_else(|_| Vec::new(), |output| output.stdout);
+        let said = String::from_utf8_lossy(&said).trim().to_owned();
+        let release = said.lines().next().unwrap_or("does not say its release");
+        releases.insert(contender.tool(), release.to_owned());
+    }
+    let each = releases
+        .iter()
+        .map(|(tool, release)| format!("{tool}: {release}"));
+    let each: Vec<String> = each.collect();
+    stage.note(format!("Releases: {}.", each.join("; ")));
 }
 
 /// How a server of this version can say what changed, the best first.
@@ -108,12 +140,15 @@ pub(super) fn arms(contenders: &[Box<dyn Contender + '_>]) -> Vec<(String, Strin
             if *full {
                 (
                     format!("{} full", contender.tool()),
-                    "a full backup".to_owned(),
+                    format!("a full backup; {}", contender.words()),
                 )
             } else {
                 (
                     format!("{} incr", contender.name()),
-                    "an incremental backup on the full one".to_owned(),
+                    format!(
+                        "an incremental backup on the full one; {}",
+                        contender.words()
+                    ),
                 )
             }
         })
@@ -176,6 +211,7 @@ pub(super) fn measured(
         ("read".to_owned(), real_u64(cost.read_bytes)),
         ("written".to_owned(), real_u64(cost.written_bytes)),
         ("memory".to_owned(), real_u64(cost.peak_bytes)),
+        (FOREIGN.to_owned(), cost.foreign_share),
         ("stored".to_owned(), real_u64(after.saturating_sub(before))),
     ]))
 }

@@ -42,6 +42,8 @@ pub struct Cost {
     pub written_bytes: u64,
     /// Largest sum of resident memory of the command and its children, bytes; 0 when nobody looked.
     pub peak_bytes: u64,
+    /// Share of the machine's processors that others used meanwhile; 0 when nobody looked.
+    pub foreign_share: f64,
 }
 
 /// Whether somebody looks at the memory of a command, which takes processor time: all processes of the machine are looked at
@@ -167,6 +169,7 @@ fn watch(mut child: Child, started: Instant, memory: Memory) -> Result<(Cost, bo
         read_bytes: io.get("rchar").copied().unwrap_or(0),
         written_bytes: io.get("wchar").copied().unwrap_or(0),
         peak_bytes: peak.into_inner(),
+        foreign_share: 0.0,
     };
     Ok((cost, child.wait()?.success()))
 }

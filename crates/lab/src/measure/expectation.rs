@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 
+use crate::measure::result::Claim;
 use crate::measure::stat::Interval;
 
 /// How a value is compared.
@@ -96,6 +97,22 @@ impl Expectation {
         }
     }
 
+    /// The same of the ratio of an arm to the base, as a bound that it may reach.
+    ///
+    /// # Errors
+    /// When it is no bound.
+    pub fn claim(&self, arm: usize) -> Result<Claim> {
+        match self.operator {
+            Operator::Less | Operator::LessOrEqual => {
+                Ok(Claim::at_most(&self.name, arm, self.number))
+            }
+            Operator::Greater | Operator::GreaterOrEqual => {
+                Ok(Claim::at_least(&self.name, arm, self.number))
+            }
+            Operator::Equal => bail!("could not claim \"{}\": use <= or >=", self.text),
+        }
+    }
+
     /// What it says of an interval, as a condition under which to fail.
     #[must_use]
     pub fn gate(&self, interval: Interval) -> Gate {
@@ -110,6 +127,7 @@ impl Expectation {
 #[cfg(test)]
 mod tests {
     use super::{Expectation, Gate};
+    use crate::measure::result::Claim;
     use crate::measure::stat::Interval;
     use std::collections::BTreeMap;
 
@@ -121,6 +139,11 @@ mod tests {
         assert_eq!(holds("a.b <= 2"), Some(false));
         assert_eq!(holds("a.b=3"), Some(true));
         assert_eq!(holds("other > 0"), None);
+        let claim = Expectation::parse("tps >= 0.97").unwrap().claim(2);
+        assert_eq!(claim.unwrap(), Claim::at_least("tps", 2, 0.97));
+        let claim = Expectation::parse("p99 < 1.1").unwrap().claim(1);
+        assert_eq!(claim.unwrap(), Claim::at_most("p99", 1, 1.1));
+        assert!(Expectation::parse("tps = 1").unwrap().claim(1).is_err());
         for wrong in ["", "a", "a >", "> 1", "a > b"] {
             assert!(Expectation::parse(wrong).is_err(), "{wrong}");
         }

@@ -11,13 +11,15 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::format::Unit;
-use crate::measure::environment::{Environment, Warning};
+use crate::measure::environment::{Environment, Warning, warning};
 use crate::measure::sample::Samples;
 use crate::measure::stat::Interval;
 use crate::measure::stat::verdict::Better;
 
 /// The schema this program writes and reads.
 pub const SCHEMA: &str = "pgstrata-lab/result/1";
+/// The value of a run that says which share of the machine's processors others used.
+pub const FOREIGN: &str = "cpu_foreign";
 
 /// One experiment with everything measured in it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -296,6 +298,14 @@ pub struct Beside {
     pub interval: Option<Interval>,
 }
 
+impl Run {
+    /// Notes which share of the processor others used during a part of the run; the largest one counts.
+    pub fn note_foreign(&mut self, share: f64) {
+        let noted = self.values.entry(FOREIGN.to_owned()).or_insert(share);
+        *noted = noted.max(share);
+    }
+}
+
 impl Experiment {
     /// Reads a result file, or the one in a result directory.
     ///
@@ -414,6 +424,23 @@ impl Experiment {
         pairs
     }
 
+    /// Says of which arms a warning is that is not of all whose environment is known.
+    pub fn name_arms_in_warnings(&mut self) {
+        let known = self.arms.iter().filter_map(|arm| {
+            let environment = arm.environment.as_ref()?;
+            Some((arm.name.as_str(), warning::of(environment)))
+        });
+        let known: Vec<(&str, Vec<Warning>)> = known.collect();
+        for warning in &mut self.warnings {
+            let is_same = |other: &Warning| other.id == warning.id && other.found == warning.found;
+            let named = known.iter().filter(|(_, own)| own.iter().any(is_same));
+            let named: Vec<&str> = named.map(|(name, _)| *name).collect();
+            if !named.is_empty() && named.len() < known.len() {
+                warning.found = format!("{}: {}", named.join(", "), warning.found);
+            }
+        }
+    }
+
     /// What a user types into a shell to repeat it.
     #[must_use]
     pub fn typed(&self) -> String {
@@ -460,7 +487,7 @@ impl Experiment {
         self.runs
             .iter()
             .filter(|run| run.block == block)
-            .filter_map(|run| run.values.get("cpu_foreign"))
+            .filter_map(|run| run.values.get(FOREIGN))
             .any(|share| *share > self.plan.foreign_limit)
     }
 
@@ -522,6 +549,41 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::environment::Setting;
+
+    #[test]
+    fn a_warning_that_is_not_of_all_arms_says_of_which_it_is() {
+        let of = |fsync: &str| {
+            let mut environment = Environment::default();
+            let setting = |value: &str| Setting {
+                value: value.to_owned(),
+                unit: None,
+                source: "default".to_owned(),
+                pending_restart: false,
+            };
+            let settings = [("fsync", fsync), ("track_io_timing", "off")];
+            let settings = settings.map(|(name, value)| (name.to_owned(), setting(value)));
+            environment.settings = settings.into();
+            environment
+        };
+        let arm = |name: &str, fsync: &str| Arm {
+            name: name.to_owned(),
+            description: String::new(),
+            environment: Some(of(fsync)),
+        };
+        let arms = vec![arm("A", "on"), arm("B", "off"), arm("C", "on")];
+        let warnings = arms.iter().filter_map(|arm| arm.environment.as_ref());
+        let mut experiment = Experiment {
+            warnings: warnings.flat_map(warning::of).collect(),
+            arms,
+            ..Experiment::default()
+        };
+        let all = experiment.warnings.clone();
+        experiment.name_arms_in_warnings();
+        let changed = experiment.warnings.iter().filter(|one| !all.contains(one));
+        let changed: Vec<&str> = changed.map(|one| one.found.as_str()).collect();
+        assert_eq!(changed, ["B: fsync = off"]);
+    }
 
     #[test]
     fn a_shell_takes_each_word_for_one() {

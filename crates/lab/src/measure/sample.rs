@@ -186,6 +186,16 @@ pub fn tree_ticks(pid: u32) -> f64 {
     own + children(pid).into_iter().map(tree_ticks).sum::<f64>()
 }
 
+/// Ticks of the kernel's threads; 0 where another name space hides them.
+fn kernel_ticks() -> f64 {
+    const THREADS: u32 = 2;
+    let name = fs::read_to_string(format!("/proc/{THREADS}/comm")).unwrap_or_default();
+    match name.trim() {
+        "kthreadd" => tree_ticks(THREADS),
+        _ => 0.0,
+    }
+}
+
 fn children(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
@@ -440,9 +450,12 @@ pub fn disk_name(root: &Path, data: &Path) -> Option<String> {
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     processor: Processor,
-    own: f64,
+    /// The lab with all it started that lives or was waited for.
+    lab: f64,
     reaped: f64,
     server: f64,
+    /// What writes to disks for all of them.
+    kernel: f64,
     postmaster: Option<u32>,
     began: Instant,
 }
@@ -456,7 +469,7 @@ pub struct Shares {
     pub server: f64,
     /// The lab's finished children: pgbench.
     pub client: f64,
-    /// Anybody else.
+    /// Anybody else; the kernel's own threads, where they can be seen, are nobody.
     pub foreign: f64,
     /// Given to other guests.
     pub steal: f64,
@@ -470,12 +483,14 @@ impl Window {
     /// Opens a window. `postmaster` is the server's process on this machine.
     #[must_use]
     pub fn open(postmaster: Option<u32>) -> Self {
-        let (own, reaped) = process_ticks(std::process::id()).unwrap_or_default();
+        let lab = std::process::id();
+        let (_, reaped) = process_ticks(lab).unwrap_or_default();
         Self {
             processor: Processor::read(Path::new("/")).unwrap_or_default(),
-            own,
+            lab: tree_ticks(lab),
             reaped,
             server: postmaster.map_or(0.0, tree_ticks),
+            kernel: kernel_ticks(),
             postmaster,
             began: Instant::now(),
         }
@@ -488,8 +503,9 @@ impl Window {
         let total = (now.processor.total() - self.processor.total()).max(1.0);
         let busy = now.processor.busy() - self.processor.busy();
         let client = now.reaped - self.reaped;
-        let own = now.own - self.own;
+        let lab = now.lab - self.lab;
         let server = (now.server - self.server).max(0.0);
+        let kernel = now.kernel - self.kernel;
         let steal = now.processor.stolen() - self.processor.stolen();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let seconds = self.began.elapsed().as_secs_f64().max(1e-3);
@@ -499,7 +515,7 @@ impl Window {
             busy: busy / whole,
             server: server / whole,
             client: client / whole,
-            foreign: ((busy - steal - client - own - server) / whole).max(0.0),
+            foreign: ((busy - steal - lab - server - kernel) / whole).max(0.0),
             steal: steal / whole,
             client_seconds: client / ticks_per_second,
             server_seconds: server / ticks_per_second,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::format;
 use crate::measure::environment::warning::warning;
 use crate::measure::environment::{Level, Warning};
-use crate::measure::result::{Experiment, Run};
+use crate::measure::result::{Experiment, FOREIGN, Run};
 use crate::measure::stat::paired::{self, Comparison};
 use crate::measure::stat::plan::blocks_to_prove;
 use crate::measure::stat::verdict::{Better, Verdict};
@@ -142,6 +142,36 @@ impl Analysis {
             },
             false => compared,
         })
+    }
+
+    /// A sentence for each block that does not count; a reader counts them from 1.
+    #[must_use]
+    pub fn dropped_words(&self) -> Vec<String> {
+        let words =
+            |(block, why): &(usize, String)| format!("Block {} does not count: {why}.", block + 1);
+        self.dropped.iter().map(words).collect()
+    }
+
+    /// The drift of the primary metric, where there is one.
+    #[must_use]
+    pub fn drift_words(&self, experiment: &Experiment) -> Option<String> {
+        let drift = self.drift.as_ref().filter(|drift| drift.p < 0.05)?;
+        let direction = if drift.per_run < 0.0 {
+            "falls"
+        } else {
+            "rises"
+        };
+        let kept = match experiment.plan.interleaved {
+            true => "Blocks take this out of ratios, not out of values",
+            false => "It is in ratios as well as in values",
+        };
+        Some(format!(
+            "Drift: {} {direction} by {} from run to run (p = {}, lag-1 autocorrelation {:.2}). {kept}.",
+            experiment.metrics.first()?.title,
+            format::percent(drift.per_run.abs()),
+            format::p_value(drift.p),
+            drift.autocorrelation
+        ))
     }
 
     /// The row of a metric.
@@ -360,7 +390,7 @@ fn unsteady(experiment: &Experiment) -> Vec<String> {
                 .any(|m| m.what.contains("checkpoint") && (m.at - at).abs() <= 2.0);
             sentences.push(format!(
                 "block {} {}: throughput {} by {} at {} s{}",
-                run.block,
+                run.block + 1,
                 experiment.arms[run.arm].name,
                 if change.ratio < 1.0 { "drops" } else { "rises" },
                 format::percent((change.ratio - 1.0).abs()),
@@ -388,11 +418,15 @@ fn warnings(experiment: &Experiment) -> Vec<Warning> {
             .counted_blocks()
             .iter()
             .any(|block| contaminated.contains(block));
+        let shares = experiment.runs.iter();
+        let shares = shares.filter_map(|run| run.values.get(FOREIGN).copied());
+        let most = shares.fold(0.0, f64::max);
         warnings.push(warning(
             "ENV-FOREIGN-CPU",
             format!(
-                "others used more than {} of the processor in {} of {} blocks; {}",
+                "others used more than {} of the processor, {} at most, in {} of {} blocks; {}",
                 format::percent(plan.foreign_limit),
+                format::percent(most),
                 contaminated.len(),
                 experiment.complete_blocks().len(),
                 if stays {

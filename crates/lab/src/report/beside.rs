@@ -14,9 +14,13 @@ pub fn draw(published: &Published) -> String {
         return String::new();
     }
     let drawing = both(|width, class| draw_on((width, class), published, &rows));
+    let ours = match rows.iter().any(|row| row.interval.is_some()) {
+        true => "ours, with its interval",
+        false => "ours, without an interval",
+    };
     format!(
         "<figure><figcaption>{}</figcaption><div class=\"legend\"><span class=\"key\"><i class=\"dot published\"></i>published</span>\
-         <span class=\"key\"><i class=\"dot a1\"></i>ours, with its interval</span></div>{drawing}<p class=\"note\">{}</p></figure>",
+         <span class=\"key\"><i class=\"dot a1\"></i>{ours}</span></div>{drawing}<p class=\"note\">{}</p></figure>",
         escape(&published.figure),
         escape(&published.source)
     )
@@ -133,6 +137,18 @@ mod tests {
             !picture.contains("NaN") && !picture.contains("inf"),
             "{picture}"
         );
+    }
+
+    #[test]
+    fn an_interval_is_promised_only_where_there_is_one() {
+        let with = row(Some(1.0), Some(2.0));
+        let without = Beside {
+            interval: None,
+            ..with.clone()
+        };
+        assert!(drawn(&[with.clone(), without.clone()]).contains("ours, with its interval"));
+        let picture = drawn(&[without]);
+        assert!(!picture.contains("with its interval"), "{picture}");
     }
 
     #[test]

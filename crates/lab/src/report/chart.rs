@@ -4,6 +4,7 @@
 //! dark. Every chart has a title for screen readers; colours never carry
 //! meaning alone.
 
+use super::band;
 use crate::number::real;
 
 /// Width of a letter of a tick's label.
@@ -27,7 +28,7 @@ pub struct Shade {
     pub from: f64,
     /// To.
     pub to: f64,
-    /// Name, written at the top.
+    /// Name, written above.
     pub label: String,
 }
 
@@ -357,13 +358,18 @@ impl Plot {
         let y = match (self.y_log, self.y_free) {
             (true, _) => (y.0.max(1e-9) * 0.8, most * 1.3),
             (false, true) => (y.0 - (most - y.0) * 0.1, most + (most - y.0) * 0.1),
-            (false, false) => (0.0, if most > 0.0 { most * 1.06 } else { 1.0 }),
+            (false, false) => (0.0, 1.06 * if most > 0.0 { most } else { 1.0 }),
         };
         let height = if width < 500.0 { 200.0 } else { 260.0 };
         let mut plane = Plane::new((width, height), x, y);
         plane.y_log = self.y_log;
+        let names = band::names(&self.shades, |x| plane.px(x), width);
+        let room = real(band::lines(&names)) * band::LINE;
+        plane.height += room;
+        plane.top += room;
         let mut out = plane.open(&self.title, class);
         out.push_str(&self.draw_shades(&plane));
+        out.push_str(&band::draw(&names, plane.top));
         out.push_str(&plane.y_axis(&self.y_name));
         out.push_str(&plane.x_axis(&self.x_name, self.x_ticks.as_deref()));
         for (at, what) in &self.marks {
@@ -398,15 +404,6 @@ impl Plot {
                 plane.floor() - plane.top(),
                 escape(&shade.label)
             ));
-            // A label that would not fit is left to the tooltip.
-            if to - from > real(shade.label.chars().count()) * 6.0 {
-                out.push_str(&format!(
-                    "<text class=\"shadename\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                    f64::midpoint(from, to),
-                    plane.top() + 11.0,
-                    escape(&shade.label)
-                ));
-            }
         }
         out
     }
@@ -484,7 +481,7 @@ fn outline(plane: &Plane, piece: &[(f64, f64, f64)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, Plot};
+    use super::{Line, Plot, Shade};
 
     fn stacked(lines: &[&[f64]]) -> String {
         let line = |values: &&[f64]| Line {
@@ -518,5 +515,52 @@ mod tests {
             assert!(!drawn.contains("d=\"Z"), "{drawn}");
             assert!(!drawn.contains("NaN"), "{drawn}");
         }
+    }
+
+    #[test]
+    fn names_of_stages_stand_above_what_is_drawn() {
+        let shade = |label: &str, from: f64, to: f64| Shade {
+            label: label.to_owned(),
+            from,
+            to,
+        };
+        let plot = Plot {
+            lines: vec![Line {
+                points: vec![(0.0, 100.0), (10.0, 100.0)],
+                class: "r0".to_owned(),
+                label: None,
+            }],
+            shades: vec![shade("delta 1", 0.0, 9.9), shade("sync", 9.9, 10.0)],
+            x_range: Some((0.0, 10.0)),
+            ..Plot::default()
+        };
+        let drawn = plot.draw(440.0, "half");
+        let at = |element: &str, name: &str| -> f64 {
+            let from = element.split(&format!(" {name}=\"")).nth(1).unwrap();
+            from.split('"').next().unwrap().parse().unwrap()
+        };
+        let names: Vec<&str> = drawn.split("<text class=\"shadename\"").skip(1).collect();
+        assert_eq!(names.len(), 2, "{drawn}");
+        let grid = drawn.split("<line class=\"grid\"").skip(1);
+        let highest = grid.map(|line| at(line, "y1")).fold(f64::MAX, f64::min);
+        for name in names {
+            // Nor is the axis' name in the way, which stands at 14.
+            assert!(at(name, "y") < highest && at(name, "y") > 24.0, "{name}");
+        }
+        // A tick's label would otherwise touch the name of a stage where nothing is more than 0.
+        let nothing = Plot {
+            y_most: Some(0.0),
+            ..plot.clone()
+        };
+        let nothing = nothing.draw(440.0, "half");
+        let grid = nothing.split("<line class=\"grid\"").skip(1);
+        let highest = grid.map(|line| at(line, "y1")).fold(f64::MAX, f64::min);
+        assert!(highest - 40.0 > 6.0, "{nothing}");
+        // What is drawn is as high as without names.
+        let bare = Plot {
+            shades: Vec::new(),
+            ..plot
+        };
+        assert!(drawn.contains("0 0 440 214") && bare.draw(440.0, "half").contains("0 0 440 200"));
     }
 }

@@ -1,9 +1,10 @@
 //! The one sentence that a reader came for.
 
 use crate::format;
-use crate::measure::result::{Claim, Experiment};
-use crate::measure::stat::paired::Comparison;
+use crate::measure::result::{Claim, Experiment, Metric};
+use crate::measure::stat::paired::{self, CONFIDENCE, Comparison};
 use crate::measure::stat::verdict::Verdict;
+use crate::number::real;
 use crate::report::analysis::{Analysis, interval_words, ratio_words};
 
 /// Comparisons that one sentence has room for.
@@ -22,11 +23,13 @@ pub enum Outcome {
     Open,
 }
 
-/// The conclusion: what became of the hypothesis, and the figures that say so.
+/// The conclusion in one sentence: what became of the hypothesis, and the figures that say so.
 #[must_use]
-pub fn conclude(experiment: &Experiment, analysis: &Analysis) -> Option<(Outcome, String)> {
-    if experiment.arms.len() < 2 || analysis.rows.is_empty() {
-        return None;
+pub fn conclude(experiment: &Experiment, analysis: &Analysis) -> (Outcome, String) {
+    if experiment.runs.is_empty() || analysis.rows.is_empty() {
+        let why = experiment.interrupted.as_deref();
+        let why = why.unwrap_or("the experiment ended before its first run");
+        return (Outcome::Open, format!("Nothing was measured: {why}."));
     }
     let claims = &experiment.plan.claims;
     let judged: Vec<(Outcome, &Claim)> = claims
@@ -45,31 +48,33 @@ pub fn conclude(experiment: &Experiment, analysis: &Analysis) -> Option<(Outcome
     };
     let (failed, unclear) = (with(Outcome::Failed), with(Outcome::Unclear));
     let stated = experiment.hypothesis.as_deref().unwrap_or_default();
-    Some(if claims.is_empty() {
+    if claims.is_empty() {
         let figures = some_of(primary(experiment, analysis));
-        (Outcome::Open, format!("Measured, not judged: {figures}."))
-    } else if analysis.is_blocked() {
+        return match stated {
+            "" => (Outcome::Open, format!("Measured, not judged: {figures}.")),
+            stated => {
+                let sentence = format!(
+                    "Whether {stated} is for the reader to judge, as no --claim says it in numbers: {figures}."
+                );
+                (Outcome::Open, sentence)
+            }
+        };
+    }
+    if analysis.is_blocked() {
         let sentence =
             format!("Cannot tell whether {stated}: something makes the comparison invalid.");
         (Outcome::Unclear, sentence)
     } else if !failed.is_empty() {
-        let sentence = format!(
-            "The hypothesis failed. It said that {stated}; but {}.",
-            words(&failed)
-        );
+        let sentence = format!("The hypothesis failed that {stated}: {}.", words(&failed));
         (Outcome::Failed, sentence)
     } else if !unclear.is_empty() {
-        (
-            Outcome::Unclear,
-            format!("Cannot tell whether {stated}: {}.", words(&unclear)),
-        )
+        let sentence = format!("Cannot tell whether {stated}: {}.", words(&unclear));
+        (Outcome::Unclear, sentence)
     } else {
         let all: Vec<&Claim> = claims.iter().collect();
-        (
-            Outcome::Held,
-            format!("The hypothesis held: {stated}. {}.", words(&all)),
-        )
-    })
+        let sentence = format!("The hypothesis held that {stated}: {}.", words(&all));
+        (Outcome::Held, sentence)
+    }
 }
 
 /// What `claim` compares.
@@ -102,12 +107,25 @@ fn judge(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Outcome
         claim.at_most.unwrap_or(f64::INFINITY),
     );
     if interval.low >= least && interval.high <= most {
-        Outcome::Held
-    } else if interval.high < least || interval.low > most {
-        Outcome::Failed
-    } else {
-        Outcome::Unclear
+        return Outcome::Held;
     }
+    // One of many claims is wrong by chance more easily than one alone.
+    let wide = paired_values(experiment, claim).and_then(|(base, arm)| {
+        let error = (1.0 - CONFIDENCE) / real(experiment.plan.claims.len().max(1));
+        paired::interval(&base, &arm, 1.0 - error)
+    });
+    match wide {
+        Some(wide) if wide.high < least || wide.low > most => Outcome::Failed,
+        _ => Outcome::Unclear,
+    }
+}
+
+/// The values that `claim` compares, block by block; of arms that did not run in the same blocks there are none.
+fn paired_values(experiment: &Experiment, claim: &Claim) -> Option<(Vec<f64>, Vec<f64>)> {
+    experiment.plan.interleaved.then(|| {
+        let blocks = experiment.counted_blocks();
+        experiment.pairs(&claim.metric, (claim.against, claim.arm), &blocks)
+    })
 }
 
 /// `p99 of pgstrata full is 3.2 (2.0 … 6.5) times that of quiet, and was to be at most 1.15`.
@@ -147,11 +165,20 @@ fn measured(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Stri
     }
 }
 
-/// The primary metric of each arm.
+/// The primary metric of each arm; of one alone its value.
 fn primary(experiment: &Experiment, analysis: &Analysis) -> Vec<String> {
     let Some(row) = analysis.rows.first() else {
         return Vec::new();
     };
+    let of_row = |metric: &&Metric| metric.name == row.metric;
+    if let ([arm], Some(metric)) = (&experiment.arms[..], experiment.metrics.iter().find(of_row)) {
+        let value = experiment.middle(&row.metric, 0);
+        let value = value.map_or_else(
+            || format::MISSING.to_owned(),
+            |value| format::value(value, metric.unit),
+        );
+        return vec![format!("{} of {} is {value}", metric.title, arm.name)];
+    }
     let compared = (1..experiment.arms.len()).filter(|arm| {
         let found = row.comparisons.get(*arm);
         found.is_some_and(Option::is_some)
@@ -214,7 +241,7 @@ mod tests {
         // The other way round: the base does 1.11 of the second arm.
         let claim = Claim::at_least("tps", 0, 1.1).against(1);
         let experiment = experiment(std::slice::from_ref(&claim));
-        let (found, sentence) = conclude(&experiment, &analyse(&experiment)).unwrap();
+        let (found, sentence) = conclude(&experiment, &analyse(&experiment));
         assert_eq!(found, Outcome::Held, "{sentence}");
         assert!(sentence.contains("tps of A is 1.1"), "{sentence}");
         assert!(sentence.contains("times that of B"), "{sentence}");
@@ -235,17 +262,17 @@ mod tests {
             (
                 &[][..],
                 Outcome::Open,
-                "Measured, not judged: tps of B is 0.",
+                "Whether B is as fast as A is for the reader to judge, as no --claim says it in numbers: tps of B is 0.",
             ),
             (
                 std::slice::from_ref(&low),
                 Outcome::Held,
-                "The hypothesis held: B is as fast as A. tps of B is 0.",
+                "The hypothesis held that B is as fast as A: tps of B is 0.",
             ),
             (
                 &[low.clone(), high],
                 Outcome::Failed,
-                "The hypothesis failed. It said that B is as fast as A; but tps of B",
+                "The hypothesis failed that B is as fast as A: tps of B",
             ),
             (
                 &[low.clone(), between],
@@ -259,9 +286,38 @@ mod tests {
             ),
         ] {
             let experiment = experiment(claims);
-            let (found, sentence) = conclude(&experiment, &analyse(&experiment)).unwrap();
+            let (found, sentence) = conclude(&experiment, &analyse(&experiment));
             assert_eq!(found, outcome, "{sentence}");
             assert!(sentence.starts_with(words), "{sentence}");
         }
+    }
+
+    #[test]
+    fn one_arm_is_told_by_its_value_and_nothing_by_its_reason() {
+        let mut experiment = experiment(&[]);
+        experiment.hypothesis = None;
+        experiment.arms.truncate(1);
+        experiment.runs.retain(|run| run.arm == 0);
+        let (_, sentence) = conclude(&experiment, &analyse(&experiment));
+        assert_eq!(sentence, "Measured, not judged: tps of A is 100.");
+        experiment.runs.clear();
+        experiment.interrupted = Some("no room".to_owned());
+        let (_, sentence) = conclude(&experiment, &analyse(&experiment));
+        assert_eq!(sentence, "Nothing was measured: no room.");
+    }
+
+    #[test]
+    fn one_claim_of_many_fails_less_easily_than_one_alone() {
+        // Seven blocks are just enough to prove one bound wrong, and too few for one of five.
+        let failing = Claim::at_least("tps", 1, 0.97);
+        let with = |claims: &[Claim]| {
+            let mut experiment = experiment(claims);
+            experiment.runs.retain(|run| run.block < 7);
+            conclude(&experiment, &analyse(&experiment)).0
+        };
+        assert_eq!(with(std::slice::from_ref(&failing)), Outcome::Failed);
+        let mut five = vec![Claim::at_least("tps", 1, 0.5); 4];
+        five.push(failing);
+        assert_eq!(with(&five), Outcome::Unclear);
     }
 }

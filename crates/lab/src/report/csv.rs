@@ -3,7 +3,7 @@
 use crate::measure::result::Experiment;
 use crate::report::analysis::Analysis;
 
-/// One line per run and value.
+/// One line per run and value; blocks and places in them are counted from 1, as everywhere in reports.
 #[must_use]
 pub fn render(experiment: &Experiment) -> String {
     let mut out = String::from("block,position,arm,started,counted,metric,value\n");
@@ -12,8 +12,8 @@ pub fn render(experiment: &Experiment) -> String {
         for (name, value) in &run.values {
             out.push_str(&format!(
                 "{},{},{},{:.3},{},{},{value}\n",
-                run.block,
-                run.position,
+                run.block + 1,
+                run.position + 1,
                 cell(&experiment.arms[run.arm].name),
                 run.started,
                 counted.contains(&run.block),
@@ -52,5 +52,30 @@ fn cell(text: &str) -> String {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {
         text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::render;
+    use crate::measure::result::{Arm, Experiment, Run};
+
+    #[test]
+    fn blocks_are_counted_from_1_as_in_reports() {
+        let run = Run {
+            values: [("tps".to_owned(), 2.5)].into(),
+            ..Run::default()
+        };
+        let arm = Arm {
+            name: "A".to_owned(),
+            description: String::new(),
+            environment: None,
+        };
+        let text = render(&Experiment {
+            arms: vec![arm],
+            runs: vec![run],
+            ..Experiment::default()
+        });
+        assert_eq!(text.lines().nth(1), Some("1,1,A,0.000,true,tps,2.5"));
     }
 }

@@ -2,14 +2,18 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{beside, pictures, sweep, terminal};
+use super::arms::{self, Apart};
+use super::files::Link;
+use super::{beside, pictures, sweep, unstable};
 use crate::format;
-use crate::measure::environment::{self, Environment, Fact, Level};
+use crate::measure::environment::{Environment, Fact, Level};
 use crate::measure::result::{Arm, Experiment, Metric, Table};
 use crate::measure::stat::paired::Comparison;
 use crate::measure::stat::verdict::{Better, Verdict};
 use crate::report::analysis::{Analysis, Row, interval_words, ratio_words};
 use crate::report::conclusion::{Outcome, conclude};
+
+mod results;
 
 /// Environment facts that the report's head shows, with what follows their value.
 const HEADLINES: [(&str, &str); 5] = [
@@ -23,10 +27,22 @@ const HEADLINES: [(&str, &str); 5] = [
 /// What a browser may do with the page: show it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
-/// Renders the whole page.
+/// Renders the whole page, without links to files.
 #[must_use]
 pub fn render(experiment: &Experiment, analysis: &Analysis) -> String {
-    let sections = sections(experiment, analysis);
+    render_with(experiment, analysis, &[])
+}
+
+/// Renders the whole page with links to the result's files.
+#[must_use]
+pub fn render_with(experiment: &Experiment, analysis: &Analysis, links: &[Link]) -> String {
+    let mut conclusion = conclusion(experiment, analysis);
+    let mut hero = hero(experiment, analysis);
+    let mut sections = sections(experiment, analysis, links);
+    let bodies = sections.iter_mut().map(|(_, body)| body);
+    let parts = [&mut conclusion, &mut hero].into_iter().chain(bodies);
+    unstable::explain(parts.map(|part| &mut part.0), &note(unstable::MEANING).0);
+    let beware = beware(experiment, analysis);
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -41,17 +57,14 @@ pub fn render(experiment: &Experiment, analysis: &Analysis) -> String {
             body {
                 main {
                     (head(experiment, analysis))
-                    (conclusion(experiment, analysis))
-                    (warnings(analysis))
-                    (hero(experiment, analysis))
-                    (contents(&sections))
-                    @for (title, body) in &sections {
-                        h2 id=(anchor(title)) { (title) }
-                        (body)
-                    }
+                    (conclusion)
+                    @if let Some((title, body)) = &beware { (section(title, body)) }
+                    (hero)
+                    (contents(beware.iter().chain(&sections)))
+                    @for (title, body) in &sections { (section(title, body)) }
                     footer {
-                        "Made by pgstrata lab " (experiment.lab_version)
-                        " from its result file. Numbers are computed again from raw values."
+                        "Made by pgstrata lab " (experiment.lab_version) " from its result file. "
+                        (provenance(experiment))
                     }
                 }
             }
@@ -60,26 +73,64 @@ pub fn render(experiment: &Experiment, analysis: &Analysis) -> String {
     page.into_string()
 }
 
+/// Which figures are of the day of measuring, and which of today's program.
+fn provenance(experiment: &Experiment) -> String {
+    let made = match (
+        experiment.tables.is_empty(),
+        experiment.published.is_empty(),
+    ) {
+        (true, true) => "",
+        (false, true) => "; the experiment's own tables were made when it ended",
+        (true, false) => {
+            "; the picture beside what was published was made when the experiment ended"
+        }
+        (false, false) => {
+            "; the experiment's own tables and the picture beside what was published were made when it ended"
+        }
+    };
+    format!("Tiles, intervals and verdicts are computed again from the raw values{made}.")
+}
+
 /// A heading, and what stands below it.
 type Section = (String, Markup);
 
+fn section(title: &str, body: &Markup) -> Markup {
+    html! {
+        h2 id=(anchor(title)) { (title) }
+        (body)
+    }
+}
+
 /// Everything below the head, in the order of reading.
-fn sections(experiment: &Experiment, analysis: &Analysis) -> Vec<Section> {
+fn sections(experiment: &Experiment, analysis: &Analysis, links: &[Link]) -> Vec<Section> {
     let beside: String = experiment.published.iter().map(beside::draw).collect();
     let mut sections = Vec::new();
     if !beside.is_empty() {
         sections.push(("Beside what was published".to_owned(), PreEscaped(beside)));
     }
     sections.extend(tables(&experiment.tables));
-    sections.push(("Results".to_owned(), verdicts(experiment, analysis)));
+    let verdicts = results::verdicts(experiment, analysis);
+    sections.push(("Results".to_owned(), verdicts));
     sections.extend(pictures(experiment, analysis));
-    sections.push(("What was compared".to_owned(), environment(experiment)));
+    sections.push((arms::title(experiment).to_owned(), environment(experiment)));
     sections.push(("How to repeat".to_owned(), repeat(experiment)));
-    sections.push(("Every run".to_owned(), raw(experiment)));
+    let runs = html! { (results::every_run(experiment)) (files(links)) };
+    sections.push(("Every run".to_owned(), runs));
     sections
 }
 
-fn contents(sections: &[Section]) -> Markup {
+fn files(links: &[Link]) -> Markup {
+    html! {
+        @if !links.is_empty() {
+            p class="note" { "Files of the result:" }
+            ul class="note" {
+                @for link in links { li { a href=(link.href) { (link.name) } ", " (link.what) } }
+            }
+        }
+    }
+}
+
+fn contents<'a>(sections: impl Iterator<Item = &'a Section>) -> Markup {
     html! {
         nav aria-label="contents" {
             ul class="contents" {
@@ -96,9 +147,7 @@ fn anchor(title: &str) -> String {
 }
 
 fn conclusion(experiment: &Experiment, analysis: &Analysis) -> Markup {
-    let Some((outcome, sentence)) = conclude(experiment, analysis) else {
-        return nothing();
-    };
+    let (outcome, sentence) = conclude(experiment, analysis);
     let class = match outcome {
         Outcome::Held => "conclusion better",
         Outcome::Failed => "conclusion worse",
@@ -114,7 +163,7 @@ fn nothing() -> Markup {
 fn head(experiment: &Experiment, analysis: &Analysis) -> Markup {
     let plan = &experiment.plan;
     let mut facts = vec![("workload".to_owned(), experiment.workload.clone())];
-    if experiment.arms.len() > 1 {
+    if experiment.arms.len() > 1 || experiment.hypothesis.is_some() {
         let hypothesis = experiment
             .hypothesis
             .clone()
@@ -141,7 +190,7 @@ fn head(experiment: &Experiment, analysis: &Analysis) -> Markup {
             analysis.dropped.len()
         ),
     ));
-    if let Some(env) = experiment.arms.first().and_then(|a| a.environment.as_ref()) {
+    if let Some((_, env)) = arms::captured(experiment).first() {
         facts.extend(machine(env));
     }
     if let Some(why) = &experiment.interrupted {
@@ -332,136 +381,6 @@ fn tables(tables: &[Table]) -> Vec<Section> {
     tables.iter().map(section).collect()
 }
 
-fn verdicts(experiment: &Experiment, analysis: &Analysis) -> Markup {
-    let sentences = analysis.bottlenecks.iter();
-    let sentences = sentences.chain(&analysis.unsteady).chain(&experiment.notes);
-    html! {
-        @if experiment.arms.len() == 1 { (medians(experiment, analysis)) }
-        @for arm in 1..experiment.arms.len() { (compared(experiment, analysis, arm)) }
-        @if let Some((_, p)) = analysis.page {
-            p class="note" {
-                "Page's trend test that the metric falls as the setting rises: p = " (format::p_value(p))
-            }
-        }
-        (spread(experiment, analysis))
-        @if is_unstable(analysis) {
-            (note("~ marks an interval that the bootstrap finds wider or narrower by more than a fifth: more blocks would settle it."))
-        }
-        @for sentence in sentences { (note(sentence)) }
-    }
-}
-
-/// Whether an interval is marked as one that the cross-check does not confirm.
-fn is_unstable(analysis: &Analysis) -> bool {
-    let mut compared = analysis.rows.iter().flat_map(|row| &row.comparisons);
-    compared.any(|compared| compared.as_ref().is_some_and(|compared| compared.unstable))
-}
-
-fn medians(experiment: &Experiment, analysis: &Analysis) -> Markup {
-    let cells = |row: &Row| {
-        let metric = metric_of(experiment, row)?;
-        let summary = row.arms.first()?.as_ref()?;
-        Some(vec![
-            metric.title.clone(),
-            format::value(summary.median, metric.unit),
-            format::value(summary.least, metric.unit),
-            format::value(summary.most, metric.unit),
-            summary.count.to_string(),
-        ])
-    };
-    let rows: Vec<Vec<String>> = analysis.rows.iter().filter_map(cells).collect();
-    let head = ["", "median", "least", "most", "runs"];
-    table("Medians over runs", &head, &rows)
-}
-
-fn compared(experiment: &Experiment, analysis: &Analysis, arm: usize) -> Markup {
-    let cells = |row: &Row| {
-        let metric = metric_of(experiment, row)?;
-        let mut cells = terminal::comparison_cells(experiment, row, metric, arm).to_vec();
-        let compared = row.comparisons.get(arm).and_then(Option::as_ref);
-        let p = compared.map_or_else(String::new, |c| format::p_value(c.p_adjusted));
-        cells.insert(5, p);
-        Some(cells)
-    };
-    let rows: Vec<Vec<String>> = analysis.rows.iter().filter_map(cells).collect();
-    let (base, name) = (&experiment.arms[0].name, &experiment.arms[arm].name);
-    let head = [
-        "",
-        &format!("{base} (A)"),
-        &format!("{name} (B)"),
-        "B/A",
-        "95 % CI",
-        "p",
-        "verdict",
-    ];
-    let caption = format!("{name} against {base}: medians ± spread of single runs");
-    table(&caption, &head, &rows)
-}
-
-/// Less variance can be the result: the table of the pgbench talk.
-fn spread(experiment: &Experiment, analysis: &Analysis) -> Markup {
-    let Some(row) = analysis.rows.first() else {
-        return nothing();
-    };
-    let Some(metric) = metric_of(experiment, row) else {
-        return nothing();
-    };
-    let value = |v: f64| format::value(v, metric.unit);
-    let rows: Vec<Vec<String>> = row
-        .arms
-        .iter()
-        .enumerate()
-        .filter_map(|(arm, summary)| {
-            let summary = summary.as_ref()?;
-            let compared = row.comparisons.get(arm).and_then(Option::as_ref);
-            let deviation = compared.and_then(|c| c.deviation_ratio).map_or_else(
-                || format::MISSING.to_owned(),
-                |(ratio, i)| {
-                    format!(
-                        "{} ({} … {})",
-                        format::ratio(ratio, None),
-                        format::ratio(i.low, None),
-                        format::ratio(i.high, None)
-                    )
-                },
-            );
-            Some(vec![
-                experiment.arms[arm].name.clone(),
-                value(summary.mean),
-                value(summary.median),
-                value(summary.least),
-                value(summary.most),
-                summary
-                    .deviation
-                    .map_or_else(|| format::MISSING.to_owned(), value),
-                summary.deviation.map_or_else(
-                    || format::MISSING.to_owned(),
-                    |d| format::percent(d / summary.mean),
-                ),
-                deviation,
-            ])
-        })
-        .collect();
-    if rows.len() < 2 {
-        return nothing();
-    }
-    let head = [
-        "",
-        "mean",
-        "median",
-        "least",
-        "most",
-        "std. deviation",
-        "CV",
-        "ratio of deviations",
-    ];
-    table(
-        &format!("{}: spread of single runs", metric.title),
-        &head,
-        &rows,
-    )
-}
-
 fn pictures(experiment: &Experiment, analysis: &Analysis) -> Vec<Section> {
     let runs = experiment.metrics.first();
     let runs = runs.map(|metric| pictures::dots(experiment, metric));
@@ -471,8 +390,8 @@ fn pictures(experiment: &Experiment, analysis: &Analysis) -> Vec<Section> {
         ("Run by run", runs.unwrap_or_default()),
         ("Over time", pictures::throughput(experiment)),
         ("Latency", pictures::latency(experiment)),
-        ("Commands", statements(experiment).into_string()),
-        ("Waiting", waits(experiment).into_string()),
+        ("Commands", results::statements(experiment).into_string()),
+        ("Waiting", results::waits(experiment).into_string()),
         ("Resources", pictures::resources(experiment)),
     ];
     let some = sections.into_iter().filter(|(_, body)| !body.is_empty());
@@ -480,96 +399,19 @@ fn pictures(experiment: &Experiment, analysis: &Analysis) -> Vec<Section> {
         .collect()
 }
 
-fn statements(experiment: &Experiment) -> Markup {
-    let Some(run) = experiment.runs.iter().find(|r| !r.statements.is_empty()) else {
-        return nothing();
-    };
-    let rows: Vec<Vec<String>> = run
-        .statements
-        .iter()
-        .enumerate()
-        .map(|(index, (command, _))| {
-            let mut cells = vec![command.clone()];
-            for arm in 0..experiment.arms.len() {
-                let values: Vec<f64> = experiment
-                    .runs
-                    .iter()
-                    .filter(|r| r.arm == arm)
-                    .filter_map(|r| r.statements.get(index).map(|s| s.1))
-                    .collect();
-                cells.push(format::value(
-                    crate::measure::stat::median(&values),
-                    format::Unit::Seconds,
-                ));
-            }
-            cells
-        })
-        .collect();
-    let mut head = vec!["command"];
-    head.extend(experiment.arms.iter().map(|a| a.name.as_str()));
-    table(
-        "Mean latency of each command, median over runs",
-        &head,
-        &rows,
-    )
-}
-
-fn waits(experiment: &Experiment) -> Markup {
-    let mut events = std::collections::BTreeMap::<&str, Vec<f64>>::new();
-    for run in &experiment.runs {
-        for (event, count) in &run.waits {
-            let per_arm = events
-                .entry(event)
-                .or_insert_with(|| vec![0.0; experiment.arms.len()]);
-            per_arm[run.arm] += count;
-        }
-    }
-    let mut totals = vec![0.0; experiment.arms.len()];
-    for per_arm in events.values() {
-        for (total, count) in totals.iter_mut().zip(per_arm) {
-            *total += count;
-        }
-    }
-    let mut ordered: Vec<_> = events.into_iter().collect();
-    ordered.sort_by(|a, b| b.1.iter().sum::<f64>().total_cmp(&a.1.iter().sum::<f64>()));
-    ordered.truncate(8);
-    if ordered.is_empty() {
-        return nothing();
-    }
-    let rows: Vec<Vec<String>> = ordered
-        .iter()
-        .map(|(event, counts)| {
-            let mut cells = vec![(*event).to_owned()];
-            cells.extend(counts.iter().zip(&totals).map(|(c, t)| {
-                if *t > 0.0 {
-                    format::percent(c / t)
-                } else {
-                    format::MISSING.to_owned()
-                }
-            }));
-            cells
-        })
-        .collect();
-    let mut head = vec!["event"];
-    head.extend(experiment.arms.iter().map(|a| a.name.as_str()));
-    table(
-        "What active backends were doing, share of samples",
-        &head,
-        &rows,
-    )
-}
-
-fn warnings(analysis: &Analysis) -> Markup {
-    if analysis.warnings.is_empty() {
-        return nothing();
+/// What a reader must know before any figure; nothing where there is nothing.
+fn beware(experiment: &Experiment, analysis: &Analysis) -> Option<Section> {
+    let mut sentences = analysis.dropped_words();
+    sentences.extend(analysis.drift_words(experiment));
+    if analysis.warnings.is_empty() && sentences.is_empty() {
+        return None;
     }
     let class = |level: Level| match level {
         Level::Block => "block",
         Level::Warn => "warn",
         Level::Info => "info",
     };
-    html! {
-        h2 { "What to beware of" }
+    let body = html! {
         ul class="warnings" {
             @for w in &analysis.warnings {
                 li class=(class(w.level)) {
@@ -578,44 +420,32 @@ fn warnings(analysis: &Analysis) -> Markup {
                 }
             }
         }
-        @for (block, why) in &analysis.dropped {
-            p class="note" { "Block " (block + 1) " does not count: " (why) }
-        }
-    }
+        @for sentence in &sentences { (note(sentence)) }
+    };
+    Some(("What to beware of".to_owned(), body))
 }
 
 fn environment(experiment: &Experiment) -> Markup {
     let described = |arm: &Arm| (arm.name.clone(), arm.description.clone());
     let arms: Vec<(String, String)> = experiment.arms.iter().map(described).collect();
-    let base = experiment.arms.first().and_then(|a| a.environment.as_ref());
     html! {
         (list_of(&arms))
-        @if let Some(base) = base {
-            @for arm in experiment.arms.iter().skip(1) {
-                @if let Some(env) = &arm.environment {
-                    (differences((&experiment.arms[0].name, base), (&arm.name, env)))
-                }
-            }
-            details { summary { "Everything captured" } (everything(base)) }
+        @for apart in arms::apart(experiment) { (differences(apart)) }
+        @if let Some(sentence) = arms::only(experiment) { (note(&sentence)) }
+        @if let Some((name, base)) = arms::captured(experiment).first() {
+            details { summary { "Everything captured of " (name) } (everything(base)) }
         }
     }
 }
 
-/// What differs between two arms' environments, each with its name.
-fn differences(first: (&str, &Environment), second: (&str, &Environment)) -> Markup {
-    let rows: Vec<Vec<String>> = environment::diff(first.1, second.1)
-        .into_iter()
-        .filter(|d| !d.name.starts_with("contents.") && !d.name.ends_with("fingerprint"))
-        .map(|d| vec![d.name, d.first, d.second])
-        .collect();
-    let (base, name) = (first.0, second.0);
-    if rows.is_empty() {
-        return note(&format!(
-            "{name} differs from {base} in nothing that was captured"
-        ));
+fn differences(apart: Apart<'_>) -> Markup {
+    let words = apart.words();
+    if apart.facts.is_empty() {
+        return note(&format!("{words}."));
     }
-    let caption = format!("What differs between {base} and {name}");
-    table(&caption, &["", base, name], &rows)
+    let facts = apart.facts.into_iter();
+    let rows: Vec<Vec<String>> = facts.map(|f| vec![f.name, f.first, f.second]).collect();
+    table(&words, &["", apart.base, apart.name], &rows)
 }
 
 fn everything(env: &Environment) -> Markup {
@@ -648,48 +478,6 @@ fn repeat(experiment: &Experiment) -> Markup {
         pre { (experiment.typed()) }
         p class="note" {
             "The seed " (experiment.plan.seed) " decides the order of runs and pgbench's keys."
-        }
-    }
-}
-
-fn raw(experiment: &Experiment) -> Markup {
-    let metrics: Vec<&Metric> = experiment
-        .metrics
-        .iter()
-        .filter(|m| {
-            experiment
-                .runs
-                .iter()
-                .any(|r| r.values.contains_key(&m.name))
-        })
-        .collect();
-    let mut head = vec!["block", "arm"];
-    head.extend(metrics.iter().map(|m| m.title.as_str()));
-    head.push("note");
-    let rows: Vec<Vec<String>> = experiment
-        .runs
-        .iter()
-        .map(|run| {
-            let mut cells = vec![
-                (run.block + 1).to_string(),
-                experiment.arms[run.arm].name.clone(),
-            ];
-            cells.extend(metrics.iter().map(|m| {
-                run.values
-                    .get(&m.name)
-                    .map_or_else(|| format::MISSING.to_owned(), |v| format::value(*v, m.unit))
-            }));
-            cells.push(run.dropped.clone().unwrap_or_default());
-            cells
-        })
-        .collect();
-    let all = table("", &head, &rows);
-    html! {
-        details { summary { "All runs in order of time" } (all) }
-        p class="note" {
-            "Files beside this page: "
-            a href="result.json" { "result.json" } ", everything measured; "
-            a href="runs.csv" { "runs.csv" } ", a line for each run."
         }
     }
 }

@@ -1,11 +1,14 @@
 //! Reports: for a terminal, a browser, a document, a spreadsheet, a build server.
 
 pub mod analysis;
+mod arms;
+mod band;
 pub mod beside;
 pub mod bottleneck;
 pub mod chart;
 pub mod conclusion;
 pub mod csv;
+pub mod files;
 pub mod html;
 pub mod junit;
 pub mod markdown;
@@ -14,3 +17,4 @@ pub mod pictures;
 mod rows;
 pub mod sweep;
 pub mod terminal;
+mod unstable;

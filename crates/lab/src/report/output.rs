@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::measure::result::Experiment;
 use crate::report::analysis::{self, Analysis};
-use crate::report::{csv, html, terminal};
+use crate::report::{csv, files, html, terminal};
 
 /// Says something about progress.
 pub fn tell(words: &str) {
@@ -51,16 +51,31 @@ pub fn deliver(experiment: &Experiment, out: &Path, ascii: bool) -> Result<u8> {
     experiment.save(out)?;
     experiment.save_environment(out)?;
     let analysis = analysis::analyse(experiment);
-    let page = out.join("report.html");
-    std::fs::write(&page, html::render(experiment, &analysis))
-        .with_context(|| format!("could not write \"{}\"", page.display()))?;
     let values = out.join("runs.csv");
     std::fs::write(&values, csv::render(experiment))
         .with_context(|| format!("could not write \"{}\"", values.display()))?;
+    // The last of the files, since it links to those that there are.
+    let page = out.join("report.html");
+    write_page(experiment, &analysis, out, &page)?;
     let mut text = terminal::render(experiment, &analysis, style(ascii));
     text.push_str(&format!("report      {}\n", page.display()));
     print(&text)?;
     Ok(code(experiment, &analysis))
+}
+
+/// Writes the page of the experiment in `result`, its file or directory; links lead from the page to the files there.
+///
+/// # Errors
+/// Fails when the page cannot be written.
+pub fn write_page(
+    experiment: &Experiment,
+    analysis: &Analysis,
+    result: &Path,
+    page: &Path,
+) -> Result<()> {
+    let links = files::links(result, page);
+    std::fs::write(page, html::render_with(experiment, analysis, &links))
+        .with_context(|| format!("could not write \"{}\"", page.display()))
 }
 
 /// The exit code of an experiment.

@@ -2,7 +2,7 @@
 
 use super::chart::{Line, Plane, Plot, Shade, escape};
 use super::rows::Rows;
-use crate::format;
+use crate::format::{self, Scale, Unit};
 use crate::measure::result::{Experiment, Metric, Run};
 use crate::measure::sample::{CHARTS, Chart};
 use crate::measure::stat::median;
@@ -12,8 +12,8 @@ use crate::report::analysis::Analysis;
 
 /// Wide and narrow paper: one of them is shown, by the width of the window.
 const PAPERS: [(f64, &str); 2] = [(900.0, "wide"), (360.0, "narrow")];
-/// Runs drawn with resources; more would make the page slow.
-const MOST_RESOURCE_RUNS: usize = 6;
+/// Logarithm of the greatest ratio that is drawn: beyond it an arrow says enough.
+const FARTHEST: f64 = 4.0;
 
 pub(super) fn both(draw: impl Fn(f64, &str) -> String) -> String {
     PAPERS
@@ -66,12 +66,17 @@ pub fn forest(experiment: &Experiment, analysis: &Analysis) -> String {
             .map_or([compared.ratio; 2], |i| [i.low, i.high]);
         reach = ends.iter().map(|r| r.ln().abs()).fold(reach, f64::max);
     }
-    let reach = reach.min(4.0) * 1.1;
-    let draw = |width: f64, class: &str| forest_on((width, class), &rows, margin, reach);
+    let reach = reach.min(FARTHEST) * 1.1;
+    let drawing = both(|width, class| forest_on((width, class), &rows, margin, reach));
+    let legend = match drawing.contains("class=\"point arrow") {
+        true => {
+            "<div class=\"legend\"><span class=\"key\">◀ ▶ goes on beyond the frame</span></div>"
+        }
+        false => "",
+    };
     format!(
-        "<figure><figcaption>Ratios to {} with 95 % intervals; the band is “same”</figcaption>{}</figure>",
-        escape(&experiment.arms[0].name),
-        both(draw)
+        "<figure><figcaption>Ratios to {} with 95 % intervals; the band is “same”</figcaption>{legend}{drawing}</figure>",
+        escape(&experiment.arms[0].name)
     )
 }
 
@@ -95,22 +100,26 @@ fn forest_on(
         .map(|r| (r.ln(), ratio_label(r)))
         .collect();
     out.push_str(&plane.x_axis("ratio to the base", Some(&ticks)));
-    out.push_str(&format!(
-        "<line class=\"one\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{1:.1}\" y2=\"{2:.1}\"/>",
-        plane.px(0.0),
-        plane.top(),
-        plane.floor()
-    ));
+    out.push_str(&rows.across("one", 0.0));
     for (index, (name, arm, compared)) in compared.iter().enumerate() {
         out.push_str(&rows.name(index));
         let class = format!("a{arm}");
-        if let Some(i) = compared.interval {
-            let places = (i.low.ln().max(-reach), i.high.ln().min(reach));
-            out.push_str(&rows.whisker(index, &class, places));
-        }
+        let ratio = compared.ratio.ln();
+        let (low, high) = compared
+            .interval
+            .map_or((ratio, ratio), |i| (i.low.ln(), i.high.ln()));
         let words = format!("{name} {}", super::analysis::ratio_words(compared));
-        let place = compared.ratio.ln().clamp(-reach, reach);
-        out.push_str(&rows.point(index, &class, place, &words));
+        if compared.interval.is_some() && low < reach && high > -reach {
+            out.push_str(&rows.whisker(index, &class, (low.max(-reach), high.min(reach))));
+        }
+        if ratio.abs() <= reach {
+            out.push_str(&rows.point(index, &class, ratio, &words));
+        }
+        for end in [-reach, reach] {
+            if (end < 0.0 && low < end) || (end > 0.0 && high > end) {
+                out.push_str(&rows.arrow(index, &class, end, &words));
+            }
+        }
     }
     out.push_str("</svg>");
     out
@@ -144,6 +153,21 @@ fn ratio_label(ratio: f64) -> String {
     let text = format!("{ratio:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     text.to_owned()
+}
+
+/// What an axis of this metric is called.
+pub(super) fn axis_name(metric: &Metric, scale: Scale) -> String {
+    let title = &metric.title;
+    // Transactions per second have it in their name.
+    let is_said = title == "tps" || title.contains("/s") || title.contains("per second");
+    let rate = match metric.unit {
+        Unit::PerSecond if !is_said => "/s",
+        _ => "",
+    };
+    match scale.suffix.trim() {
+        "" => format!("{title}{rate}"),
+        suffix => format!("{title}{rate}, {suffix}"),
+    }
 }
 
 /// A metric's values block by block, arms of a block joined.
@@ -189,15 +213,7 @@ fn dots_on(
         ((least - pad).max(0.0), most + pad),
     );
     let mut out = plane.open(&format!("{} of every run, by block", metric.title), class);
-    out.push_str(&plane.y_axis(&format!(
-        "{}{}",
-        metric.title,
-        if scale.suffix.is_empty() {
-            String::new()
-        } else {
-            format!(", {}", scale.suffix.trim())
-        }
-    )));
+    out.push_str(&plane.y_axis(&axis_name(metric, scale)));
     let step = (blocks / (width / 45.0)).ceil().max(1.0);
     let ticks: Vec<(f64, String)> = (0..experiment.plan.blocks)
         .step_by(crate::number::whole(step))
@@ -408,23 +424,37 @@ fn latency_lines(experiment: &Experiment, divisor: f64) -> Vec<Line> {
     lines
 }
 
-/// The resources of a few runs, side by side on common axes.
+/// The resources of a run of each arm, side by side on common axes.
 #[must_use]
 pub fn resources(experiment: &Experiment) -> String {
     let mut chosen: Vec<&Run> = Vec::new();
-    for arm in 0..experiment.arms.len() {
+    let mut missing: Vec<&str> = Vec::new();
+    for (index, arm) in experiment.arms.iter().enumerate() {
         let mut of_arm = experiment
             .runs
             .iter()
-            .filter(|r| r.arm == arm && r.samples.as_ref().is_some_and(|s| s.time.len() > 1));
+            .filter(|r| r.arm == index && r.samples.as_ref().is_some_and(|s| s.time.len() > 1));
         // The last run of each arm: caches and files are in their usual state.
-        chosen.extend(of_arm.next_back());
+        match of_arm.next_back() {
+            Some(run) => chosen.push(run),
+            None => missing.push(&arm.name),
+        }
     }
-    chosen.truncate(MOST_RESOURCE_RUNS);
-    CHARTS
+    let charts: String = CHARTS
         .iter()
         .map(|chart| resource(experiment, chart, &chosen))
-        .collect()
+        .collect();
+    if charts.is_empty() {
+        return charts;
+    }
+    let left_out = match missing.is_empty() {
+        true => String::new(),
+        false => format!(
+            " Not drawn, since nothing was sampled: {}.",
+            escape(&missing.join("; "))
+        ),
+    };
+    format!("<p class=\"note\">The last run of each arm.{left_out}</p>{charts}")
 }
 
 fn resource(experiment: &Experiment, chart: &Chart, runs: &[&Run]) -> String {
@@ -465,7 +495,8 @@ fn resource(experiment: &Experiment, chart: &Chart, runs: &[&Run]) -> String {
             p.x_range = Some((0.0, longest));
             let arm = escape(&experiment.arms[run.arm].name);
             format!(
-                "<div><p class=\"note\">{arm}</p>{}</div>",
+                "<div><p class=\"note\">{arm}, block {}</p>{}</div>",
+                run.block + 1,
                 p.draw(width, "half")
             )
         })
@@ -522,5 +553,102 @@ fn resource_plot(chart: &Chart, run: &Run, arm: &str) -> Plot {
             .collect(),
         marks: run.marks.iter().map(|m| (m.at, m.what.clone())).collect(),
         ..Plot::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::result::Arm;
+    use crate::measure::sample::Samples;
+    use crate::measure::stat::verdict::Better;
+    use crate::report::analysis::analyse;
+
+    /// Blocks of a base that takes a second, and of arms that take as many as `arms` says, a little more or less.
+    fn experiment(arms: &[f64]) -> Experiment {
+        let arm = |nth: usize| Arm {
+            name: format!("arm {nth}"),
+            description: String::new(),
+            environment: None,
+        };
+        let run = |block: u8, arm: usize, seconds: f64| Run {
+            block: block.into(),
+            arm,
+            values: [("time".to_owned(), seconds * (1.0 + f64::from(block) * 0.01))].into(),
+            ..Run::default()
+        };
+        let times: Vec<f64> = std::iter::once(1.0).chain(arms.iter().copied()).collect();
+        let mut experiment = Experiment {
+            arms: (0..times.len()).map(arm).collect(),
+            metrics: vec![Metric::new("time", "time", Unit::Seconds, Better::Lower)],
+            runs: (0..8_u8)
+                .flat_map(|block| {
+                    let each = times.iter().enumerate();
+                    each.map(move |(arm, seconds)| run(block, arm, *seconds))
+                })
+                .collect(),
+            ..Experiment::default()
+        };
+        experiment.plan.interleaved = true;
+        experiment.plan.margin = 0.01;
+        experiment.plan.blocks = 8;
+        experiment.plan.foreign_limit = 1.0;
+        experiment
+    }
+
+    #[test]
+    fn what_ends_at_the_frame_has_an_arrow_and_the_legend_says_why() {
+        let drawn = |arms: &[f64]| {
+            let experiment = experiment(arms);
+            forest(&experiment, &analyse(&experiment))
+        };
+        let near = drawn(&[70.0]);
+        assert!(!near.contains("point arrow") && !near.contains("beyond the frame"));
+        assert!(near.contains("class=\"point a1\""), "{near}");
+        let far = drawn(&[1000.0, 2.0]);
+        // On wide and on narrow paper; where the point would be there is no place.
+        assert_eq!(far.matches("class=\"point arrow a1\"").count(), 2, "{far}");
+        assert_eq!(far.matches("class=\"point a1\"").count(), 0, "{far}");
+        assert_eq!(far.matches("class=\"point a2\"").count(), 2, "{far}");
+        assert!(far.contains("beyond the frame"), "{far}");
+    }
+
+    #[test]
+    fn every_arm_has_a_picture_of_its_resources_and_one_without_samples_is_named() {
+        let mut experiment = experiment(&[1.0; 8]);
+        for run in experiment.runs.iter_mut().filter(|run| run.arm != 3) {
+            run.samples = Some(Samples {
+                time: vec![0.0, 1.0],
+                series: [("disk.util".to_owned(), vec![1.0, 2.0])].into(),
+                own_cost: 0.0,
+            });
+        }
+        let drawn = resources(&experiment);
+        for arm in (0..9).filter(|arm| *arm != 3) {
+            assert!(drawn.contains(&format!(">arm {arm}, block 8<")), "{drawn}");
+        }
+        let left_out = "Not drawn, since nothing was sampled: arm 3.";
+        assert!(drawn.contains(left_out), "{drawn}");
+        assert!(!resources(&Experiment::default()).contains("arm"));
+    }
+
+    #[test]
+    fn a_rate_is_said_to_be_one() {
+        let named = |title: &str, unit: Unit, largest: f64| {
+            axis_name(
+                &Metric::new("", title, unit, Better::Higher),
+                unit.scale(largest),
+            )
+        };
+        for (title, unit, largest, expected) in [
+            ("segments", Unit::PerSecond, 40.0, "segments/s"),
+            ("segments", Unit::PerSecond, 40_000.0, "segments/s, k"),
+            ("tps", Unit::PerSecond, 40.0, "tps"),
+            ("tps", Unit::PerSecond, 40_000.0, "tps, k"),
+            ("each", Unit::Seconds, 2.0, "each, s"),
+            ("rows", Unit::Count, 2.0, "rows"),
+        ] {
+            assert_eq!(named(title, unit, largest), expected);
+        }
     }
 }

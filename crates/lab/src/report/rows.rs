@@ -100,6 +100,33 @@ impl Rows {
         )
     }
 
+    /// A line across the rows at a place of the range; on narrow paper it stops where names are.
+    pub(super) fn across(&self, class: &str, place: f64) -> String {
+        let x = self.plane.px(place);
+        let stretches: Vec<(f64, f64)> = match self.is_narrow {
+            true => self.middles.iter().map(|y| (y - 6.0, y + 12.0)).collect(),
+            false => vec![(self.plane.top(), self.plane.floor())],
+        };
+        let line = |(from, to)| {
+            format!(
+                "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{from:.1}\" y2=\"{to:.1}\"/>"
+            )
+        };
+        stretches.into_iter().map(line).collect()
+    }
+
+    /// A sign that something goes on beyond this end of a range around 0.
+    pub(super) fn arrow(&self, row: usize, class: &str, end: f64, words: &str) -> String {
+        let outward = if end > 0.0 { 5.0 } else { -5.0 };
+        // Half of it beyond the frame, so that it covers the end of a whisker.
+        let (x, y) = (self.plane.px(end) + outward, self.y(row));
+        let back = outward * -2.0;
+        format!(
+            "<path class=\"point arrow {class}\" d=\"M{x:.1} {y:.1}l{back} -6v12z\"><title>{}</title></path>",
+            escape(words)
+        )
+    }
+
     /// A point at a place of the range, with words for whoever points at it.
     pub(super) fn point(&self, row: usize, class: &str, place: f64, words: &str) -> String {
         format!(
@@ -173,5 +200,37 @@ mod tests {
                 assert!(from >= 0.0 && to <= width, "{line}");
             }
         }
+    }
+
+    #[test]
+    fn a_line_across_stops_where_names_are_on_narrow_paper() {
+        let long = "restore, ".repeat(20);
+        let rows = Rows::new(360.0, &["short", &long, "short"], (-1.0, 1.0));
+        let at = |element: &str, name: &str| -> f64 {
+            let from = element.split(&format!(" {name}=\"")).nth(1).unwrap();
+            from.split('"').next().unwrap().parse().unwrap()
+        };
+        let across = rows.across("one", 0.0);
+        let lines: Vec<&str> = across.split("<line").skip(1).collect();
+        assert_eq!(lines.len(), 3, "{across}");
+        for row in 0..3 {
+            for text in rows.name(row).split("<text").skip(1) {
+                // A letter is nearly as high as its line.
+                let (top, bottom) = (at(text, "y") - 10.0, at(text, "y") + 3.0);
+                for line in &lines {
+                    let is_apart = at(line, "y2") <= top || at(line, "y1") >= bottom;
+                    assert!(is_apart, "{line} goes through {text}");
+                }
+            }
+            // It is there where the row's figures are.
+            let y = rows.y(row);
+            assert!(
+                lines
+                    .iter()
+                    .any(|line| at(line, "y1") < y && at(line, "y2") > y)
+            );
+        }
+        let wide = Rows::new(900.0, &["short", &long], (-1.0, 1.0));
+        assert_eq!(wide.across("one", 0.0).matches("<line").count(), 1);
     }
 }

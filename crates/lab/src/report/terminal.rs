@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::{arms, unstable};
 use crate::format;
 use crate::measure::environment::Level;
 use crate::measure::result::{Experiment, Metric, Table};
@@ -9,6 +10,9 @@ use crate::measure::stat;
 use crate::number::real;
 use crate::report::analysis::{Analysis, Row, interval_words, ratio_words};
 use crate::report::conclusion::conclude;
+
+/// Below this a cell has a unit of its own: in that of its row it would be all zeros.
+const SMALLEST: f64 = 0.001;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,33 +26,34 @@ pub struct Style {
 /// The experiment in words and tables.
 #[must_use]
 pub fn render(experiment: &Experiment, analysis: &Analysis, style: Style) -> String {
-    let mut out = String::new();
-    header(&mut out, experiment, analysis);
-    if let Some((_, sentence)) = conclude(experiment, analysis) {
-        wrapped(&mut out, &sentence);
-        out.push('\n');
-    }
-    for table in &experiment.tables {
-        words_table(&mut out, table);
-    }
+    let mut parts = vec![
+        header(experiment, analysis),
+        wrapped(&conclude(experiment, analysis).1) + "\n",
+        beware(experiment, analysis),
+    ];
+    parts.extend(experiment.tables.iter().map(words_table));
     if experiment.arms.len() > 1 {
-        comparisons(&mut out, experiment, analysis);
+        parts.push(comparisons(experiment, analysis));
     } else if experiment.tables.is_empty() {
-        single(&mut out, experiment, analysis);
+        parts.push(single(experiment, analysis));
     }
-    footer(&mut out, experiment, analysis);
+    parts.push(compared(experiment));
+    parts.push(footer(experiment, analysis));
+    unstable::explain(&mut parts, &(wrapped(unstable::MEANING) + "\n"));
+    let mut out = parts.concat();
     if style.colour {
         out = colour(&out);
     }
     if style.ascii { ascii(&out) } else { out }
 }
 
-fn header(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
+fn header(experiment: &Experiment, analysis: &Analysis) -> String {
+    let mut out = String::new();
     let plan = &experiment.plan;
     let _ = writeln!(out, "{}", experiment.title);
     let _ = writeln!(out, "workload    {}", experiment.workload);
     let hypothesis = experiment.hypothesis.as_deref().unwrap_or("none stated");
-    if experiment.arms.len() > 1 {
+    if experiment.arms.len() > 1 || experiment.hypothesis.is_some() {
         let _ = writeln!(out, "hypothesis  {hypothesis}");
     }
     let seconds = plan
@@ -70,13 +75,39 @@ fn header(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
         analysis.counted.len(),
         analysis.dropped.len()
     );
-    for (block, why) in &analysis.dropped {
-        let _ = writeln!(out, "dropped     block {block}: {why}");
-    }
     if let Some(why) = &experiment.interrupted {
         let _ = writeln!(out, "incomplete  {why}");
     }
     out.push('\n');
+    out
+}
+
+/// What a reader must know before any figure.
+fn beware(experiment: &Experiment, analysis: &Analysis) -> String {
+    let mut out = String::new();
+    for warning in &analysis.warnings {
+        let sign = match warning.level {
+            Level::Block => "✗",
+            Level::Warn => "!",
+            Level::Info => "i",
+        };
+        let _ = writeln!(
+            out,
+            "{sign} {}  {}: {}",
+            warning.id, warning.found, warning.why
+        );
+        if warning.level != Level::Info {
+            let _ = writeln!(out, "    {}", warning.fix);
+        }
+    }
+    let sentences = analysis.dropped_words().into_iter();
+    for sentence in sentences.chain(analysis.drift_words(experiment)) {
+        out.push_str(&wrapped(&sentence));
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    out
 }
 
 fn metric<'a>(experiment: &'a Experiment, row: &Row) -> Option<&'a Metric> {
@@ -84,7 +115,11 @@ fn metric<'a>(experiment: &'a Experiment, row: &Row) -> Option<&'a Metric> {
 }
 
 /// One block of lines per arm: many arms do not fit side by side.
-fn comparisons(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
+fn comparisons(experiment: &Experiment, analysis: &Analysis) -> String {
+    let mut out = String::new();
+    if analysis.rows.is_empty() {
+        return out;
+    }
     for arm in 1..experiment.arms.len() {
         let noise = experiment.plan.same_again && arm + 1 == experiment.arms.len();
         let base = &experiment.arms[0].name;
@@ -105,7 +140,7 @@ fn comparisons(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
                 rows.push(comparison_cells(experiment, row, metric, arm));
             }
         }
-        aligned(out, &rows);
+        out.push_str(&aligned(&rows));
         out.push('\n');
     }
     if let Some((_, p)) = analysis.page {
@@ -115,6 +150,7 @@ fn comparisons(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
             format::p_value(p)
         );
     }
+    out
 }
 
 /// The cells of one metric for one arm against the base.
@@ -144,7 +180,7 @@ pub fn comparison_cells(
     ]
 }
 
-fn single(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
+fn single(experiment: &Experiment, analysis: &Analysis) -> String {
     let mut rows = vec![["", "median", "least", "most", "runs", ""].map(str::to_owned)];
     for row in &analysis.rows {
         let (Some(metric), Some(Some(summary))) = (metric(experiment, row), row.arms.first())
@@ -160,25 +196,46 @@ fn single(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
             String::new(),
         ]);
     }
-    if rows.len() > 1 {
-        aligned(out, &rows);
-        out.push('\n');
+    match rows.len() {
+        0 | 1 => String::new(),
+        _ => aligned(&rows) + "\n",
     }
 }
 
-fn words_table(out: &mut String, table: &Table) {
-    let _ = writeln!(out, "{}", table.title);
+fn words_table(table: &Table) -> String {
     let mut rows = vec![table.head.clone()];
     rows.extend(table.rows.iter().cloned());
-    aligned(out, &rows);
-    if let Some(note) = &table.note {
-        wrapped(out, note);
+    let note = table.note.as_deref().map(wrapped).unwrap_or_default();
+    format!("{}\n{}{note}\n", table.title, aligned(&rows))
+}
+
+/// Each arm, and what was found to differ between them.
+fn compared(experiment: &Experiment) -> String {
+    let mut out = format!("{}\n", arms::title(experiment));
+    let described = experiment.arms.iter();
+    let described: Vec<[String; 2]> = described
+        .map(|arm| [arm.name.clone(), arm.description.clone()])
+        .collect();
+    out.push_str(&aligned(&described));
+    for apart in arms::apart(experiment) {
+        let _ = writeln!(out, "{}", apart.words());
+        let mut rows = vec![["", apart.base, apart.name].map(str::to_owned)];
+        let facts = apart.facts.into_iter();
+        rows.extend(facts.map(|fact| [fact.name, fact.first, fact.second]));
+        if rows.len() > 1 {
+            out.push_str(&aligned(&rows));
+        }
+    }
+    if let Some(sentence) = arms::only(experiment) {
+        out.push_str(&wrapped(&sentence));
     }
     out.push('\n');
+    out
 }
 
 /// A paragraph in lines of at most eighty columns.
-fn wrapped(out: &mut String, text: &str) {
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
     let mut column = 0;
     for word in text.split_ascii_whitespace() {
         let width = word.chars().count();
@@ -194,10 +251,12 @@ fn wrapped(out: &mut String, text: &str) {
         column += width;
     }
     out.push('\n');
+    out
 }
 
 /// Columns padded to their widest cell; the first to the left, the rest as they are.
-fn aligned<R: AsRef<[String]>>(out: &mut String, rows: &[R]) {
+fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
+    let mut out = String::new();
     let columns = rows.iter().map(|r| r.as_ref().len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|column| {
@@ -218,42 +277,22 @@ fn aligned<R: AsRef<[String]>>(out: &mut String, rows: &[R]) {
         out.push_str(line.trim_end());
         out.push('\n');
     }
+    out
 }
 
-fn footer(out: &mut String, experiment: &Experiment, analysis: &Analysis) {
+fn footer(experiment: &Experiment, analysis: &Analysis) -> String {
+    let mut out = String::new();
     for sentence in &analysis.bottlenecks {
         let _ = writeln!(out, "{sentence}");
     }
     for sentence in &analysis.unsteady {
         let _ = writeln!(out, "not steady  {sentence}");
     }
-    if let Some(drift) = analysis.drift.as_ref().filter(|d| d.p < 0.05) {
-        let _ = writeln!(
-            out,
-            "drift       {} per run (p = {}), lag-1 autocorrelation {:.2}",
-            format::percent(drift.per_run),
-            format::p_value(drift.p),
-            drift.autocorrelation
-        );
-    }
     for note in &experiment.notes {
-        wrapped(out, note);
+        out.push_str(&wrapped(note));
     }
-    for warning in &analysis.warnings {
-        let sign = match warning.level {
-            Level::Block => "✗",
-            Level::Warn => "!",
-            Level::Info => "i",
-        };
-        let _ = writeln!(
-            out,
-            "{sign} {}  {}: {}",
-            warning.id, warning.found, warning.why
-        );
-        if warning.level != Level::Info {
-            let _ = writeln!(out, "    {}", warning.fix);
-        }
-    }
+    let _ = writeln!(out, "repeat      {}", experiment.typed());
+    out
 }
 
 fn colour(text: &str) -> String {
@@ -270,7 +309,8 @@ fn ascii(text: &str) -> String {
             '×' => out.push('x'),
             '…' => out.push_str(".."),
             '–' | '−' => out.push('-'),
-            '≈' => out.push('~'),
+            // A bare tilde marks an interval.
+            '≈' => out.push_str("~="),
             '▲' => out.push('+'),
             '▼' => out.push('-'),
             '✗' => out.push('X'),
@@ -287,7 +327,7 @@ fn ascii(text: &str) -> String {
     out
 }
 
-/// The median with its spread in per cent: "110.9k ± 2 %".
+/// The median with its spread in per cent, "110.9k ± 2 %"; with its range where per cent mean nothing any more.
 fn with_spread(values: &[f64], unit: format::Unit, largest: f64) -> String {
     if values.is_empty() {
         return format::MISSING.to_owned();
@@ -297,16 +337,28 @@ fn with_spread(values: &[f64], unit: format::Unit, largest: f64) -> String {
     }
     let centre = stat::median(values);
     let spread = stat::standard_deviation(values);
-    let scale = unit.scale(largest);
+    if spread.is_finite() && spread > centre.abs() {
+        let value = |v: f64| format::value(v, unit);
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        return format!("{} ({} … {})", value(centre), value(least), value(most));
+    }
+    let mut scale = unit.scale(largest);
+    if (centre / scale.divisor).abs() < SMALLEST {
+        scale = unit.scale(centre);
+    }
+    let scaled = centre / scale.divisor;
     let half = spread / real(values.len()).sqrt() * 1.96 / scale.divisor;
+    let three = format::three_digits(scaled);
+    // However wide the spread is, two digits remain.
     let places = if half.is_finite() && half > 0.0 {
-        format::decimals(half).min(format::three_digits(centre / scale.divisor) + 1)
+        format::decimals(half).clamp(three.saturating_sub(1), three + 1)
     } else {
-        format::three_digits(centre / scale.divisor)
+        three
     };
-    let number = format!("{:.places$}{}", centre / scale.divisor, scale.suffix);
-    if spread.is_finite() && centre != 0.0 {
-        format!("{number} ± {}", format::percent(spread / centre))
+    let number = format!("{scaled:.places$}{}", scale.suffix);
+    if spread.is_finite() {
+        format!("{number} ± {}", format::percent(spread / centre.abs()))
     } else {
         number
     }
@@ -325,5 +377,30 @@ mod tests {
         );
         assert!(spread.starts_with("111"), "{spread}");
         assert!(spread.contains('±'), "{spread}");
+    }
+
+    #[test]
+    fn a_spread_leaves_two_digits_and_is_a_range_when_it_exceeds_the_value() {
+        let seconds = |values: &[f64], largest| with_spread(values, format::Unit::Seconds, largest);
+        // Of an experiment: the row has seconds, the median is 1.89 ms.
+        let wild = [0.001_10, 0.001_80, 0.001_98, 2.96];
+        assert_eq!(seconds(&wild, 1.6), "1.89 ms (1.10 ms … 2.96 s)");
+        assert_eq!(seconds(&[0.2, 0.5, 0.9], 1.6), "0.50 s ± 70 %");
+        assert_eq!(seconds(&[4.0, 2.0, 6.9], 9.0), "4.0 s ± 62 %");
+        // A median of nothing has a range too.
+        assert_eq!(seconds(&[0.0, 0.0, 2.0], 9.0), "0 s (0 s … 2.00 s)");
+        assert_eq!(
+            seconds(&[0.000_010, 0.000_020, 0.000_030], 9.0),
+            "20 µs ± 50 %"
+        );
+        assert_eq!(seconds(&[1.0], 9.0), "1.00 s");
+    }
+
+    #[test]
+    fn in_ascii_only_an_interval_is_marked_by_a_bare_tilde() {
+        assert_eq!(
+            ascii("0.5 … 1.2 ~, ≈ 3 blocks"),
+            "0.5 .. 1.2 ~, ~= 3 blocks"
+        );
     }
 }

@@ -18,6 +18,7 @@ use crate::experiments::tools::Tools;
 use crate::format::{self, Unit};
 use crate::interrupt;
 use crate::measure::cost;
+use crate::measure::result::FOREIGN;
 use crate::measure::session;
 use crate::number::real_u64;
 use pgstrata_testbed::cluster::{Cluster, require_same_dump};
@@ -227,6 +228,7 @@ impl<'a> Scene<'a> {
         {
             arm.environment = Some(strata::environment(&self.arena)?);
         }
+        strata::note_releases(stage, &self.arena, self.contenders);
         let acts = strata::acts(self.contenders);
         for (block, order) in stage.orders().into_iter().enumerate() {
             for (position, arm) in order.into_iter().enumerate() {
@@ -298,9 +300,10 @@ impl<'a> Scene<'a> {
         &self,
         stage: &mut Stage,
         place: (usize, usize, usize),
-        values: BTreeMap<String, f64>,
+        mut values: BTreeMap<String, f64>,
     ) -> Result<()> {
         let key = self.variant.key();
+        let foreign = values.remove(FOREIGN);
         let mut named: BTreeMap<String, f64> = values
             .into_iter()
             .map(|(name, value)| (format!("{name}{key}"), value))
@@ -312,6 +315,9 @@ impl<'a> Scene<'a> {
             run.seconds = named.get(&format!("time{key}")).copied().unwrap_or(0.0);
         }
         run.values.extend(named);
+        if let Some(share) = foreign {
+            run.note_foreign(share);
+        }
         stage.save()
     }
 

@@ -128,6 +128,11 @@ impl Ground {
         &mut self.client
     }
 
+    /// The server's process, if it is on this machine and the lab's own.
+    pub(super) fn postmaster(&self) -> Option<u32> {
+        self.place.postmaster()
+    }
+
     pub(super) fn names(&self) -> &Names {
         &self.names
     }

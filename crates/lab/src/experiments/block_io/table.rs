@@ -3,7 +3,9 @@
 use super::{Names, Order, steps};
 use crate::format::{self, Unit};
 use crate::measure::result::{Beside, Experiment, Published, Run, Table};
-use crate::measure::stat::median;
+use crate::measure::stat::paired::CONFIDENCE;
+use crate::measure::stat::plan::FEWEST_BLOCKS;
+use crate::measure::stat::{median, resample};
 
 /// Seconds published for 0.1 gigabytes on the author's fast machines.
 const PUBLISHED: [(&str, f64); 8] = [
@@ -60,12 +62,15 @@ fn beside(experiment: &Experiment, arm: usize, size: f64, order: Order) -> Publi
         .into_iter()
         .map(|step| {
             let times = experiment.values(step.name, arm);
+            // Fewer say nothing of how sure a median is.
+            let interval = (times.len() >= FEWEST_BLOCKS)
+                .then(|| resample::bootstrap_median(&times, CONFIDENCE, experiment.plan.seed));
             let (published, comparable) = published(step.name, size, order);
             Beside {
                 name: step.title.to_owned(),
                 published: published.filter(|_| comparable),
                 ours: (!times.is_empty()).then(|| median(&times)),
-                interval: None,
+                interval,
             }
         });
     let of = match experiment.arms.len() {

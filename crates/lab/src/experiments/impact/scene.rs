@@ -1,13 +1,14 @@
 //! The server under load, and the slices.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::trace::{Felt, Load, Spell};
-use super::{Act, Size};
+use super::{Act, Size, Upkeep};
 use crate::contenders::contender::{Arena, Contender};
+use crate::contenders::pgstrata::Pgstrata;
 use crate::experiments::extension::Extension;
 use crate::experiments::speed::workload::ANSWER_OF_PGBENCH;
 use crate::experiments::stage::Stage;
@@ -76,6 +77,8 @@ pub(super) struct Scene<'a> {
     pgbench: PathBuf,
     load: Options,
     contenders: &'a [Box<dyn Contender + 'a>],
+    /// The first of them, for what its repository needs from time to time.
+    ours: Pgstrata<'a>,
 }
 
 /// What happened in one slice.
@@ -89,7 +92,7 @@ impl<'a> Scene<'a> {
         tools: &Tools,
         (pgbench, load): (&Path, Options),
         extension: Option<&Extension>,
-        contenders: &'a [Box<dyn Contender + 'a>],
+        (contenders, ours): (&'a [Box<dyn Contender + 'a>], Pgstrata<'a>),
     ) -> Result<Self> {
         let server = tools
             .server(extension)
@@ -111,6 +114,7 @@ impl<'a> Scene<'a> {
             pgbench: pgbench.to_owned(),
             load,
             contenders,
+            ours,
         })
     }
 
@@ -122,6 +126,7 @@ impl<'a> Scene<'a> {
         (size, rate, watch): (Size, Rate, bool),
     ) -> Result<()> {
         stage.experiment.arms[0].environment = Some(strata::environment(&self.arena)?);
+        strata::note_releases(stage, &self.arena, self.contenders);
         let rate = match rate {
             Rate::PerSecond(rate) => rate,
             Rate::OfCapacity(_) => rate.at(self.capacity()?),
@@ -208,7 +213,7 @@ impl<'a> Scene<'a> {
                 interrupt::sleep(size.pause)?;
                 load.check()?;
                 let sampler = watch.then(|| self.sampler());
-                let mut slice = self.one(acts[arm], size.slice, (&mut increments, &paces))?;
+                let mut slice = self.one(acts[arm], size, (&mut increments, &paces))?;
                 slice.run.samples = sampler.map(Sampler::finish);
                 slice.run.block = block;
                 slice.run.position = position;
@@ -233,33 +238,39 @@ impl<'a> Scene<'a> {
     fn one(
         &self,
         act: Act,
-        length: Duration,
+        size: Size,
         (increments, paces): (&mut [usize], &[(f64, f64)]),
     ) -> Result<Slice> {
         // Archiving is a part of what a tool costs, and no part of its backups.
         let archives = match act {
-            Act::Nothing | Act::Checkpoints => None,
+            Act::Nothing | Act::Checkpoints | Act::Upkeep(_) => None,
             Act::Bracket(index, _) | Act::Backups(index, _) => {
                 Some(self.contenders[index].as_ref())
             }
         };
         self.arena.select(archives)?;
-        let began = Instant::now();
         let mut run = Run {
             started: epoch(),
             ..Run::default()
         };
         let mut spells = Vec::new();
+        let window = self.arena.window();
         let mut cpu = 0.0;
-        while began.elapsed() < length {
+        while length(&spells) < size.slice.as_secs_f64() {
             interrupt::check()?;
             let from = match act {
                 // An empty place is made before the clock runs.
                 Act::Backups(index, full) => self.prepare(index, full, increments)?,
+                // One layer cannot be merged; and what a backup leaves behind is no part of what a merge costs.
+                Act::Upkeep(Upkeep::Merge) => {
+                    self.back_up(0, false, increments)?;
+                    interrupt::sleep(size.pause)?;
+                    epoch()
+                }
                 _ => epoch(),
             };
             match act {
-                Act::Nothing => interrupt::sleep(length)?,
+                Act::Nothing => interrupt::sleep(size.slice)?,
                 Act::Checkpoints => {
                     self.arena.cluster.sql("postgres", "CHECKPOINT")?;
                     let rest = CHECKPOINT_EVERY.as_secs_f64() - (epoch() - from);
@@ -270,24 +281,27 @@ impl<'a> Scene<'a> {
                     self.bracket(if full { of_full } else { of_incr })?;
                 }
                 Act::Backups(index, full) => cpu += self.back_up(index, full, increments)?,
+                Act::Upkeep(work) => cpu += self.keep_up(work)?,
             }
             let to = epoch();
             spells.push(Spell { from, to });
-            run.phases
-                .extend(matches!(act, Act::Backups(..)).then(|| Phase {
-                    name: format!("backup {}", spells.len()),
+            run.phases.extend(
+                matches!(act, Act::Backups(..) | Act::Upkeep(_)).then(|| Phase {
+                    name: format!("run {}", spells.len()),
                     from: from - run.started,
                     to: to - run.started,
-                }));
+                }),
+            );
         }
-        if let Act::Backups(..) | Act::Bracket(..) = act {
+        if let Act::Backups(..) | Act::Bracket(..) | Act::Upkeep(_) = act {
             let count = real(spells.len());
-            let wall: f64 = spells.iter().map(|spell| spell.to - spell.from).sum();
             run.values.insert("backups".to_owned(), count);
-            run.values.insert("backup_time".to_owned(), wall / count);
+            run.values
+                .insert("backup_time".to_owned(), length(&spells) / count);
             run.values.insert("backup_cpu".to_owned(), cpu / count);
         }
         run.seconds = epoch() - run.started;
+        run.note_foreign(window.close().foreign);
         Ok(Slice { spells, run })
     }
 
@@ -331,6 +345,15 @@ impl<'a> Scene<'a> {
         Ok(cost::run(&mut command)?.cpu_seconds)
     }
 
+    /// Works in the repository of the first contender; returns the processor time.
+    fn keep_up(&self, work: Upkeep) -> Result<f64> {
+        let mut command = match work {
+            Upkeep::Verify => self.ours.verify(&self.arena),
+            Upkeep::Merge => self.ours.merge(&self.arena),
+        };
+        Ok(cost::run(&mut command)?.cpu_seconds)
+    }
+
     /// A backup that disturbs nobody because it is wrong counts for nothing.
     fn verify(&self, index: usize) -> Result<()> {
         let contender = self.contenders[index].as_ref();
@@ -356,9 +379,14 @@ impl<'a> Scene<'a> {
     }
 }
 
+/// Of all spells together, seconds.
+fn length(spells: &[Spell]) -> f64 {
+    spells.iter().map(|spell| spell.to - spell.from).sum()
+}
+
 /// A slice with what its transactions felt.
 fn finished(mut run: Run, spells: &[Spell], felt: &Felt) -> Run {
-    let seconds: f64 = spells.iter().map(|spell| spell.to - spell.from).sum();
+    let seconds = length(spells);
     let count = real_u64(felt.response.count());
     let mut put = |name: &str, value: Option<f64>| {
         run.values

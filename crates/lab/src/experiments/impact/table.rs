@@ -5,7 +5,7 @@ use crate::measure::environment::warning::warning;
 use crate::measure::result::{Experiment, Table};
 use crate::measure::stat::median;
 use crate::measure::stat::paired::Comparison;
-use crate::report::analysis::{Analysis, analyse};
+use crate::report::analysis::{Analysis, analyse, interval_words, ratio_words};
 
 use super::{BRACKET, FULL, INCREMENTAL};
 
@@ -18,6 +18,10 @@ pub(super) fn describe(experiment: &mut Experiment) {
     let mut tables = vec![table(experiment, &analysis)];
     tables.extend(beyond(experiment, &analysis));
     experiment.tables = tables;
+    experiment.notes.push(
+        "Nobody has published figures for this experiment that we know of, so none stand beside ours."
+            .to_owned(),
+    );
     let lag = experiment.middle("lag_mean", 0).unwrap_or(0.0);
     if lag > QUEUE {
         experiment.warnings.push(warning(
@@ -58,14 +62,11 @@ fn cell_of(compared: Option<&Comparison>) -> String {
     let Some(compared) = compared else {
         return MISSING.to_owned();
     };
-    let interval = compared.interval.map(|interval| {
-        let half = Some(interval.width() / 2.0);
-        let [low, high] = [interval.low, interval.high].map(|end| format::ratio(end, half));
-        format!(" ({low} … {high})")
-    });
-    let half = compared.interval.map(|interval| interval.width() / 2.0);
-    let ratio = format::ratio(compared.ratio, half);
-    format!("{ratio}{}", interval.unwrap_or_default())
+    let ratio = ratio_words(compared);
+    match compared.interval {
+        Some(_) => format!("{ratio} ({})", interval_words(compared)),
+        None => ratio,
+    }
 }
 
 fn table(experiment: &Experiment, analysis: &Analysis) -> Table {
@@ -82,7 +83,11 @@ fn table(experiment: &Experiment, analysis: &Analysis) -> Table {
                     .middle(name, arm)
                     .map_or_else(|| MISSING.to_owned(), |v| format::value(v, unit))
             };
-            let waiting = added(experiment, arm);
+            // Where transactions waited less than without, nothing was added.
+            let waiting = added(experiment, arm).map(|seconds| match seconds > 0.0 {
+                true => format::value(seconds, Unit::Seconds),
+                false => "none".to_owned(),
+            });
             vec![
                 experiment.arms[arm].name.clone(),
                 cell("p50", Unit::Seconds),
@@ -93,7 +98,7 @@ fn table(experiment: &Experiment, analysis: &Analysis) -> Table {
                 ratio("p99", arm),
                 cell("backup_time", Unit::Seconds),
                 cell("backup_cpu", Unit::Seconds),
-                waiting.map_or_else(|| MISSING.to_owned(), |v| format::value(v, Unit::Seconds)),
+                waiting.unwrap_or_else(|| MISSING.to_owned()),
             ]
         })
         .collect();
@@ -107,7 +112,7 @@ fn table(experiment: &Experiment, analysis: &Analysis) -> Table {
             "p50, ratio",
             "p90, ratio",
             "p99, ratio",
-            "a backup takes",
+            "each takes",
             "its CPU",
             "waiting it adds",
         ]
@@ -119,7 +124,7 @@ fn table(experiment: &Experiment, analysis: &Analysis) -> Table {
              slices without a backup with 95 % intervals. Backups follow each other without a pause, so this is what is felt while one runs; how \
              long that is stands beside it, and what all transactions together wait longer because of one backup: a tool that is gentle for \
              ten times as long may cost more. Every backup begins with a checkpoint, after which WAL carries whole pages: that share alone is the \
-             arm \"checkpoints\"."
+             arm \"checkpoints\". Verify and merge begin with none."
                 .to_owned(),
         ),
     }
@@ -139,16 +144,17 @@ fn beyond(experiment: &Experiment, analysis: &Analysis) -> Option<Table> {
     let [full, incremental] = brackets(experiment)?;
     let backups = (incremental + 1)..experiment.arms.len();
     let rows = backups
-        .map(|arm| {
+        .filter_map(|arm| {
             let name = &experiment.arms[arm].name;
-            let base = if name.ends_with(FULL) {
-                full
-            } else {
-                incremental
+            let base = match name.rsplit(' ').next() {
+                Some(FULL) => full,
+                Some(INCREMENTAL) => incremental,
+                // Started no backup.
+                _ => return None,
             };
             let ratio =
                 |metric: &str| cell_of(analysis.beside(experiment, metric, (base, arm)).as_ref());
-            vec![name.clone(), ratio("p50"), ratio("p90"), ratio("p99")]
+            Some(vec![name.clone(), ratio("p50"), ratio("p90"), ratio("p99")])
         })
         .collect();
     Some(Table {

@@ -175,6 +175,7 @@ impl<'a> Chain<'a> {
     /// All restores, in blocks of random order.
     pub(super) fn measure(&mut self, stage: &mut Stage, cold: bool, watch: bool) -> Result<()> {
         stage.experiment.arms[0].environment = Some(strata::environment(&self.arena)?);
+        strata::note_releases(stage, &self.arena, self.contenders);
         let (objects, layers) = self.layers()?;
         self.note_bound(stage, &layers);
         for (block, order) in stage.orders().into_iter().enumerate() {
@@ -246,7 +247,9 @@ impl<'a> Chain<'a> {
             ..Run::default()
         };
         if let Some(order) = ORDERS.get(arm) {
+            let window = self.arena.window();
             let done = unpack::unpack(objects, layers, &target, *order, self.arena.jobs)?;
+            run.note_foreign(window.close().foreign);
             let mut from = 0.0;
             for (name, seconds) in done.stages {
                 run.values.insert(format!("stage {name}"), seconds);

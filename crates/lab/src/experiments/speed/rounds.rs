@@ -60,6 +60,7 @@ pub(super) struct Rounds<'a> {
 impl Rounds<'_> {
     /// Measures all blocks.
     pub(super) fn measure(&self, stage: &mut Stage) -> Result<()> {
+        strata::note_releases(stage, self.arena, self.contenders);
         stage.experiment.arms[0].environment = Some(strata::environment(self.arena)?);
         let mut random = Pcg64::seed_from_u64(stage.experiment.plan.seed);
         for block in 0..stage.experiment.plan.blocks {
@@ -162,6 +163,7 @@ impl Rounds<'_> {
             from = to;
         }
         run.seconds += cost.wall_seconds;
+        run.note_foreign(cost.foreign_share);
         stage.save()
     }
 

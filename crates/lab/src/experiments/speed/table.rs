@@ -26,6 +26,16 @@ pub(super) struct Act {
     against: Against,
 }
 
+impl Act {
+    /// How the name of the limit begins that it is compared with.
+    pub(super) fn limit(&self) -> Option<&'static str> {
+        match self.against {
+            Against::Limit(name) => Some(name),
+            Against::Own(_) => None,
+        }
+    }
+}
+
 enum Against {
     Own(&'static str),
     Limit(&'static str),

@@ -56,7 +56,7 @@ pub fn warning(id: &str, found: impl Into<String>) -> Warning {
 }
 
 /// Conditions that show while measuring or in the plan: id, level, why, fix.
-const MEASURED: [(&str, Level, &str, &str); 19] = [
+const MEASURED: [(&str, Level, &str, &str); 15] = [
     (
         "ENV-EXE-CHANGED",
         Level::Block,
@@ -94,12 +94,6 @@ const MEASURED: [(&str, Level, &str, &str); 19] = [
         "use a dedicated machine",
     ),
     (
-        "ENV-SWAPPED",
-        Level::Warn,
-        "memory was swapped while measuring",
-        "use less memory, or turn swap off",
-    ),
-    (
         "STAT-SEQUENTIAL",
         Level::Warn,
         "arms ran one after another: drift of the machine looks like an effect",
@@ -110,12 +104,6 @@ const MEASURED: [(&str, Level, &str, &str); 19] = [
         Level::Warn,
         "the results are of different sessions: drift cannot be separated from an effect",
         "measure both with `pgstrata lab ab`",
-    ),
-    (
-        "STAT-DRIFT",
-        Level::Warn,
-        "the machine got faster or slower while measuring; blocks take this out of the ratio, not out of the values",
-        "warm the machine up, or watch its temperature",
     ),
     (
         "LOAD-CLIENT-BOUND",
@@ -142,12 +130,6 @@ const MEASURED: [(&str, Level, &str, &str); 19] = [
         "look at pgbench.err beside the result",
     ),
     (
-        "RUN-ABORTED",
-        Level::Block,
-        "clients gave up, so the load was lower than asked for",
-        "look at pgbench.err beside the result",
-    ),
-    (
         "RUN-CHECKPOINTS",
         Level::Warn,
         "runs of one block held different numbers of checkpoints",
@@ -164,12 +146,6 @@ const MEASURED: [(&str, Level, &str, &str); 19] = [
         Level::Block,
         "the workload did not exercise what the hypothesis is about",
         "choose a workload that does",
-    ),
-    (
-        "ENV-CHANGED",
-        Level::Warn,
-        "the machine or the server is not what it was in the original result",
-        "compare with care",
     ),
 ];
 

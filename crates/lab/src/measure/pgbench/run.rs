@@ -18,7 +18,7 @@ use super::rate::Rate;
 use super::summary::{self, Summary};
 use crate::interrupt;
 use crate::measure::counters;
-use crate::measure::result::{Mark, Run, epoch};
+use crate::measure::result::{FOREIGN, Mark, Run, epoch};
 use crate::measure::sample::{Sampler, Shares, Watch, Window};
 use crate::measure::session;
 use crate::number::{real, real_u64, whole_u64};
@@ -293,7 +293,7 @@ fn shares_into(values: &mut BTreeMap<String, f64>, shares: Shares, bench: &Bench
     // Without the server's process, foreign and server cannot be told apart.
     if bench.postmaster.is_some() {
         put("cpu_server", shares.server);
-        put("cpu_foreign", shares.foreign);
+        put(FOREIGN, shares.foreign);
         put("server_cpu_seconds", shares.server_seconds);
         let transactions = values.get("transactions").copied().unwrap_or(0.0);
         if transactions > 0.0 {

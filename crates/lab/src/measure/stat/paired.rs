@@ -86,6 +86,19 @@ pub fn compare(
     })
 }
 
+/// The interval of the ratio of positive values measured in the same blocks, with another confidence than [`CONFIDENCE`];
+/// `None` where there are too few blocks for it.
+#[must_use]
+pub fn interval(base: &[f64], arm: &[f64], confidence: f64) -> Option<Interval> {
+    let positive = |v: &f64| v.is_finite() && *v > 0.0;
+    if base.is_empty() || base.len() != arm.len() || !base.iter().chain(arm).all(positive) {
+        return None;
+    }
+    let logs: Vec<f64> = base.iter().zip(arm).map(|(b, a)| (a / b).ln()).collect();
+    let ranked = wilcoxon::signed_rank(&logs, confidence);
+    ranked.interval.map(Interval::exp)
+}
+
 /// Compares positive values of different days: at most "possible".
 #[must_use]
 pub fn compare_unpaired(
