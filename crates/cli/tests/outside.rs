@@ -216,7 +216,7 @@ fn configuration_that_backups_leave_out_is_an_alarm_of_all_who_judge() {
         "{backup:#}"
     );
     let ident = moved.etc.join("main/pg_ident.conf");
-    fs::set_permissions(&ident, Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&ident, Permissions::from_mode(0o000)).unwrap();
     let (pgdata, conninfo) = (stage.pgdata(), moved.server.conninfo("postgres"));
     for command in ["info", "verify", "check"] {
         let words = ["--output", "json", command, "-D", &pgdata, "-d", &conninfo];
