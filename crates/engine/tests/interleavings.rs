@@ -32,7 +32,7 @@ use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-use steps::{Actor, HOURS, MINUTES, Plan, World, alone};
+use steps::{Actor, HOURS, MINUTES, Mishap, Plan, World, alone};
 
 /// Long enough to be taken for dead.
 const LONG: i64 = 20 * MINUTES;
@@ -582,6 +582,99 @@ fn a_merge_that_was_stopped_harms_nothing_when_it_goes_on() {
         let told = format!("{merged} merged, {removed} removed, {gave_way} gave way");
         println!("{told}");
         assert!(merged > 10 && removed > 10 && gave_way > 5, "{told}");
+    });
+}
+
+/// Who acts beside others, and what is expected of it.
+enum Anybody {
+    Maker(Actor<Label>),
+    Remover(Actor<Cleared>),
+}
+
+impl Anybody {
+    /// A full backup, one on a layer that is to go, an expiry, a merge.
+    fn begin(world: &Arc<World>, who: usize, ahead: i64) -> Self {
+        match who {
+            0 => Self::Maker(backup(world, Plan::full().ahead(ahead))),
+            1 => Self::Maker(backup(world, Plan::on_old().ahead(ahead))),
+            2 => Self::Remover(clearing(world, keep_full(1))),
+            _ => Self::Remover(merging(world, false)),
+        }
+    }
+
+    async fn step(&mut self) -> bool {
+        match self {
+            Self::Maker(actor) => actor.step().await,
+            Self::Remover(actor) => actor.step().await,
+        }
+    }
+
+    fn fail(&self, mishap: Mishap) {
+        match self {
+            Self::Maker(actor) => actor.fail(mishap),
+            Self::Remover(actor) => actor.fail(mishap),
+        }
+    }
+
+    async fn error(self) -> Option<Error> {
+        match self {
+            Self::Maker(actor) => actor.outcome().await.err(),
+            Self::Remover(actor) => actor.outcome().await.err(),
+        }
+    }
+}
+
+/// Each operation of a backup, an expiry and a merge fails, done or not, while another of them is half way; that one then goes
+/// on to its end, and the first to its own.
+#[test]
+fn an_operation_that_fails_beside_another_command_harms_nothing() {
+    const WHO: usize = 4;
+    alone(async {
+        let seed = seed();
+        let (mut failures, mut gave_way, mut ended_well) = (0, 0, 0);
+        for (first, second) in (0..WHO * WHO).map(|pair| (pair / WHO, pair % WHO)) {
+            for mishap in [Mishap::NotDone, Mishap::AnswerLost] {
+                // The others at another time.
+                for nth in (seed % 2..).step_by(2) {
+                    let (ahead, world) = clocks(seed, nth).await;
+                    let moment = format!("{first} beside {second}, {mishap:?} at {nth}");
+                    // Elsewhere each time, so that in the end every pair of moments is met.
+                    let half_way = seed.wrapping_mul(31).wrapping_add(nth * 7) % 60;
+                    let mut beside = Anybody::begin(&world, second, -ahead);
+                    for _ in 0..half_way {
+                        beside.step().await;
+                    }
+                    let mut failing = Anybody::begin(&world, first, ahead);
+                    let mut ended = false;
+                    for _ in 0..nth {
+                        ended = !failing.step().await;
+                    }
+                    failing.fail(mishap);
+                    failing.step().await;
+                    while beside.step().await {
+                        world.require_whole_layers().await;
+                    }
+                    while failing.step().await {
+                        world.require_whole_layers().await;
+                    }
+                    failures += u32::from(failing.error().await.is_some());
+                    match beside.error().await {
+                        None => ended_well += 1,
+                        Some(error) => {
+                            assert!(gives_way(&error), "{moment}: {error}");
+                            gave_way += 1;
+                        }
+                    }
+                    finish_what_was_left(&world, &moment).await;
+                    if ended {
+                        break;
+                    }
+                }
+            }
+        }
+        let told = format!("{failures} failed, {gave_way} gave way, {ended_well} ended well");
+        println!("{told}");
+        assert!(failures > 200 && gave_way > 1 && ended_well > 200, "{told}");
     });
 }
 

@@ -68,8 +68,8 @@ fn thirty_steps_on_15_find_nothing() {
 }
 
 #[test]
-fn thirty_steps_on_18_find_nothing() {
-    let how = ["--seed", "2", "--steps", "30", "--major", "18"];
+fn thirty_steps_on_18_with_the_tracker_find_nothing() {
+    let how = ["--seed", "2", "--steps", "30", "--major", "18", "--tracker"];
     finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "3"]].concat());
 }
 

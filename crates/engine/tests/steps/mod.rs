@@ -221,15 +221,16 @@ impl World {
 
     /// A repository that nothing holds up.
     pub fn repository(&self) -> Repository {
-        Repository::with_store(self.store(None))
+        Repository::with_store(self.store(None, Arc::default()))
     }
 
-    fn store(&self, gate: Option<Arc<Semaphore>>) -> Arc<Gate> {
+    fn store(&self, gate: Option<Arc<Semaphore>>, mishap: Arc<Mutex<Option<Mishap>>>) -> Arc<Gate> {
         Arc::new(Gate {
             inner: Arc::clone(&self.memory),
             clock: Arc::clone(&self.clock),
             times: Arc::clone(&self.times),
             gate,
+            mishap,
         })
     }
 
@@ -400,9 +401,19 @@ fn contents() -> [Files; 2] {
     })
 }
 
+/// How an operation of the store fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// It is not done.
+    NotDone,
+    /// It is done, and nobody hears of that.
+    AnswerLost,
+}
+
 /// A process.
 pub struct Actor<T> {
     gate: Arc<Semaphore>,
+    mishap: Arc<Mutex<Option<Mishap>>>,
     task: JoinHandle<Result<T>>,
 }
 
@@ -422,9 +433,15 @@ impl<T: 'static> Actor<T> {
         act: impl FnOnce(Arc<World>, Repository) -> F,
     ) -> Self {
         let gate = Arc::new(Semaphore::new(0));
-        let repository = Repository::with_store(world.store(Some(Arc::clone(&gate))));
-        let task = tokio::task::spawn_local(act(Arc::clone(world), repository));
-        Self { gate, task }
+        let mishap = Arc::default();
+        let store = world.store(Some(Arc::clone(&gate)), Arc::clone(&mishap));
+        let task = tokio::task::spawn_local(act(Arc::clone(world), Repository::with_store(store)));
+        Self { gate, mishap, task }
+    }
+
+    /// Its next operation fails for good.
+    pub fn fail(&self, mishap: Mishap) {
+        *self.mishap.lock().unwrap() = Some(mishap);
     }
 
     /// Lets it do one operation; false when it has ended.
@@ -491,30 +508,50 @@ struct Gate {
     clock: Arc<AtomicI64>,
     times: Arc<Mutex<HashMap<Path, i64>>>,
     gate: Option<Arc<Semaphore>>,
+    /// Meets the next operation.
+    mishap: Arc<Mutex<Option<Mishap>>>,
+}
+
+fn denied(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> object_store::Error {
+    object_store::Error::PermissionDenied {
+        path: String::new(),
+        source: source.into(),
+    }
+}
+
+/// What is heard of an operation that was done.
+fn heard<T>(mishap: Option<Mishap>, done: T) -> object_store::Result<T> {
+    match mishap {
+        Some(_) => Err(denied("the answer was lost")),
+        None => Ok(done),
+    }
 }
 
 /// Waits until the test lets an operation go on. What a killed process had begun fails for good.
 async fn pass(gate: &Semaphore) -> object_store::Result<()> {
     match gate.acquire().await {
         Ok(permit) => permit.forget(),
-        Err(closed) => {
-            return Err(object_store::Error::PermissionDenied {
-                path: String::new(),
-                source: closed.into(),
-            });
-        }
+        Err(closed) => return Err(denied(closed)),
     }
     Ok(())
 }
 
+/// What becomes of the operation that is begun.
+fn meet(mishap: &Mutex<Option<Mishap>>) -> object_store::Result<Option<Mishap>> {
+    match mishap.lock().unwrap().take() {
+        Some(Mishap::NotDone) => Err(denied("nothing was done")),
+        mishap => Ok(mishap),
+    }
+}
+
 impl Gate {
     /// Every operation takes a second.
-    async fn enter(&self) -> object_store::Result<()> {
+    async fn enter(&self) -> object_store::Result<Option<Mishap>> {
         if let Some(gate) = &self.gate {
             pass(gate).await?;
             self.clock.fetch_add(1, Ordering::SeqCst);
         }
-        Ok(())
+        meet(&self.mishap)
     }
 
     fn dated(&self, mut meta: ObjectMeta) -> ObjectMeta {
@@ -540,11 +577,11 @@ impl ObjectStore for Gate {
         body: PutPayload,
         options: PutOptions,
     ) -> object_store::Result<PutResult> {
-        self.enter().await?;
+        let mishap = self.enter().await?;
         let done = self.inner.put_opts(to, body, options).await?;
         let now = self.clock.load(Ordering::SeqCst);
         self.times.lock().unwrap().insert(to.clone(), now);
-        Ok(done)
+        heard(mishap, done)
     }
 
     async fn put_multipart_opts(
@@ -556,8 +593,8 @@ impl ObjectStore for Gate {
     }
 
     async fn get_opts(&self, from: &Path, options: GetOptions) -> object_store::Result<GetResult> {
-        self.enter().await?;
-        self.inner.get_opts(from, options).await
+        let mishap = self.enter().await?;
+        heard(mishap, self.inner.get_opts(from, options).await?)
     }
 
     fn delete_stream(
@@ -565,15 +602,18 @@ impl ObjectStore for Gate {
         locations: BoxStream<'static, object_store::Result<Path>>,
     ) -> BoxStream<'static, object_store::Result<Path>> {
         let (inner, gate) = (Arc::clone(&self.inner), self.gate.clone());
+        let mishap = Arc::clone(&self.mishap);
         let deleted = locations.then(move |location| {
             let (inner, gate) = (Arc::clone(&inner), gate.clone());
+            let mishap = Arc::clone(&mishap);
             async move {
                 if let Some(gate) = gate {
                     pass(&gate).await?;
                 }
+                let mishap = meet(&mishap)?;
                 let location = location?;
                 inner.delete(&location).await?;
-                Ok(location)
+                heard(mishap, location)
             }
         });
         deleted.boxed()
@@ -585,13 +625,14 @@ impl ObjectStore for Gate {
             clock: Arc::clone(&self.clock),
             times: Arc::clone(&self.times),
             gate: self.gate.clone(),
+            mishap: Arc::clone(&self.mishap),
         };
         let prefix = prefix.cloned();
         let listed = async move {
             let found = async {
-                again.enter().await?;
+                let mishap = again.enter().await?;
                 let listed = again.inner.list(prefix.as_ref());
-                listed.try_collect::<Vec<ObjectMeta>>().await
+                heard(mishap, listed.try_collect::<Vec<ObjectMeta>>().await?)
             };
             match found.await {
                 Ok(found) => found
@@ -605,8 +646,8 @@ impl ObjectStore for Gate {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
-        self.enter().await?;
-        self.inner.list_with_delimiter(prefix).await
+        let mishap = self.enter().await?;
+        heard(mishap, self.inner.list_with_delimiter(prefix).await?)
     }
 
     async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> object_store::Result<()> {

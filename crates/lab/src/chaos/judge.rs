@@ -223,10 +223,10 @@ impl Request {
     }
 }
 
-/// Restores a moment and compares what comes back.
+/// Restores a moment and compares what comes back; looks inside so often in a hundred times.
 pub(super) fn moment(
     world: &mut World,
-    moment: &Moment,
+    (moment, inside): (&Moment, u64),
     chance: &mut Chance,
     step: &mut Step,
 ) -> Result<()> {
@@ -237,8 +237,7 @@ pub(super) fn moment(
     if chance.percent(25) {
         recover_hunted(world, &home, chance, step)?;
     }
-    // It takes longer than all the rest.
-    let looks_inside = chance.percent(30);
+    let looks_inside = chance.percent(inside);
     restored(world, moment, &home, looks_inside)
 }
 

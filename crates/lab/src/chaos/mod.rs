@@ -69,8 +69,8 @@ pub struct Plan {
     pub out: Option<PathBuf>,
     /// Whether the directory stays without a finding.
     pub keep: bool,
-    /// How many of the moments that are owed are restored at the end.
-    pub at_the_end: usize,
+    /// How many of the moments that are owed are restored at the end; all without a number.
+    pub at_the_end: Option<usize>,
     /// What a user types to repeat the run.
     pub repeat: String,
 }
@@ -170,10 +170,10 @@ fn steps(plan: &Plan, world: &mut World, log: &mut Log) -> Result<()> {
         };
         let mut chance = Chance::of_step(plan.seed, number);
         if is_over {
-            let count = plan.at_the_end;
+            let count = plan.at_the_end.unwrap_or(usize::MAX);
             let step = Step::new(number, "the end");
             return logged(world, log, step, |world, step| {
-                actions::judge_some(world, count, &mut chance, step)?;
+                actions::judge_some(world, (count, actions::ALWAYS), &mut chance, step)?;
                 judge::verify(world, false, step)?;
                 Ok(Effects::default())
             });

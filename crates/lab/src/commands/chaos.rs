@@ -60,9 +60,9 @@ pub struct ChaosArguments {
     /// whether the server archives its WAL; by default the seed decides
     #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
     archive: Option<bool>,
-    /// restore at most so many of the moments that are owed at the end
-    #[arg(long, value_name = "COUNT", default_value_t = 20)]
-    at_the_end: usize,
+    /// restore at most so many of the moments that are owed at the end; all of them by default
+    #[arg(long, value_name = "COUNT")]
+    at_the_end: Option<usize>,
     /// the program that is tried; by default the one beside this, else on PATH
     #[arg(long, value_name = "PATH")]
     pgstrata: Option<PathBuf>,

@@ -46,7 +46,7 @@ pub(super) fn take(
         Act::Moment => moment::take(world, step)?,
         Act::Seal => seal(world, step)?,
         Act::Crash => crash::take(world, chance, step)?,
-        Act::Judge => judge_some(world, 1, chance, step)?,
+        Act::Judge => judge_some(world, (1, SELDOM), chance, step)?,
         Act::Verify => judge::verify(world, false, step)?,
         Act::Copy => mirror::copy(world, chance, step)?,
         Act::Pin => keep::pin(world, chance, step)?,
@@ -78,10 +78,15 @@ fn sql(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<()> {
     Ok(())
 }
 
-/// Restores so many of the moments that are owed.
+/// How often in a hundred times it is looked inside what was restored, which takes longer than all the rest: amid other steps,
+/// and at the end.
+const SELDOM: u64 = 30;
+pub(super) const ALWAYS: u64 = 100;
+
+/// Restores so many of the moments that are owed, and looks inside so often.
 pub(super) fn judge_some(
     world: &mut World,
-    at_most: usize,
+    (at_most, inside): (usize, u64),
     chance: &mut Chance,
     step: &mut Step,
 ) -> Result<()> {
@@ -89,7 +94,7 @@ pub(super) fn judge_some(
     let owed = world.truth.promised();
     step.say(format!("{} owed", owed.len()));
     for moment in chance.sample(&owed, at_most) {
-        judge::moment(world, &moment, chance, step)?;
+        judge::moment(world, (&moment, inside), chance, step)?;
     }
     let known = |label: &String| {
         let reach = super::truth::Reach::EndOf(label.clone());
