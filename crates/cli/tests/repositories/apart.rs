@@ -209,8 +209,8 @@ fn two_that_were_away_one_after_the_other_are_each_told_what_they_lack() {
             let taken = two.json(WARNINGS, &backup);
             missed.push(text(&taken, "/label").to_owned());
         });
-        // Who knows nothing of the other may take the label of the same second.
-        thread::sleep(Duration::from_millis(1100));
+        // Who knows nothing of the other may take the label of the same second, and a label may be a second ahead.
+        thread::sleep(Duration::from_millis(2100));
     }
     let taken = two.json(WARNINGS, &backup);
     // The other one has got what the new backup stands on.
