@@ -394,11 +394,8 @@ async fn an_upload_may_take_longer_than_an_answer_and_not_for_ever() {
     assert_eq!(repository.get("main/stalled").await.unwrap(), body);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_thousand_objects_are_deleted_with_three_requests() {
-    let server = S3Server::start().unwrap();
-    let direct = Repository::open(&support::options(&server, "p")).unwrap();
-    let keys: Vec<String> = (0..2100).map(|n| format!("main/{n}")).collect();
+/// Stores small objects; answers the repository behind a proxy that counts requests from then on.
+async fn stored(server: &S3Server, direct: &Repository, keys: &[String]) -> (Proxy, Repository) {
     let creates = keys
         .iter()
         .map(|key| direct.create(key, Bytes::from_static(b"x")));
@@ -407,8 +404,17 @@ async fn two_thousand_objects_are_deleted_with_three_requests() {
         created.unwrap();
     }
     let proxy = Proxy::before(server.endpoint()).unwrap();
-    let options = support::options(&server, "p").with("endpoint", proxy.endpoint());
+    let options = support::options(server, "p").with("endpoint", proxy.endpoint());
     let repository = Repository::open(&options).unwrap();
+    (proxy, repository)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_thousand_objects_are_deleted_with_three_requests() {
+    let server = S3Server::start().unwrap();
+    let direct = Repository::open(&support::options(&server, "p")).unwrap();
+    let keys: Vec<String> = (0..2100).map(|n| format!("main/{n}")).collect();
+    let (proxy, repository) = stored(&server, &direct, &keys).await;
     repository.delete_all(&keys).await.unwrap();
     assert_eq!(proxy.requests(), 3);
     assert!(direct.list("main").await.unwrap().is_empty());
@@ -421,16 +427,7 @@ async fn a_layer_of_many_packs_goes_with_few_requests() {
     let name = ClusterName::parse("main").unwrap();
     let label = Label::parse("20261121-093305F").unwrap();
     let keys: Vec<String> = (0..2100).map(|n| name.pack_key(&label, n)).collect();
-    let creates = keys
-        .iter()
-        .map(|key| direct.create(key, Bytes::from_static(b"x")));
-    let creates: Vec<_> = creates.collect();
-    for created in futures::future::join_all(creates).await {
-        created.unwrap();
-    }
-    let proxy = Proxy::before(server.endpoint()).unwrap();
-    let options = support::options(&server, "p").with("endpoint", proxy.endpoint());
-    let repository = Repository::open(&options).unwrap();
+    let (proxy, repository) = stored(&server, &direct, &keys).await;
     let cluster = ClusterRepository::new(&repository, &name);
     remove_leftover(&cluster, &label).await.unwrap();
     let left = direct.list(&name.layer_prefix(&label)).await.unwrap();

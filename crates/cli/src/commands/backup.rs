@@ -124,7 +124,7 @@ async fn all_labels(several: &[Context], is_asked: impl Fn(usize) -> bool) -> Ve
 /// What each repository has missed that another has, and still lacks after this backup, in words.
 async fn missed(several: &[Context], all_before: &[Option<Labels>]) -> Vec<String> {
     let present = all_labels(several, |at| all_before[at].is_some()).await;
-    let mut said = Vec::new();
+    let (none, mut said) = (Labels::default(), Vec::new());
     for ((context, before), now) in several.iter().zip(all_before).zip(&present) {
         let (Some(before), Some(now)) = (before, now) else {
             continue;
@@ -133,7 +133,6 @@ async fn missed(several: &[Context], all_before: &[Option<Labels>]) -> Vec<Strin
             let (Ok(holder), Some(held)) = (other.cluster(), held) else {
                 continue;
             };
-            let none = Labels::default();
             let held_before = held_before.as_ref().unwrap_or(&none);
             // Who does not answer has been named.
             let missed = mirror::missed((&holder, held_before, held), (before, now))

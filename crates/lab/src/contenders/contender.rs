@@ -15,6 +15,7 @@ use crate::measure::cost::{self, Cost};
 use crate::measure::sample::Window;
 use crate::number::real_u64;
 use pgstrata_testbed::cluster::Cluster;
+use rustix::process::test_kill_process;
 
 /// Workers: as many as asked for, else one per core.
 #[must_use]
@@ -98,19 +99,28 @@ impl Arena {
     /// When it fails, or the server is gone.
     pub fn measured(&self, command: &mut Command) -> Result<(Cost, String)> {
         let postmaster = self.cluster.postmaster()?;
-        let before = cost::server_cpu_seconds(postmaster)?;
+        let runs = || test_kill_process(postmaster).context("the server is gone");
+        runs()?;
         let window = self.window();
         let (mut cost, printed) = cost::run_and_read(command)?;
-        cost.foreign_share = window.close().foreign;
-        cost.server_cpu_seconds = (cost::server_cpu_seconds(postmaster)? - before).max(0.0);
+        let shares = window.close();
+        runs()?;
+        cost.foreign_share = shares.foreign;
+        cost.server_cpu_seconds = shares.server_seconds;
         Ok((cost, printed))
+    }
+
+    /// The server's process, while it is known.
+    #[must_use]
+    pub fn server_process(&self) -> Option<u32> {
+        let postmaster = self.cluster.postmaster().ok()?;
+        u32::try_from(postmaster.as_raw_pid()).ok()
     }
 
     /// From now on it is seen who uses the processors: the server, the lab, or others.
     #[must_use]
     pub fn window(&self) -> Window {
-        let postmaster = self.cluster.postmaster().ok();
-        Window::open(postmaster.and_then(|pid| u32::try_from(pid.as_raw_pid()).ok()))
+        Window::open(self.server_process())
     }
 
     /// An empty directory for a restored cluster, as closed as PostgreSQL wants it.

@@ -205,7 +205,7 @@ impl<'a> Stage<'a> {
 /// How long others are watched before anything of the experiment runs.
 const WATCHED: Duration = Duration::from_secs(1);
 
-/// What others use of the processor while nothing of the experiment runs: later they cannot be told from its servers and tools.
+/// What others use of the processor before anything of the experiment runs.
 fn neighbours(limit: f64) -> Vec<Warning> {
     let window = Window::open(None);
     std::thread::sleep(WATCHED);

@@ -190,22 +190,6 @@ pub fn cpu_seconds_of(id: u32) -> Result<f64> {
     Ok(f64::from(ticks) / f64::from(u32::try_from(rustix::param::clock_ticks_per_second())?))
 }
 
-/// User and system time of a postmaster and every process below it, seconds.
-///
-/// # Errors
-/// When the postmaster is gone.
-pub fn server_cpu_seconds(postmaster: Pid) -> Result<f64> {
-    let postmaster = u32::try_from(postmaster.as_raw_pid())?;
-    let mut total = cpu_seconds_of(postmaster)?;
-    for id in process_ids() {
-        let parent = stat_fields(id).and_then(|f| f.get(1)?.parse::<u32>().ok());
-        if parent == Some(postmaster) {
-            total += cpu_seconds_of(id).unwrap_or(0.0);
-        }
-    }
-    Ok(total)
-}
-
 /// The file of a process's I/O counters. Of a zombie it belongs to root, but who has it open may
 /// read it: so it is opened while the process runs. `None` when it has ended already, at once.
 fn open_counters(id: u32) -> Result<Option<fs::File>> {

@@ -226,10 +226,9 @@ impl<'a> Scene<'a> {
     }
 
     fn sampler(&self) -> Sampler {
-        let postmaster = self.arena.cluster.postmaster().ok();
         Sampler::start(Watch {
             data: Some(self.arena.cluster.pgdata().to_owned()),
-            process: postmaster.and_then(|pid| u32::try_from(pid.as_raw_pid()).ok()),
+            process: self.arena.server_process(),
             period: Some(Duration::from_millis(500)),
         })
     }
