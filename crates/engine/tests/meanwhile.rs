@@ -10,21 +10,9 @@
 mod restore_common;
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::{self, BoxStream};
-use futures::{StreamExt, TryStreamExt};
 use jiff::SignedDuration;
-use object_store::memory::InMemory;
-use object_store::path::Path;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as Stored,
-};
 use pgstrata_engine::expire::{self, ExpireOptions};
 use pgstrata_engine::info::{self, InfoOptions};
 use pgstrata_engine::merge::{self, MergeOptions};
@@ -39,88 +27,6 @@ use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use restore_common::{Made, chain_of_three, copy_of};
-use tokio::sync::Semaphore;
-
-/// A store that holds one operation up until somebody lets it go on.
-#[derive(Debug)]
-struct Meanwhile {
-    inner: Arc<InMemory>,
-    gate: Arc<Gate>,
-}
-
-#[derive(Debug)]
-struct Gate {
-    count: AtomicU64,
-    held_up: u64,
-    reached: Semaphore,
-    go_on: Semaphore,
-}
-
-impl Gate {
-    async fn enter(&self) {
-        if self.count.fetch_add(1, Ordering::SeqCst) == self.held_up {
-            self.reached.add_permits(1);
-            self.go_on.acquire().await.unwrap().forget();
-        }
-    }
-}
-
-impl fmt::Display for Meanwhile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("meanwhile")
-    }
-}
-
-#[async_trait]
-impl ObjectStore for Meanwhile {
-    async fn put_opts(
-        &self,
-        to: &Path,
-        body: PutPayload,
-        options: PutOptions,
-    ) -> Stored<PutResult> {
-        self.gate.enter().await;
-        self.inner.put_opts(to, body, options).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        to: &Path,
-        options: PutMultipartOptions,
-    ) -> Stored<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(to, options).await
-    }
-
-    async fn get_opts(&self, from: &Path, options: GetOptions) -> Stored<GetResult> {
-        self.gate.enter().await;
-        self.inner.get_opts(from, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Stored<Path>>,
-    ) -> BoxStream<'static, Stored<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Stored<ObjectMeta>> {
-        let (inner, gate, prefix) = (self.inner.clone(), self.gate.clone(), prefix.cloned());
-        let listed = async move {
-            gate.enter().await;
-            Ok::<_, object_store::Error>(inner.list(prefix.as_ref()))
-        };
-        stream::once(listed).try_flatten().boxed()
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Stored<ListResult> {
-        self.gate.enter().await;
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Stored<()> {
-        self.inner.copy_opts(from, to, options).await
-    }
-}
 
 /// As the layer's backup has left it.
 fn claim_of(layer: &Layer) -> Bytes {
@@ -197,20 +103,11 @@ impl Scene {
         reader: impl AsyncFnOnce(Repository) -> T,
     ) -> (T, bool) {
         let memory = copy_of(&self.repository, &self.made).await;
-        let gate = Arc::new(Gate {
-            count: AtomicU64::new(0),
-            held_up: nth,
-            reached: Semaphore::new(0),
-            go_on: Semaphore::new(0),
-        });
-        let store = Arc::new(Meanwhile {
-            inner: memory.clone(),
-            gate: gate.clone(),
-        });
-        let mut reading = Box::pin(reader(Repository::with_store(store)));
+        let store = FaultStore::holding_up(nth, memory.clone());
+        let mut reading = Box::pin(reader(Repository::with_store(store.clone())));
         tokio::select! {
             outcome = &mut reading => return (outcome, false),
-            reached = gate.reached.acquire() => reached.unwrap().forget(),
+            () = store.reached() => {}
         }
         let sound = Repository::with_store(memory.clone());
         if nth % 2 == 1 {
@@ -223,7 +120,7 @@ impl Scene {
         } else {
             self.expire(&sound, policy).await.ok();
         }
-        gate.go_on.add_permits(1);
+        store.go_on();
         (reading.await, true)
     }
 

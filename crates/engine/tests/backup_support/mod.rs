@@ -121,12 +121,7 @@ impl Scene {
 
     /// Rebuilds the layer and starts a server on it, which replays to the end of the backup.
     pub fn start_rebuilt(&self, label: &Label) -> (Rebuilt, Cluster) {
-        let rebuilt = self.rebuild(label);
-        let cluster = Cluster::adopt(self.cluster.major(), &rebuilt.pgdata)
-            .conf("archive_mode", "off")
-            .start()
-            .unwrap_or_else(|error| panic!("{error:#}"));
-        (rebuilt, cluster)
+        self.rebuild(label).start(self.cluster.major())
     }
 }
 
@@ -154,6 +149,17 @@ pub async fn record(repository: &Repository, name: &ClusterName, pgdata: &Path) 
 pub struct Rebuilt {
     pub directory: TempDir,
     pub pgdata: PathBuf,
+}
+
+impl Rebuilt {
+    /// Starts a server on it, which replays to the end of the backup.
+    pub fn start(self, major: Major) -> (Self, Cluster) {
+        let cluster = Cluster::adopt(major, &self.pgdata)
+            .conf("archive_mode", "off")
+            .start()
+            .unwrap_or_else(|error| panic!("{error:#}"));
+        (self, cluster)
+    }
 }
 
 /// Reads a chain the plain way: one file after the other, one frame after the other.

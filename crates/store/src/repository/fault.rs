@@ -16,6 +16,7 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
     ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+use tokio::sync::Semaphore;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,23 +65,81 @@ impl fmt::Display for Injected {
 impl std::error::Error for Injected {}
 
 /// Wraps a store and counts its operations (each create, read, range request, look-up,
-/// listing and deletion is one); fails those it was told to.
+/// listing and deletion is one); fails those it was told to, or holds one up.
 #[derive(Debug)]
 pub struct FaultStore {
     inner: Arc<dyn ObjectStore>,
     faults: Mutex<Vec<(Range<u64>, Fault)>>,
+    held_up: Option<(u64, Arc<Barrier>)>,
     count: AtomicU64,
+}
+
+/// Where an operation waits.
+#[derive(Debug)]
+struct Barrier {
+    reached: Semaphore,
+    open: Semaphore,
+}
+
+impl Barrier {
+    async fn wait(&self) {
+        self.reached.add_permits(1);
+        // Closed: open for good.
+        self.open.acquire().await.map(drop).unwrap_or_default();
+    }
+}
+
+/// What becomes of an operation.
+#[derive(Debug)]
+struct Drawn {
+    injected: Option<Injected>,
+    waits_at: Option<Arc<Barrier>>,
 }
 
 impl FaultStore {
     /// Passes everything on, until told otherwise.
     #[must_use]
     pub fn new(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
+        Self::with(None, inner)
+    }
+
+    fn with(held_up: Option<(u64, Arc<Barrier>)>, inner: Arc<dyn ObjectStore>) -> Arc<Self> {
         Arc::new(Self {
             inner,
             faults: Mutex::default(),
+            held_up,
             count: AtomicU64::new(0),
         })
+    }
+
+    /// Holds the `nth` operation (from 0) up until [`Self::go_on`].
+    #[must_use]
+    pub fn holding_up(nth: u64, inner: Arc<dyn ObjectStore>) -> Arc<Self> {
+        let barrier = Barrier {
+            reached: Semaphore::new(0),
+            open: Semaphore::new(0),
+        };
+        Self::with(Some((nth, Arc::new(barrier))), inner)
+    }
+
+    /// Waits for the operation that is held up; for ever when there is none.
+    pub async fn reached(&self) {
+        match &self.held_up {
+            Some((_, barrier)) => barrier
+                .reached
+                .acquire()
+                .await
+                .map(drop)
+                .unwrap_or_default(),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Lets the operation that is held up be done.
+    pub fn go_on(&self) {
+        if let Some((_, barrier)) = &self.held_up {
+            barrier.open.close();
+        }
     }
 
     /// Fails the `nth` operation (from 0) and no other.
@@ -112,7 +171,7 @@ impl FaultStore {
     }
 
     /// Counts an operation, and says what becomes of it.
-    fn draw(&self) -> Option<Injected> {
+    fn draw(&self) -> Drawn {
         let nth = self.count.fetch_add(1, Ordering::SeqCst);
         let faults = self
             .faults
@@ -120,13 +179,20 @@ impl FaultStore {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut faults = faults.iter();
         let fault = faults.find(|(which, _)| which.contains(&nth));
-        fault.map(|&(_, fault)| Injected { nth, fault })
+        let held_up = self.held_up.as_ref().filter(|(at, _)| *at == nth);
+        Drawn {
+            injected: fault.map(|&(_, fault)| Injected { nth, fault }),
+            waits_at: held_up.map(|(_, barrier)| Arc::clone(barrier)),
+        }
     }
 }
 
 /// Before an operation: fails or waits where that comes first.
-async fn meet(injected: Option<Injected>) -> Result<Option<Injected>> {
-    let Some(injected) = injected else {
+async fn meet(drawn: Drawn) -> Result<Option<Injected>> {
+    if let Some(barrier) = drawn.waits_at {
+        barrier.wait().await;
+    }
+    let Some(injected) = drawn.injected else {
         return Ok(None);
     };
     match injected.fault {
@@ -241,14 +307,12 @@ impl ObjectStore for FaultStore {
         let drawn = self.draw();
         let deleted = async move {
             let mut locations: Vec<Path> = locations.try_collect().await?;
-            let halfway = drawn.filter(|injected| injected.fault == Fault::Halfway);
-            let injected = match halfway {
-                Some(_) => {
-                    locations.truncate(locations.len() / 2);
-                    None
-                }
-                None => meet(drawn).await?,
-            };
+            let halfway = drawn.injected;
+            let halfway = halfway.filter(|injected| injected.fault == Fault::Halfway);
+            let injected = meet(drawn).await?;
+            if halfway.is_some() {
+                locations.truncate(locations.len() / 2);
+            }
             let deleting = inner.delete_stream(stream::iter(locations).map(Ok).boxed());
             let mut outcomes: Vec<Result<Path>> = deleting.collect().await;
             if let Err(error) = leave(injected, Ok(())) {
