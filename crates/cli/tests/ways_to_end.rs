@@ -9,6 +9,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -18,14 +19,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
-use support::{PATIENCE, Stage, Store, process, schema};
+use support::{PATIENCE, Stage, Store, files, process, schema};
 
 const ROWS: &str = "SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM numbers";
 
 /// What a shell does before the program begins, and what recovery says of how the program ended.
 ///
 /// `LIBRARY` stands for the library made of `support/provoke.c`.
-const UNDER_RECOVERY: [(&str, &str); 22] = [
+const UNDER_RECOVERY: [(&str, &str); 24] = [
     // Signals. That of SIGTERM ends recovery as "pg_ctl stop" does, without an error of its own.
     ("RAISE=1 LIBRARY", "terminated by signal 1:"),
     // A shell in the background may have switched this one off.
@@ -38,8 +39,10 @@ const UNDER_RECOVERY: [(&str, &str); 22] = [
     ("RAISE=15 LIBRARY", "startup process"),
     // A closed pipe is none of its business; the archive has a hole.
     ("RAISE=13 LIBRARY", "is missing from the archive"),
-    // Mistakes of ours.
+    // Mistakes of ours, of the first thread and of others.
     ("PANIC=1 LIBRARY", "this is a bug in pgstrata"),
+    ("PANIC_AT=8 LIBRARY", "this is a bug in pgstrata"),
+    ("PANIC_AT=20 LIBRARY", "this is a bug in pgstrata"),
     // No thread beside the first, or one, or two.
     ("MOST_THREADS=0 LIBRARY", "could not start a thread"),
     ("MOST_THREADS=1 LIBRARY", "could not start a thread"),
@@ -58,6 +61,14 @@ const UNDER_RECOVERY: [(&str, &str); 22] = [
     // Settings that make no sense.
     ("PGSTRATA_JOBS=x", "exit code 255"),
     ("PGSTRATA_CONFIG=/nowhere", "exit code 255"),
+];
+
+/// What recovery does without: it reaches the end of the archive, which is told by the code alone.
+const HARMLESS: [&str; 4] = [
+    "exec >/dev/full 2>&1;",
+    "exec >&- 2>&-;",
+    "NO_ROOM=DIRECTORY PGSTRATA_SPOOL=DIRECTORY LIBRARY",
+    "RAISE=13 LIBRARY",
 ];
 
 /// Words of `restore_command`, and what they become.
@@ -145,6 +156,20 @@ fn rule_13_6_a_recovering_server_opens_for_no_way_to_end_but_the_proved_end() {
     fs::rename(&away, &object).unwrap();
     let restored = stage.start_restored(&target);
     assert_eq!(restored.sql("postgres", ROWS).unwrap(), "1 2 3 4");
+    let spool = stage.cluster.create_dir("spool").unwrap();
+    for way in HARMLESS {
+        let target = stage.restore(&format!("restored by {way}").replace('/', "_"), &[]);
+        let conf = target.join("postgresql.auto.conf");
+        let way = loaded(way, &library).replace("DIRECTORY", &spool.display().to_string());
+        let good = fs::read_to_string(&conf).unwrap();
+        fs::write(&conf, good.replacen("exec ", &format!("{way} exec "), 1)).unwrap();
+        let restored = stage.start_restored(&target);
+        assert_eq!(restored.sql("postgres", ROWS).unwrap(), "1 2 3 4", "{way}");
+    }
+    for kept in fs::read_dir(&spool).unwrap() {
+        let ahead = files::segments(&kept.unwrap().path());
+        assert!(ahead.is_empty(), "{ahead:?}");
+    }
 }
 
 /// Runs the program in a shell, as the server's user.
@@ -185,6 +210,7 @@ fn every_other_command_ends_with_the_code_of_its_way() {
         "expire --keep-full 9".to_owned(),
         restore(),
     ];
+    let mut panicking = BTreeSet::new();
     for words in &commands {
         let run = |way: &str| {
             restore();
@@ -193,6 +219,7 @@ fn every_other_command_ends_with_the_code_of_its_way() {
         let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
         let bug = run("PANIC=1 LIBRARY");
         assert_eq!(bug.status.code(), Some(BUG), "{words}: {}", said(&bug));
+        panicking.extend(who_panics(&run));
         for signal in [1, 9, 15] {
             let ended = run(&format!("RAISE={signal} LIBRARY"));
             assert_eq!(
@@ -221,6 +248,9 @@ fn every_other_command_ends_with_the_code_of_its_way() {
         let document = String::from_utf8(document.stdout).unwrap();
         assert_eq!(schema::document(&document)["exit_code"], FILE, "{words}");
     }
+    // The first, those of the runtime, and those that copy files.
+    let threads = ["<unnamed>", "main", "tokio-rt-worker"];
+    assert!(panicking.iter().eq(&threads), "{panicking:?}");
     for words in [
         "",
         "nonsense",
@@ -233,6 +263,24 @@ fn every_other_command_ends_with_the_code_of_its_way() {
         assert_eq!(output.status.code(), Some(USAGE), "{words}");
     }
     what_cannot_be_written_is_an_error(&stage);
+}
+
+/// The threads that panic, one in each run: whoever reads the clock then.
+fn who_panics(run: &impl Fn(&str) -> Output) -> BTreeSet<String> {
+    let mut threads = BTreeSet::new();
+    let mut readings = 1;
+    loop {
+        let output = run(&format!("PANIC_AT={readings} LIBRARY"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        let Some((_, from)) = said.split_once("thread '") else {
+            // It read the clock no more.
+            assert!(readings > 10, "{said}");
+            return threads;
+        };
+        assert_eq!(output.status.code(), Some(BUG), "{readings}: {said}");
+        threads.insert(from.split('\'').next().unwrap().to_owned());
+        readings += readings / 2 + 1;
+    }
 }
 
 fn what_cannot_be_written_is_an_error(stage: &Stage) {

@@ -8,7 +8,8 @@
  * RAISE_AT=M			it arrives when the Mth file is opened, read or written instead
  * RAISE_AGAIN=1		and once more a moment later, before that goes on
  * COUNT=FILE			how many files were opened, read or written is put there
- * PANIC=1				what the Rust library is sure of fails: it panics
+ * PANIC=1				what the Rust library is sure of fails when a thread is started: it panics
+ * PANIC_AT=M			or when the clock is read for the Mth time, by whoever does
  * NO_ROOM=1			the disk has no room for what is written to a file
  * NO_ROOM=/DIRECTORY	or to a file there
  * CLOCK_AHEAD=N		the clock of the host is ahead by N seconds
@@ -215,8 +216,19 @@ clock_gettime(clockid_t clock, struct timespec *now)
 {
 	clock_function next = (clock_function) dlsym(RTLD_NEXT, "clock_gettime");
 	const char *ahead = getenv("CLOCK_AHEAD");
+	const char *panic = getenv("PANIC_AT");
 	int			failure = next(clock, now);
 
+	if (panic && clock == CLOCK_MONOTONIC)
+	{
+		static int	readings;
+
+		if (__atomic_add_fetch(&readings, 1, __ATOMIC_SEQ_CST) == atoi(panic))
+		{
+			errno = EINVAL;
+			return -1;
+		}
+	}
 	if (ahead && clock == CLOCK_REALTIME)
 		now->tv_sec += atol(ahead);
 	return failure;
