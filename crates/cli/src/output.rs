@@ -201,8 +201,10 @@ pub(crate) fn start_log(level: LogLevel) {
         LogLevel::Debug => tracing::Level::DEBUG,
     };
     let others = level.min(tracing::Level::WARN);
-    let filter =
-        format!("{others},pgstrata={level},pgstrata_engine={level},pgstrata_store={level}");
+    // The library that judges certificates says at each try what our error says once.
+    let filter = format!(
+        "{others},rustls_platform_verifier=off,pgstrata={level},pgstrata_engine={level},pgstrata_store={level}"
+    );
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
         .with_writer(|| AboveBar)

@@ -15,79 +15,16 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pgstrata_testbed::cluster::{
-    Builder, Cluster, Major, StopMode, TrackedServer, require_same_dump,
-};
+use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode, TrackedServer};
 use serde_json::Value;
 use support::files::copy_all;
+use support::past::{
+    backup, branch, go_past, label, require_compared, require_restores, require_source, sql, stage,
+    summarizing, tracked, tracking,
+};
 use support::{Stage, Store, number, text};
 
 const LINEAGE: &str = "pgstrata.lineage";
-
-/// A server that does not archive: the repository holds the WAL of backups alone.
-fn stage(builder: Builder) -> Stage {
-    let stage = Stage::silent(builder.conf("autovacuum", "off"), Store::Directory);
-    sql(
-        &stage,
-        "CREATE TABLE old AS SELECT g AS id, 0 AS state, repeat('x', 200) AS pad FROM generate_series(1, 20000) g;
-         CREATE TABLE new (id int, pad text); VACUUM (FREEZE, ANALYZE)",
-    );
-    stage
-}
-
-fn sql(stage: &Stage, script: &str) -> String {
-    stage.cluster.sql("postgres", script).unwrap()
-}
-
-/// What is rolled back: it changes pages of `old`, in every segment of WAL that it takes.
-fn branch(stage: &Stage) {
-    sql(
-        stage,
-        "UPDATE old SET state = 1 WHERE id % 3 = 0; CHECKPOINT",
-    );
-    sql(stage, "SELECT pg_switch_wal()");
-}
-
-/// Work that goes past every LSN of the branch, and leaves `old` alone.
-fn go_past(stage: &Stage) {
-    for _ in 0..8 {
-        sql(
-            stage,
-            "INSERT INTO new SELECT g, repeat('n', 200) FROM generate_series(1, 1000) g",
-        );
-        sql(stage, "SELECT pg_switch_wal()");
-    }
-}
-
-/// A default backup, with what it logged.
-fn backup(stage: &Stage, arguments: &[&str]) -> (Value, String) {
-    let pgdata = stage.pgdata();
-    let all = [&["--output", "json", "backup", "-D", &pgdata], arguments].concat();
-    let output = stage.run(&all);
-    let log = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        output.status.success(),
-        "{log}\n{}",
-        stage.cluster.log_tail(20)
-    );
-    (serde_json::from_slice(&output.stdout).unwrap(), log)
-}
-
-fn require_source(layer: &Value, source: &str) {
-    let reason = text(layer, "/change_source/reason");
-    assert_eq!(text(layer, "/change_source/used"), source, "{reason}");
-}
-
-/// The next backup stands on a parent of another history, says so once, and restores to what the server holds.
-fn require_compared(stage: &Stage, parent: &str) {
-    let (layer, log) = backup(stage, &[]);
-    assert_eq!(text(&layer, "/parent"), parent);
-    require_source(&layer, "digest");
-    assert!(text(&layer, "/change_source/reason").contains("not proved to lie in the past"));
-    let said = |line: &&str| line.contains("WARN") && line.contains("not proved to lie in");
-    assert_eq!(log.lines().filter(said).count(), 1, "{log}");
-    require_restores(stage, "after-branch");
-}
 
 /// Past what was rolled back the next backup compares, and the one after it is fast again; both restore.
 fn require_no_past(stage: &Stage, parent: &str, source: &str) {
@@ -99,25 +36,11 @@ fn require_no_past(stage: &Stage, parent: &str, source: &str) {
     require_restores(stage, "at-last");
 }
 
-/// The newest layer restores to what the server holds now.
-fn require_restores(stage: &Stage, name: &str) {
-    let dump = stage.cluster.dump().unwrap();
-    let then = ["--target-type", "immediate", "--target-action", "promote"];
-    let restored = stage.start_restored(&stage.restore(name, &then));
-    require_same_dump(&dump, &restored.dump().unwrap()).unwrap();
-    restored.amcheck().unwrap();
-}
-
-fn label(layer: &Value) -> String {
-    text(layer, "/label").to_owned()
-}
-
 /// The parent was made on a branch that an in-place restore on the same timeline rolled back.
-fn a_branch_that_was_restored_away_is_no_past(builder: Builder, source: &str) {
-    let stage = stage(builder);
+fn a_branch_that_was_restored_away_is_no_past(stage: &Stage, source: &str) {
     let full = label(&stage.backup(&["--type", "full"]));
-    branch(&stage);
-    let (second, _) = backup(&stage, &["--type", "incr"]);
+    branch(stage);
+    let (second, _) = backup(stage, &["--type", "incr"]);
     require_source(&second, source);
     stage.cluster.stop(StopMode::Fast).unwrap();
     let pgdata = stage.pgdata();
@@ -133,7 +56,7 @@ fn a_branch_that_was_restored_away_is_no_past(builder: Builder, source: &str) {
     );
     stage.ok(&[&none[..], &["--same-timeline"]].concat());
     stage.cluster.start().unwrap();
-    require_no_past(&stage, &label(&second), source);
+    require_no_past(stage, &label(&second), source);
 }
 
 /// The parent was made after the snapshot to which the storage was set back.
@@ -264,16 +187,17 @@ fn put_back(from: &Path, to: &Path) {
 
 #[test]
 fn rule_13_1_a_branch_that_was_restored_away_is_no_past_for_lsns() {
-    a_branch_that_was_restored_away_is_no_past(Cluster::builder(Major::V15), "lsn");
-}
-
-fn summarizing(major: Major) -> Builder {
-    Cluster::builder(major).conf("summarize_wal", "on")
+    a_branch_that_was_restored_away_is_no_past(&stage(Cluster::builder(Major::V15)), "lsn");
 }
 
 #[test]
 fn rule_13_1_a_branch_that_was_restored_away_is_no_past_for_summaries() {
-    a_branch_that_was_restored_away_is_no_past(summarizing(Major::V17), "summary");
+    a_branch_that_was_restored_away_is_no_past(&stage(summarizing(Major::V17)), "summary");
+}
+
+#[test]
+fn rule_13_1_a_branch_that_was_restored_away_is_no_past_for_the_tracker() {
+    tracked(|stage| a_branch_that_was_restored_away_is_no_past(stage, "tracker"));
 }
 
 #[test]
@@ -284,18 +208,6 @@ fn rule_13_1_a_branch_that_a_snapshot_took_back_is_no_past_for_lsns() {
 #[test]
 fn rule_13_1_a_branch_that_a_snapshot_took_back_is_no_past_for_summaries() {
     a_branch_that_a_snapshot_took_back_is_no_past(summarizing(Major::V18), "summary");
-}
-
-fn tracking(server: &TrackedServer) -> Builder {
-    // So that the extension is there before the first backup.
-    server.builder().conf("pgstrata.map_size", "64")
-}
-
-fn tracked(scene: impl FnOnce(&Stage)) {
-    let server = TrackedServer::copy(Major::V18).unwrap();
-    let stage = stage(tracking(&server));
-    sql(&stage, "CREATE EXTENSION pgstrata");
-    scene(&stage);
 }
 
 #[test]

@@ -13,8 +13,12 @@ use std::time::{Duration, Instant};
 use pgstrata_testbed::certificates::{Authority, Subject};
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use pgstrata_testbed::proxy::Proxy;
+use pgstrata_testbed::s3::S3Server;
+use support::past::require_source;
 use support::process::log_of;
-use support::{PATIENCE, Stage, Store};
+use support::{PATIENCE, Stage, Store, credentials_file, to_lsn};
+
+const STORE: i32 = 15;
 
 /// Hands the file to the server's user.
 fn give(stage: &Stage, file: &Path) {
@@ -148,4 +152,98 @@ fn credentials_that_expire_under_a_backup_are_renewed() {
     let log = log_of(backup);
     assert_eq!(stage.layer_counts(), (1, 0), "{log}");
     stage.ok(&["verify", "--deep"]);
+}
+
+/// An S3 server whose certificate an authority of the house has signed, and what commands say to reach it; the last two words
+/// name the authority's file.
+fn s3_of_the_house(stage: &Stage) -> (S3Server, Vec<String>) {
+    let authority = Authority::new("of the house").unwrap();
+    let subject = Subject {
+        common_name: "s3",
+        names: &["localhost"],
+        is_expired: false,
+    };
+    let s3 = S3Server::start_with_tls(&authority.issue(subject).unwrap()).unwrap();
+    let keys = format!(
+        "access_key_id = '{}'\nsecret_access_key = '{}'\n",
+        s3.access_key(),
+        s3.secret()
+    );
+    let keys = credentials_file(&stage.cluster, "house", &keys);
+    let directory = stage.cluster.create_dir("authority").unwrap();
+    let authority = authority.write(&directory).unwrap();
+    let repository = format!("s3://{}/house", s3.bucket());
+    let endpoint = s3.endpoint().replace("127.0.0.1", "localhost");
+    let words = [
+        ["--repo", &repository],
+        ["--s3-endpoint", &endpoint],
+        ["--credentials", &keys.display().to_string()],
+        ["--s3-ca-file", &authority.display().to_string()],
+    ];
+    let words = words.concat().into_iter().map(str::to_owned).collect();
+    (s3, words)
+}
+
+/// Each of the commands is refused without the authority, and with another one.
+fn require_no_trust(stage: &Stage, reach: &[&str], commands: &[&[&str]]) {
+    let other = Authority::new("of another house").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let other = other.write(directory.path()).unwrap();
+    stage.cluster.own(directory.path()).unwrap();
+    let other = ["--s3-ca-file", &other.display().to_string()];
+    for command in commands {
+        for authority in [&[][..], &other] {
+            let (code, log) = stage.fails(&[reach, authority, command].concat());
+            assert_eq!(code, STORE, "{command:?}: {log}");
+            let why = "the endpoint's certificate is refused: its authority is not trusted";
+            assert!(log.contains(why), "{command:?}: {log}");
+            assert!(log.contains("--s3-ca-file"), "{command:?}: {log}");
+            let is_error = |line: &&str| line.to_lowercase().contains("error");
+            assert_eq!(
+                log.lines().filter(is_error).count(),
+                1,
+                "{command:?}: {log}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_chain_in_s3_behind_an_authority_of_the_house_restores() {
+    let builder = Cluster::builder(Major::V15)
+        .conf("archive_mode", "on")
+        .conf("archive_command", "false");
+    let stage = Stage::silent(builder, Store::Directory);
+    let (_s3, words) = s3_of_the_house(&stage);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let pgdata = stage.pgdata();
+    let init = ["init", "-D", &pgdata];
+    let backup = ["backup", "-D", &pgdata];
+    let run = |command: &[&str]| stage.json(&[&words[..], command].concat());
+    let (reach, _) = words.split_at(words.len() - 2);
+    require_no_trust(&stage, reach, &[&init]);
+    run(&init);
+
+    let archive = format!(
+        "{} {} archive-push --cluster main %p",
+        stage.program.display(),
+        words.join(" ")
+    );
+    stage.set_archive_command(&archive);
+    run(&backup);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "1"]).unwrap();
+    require_source(&run(&[&backup[..], &["--type", "incr"]].concat()), "lsn");
+    stage.cluster.pgbench(&["-n", "-t", "50"]).unwrap();
+    let (lsn, before) = stage.moment();
+    run(&["verify", "--deep"]);
+
+    let target = stage.target("restored");
+    let directory = target.display().to_string();
+    let restore = ["restore", "--target-dir", &directory];
+    let restore = [&restore[..], &to_lsn(&lsn)].concat();
+    require_no_trust(&stage, reach, &[&["info"], &backup, &restore]);
+    run(&restore);
+    // The server fetches the WAL after the backup by itself.
+    let restored = stage.start_restored(&target);
+    require_same_dump(&before, &restored.dump().unwrap()).unwrap();
 }

@@ -13,6 +13,7 @@
 pub mod files;
 pub mod judged;
 pub mod namespace;
+pub mod past;
 pub mod process;
 pub mod roles;
 pub mod schema;
