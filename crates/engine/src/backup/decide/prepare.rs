@@ -169,9 +169,9 @@ fn history(
     let path = data_directory
         .join("pg_wal")
         .join(timeline.history_file_name());
-    let text = fs::read_to_string(&path)
+    let contents = fs::read(&path)
         .map_err(|error| format!("could not read \"{}\": {error}", path.display()))?;
-    TimelineHistory::parse(timeline, &text).map_err(|error| error.to_string())
+    TimelineHistory::read(timeline, &contents).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
