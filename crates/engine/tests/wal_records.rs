@@ -107,7 +107,10 @@ fn every_transaction_end_is_found(of_test: cluster::Major, major: Major) {
             match record.meaning {
                 Meaning::End(end) => found.insert(record.start, Some(end.transaction)),
                 Meaning::RestorePoint { .. } => found.insert(record.start, None),
-                Meaning::Prepared(_) | Meaning::Checkpoint { .. } | Meaning::Other => None,
+                Meaning::Prepared(_)
+                | Meaning::Checkpoint { .. }
+                | Meaning::TablespaceCreated { .. }
+                | Meaning::Other => None,
             };
         }
     }

@@ -1,7 +1,7 @@
 //! Records of the WAL: where each begins and ends, and what those say at which a recovery can be told to stop.
 //!
 //! [`RecordReader`] takes the bytes of one segment, in order and in pieces of any size, and hands out its records. Of most
-//! it reads the header alone; transaction ends, restore points and checkpoints are gathered whole, and their checksum is checked. A
+//! it reads the header alone; transaction ends, restore points, checkpoints and new tablespaces are gathered whole, and their checksum is checked. A
 //! record that began in an earlier segment is passed over; one that goes on in the next is completed by
 //! [`RecordReader::follow`]. Every page must be the one that belongs there, and every record must point back to the one
 //! before it, as the server's own reader (`xlogreader.c`) wants it. Whatever does not fit is an error.
@@ -41,9 +41,10 @@ const MOST_RECORD_BYTES: u64 = 1 << 30;
 /// Records begin at multiples of this (`MAXIMUM_ALIGNOF`).
 const ALIGNMENT: u64 = 8;
 
-/// `RM_XLOG_ID` and `RM_XACT_ID`.
+/// `RM_XLOG_ID`, `RM_XACT_ID` and `RM_TBLSPC_ID`.
 const XLOG: u8 = 0;
 const XACT: u8 = 1;
+const TABLESPACE: u8 = 5;
 /// `RM_MAX_BUILTIN_ID` (`RM_LOGICALMSG_ID`), and `RM_MIN_CUSTOM_ID` of extensions.
 const LAST_BUILT_IN: u8 = 21;
 const FIRST_CUSTOM: u8 = 128;
@@ -54,6 +55,11 @@ const XLOG_CHECKPOINT_SHUTDOWN: u8 = 0x00;
 const XLOG_CHECKPOINT_ONLINE: u8 = 0x10;
 const XLOG_SWITCH: u8 = 0x40;
 const XLOG_RESTORE_POINT: u8 = 0x70;
+
+/// `XLOG_TBLSPC_CREATE` (`commands/tablespace.h`).
+const TABLESPACE_CREATE: u8 = 0x00;
+/// With `MAXPGPATH`, the OID, and headers of the record and its data.
+const MOST_TABLESPACE_BYTES: u64 = 1024 + 4 + 24 + 5;
 
 /// `XLOG_XACT_OPMASK`.
 const XACT_OPERATION: u8 = 0x70;
@@ -135,6 +141,13 @@ pub enum Meaning {
     Checkpoint {
         /// When it began, in whole seconds.
         time: WalTime,
+    },
+    /// `CREATE TABLESPACE`.
+    TablespaceCreated {
+        /// Its OID.
+        oid: u32,
+        /// The directory that the statement named, in whatever encoding; empty for one inside the data directory.
+        location: Vec<u8>,
     },
     /// Anything else: nothing but the header was read.
     Other,
@@ -273,6 +286,18 @@ impl RecordReader {
         match &self.state {
             ScanState::Within(partial) if partial.body.is_some() => Some(partial.start),
             _ => None,
+        }
+    }
+
+    /// Whether a record goes on behind what was read that may be of a tablespace's creation.
+    #[must_use]
+    pub fn may_go_on_to_create_tablespace(&self) -> bool {
+        match &self.state {
+            ScanState::Within(partial) if partial.header.len() == RECORD_HEADER_BYTES => {
+                RecordHeader::of(partial).manager == TABLESPACE && partial.body.is_some()
+            }
+            ScanState::Within(partial) => partial.length <= MOST_TABLESPACE_BYTES,
+            _ => false,
         }
     }
 
@@ -522,6 +547,7 @@ impl RecordReader {
                     | XACT_COMMIT_PREPARED
                     | XACT_ABORT_PREPARED
             )),
+            TABLESPACE => Ok(header.info == TABLESPACE_CREATE),
             0..=LAST_BUILT_IN | FIRST_CUSTOM..=u8::MAX => Ok(false),
             manager => Err(self.invalid(
                 partial.start,
@@ -616,6 +642,7 @@ impl RecordHeader {
         match (self.manager, self.info) {
             (XLOG, XLOG_RESTORE_POINT) => return restore_point(data),
             (XLOG, _) => return checkpoint(data),
+            (TABLESPACE, _) => return tablespace(data),
             _ => {}
         }
         match self.operation() {
@@ -690,6 +717,15 @@ fn checkpoint(data: &[u8]) -> Option<Meaning> {
     let seconds = Fields(data).signed_long(64)?;
     let time = WalTime::of_unix_seconds(seconds)?;
     Some(Meaning::Checkpoint { time })
+}
+
+/// `xl_tblspc_create_rec`: an OID, and a path that ends with a zero.
+fn tablespace(data: &[u8]) -> Option<Meaning> {
+    let oid = Fields(data).word(0)?;
+    let path = data.get(4..)?;
+    let length = path.iter().position(|&byte| byte == 0)?;
+    let location = path[..length].to_vec();
+    Some(Meaning::TablespaceCreated { oid, location })
 }
 
 /// Where an array ends that begins at `at` with the number of its items.

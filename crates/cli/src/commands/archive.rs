@@ -1,8 +1,10 @@
 //! `archive-push` and `archive-get`, which the server runs.
 
 use std::env;
+use std::fs;
 use std::time::Duration;
 
+use pgstrata_engine::restore::require_own_tablespaces;
 use pgstrata_engine::server::read_control;
 use pgstrata_store::archive::{
     self, Ahead, GetOptions, GetOutcome, Notes, PushOptions, PushOutcome, Pushed, Source, Spool,
@@ -123,7 +125,16 @@ pub(super) async fn get_file(
         hole_is_end: holes.are_end,
         along: args.along(),
     };
-    archive::get(&cluster, &args.name, &args.path, &options).await
+    let outcome = archive::get(&cluster, &args.name, &args.path, &options).await?;
+    // PostgreSQL runs this in the data directory.
+    let here = env::current_dir().unwrap_or_default();
+    let fetched = (&*args.name, &*args.path);
+    if let Err(error) = require_own_tablespaces(&cluster, &here, fetched).await {
+        // Nobody may take it for fetched.
+        let _ = fs::remove_file(&args.path);
+        return Err(error);
+    }
+    Ok(outcome)
 }
 
 pub(super) fn say_got(context: &Context, args: &ArchiveGetArgs, outcome: &GetOutcome) {

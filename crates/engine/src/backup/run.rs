@@ -432,7 +432,7 @@ impl Backup<'_> {
             ),
             None => None,
         };
-        warnings.extend(nested(&tablespaces));
+        warnings.extend(nested(&tablespaces, &ready.data_directory));
         warnings.extend(ready.tablespaces_since(&tablespaces).await?);
         warnings.extend(stored.assembled.torn.iter().map(|path| {
             format!("\"{path}\" was written whenever it was read: its contents may be of several versions")

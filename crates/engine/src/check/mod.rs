@@ -27,6 +27,7 @@ use crate::server::apart::require_apart;
 use crate::server::control::{check_record, check_same_cluster, control_of};
 use crate::server::outside::outside;
 use crate::server::scan::files_of;
+use crate::server::storage;
 use crate::server::{ConnectionOptions, Session, Tracker};
 
 /// What to check against.
@@ -423,6 +424,7 @@ async fn check_directory(
 async fn read_directory(session: &Session, directory: &Path) -> Result<(ControlFile, Vec<String>)> {
     let control = control_of(directory).await?.control;
     check_same_cluster(directory, &control, session.facts())?;
+    storage::require_visible(session, directory, control.major).await?;
     let mut warnings = files_of(directory, control.major).await?.warnings;
     warnings.extend(outside(session, directory).await?.warnings);
     Ok((control, warnings))

@@ -14,6 +14,7 @@ mod decide;
 mod execute;
 mod finish;
 mod place;
+mod replay;
 mod settings;
 mod target;
 
@@ -27,6 +28,7 @@ pub use decide::histories::require_way_known;
 pub use decide::plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
 pub use execute::{RestoreReport, execute};
 pub use place::layout::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};
+pub use replay::require_own_tablespaces;
 pub use settings::KeptLine;
 pub use target::{Target, TargetAction, TimelineChoice};
 

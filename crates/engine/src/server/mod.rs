@@ -20,6 +20,7 @@ pub mod primary;
 mod revocation;
 pub mod scan;
 pub mod session;
+pub(crate) mod storage;
 pub mod summary;
 mod target;
 mod tls;

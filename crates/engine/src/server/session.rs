@@ -22,6 +22,7 @@ use tokio_postgres::{Client, Row};
 use super::conninfo::{ConnectionOptions, describe};
 use super::facts::ServerFacts;
 use super::outside::ConfigFiles;
+use super::storage::Sight;
 use super::target::{ServerAddress, is_of_tls, is_without_tls};
 use super::tls::Connector;
 
@@ -472,6 +473,32 @@ impl Session {
             })
         };
         rows.iter().map(slot).collect()
+    }
+
+    /// What the server sees in the directory that holds the directories of databases in a tablespace.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub(super) async fn sight(&self, tablespace: u32, path: &str) -> Result<Sight> {
+        let act = "could not ask what the server has in a tablespace";
+        let query = "SELECT ARRAY(SELECT * FROM pg_tablespace_databases($1)),
+                            has_function_privilege('pg_catalog.pg_stat_file(text, boolean)', 'EXECUTE')";
+        let row = self.ask(act, query, &[&tablespace]).await?;
+        let databases: Vec<u32> = get(&row, 0, act)?;
+        let times = if get(&row, 1, act)? {
+            let query =
+                "SELECT extract(epoch FROM modification)::int8, extract(epoch FROM change)::int8
+                           FROM pg_stat_file($1, true)";
+            let row = self.ask(act, query, &[&path]).await?;
+            let times: (Option<i64>, Option<i64>) = (get(&row, 0, act)?, get(&row, 1, act)?);
+            times.0.zip(times.1)
+        } else {
+            None
+        };
+        Ok(Sight {
+            databases: databases.into_iter().collect(),
+            times,
+        })
     }
 
     /// Writes a record and switches to a new WAL segment; returns the end of the old one's records.

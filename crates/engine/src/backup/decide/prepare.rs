@@ -18,6 +18,7 @@ use crate::server::apart::require_apart;
 use crate::server::control::{check_record, check_same_cluster, control_of};
 use crate::server::outside::outside;
 use crate::server::scan::{Scan, files_of, tablespaces};
+use crate::server::storage;
 use crate::server::{NoTracker, Session, Tracker};
 
 /// The cluster, its session and its directory: they are there and fit together.
@@ -56,6 +57,7 @@ impl Ready {
 
     /// The files of the cluster as they are now, with its configuration outside of the data directory.
     pub(crate) async fn scan(&self) -> Result<Scan> {
+        storage::require_visible(&self.session, &self.data_directory, self.control.major).await?;
         let mut scan = files_of(&self.data_directory, self.control.major).await?;
         scan.add_outside(outside(&self.session, &self.data_directory).await?);
         Ok(scan)
@@ -77,25 +79,35 @@ impl Ready {
     }
 }
 
-/// What to say of tablespaces that lie one inside the other, which PostgreSQL allows: each is a directory of its own to a
-/// restore.
-pub(crate) fn nested(tablespaces: &[Tablespace]) -> Vec<String> {
+/// What to say of tablespaces that lie one inside the other, or inside the data directory, which PostgreSQL allows: each is
+/// a directory of its own to a restore.
+pub(crate) fn nested(tablespaces: &[Tablespace], data_directory: &Path) -> Vec<String> {
     let placed = || {
         let placed = tablespaces.iter();
         placed.filter_map(|one| Some((one.oid, one.location.as_deref()?)))
+    };
+    let say = |inner: u32, at: &str, outer: &str| {
+        format!(
+            "tablespace {inner} in \"{at}\" lies inside {outer}: a restore refuses to put both there, so it needs \
+             --tablespace-map for one tablespace"
+        )
     };
     let pairs = placed().flat_map(|inner| placed().map(move |outer| (inner, outer)));
     let nested = pairs.filter(|((inner, at), (outer, around))| {
         inner != outer && Path::new(at).starts_with(around)
     });
-    nested
-        .map(|((inner, at), (outer, around))| {
-            format!(
-                "tablespace {inner} in \"{at}\" lies inside tablespace {outer} in \"{around}\": a restore refuses to put both \
-                 there, so it needs --tablespace-map for one of them"
-            )
-        })
-        .collect()
+    let nested = nested.map(|((inner, at), (outer, around))| {
+        say(inner, at, &format!("tablespace {outer} in \"{around}\""))
+    });
+    let within = placed().filter(|(_, at)| Path::new(at).starts_with(data_directory));
+    let within = within.map(|(inner, at)| {
+        say(
+            inner,
+            at,
+            &format!("the data directory \"{}\"", data_directory.display()),
+        )
+    });
+    nested.chain(within).collect()
 }
 
 /// Connects and checks. Changes nothing, in the repository or the server.
@@ -189,9 +201,22 @@ mod tests {
             placed(2, Some("/ab")),
             placed(3, None),
         ];
-        assert_eq!(nested(&apart), [""; 0]);
-        let found = nested(&[placed(1, Some("/a/b")), placed(2, Some("/a"))]);
+        let data = Path::new("/data");
+        assert_eq!(nested(&apart, data), [""; 0]);
+        let found = nested(&[placed(1, Some("/a/b")), placed(2, Some("/a"))], data);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].contains("1 in \"/a/b\" lies inside"), "{found:?}");
+        assert!(
+            found[0].contains("1 in \"/a/b\" lies inside tablespace 2"),
+            "{found:?}"
+        );
+        let found = nested(
+            &[placed(1, Some("/data/in")), placed(2, Some("/data2"))],
+            data,
+        );
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].contains("lies inside the data directory"),
+            "{found:?}"
+        );
     }
 }

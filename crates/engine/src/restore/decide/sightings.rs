@@ -62,7 +62,9 @@ impl Event {
             }
             Meaning::End(end) => (timestamp(end.time), What::RolledBack(end.transaction)),
             Meaning::Checkpoint { time } => (timestamp(*time), What::Other),
-            Meaning::Prepared(_) | Meaning::Other => (None, What::Other),
+            Meaning::Prepared(_) | Meaning::TablespaceCreated { .. } | Meaning::Other => {
+                (None, What::Other)
+            }
         };
         Self {
             start: record.start,
@@ -136,7 +138,7 @@ impl Sightings {
             Meaning::Checkpoint { time } => {
                 self.checkpointed = self.checkpointed.max(timestamp(*time));
             }
-            Meaning::Other => {}
+            Meaning::TablespaceCreated { .. } | Meaning::Other => {}
         }
     }
 

@@ -1,0 +1,194 @@
+//! Tablespaces whose directories are not those of the server, and what recovery does with directories that are there.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail like tests"
+)]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use support::files::copy_all;
+use support::{PATIENCE, Stage, Store, namespace};
+
+const WARNINGS: i32 = 3;
+const REFUSED: i32 = 13;
+
+/// Runs the words after `$2` as the owner of the directory `$2`, over which the directory `$1` is mounted for them alone.
+const UNDER_ANOTHER: &str = r#"
+other=$1 own=$2; shift 2
+user=$(stat -c %u "$own") group=$(stat -c %g "$own")
+mount --bind "$other" "$own"
+test "$user" = "$(id -u)" || set -- setpriv --reuid "$user" --regid "$group" --clear-groups "$@"
+exec "$@"
+"#;
+
+/// The code of a command that sees another directory there, and what it logs.
+fn under(stage: &Stage, other: &Path, own: &Path, command: &[&str]) -> (i32, String) {
+    let paths = [other, own, &stage.program].map(|path| path.display().to_string());
+    let url = format!("--repo={}", stage.repository);
+    let words = paths.iter().map(String::as_str);
+    let words: Vec<&str> = words.chain([&*url, "--cluster=main"]).collect();
+    let mut run = namespace::with_own_mounts(UNDER_ANOTHER, &[&words[..], command].concat());
+    run.env("PGSTRATA_CONNECTION", stage.cluster.conninfo("postgres"));
+    let output = run.output().unwrap();
+    let log = [output.stdout, output.stderr].concat();
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(log).unwrap(),
+    )
+}
+
+fn sql(stage: &Stage, script: &str) -> String {
+    stage.cluster.sql("postgres", script).unwrap()
+}
+
+#[test]
+fn a_tablespace_that_is_not_the_servers_is_not_backed_up() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let far = stage.cluster.create_tablespace("far").unwrap();
+    sql(
+        &stage,
+        "CREATE TABLE there TABLESPACE far AS SELECT generate_series(1, 1000) AS id",
+    );
+    sql(&stage, "CHECKPOINT");
+    let pgdata = stage.pgdata();
+    let backup = ["backup", "-D", &pgdata];
+    stage.ok(&backup);
+
+    // It was mounted for the server alone: nothing is there, or an old copy, or another database's files.
+    let empty = stage.cluster.create_dir("empty").unwrap();
+    let copy = stage.cluster.create_dir("copy").unwrap();
+    // The server tells times in whole seconds.
+    thread::sleep(Duration::from_millis(1100));
+    copy_all(&far.join("."), &copy);
+    let more = stage.cluster.create_dir("more").unwrap();
+    copy_all(&far.join("."), &more);
+    let version = fs::read_dir(&more).unwrap().next().unwrap().unwrap();
+    let other = version.path().join("4711");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("1"), "").unwrap();
+    stage.cluster.own(&more).unwrap();
+    let counts = stage.layer_counts();
+    for (seen, why) in [
+        (&empty, "it is not there"),
+        (&copy, "other times of its last changes"),
+        (&more, "files of database 4711"),
+    ] {
+        for command in [
+            &backup[..],
+            &["check", "-D", &pgdata],
+            &["backup", "--dry-run", "-D", &pgdata],
+        ] {
+            let (code, log) = under(&stage, seen, &far, command);
+            assert_eq!(code, REFUSED, "{command:?}: {log}");
+            assert!(log.contains("is not what the server has there"), "{log}");
+            assert!(log.contains(why), "{log}");
+        }
+    }
+    // The same one by another way.
+    let (code, log) = under(&stage, &far, &far, &backup);
+    assert_eq!(code, 0, "{log}");
+
+    let away = far.join("away");
+    fs::rename(far.join(version.file_name()), &away).unwrap();
+    let (code, log) = stage.fails(&backup);
+    assert_eq!(code, REFUSED, "{log}");
+    assert!(log.contains("it is not there"), "{log}");
+    fs::rename(&away, far.join(version.file_name())).unwrap();
+    assert_eq!(stage.layer_counts().0, counts.0 + 1);
+    stage.ok(&backup);
+}
+
+#[test]
+fn a_tablespace_inside_the_data_directory_is_warned_of() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let inside = Path::new(&stage.pgdata()).join("inside");
+    fs::create_dir(&inside).unwrap();
+    stage.cluster.own(&inside).unwrap();
+    sql(
+        &stage,
+        &format!("CREATE TABLESPACE inside LOCATION '{}'", inside.display()),
+    );
+    let output = stage.run(&["backup", "-D", &stage.pgdata()]);
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(WARNINGS), "{report}");
+    assert!(
+        report.contains("lies inside the data directory"),
+        "{report}"
+    );
+}
+
+/// Rows of a table in a tablespace, and how many of them were changed.
+const COUNTS: &str = "SELECT count(*) || ' ' || count(*) FILTER (WHERE state = 1) FROM rows";
+
+/// A server that archives, with a backup, after which a tablespace and rows in it were made; its directory.
+fn with_a_tablespace_since_the_backup() -> (Stage, PathBuf) {
+    let builder = Cluster::builder(Major::V15).conf("autovacuum", "off");
+    let stage = Stage::archiving(builder, Store::Directory);
+    stage.backup(&["--type", "full"]);
+    let late = stage.cluster.create_tablespace("late").unwrap();
+    sql(
+        &stage,
+        "CREATE TABLE rows TABLESPACE late AS SELECT g AS id, 0 AS state FROM generate_series(1, 50000) g",
+    );
+    stage.archive_all();
+    (stage, late)
+}
+
+#[test]
+fn recovery_does_not_write_into_a_tablespace_of_the_server_that_lives_beside_it() {
+    let (stage, _) = with_a_tablespace_since_the_backup();
+    sql(&stage, "UPDATE rows SET state = 1 WHERE id <= 3000");
+    sql(&stage, "CHECKPOINT");
+    let target = stage.restore("beside", &["--target-action", "promote"]);
+    let error = Cluster::adopt(Major::V15, &target).start().err();
+    let error = format!("{:#}", error.expect("it has started"));
+    assert!(error.contains("recovery creates tablespace"), "{error}");
+    assert!(error.contains("exit code 255"), "{error}");
+    // Nothing of the server's is in its memory any more.
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    stage.cluster.start().unwrap();
+    assert_eq!(sql(&stage, COUNTS), "50000 3000");
+    stage.cluster.amcheck().unwrap();
+}
+
+#[test]
+fn recovery_makes_tablespaces_where_there_are_none_and_goes_on_with_its_own() {
+    let (stage, late) = with_a_tablespace_since_the_backup();
+    sql(&stage, "SELECT pg_create_restore_point('here')");
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    fs::rename(&late, late.with_extension("away")).unwrap();
+    let late = stage.cluster.create_dir("tablespace-late").unwrap();
+    let then = [
+        "--target-type",
+        "name",
+        "--target",
+        "here",
+        "--target-action",
+        "pause",
+    ];
+    let target = stage.restore("alone", &then);
+    let copy = Cluster::adopt(Major::V15, &target).start().unwrap();
+    let pauses = "SELECT pg_get_wal_replay_pause_state()";
+    let end = Instant::now() + PATIENCE;
+    while copy.sql("postgres", pauses).unwrap() != "paused" {
+        assert!(Instant::now() < end, "it does not pause");
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(fs::read_dir(&late).unwrap().next().is_some());
+    // It replays the same once more.
+    copy.stop(StopMode::Immediate).unwrap();
+    copy.start().unwrap();
+    copy.sql("postgres", "SELECT pg_wal_replay_resume()")
+        .unwrap();
+    copy.wait_promoted(PATIENCE).unwrap();
+    assert_eq!(copy.sql("postgres", COUNTS).unwrap(), "50000 0");
+}

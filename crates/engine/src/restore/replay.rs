@@ -1,0 +1,149 @@
+//! What recovery is about to do to directories that are not its own.
+//!
+//! Recovery that replays `CREATE TABLESPACE` uses the directory that the statement named, with whatever is there
+//! (`create_tablespace_directories`, src/backend/commands/tablespace.c). On the host of the server that made it, a copy links
+//! itself to that server's files, and writes old pages over them; in place, newer files of the same names stay what they are,
+//! as their pages look replayed. So the segment with such a record is withheld from recovery while the directory holds files
+//! of a tablespace that are not this recovery's own.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use pgstrata_pgdata::wal_records::Meaning;
+use pgstrata_pgdata::{ArchiveFile, ControlFile, Lsn, RecordReader, WalRecord, WalSegment};
+use pgstrata_store::archive::{self, GetOptions};
+use pgstrata_store::blocking::blocking;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
+
+use crate::server::read_control;
+
+/// Bytes of a segment that are read at once.
+const PIECE: usize = 1 << 20;
+
+/// A tablespace that recovery is to make.
+struct NewTablespace {
+    at: Lsn,
+    oid: u32,
+    location: PathBuf,
+}
+
+/// Requires that recovery in `data_directory` may replay the file `file_name`, which was fetched to `path`. Anything but a
+/// segment may, and so may everything where there is no data directory.
+///
+/// # Errors
+/// `Refused` when the segment makes a tablespace in a directory that has one.
+pub async fn require_own_tablespaces(
+    cluster: &ClusterRepository,
+    data_directory: &Path,
+    (file_name, path): (&str, &Path),
+) -> Result<()> {
+    let Ok(reading) = read_control(data_directory) else {
+        return Ok(());
+    };
+    let control = reading.control;
+    let size = control.wal_segment_size;
+    let Ok(ArchiveFile::Segment(segment)) = ArchiveFile::parse(file_name, size) else {
+        return Ok(());
+    };
+    let reader = RecordReader::new(control.major, segment, size);
+    let file = path.to_owned();
+    let (mut reader, mut made) = blocking(move || scan(reader, &file)).await?;
+    if reader.may_go_on_to_create_tablespace() {
+        let next = WalSegment {
+            number: segment.number + 1,
+            ..segment
+        };
+        let name = next.file_name(size);
+        let beside = path.with_extension("next");
+        // Without the rest recovery does not replay the record either.
+        if archive::get(cluster, &name, &beside, &GetOptions::default())
+            .await
+            .is_ok()
+            && reader.follow(next).is_ok()
+        {
+            let file = beside.clone();
+            let end = segment.end_lsn(size);
+            let (_, more) = blocking(move || scan(reader, &file)).await?;
+            made.extend(more.into_iter().filter(|made| made.at < end));
+        }
+        let _ = fs::remove_file(&beside);
+    }
+    let data = data_directory.to_owned();
+    blocking(move || {
+        made.iter()
+            .try_for_each(|made| require_own(&data, &control, made))
+    })
+    .await
+}
+
+/// The tablespaces that a segment makes, as far as it can be read: what recovery cannot read it does not replay.
+fn scan(mut reader: RecordReader, file: &Path) -> Result<(RecordReader, Vec<NewTablespace>)> {
+    let about = || format!("could not read \"{}\"", file.display());
+    let mut opened = File::open(file).context(about)?;
+    let mut made = Vec::new();
+    let mut sink = |record: WalRecord| {
+        if let Meaning::TablespaceCreated { oid, location } = record.meaning {
+            made.push(NewTablespace {
+                at: record.start,
+                oid,
+                location: OsStr::from_bytes(&location).into(),
+            });
+        }
+    };
+    let mut piece = vec![0; PIECE];
+    loop {
+        let length = opened.read(&mut piece).context(about)?;
+        if length == 0 {
+            break;
+        }
+        if let Err(error) = reader.feed(&piece[..length], &mut sink) {
+            tracing::debug!("the rest of the segment is not looked at: {error}");
+            break;
+        }
+    }
+    Ok((reader, made))
+}
+
+fn require_own(data_directory: &Path, control: &ControlFile, made: &NewTablespace) -> Result<()> {
+    let NewTablespace { at, oid, location } = made;
+    // One inside the data directory, or one that this recovery has made before it was interrupted.
+    if location.as_os_str().is_empty() || leads_there(data_directory, location)? {
+        return Ok(());
+    }
+    let files = location.join(control.major.tablespace_directory());
+    let about = || format!("could not list \"{}\"", files.display());
+    match fs::read_dir(&files) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        listed => {
+            if listed.context(about)?.next().is_none() {
+                return Ok(());
+            }
+        }
+    }
+    let what = format!(
+        "recovery creates tablespace {oid} at {at}, in \"{}\", where there are files of a tablespace: it would write into \
+         them, and those of a server on this host would be lost",
+        location.display()
+    );
+    Err(Error::new(Kind::Refused, what).hint(format!(
+        "restore to a target before {at} (--target-lsn), restore where that directory does not exist, or take a backup and \
+         restore that one with --tablespace-map; move the directory away if no server needs it"
+    )))
+}
+
+/// Whether a tablespace of the data directory is there already.
+fn leads_there(data_directory: &Path, location: &Path) -> Result<bool> {
+    let links = data_directory.join("pg_tblspc");
+    let about = || format!("could not list \"{}\"", links.display());
+    for entry in fs::read_dir(&links).context(about)? {
+        let link = entry.context(about)?.path();
+        if fs::read_link(&link).is_ok_and(|target| target == location) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
