@@ -92,8 +92,24 @@ fn twenty_steps_on_s3_find_nothing() {
     finds_nothing(&[&how[..], &["--store", "s3", "--at-the-end", "2"]].concat());
 }
 
+/// With this seed a copy lives beside its original for ten steps, and both are backed up.
+const TWO_SERVERS: [&str; 2] = ["105071", "15"];
+
+#[test]
+fn two_servers_of_one_cluster_find_nothing() {
+    let [seed, steps] = TWO_SERVERS;
+    let how = ["--seed", seed, "--steps", steps, "--major", "17"];
+    let where_to = ["--archive", "true", "--store", "directory"];
+    finds_nothing(&[&how[..], &where_to, &["--at-the-end", "6"]].concat());
+}
+
 /// Runs a program in the place of `pgstrata`, which does something wrong; returns the finding.
 fn finding(wrong: &str) -> String {
+    finding_of(["4", "6"], wrong)
+}
+
+/// The same with a seed, for so many steps.
+fn finding_of([seed, steps]: [&str; 2], wrong: &str) -> String {
     let scratch = scratch();
     let real = scratch.path().join("pgstrata");
     copy_program(&pgstrata(), &real).unwrap();
@@ -108,9 +124,9 @@ fn finding(wrong: &str) -> String {
     let program = script.display().to_string();
     let calm = [
         "--seed",
-        "4",
+        seed,
         "--steps",
-        "6",
+        steps,
         "--archive",
         "true",
         "--store",
@@ -124,9 +140,10 @@ fn finding(wrong: &str) -> String {
     assert_eq!(output.status.code(), Some(1), "{said}");
     let found = said
         .lines()
-        .find(|line| line.starts_with("FINDING with seed 4"));
+        .find(|line| line.starts_with(&format!("FINDING with seed {seed}")));
     let found = found.unwrap_or_else(|| panic!("{said}")).to_owned();
-    assert!(said.contains("chaos --seed 4 --steps 6"), "{said}");
+    let repeat = format!("chaos --seed {seed} --steps {steps}");
+    assert!(said.contains(&repeat), "{said}");
     let steps = fs::read_to_string(scratch.path().join("out/steps.jsonl")).unwrap();
     let last: Value = serde_json::from_str(steps.lines().next_back().unwrap()).unwrap();
     let logged = last["finding"].as_str().unwrap().lines().next().unwrap();
@@ -161,4 +178,30 @@ fn a_backup_that_was_reported_and_not_taken_is_noticed() {
          \tsed -i 's/\"label\": *\"[^\"]*\"/\"label\":\"20200101-000000F\"/' \"$report\"\n\tcat \"$report\"\n\texit 0\nfi",
     );
     assert!(found.contains("layer"), "{found}");
+}
+
+#[test]
+fn a_restore_that_follows_the_other_of_two_servers_is_noticed() {
+    let found = finding_of(
+        TWO_SERVERS,
+        "if [ \"$act\" = restore ]; then\n\
+         \tfor word in \"$@\"; do\n\t\tshift\n\
+         \t\tset -- \"$@\" \"${word/#--target-timeline=*/--target-timeline=latest}\"\n\tdone\nfi",
+    );
+    assert!(
+        found.contains("which nothing explains") || found.contains("restored server"),
+        "{found}"
+    );
+}
+
+#[test]
+fn changes_since_a_backup_of_the_other_server_that_a_source_claims_to_know_are_noticed() {
+    let found = finding_of(
+        TWO_SERVERS,
+        "report=$(dirname \"$0\")/report\n\
+         if [ \"$act\" = backup ]; then\n\
+         \t\"$real\" \"$@\" >\"$report\"\n\tcode=$?\n\
+         \tsed -i 's/\"used\": *\"digest\"/\"used\":\"lsn\"/' \"$report\"\n\tcat \"$report\"\n\texit $code\nfi",
+    );
+    assert!(found.contains("which is not in its past"), "{found}");
 }

@@ -16,10 +16,13 @@ use super::log::{Step, found};
 use super::program::Planned;
 use super::truth::{Moment, Names, Reach};
 use super::versions;
-use super::world::{Call, Home, PATIENCE, World, remove_tree};
+use super::world::{Access, Call, Home, PATIENCE, World, remove_tree};
 
 /// Several timelines hold something, and nobody said which one counts.
 const BRANCHES: Excuse = excuse(&[19], &["branches"]);
+
+/// The same, or the target does not lie on the latest timeline.
+const NOT_THERE: Excuse = excuse(&[19], &[]);
 
 /// What is not the same in a table that has a copy, row for row.
 const LEDGER: &str =
@@ -67,14 +70,22 @@ fn target(names: &Names, by: By) -> [String; 4] {
     ]
 }
 
+fn named(moment: &Moment) -> String {
+    format!("--target-timeline={}", moment.at.timeline)
+}
+
 /// How a moment is asked for.
 #[derive(Debug)]
 pub(super) struct Request {
     words: Vec<String>,
     /// Options that a second try adds, when the first one asks which branch counts.
     then: Vec<String>,
+    /// Why the first one may not do.
+    asks: Excuse,
     /// Whether the copy of the repository is asked.
     is_on_mirror: bool,
+    /// Whether the second reader asks.
+    is_by_reader: bool,
 }
 
 /// How a restore goes.
@@ -100,9 +111,8 @@ impl Request {
         };
         let by = chance.one(&ALL_NAMES).copied().unwrap_or(By::Point);
         let mut words: Vec<String> = target(names, by).into();
-        let timeline = format!("--target-timeline={}", moment.at.timeline);
-        let is_on_line = world.truth.is_on_line(moment.at, world.truth.current);
-        if !is_on_line || chance.percent(30) {
+        let timeline = named(moment);
+        if !world.truth.is_on_the_way(moment.at) || chance.percent(30) {
             words.push(timeline);
             return Self::plain(words);
         }
@@ -116,11 +126,33 @@ impl Request {
         }
     }
 
+    /// The same, when all servers have just archived their WAL. A moment of one that goes on is then not taken for one of a
+    /// later timeline, whether the timeline is named or not.
+    pub(super) fn of_sealed(moment: &Moment, world: &World, chance: &mut Chance) -> Self {
+        let mut request = Self::of(moment, world, chance);
+        request.is_by_reader = world.access() == Access::All && chance.percent(30);
+        let timeline = named(moment);
+        if world.truth.is_asked_about(moment) && chance.percent(60) {
+            request.words.retain(|word| *word != timeline);
+            request.then = vec![timeline];
+            request.asks = NOT_THERE;
+        }
+        request
+    }
+
+    /// Asks for a standby that follows this timeline.
+    pub(super) fn standby(timeline: u32) -> Self {
+        let timeline = format!("--target-timeline={timeline}");
+        Self::plain(vec!["--target-type=standby".to_owned(), timeline])
+    }
+
     fn plain(words: Vec<String>) -> Self {
         Self {
             words,
             then: Vec::new(),
+            asks: BRANCHES,
             is_on_mirror: false,
+            is_by_reader: false,
         }
     }
 
@@ -194,10 +226,14 @@ impl Request {
 
     fn call(&self, home: &Home, more: &[&str]) -> Call {
         let data = home.data.display().to_string();
-        Call::of(["--output", "json", "restore", "--target-dir", &data])
+        let call = Call::of(["--output", "json", "restore", "--target-dir", &data])
             .with(self.words.iter().map(String::as_str))
             .with(more.iter().copied())
-            .on_mirror(self.is_on_mirror)
+            .on_mirror(self.is_on_mirror);
+        if self.is_by_reader {
+            return call.by_reader();
+        }
+        call
     }
 
     /// Runs it, and once more when it asks which branch counts.
@@ -210,9 +246,14 @@ impl Request {
     ) -> Result<bool> {
         let mut explained = excuses.to_vec();
         if !self.then.is_empty() {
-            explained.push(BRANCHES);
+            explained.push(self.asks.clone());
         }
-        step.say(format!("as {}", self.words.join(" ")));
+        let who = if self.is_by_reader {
+            ", by the second reader"
+        } else {
+            ""
+        };
+        step.say(format!("as {}{who}", self.words.join(" ")));
         let outcome = world.run(&call, &explained, step)?;
         if outcome.code != Some(19) {
             return Ok(outcome.says_done());
@@ -223,7 +264,7 @@ impl Request {
     }
 }
 
-/// Restores a moment and compares what comes back; looks inside so often in a hundred times.
+/// Restores a moment when all servers have archived their WAL, and compares what comes back; looks inside so often in a hundred times.
 pub(super) fn moment(
     world: &mut World,
     (moment, inside): (&Moment, u64),
@@ -231,7 +272,7 @@ pub(super) fn moment(
     step: &mut Step,
 ) -> Result<()> {
     step.say(moment.to_string());
-    let request = Request::of(moment, world, chance);
+    let request = Request::of_sealed(moment, world, chance);
     let home = world.new_home("copy");
     request.restore(world, &home, &["--target-action", "promote"], step)?;
     if chance.percent(25) {

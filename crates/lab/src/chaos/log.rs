@@ -124,8 +124,8 @@ impl Log {
 }
 
 /// Keeps a server's log beside the steps, when the server's own directory goes.
-pub(super) fn keep_server_log(from: &Path, directory: &Path) -> Result<()> {
-    let to = directory.join("server.log");
+pub(super) fn keep_server_log(from: &Path, directory: &Path, name: &str) -> Result<()> {
+    let to = directory.join(name);
     fs::copy(from, &to)
         .with_context(|| format!("could not write \"{}\"", to.display()))
         .map(drop)

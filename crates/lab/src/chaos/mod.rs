@@ -24,7 +24,7 @@ mod world;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -112,7 +112,7 @@ pub fn run(plan: &Plan) -> Result<Verdict> {
     let mut log = Log::create(&directory)?;
     let outcome = World::make(&origin, shape).and_then(|mut world| {
         let outcome = steps(plan, &mut world, &mut log);
-        let kept = log::keep_server_log(&world.server.log(), &directory);
+        let kept = keep_server_logs(&world, &directory);
         if outcome.is_err() {
             world.store.keep(&directory)?;
         }
@@ -139,6 +139,14 @@ pub fn run(plan: &Plan) -> Result<Verdict> {
         world::remove_tree(&directory)?;
     }
     Ok(verdict)
+}
+
+fn keep_server_logs(world: &World, directory: &Path) -> Result<()> {
+    let other = match &world.sibling {
+        Some(sibling) => log::keep_server_log(&sibling.server.log(), directory, "other.log"),
+        None => Ok(()),
+    };
+    log::keep_server_log(&world.server.log(), directory, "server.log").and(other)
 }
 
 /// The directory of the run, which the server's user must be able to reach.
@@ -179,7 +187,10 @@ fn steps(plan: &Plan, world: &mut World, log: &mut Log) -> Result<()> {
             });
         }
         let act = plan::next(&mut chance, situation(number, world));
-        let step = Step::new(number, act.name());
+        let mut step = Step::new(number, act.name());
+        if world.sibling.is_some() {
+            step.say(format!("on timeline {}", world.truth.current));
+        }
         logged(world, log, step, |world, step| {
             actions::take(act, world, &mut chance, step)
         })?;
@@ -194,6 +205,8 @@ fn situation(step: u64, world: &World) -> Situation {
         owed: world.truth.promised().len(),
         archives: world.shape.archives,
         has_snapshot: world.snapshot.is_some(),
+        has_sibling: world.sibling.is_some(),
+        is_sealed: world.shape.is_sealed,
         has_network: world.store.network().is_some(),
         has_disk: world.store.disk().is_some(),
         is_stirred: world.is_stirred,
@@ -236,7 +249,7 @@ fn reconcile(world: &mut World, effects: &Effects, step: &mut Step) -> Result<()
             .as_ref()
             .is_some_and(|alarm| alarm["kind"] == "wal-hole")
     {
-        actions::seal(world, step)?;
+        actions::seal_all(world, step)?;
         let (_, info) = world.layers(step)?;
         alarm = unexplained(world, &info);
     }

@@ -29,6 +29,8 @@ pub(super) enum Act {
     Pin,
     /// The repository is copied
     Copy,
+    /// Who reads a sealed cluster changes
+    Keys,
     /// A restored copy goes on in the place of the server
     Promote,
     /// The server's directory goes back in place
@@ -37,6 +39,12 @@ pub(super) enum Act {
     Snapshot,
     /// They are put back
     Revert,
+    /// A copy is promoted, and lives beside its original
+    Fork,
+    /// The steps that follow are those of the other one of the two
+    Turn,
+    /// One of the two ends, and the other one goes on
+    Part,
     /// A command meets a store that fails or denies
     Store,
     /// A command meets a limit of the operating system
@@ -67,10 +75,14 @@ impl Act {
             Self::Expire => "expire",
             Self::Pin => "pin",
             Self::Copy => "copy",
+            Self::Keys => "keys",
             Self::Promote => "promote",
             Self::InPlace => "in place",
             Self::Snapshot => "snapshot",
             Self::Revert => "revert",
+            Self::Fork => "fork",
+            Self::Turn => "turn",
+            Self::Part => "part",
             Self::Store => "store",
             Self::Limit => "limit",
             Self::FullDisk => "full disk",
@@ -89,7 +101,11 @@ pub(super) struct Situation {
     pub(super) owed: usize,
     pub(super) archives: bool,
     pub(super) has_snapshot: bool,
+    /// Whether a second server of the cluster lives beside the first one.
+    pub(super) has_sibling: bool,
     pub(super) has_network: bool,
+    /// Whether the cluster is encrypted.
+    pub(super) is_sealed: bool,
     /// Whether the repository has a disk of its own.
     pub(super) has_disk: bool,
     /// Whether the server has changed since the last moment.
@@ -128,13 +144,24 @@ fn weights(now: Situation) -> Vec<(Act, u64)> {
         (Act::Judge, when(now.owed > 0, 8)),
         (Act::Verify, when(now.layers > 0, 1)),
         (Act::Merge, when(now.layers > 2, 4)),
-        (Act::Expire, when(now.layers > 3, 4)),
+        // Of two servers each has a branch to keep.
+        (
+            Act::Expire,
+            when(now.layers > 3, if now.has_sibling { 9 } else { 4 }),
+        ),
         (Act::Pin, when(now.layers > 1, 2)),
         (Act::Copy, when(now.layers > 0, 3)),
+        (Act::Keys, when(now.is_sealed, 6)),
         (Act::Promote, when(now.owed > 0, 3)),
         (Act::InPlace, when(now.owed > 0, 4)),
         (Act::Snapshot, 2),
         (Act::Revert, when(now.has_snapshot, 4)),
+        (
+            Act::Fork,
+            when(now.archives && now.owed > 0 && !now.has_sibling, 5),
+        ),
+        (Act::Turn, when(now.has_sibling, 20)),
+        (Act::Part, when(now.has_sibling, 4)),
         (Act::Store, when(now.has_network, 8)),
         (Act::Limit, when(now.layers > 0, 3)),
         (Act::FullDisk, when(now.owed > 0, 1)),
@@ -154,7 +181,9 @@ mod tests {
         owed: 0,
         archives: false,
         has_snapshot: false,
+        has_sibling: false,
         has_network: false,
+        is_sealed: false,
         has_disk: false,
         is_stirred: true,
     };
@@ -170,9 +199,13 @@ mod tests {
                 Act::Merge,
                 Act::Pin,
                 Act::Copy,
+                Act::Keys,
                 Act::Promote,
                 Act::InPlace,
                 Act::Revert,
+                Act::Fork,
+                Act::Turn,
+                Act::Part,
                 Act::Store,
                 Act::FullRepository,
                 Act::Archiver,

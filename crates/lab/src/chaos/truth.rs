@@ -104,6 +104,10 @@ pub(super) struct Truth {
     /// Of each timeline but the first: those before it, each with the place where it was left.
     histories: BTreeMap<u32, Vec<Place>>,
     pub(super) current: u32,
+    /// The timeline of a second server that lives beside the first one.
+    pub(super) sibling: Option<u32>,
+    /// Timelines of servers that lived beside another one, and ended, each with the latest one of then. Their branches stay.
+    parted: BTreeMap<u32, u32>,
     pub(super) layers: BTreeMap<String, Layer>,
     pub(super) moments: Vec<Moment>,
     /// Layers that a merge was made of. An expiry removes them unless a rule of its own wants them.
@@ -142,6 +146,26 @@ impl Truth {
         }
         self.histories.insert(timeline, history);
         self.current = timeline;
+    }
+
+    /// The timeline with the highest number, which a restore follows that is told of none.
+    fn latest(&self) -> u32 {
+        let begun = self.histories.keys().copied();
+        begun.fold(self.current, u32::max)
+    }
+
+    /// Whether a moment is of a server that goes on, and a restore that is told of no timeline may not come by it: then it
+    /// asks.
+    pub(super) fn is_asked_about(&self, moment: &Moment) -> bool {
+        let mut timelines = [Some(self.current), self.sibling].into_iter().flatten();
+        let is_alive = timelines.any(|timeline| self.is_on_line(moment.at, timeline));
+        let is_named = matches!(moment.reached_by, Reach::Wal(_));
+        is_alive && is_named && !self.is_on_the_way(moment.at)
+    }
+
+    /// Whether a restore that is told of no timeline comes by this place, or asks.
+    pub(super) fn is_on_the_way(&self, place: Place) -> bool {
+        self.is_on_line(place, self.current) && self.is_on_line(place, self.latest())
     }
 
     /// How many timelines there were.
@@ -230,10 +254,18 @@ impl Truth {
         });
     }
 
-    /// The server is gone: what it had not archived is lost.
+    /// The server is gone: what it had not archived is lost. The one beside it has yet to archive its own.
     pub(super) fn lose_what_is_not_archived(&mut self) {
         self.cut_off.insert(self.current);
-        self.moments.retain(|moment| moment.is_archived);
+        let sibling = self.sibling;
+        self.moments
+            .retain(|moment| moment.is_archived || Some(moment.at.timeline) == sibling);
+    }
+
+    /// Whether a layer may take what changed since `parent` from a source that knows only its own history.
+    pub(super) fn may_stand_on(&self, layer: &Layer, parent: &str) -> bool {
+        let end = self.ends.get(parent);
+        self.is_ambiguous || end.is_none_or(|end| self.is_past(*end, layer.stop))
     }
 
     /// A layer with those that it stands on, the newest first. A merged layer stands in for one that is gone.
@@ -274,8 +306,12 @@ impl Truth {
 
     /// The layers of the timeline that the server is on, oldest first.
     pub(super) fn line(&self) -> Vec<&Layer> {
+        self.line_of(self.current)
+    }
+
+    fn line_of(&self, timeline: u32) -> Vec<&Layer> {
         let layers = self.layers.values();
-        let on_line = layers.filter(|layer| self.is_on_line(layer.stop, self.current));
+        let on_line = layers.filter(|layer| self.is_on_line(layer.stop, timeline));
         let mut line: Vec<&Layer> = on_line.collect();
         line.sort_by_key(|layer| layer.stop.lsn);
         line
@@ -292,35 +328,63 @@ impl Truth {
         twins.map(|layer| layer.label.clone()).collect()
     }
 
-    /// What an expiry may remove that keeps the newest `count` full layers: of this line what is older than the last
-    /// of them, of others anything. With none of the known ones kept, one that comes is.
-    pub(super) fn may_expire(&self, count: usize) -> BTreeSet<String> {
-        if count == 0 {
-            return self.layers.keys().cloned().collect();
-        }
-        if self.is_ambiguous {
-            let kept: BTreeSet<String> = self.newest_chain().into_iter().collect();
-            let labels = self.layers.keys().filter(|label| !kept.contains(*label));
-            return labels.cloned().collect();
-        }
-        let line = self.line();
-        let fulls = line.iter().enumerate().filter(|(_, layer)| layer.is_full);
-        let oldest_kept = fulls.rev().nth(count - 1);
-        let first = oldest_kept.map(|(_, layer)| *layer);
-        // A merged layer has the state of one that it replaces, and that one may go.
-        let is_kept = |layer: &&&Layer| {
-            first.is_none_or(|first| layer.stop.lsn > first.stop.lsn || ***layer == *first)
+    /// Timelines of other servers whose branches an expiry keeps like that of the server: the one that lives beside it, and
+    /// those that did, unless a timeline that was begun later goes on from there.
+    fn branches(&self) -> impl Iterator<Item = u32> {
+        let goes_on = |timeline: u32, latest: u32| {
+            let later = self.histories.range(latest + 1..);
+            let mut forks = later.flat_map(|(_, history)| history);
+            forks.any(|fork| fork.timeline == timeline)
         };
-        let kept = line
-            .iter()
-            .filter(is_kept)
-            .map(|layer| layer.label.as_str());
-        let kept: BTreeSet<&str> = kept.collect();
+        let ended = self.parted.iter();
+        let ended = ended.filter(move |(timeline, latest)| !goes_on(**timeline, **latest));
+        self.sibling
+            .into_iter()
+            .chain(ended.map(|(timeline, _)| *timeline))
+    }
+
+    /// The server that lived beside the other one has ended.
+    pub(super) fn part(&mut self) {
+        let latest = self.latest();
+        let ended = self.sibling.take();
+        self.parted.extend(ended.map(|timeline| (timeline, latest)));
+    }
+
+    /// What an expiry may remove that keeps the newest `count` full layers when `coming` more may come beside it: of each
+    /// line what is older than the last of them, of those that were given up anything. With none of the known ones kept,
+    /// one that comes is; it comes on the server's line.
+    pub(super) fn may_expire(&self, count: usize, coming: usize) -> BTreeSet<String> {
+        let of_known = count.saturating_sub(coming);
         let labels = self.layers.keys();
+        if self.is_ambiguous {
+            let newest = self.newest_chain();
+            let is_kept = |label: &&String| of_known > 0 && newest.contains(*label);
+            return labels.filter(|label| !is_kept(label)).cloned().collect();
+        }
+        let mut kept = self.newest_fulls(self.current, of_known);
+        for timeline in self.branches() {
+            kept.extend(self.newest_fulls(timeline, count));
+        }
         labels
             .filter(|label| !kept.contains(label.as_str()))
             .cloned()
             .collect()
+    }
+
+    /// The newest `count` full layers of a line, and all that comes after the first of them.
+    fn newest_fulls(&self, timeline: u32, count: usize) -> BTreeSet<&str> {
+        let Some(last) = count.checked_sub(1) else {
+            return BTreeSet::new();
+        };
+        let line = self.line_of(timeline);
+        let fulls = line.iter().filter(|layer| layer.is_full);
+        let first = fulls.rev().nth(last).copied();
+        // A merged layer has the state of one that it replaces, and that one may go.
+        let is_kept = |layer: &&&Layer| {
+            first.is_none_or(|first| layer.stop.lsn > first.stop.lsn || **layer == first)
+        };
+        let kept = line.iter().filter(is_kept);
+        kept.map(|layer| layer.label.as_str()).collect()
     }
 
     /// Whether an alarm tells of WAL that went with a server's storage, before a backup that stored its own.
@@ -419,7 +483,7 @@ mod tests {
         let none = BTreeSet::new();
         assert!(truth.reconcile(layers.into(), &none, true).is_empty());
         let may_go = ["1F", "3F"].map(str::to_owned);
-        assert_eq!(truth.may_expire(1), BTreeSet::from(may_go));
+        assert_eq!(truth.may_expire(1, 0), BTreeSet::from(may_go));
     }
 
     fn moment(at: Place, is_archived: bool) -> Moment {
@@ -554,14 +618,76 @@ mod tests {
     fn an_expiry_keeps_the_newest_full_layers_of_the_line_and_all_after_them() {
         let mut truth = branched();
         // The full layer at 300 lies on the branch that was left.
-        assert_eq!(truth.may_expire(1), BTreeSet::from(["c".to_owned()]));
+        assert_eq!(truth.may_expire(1, 0), BTreeSet::from(["c".to_owned()]));
         truth
             .layers
             .insert("e".into(), layer("e", true, place(2, 450)));
         let expected = ["a", "b", "c", "d"].map(str::to_owned);
-        assert_eq!(truth.may_expire(1), BTreeSet::from(expected));
-        assert_eq!(truth.may_expire(5), BTreeSet::from(["c".to_owned()]));
-        assert_eq!(truth.may_expire(0).len(), truth.layers.len());
+        assert_eq!(truth.may_expire(1, 0), BTreeSet::from(expected));
+        assert_eq!(truth.may_expire(5, 0), BTreeSet::from(["c".to_owned()]));
+        assert_eq!(truth.may_expire(1, 1).len(), truth.layers.len());
+    }
+
+    /// Timeline 1 goes on beside timeline 2, with the layer "c".
+    fn of_two_servers() -> Truth {
+        let mut truth = branched();
+        truth.sibling = Some(1);
+        truth
+    }
+
+    #[test]
+    fn an_expiry_keeps_the_line_of_a_second_server_while_it_lives_and_after_that() {
+        let mut truth = of_two_servers();
+        truth
+            .layers
+            .insert("e".into(), layer("e", true, place(2, 450)));
+        let [a, b, d] = ["a", "b", "d"].map(str::to_owned);
+        assert_eq!(truth.may_expire(1, 0), BTreeSet::from([a, b, d]));
+        // What comes is no layer of the other one.
+        assert!(!truth.may_expire(1, 1).contains("c"));
+        truth.part();
+        assert!(!truth.may_expire(1, 0).contains("c"));
+        truth.begin(3, vec![place(1, 320)]);
+        assert!(truth.may_expire(1, 0).contains("e"));
+    }
+
+    #[test]
+    fn a_server_that_ends_takes_nothing_of_the_one_beside_it_along() {
+        let mut truth = of_two_servers();
+        truth.moments = vec![
+            moment(place(1, 310), false),
+            moment(place(2, 410), false),
+            moment(place(2, 405), true),
+        ];
+        truth.lose_what_is_not_archived();
+        let left: Vec<Place> = truth.moments.iter().map(|moment| moment.at).collect();
+        assert_eq!(left, [place(1, 310), place(2, 405)]);
+    }
+
+    #[test]
+    fn the_other_servers_layers_are_in_the_past_as_far_as_the_fork() {
+        let truth = of_two_servers();
+        let newest = layer("e", false, place(2, 450));
+        assert!(truth.may_stand_on(&newest, "b"));
+        assert!(truth.may_stand_on(&newest, "d"));
+        assert!(!truth.may_stand_on(&newest, "c"));
+        assert!(!truth.may_stand_on(&layer("e", false, place(1, 450)), "d"));
+    }
+
+    #[test]
+    fn who_goes_on_with_an_older_timeline_must_name_it() {
+        let mut truth = of_two_servers();
+        assert!(truth.is_on_the_way(place(1, 250)));
+        assert!(truth.is_on_the_way(place(2, 260)));
+        truth.current = 1;
+        assert!(truth.is_on_the_way(place(1, 250)));
+        assert!(!truth.is_on_the_way(place(1, 260)));
+        assert!(!truth.is_on_the_way(place(2, 260)));
+        let of_each = [1, 2].map(|timeline| moment(place(timeline, 260), true));
+        assert!(truth.is_asked_about(&of_each[0]));
+        assert!(!truth.is_asked_about(&of_each[1]));
+        truth.sibling = Some(2);
+        assert!(of_each.iter().all(|moment| truth.is_asked_about(moment)));
     }
 
     #[test]

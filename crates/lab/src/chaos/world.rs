@@ -1,6 +1,7 @@
 //! The world of a run: one directory with the server, its repository and its copies, and the program beside them.
 
 use std::fs::{self, Permissions};
+use std::mem;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -100,6 +101,8 @@ pub(super) struct Call {
     pub(super) denied: bool,
     /// Whether it works on the copy of the repository.
     pub(super) is_on_mirror: bool,
+    /// Whether it has the second reader's identity.
+    pub(super) is_by_reader: bool,
 }
 
 impl Call {
@@ -132,6 +135,28 @@ impl Call {
         self.is_on_mirror = is_on_mirror;
         self
     }
+
+    /// With the second reader's identity.
+    pub(super) fn by_reader(mut self) -> Self {
+        self.is_by_reader = true;
+        self
+    }
+}
+
+/// What a reader of a sealed cluster can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    None,
+    /// At least what was sealed since he was let in.
+    Present,
+    All,
+}
+
+/// Somebody beside the one whose identity commands have.
+#[derive(Debug)]
+pub(super) struct SecondReader {
+    pub(super) recipient: String,
+    pub(super) access: Access,
 }
 
 /// A data directory with the directory of its tablespace.
@@ -141,15 +166,37 @@ pub(super) struct Home {
     pub(super) space: PathBuf,
 }
 
+impl Home {
+    /// Removes both.
+    pub(super) fn remove(&self) -> Result<()> {
+        remove_tree(&self.data)?;
+        remove_tree(&self.space)
+    }
+}
+
+/// A server of the same cluster on another timeline, which lives beside the one that steps are about.
+#[derive(Debug)]
+pub(super) struct Sibling {
+    pub(super) server: Cluster,
+    home: Home,
+    snapshot: Option<(Home, Place)>,
+    is_stirred: bool,
+    sealed: Option<String>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) directory: PathBuf,
     pub(super) server: Cluster,
     pub(super) home: Home,
+    /// The server of the timeline that the truth knows as the sibling's.
+    pub(super) sibling: Option<Sibling>,
     pub(super) shape: Shape,
     pub(super) truth: Truth,
     pub(super) store: Store,
+    /// The second reader of a sealed cluster.
+    pub(super) reader: Option<SecondReader>,
     /// A cold copy of the server's directories, and where the server was then.
     pub(super) snapshot: Option<(Home, Place)>,
     /// The tablespace, as `--tablespace-map` wants it.
@@ -199,9 +246,11 @@ impl World {
             directory: directory.to_owned(),
             server,
             home,
+            sibling: None,
             shape,
             truth: Truth::new(),
             store,
+            reader: None,
             snapshot: None,
             space_oid: String::new(),
             is_stirred: true,
@@ -235,22 +284,38 @@ impl World {
         self.space_oid = self.sql("SELECT oid FROM pg_tablespace WHERE spcname = 'space'")?;
         let mut step = Step::new(0, "init");
         let mut words = self.pgdata_words("init");
-        if let Some(file) = self.store.identity() {
-            let file = file.display().to_string();
-            let made = self.demand(Call::of(["key", "generate", &file]), &mut step)?;
-            let sealed = [
-                "--encrypt",
-                "--one-recipient",
-                "--recipient",
-                made.stdout.trim(),
-            ];
+        if let Some(file) = self.store.identity().map(Path::to_owned) {
+            let first = self.generate_key(&file, &mut step)?;
+            let sealed = ["--encrypt", "--one-recipient", "--recipient", &first];
             words.extend(sealed.map(str::to_owned));
+            let file = self.second_identity();
+            self.reader = Some(SecondReader {
+                recipient: self.generate_key(&file, &mut step)?,
+                access: Access::None,
+            });
         }
         let init = Call {
             words,
             ..Call::default()
         };
         self.demand(init, &mut step).map(drop)
+    }
+
+    /// Makes an identity; returns its recipient.
+    fn generate_key(&mut self, file: &Path, step: &mut Step) -> Result<String> {
+        let file = file.display().to_string();
+        let made = self.demand(Call::of(["key", "generate", &file]), step)?;
+        Ok(made.stdout.trim().to_owned())
+    }
+
+    fn second_identity(&self) -> PathBuf {
+        self.directory.join("second.identity")
+    }
+
+    /// What the second reader of a sealed cluster can read.
+    pub(super) fn access(&self) -> Access {
+        let reader = self.reader.as_ref();
+        reader.map_or(Access::None, |reader| reader.access)
     }
 
     /// Creates a directory of the server's user, as closed as PostgreSQL wants it.
@@ -320,6 +385,45 @@ impl World {
         Ok(())
     }
 
+    /// Goes on with another directory, which is not started, as a second server beside the one that there is.
+    pub(super) fn live_beside(&mut self, home: Home) -> Result<()> {
+        let copy = adopt(self.server.major(), &home.data, self.tracked.as_ref()).prepare()?;
+        self.sibling = Some(Sibling {
+            server: mem::replace(&mut self.server, copy),
+            home: mem::replace(&mut self.home, home),
+            snapshot: self.snapshot.take(),
+            is_stirred: self.is_stirred,
+            sealed: self.sealed.take(),
+        });
+        self.truth.sibling = Some(self.truth.current);
+        Ok(())
+    }
+
+    /// Goes on with the other one of two servers. False when there is only one.
+    pub(super) fn change_places(&mut self) -> bool {
+        let (Some(other), Some(timeline)) = (&mut self.sibling, &mut self.truth.sibling) else {
+            return false;
+        };
+        mem::swap(&mut self.server, &mut other.server);
+        mem::swap(&mut self.home, &mut other.home);
+        mem::swap(&mut self.snapshot, &mut other.snapshot);
+        mem::swap(&mut self.is_stirred, &mut other.is_stirred);
+        mem::swap(&mut self.sealed, &mut other.sealed);
+        mem::swap(&mut self.truth.current, timeline);
+        true
+    }
+
+    /// The other one of two servers is stopped, and goes with all its directories.
+    pub(super) fn bury_sibling(&mut self) -> Result<()> {
+        let Some(gone) = self.sibling.take() else {
+            return Ok(());
+        };
+        self.truth.part();
+        drop(gone.server);
+        gone.home.remove()?;
+        gone.snapshot.map_or(Ok(()), |(home, _)| home.remove())
+    }
+
     /// What recovery asks the archive with when it is to know of timelines, and of no WAL.
     pub(super) fn history_command(&self) -> String {
         let push = self.store.archive_command(&self.program);
@@ -345,6 +449,9 @@ impl World {
             })
             .arg("--no-progress")
             .args(&call.words);
+        if call.is_by_reader {
+            command.env("PGSTRATA_IDENTITY", self.second_identity());
+        }
         command
     }
 
@@ -426,6 +533,25 @@ impl World {
             .with_context(|| format!("could not read \"{}\"", path.display()))?;
         self.truth.begin(place.timeline, history(&text)?);
         Ok(place)
+    }
+
+    /// Keeps the layer that a backup reports. Whoever told what changed since its parent must have that in his past.
+    pub(super) fn keep_layer(&mut self, document: &Value) -> Result<Layer> {
+        let layer = layer(document)?;
+        let used = document["change_source"]["used"].as_str();
+        let used = used.context("the backup names no change source")?;
+        let parent = layer.parent.as_deref().filter(|_| used != "digest");
+        if let Some(parent) = parent
+            && !self.truth.may_stand_on(&layer, parent)
+        {
+            return found(format!(
+                "layer {} of timeline {} takes from {used} what changed since {parent}, which is not in its past",
+                layer.label, layer.stop.timeline
+            ));
+        }
+        let label = layer.label.clone();
+        self.truth.layers.insert(label, layer.clone());
+        Ok(layer)
     }
 
     /// The layers that the repository lists, compared with those that are known of.

@@ -8,7 +8,7 @@ use super::super::judge;
 use super::super::log::{Step, found};
 use super::super::program::Outcome;
 use super::super::world::{self, Call, Home, World};
-use super::{Effects, backup, keep};
+use super::{Effects, backup, keep, keys, mirror};
 
 /// Warnings are done all the same.
 const DONE: Excuse = excuse(&[3], &[]);
@@ -42,6 +42,7 @@ enum Kind {
     Annotate,
     Init,
     Key,
+    Copy,
 }
 
 /// Chooses one.
@@ -59,7 +60,8 @@ pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -
         (Kind::ArchiveGet, when(world.sealed.is_some(), 2)),
         (Kind::Annotate, when(layers > 0, 1)),
         (Kind::Init, 1),
-        (Kind::Key, when(world.shape.is_sealed, 3)),
+        (Kind::Key, when(world.shape.is_sealed, 4)),
+        (Kind::Copy, when(layers > 0, 1)),
     ];
     let kind = chance.weighted(&kinds).unwrap_or(Kind::Info);
     let asked = match kind {
@@ -82,7 +84,8 @@ pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -
         Kind::ArchiveGet => archive_get(world),
         Kind::Annotate => annotate(world, chance),
         Kind::Init => init(world),
-        Kind::Key => key(chance),
+        Kind::Key => key(world, chance),
+        Kind::Copy => copy(world),
     };
     Ok(asked)
 }
@@ -184,13 +187,21 @@ fn init(world: &World) -> Asked {
     }
 }
 
-fn key(chance: &mut Chance) -> Asked {
-    let act = chance
-        .one(&["rotate", "rotate", "check"])
-        .unwrap_or(&"check");
+fn key(world: &World, chance: &mut Chance) -> Asked {
+    let (call, mut excuses) = keys::call(world, chance);
+    excuses.push(DONE);
     Asked {
-        call: Call::of(["--output", "json", "key", act]),
-        excuses: vec![DONE],
+        call,
+        excuses,
+        ..Asked::default()
+    }
+}
+
+fn copy(world: &World) -> Asked {
+    let (call, excuses) = mirror::call(world);
+    Asked {
+        call,
+        excuses,
         ..Asked::default()
     }
 }
@@ -224,17 +235,13 @@ impl Asked {
         let is = |act: &str| outcome.words.iter().any(|word| word == act);
         let mut effects = self.effects;
         if is("backup") && outcome.says_done() {
-            let layer = world::layer(&outcome.document()?)?;
-            step.say(layer.label.clone());
-            world.truth.layers.insert(layer.label.clone(), layer);
+            step.say(world.keep_layer(&outcome.document()?)?.label);
         }
         if is("archive-get") {
             got(world, outcome)?;
         }
-        if is("rotate") && !outcome.says_done() {
-            // What was begun keeps everybody from sealing until somebody completes it.
-            let again = Call::of(["--output", "json", "key", "rotate"]);
-            world.demand(again, step)?;
+        if is("key") {
+            keys::take_over(world, outcome, step)?;
         }
         if let Some(home) = self.home {
             world::remove_tree(&home.data)?;

@@ -11,8 +11,8 @@ use super::super::contents::Contents;
 use super::super::explain::{BUSY, CRASHED, Excuse, OTHER_HISTORY, excuse};
 use super::super::log::{Step, found};
 use super::super::program::{Outcome, Run};
-use super::super::truth::{Moment, Reach};
-use super::super::world::{self, Call, World};
+use super::super::truth::{Layer, Moment, Reach};
+use super::super::world::{Call, World};
 use super::{Effects, crash, disturb, keep, settings, statements};
 
 /// What goes on beside a backup.
@@ -22,6 +22,7 @@ enum Beside {
     Statements,
     Settings,
     SecondBackup,
+    BackupOfSibling,
     Removal,
     ServerStops(StopMode),
     PowerFails,
@@ -29,11 +30,12 @@ enum Beside {
     ChildDies,
 }
 
-const BESIDE: [(Beside, u64); 10] = [
+const BESIDE: [(Beside, u64); 11] = [
     (Beside::Nothing, 40),
     (Beside::Statements, 36),
     (Beside::Settings, 8),
     (Beside::SecondBackup, 6),
+    (Beside::BackupOfSibling, 12),
     (Beside::Removal, 8),
     (Beside::ServerStops(StopMode::Immediate), 4),
     (Beside::ServerStops(StopMode::Fast), 3),
@@ -54,7 +56,10 @@ const WARNED: Excuse = excuse(&[3], &[]);
 pub(super) fn take(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
     // The first layer is made in peace, so that every run has something to lose.
     let is_first = world.truth.layers.is_empty();
-    let beside = chance.weighted(&BESIDE).filter(|_| !is_first);
+    let is_possible = |beside: &Beside| {
+        !is_first && (*beside != Beside::BackupOfSibling || world.sibling.is_some())
+    };
+    let beside = chance.weighted(&BESIDE).filter(is_possible);
     let beside = beside.unwrap_or(Beside::Nothing);
     let call = call(world, chance);
     let call = call.disturbed(disturb(chance, 35).filter(|_| !is_first));
@@ -81,7 +86,8 @@ pub(super) fn take(world: &mut World, chance: &mut Chance, step: &mut Step) -> R
         world.start_server()?;
     }
     report(world, &outcome, beside, step)?;
-    effects.may_come |= outcome.may_have_acted() || beside == Beside::SecondBackup;
+    let is_second = matches!(beside, Beside::SecondBackup | Beside::BackupOfSibling);
+    effects.may_come |= outcome.may_have_acted() || is_second;
     Ok(effects)
 }
 
@@ -184,21 +190,14 @@ fn go_on_beside(
             Ok(Vec::new())
         }
         Beside::Settings => settings::change(world, chance, step).map(|()| Vec::new()),
-        Beside::SecondBackup => {
-            let words = world.pgdata_words("backup");
-            let call = Call {
-                words,
-                ..Call::default()
-            };
-            let mut excuses = vec![BUSY, WARNED];
-            if world.may_repeat_names() {
-                excuses.push(OTHER_HISTORY);
+        Beside::SecondBackup => second(world, step).map(|_| vec![BUSY]),
+        Beside::BackupOfSibling => {
+            world.change_places();
+            let layer = second(world, step)?;
+            if let Some(layer) = layer {
+                keep_end(world, &layer)?;
             }
-            let second = world.run(&call, &excuses, step)?;
-            if second.says_done() {
-                let layer = world::layer(&second.document()?)?;
-                world.truth.layers.insert(layer.label.clone(), layer);
-            }
+            world.change_places();
             Ok(vec![BUSY])
         }
         Beside::ServerStops(mode) => world.stop(mode).map(|()| vec![CRASHED]),
@@ -206,6 +205,24 @@ fn go_on_beside(
         Beside::PostmasterDies => world.server.kill_postmaster().map(|()| vec![CRASHED]),
         Beside::ChildDies => crash::child(world, chance, step).map(|()| vec![CRASHED]),
     }
+}
+
+/// A backup that another one is in the way of; the layer, if there is one.
+fn second(world: &mut World, step: &mut Step) -> Result<Option<Layer>> {
+    let words = world.pgdata_words("backup");
+    let call = Call {
+        words,
+        ..Call::default()
+    };
+    let mut excuses = vec![BUSY, WARNED];
+    if world.may_repeat_names() {
+        excuses.push(OTHER_HISTORY);
+    }
+    let second = world.run(&call, &excuses, step)?;
+    if !second.says_done() {
+        return Ok(None);
+    }
+    world.keep_layer(&second.document()?).map(Some)
 }
 
 /// Keeps the layer, and the moment at its end when nothing else went on.
@@ -228,21 +245,26 @@ fn report(world: &mut World, outcome: &Outcome, beside: Beside, step: &mut Step)
     if warnings > 0 {
         step.say(format!("warnings {}", document["warnings"]));
     }
-    let layer = world::layer(&document)?;
+    let layer = world.keep_layer(&document)?;
     step.say(format!(
         "{} by {}",
         layer.label,
         document["change_source"]["used"].as_str().unwrap_or("?")
     ));
-    if beside == Beside::Nothing {
-        let moment = Moment {
-            at: layer.stop,
-            reached_by: Reach::EndOf(layer.label.clone()),
-            contents: Contents::of(&world.server)?,
-            is_archived: true,
-        };
-        world.truth.moments.push(moment);
+    match beside {
+        Beside::Nothing | Beside::BackupOfSibling => keep_end(world, &layer),
+        _ => Ok(()),
     }
-    world.truth.layers.insert(layer.label.clone(), layer);
+}
+
+/// Keeps the end of a layer as a moment of truth: the server has not changed since.
+fn keep_end(world: &mut World, layer: &Layer) -> Result<()> {
+    let moment = Moment {
+        at: layer.stop,
+        reached_by: Reach::EndOf(layer.label.clone()),
+        contents: Contents::of(&world.server)?,
+        is_archived: true,
+    };
+    world.truth.moments.push(moment);
     Ok(())
 }

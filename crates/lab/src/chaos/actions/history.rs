@@ -28,7 +28,11 @@ use super::{crash, disturb, moment};
 const NOT_ARCHIVED: Excuse = excuse(&[13], &["archive"]);
 
 /// Something that is owed, to go on from.
-fn choose(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Option<Moment>> {
+pub(super) fn choose(
+    world: &mut World,
+    chance: &mut Chance,
+    step: &mut Step,
+) -> Result<Option<Moment>> {
     if chance.percent(70) {
         moment::seal(world, step)?;
     }
@@ -99,7 +103,7 @@ pub(super) fn in_place(world: &mut World, chance: &mut Chance, step: &mut Step) 
 }
 
 /// The server starts on its new timeline, which is archived.
-fn go_on(world: &mut World, contents: Option<&Contents>, step: &mut Step) -> Result<()> {
+pub(super) fn go_on(world: &mut World, contents: Option<&Contents>, step: &mut Step) -> Result<()> {
     let opened = world.server.start();
     let opened = opened.and_then(|()| world.server.wait_promoted(PATIENCE));
     if let Err(error) = opened {
@@ -116,7 +120,8 @@ fn go_on(world: &mut World, contents: Option<&Contents>, step: &mut Step) -> Res
     let place = world.learn_timeline()?;
     step.say(format!("goes on with timeline {}", place.timeline));
     world.is_stirred = true;
-    moment::seal(world, step)
+    // Where a new timeline begins, one that goes on is a branch only with WAL from after that.
+    moment::seal_all(world, step)
 }
 
 /// Keeps a cold copy of the server's directories.
@@ -174,20 +179,36 @@ pub(super) fn revert(world: &mut World, chance: &mut Chance, step: &mut Step) ->
     go_on(world, None, step)
 }
 
+/// Recovery is to have no target. What an earlier one was told stays in the configuration, and standbys obey it, too.
+const NO_TARGET: [(&str, &str); 5] = [
+    ("recovery_target", ""),
+    ("recovery_target_name", ""),
+    ("recovery_target_lsn", ""),
+    ("recovery_target_time", ""),
+    ("recovery_target_xid", ""),
+];
+
 /// Promotes the stopped server where its own WAL ends. Of the archive it asks only which timelines there are.
-fn begin_timeline(world: &World) -> Result<()> {
+pub(super) fn begin_timeline(world: &World) -> Result<()> {
+    let history = world.history_command();
+    let told = [
+        ("recovery_target_timeline", "current"),
+        ("restore_command", &history),
+    ];
+    promote_standby(world, &[&NO_TARGET[..], &told].concat())
+}
+
+/// Starts the stopped server as a standby with these settings, promotes it, and stops it.
+pub(super) fn promote_standby(world: &World, settings: &[(&str, &str)]) -> Result<()> {
     let signal = world.home.data.join("standby.signal");
     fs::write(&signal, "").with_context(|| format!("could not write \"{}\"", signal.display()))?;
     world.server.own(&signal)?;
     // As a hot standby it could fail, as `adopt` of the world says.
     let mut standby = Cluster::adopt(world.server.major(), &world.home.data)
         .bindir(world.server.bindir())
-        .conf("hot_standby", "off")
-        .conf("recovery_target_timeline", "current")
-        .conf("restore_command", &world.history_command());
-    // What an earlier recovery was told stays in the configuration, and standbys obey it, too.
-    for target in ["", "_name", "_lsn", "_time", "_xid"] {
-        standby = standby.conf(&format!("recovery_target{target}"), "");
+        .conf("hot_standby", "off");
+    for (name, value) in settings {
+        standby = standby.conf(name, value);
     }
     if world.server.major() >= Major::V17 {
         // No summarizer runs where nobody is let in, and the promotion would wait for it, and fail.

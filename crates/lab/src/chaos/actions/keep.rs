@@ -131,16 +131,15 @@ pub(super) fn expire_call(
     let count = chance.between(1, 3);
     let number = count.to_string();
     let count = usize::try_from(count).unwrap_or(1);
-    let of_known = count.saturating_sub(coming);
     let (rule, mut may_go) = match chance.below(10) {
         0 => (["--keep-days", "1"], BTreeSet::new()),
         1..4 => (
             ["--max-chain", number.as_str()],
-            world.truth.may_merge_away(of_known),
+            world.truth.may_merge_away(count.saturating_sub(coming)),
         ),
         _ => (
             ["--keep-full", number.as_str()],
-            world.truth.may_expire(of_known),
+            world.truth.may_expire(count, coming),
         ),
     };
     // An expiry may take a layer for replaced, whatever its rule is.

@@ -3,8 +3,10 @@
 mod any;
 mod backup;
 mod crash;
+mod fork;
 mod history;
 mod keep;
+mod keys;
 mod mirror;
 mod moment;
 mod settings;
@@ -17,13 +19,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-pub(super) use moment::seal;
+pub(super) use moment::seal_all;
 
 use super::chance::Chance;
 use super::judge;
 use super::log::Step;
 use super::plan::Act;
 use super::program::{Disturbance, Planned};
+use super::truth::Moment;
 use super::world::World;
 
 /// What a step may have done to the layers without telling.
@@ -44,16 +47,20 @@ pub(super) fn take(
         Act::Statements => sql(world, chance, step)?,
         Act::Settings => settings::change(world, chance, step)?,
         Act::Moment => moment::take(world, step)?,
-        Act::Seal => seal(world, step)?,
+        Act::Seal => moment::seal(world, step)?,
         Act::Crash => crash::take(world, chance, step)?,
         Act::Judge => judge_some(world, (1, SELDOM), chance, step)?,
         Act::Verify => judge::verify(world, false, step)?,
         Act::Copy => mirror::copy(world, chance, step)?,
+        Act::Keys => keys::change(world, chance, step)?,
         Act::Pin => keep::pin(world, chance, step)?,
         Act::Promote => history::promote(world, chance, step)?,
         Act::InPlace => history::in_place(world, chance, step)?,
         Act::Snapshot => history::snapshot(world, chance, step)?,
         Act::Revert => history::revert(world, chance, step)?,
+        Act::Fork => fork::fork(world, chance, step)?,
+        Act::Turn => fork::turn(world, chance, step)?,
+        Act::Part => fork::part(world, chance, step)?,
         Act::FullDisk => want::full_disk(world, chance, step)?,
         Act::Merge => return keep::merge(world, chance, step),
         Act::Expire => return keep::expire(world, chance, step),
@@ -90,10 +97,14 @@ pub(super) fn judge_some(
     chance: &mut Chance,
     step: &mut Step,
 ) -> Result<()> {
-    seal(world, step)?;
+    seal_all(world, step)?;
     let owed = world.truth.promised();
     step.say(format!("{} owed", owed.len()));
-    for moment in chance.sample(&owed, at_most) {
+    let asked_about = owed.iter().filter(|m| world.truth.is_asked_about(m));
+    let asked_about: Vec<Moment> = asked_about.cloned().collect();
+    let prefers = at_most == 1 && !asked_about.is_empty() && chance.percent(50);
+    let of = if prefers { asked_about } else { owed };
+    for moment in chance.sample(&of, at_most) {
         judge::moment(world, (&moment, inside), chance, step)?;
     }
     let known = |label: &String| {
@@ -107,6 +118,7 @@ pub(super) fn judge_some(
         .filter(|l| !known(l))
         .cloned()
         .collect();
+    keys::judge(world, step)?;
     if chance.percent(40)
         && let Some(label) = chance.one(&unknown)
     {

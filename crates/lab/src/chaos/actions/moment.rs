@@ -52,7 +52,7 @@ pub(super) fn take(world: &mut World, step: &mut Step) -> Result<()> {
 }
 
 /// Finishes the WAL segment and waits until the server's archiver was told that it is durable.
-pub(in super::super) fn seal(world: &mut World, step: &mut Step) -> Result<()> {
+pub(super) fn seal(world: &mut World, step: &mut Step) -> Result<()> {
     if !world.shape.archives {
         return Ok(());
     }
@@ -72,5 +72,15 @@ pub(in super::super) fn seal(world: &mut World, step: &mut Step) -> Result<()> {
     world.truth.archived_up_to(place);
     step.say(format!("archived up to {segment}"));
     world.sealed = Some(segment);
+    Ok(())
+}
+
+/// The same for all servers that live.
+pub(in super::super) fn seal_all(world: &mut World, step: &mut Step) -> Result<()> {
+    seal(world, step)?;
+    if world.change_places() {
+        seal(world, step)?;
+        world.change_places();
+    }
     Ok(())
 }
