@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode};
 use support::files::copy_all;
 use support::{PATIENCE, Stage, Store, namespace};
 
@@ -128,18 +128,47 @@ fn a_tablespace_inside_the_data_directory_is_warned_of() {
 /// Rows of a table in a tablespace, and how many of them were changed.
 const COUNTS: &str = "SELECT count(*) || ' ' || count(*) FILTER (WHERE state = 1) FROM rows";
 
-/// A server that archives, with a backup, after which a tablespace and rows in it were made; its directory.
-fn with_a_tablespace_since_the_backup() -> (Stage, PathBuf) {
-    let builder = Cluster::builder(Major::V15).conf("autovacuum", "off");
-    let stage = Stage::archiving(builder, Store::Directory);
+/// A server that archives, with a backup.
+fn with_a_backup(builder: Builder) -> Stage {
+    let stage = Stage::archiving(builder.conf("autovacuum", "off"), Store::Directory);
     stage.backup(&["--type", "full"]);
-    let late = stage.cluster.create_tablespace("late").unwrap();
+    stage
+}
+
+fn make_rows(stage: &Stage, tablespace: &str) {
+    let rows = "SELECT g AS id, 0 AS state FROM generate_series(1, 50000) g";
     sql(
-        &stage,
-        "CREATE TABLE rows TABLESPACE late AS SELECT g AS id, 0 AS state FROM generate_series(1, 50000) g",
+        stage,
+        &format!("CREATE TABLE rows TABLESPACE {tablespace} AS {rows}"),
     );
     stage.archive_all();
+}
+
+/// The same, after which a tablespace and rows in it were made; its directory.
+fn with_a_tablespace_since_the_backup() -> (Stage, PathBuf) {
+    let stage = with_a_backup(Cluster::builder(Major::V15));
+    let late = stage.cluster.create_tablespace("late").unwrap();
+    make_rows(&stage, "late");
     (stage, late)
+}
+
+/// A copy beside the server does not recover so far.
+fn require_withheld(stage: &Stage, what: &str) {
+    let target = stage.restore("beside", &["--target-action", "promote"]);
+    let started = Cluster::adopt(Major::V15, &target).start();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        // It may let readers in before it comes so far.
+        let log = match &started {
+            Err(error) => format!("{error:#}"),
+            Ok(copy) => copy.log_tail(60),
+        };
+        if log.contains("recovery creates tablespace") && log.contains("exit code 255") {
+            break;
+        }
+        assert!(Instant::now() < end, "{what}: {log}");
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
@@ -147,16 +176,93 @@ fn recovery_does_not_write_into_a_tablespace_of_the_server_that_lives_beside_it(
     let (stage, _) = with_a_tablespace_since_the_backup();
     sql(&stage, "UPDATE rows SET state = 1 WHERE id <= 3000");
     sql(&stage, "CHECKPOINT");
-    let target = stage.restore("beside", &["--target-action", "promote"]);
-    let error = Cluster::adopt(Major::V15, &target).start().err();
-    let error = format!("{:#}", error.expect("it has started"));
-    assert!(error.contains("recovery creates tablespace"), "{error}");
-    assert!(error.contains("exit code 255"), "{error}");
+    require_withheld(&stage, "whole");
     // Nothing of the server's is in its memory any more.
     stage.cluster.stop(StopMode::Fast).unwrap();
     stage.cluster.start().unwrap();
     assert_eq!(sql(&stage, COUNTS), "50000 3000");
     stage.cluster.amcheck().unwrap();
+}
+
+/// Bytes of a segment of the servers below, and of the header of a page of WAL.
+const SEGMENT: u64 = 1 << 20;
+const PAGE: u64 = 8192;
+const PAGE_HEADER: u64 = 24;
+
+/// A position in the WAL as a number.
+fn position(stage: &Stage, query: &str) -> u64 {
+    let number = format!("SELECT (({query}) - '0/0')::bigint");
+    sql(stage, &number).parse().unwrap()
+}
+
+/// Makes a tablespace; answers where that began and where its own record is.
+fn make_tablespace(stage: &Stage, name: &str) -> (u64, u64) {
+    let began = position(stage, "pg_current_wal_insert_lsn()");
+    stage.cluster.create_tablespace(name).unwrap();
+    let record = format!(
+        "SELECT start_lsn FROM pg_get_wal_records_info('0/0'::pg_lsn + {began}, pg_current_wal_flush_lsn()) WHERE resource_manager = 'Tablespace'"
+    );
+    (began, position(stage, &record))
+}
+
+/// Writes WAL up to a place that lies on the same page or a later one; answers whether it came there.
+fn write_up_to(stage: &Stage, goal: u64) -> bool {
+    let here = || position(stage, "pg_current_wal_insert_lsn()");
+    let emit = |length: u64| {
+        sql(
+            stage,
+            &format!("SELECT pg_logical_emit_message(false, '', repeat('x', {length}))"),
+        )
+    };
+    let began = here();
+    emit(0);
+    let least = here();
+    let Some(missing) = (goal - least).checked_sub(least - began) else {
+        return false;
+    };
+    emit(missing.saturating_sub((goal / PAGE - least / PAGE) * PAGE_HEADER));
+    here() == goal
+}
+
+/// Makes tablespaces until the record of one begins so many bytes before a segment's end; its name.
+fn make_tablespace_before_end(stage: &Stage, distance: u64) -> String {
+    sql(stage, "CREATE EXTENSION pg_walinspect");
+    let (began, record) = make_tablespace(stage, "first");
+    let mut before = record - began;
+    for attempt in 0..40 {
+        let end = (position(stage, "pg_current_wal_insert_lsn()") / SEGMENT + 1) * SEGMENT;
+        if !write_up_to(stage, end - distance - before) {
+            sql(stage, "SELECT pg_switch_wal()");
+            continue;
+        }
+        let name = format!("late{attempt}");
+        let (began, record) = make_tablespace(stage, &name);
+        if record == end - distance {
+            return name;
+        }
+        before = record - began;
+    }
+    panic!("the record was never where it should be");
+}
+
+#[test]
+fn a_tablespace_is_seen_whose_record_goes_on_in_the_next_segment() {
+    // In the header before what it is of, behind that, and in the path.
+    for distance in [8, 16, 32, 64] {
+        let stage = with_a_backup(Cluster::builder(Major::V15).initdb_arg("--wal-segsize=1"));
+        let late = make_tablespace_before_end(&stage, distance);
+        make_rows(&stage, &late);
+        require_withheld(&stage, &format!("{distance} before the end"));
+    }
+}
+
+fn wait_paused(copy: &Cluster) {
+    let pauses = "SELECT pg_get_wal_replay_pause_state()";
+    let end = Instant::now() + PATIENCE;
+    while copy.sql("postgres", pauses).unwrap() != "paused" {
+        assert!(Instant::now() < end, "it does not pause");
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
@@ -177,16 +283,12 @@ fn recovery_makes_tablespaces_where_there_are_none_and_goes_on_with_its_own() {
     ];
     let target = stage.restore("alone", &then);
     let copy = Cluster::adopt(Major::V15, &target).start().unwrap();
-    let pauses = "SELECT pg_get_wal_replay_pause_state()";
-    let end = Instant::now() + PATIENCE;
-    while copy.sql("postgres", pauses).unwrap() != "paused" {
-        assert!(Instant::now() < end, "it does not pause");
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_paused(&copy);
     assert!(fs::read_dir(&late).unwrap().next().is_some());
     // It replays the same once more.
     copy.stop(StopMode::Immediate).unwrap();
     copy.start().unwrap();
+    wait_paused(&copy);
     copy.sql("postgres", "SELECT pg_wal_replay_resume()")
         .unwrap();
     copy.wait_promoted(PATIENCE).unwrap();
