@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode};
 use support::files::copy_all;
+use support::past::sql;
 use support::{PATIENCE, Stage, Store, namespace};
 
 const WARNINGS: i32 = 3;
@@ -43,10 +44,6 @@ fn under(stage: &Stage, other: &Path, own: &Path, command: &[&str]) -> (i32, Str
         output.status.code().unwrap(),
         String::from_utf8(log).unwrap(),
     )
-}
-
-fn sql(stage: &Stage, script: &str) -> String {
-    stage.cluster.sql("postgres", script).unwrap()
 }
 
 #[test]
@@ -257,12 +254,8 @@ fn a_tablespace_is_seen_whose_record_goes_on_in_the_next_segment() {
 }
 
 fn wait_paused(copy: &Cluster) {
-    let pauses = "SELECT pg_get_wal_replay_pause_state()";
-    let end = Instant::now() + PATIENCE;
-    while copy.sql("postgres", pauses).unwrap() != "paused" {
-        assert!(Instant::now() < end, "it does not pause");
-        thread::sleep(Duration::from_millis(50));
-    }
+    let pauses = "SELECT pg_get_wal_replay_pause_state() = 'paused'";
+    copy.wait_for("postgres", pauses, PATIENCE).unwrap();
 }
 
 #[test]

@@ -9,11 +9,13 @@
 )]
 
 mod backup_support;
+mod seed;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backup_support::{Scene, rebuild, record, server};
+use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use pgstrata_engine::backup::{self, BackupOptions, BackupReport, BackupType};
 use pgstrata_engine::expire::{self, ExpireOptions};
@@ -32,16 +34,10 @@ use pgstrata_store::repository::fault::{Fault, FaultStore};
 use pgstrata_testbed::cluster::{Major, require_same_dump};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
+use seed::seed;
 
 /// One operation of so many is tried, from a random one on.
 const STEP: usize = 3;
-
-fn seed() -> u64 {
-    let told = std::env::var("PGSTRATA_TEST_SEED").ok();
-    let seed = told.map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("to run again: PGSTRATA_TEST_SEED={seed}");
-    seed
-}
 
 /// A running server, whose table changes.
 fn scene(major: Major) -> Scene {
@@ -107,13 +103,12 @@ impl Trial<'_> {
 
     /// The copy, where nothing fails.
     fn cluster(&self) -> ClusterRepository {
-        let repository = Repository::with_store(self.memory.clone());
-        ClusterRepository::new(&repository, &self.scene.name)
+        self.by_way_of(self.memory.clone())
     }
 
     /// The same by way of a store that fails.
-    fn behind(&self, store: &Arc<FaultStore>) -> ClusterRepository {
-        let repository = Repository::with_store(store.clone());
+    fn by_way_of(&self, store: Arc<dyn ObjectStore>) -> ClusterRepository {
+        let repository = Repository::with_store(store);
         ClusterRepository::new(&repository, &self.scene.name)
     }
 
@@ -229,7 +224,7 @@ fn each_operation_of_a_backup_may_fail(major: Major) {
                 let store = trial.failing_at(nth, fault);
                 let options = trial.options(backup_type);
                 let outcome = trial.run(backup::run(
-                    &trial.behind(&store),
+                    &trial.by_way_of(store.clone()),
                     &options,
                     Progress::default(),
                 ));
@@ -368,7 +363,7 @@ fn beside(
         Some(nth) => trial.failing_at(nth, Fault::Before),
         None => FaultStore::new(trial.memory.clone()),
     };
-    let (cluster, elsewhere) = (trial.behind(&store), trial.behind(&faulty));
+    let (cluster, elsewhere) = (trial.by_way_of(store.clone()), trial.by_way_of(faulty));
     let (outcome, removal) = trial.run(async {
         let mut backing = Box::pin(backup::run(&cluster, &options, Progress::default()));
         let ended = tokio::select! {

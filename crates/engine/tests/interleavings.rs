@@ -12,6 +12,7 @@
 )]
 
 mod restore_common;
+mod seed;
 mod steps;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
+use seed::seed;
 use steps::{Actor, HOURS, MINUTES, Mishap, Plan, World, alone};
 
 /// Long enough to be taken for dead.
@@ -42,14 +44,6 @@ const OFF: i64 = 5 * HOURS;
 
 /// How many seconds the clocks of those who make layers, and of this process, are ahead of the store's.
 const CLOCKS: [(i64, i64); 4] = [(OFF, -OFF), (-OFF, OFF), (OFF, OFF), (-OFF, -OFF)];
-
-/// The seed of a test, which decides where it begins with [`CLOCKS`].
-fn seed() -> u64 {
-    let told = std::env::var("PGSTRATA_TEST_SEED").ok();
-    let seed = told.map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("to run again: PGSTRATA_TEST_SEED={seed}");
-    seed
-}
 
 /// The clock of who makes layers, and a world. They differ from one number to the next.
 async fn clocks(seed: u64, nth: u64) -> (i64, Arc<World>) {

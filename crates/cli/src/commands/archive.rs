@@ -115,24 +115,26 @@ pub(super) async fn get_file(
         .unwrap_or(SEGMENTS_AHEAD);
     let root = args.spool.clone().or(settings.spool.clone());
     let root = root.unwrap_or_else(Spool::default_root);
+    // PostgreSQL runs this in the data directory; other callers may not.
+    let here = env::current_dir().unwrap_or_default();
+    let control = read_control(&here).ok().map(|reading| reading.control);
     // Two servers that recover on one host must not throw out each other's segments.
-    let reader = env::current_dir().unwrap_or_default();
-    let spool = Spool::new(root, reader);
+    let spool = Spool::new(root, here.clone());
     let options = GetOptions {
         ahead: (count > 0).then_some(Ahead { spool, count }),
-        system_identifier: asking_cluster(),
+        system_identifier: control.as_ref().map(|control| control.system_identifier),
         hole_wait: holes.wait,
         hole_is_end: holes.are_end,
         along: args.along(),
     };
     let outcome = archive::get(&cluster, &args.name, &args.path, &options).await?;
-    // PostgreSQL runs this in the data directory.
-    let here = env::current_dir().unwrap_or_default();
-    let fetched = (&*args.name, &*args.path);
-    if let Err(error) = require_own_tablespaces(&cluster, &here, fetched).await {
-        // Nobody may take it for fetched.
-        let _ = fs::remove_file(&args.path);
-        return Err(error);
+    if let Some(control) = control {
+        let fetched = (&*args.name, &*args.path);
+        let judged = require_own_tablespaces(&cluster, (&here, control), fetched).await;
+        judged.inspect_err(|_| {
+            // Nobody may take it for fetched.
+            let _ = fs::remove_file(&args.path);
+        })?;
     }
     Ok(outcome)
 }
@@ -158,10 +160,4 @@ fn tell(context: &Context, schema: &str, document: &Value) {
     if let Err(error) = context.report(schema, document, String::new) {
         tracing::warn!("{error}");
     }
-}
-
-/// PostgreSQL runs `restore_command` in the data directory; other callers may not.
-fn asking_cluster() -> Option<u64> {
-    let here = env::current_dir().ok()?;
-    Some(read_control(&here).ok()?.control.system_identifier)
 }

@@ -19,8 +19,6 @@ use pgstrata_store::blocking::blocking;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
-use crate::server::read_control;
-
 /// Bytes of a segment that are read at once.
 const PIECE: usize = 1 << 20;
 
@@ -31,20 +29,16 @@ struct NewTablespace {
     location: PathBuf,
 }
 
-/// Requires that recovery in `data_directory` may replay the file `file_name`, which was fetched to `path`. Anything but a
-/// segment may, and so may everything where there is no data directory.
+/// Requires that recovery in `data_directory`, which has that control file, may replay the file `file_name`, which was fetched
+/// to `path`. Anything but a segment may.
 ///
 /// # Errors
 /// `Refused` when the segment makes a tablespace in a directory that has one.
 pub async fn require_own_tablespaces(
     cluster: &ClusterRepository,
-    data_directory: &Path,
+    (data_directory, control): (&Path, ControlFile),
     (file_name, path): (&str, &Path),
 ) -> Result<()> {
-    let Ok(reading) = read_control(data_directory) else {
-        return Ok(());
-    };
-    let control = reading.control;
     let size = control.wal_segment_size;
     let Ok(ArchiveFile::Segment(segment)) = ArchiveFile::parse(file_name, size) else {
         return Ok(());

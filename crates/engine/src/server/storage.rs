@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use pgstrata_pgdata::Major;
@@ -29,8 +29,6 @@ struct Holder {
     tablespace: u32,
     /// Below the data directory.
     path: String,
-    /// A tablespace's own link.
-    link: Option<PathBuf>,
 }
 
 /// What one side sees of it.
@@ -88,14 +86,12 @@ fn holders(data_directory: &Path, major: Major) -> Result<Vec<Holder>> {
     let default = Holder {
         tablespace: DEFAULT_TABLESPACE,
         path: "base".to_owned(),
-        link: None,
     };
     let others = tablespaces(data_directory)?
         .into_iter()
         .map(|other| Holder {
             tablespace: other.oid,
             path: format!("pg_tblspc/{}/{}", other.oid, major.tablespace_directory()),
-            link: Some(data_directory.join(format!("pg_tblspc/{}", other.oid))),
         });
     Ok(std::iter::once(default).chain(others).collect())
 }
@@ -139,7 +135,8 @@ fn sight(root: &Path, holder: &Holder) -> Result<Here> {
     let seen = gone(fs::metadata(&directory)).context(about)?;
     let listed = names(&directory)?;
     let (Some(metadata), Some(listed)) = (seen, listed) else {
-        let link = holder.link.as_ref().map(fs::symlink_metadata);
+        // The link, of a tablespace.
+        let link = directory.parent().map(fs::symlink_metadata);
         let has_gone = link.is_some_and(|link| matches!(gone(link), Ok(None)));
         return Ok(if has_gone {
             Here::Dropped

@@ -16,7 +16,7 @@ use super::log::{Step, found};
 use super::program::Planned;
 use super::truth::{Moment, Names, Reach};
 use super::versions;
-use super::world::{Access, Call, Home, PATIENCE, World, remove_tree};
+use super::world::{Access, Call, Home, PATIENCE, World};
 
 /// Several timelines hold something, and nobody said which one counts.
 const BRANCHES: Excuse = excuse(&[19], &["branches"]);
@@ -296,8 +296,7 @@ pub(super) fn restored(
         look_inside(&copy)?;
     }
     drop(copy);
-    remove_tree(&home.data)?;
-    remove_tree(&home.space)
+    home.remove()
 }
 
 /// Lets a restored server recover while its `archive-get` is killed or held. It may end in the middle, and never early.
@@ -394,8 +393,7 @@ pub(super) fn layer(world: &mut World, label: &str, step: &mut Step) -> Result<(
     let copy = start(world, &home)?;
     look_inside(&copy)?;
     drop(copy);
-    remove_tree(&home.data)?;
-    remove_tree(&home.space)
+    home.remove()
 }
 
 /// Reads everything that the repository, or its copy, holds.

@@ -7,7 +7,7 @@ use super::super::explain::{CHECK_FAILED, Excuse, NO_ANSWER, OTHER_HISTORY, excu
 use super::super::judge;
 use super::super::log::{Step, found};
 use super::super::program::Outcome;
-use super::super::world::{self, Call, Home, World};
+use super::super::world::{Call, Home, World};
 use super::{Effects, backup, keep, keys, mirror};
 
 /// Warnings are done all the same.
@@ -244,8 +244,7 @@ impl Asked {
             keys::take_over(world, outcome, step)?;
         }
         if let Some(home) = self.home {
-            world::remove_tree(&home.data)?;
-            world::remove_tree(&home.space)?;
+            home.remove()?;
         }
         // The answer to the last request may be what was lost.
         effects.may_come |= is("backup") && !outcome.says_done();

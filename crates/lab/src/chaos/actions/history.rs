@@ -61,8 +61,7 @@ pub(super) fn promote(world: &mut World, chance: &mut Chance, step: &mut Step) -
     world.move_to(home)?;
     forget_snapshot(world)?;
     go_on(world, Some(&moment.contents), step)?;
-    remove_tree(&old.data)?;
-    remove_tree(&old.space)
+    old.remove()
 }
 
 /// The server's own directory goes back to a moment that is owed.
@@ -141,8 +140,7 @@ fn forget_snapshot(world: &mut World) -> Result<()> {
     let Some((old, _)) = world.snapshot.take() else {
         return Ok(());
     };
-    remove_tree(&old.data)?;
-    remove_tree(&old.space)
+    old.remove()
 }
 
 /// Puts the copy back. With an archive the server begins a timeline there, which the archive needs; without one it goes
