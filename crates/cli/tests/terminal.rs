@@ -18,7 +18,10 @@ fn shown(stage: &Stage, term: &str, no_color: Option<&str>, arguments: &[&str]) 
     let mut python = stage.cluster.command_as_server_user(Path::new("python3"));
     python.args(["-c", ON_A_TERMINAL]).arg(&stage.program);
     python.args(arguments).env("TERM", term);
-    python.env_remove("NO_COLOR");
+    // What else decides: a terminal of continuous integration is taken for one with colours.
+    for decides in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
+        python.env_remove(decides);
+    }
     python.envs(no_color.map(|value| ("NO_COLOR", value)));
     let output = python.output().unwrap();
     assert!(output.stderr.is_empty(), "{output:?}");

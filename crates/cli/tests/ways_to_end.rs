@@ -134,7 +134,7 @@ fn rule_13_6_a_recovering_server_opens_for_no_way_to_end_but_the_proved_end() {
     fs::rename(&object, &away).unwrap();
     for (way, words) in UNDER_RECOVERY {
         let before = format!(
-            "export PGSTRATA_HOLE_TIMEOUT=0s; {} exec ",
+            "export PGSTRATA_HOLE_TIMEOUT=0s RUST_BACKTRACE=0; {} exec ",
             loaded(way, &library)
         );
         fs::write(&conf, good.replacen("exec ", &before, 1)).unwrap();
