@@ -321,6 +321,12 @@ fn rule_13_10_a_copy_does_not_reach_the_tablespaces_of_its_original() {
     let (code, log) = stage.fails(&mapped);
     assert_eq!(code, 13, "{log}");
     assert!(log.contains(&late.display().to_string()), "{log}");
+    // Whatever somebody says: the original runs.
+    for told in [&restore[..], &mapped] {
+        let (code, log) = stage.fails(&[told, &["--links-are-own"]].concat());
+        assert_eq!(code, 13, "{log}");
+        assert!(log.contains("is in use: a server runs in"), "{log}");
+    }
     // The original's directory is not to be had by naming it.
     let same = format!("{0}={0}", space.display());
     stage.fails(&[&restore[..], &["--tablespace-map", &same]].concat());

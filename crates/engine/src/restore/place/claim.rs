@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use super::beneath;
 use super::layout::{CONTROL, Layout, MARKER, Marker, Seen, nearest_existing};
-use super::running::refuse_running_server;
+use super::running::{refuse_other_server, refuse_running_server};
 use crate::server::lineage;
 
 /// Where the control file waits until it is certain that no server was started meanwhile.
@@ -89,7 +89,9 @@ impl Claimed {
         }
         let name = aside.file_name().expect("it has one");
         beneath::rename(&data.dir, control, name).context(about)?;
+        let mut others = layout.directories().into_iter().skip(1);
         let quiet = refuse_running_server(&layout.data, seen.vouched)
+            .and_then(|()| others.try_for_each(|other| refuse_other_server(&layout.data, other)))
             .and_then(|()| seen.is_still(data, aside));
         if quiet.is_err() {
             let name = control.file_name().expect("it has one");

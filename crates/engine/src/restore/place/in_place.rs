@@ -27,7 +27,7 @@ use super::layout::{
     foreign_marker, occupied, read_if_there, read_marker, state,
 };
 use super::links::{Links, link_target};
-use super::running::refuse_running_server;
+use super::running::{refuse_other_server, refuse_running_server};
 use crate::restore::settings::{kept_settings, turns_archiving_off};
 use crate::restore::{ArchiveMode, InPlace, RestoreOptions, Target, Vouched};
 use crate::server::lineage;
@@ -61,6 +61,9 @@ impl Layout {
             }
         }
         check_same_cluster(&self.data, identity)?;
+        for directory in links.own_directories() {
+            refuse_other_server(&self.data, directory)?;
+        }
         for (oid, path) in &self.tablespaces {
             let link = self.data.join("pg_tblspc").join(oid.to_string());
             let own = links.is_own(&format!("pg_tblspc/{oid}"));

@@ -106,6 +106,11 @@ impl Links {
         self.own.get(link).map(PathBuf::as_path)
     }
 
+    /// Every directory to which a link leads that is known to be this cluster's alone.
+    pub(crate) fn own_directories(&self) -> impl Iterator<Item = &Path> {
+        self.own.values().map(PathBuf::as_path)
+    }
+
     /// Options as they are for this data directory: tablespaces and WAL stay where its own links lead, unless told
     /// otherwise.
     pub(crate) fn follow(
@@ -186,7 +191,7 @@ fn names(mapping: &TablespaceMapping, oid: &str, tablespaces: &[Tablespace]) -> 
 }
 
 /// Links that lead out of the data directory and that PostgreSQL follows: `pg_wal`, and those below `pg_tblspc`.
-fn all_links(data: &Path) -> Result<Vec<String>> {
+pub(super) fn all_links(data: &Path) -> Result<Vec<String>> {
     let mut links = Vec::new();
     if data.join("pg_wal").is_symlink() {
         links.push("pg_wal".to_owned());

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pgstrata_pgdata::control::ClusterState;
 use pgstrata_pgdata::{ControlFile, LOCK_FILE, LockFile};
@@ -17,6 +17,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use rustix::process::{Pid, test_kill_process};
 
 use super::layout::{CONTROL, MARKER, read_if_there};
+use super::links::all_links;
 
 /// What speaks for a running server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,16 +160,48 @@ fn unclean_shutdown(data: &Path) -> Result<Option<Sign>> {
 
 /// A process that works in the data directory, as every process of a server does.
 fn processes_in(data: &Path) -> Option<Sign> {
-    let entries = fs::read_dir("/proc").ok()?;
+    let found = servers().find(|process| works_in(process, data) == Some(true))?;
+    let number = found.file_name()?.display().to_string();
+    Some(Sign::Certain(format!("process {number}")))
+}
+
+/// Refuses `directory`, to which a link of `data` leads, when one of another running server leads there, too. Servers in
+/// other PID namespaces are not seen, nor those of other users unless root looks.
+pub(crate) fn refuse_other_server(data: &Path, directory: &Path) -> Result<()> {
+    for process in servers().filter(|process| works_in(process, data) == Some(false)) {
+        let other = process.join("cwd");
+        let links = all_links(&other).unwrap_or_default();
+        let leads_there = |link: &&String| is_same(&other.join(link), directory) == Some(true);
+        if let Some(link) = links.iter().find(leads_there) {
+            let other = fs::read_link(&other).unwrap_or(other);
+            return Err(Error::new(
+                Kind::Refused,
+                format!(
+                    "\"{}\" is in use: a server runs in \"{}\", whose link \"{link}\" leads there",
+                    directory.display(),
+                    other.display()
+                ),
+            )
+            .hint(
+                "Give this restore an empty directory with --tablespace-map or --wal-dir. If the files belong to the \
+                 directory that is restored, stop that server first.",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Processes of PostgreSQL servers that can be seen, as directories of `/proc`.
+fn servers() -> impl Iterator<Item = PathBuf> {
     let own = rustix::process::getpid().as_raw_nonzero().to_string();
-    let processes = entries.flatten().filter(|entry| {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries.filter(move |entry| {
         let name = entry.file_name();
         name.as_bytes().iter().all(u8::is_ascii_digit) && name != own.as_str()
     });
-    let mut servers = processes
-        .filter(|entry| is_server(&entry.path()) && works_in(&entry.path(), data) == Some(true));
-    let found = servers.next()?.file_name();
-    Some(Sign::Certain(format!("process {}", found.display())))
+    processes
+        .map(|entry| entry.path())
+        .filter(|process| is_server(process))
 }
 
 /// Whether a process is a program of PostgreSQL's name, and not a shell that stands in the directory.
