@@ -87,11 +87,13 @@ pub(crate) fn parse_moment(text: &str) -> Result<Timestamp, String> {
 
 /// `30s`, `10m`, `1h 30m`; a number alone could be of any unit.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "expected a duration with its unit, such as 30s, 10m or 2h".to_owned();
+    let wrong = || "expected a duration with its unit, such as 30s, 10m, 2h or 8d".to_owned();
     if text.is_empty() || !text.starts_with(|c: char| c.is_ascii_digit()) {
         return Err(wrong());
     }
-    let duration: SignedDuration = text.parse().map_err(|_| wrong())?;
+    let span: Span = text.parse().map_err(|_| wrong())?;
+    let duration = span.to_duration(SpanRelativeTo::days_are_24_hours());
+    let duration = duration.map_err(|_| wrong())?;
     Duration::try_from(duration).map_err(|_| wrong())
 }
 
@@ -200,6 +202,7 @@ mod tests {
         assert_eq!(parse_duration("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(parse_duration("10m"), Ok(Duration::from_secs(600)));
         assert_eq!(parse_duration("1h 30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(parse_duration("8d"), Ok(Duration::from_hours(8 * 24)));
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse_duration("0s"), Ok(Duration::ZERO));
         for wrong in [

@@ -336,13 +336,21 @@ fn layers_that_nobody_has_verified_for_long_are_an_alarm() {
     fs::write(&pack, whole).unwrap();
     thread::sleep(Duration::from_millis(1100));
     let (code, info) = asked("1s");
-    assert_eq!((code, kinds(&info)), (WARNINGS, vec!["verify"]), "{info:#}");
-    assert_eq!(text(&info, "/alarms/0/severity"), "error");
+    let found = (code, kinds(&info));
+    assert_eq!(found, (WARNINGS, vec!["layer", "verify"]), "{info:#}");
+    assert_eq!(text(&info, "/alarms/1/severity"), "error");
     assert!(
-        text(&info, "/alarms/0/reason").contains("; the last one, at "),
+        text(&info, "/alarms/1/reason").contains("; the last one, at "),
         "{info:#}"
     );
+    assert_eq!(document(&stage, &["verify"]).0, 0);
     assert_eq!(asked("1h").0, 0);
+
+    // Whose layers are all younger than that has none the less never verified.
+    thread::sleep(Duration::from_secs(3));
+    stage.backup(&["--type", "full"]);
+    stage.ok(&["expire", "--keep-full", "1", "--ignore-restores"]);
+    assert_eq!(asked("2s").0, WARNINGS);
 
     // An expiry keeps the last of them.
     let records = stored(&stage).join("verified");
@@ -354,6 +362,51 @@ fn layers_that_nobody_has_verified_for_long_are_an_alarm() {
     stage.ok(&["expire", "--keep-full", "1"]);
     assert_eq!(fs::read_dir(&records).unwrap().count(), 30);
     assert_eq!(asked("1h").0, 0);
+}
+
+#[test]
+fn what_a_verification_has_found_damaged_counts_for_nothing_until_it_is_found_in_order() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let full = || text(&stage.backup(&["--type", "full"]), "/label").to_owned();
+    let (older, damaged) = (full(), full());
+    let child = stage.backup(&["--type", "incr"]);
+    let child = text(&child, "/label").to_owned();
+    let pack = stored(&stage).join(format!("layer/{damaged}/pack-000000"));
+    let whole = fs::read(&pack).unwrap();
+    let mut bytes = whole.clone();
+    bytes[whole.len() / 2] ^= 1;
+    fs::write(&pack, bytes).unwrap();
+    // Nobody has looked.
+    assert_eq!(document(&stage, &["info"]).0, 0);
+    // What was found of one layer counts, too.
+    for verify in [&["verify"][..], &["verify", &child]] {
+        assert_eq!(document(&stage, verify).0, DAMAGED);
+        let (code, info) = document(&stage, &["info"]);
+        assert_eq!((code, kinds(&info)), (WARNINGS, vec!["layer"]), "{info:#}");
+        assert_eq!(text(&info, "/alarms/0/layer"), damaged);
+        let lost = text(&info, "/alarms/0/lost");
+        assert!(lost.contains(&child) && !lost.contains(&older), "{lost}");
+    }
+    let (code, log) = stage.fails(&["pin", &child]);
+    assert_eq!(code, DAMAGED, "{log}");
+    assert!(log.contains(&format!("found {damaged} damaged")), "{log}");
+    // The older one is what rules are to keep; the younger ones may be in order again, and stay as if they were.
+    let expire = ["expire", "--keep-full", "1", "--ignore-restores"];
+    let (_, report) = document(&stage, &expire);
+    assert_eq!(report["remove"], Value::Array(Vec::new()), "{report:#}");
+    assert!(
+        report["remarks"].to_string().contains(&damaged),
+        "{report:#}"
+    );
+    stage.ok(&["verify", &older]);
+
+    fs::write(&pack, whole).unwrap();
+    assert_eq!(document(&stage, &["verify", &damaged]).0, 0);
+    assert_eq!(document(&stage, &["info"]).0, 0);
+    stage.ok(&["pin", &child]);
+    stage.ok(&["unpin", &child]);
+    let (_, report) = document(&stage, &expire);
+    assert_eq!(report["remove"], serde_json::json!([older]), "{report:#}");
 }
 
 #[test]

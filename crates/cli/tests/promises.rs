@@ -474,3 +474,42 @@ fn records_that_cannot_be_read_are_warnings() {
         assert_eq!(code, 0, "{info:#}");
     }
 }
+
+/// The archiver says that all is well: what it archived last is not there, or a library has taken the command's place.
+#[test]
+fn an_archiver_that_works_and_brings_nothing_is_an_alarm_where_its_command_names_the_repository() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    switch(&stage);
+    let last = "SELECT last_archived_wal FROM pg_stat_archiver";
+    let lost = stage.cluster.sql("postgres", last).unwrap();
+    let pgdata = stage.pgdata();
+    let ask = |command: &str| document(&stage, &[command, "--pgdata", &pgdata]);
+    for command in ["info", "verify"] {
+        let (code, report) = ask(command);
+        assert_eq!((code, kinds(&report)), (0, vec![]), "{report:#}");
+    }
+    fs::remove_file(archive(&stage).join(&lost)).unwrap();
+    for command in ["info", "verify"] {
+        let (code, report) = ask(command);
+        assert_eq!((code, kinds(&report)), (WARNINGS, vec!["archiver"]));
+        let reason = text(&report, "/alarms/0/reason");
+        assert!(reason.contains(&lost), "{reason}");
+    }
+    let set = stage
+        .cluster
+        .append_conf("archive_library", "basic_archive");
+    set.unwrap();
+    stage.cluster.reload().unwrap();
+    let now = "SELECT current_setting('archive_library') <> ''";
+    stage.cluster.wait_for("postgres", now, PATIENCE).unwrap();
+    let (code, report) = ask("info");
+    assert_eq!((code, kinds(&report)), (WARNINGS, vec!["archiver"]));
+    let reason = text(&report, "/alarms/0/reason");
+    assert!(
+        reason.contains("archive_library is \"basic_archive\""),
+        "{reason}"
+    );
+    let to_do = text(&report, "/alarms/0/to_do");
+    assert!(to_do.contains("set archive_library = ''"), "{to_do}");
+}

@@ -9,6 +9,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -101,6 +102,20 @@ fn a_tablespace_that_is_not_the_servers_is_not_backed_up() {
     fs::rename(&away, far.join(version.file_name())).unwrap();
     assert_eq!(stage.layer_counts().0, counts.0 + 1);
     stage.ok(&backup);
+}
+
+#[test]
+fn what_else_lies_in_the_directory_of_a_tablespace_is_not_looked_at() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let mounted = stage.cluster.create_tablespace("mounted").unwrap();
+    sql(&stage, "CREATE TABLE there TABLESPACE mounted AS SELECT 1");
+    // As a file system makes it; whose else it is depends on who runs the test.
+    let found = mounted.join("lost+found");
+    fs::create_dir(&found).unwrap();
+    fs::set_permissions(&found, fs::Permissions::from_mode(0o000)).unwrap();
+    for kind in ["full", "incr"] {
+        stage.ok(&["backup", "-D", &stage.pgdata(), "--type", kind]);
+    }
 }
 
 #[test]

@@ -61,9 +61,14 @@ pub async fn pin(cluster: &ClusterRepository, label: &Label, pin: Pin) -> Result
     if let Some(until) = pin.until {
         require_future(cluster, until).await.map_err(act)?;
     }
-    let catalog = Catalog::examine(cluster).await?;
+    let mut catalog = Catalog::examine(cluster).await?;
+    catalog.found_damaged = catalog::last_verified(cluster).await?.damaged;
     let layer = catalog.layer(label)?;
     catalog.whole(label).map_err(act)?;
+    if let Some(found) = health::found_damaged(&catalog, label) {
+        let error = Error::new(Kind::Damaged, found);
+        return Err(act(error).hint("When it is in order again, run \"pgstrata verify\"."));
+    }
     let archive = Archive::load(cluster).await?;
     let mut archived = archive.list(std::iter::empty()).await?;
     archive.read_short(&mut archived).await?;

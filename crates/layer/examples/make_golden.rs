@@ -23,6 +23,10 @@ fn main() -> Result<()> {
     store(&root.join("work"), support::sample::work())?;
     store(&root.join("kept"), support::sample::kept())?;
     store(&root.join("verified"), support::sample::verified())?;
+    store(
+        &root.join("found-damaged"),
+        support::sample::found_damaged(),
+    )?;
     store(&root.join("retained"), support::sample::retained())?;
     store(&root.join("data"), support::sample::data_directory())
 }

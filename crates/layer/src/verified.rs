@@ -11,6 +11,9 @@ use crate::record;
 
 const KIND: &str = "verified";
 
+/// The version that names damaged layers.
+const NAMES_DAMAGE: u32 = 2;
+
 /// A verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,6 +32,9 @@ pub struct VerifiedRecord {
     pub errors: u64,
     /// Number of other findings.
     pub warnings: u64,
+    /// Labels of the layers of which an object is not what was written, or is not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<String>,
     /// Host name of who verified.
     pub host: String,
     /// Its process.
@@ -44,7 +50,11 @@ pub struct VerifiedRecord {
 /// The object's bytes.
 #[must_use]
 pub fn encode(record: &VerifiedRecord) -> Vec<u8> {
-    record::encode(KIND, record)
+    let version = match record.damaged.is_empty() {
+        true => record::VERSION,
+        false => NAMES_DAMAGE,
+    };
+    record::encode_version(KIND, version, record)
 }
 
 /// Reads the object.
@@ -52,19 +62,29 @@ pub fn encode(record: &VerifiedRecord) -> Vec<u8> {
 /// # Errors
 /// When it is damaged or of another version.
 pub fn decode(bytes: &[u8]) -> Result<VerifiedRecord> {
-    record::decode_checked(KIND, bytes, |found: &VerifiedRecord| {
-        let labels = found.label.iter().chain(&found.newest);
-        if labels
-            .into_iter()
-            .any(|label| Label::parse(label).is_none())
-        {
-            return Err(Error::damaged("a label that is none"));
-        }
-        if found.finished_at < found.started_at {
-            return Err(Error::damaged("an end before the beginning"));
-        }
-        Ok(())
-    })
+    let (version, found) = record::decode_versions(KIND, NAMES_DAMAGE, bytes)?;
+    check(version, &found).map_err(|error| error.into_damage().within(KIND))?;
+    Ok(found)
+}
+
+fn check(version: u32, found: &VerifiedRecord) -> Result<()> {
+    let labels = found.label.iter().chain(&found.newest);
+    let mut labels = labels.chain(&found.damaged);
+    if labels.any(|label| Label::parse(label).is_none()) {
+        return Err(Error::damaged("a label that is none"));
+    }
+    if (version == NAMES_DAMAGE) == found.damaged.is_empty() {
+        return Err(Error::damaged(format!(
+            "version {version} does not fit the damaged layers"
+        )));
+    }
+    if found.errors == 0 && !found.damaged.is_empty() {
+        return Err(Error::damaged("damaged layers and no error"));
+    }
+    if found.finished_at < found.started_at {
+        return Err(Error::damaged("an end before the beginning"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -82,6 +102,7 @@ mod tests {
             wal_files: 17,
             errors: 0,
             warnings: 1,
+            damaged: Vec::new(),
             host: "db1".to_owned(),
             pid: 4711,
             started_at: Timestamp::UNIX_EPOCH,
@@ -91,6 +112,21 @@ mod tests {
         let bytes = encode(&record);
         assert_eq!(decode(&bytes).ok(), Some(record.clone()));
         require_damage_found(&bytes, decode);
+        let found = VerifiedRecord {
+            errors: 1,
+            damaged: record.newest.iter().cloned().collect(),
+            ..record.clone()
+        };
+        let bytes = encode(&found);
+        assert!(bytes.starts_with(b"pgstrata verified 2 "));
+        assert_eq!(decode(&bytes).ok(), Some(found.clone()));
+        require_damage_found(&bytes, decode);
+        for (version, wrong) in [(record::VERSION, &found), (NAMES_DAMAGE, &record)] {
+            assert!(decode(&record::encode_version(KIND, version, wrong)).is_err());
+        }
+        let mut wrong = found;
+        wrong.errors = 0;
+        assert!(decode(&encode(&wrong)).is_err());
         let mut wrong = record.clone();
         wrong.newest = Some("nonsense".to_owned());
         assert!(decode(&encode(&wrong)).is_err());

@@ -212,6 +212,12 @@ fn what_a_verification_leaves_is_read_and_written_again_to_the_byte() {
     let object = &objects[&cluster_name().verified_key(sample::VERIFIED)];
     assert!(object.starts_with(b"pgstrata verified 1 "));
     assert_eq!(verified::decode(object).unwrap(), sample::verified_record());
+
+    let objects = golden("found-damaged");
+    assert_eq!(objects, sample::found_damaged());
+    let object = &objects[&cluster_name().verified_key(sample::VERIFIED)];
+    assert!(object.starts_with(b"pgstrata verified 2 "));
+    assert_eq!(verified::decode(object).unwrap(), sample::damage_record());
 }
 
 #[test]

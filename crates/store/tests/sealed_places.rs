@@ -217,6 +217,7 @@ fn clear_records(scene: &Scene) -> Vec<(String, Vec<u8>)> {
         wal_files: 1,
         errors: 0,
         warnings: 0,
+        damaged: Vec::new(),
         host,
         pid: 1,
         started_at: Timestamp::UNIX_EPOCH,

@@ -112,7 +112,8 @@ impl Scene {
         let marks = catalog::mark::load(cluster).await?;
         // Before the layers: a removal that has ended since shows in them.
         let pending = catalog::pending_removals(cluster).await?;
-        let catalog = Catalog::examine(cluster).await?;
+        let mut catalog = Catalog::examine(cluster).await?;
+        catalog.found_damaged = catalog::last_verified(cluster).await?.damaged;
         let mut notes = catalog::at_work(&catalog, now);
         notes.extend(catalog::not_known(&catalog, &marks, now.timestamp()));
         let archived = archived(cluster, &catalog, &mut notes).await?;
@@ -189,6 +190,7 @@ impl Scene {
     pub(super) fn decide(&self, policy: &Policy) -> ExpireDecision {
         let mut uncompared: HashMap<Label, Label> = HashMap::new();
         let mut layers = self.layers.clone();
+        self.keep_doubtful(&mut layers, policy);
         loop {
             let mut decision = self.decide_among(&layers, policy);
             let known = uncompared.len();
@@ -207,6 +209,23 @@ impl Scene {
             for layer in &mut layers {
                 layer.pinned |= uncompared.contains_key(&layer.label);
             }
+        }
+    }
+
+    /// A layer that a verification has found damaged counts for no rule, and goes no earlier than if it had found nothing: it
+    /// may be in order again.
+    fn keep_doubtful(&self, layers: &mut [Held], policy: &Policy) {
+        let doubtful = |layer: &Held| health::found_damaged(&self.catalog, &layer.label).is_some();
+        if !layers.iter().any(doubtful) {
+            return;
+        }
+        let mut trusted = layers.to_vec();
+        for layer in trusted.iter_mut().filter(|layer| doubtful(layer)) {
+            layer.broken = false;
+        }
+        let would_go = self.decide_among(&trusted, policy).remove;
+        for layer in layers.iter_mut().filter(|layer| doubtful(layer)) {
+            layer.pinned |= !would_go.contains(&layer.label);
         }
     }
 

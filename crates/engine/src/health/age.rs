@@ -62,16 +62,21 @@ fn has_passed(facts: &Facts<'_>, moment: Timestamp) -> bool {
     moment.duration_since(facts.now) <= CLOCKS_DIFFER
 }
 
-/// Whether too much time has passed since somebody found nothing wrong. While there was nothing to verify, no time passes.
+/// Whether too much time has passed since somebody found nothing wrong. Before the first verification time passes since the
+/// cluster is there: an expiry may have taken the first layers. While there is nothing to verify, nobody has to.
 pub(super) fn verified(facts: &Facts<'_>) -> Option<Alarm> {
     let limit = SignedDuration::try_from(facts.max_verify_age?).unwrap_or(SignedDuration::MAX);
-    let whole = |moment| SignedDuration::from_secs(facts.now.duration_since(moment).as_secs());
-    let moment = |verified: &Verified| verified.record.finished_at.min(verified.stored_at);
     let layers = facts.catalog.layers.iter();
     let oldest = layers.map(|layer| ended(facts, layer)).min()?;
-    let clean = facts.verified.clean.as_ref().map(moment);
+    let newest = facts.verified.newest.as_ref();
+    let failed = newest.filter(|newest| newest.record.errors > 0);
+    let whole = |moment| SignedDuration::from_secs(facts.now.duration_since(moment).as_secs());
+    let oldest = facts
+        .created_at
+        .map_or(oldest, |created| created.min(oldest));
+    let clean = facts.verified.clean.as_ref().map(Verified::at);
     let clean = clean.filter(|clean| has_passed(facts, *clean));
-    let since = clean.map_or(oldest, |clean| clean.max(oldest));
+    let since = clean.unwrap_or(oldest);
     if has_passed(facts, since) && facts.now.duration_since(since) <= limit {
         return None;
     }
@@ -81,21 +86,19 @@ pub(super) fn verified(facts: &Facts<'_>) -> Option<Alarm> {
             whole(clean)
         ),
         None if !has_passed(facts, oldest) => format!(
-            "no verification of all layers that found nothing wrong is on record, and the time of the oldest layer, {oldest}, \
+            "no verification of all layers that found nothing wrong is on record, and the time of the first backup, {oldest}, \
              is still to come, because a clock is wrong"
         ),
         None => format!(
-            "no verification of all layers that found nothing wrong is on record, though the oldest layer ended {:#} ago: \
+            "no verification of all layers that found nothing wrong is on record, though the cluster is there since {:#}: \
              more than {limit:#}",
             whole(oldest)
         ),
     };
-    let newest = facts.verified.newest.as_ref();
-    let failed = newest.filter(|newest| newest.record.errors > 0);
     let failed = failed.map(|newest| {
         format!(
             "; the last one, at {}, found {} errors",
-            moment(newest),
+            newest.at(),
             newest.record.errors
         )
     });

@@ -16,6 +16,9 @@ pub(crate) fn problem(
     if let Err(error) = catalog.whole(&layer.label) {
         return Some(error.to_string());
     }
+    if let Some(found) = found_damaged(catalog, &layer.label) {
+        return Some(found);
+    }
     let archived = archived?;
     let size = archived.segment_size();
     let manifest = &layer.manifest;
@@ -38,6 +41,20 @@ pub(crate) fn problem(
         .find(|(one, _)| one.timeline == manifest.timeline && numbers.contains(&one.number))?;
     let name = segment.file_name(size);
     Some(format!("its WAL segment {name} is damaged: {why}"))
+}
+
+/// What a verification has found of the layer, or of one on which it stands. It may be in order again.
+pub(crate) fn found_damaged(catalog: &Catalog, label: &Label) -> Option<String> {
+    if catalog.found_damaged.is_empty() {
+        return None;
+    }
+    let links = catalog.links(label).unwrap_or_default();
+    let mut found = links
+        .iter()
+        .filter_map(|link| catalog.found_damaged.get_key_value(&link.label));
+    found
+        .next()
+        .map(|(damaged, at)| format!("\"pgstrata verify\" found {damaged} damaged at {at}"))
 }
 
 /// The layers against which nothing is known, in the order in which they start.
@@ -74,11 +91,12 @@ pub(super) fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
     });
     let broken = catalog.layers.iter().filter_map(|layer| {
         let label = &layer.label;
-        // Named once, with the layer that has lost objects, or with the history.
+        // Named once, with the layer that has lost objects or was found damaged, or with the history.
         let archived = facts.archived.ok();
         let timeline = layer.manifest.timeline;
         let is_lost = archived.is_some_and(|all| all.history_problem(timeline).is_some());
-        if catalog.nearest_loss(label).is_some() || is_lost {
+        let is_found = found_damaged(catalog, label).is_some();
+        if catalog.nearest_loss(label).is_some() || is_lost || is_found {
             return None;
         }
         let problem = problem(catalog, layer, archived)?;
@@ -87,7 +105,34 @@ pub(super) fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
     });
     let mut alarms: Vec<Alarm> = losses(catalog).collect();
     alarms.extend(damaged.chain(broken));
+    let found = catalog.found_damaged.iter();
+    let found = found.filter(|(label, _)| {
+        catalog.layers.position(label).is_some() && catalog.nearest_loss(label).is_none()
+    });
+    alarms.extend(found.map(|(label, at)| {
+        let reason = format!("a verification has found {label} damaged, at {at}");
+        let mut alarm = alarm(label, reason, with_all_above(catalog, label));
+        alarm.to_do = format!(
+            "run \"pgstrata verify {label}\" to see what is damaged: bring that back from a copy of the repository, or take a \
+             full backup now"
+        );
+        alarm
+    }));
     alarms
+}
+
+/// The layer, and those that stand on it.
+fn with_all_above(catalog: &Catalog, label: &Label) -> String {
+    let stands = |layer: &&Layer| {
+        let links = catalog.links(&layer.label).unwrap_or_default();
+        links.iter().skip(1).any(|below| below.label == *label)
+    };
+    let above = catalog.layers.iter().filter(stands);
+    let above: Vec<&str> = above.map(|layer| layer.label.as_str()).collect();
+    match above.is_empty() {
+        true => label.to_string(),
+        false => format!("{label}, nor what stands on it: {}", above.join(", ")),
+    }
 }
 
 /// Each layer that has lost objects, and all that stand on it.
@@ -105,22 +150,12 @@ fn losses(catalog: &Catalog) -> impl Iterator<Item = Alarm> {
                     .to_owned(),
             };
         }
-        let stands = |layer: &&Layer| {
-            let links = catalog.links(&layer.label).unwrap_or_default();
-            links.iter().skip(1).any(|below| below.label == *label)
-        };
-        let above = catalog.layers.iter().filter(stands);
-        let above: Vec<&str> = above.map(|layer| layer.label.as_str()).collect();
-        let lost = match above.is_empty() {
-            true => label.to_string(),
-            false => format!("{label}, nor what stands on it: {}", above.join(", ")),
-        };
         Alarm {
             severity: Severity::Error,
             kind: AlarmKind::Layer,
             layer: Some(label.to_string()),
             reason: format!("{label} has lost objects: {what}"),
-            lost: Some(lost),
+            lost: Some(with_all_above(catalog, label)),
             to_do: format!(
                 "bring them back from a copy of the repository, or take a full backup now; \
                  \"pgstrata verify {label}\" names what was in them"

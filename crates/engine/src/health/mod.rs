@@ -20,7 +20,7 @@ use pgstrata_store::catalog::{Catalog, LastVerified};
 use pgstrata_store::error::Error;
 use serde::Serialize;
 
-pub(crate) use layers::problem;
+pub(crate) use layers::{found_damaged, problem};
 pub(crate) use wal::{
     DOUBTFUL, Hole, LostHistory, RecoveryPath, histories_lost_to_any, holes, lost_histories, ways,
 };
@@ -137,9 +137,13 @@ pub(crate) struct Facts<'a> {
     pub(crate) removal: Option<&'a Error>,
     /// Layers that count as pinned, because a mark on them cannot be read, and why.
     pub(crate) unread_marks: Vec<(&'a Label, &'a Error)>,
+    /// Layers that are pinned and were deleted by somebody who asked no pin.
+    pub(crate) gone_pins: Vec<&'a Label>,
     pub(crate) now: Timestamp,
     /// The oldest that the newest backup may be.
     pub(crate) max_age: Option<Duration>,
+    /// When the cluster's record was made.
+    pub(crate) created_at: Option<Timestamp>,
     /// What is on record of verifications.
     pub(crate) verified: &'a LastVerified,
     /// The longest that there may have been none that found nothing wrong.
@@ -178,6 +182,17 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
         reason: format!("layer {label} counts as pinned: {error}"),
         lost: None,
         to_do: "say what is meant with \"pgstrata pin\" or \"pgstrata unpin\"".to_owned(),
+    }));
+    alarms.extend(facts.gone_pins.iter().map(|label| Alarm {
+        severity: Severity::Error,
+        kind: AlarmKind::Layer,
+        layer: Some(label.to_string()),
+        reason: format!(
+            "layer {label} is pinned and not there any more, though no expiry has removed it"
+        ),
+        lost: Some(label.to_string()),
+        to_do: "bring it back with \"pgstrata rescue\" or from a copy of the repository; the next expiry forgets the pin"
+            .to_owned(),
     }));
     match facts.archived {
         Ok(archived) => {

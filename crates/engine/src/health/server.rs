@@ -133,8 +133,16 @@ pub(crate) fn archiver(archiving: &Archiving) -> ServerVerdict {
         Some(lacking) => ServerVerdict::warning(
             KIND,
             lacking,
-            "set archive_mode = on and archive_command = 'pgstrata ... archive-push %p'; without an \
-             archive here a restore can reach the end of a backup, and no later point",
+            match archiving.library.as_str() {
+                "" => {
+                    "set archive_mode = on and archive_command = 'pgstrata ... archive-push %p'; without an archive here a \
+                     restore can reach the end of a backup, and no later point"
+                }
+                _ => {
+                    "set archive_library = '' and archive_command = 'pgstrata ... archive-push %p': beside a library the \
+                     server runs no command; without an archive here a restore can reach the end of a backup, and no later point"
+                }
+            },
         )
         .losing("every moment after the end of the newest backup"),
     }

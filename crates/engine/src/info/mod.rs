@@ -279,7 +279,8 @@ async fn collect_once(
         Err(error) if error.kind() != Kind::Damaged => return Err(error),
         record => record,
     };
-    let (catalog, marks, verified) = (catalog?, marks?, verified?);
+    let (mut catalog, marks, mut verified) = (catalog?, marks?, verified?);
+    catalog.found_damaged = std::mem::take(&mut verified.damaged);
     let known = record.as_ref().ok();
     let archived = archived(cluster, known, &catalog, objects).await;
     let chain_bytes = catalog.layers.along_chains(|layer, below| {
@@ -304,12 +305,11 @@ async fn collect_once(
         record: record.as_ref().err(),
         keys: key_fault.as_ref(),
         removal: barred.as_ref(),
-        unread_marks: marks
-            .all_unreadable()
-            .filter(|(label, _)| catalog.layers.position(label).is_some())
-            .collect(),
+        unread_marks: unread_marks(&marks, &catalog),
+        gone_pins: marks.pins_of_gone(&catalog, now.timestamp()).collect(),
         now: Timestamp::now(),
         max_age: options.max_age,
+        created_at: known.map(|record| record.created_at),
         verified: &verified,
         max_verify_age: options.max_verify_age,
     });
@@ -333,6 +333,14 @@ async fn collect_once(
     report.judge();
     let layers = catalog.layers.into_iter().map(Arc::new);
     Ok((report, layers.collect()))
+}
+
+/// Layers that are there and have a mark that cannot be read, and why not.
+fn unread_marks<'a>(marks: &'a AllMarks, catalog: &Catalog) -> Vec<(&'a Label, &'a Error)> {
+    let unreadable = marks.all_unreadable();
+    unreadable
+        .filter(|(label, _)| catalog.layers.position(label).is_some())
+        .collect()
 }
 
 /// What is wrong with the keys of a sealed cluster: an epoch that is lost or that nobody opens, or a key box that is none.

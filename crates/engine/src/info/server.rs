@@ -150,11 +150,14 @@ async fn verdicts(
     Ok(verdicts)
 }
 
-/// Who looks at a copy, while the server archives elsewhere and well, has no reason to worry: nothing is known of this one.
+/// Who looks at a copy, while the server archives elsewhere and well, has no reason to worry: nothing is known of this one,
+/// unless the server's command names it.
 fn of_this_repository(archiving: &Archiving, verdict: ServerVerdict) -> ServerVerdict {
     let works = archiving.archives && archiving.is_ours() && archiving.trouble().is_none();
     match verdict {
-        ServerVerdict::Wrong(alarm) if works => ServerVerdict::unseen(alarm.kind, alarm.reason),
+        ServerVerdict::Wrong(alarm) if works && !archiving.names_this => {
+            ServerVerdict::unseen(alarm.kind, alarm.reason)
+        }
         verdict => verdict,
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Archiving {
     pub(crate) library: String,
     /// Whether the command names another repository.
     pub(crate) names_another: bool,
+    /// Whether it names this one.
+    pub(crate) names_this: bool,
     pub(crate) archiver: Archiver,
     /// What the archiver should have taken by now.
     pub(crate) late: Option<String>,
@@ -48,6 +50,8 @@ impl Archiving {
         archive: &Archive,
     ) -> Result<Self> {
         let facts = session.facts();
+        let url = cluster.repository.url();
+        let names_this = names_same(&facts.archive_command, url);
         let archiver = session.archiver().await?;
         let last_is_here = match &archiver.archived {
             None => None,
@@ -61,7 +65,8 @@ impl Archiving {
             in_recovery: facts.in_recovery,
             command: facts.archive_command.clone(),
             library: facts.archive_library.clone(),
-            names_another: names_another(&facts.archive_command, cluster.repository.url()),
+            names_another: names_this == Some(false),
+            names_this: names_this == Some(true),
             late: pg_wal.and_then(late),
             archiver,
             last_is_here,
@@ -144,9 +149,9 @@ pub(crate) fn is_ours(command: &str) -> bool {
         && (command.contains("archive-push") || command.contains("wal-push"))
 }
 
-/// Whether a command with `--repo URL` names another repository than that at `url`. One that names it by other means, or
+/// Whether a command with `--repo URL` names the repository at `url`, or another one. One that names it by other means, or
 /// by a name in a configuration file, says nothing.
-fn names_another(command: &str, url: &str) -> bool {
+fn names_same(command: &str, url: &str) -> Option<bool> {
     let words: Vec<&str> = command.split_whitespace().collect();
     let after = words
         .iter()
@@ -156,21 +161,19 @@ fn names_another(command: &str, url: &str) -> bool {
         let told = word.strip_prefix("--repo=");
         told.or_else(|| word.strip_prefix("PGSTRATA_REPO="))
     });
-    let Some(told) = after.or_else(|| joined.next()) else {
-        return false;
-    };
+    let told = after.or_else(|| joined.next())?;
     let bare = |url: &str| {
         let url = url.trim_matches(['\'', '"']);
         let path = url.strip_prefix("file://").unwrap_or(url);
         path.trim_end_matches('/').to_owned()
     };
     let is_url = told.contains("://") || told.trim_matches(['\'', '"']).starts_with('/');
-    is_url && bare(told) != bare(url)
+    is_url.then(|| bare(told) == bare(url))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::names_another;
+    use super::names_same;
 
     #[test]
     fn a_command_that_names_a_url_names_one_repository() {
@@ -179,18 +182,22 @@ mod tests {
             "pgstrata --repo file:///backup --cluster main archive-push %p",
             "pgstrata --repo=/backup/ archive-push %p",
             "PGSTRATA_REPO='file:///backup' pgstrata archive-push %p",
+        ] {
+            assert_eq!(names_same(same, url), Some(true), "{same}");
+        }
+        for unknown in [
             "pgstrata --repo near archive-push %p",
             "pgstrata archive-push %p",
             "pgstrata archive-push %p --repo",
         ] {
-            assert!(!names_another(same, url), "{same}");
+            assert_eq!(names_same(unknown, url), None, "{unknown}");
         }
         for other in [
             "pgstrata --repo file:///other archive-push %p",
             "pgstrata --repo=s3://backup archive-push %p",
             "env PGSTRATA_REPO=/elsewhere pgstrata archive-push %p",
         ] {
-            assert!(names_another(other, url), "{other}");
+            assert_eq!(names_same(other, url), Some(false), "{other}");
         }
     }
 }

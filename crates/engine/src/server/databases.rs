@@ -11,9 +11,9 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use pgstrata_pgdata::Lsn;
 use pgstrata_pgdata::page::PageHeader;
 use pgstrata_pgdata::relation::BLOCK_SIZE;
+use pgstrata_pgdata::{Lsn, Major};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
@@ -60,7 +60,9 @@ impl DatabaseDirectories {
             }
             let new = now.iter().filter(|(path, is)| before.get(*path) != Some(*is));
             for (path, _) in new {
-                let moved = lost.iter().find(|lost| name_of(lost) == name_of(path));
+                // One that was dropped and made again in its place has not moved.
+                let elsewhere = |lost: &&&str| **lost != path && name_of(lost) == name_of(path);
+                let moved = lost.iter().find(elsewhere);
                 if let Some(from) = moved {
                     return Err(refuse(&format!(
                         "database {} was moved from \"{from}\" to \"{path}\"",
@@ -103,6 +105,8 @@ fn list(root: &Path) -> Result<BTreeMap<String, DirectoryIdentity>> {
         let own = format!("pg_tblspc/{}", tablespace.oid);
         let versions = names(&root.join(&own))?.unwrap_or_default();
         let versions = versions.iter().filter_map(|name| name.to_str());
+        // What else is there is none of the server's business, such as the lost+found of a mount point.
+        let versions = versions.filter(|name| Major::from_tablespace_directory(name).is_some());
         parents.extend(versions.map(|version| format!("{own}/{version}")));
     }
     let mut found = BTreeMap::new();

@@ -21,7 +21,7 @@ pub struct ServerFacts {
     pub wal_level: String,
     /// `archive_mode`: `off`, `on` or `always`.
     pub archive_mode: String,
-    /// `archive_command`, empty when unset.
+    /// `archive_command`; empty when unset, or when there is an `archive_library`.
     pub archive_command: String,
     /// `archive_library`, empty when unset.
     pub archive_library: String,
@@ -105,6 +105,12 @@ impl ServerFacts {
     ) -> std::result::Result<Self, tokio_postgres::Error> {
         let identifier: String = row.try_get(0)?;
         let port: i32 = row.try_get(10)?;
+        let archive_library: String = row.try_get(7)?;
+        // `LoadArchiveLibrary` (postmaster/pgarch.c) runs the command only without a library.
+        let archive_command = match archive_library.as_str() {
+            "" => shown(row.try_get(6)?),
+            _ => String::new(),
+        };
         Ok(Self {
             // The server prints the unsigned number as a signed one.
             system_identifier: identifier.parse().map_or(0, i64::cast_unsigned),
@@ -113,8 +119,8 @@ impl ServerFacts {
             in_recovery: row.try_get(3)?,
             wal_level: row.try_get(4)?,
             archive_mode: row.try_get(5)?,
-            archive_command: shown(row.try_get(6)?),
-            archive_library: row.try_get(7)?,
+            archive_command,
+            archive_library,
             full_page_writes: row.try_get(8)?,
             data_directory: row.try_get(9)?,
             port: u16::try_from(port).unwrap_or_default(),

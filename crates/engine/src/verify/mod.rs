@@ -27,6 +27,7 @@ mod records;
 mod strays;
 mod wal;
 
+use std::collections::BTreeSet;
 use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
@@ -234,12 +235,28 @@ impl VerifyReport {
             wal_files: self.wal_files,
             errors: count(Severity::Error),
             warnings: count(Severity::Warning),
+            damaged: self.damaged_layers(),
             host: catalog::host_name(),
             pid: std::process::id(),
             started_at,
             finished_at: Timestamp::now().max(started_at),
             written_by: catalog::WRITTEN_BY.to_owned(),
         }
+    }
+
+    /// Layers that are not what was written. What the store did not give out may be.
+    fn damaged_layers(&self) -> Vec<String> {
+        let is_damage = |found: &&Finding| {
+            let lost = [FindingKind::Missing, FindingKind::Damaged];
+            found.severity == Severity::Error && lost.contains(&found.kind)
+        };
+        let found = self.findings.iter().filter(is_damage);
+        let found: BTreeSet<&str> = found.map(|found| found.layer.as_str()).collect();
+        let layers = self.layers.iter().map(|layer| &layer.label);
+        layers
+            .filter(|label| found.contains(label.as_str()))
+            .cloned()
+            .collect()
     }
 
     /// Refuses to say that all is well when nothing is left: no expiry and no merge removes the last layer.

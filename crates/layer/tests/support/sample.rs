@@ -324,6 +324,7 @@ pub fn verified_record() -> VerifiedRecord {
         wal_files: 17,
         errors: 0,
         warnings: 1,
+        damaged: Vec::new(),
         host: "backup1".to_owned(),
         pid: 4714,
         started_at: "2026-11-22T05:00:00.5Z".parse().unwrap(),
@@ -359,6 +360,21 @@ pub fn verified() -> Objects {
         name.verified_key(VERIFIED),
         verified::encode(&verified_record()),
     )])
+}
+
+/// What a verification leaves that found damage.
+pub fn found_damaged() -> Objects {
+    let name = ClusterName::parse("main").unwrap();
+    let record = verified::encode(&damage_record());
+    Objects::from([(name.verified_key(VERIFIED), record)])
+}
+
+pub fn damage_record() -> VerifiedRecord {
+    VerifiedRecord {
+        errors: 3,
+        damaged: vec![FULL.to_owned(), INCREMENTAL.to_owned()],
+        ..verified_record()
+    }
 }
 
 /// What those who are at work tell each other.

@@ -178,6 +178,8 @@ pub struct Catalog {
     pub losses: BTreeMap<Label, Loss>,
     /// When the manifest of each layer was stored, by the store's clock; as far as a listing has told.
     pub stored_at: BTreeMap<Label, Timestamp>,
+    /// Layers that a verification has found damaged, and when; empty unless [`last_verified`] was asked.
+    pub found_damaged: BTreeMap<Label, Timestamp>,
 }
 
 enum Found {
@@ -537,6 +539,7 @@ impl Catalog {
             abandoned: self.abandoned.clone(),
             losses: self.losses.clone(),
             stored_at: self.stored_at.clone(),
+            found_damaged: self.found_damaged.clone(),
         };
         catalog.mark_lost();
         Ok(catalog)

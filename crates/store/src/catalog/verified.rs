@@ -4,9 +4,12 @@
 //! store has noted: a host whose clock was ahead would make the newest of all for as long as it was. Who may not create objects
 //! leaves none. An expiry removes those that are of no use any more: whatever is older than the last [`KEPT`].
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::Bytes;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use pgstrata_layer::label::Label;
 use pgstrata_layer::verified::{self, VerifiedRecord};
 
 use super::hex;
@@ -40,21 +43,54 @@ pub struct Verified {
     pub stored_at: Timestamp,
 }
 
-/// What is on record of verifications of all layers.
+/// What is on record of verifications.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastVerified {
-    /// The newest.
+    /// The newest of all layers.
     pub newest: Option<Verified>,
-    /// The newest that found nothing because of which a restore fails.
+    /// The newest of all layers that found nothing because of which a restore fails.
     pub clean: Option<Verified>,
+    /// Layers that were found damaged, and when: by the newest of all layers, or since by one of a layer.
+    pub damaged: BTreeMap<Label, Timestamp>,
 }
 
-/// Looks for the last verifications of all layers. A record that cannot be read is left out, with a warning.
+impl Verified {
+    /// When it ended: a clock that was ahead tells nothing.
+    #[must_use]
+    pub fn at(&self) -> Timestamp {
+        self.record.finished_at.min(self.stored_at)
+    }
+}
+
+impl LastVerified {
+    /// Takes what the next older one has found. `whole` are layers that a newer one of a layer has found in order.
+    fn add_damage(&mut self, verified: &Verified, whole: &mut BTreeSet<Label>) {
+        let found = verified
+            .record
+            .damaged
+            .iter()
+            .filter_map(|label| Label::parse(label));
+        let found = found.filter(|label| !whole.contains(label));
+        self.damaged
+            .extend(found.map(|label| (label, verified.at())));
+        let clean = verified.record.errors == 0;
+        whole.extend(
+            verified
+                .record
+                .label
+                .iter()
+                .filter(|_| clean)
+                .filter_map(|label| Label::parse(label)),
+        );
+    }
+}
+
+/// Looks for the last verifications. A record that cannot be read is left out, with a warning.
 ///
 /// # Errors
 /// When the repository cannot be read.
 pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> {
-    let mut last = LastVerified::default();
+    let (mut last, mut whole) = (LastVerified::default(), BTreeSet::new());
     for ObjectInfo { key, modified, .. } in records(cluster).await?.into_iter().rev().take(KEPT) {
         // An expiry has removed one that is not there.
         let Some(object) = cluster.repository.find_record(&key).await? else {
@@ -62,18 +98,23 @@ pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> 
         };
         let decoded = object.and_then(|object| Ok(verified::decode(&object)?));
         let record = match decoded {
-            Ok(record) if record.label.is_none() => record,
-            Ok(_) => continue,
+            Ok(record) => record,
             Err(error) => {
                 tracing::warn!("could not read \"{key}\": {error}");
                 continue;
             }
         };
-        let is_clean = record.errors == 0;
         let verified = Verified {
             record,
             stored_at: modified,
         };
+        if last.newest.is_none() {
+            last.add_damage(&verified, &mut whole);
+        }
+        if verified.record.label.is_some() {
+            continue;
+        }
+        let is_clean = verified.record.errors == 0;
         last.newest.get_or_insert_with(|| verified.clone());
         if is_clean {
             last.clean = Some(verified);
