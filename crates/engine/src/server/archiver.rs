@@ -28,7 +28,7 @@ pub(crate) struct Archiving {
     pub(crate) library: String,
     /// Whether the command names another repository.
     pub(crate) names_another: bool,
-    /// Whether it names this one.
+    /// Whether it names this one, and this cluster in it.
     pub(crate) names_this: bool,
     pub(crate) archiver: Archiver,
     /// What the archiver should have taken by now.
@@ -51,7 +51,8 @@ impl Archiving {
     ) -> Result<Self> {
         let facts = session.facts();
         let url = cluster.repository.url();
-        let names_this = names_same(&facts.archive_command, url);
+        let command = &facts.archive_command;
+        let same = names_same(command, url);
         let archiver = session.archiver().await?;
         let last_is_here = match &archiver.archived {
             None => None,
@@ -65,8 +66,8 @@ impl Archiving {
             in_recovery: facts.in_recovery,
             command: facts.archive_command.clone(),
             library: facts.archive_library.clone(),
-            names_another: names_this == Some(false),
-            names_this: names_this == Some(true),
+            names_another: same == Some(false),
+            names_this: same == Some(true) && names_cluster(command, cluster.name.as_str()),
             late: pg_wal.and_then(late),
             archiver,
             last_is_here,
@@ -152,16 +153,7 @@ pub(crate) fn is_ours(command: &str) -> bool {
 /// Whether a command with `--repo URL` names the repository at `url`, or another one. One that names it by other means, or
 /// by a name in a configuration file, says nothing.
 fn names_same(command: &str, url: &str) -> Option<bool> {
-    let words: Vec<&str> = command.split_whitespace().collect();
-    let after = words
-        .iter()
-        .position(|word| *word == "--repo")
-        .and_then(|at| words.get(at + 1).copied());
-    let mut joined = words.iter().filter_map(|word| {
-        let told = word.strip_prefix("--repo=");
-        told.or_else(|| word.strip_prefix("PGSTRATA_REPO="))
-    });
-    let told = after.or_else(|| joined.next())?;
+    let told = told(command, ["--repo", "PGSTRATA_REPO"])?;
     let bare = |url: &str| {
         let url = url.trim_matches(['\'', '"']);
         let path = url.strip_prefix("file://").unwrap_or(url);
@@ -171,9 +163,36 @@ fn names_same(command: &str, url: &str) -> Option<bool> {
     is_url.then(|| bare(told) == bare(url))
 }
 
+/// Whether a command names the cluster. One that is named in a configuration file is not known.
+fn names_cluster(command: &str, name: &str) -> bool {
+    let told = told(command, ["--cluster", "PGSTRATA_CLUSTER"]);
+    told.is_some_and(|told| told.trim_matches(['\'', '"']) == name)
+}
+
+/// What the words of a command say by that option, or by that variable.
+fn told<'a>(command: &'a str, [option, variable]: [&str; 2]) -> Option<&'a str> {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let at = words.iter().position(|word| *word == option);
+    let after = at.and_then(|at| words.get(at + 1).copied());
+    let mut joined = words.iter().filter_map(|word| {
+        let (name, told) = word.split_once('=')?;
+        [option, variable].contains(&name).then_some(told)
+    });
+    after.or_else(|| joined.next())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::names_same;
+    use super::{names_cluster, names_same};
+
+    #[test]
+    fn a_command_names_a_cluster_in_words_of_its_own() {
+        let command = "PGSTRATA_CLUSTER='main' pgstrata archive-push %p";
+        assert!(names_cluster(command, "main"));
+        let command = "pgstrata --repo /backup --cluster other archive-push %p";
+        assert!(names_cluster(command, "other") && !names_cluster(command, "main"));
+        assert!(!names_cluster("pgstrata archive-push %p", "main"));
+    }
 
     #[test]
     fn a_command_that_names_a_url_names_one_repository() {
