@@ -41,13 +41,16 @@ pub(crate) fn parse_span_or_none(text: &str) -> Result<SignedDuration, String> {
         true => format!("{text}d"),
         false => text.to_owned(),
     };
-    let span: Span = text.parse().map_err(|_| wrong())?;
-    let span = span.to_duration(SpanRelativeTo::days_are_24_hours());
-    let span = span.map_err(|_| wrong())?;
-    match span.is_negative() {
-        true => Err(wrong()),
-        false => Ok(span),
+    match in_units(&text).filter(|span| !span.is_negative()) {
+        Some(span) => Ok(span),
+        None => Err(wrong()),
     }
+}
+
+/// Numbers with their units, a day having 24 hours; `None` for anything else.
+fn in_units(text: &str) -> Option<SignedDuration> {
+    let span: Span = text.parse().ok()?;
+    span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()
 }
 
 /// A moment, or the last second of a day in UTC; of the last days that there are the last moment.
@@ -91,9 +94,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() || !text.starts_with(|c: char| c.is_ascii_digit()) {
         return Err(wrong());
     }
-    let span: Span = text.parse().map_err(|_| wrong())?;
-    let duration = span.to_duration(SpanRelativeTo::days_are_24_hours());
-    let duration = duration.map_err(|_| wrong())?;
+    let duration = in_units(text).ok_or_else(wrong)?;
     Duration::try_from(duration).map_err(|_| wrong())
 }
 

@@ -61,8 +61,7 @@ pub async fn pin(cluster: &ClusterRepository, label: &Label, pin: Pin) -> Result
     if let Some(until) = pin.until {
         require_future(cluster, until).await.map_err(act)?;
     }
-    let mut catalog = Catalog::examine(cluster).await?;
-    catalog.found_damaged = catalog::last_verified(cluster).await?.damaged;
+    let catalog = catalog::examine_as_verified(cluster).await?;
     let layer = catalog.layer(label)?;
     catalog.whole(label).map_err(act)?;
     if let Some(found) = health::found_damaged(&catalog, label) {

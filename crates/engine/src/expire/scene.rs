@@ -112,8 +112,7 @@ impl Scene {
         let marks = catalog::mark::load(cluster).await?;
         // Before the layers: a removal that has ended since shows in them.
         let pending = catalog::pending_removals(cluster).await?;
-        let mut catalog = Catalog::examine(cluster).await?;
-        catalog.found_damaged = catalog::last_verified(cluster).await?.damaged;
+        let catalog = catalog::examine_as_verified(cluster).await?;
         let mut notes = catalog::at_work(&catalog, now);
         notes.extend(catalog::not_known(&catalog, &marks, now.timestamp()));
         let archived = archived(cluster, &catalog, &mut notes).await?;
@@ -215,17 +214,21 @@ impl Scene {
     /// A layer that a verification has found damaged counts for no rule, and goes no earlier than if it had found nothing: it
     /// may be in order again.
     fn keep_doubtful(&self, layers: &mut [Held], policy: &Policy) {
-        let doubtful = |layer: &Held| health::found_damaged(&self.catalog, &layer.label).is_some();
-        if !layers.iter().any(doubtful) {
+        let doubtful = |at: &usize| {
+            let label = &self.catalog.layers[*at].label;
+            health::found_damaged(&self.catalog, label).is_some()
+        };
+        let doubtful: Vec<usize> = (0..layers.len()).filter(doubtful).collect();
+        if doubtful.is_empty() {
             return;
         }
         let mut trusted = layers.to_vec();
-        for layer in trusted.iter_mut().filter(|layer| doubtful(layer)) {
-            layer.broken = false;
+        for at in &doubtful {
+            trusted[*at].broken = false;
         }
         let would_go = self.decide_among(&trusted, policy).remove;
-        for layer in layers.iter_mut().filter(|layer| doubtful(layer)) {
-            layer.pinned |= !would_go.contains(&layer.label);
+        for at in doubtful {
+            layers[at].pinned |= !would_go.contains(&layers[at].label);
         }
     }
 

@@ -68,8 +68,6 @@ pub(super) fn verified(facts: &Facts<'_>) -> Option<Alarm> {
     let limit = SignedDuration::try_from(facts.max_verify_age?).unwrap_or(SignedDuration::MAX);
     let layers = facts.catalog.layers.iter();
     let oldest = layers.map(|layer| ended(facts, layer)).min()?;
-    let newest = facts.verified.newest.as_ref();
-    let failed = newest.filter(|newest| newest.record.errors > 0);
     let whole = |moment| SignedDuration::from_secs(facts.now.duration_since(moment).as_secs());
     let oldest = facts
         .created_at
@@ -95,6 +93,8 @@ pub(super) fn verified(facts: &Facts<'_>) -> Option<Alarm> {
             whole(oldest)
         ),
     };
+    let newest = facts.verified.newest.as_ref();
+    let failed = newest.filter(|newest| newest.record.errors > 0);
     let failed = failed.map(|newest| {
         format!(
             "; the last one, at {}, found {} errors",

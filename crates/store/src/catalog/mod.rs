@@ -69,7 +69,8 @@ pub use restoring::{
 pub use retain::{describe_lock, locked_layers};
 pub use sibling::Siblings;
 pub use verified::{
-    LastVerified, Verified, forget_old_verifications, last_verified, note_verified,
+    LastVerified, Verified, examine_as_verified, forget_old_verifications, last_verified,
+    note_verified,
 };
 
 use crate::cluster::ClusterRepository;

@@ -12,7 +12,7 @@ use jiff::tz::TimeZone;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::verified::{self, VerifiedRecord};
 
-use super::hex;
+use super::{Catalog, hex};
 use crate::cluster::ClusterRepository;
 use crate::error::Result;
 use crate::repository::ObjectInfo;
@@ -65,23 +65,17 @@ impl Verified {
 impl LastVerified {
     /// Takes what the next older one has found. `whole` are layers that a newer one of a layer has found in order.
     fn add_damage(&mut self, verified: &Verified, whole: &mut BTreeSet<Label>) {
-        let found = verified
-            .record
+        let record = &verified.record;
+        let found = record
             .damaged
             .iter()
             .filter_map(|label| Label::parse(label));
         let found = found.filter(|label| !whole.contains(label));
         self.damaged
             .extend(found.map(|label| (label, verified.at())));
-        let clean = verified.record.errors == 0;
-        whole.extend(
-            verified
-                .record
-                .label
-                .iter()
-                .filter(|_| clean)
-                .filter_map(|label| Label::parse(label)),
-        );
+        if record.errors == 0 {
+            whole.extend(record.label.as_deref().and_then(Label::parse));
+        }
     }
 }
 
@@ -122,6 +116,18 @@ pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> 
         }
     }
     Ok(last)
+}
+
+/// [`Catalog::examine`], with the layers that verifications have found damaged.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub async fn examine_as_verified(cluster: &ClusterRepository) -> Result<Catalog> {
+    let (catalog, last) = futures::join!(Catalog::examine(cluster), last_verified(cluster));
+    Ok(Catalog {
+        found_damaged: last?.damaged,
+        ..catalog?
+    })
 }
 
 /// Removes the records of all but the last verifications.
