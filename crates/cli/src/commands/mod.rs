@@ -161,7 +161,10 @@ impl Context {
             };
         }
         let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
-        if set("PGHOST") || set("PGPORT") {
+        if ["PGSERVICE", "PGHOST", "PGHOSTADDR", "PGPORT"]
+            .into_iter()
+            .any(set)
+        {
             return ConnectionOptions::default();
         }
         let directory = self.known_data_directory(server);

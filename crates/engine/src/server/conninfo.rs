@@ -1,11 +1,11 @@
-//! Where the server is: a conninfo string, completed from libpq's environment.
+//! Where the server is: a conninfo string, completed from libpq's service file and environment.
 //!
-//! `tokio-postgres` reads conninfo strings and URLs but neither the `PG*`
-//! environment variables nor the password file; a DBA expects both. Of TLS it
-//! knows the least, so that is read by `ServerAddress`.
+//! `tokio-postgres` reads conninfo strings and URLs but neither services, nor the `PG*` environment variables, nor the
+//! password file; a DBA expects them all. Of TLS it knows the least, so that is read by `ServerAddress`.
 
 use std::env;
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -14,10 +14,11 @@ use std::time::Duration;
 use pgstrata_pgdata::LockFile;
 use pgstrata_store::error::{Error, Kind, Result};
 use tokio_postgres::Config;
-use tokio_postgres::config::Host;
+use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
 
 use super::control::read_lock_file;
 use super::parameters;
+use super::service::{WITHOUT_EFFECT, service};
 use super::target::{Environment, ServerAddress, TLS_PARAMETERS};
 
 /// A local server answers at once; ten seconds are for one that is starting.
@@ -26,9 +27,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Directories in which PostgreSQL's packages and its sources put their sockets.
 const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
-/// How to reach the server: `conninfo` (`host=/run/postgresql user=backup`, or
-/// a URL; may be empty), completed from `PGHOST`, `PGPORT`, `PGUSER`,
-/// `PGDATABASE`, `PGPASSWORD`, `PGPASSFILE`, those about TLS, and libpq's defaults.
+/// How to reach the server: `conninfo` (`host=/run/postgresql user=backup`, or a URL; may be empty), completed from the service
+/// that it or `PGSERVICE` names, from `PGHOST`, `PGHOSTADDR`, `PGPORT`, `PGUSER`, `PGDATABASE`, `PGPASSWORD`, `PGPASSFILE`,
+/// `PGCONNECT_TIMEOUT`, `PGOPTIONS`, `PGTARGETSESSIONATTRS`, `PGLOADBALANCEHOSTS`, those about TLS, and libpq's defaults.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionOptions {
     /// Connection string; what it does not say comes from the environment.
@@ -73,13 +74,18 @@ fn of_lock_file(says: &LockFile) -> Option<ConnectionOptions> {
 
 fn target_of(conninfo: &str, environment: Environment<'_>) -> Result<ServerAddress> {
     let names = TLS_PARAMETERS.iter().map(|(name, _)| *name);
-    let names: Vec<&str> = names.chain(["passfile"]).collect();
+    let own = ["passfile", "service", "servicefile"];
+    let names: Vec<&str> = names.chain(own).chain(WITHOUT_EFFECT).collect();
     let (rest, taken) = parameters::take(conninfo, &names);
+    let service = service(&taken, environment)?;
     let named = |name: &str| match (name, taken.get("passfile")) {
         ("PGPASSFILE", Some(file)) if !file.is_empty() => Some(file.clone()),
-        _ => environment(name),
+        _ => {
+            let of_service = service.get(name).filter(|value| !value.is_empty());
+            of_service.cloned().or_else(|| environment(name))
+        }
     };
-    ServerAddress::new(complete(&rest, &named)?, &taken, environment)
+    ServerAddress::new(complete(&rest, &named)?, &taken, &named)
 }
 
 fn complete(conninfo: &str, environment: Environment<'_>) -> Result<Config> {
@@ -96,7 +102,7 @@ fn complete(conninfo: &str, environment: Environment<'_>) -> Result<Config> {
         config.port(port(environment)?);
     }
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        add_hosts(&mut config, environment);
+        add_hosts(&mut config, environment)?;
     }
     if config.get_user().is_none() {
         let names = [
@@ -118,10 +124,59 @@ fn complete(conninfo: &str, environment: Environment<'_>) -> Result<Config> {
     {
         config.password(password);
     }
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
-    }
+    add_habits(&mut config, environment)?;
     Ok(config)
+}
+
+/// How a session begins, and how long somebody waits for it.
+fn add_habits(config: &mut Config, environment: Environment<'_>) -> Result<()> {
+    let unknown = |variable: &str, text: &str, known: &str| {
+        let what = format!("{variable} is \"{text}\", which is not known here");
+        Error::new(Kind::Usage, what).hint(format!("use {known}"))
+    };
+    if config.get_options().is_none()
+        && let Some(options) = environment("PGOPTIONS")
+    {
+        config.options(options);
+    }
+    if config.get_connect_timeout().is_none() {
+        let variable = "PGCONNECT_TIMEOUT";
+        match environment(variable) {
+            None => drop(config.connect_timeout(CONNECT_TIMEOUT)),
+            Some(text) => {
+                let seconds: i64 = text
+                    .trim()
+                    .parse()
+                    .map_err(|_| unknown(variable, &text, "a number of seconds"))?;
+                // As in libpq, nothing and less than nothing is for ever.
+                if let Some(seconds) = u64::try_from(seconds).ok().filter(|some| *some > 0) {
+                    config.connect_timeout(Duration::from_secs(seconds));
+                }
+            }
+        }
+    }
+    let variable = "PGTARGETSESSIONATTRS";
+    if config.get_target_session_attrs() == TargetSessionAttrs::Any
+        && let Some(text) = environment(variable)
+    {
+        config.target_session_attrs(match text.as_str() {
+            "any" => TargetSessionAttrs::Any,
+            "read-write" => TargetSessionAttrs::ReadWrite,
+            "read-only" => TargetSessionAttrs::ReadOnly,
+            _ => return Err(unknown(variable, &text, "any, read-write or read-only")),
+        });
+    }
+    let variable = "PGLOADBALANCEHOSTS";
+    if config.get_load_balance_hosts() == LoadBalanceHosts::Disable
+        && let Some(text) = environment(variable)
+    {
+        config.load_balance_hosts(match text.as_str() {
+            "disable" => LoadBalanceHosts::Disable,
+            "random" => LoadBalanceHosts::Random,
+            _ => return Err(unknown(variable, &text, "disable or random")),
+        });
+    }
+    Ok(())
 }
 
 fn port(environment: Environment<'_>) -> Result<u16> {
@@ -136,12 +191,20 @@ fn port(environment: Environment<'_>) -> Result<u16> {
     }
 }
 
-fn add_hosts(config: &mut Config, environment: Environment<'_>) {
-    if let Some(hosts) = environment("PGHOST") {
-        for host in hosts.split(',') {
-            config.host(host);
-        }
-        return;
+fn add_hosts(config: &mut Config, environment: Environment<'_>) -> Result<()> {
+    let (hosts, addresses) = (environment("PGHOST"), environment("PGHOSTADDR"));
+    for address in addresses.iter().flat_map(|addresses| addresses.split(',')) {
+        let address: IpAddr = address.parse().map_err(|_| {
+            let what = format!("PGHOSTADDR has \"{address}\", which is not an address");
+            Error::new(Kind::Usage, what).hint("a name belongs in PGHOST")
+        })?;
+        config.hostaddr(address);
+    }
+    for host in hosts.iter().flat_map(|hosts| hosts.split(',')) {
+        config.host(host);
+    }
+    if hosts.is_some() || addresses.is_some() {
+        return Ok(());
     }
     let port = config.get_ports().first().copied().unwrap_or(5432);
     let has_socket = |directory: &&str| {
@@ -153,6 +216,7 @@ fn add_hosts(config: &mut Config, environment: Environment<'_>) {
         Some(directory) => config.host(directory),
         None => config.host(SOCKET_DIRECTORIES[0]),
     };
+    Ok(())
 }
 
 /// The password for this connection in libpq's password file.
@@ -261,6 +325,42 @@ mod tests {
         assert_eq!(config.get_dbname(), Some("postgres"));
         assert_eq!(config.get_password(), Some(&b"secret"[..]));
         assert_eq!(describe(&config), "\"/somewhere\" port 6000");
+    }
+
+    #[test]
+    fn a_service_stands_between_conninfo_and_environment() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("services");
+        let services = "[one]\nhost=db.example\nhostaddr=192.0.2.7\nport=6001\nuser=carol\noptions=-c x.y=1\nsslmode=disable\n";
+        fs::write(&file, services).unwrap();
+        let environment = |name: &str| {
+            Some(match name {
+                "PGSERVICEFILE" => file.display().to_string(),
+                "PGHOST" => "elsewhere".to_owned(),
+                "PGDATABASE" => "mine".to_owned(),
+                "PGCONNECT_TIMEOUT" => "3".to_owned(),
+                _ => return None,
+            })
+        };
+        let conninfos = [
+            "service=one user=backup client_encoding=UTF8",
+            "postgres://backup@?service=one",
+        ];
+        for conninfo in conninfos {
+            let config = target_of(conninfo, &environment).unwrap().config;
+            assert_eq!(config.get_hosts(), [Host::Tcp("db.example".to_owned())]);
+            assert_eq!(
+                config.get_hostaddrs(),
+                ["192.0.2.7".parse::<IpAddr>().unwrap()]
+            );
+            assert_eq!(config.get_ports(), [6001]);
+            assert_eq!(config.get_user(), Some("backup"));
+            assert_eq!(config.get_options(), Some("-c x.y=1"));
+            assert_eq!(config.get_dbname(), Some("mine"));
+            assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(3)));
+        }
+        let unknown = target_of("service=two", &environment).err().unwrap();
+        assert_eq!(unknown.kind(), Kind::Usage);
     }
 
     #[test]

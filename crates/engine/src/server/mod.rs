@@ -19,6 +19,7 @@ pub(crate) mod pg_wal;
 pub mod primary;
 mod revocation;
 pub mod scan;
+mod service;
 pub mod session;
 pub(crate) mod storage;
 pub mod summary;

@@ -21,23 +21,41 @@ pub(super) fn take(conninfo: &str, names: &[&str]) -> (String, BTreeMap<String, 
 
 fn take_of_url(url: &str, names: &[&str]) -> (String, BTreeMap<String, String>) {
     let mut taken = BTreeMap::new();
-    let Some((place, query)) = url.split_once('?') else {
+    let Some((place, query)) = place_and_query(url) else {
         return (url.to_owned(), taken);
     };
     let mut kept = Vec::new();
     for parameter in query.split('&') {
-        let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        match decoded(value) {
-            Some(value) if names.contains(&key) => {
-                taken.insert(key.to_owned(), value);
+        let pair = parameter.split_once('=');
+        let pair = pair.and_then(|(key, value)| Some((decoded(key)?, decoded(value)?)));
+        match pair {
+            Some((key, value)) if names.contains(&key.as_str()) => {
+                taken.insert(key, value);
             }
-            _ => kept.push(parameter),
+            // `tokio-postgres` takes any @ for the end of user and password.
+            _ => kept.push(parameter.replace('@', "%40")),
         }
     }
     match kept.is_empty() {
         true => (place.to_owned(), taken),
         false => (format!("{place}?{}", kept.join("&")), taken),
     }
+}
+
+/// What stands before and after the `?` of a URL. A password may hold one too: libpq reads up to the
+/// first `@` or `/` and takes what ends with `@` as user and password (`conninfo_uri_parse_options`, fe-connect.c).
+fn place_and_query(url: &str) -> Option<(&str, &str)> {
+    let authority = url.find("//").map_or(0, |at| at + 2);
+    let after_scheme = url.get(authority..)?;
+    let ends = after_scheme.find(['@', '/']);
+    let login = ends.filter(|at| {
+        after_scheme
+            .get(*at..)
+            .is_some_and(|rest| rest.starts_with('@'))
+    });
+    let searched = authority + login.unwrap_or_default();
+    let mark = searched + url.get(searched..)?.find('?')?;
+    Some((url.get(..mark)?, url.get(mark + 1..)?))
 }
 
 /// `%41` is `A`; `None` when that is no text.
@@ -87,6 +105,8 @@ fn take_of_words(conninfo: &str, names: &[&str]) -> (String, BTreeMap<String, St
     while let Some(word) = next_word(conninfo, done).filter(|word| !word.is_cut) {
         if names.contains(&word.key) {
             kept.push_str(conninfo.get(done..word.place.start).unwrap_or_default());
+            // Else what follows a closing quote at once could be read as a URL.
+            kept.push(' ');
             taken.insert(word.key.to_owned(), word.value);
         } else {
             kept.push_str(conninfo.get(done..word.place.end).unwrap_or_default());
@@ -200,6 +220,8 @@ mod tests {
         assert_eq!(rest, "password='sslmode=disable'");
         assert_eq!(found, [pair("sslmode", "require")]);
         assert_eq!(taken("sslmode=a sslmode=b").1, [pair("sslmode", "b")]);
+        let (rest, _) = take("sslmode=''postgres://?sslmode", &["sslmode"]);
+        assert_eq!(rest, " postgres://?sslmode");
     }
 
     #[test]
@@ -217,6 +239,9 @@ mod tests {
             taken("postgres://h/db"),
             ("postgres://h/db".to_owned(), vec![])
         );
+        let (rest, found) = taken("postgres://u:p?&w@h/db?sslmod%65=require&user=me@there");
+        assert_eq!(rest, "postgres://u:p?&w@h/db?user=me%40there");
+        assert_eq!(found, [pair("sslmode", "require")]);
     }
 
     #[test]
@@ -225,9 +250,8 @@ mod tests {
             let (rest, _) = taken(bad);
             assert_eq!(rest, bad);
         }
-        assert_eq!(
-            taken("postgres://h?sslmode=%zz").0,
-            "postgres://h?sslmode=%zz"
-        );
+        for bad in ["postgres://h?sslmode=%zz", "postgres://h?sslmode"] {
+            assert_eq!(taken(bad), (bad.to_owned(), vec![]));
+        }
     }
 }

@@ -23,6 +23,8 @@ use pgstrata_pgdata::exclude::{
 use pgstrata_pgdata::relation::{BLOCK_SIZE, BLOCKS_PER_SEGMENT, ForkKind, PathKind, RelSegment};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 
 use super::control::CONTROL_PATH;
 use super::outside::Outside;
@@ -91,6 +93,27 @@ impl Scan {
         self.files
             .sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
         self.warnings.extend(outside.warnings);
+    }
+
+    /// Refuses a file that this user may not read: a backup would fail when it comes to it.
+    ///
+    /// # Errors
+    /// `File`, with the first such file.
+    pub(crate) fn require_readable(&self, data_directory: &Path) -> Result<()> {
+        for file in &self.files {
+            let path = data_directory.join(&file.path);
+            match accessat(CWD, &path, Access::READ_OK, AtFlags::EACCESS) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => {
+                    let what = format!("could not open \"{}\" to read it: {error}", path.display());
+                    return Err(Error::new(Kind::File, what).hint(
+                        "a backup stores every file of the data directory: run pgstrata as the server's user, to whom all of them \
+                         should belong",
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 }
 

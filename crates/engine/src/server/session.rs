@@ -649,7 +649,11 @@ fn cause(error: &tokio_postgres::Error) -> String {
 
 fn connect_hint(error: &tokio_postgres::Error) -> &'static str {
     let cause = cause(error);
-    if error.as_db_error().is_some() {
+    if error.code() == Some(&SqlState::CANNOT_CONNECT_NOW) {
+        "wait until the server takes connections: it starts, recovers without hot_standby, or stops; its log says which"
+    } else if error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) {
+        "end sessions, or raise max_connections or the role's connection limit: a backup takes two connections"
+    } else if error.as_db_error().is_some() {
         "look at pg_hba.conf, the role and the database; PGUSER, PGDATABASE and PGPASSWORD are honoured"
     } else if is_without_tls(error) {
         "set ssl = on there, connect over the server's unix socket, or ask for less with sslmode"
