@@ -10,7 +10,8 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
@@ -18,6 +19,7 @@ use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
 use support::{PATIENCE, Stage, Store, schema};
 
+const USAGE: i32 = 2;
 const WARNINGS: i32 = 3;
 const FAILED: i32 = 13;
 
@@ -182,6 +184,53 @@ fn wal_that_does_not_arrive_and_slots_left_behind_are_named() {
     assert_eq!(code, FAILED, "{document:#}");
     require(&document, "server", &["failed: ", "could not connect"]);
     require(&document, "layers", &["ok: "]);
+}
+
+#[test]
+fn a_file_that_nobody_may_read_fails_the_check_and_not_the_backup_alone() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let file = Path::new(&stage.pgdata()).join("notes");
+    fs::write(&file, "by root").unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o000)).unwrap();
+    let role = stage
+        .cluster
+        .sql("postgres", "SELECT current_user")
+        .unwrap();
+    let (code, document) = check(&stage, role.trim(), &[]);
+    assert_eq!(code, FAILED, "{document:#}");
+    let path = file.display().to_string();
+    require(&document, "data directory", &["failed: ", &path]);
+    let (_, log) = stage.fails(&["backup", "-D", &stage.pgdata()]);
+    assert!(log.contains(&path), "{log}");
+}
+
+/// A service counts more than what else the environment says.
+#[test]
+fn a_connection_service_names_the_server() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let server = &stage.cluster;
+    let user = server.sql("postgres", "SELECT current_user").unwrap();
+    let file = stage.target("services");
+    let (host, port, user) = (server.socket_dir().display(), server.port(), user.trim());
+    let text = format!("[main]\nhost={host}\nport={port}\nuser={user}\n");
+    fs::write(&file, text).unwrap();
+    let pgdata = stage.pgdata();
+    let asked = |service: &str| {
+        let mut command = stage.command(&["backup", "-D", &pgdata]);
+        command
+            .env("PGSERVICE", service)
+            .env("PGSERVICEFILE", &file);
+        command.env("PGHOST", "/nowhere").env("PGPORT", "1");
+        let output = command.env("PGUSER", "nobody").output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), log)
+    };
+    let (code, log) = asked("main");
+    assert_eq!(code, Some(0), "{log}");
+    let (code, log) = asked("other");
+    assert_eq!(code, Some(USAGE), "{log}");
+    let words = "there is no connection service \"other\"";
+    assert!(log.contains(words), "{log}");
 }
 
 #[test]

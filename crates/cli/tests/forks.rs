@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use serde_json::Value;
 use support::standby::follow;
@@ -136,8 +137,22 @@ fn what_was_abandoned_stays_abandoned(major: Major) {
     insert(&stage.cluster, 3);
     stage.archive_all();
     assert_eq!(restored(&stage, "all", &follow("2")).0, "1 2 3");
+    let words = "the history of this cluster branches";
+    refused(&stage, &[], UNREACHABLE, words);
+    let told = told_of_branches(&stage).expect("info says so before somebody needs the restore");
+    assert!(told.contains(words), "{told}");
     a_first_segment_that_is_lost_is_missed(&stage, &two);
     a_history_that_is_lost_is_missed(&stage);
+}
+
+/// What `info` says of a restore that would be refused.
+fn told_of_branches(stage: &Stage) -> Option<String> {
+    let output = stage.run(&["--output", "json", "info"]);
+    let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let alarms = info["alarms"].as_array().unwrap();
+    let reasons = alarms.iter().map(|alarm| alarm["reason"].to_string());
+    let mut told = reasons.filter(|reason| reason.contains("the newest state would be refused"));
+    told.next()
 }
 
 /// The first segment of timeline 2 is gone, and later ones are there.
@@ -157,6 +172,13 @@ fn a_first_segment_that_is_lost_is_missed(stage: &Stage, two: &str) {
     let alarm = &info["alarms"][0];
     assert_eq!(alarm["kind"], "wal-hole", "{info:#}");
     assert!(alarm["reason"].to_string().contains(name), "{info:#}");
+    let begun = archived(stage, "00000002").join("00000002.history");
+    let begun = fs::metadata(begun).unwrap().modified().unwrap();
+    let begun = Timestamp::try_from(begun)
+        .unwrap()
+        .strftime("%Y-%m-%dT%H:%M");
+    let lost = alarm["lost"].to_string();
+    assert!(lost.contains(&format!("after {begun}")), "{info:#}");
     let (_, log) = stage.fails(&["verify"]);
     assert!(log.contains(name), "{log}");
     fs::rename(first.with_file_name(".away"), &first).unwrap();
@@ -165,6 +187,7 @@ fn a_first_segment_that_is_lost_is_missed(stage: &Stage, two: &str) {
 /// The newest layer is of timeline 2, whose history is gone.
 fn a_history_that_is_lost_is_missed(stage: &Stage) {
     stage.backup(&["--type", "full"]);
+    assert_eq!(told_of_branches(stage), None);
     let history = archived(stage, "00000002").join("00000002.history");
     let away = history.with_file_name(".away");
     fs::rename(&history, &away).unwrap();
@@ -224,6 +247,8 @@ fn rule_13_7_a_failover_brings_back_nothing_that_it_has_lost() {
         String::from_utf8(output.stdout).unwrap(),
     );
     assert!(code == Some(3) && info.contains(bare), "{code:?}: {info}");
+    let also = "a restore of the newest state would be refused";
+    assert!(!info.contains(also), "told twice: {info}");
     let latest = ["--target-timeline", "latest"];
     let (rows, notes) = restored(&stage, "restored", &latest);
     assert_eq!(rows, "1", "{last}: {notes}");

@@ -116,6 +116,23 @@ fn what_else_lies_in_the_directory_of_a_tablespace_is_not_looked_at() {
     for kind in ["full", "incr"] {
         stage.ok(&["backup", "-D", &stage.pgdata(), "--type", kind]);
     }
+
+    // The same where a tablespace is restored to: a restore writes beside it, and so does one in place.
+    let other = stage.target("mounted");
+    let kept = other.join("lost+found/#12");
+    fs::create_dir_all(kept.parent().unwrap()).unwrap();
+    fs::write(&kept, "found by fsck").unwrap();
+    stage.cluster.own(&other).unwrap();
+    let map = format!("{}={}", mounted.display(), other.display());
+    let promoted = ["--target-type", "immediate", "--target-action", "promote"];
+    let mapped = [&promoted[..], &["--tablespace-map", &map]].concat();
+    let restored = stage.restore("restored", &mapped);
+    let directory = restored.display().to_string();
+    let again = ["restore", "--delta", "--target-dir", &directory];
+    stage.ok(&[&again[..], &mapped].concat());
+    assert_eq!(fs::read(&kept).unwrap(), b"found by fsck");
+    let copy = stage.start_restored(&restored);
+    assert_eq!(copy.sql("postgres", "TABLE there").unwrap(), "1");
 }
 
 #[test]

@@ -38,8 +38,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     let told = match options.scope {
         Scope::All => {
             let mut told = server::look(&cluster, server.as_ref()).await;
-            told.alarms
-                .splice(0..0, old_backup(&cluster, max_age).await);
+            told.alarms.splice(0..0, of_info(&cluster, max_age).await);
             told
         }
         Scope::Chain(_) => ServerHealth::default(),
@@ -58,20 +57,17 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     Ok(code)
 }
 
-/// The alarm about the newest backup, as `info` has it; of what cannot be read the report says enough.
-async fn old_backup(cluster: &ClusterRepository, max_age: Option<Duration>) -> Vec<Alarm> {
-    if max_age.is_none() {
-        return Vec::new();
-    }
+/// What `info` says and no object does: that the newest backup is old, and that nobody knows which branch is meant.
+async fn of_info(cluster: &ClusterRepository, max_age: Option<Duration>) -> Vec<Alarm> {
     let options = InfoOptions {
         max_age,
         ..InfoOptions::default()
     };
     let alarms = info::collect(cluster, &options).await;
     let alarms = alarms.map_or_else(|_| Vec::new(), |report| report.alarms);
-    let of_age = alarms.into_iter();
-    of_age
-        .filter(|alarm| alarm.kind == AlarmKind::Age)
+    alarms
+        .into_iter()
+        .filter(|alarm| matches!(alarm.kind, AlarmKind::Age | AlarmKind::Timelines))
         .collect()
 }
 
@@ -124,8 +120,13 @@ fn text(report: &VerifyReport, told: &ServerHealth) -> String {
     } else {
         "every object"
     };
+    let alarms = match told.alarms.len() {
+        0 => String::new(),
+        1 => ", 1 alarm".to_owned(),
+        many => format!(", {many} alarms"),
+    };
     text.push_str(&format!(
-        "verified {depth} of {} layers and {} files of WAL: {errors} errors, {warnings} warnings\n",
+        "verified {depth} of {} layers and {} files of WAL: {errors} errors, {warnings} warnings{alarms}\n",
         report.layers.len(),
         report.wal_files
     ));

@@ -14,6 +14,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_pgdata::ControlFile;
+use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{StoreTime, clocks_differ};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -425,7 +426,13 @@ async fn read_directory(session: &Session, directory: &Path) -> Result<(ControlF
     let control = control_of(directory).await?.control;
     check_same_cluster(directory, &control, session.facts())?;
     storage::require_visible(session, directory, control.major).await?;
-    let mut warnings = files_of(directory, control.major).await?.warnings;
+    let found = files_of(directory, control.major).await?;
+    let root = directory.to_owned();
+    let mut warnings = blocking(move || {
+        found.require_readable(&root)?;
+        Ok(found.warnings)
+    })
+    .await?;
     warnings.extend(outside(session, directory).await?.warnings);
     Ok((control, warnings))
 }

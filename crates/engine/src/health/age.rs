@@ -62,9 +62,39 @@ fn has_passed(facts: &Facts<'_>, moment: Timestamp) -> bool {
     moment.duration_since(facts.now) <= CLOCKS_DIFFER
 }
 
-/// Whether too much time has passed since somebody found nothing wrong. Before the first verification time passes since the
-/// cluster is there: an expiry may have taken the first layers. While there is nothing to verify, nobody has to.
+/// Whether too much time has passed since somebody found nothing wrong, or whether whoever looked last has found what nothing
+/// else here tells of, such as WAL that is not what was written.
 pub(super) fn verified(facts: &Facts<'_>) -> Option<Alarm> {
+    overdue(facts).or_else(|| {
+        let newest = last_failed(facts)?;
+        // Damaged layers are named, each with its own alarm.
+        let is_told = !newest.record.damaged.is_empty();
+        (!is_told).then(|| Alarm {
+            severity: Severity::Error,
+            kind: AlarmKind::Verify,
+            layer: None,
+            reason: format!(
+                "the last verification of all layers, at {}, found {} errors, and none since has found them gone",
+                newest.at(),
+                newest.record.errors
+            ),
+            lost: None,
+            to_do: AFTER_ERRORS.to_owned(),
+        })
+    })
+}
+
+const AFTER_ERRORS: &str = "run \"pgstrata verify\", and do what it says";
+
+/// The last verification of all layers, when it has found errors.
+fn last_failed<'a>(facts: &'a Facts<'_>) -> Option<&'a Verified> {
+    let newest = facts.verified.newest.as_ref();
+    newest.filter(|newest| newest.record.errors > 0)
+}
+
+/// Before the first verification time passes since the cluster is there: an expiry may have taken the first layers. While there
+/// is nothing to verify, nobody has to.
+fn overdue(facts: &Facts<'_>) -> Option<Alarm> {
     let limit = SignedDuration::try_from(facts.max_verify_age?).unwrap_or(SignedDuration::MAX);
     let layers = facts.catalog.layers.iter();
     let oldest = layers.map(|layer| ended(facts, layer)).min()?;
@@ -84,18 +114,16 @@ pub(super) fn verified(facts: &Facts<'_>) -> Option<Alarm> {
             whole(clean)
         ),
         None if !has_passed(facts, oldest) => format!(
-            "no verification of all layers that found nothing wrong is on record, and the time of the first backup, {oldest}, \
-             is still to come, because a clock is wrong"
+            "no verification of all layers that found nothing wrong is on record, and the time since which there is something to \
+             verify, {oldest}, is still to come, because a clock is wrong"
         ),
         None => format!(
-            "no verification of all layers that found nothing wrong is on record, though the cluster is there since {:#}: \
+            "no verification of all layers that found nothing wrong is on record, though the cluster has been here for {:#}: \
              more than {limit:#}",
             whole(oldest)
         ),
     };
-    let newest = facts.verified.newest.as_ref();
-    let failed = newest.filter(|newest| newest.record.errors > 0);
-    let failed = failed.map(|newest| {
+    let failed = last_failed(facts).map(|newest| {
         format!(
             "; the last one, at {}, found {} errors",
             newest.at(),
@@ -103,10 +131,7 @@ pub(super) fn verified(facts: &Facts<'_>) -> Option<Alarm> {
         )
     });
     let (severity, to_do) = match failed {
-        Some(_) => (
-            Severity::Error,
-            "run \"pgstrata verify\", and do what it says",
-        ),
+        Some(_) => (Severity::Error, AFTER_ERRORS),
         None => (
             Severity::Warning,
             "run \"pgstrata verify\" on a schedule, as a user who may create objects in the repository",

@@ -23,6 +23,7 @@ use serde::Serialize;
 pub(crate) use layers::{found_damaged, problem};
 pub(crate) use wal::{
     DOUBTFUL, Hole, LostHistory, RecoveryPath, histories_lost_to_any, holes, lost_histories, ways,
+    without_history,
 };
 
 /// One host may be ahead of another, and a backup ahead of the archiver: a segment that has been missing for no longer before
@@ -50,13 +51,15 @@ pub enum AlarmKind {
     Keys,
     /// The archive cannot be listed, or a history in it is missing or damaged.
     Archive,
+    /// The history branches, and a restore would not know which way is meant.
+    Timelines,
     /// A layer cannot be restored.
     Layer,
     /// WAL is missing from the archive, though later WAL is there.
     WalHole,
     /// The newest backup is too old.
     Age,
-    /// Nobody has verified the layers for too long.
+    /// Nobody has verified the layers for too long, or whoever did has found errors.
     Verify,
     /// The server's archiver does not bring WAL into this repository.
     Archiver,
@@ -80,6 +83,7 @@ impl AlarmKind {
             Self::Record => "cluster record",
             Self::Keys => "keys",
             Self::Archive | Self::WalHole => "WAL archive",
+            Self::Timelines => "timelines",
             Self::Layer => "layers",
             Self::Age => "age",
             Self::Verify => "verification",
@@ -129,6 +133,8 @@ impl Alarm {
 pub(crate) struct Facts<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) archived: Result<&'a ArchivedWal, &'a Error>,
+    /// Why a restore of the newest state would be refused, though layers and WAL are there.
+    pub(crate) refused: Option<&'a Error>,
     /// Why the cluster's record cannot be used.
     pub(crate) record: Option<&'a Error>,
     /// Why nobody can open what was sealed.
@@ -200,7 +206,10 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
             alarms.extend(holes.iter().map(|hole| hole.alarm(archived)));
             let lost = lost_histories(facts.catalog, archived, facts.now);
             alarms.extend(lost.iter().map(LostHistory::alarm));
-            alarms.extend(wal::bare_timelines(facts.catalog, archived));
+            let bare = wal::bare_timelines(facts.catalog, archived);
+            let refused = facts.refused.filter(|_| bare.is_empty());
+            alarms.extend(bare);
+            alarms.extend(refused.map(wal::branches));
             alarms.extend(wal::damaged(facts.catalog, archived));
             alarms.extend(wal::unread_releases(archived));
         }

@@ -11,6 +11,7 @@ use pgstrata_pgdata::timeline::TimelineEntry;
 use pgstrata_pgdata::{Lsn, TimelineHistory, TimelineId, WalSegment};
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::error::Error;
 
 use super::archivers::{Archivers, Pledge};
 use super::layers::usable;
@@ -29,7 +30,7 @@ pub(crate) struct Hole<'a> {
     pub(crate) last: u64,
     /// The layer from which recovery comes there.
     pub(crate) from: &'a Layer,
-    /// When the WAL before it was stored, the last moment that can be reached.
+    /// When the WAL before it was stored, or the timeline begun that begins with it: the last moment that can be reached.
     pub(crate) since: Option<Timestamp>,
     /// The first layer behind it.
     pub(crate) until: Option<&'a Layer>,
@@ -118,9 +119,12 @@ impl<'a> Between<'a, '_> {
             layers.get(at).copied()
         };
         let stretches = archived.stretches(&way.history, first.manifest.start_lsn);
-        let missing = stretches
-            .into_iter()
-            .filter_map(|(coverage, next)| Some((coverage.missing, next?, coverage.stored_at)));
+        let missing = stretches.into_iter().filter_map(|(coverage, next)| {
+            let missing = coverage.missing;
+            // Unless what is missing is the first segment of a timeline.
+            let begun_at = || archived.history_stored_at(missing.timeline);
+            Some((missing, next?, coverage.stored_at.or_else(begun_at)))
+        });
         let mut missing: Vec<Missing> = missing.collect();
         for beheaded in beheaded(archived, way, first) {
             let number = beheaded.0.number;
@@ -147,7 +151,7 @@ impl<'a> Between<'a, '_> {
     }
 }
 
-/// The first segment that is missing, the next one that is there, and when the one before was stored.
+/// The first segment that is missing, the next one that is there, and until when WAL was stored before it.
 type Missing = (WalSegment, WalSegment, Option<Timestamp>);
 
 /// Segments in which a timeline of the way begins, of which the archive has the older timeline's copy alone, though it has
@@ -167,9 +171,8 @@ fn beheaded(archived: &ArchivedWal, way: &RecoveryPath<'_>, from: &Layer) -> Vec
     let missing = begins.filter(|segment| !archived.holds(*segment));
     let missing = missing.filter_map(|segment| {
         let next = archived.next_after(&way.history, segment.number)?;
-        let before = segment.number.checked_sub(1);
-        let before = archived.coverage(&way.history, start, before);
-        Some((segment, next, before.stored_at))
+        let begun_at = archived.history_stored_at(segment.timeline);
+        Some((segment, next, begun_at))
     });
     missing.collect()
 }
@@ -251,6 +254,15 @@ fn histories_lost_to(
     lost.collect()
 }
 
+/// What to do about a history that is missing or damaged.
+pub(crate) fn without_history(timeline: TimelineId) -> String {
+    format!(
+        "run \"pgstrata archive-push {}\" with the file out of pg_wal of the server, of a standby, or out of another archive; a \
+         backup of the server stores it, too",
+        timeline.history_file_name()
+    )
+}
+
 impl LostHistory {
     /// What is wrong, in words.
     pub(crate) fn describe(&self) -> String {
@@ -283,11 +295,7 @@ impl LostHistory {
             true => Severity::Warning,
             false => Severity::Error,
         };
-        let mut to_do = format!(
-            "run \"pgstrata archive-push {}\" with the file out of pg_wal of the server, of a standby, or out of another \
-             archive; a backup of the server stores it, too",
-            timeline.history_file_name()
-        );
+        let mut to_do = without_history(timeline);
         if self.is_there && !self.has_wal && self.layers.is_empty() {
             to_do.push_str("; when no server of yours has been on that timeline, somebody has added the object: delete it");
         }
@@ -331,7 +339,7 @@ fn bare_timeline(left: TimelineId, bare: &TimelineEntry) -> Alarm {
     } = bare;
     Alarm {
         severity: Severity::Warning,
-        kind: AlarmKind::Archive,
+        kind: AlarmKind::Timelines,
         layer: None,
         reason: format!(
             "of timeline {timeline}, which left timeline {left} at {begin}, there is nothing but its history, and of timeline {left} \
@@ -343,6 +351,24 @@ fn bare_timeline(left: TimelineId, bare: &TimelineEntry) -> Alarm {
              does, somebody has added \"{}\": delete the object",
             timeline.history_file_name()
         ),
+    }
+}
+
+/// A restore of the newest state would be refused, because nobody knows which server's that is.
+pub(super) fn branches(refused: &Error) -> Alarm {
+    let mut to_do = "when one server goes on alone, take a backup of it: restores follow that one then; when another one goes on \
+                     beside it, give that a cluster of its own (\"pgstrata init\")"
+        .to_owned();
+    if let Some(hint) = refused.hint_text() {
+        to_do.push_str(&format!(". Who restores before that: {hint}"));
+    }
+    Alarm {
+        severity: Severity::Warning,
+        kind: AlarmKind::Timelines,
+        layer: None,
+        reason: format!("a restore of the newest state would be refused: {refused}"),
+        lost: None,
+        to_do,
     }
 }
 
@@ -411,7 +437,7 @@ impl Hole<'_> {
             ),
         };
         let since = self.since.map_or_else(String::new, |since| {
-            format!("; the one before was stored at {since}")
+            format!("; WAL before it was stored until {since}")
         });
         format!("{what} from the archive, though later ones are there{since}")
     }
@@ -451,8 +477,8 @@ impl Hole<'_> {
             lost: Some(lost),
             to_do: format!(
                 "look for them in the server's pg_wal and in other archives, and store each with \
-                 \"pgstrata archive-push FILE\"; {then}; when nobody is to restore to that time, \
-                 an \"expire --keep-wal\" gives up WAL between layers"
+                 \"pgstrata archive-push FILE\"; {then}; when nobody is to restore to that time, give up WAL between \
+                 layers that is older: add --keep-wal, for example --keep-wal 1d, to your \"pgstrata expire\""
             ),
         }
     }

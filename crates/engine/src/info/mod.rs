@@ -29,6 +29,7 @@ pub use leftover::Leftover;
 
 use crate::health::{self, Alarm, Facts};
 use crate::mark::PinInfo;
+use crate::restore;
 use server::{NotLookedAt, ServerHealth, ServerOptions};
 
 /// Layers that were removed while they were looked at are no alarm: it is looked again, so often.
@@ -283,25 +284,19 @@ async fn collect_once(
     catalog.found_damaged = std::mem::take(&mut verified.damaged);
     let known = record.as_ref().ok();
     let archived = archived(cluster, known, &catalog, objects).await;
-    let chain_bytes = catalog.layers.along_chains(|layer, below| {
-        let below = below.copied().unwrap_or(0);
-        stored_bytes(layer) + below
-    });
-    let layers = catalog.layers.iter().zip(chain_bytes);
-    let layers = layers.map(|(layer, bytes)| {
-        let mut info = layer_info(&catalog, layer, bytes, archived.as_ref().ok())?;
-        info.mark(&marks, &catalog, (layer, now));
-        Ok(info)
-    });
+    let layers = layer_infos(&catalog, archived.as_ref().ok(), &marks, now)?;
     let unfinished = catalog.unfinished.iter();
     let unfinished = unfinished.map(|unfinished| Leftover::of(unfinished, now));
     let (restores, barred) = readable(restores)?;
     let barred = barred.or(readable(pending)?.1);
     let restores = catalog::still_going(&restores, &catalog);
     let key_fault = key_fault(cluster).await?;
+    let refused = archived.as_ref().ok();
+    let refused = refused.and_then(|archived| restore::refused(&catalog, archived));
     let alarms = health::judge(&Facts {
         catalog: &catalog,
         archived: archived.as_ref(),
+        refused: refused.as_ref(),
         record: record.as_ref().err(),
         keys: key_fault.as_ref(),
         removal: barred.as_ref(),
@@ -321,7 +316,7 @@ async fn collect_once(
         alarms,
         not_looked_at: Vec::new(),
         archive: archive_info(archived.as_ref()),
-        layers: layers.collect::<Result<_>>()?,
+        layers,
         damaged: catalog.damaged.iter().map(damaged).collect(),
         unfinished: unfinished.collect(),
         restores: restores.iter().map(restore_info).collect(),
@@ -333,6 +328,25 @@ async fn collect_once(
     report.judge();
     let layers = catalog.layers.into_iter().map(Arc::new);
     Ok((report, layers.collect()))
+}
+
+fn layer_infos(
+    catalog: &Catalog,
+    archived: Option<&ArchivedWal>,
+    marks: &AllMarks,
+    now: StoreTime,
+) -> Result<Vec<LayerInfo>> {
+    let chain_bytes = catalog.layers.along_chains(|layer, below| {
+        let below = below.copied().unwrap_or(0);
+        stored_bytes(layer) + below
+    });
+    let layers = catalog.layers.iter().zip(chain_bytes);
+    let infos = layers.map(|(layer, bytes)| {
+        let mut info = layer_info(catalog, layer, bytes, archived)?;
+        info.mark(marks, catalog, (layer, now));
+        Ok(info)
+    });
+    infos.collect()
 }
 
 /// Layers that are there and have a mark that cannot be read, and why not.
@@ -458,13 +472,16 @@ async fn archived(
         // Says what is wrong with it.
         None => Archive::load(cluster).await?,
     };
-    let ends = catalog.layers.iter().map(|layer| {
+    let (size, layers) = (archive.segment_size(), catalog.layers.iter());
+    let ends = layers.clone().map(|layer| {
         let manifest = &layer.manifest;
-        WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, archive.segment_size())
+        WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size)
     });
-    let mut archived = archive
-        .list_beside(objects?, ends, std::iter::empty())
-        .await?;
+    let starts = layers.map(|layer| {
+        let manifest = &layer.manifest;
+        WalSegment::containing(manifest.timeline, manifest.start_lsn, size)
+    });
+    let mut archived = archive.list_beside(objects?, ends, starts).await?;
     archive.read_short(&mut archived).await?;
     let read = archive.read_histories(&mut archived).await;
     // Each that cannot be read is an alarm of its own.

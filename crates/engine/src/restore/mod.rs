@@ -25,6 +25,7 @@ use pgstrata_store::repository::Repository;
 use serde::{Deserialize, Serialize};
 
 pub use decide::histories::require_way_known;
+pub(crate) use decide::plan::refused;
 pub use decide::plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
 pub use execute::{RestoreReport, execute};
 pub use place::layout::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};

@@ -98,6 +98,10 @@ pub struct VerifiedLayer {
     pub files: u64,
 }
 
+/// What to do without a cluster's record.
+const LOST_RECORD: &str = "bring the record back from a copy of the repository, or with \"pgstrata rescue\" where the store keeps \
+                           versions: layers and WAL are as they were, but nobody restores them without it";
+
 /// What a verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
@@ -426,7 +430,9 @@ impl Verifier {
     fn note_record(&self, error: &Error) {
         let kind = FindingKind::of(error).unwrap_or(FindingKind::Damaged);
         let key = self.cluster.name.cluster_key();
-        self.findings.add(kind, "", key, error.to_string());
+        let hint = error.hint_text().unwrap_or(LOST_RECORD).to_owned();
+        let found = (key, error.to_string());
+        self.findings.add_hinted(kind, "", found, hint);
     }
 
     /// Manifests that cannot be used, and layers that have none.

@@ -174,12 +174,10 @@ impl Verifier {
                 hole.from.label
             );
             match hole.is_firm {
-                true => self
-                    .findings
-                    .add(FindingKind::WalMissing, &hole.from.label, key, message),
+                true => self.findings.add(FindingKind::WalMissing, "", key, message),
                 false => {
                     let message = message + health::DOUBTFUL;
-                    self.findings.add_doubt(&hole.from.label, key, message);
+                    self.findings.add_doubt("", key, message);
                 }
             }
         }
@@ -213,7 +211,8 @@ impl Verifier {
         let histories = timelines.flat_map(|entry| history_of(entry.timeline));
         let files = runs.iter().flatten().copied().map(ArchiveFile::Segment);
         let why = format!("a restore of {} cannot get past it", way.layer.label);
-        let reader = WalNeed::of(way.layer, why)?;
+        // What the layer itself needs was read with it.
+        let reader = WalNeed::of_no_layer(way.layer, &why)?;
         self.read_wal(files.chain(histories), &reader, seen).await?;
         for run in &runs {
             self.require_continuous(run, Some(&way.history), way.layer, seen);
@@ -240,7 +239,9 @@ impl Verifier {
             }
             let key = archive.key(file);
             let what = format!("{}: recovery stops when it asks for it", lost.describe());
-            self.findings.add(FindingKind::WalMissing, "", key, what);
+            let hint = health::without_history(lost.timeline);
+            let kind = FindingKind::WalMissing;
+            self.findings.add_hinted(kind, "", (key, what), hint);
         }
         let listed = archived.by_timeline().map(|(timeline, _)| timeline);
         let there = listed.filter(|timeline| archived.has_history(*timeline));
@@ -368,8 +369,15 @@ impl Verifier {
                 _ => return Err(error),
             };
             let error = error.while_doing(&reader.why);
-            self.findings
-                .add_error(kind, &reader.layer, (archive.key(file), &error));
+            let (layer, key) = (&reader.layer, archive.key(file));
+            match file {
+                ArchiveFile::History(timeline) if kind != FindingKind::Unreadable => {
+                    let hint = health::without_history(timeline);
+                    let found = (key, error.to_string());
+                    self.findings.add_hinted(kind, layer, found, hint);
+                }
+                _ => self.findings.add_error(kind, layer, (key, &error)),
+            }
         }
         Ok(())
     }
@@ -422,8 +430,12 @@ impl Verifier {
                     layer.label,
                     seen.advice(segment)
                 );
+                let of_layer = match history {
+                    None => layer.label.as_str(),
+                    Some(_) => "",
+                };
                 self.findings
-                    .add(FindingKind::WalDamaged, &layer.label, key, message);
+                    .add(FindingKind::WalDamaged, of_layer, key, message);
             }
         }
     }

@@ -103,7 +103,8 @@ pub struct Coverage {
     pub missing: WalSegment,
     /// Whether later segments are there, so that `missing` is a hole and not the end.
     pub more_after: bool,
-    /// When the last segment before `missing` was stored.
+    /// When the last segment before `missing` was stored; `None` when there is none, or when it is one within a run, of
+    /// which only the last one's time is known.
     pub stored_at: Option<Timestamp>,
 }
 
@@ -401,7 +402,7 @@ impl ArchivedWal {
                 Some(part) if part.0 == timeline => part.2 = last,
                 _ => parts.push((timeline, number, last)),
             }
-            stored_at = Some(run.stored_at);
+            stored_at = (last == run.last).then_some(run.stored_at);
             let whole = self.start_of(last.saturating_add(1));
             end = entry.end.map_or(whole, |left| left.min(whole));
         }
@@ -589,6 +590,7 @@ mod tests {
         assert!(!coverage.more_after);
         let coverage = archive.coverage(&history, at(7), Some(8));
         assert_eq!(parts(&coverage), [(1, 7, 8)]);
+        assert_eq!(coverage.stored_at, None);
     }
 
     #[test]

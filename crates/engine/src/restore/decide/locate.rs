@@ -192,11 +192,11 @@ impl Locator<'_> {
             let segment = WalSegment { timeline, number };
             segment.file_name(self.size())
         });
-        let stored = coverage.stored_at.map(written).unwrap_or_default();
-        let last = format!(
-            "its last segment, {}, was stored at {stored}",
-            last.unwrap_or_default()
-        );
+        let last = last.unwrap_or_default();
+        let last = match coverage.stored_at {
+            Some(at) => format!("its last segment, {last}, was stored at {}", written(at)),
+            None => format!("it is not known when its last segment, {last}, was stored"),
+        };
         Err(after_last_commit(target, coverage, self.listed, &last))
     }
 

@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::histories::{passed_over, require_histories, require_way_known};
 use super::locate::Locator;
-use super::select::{Candidate, Lost, Request, Selection, Told};
+use super::select::{self, Candidate, Lost, Request, Selection, Told};
 use super::survey::{self, LayerFetch, Survey};
 use crate::frames::Chain;
 use crate::restore::place::in_place::{self, Inventory, refuse_unarchived_wal};
@@ -306,7 +306,10 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
     let (record, catalog, objects) =
         futures::join!(reading.0, reading.1, archive::objects(cluster));
     let (record, catalog) = (record?, catalog?);
-    let (candidates, lost) = candidates(&catalog, &cluster.name, options.label.as_ref())?;
+    let (candidates, lost) = candidates(&catalog, options.label.as_ref());
+    if candidates.is_empty() {
+        return Err(nothing_to_restore(&catalog, &cluster.name));
+    }
     let segment_size = segment_size(&catalog, options.label.as_ref())?;
     let starts = candidates.iter().map(|layer| WalSegment {
         timeline: layer.timeline,
@@ -518,11 +521,7 @@ fn condition_needs_space(plan: &RestorePlan) -> bool {
 
 /// The layers that can be restored, and those that cannot, oldest first. Of the layer that is `named` it is found out
 /// later whether this restore needs what was lost.
-fn candidates(
-    catalog: &Catalog,
-    cluster: &ClusterName,
-    named: Option<&Label>,
-) -> Result<(Vec<Candidate>, Vec<Lost>)> {
+fn candidates(catalog: &Catalog, named: Option<&Label>) -> (Vec<Candidate>, Vec<Lost>) {
     let candidate = |layer: &Layer| Candidate {
         label: layer.label.clone(),
         start: layer.manifest.start_lsn,
@@ -568,26 +567,38 @@ fn candidates(
         });
     }
     lost.sort_by(|one, other| one.label.own_stamp().cmp(other.label.own_stamp()));
-    if candidates.is_empty() {
-        if let Some(layer) = catalog.layers.last() {
-            catalog.whole(&layer.label)?;
-        }
-        if let Some((label, error)) = catalog.damaged.last() {
-            return Err(Error::new(
-                error.kind(),
-                format!("could not use layer {label}: {error}"),
-            ));
-        }
-        return Err(Error::new(
-            Kind::NotFound,
-            format!(
-                "cluster \"{}\" has no complete backup to restore",
-                cluster.as_str()
-            ),
-        )
-        .hint("take one with \"pgstrata backup\"; \"pgstrata info\" shows what there is"));
+    (candidates, lost)
+}
+
+fn nothing_to_restore(catalog: &Catalog, cluster: &ClusterName) -> Error {
+    let newest = catalog.layers.last();
+    if let Some(error) = newest.and_then(|layer| catalog.whole(&layer.label).err()) {
+        return error;
     }
-    Ok((candidates, lost))
+    if let Some((label, error)) = catalog.damaged.last() {
+        return Error::new(
+            error.kind(),
+            format!("could not use layer {label}: {error}"),
+        );
+    }
+    Error::new(
+        Kind::NotFound,
+        format!(
+            "cluster \"{}\" has no complete backup to restore",
+            cluster.as_str()
+        ),
+    )
+    .hint("take one with \"pgstrata backup\"; \"pgstrata info\" shows what there is")
+}
+
+/// Why a restore of the newest state would be refused, when no layer leads there or nobody knows which branch is meant; `None`
+/// also when there is no layer. What is missing or damaged on the way is not looked for.
+pub(crate) fn refused(catalog: &Catalog, archive: &ArchivedWal) -> Option<Error> {
+    let (candidates, _) = candidates(catalog, None);
+    match candidates.is_empty() {
+        true => None,
+        false => select::refused(&candidates, archive),
+    }
 }
 
 fn segment_size(catalog: &Catalog, label: Option<&Label>) -> Result<WalSegmentSize> {

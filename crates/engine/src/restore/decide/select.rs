@@ -250,6 +250,22 @@ fn instead(chosen: &Candidate, request: &Request<'_>) -> String {
     }
 }
 
+/// Why a restore of the newest state would be refused, when no layer leads there or nobody knows which branch is meant.
+pub(super) fn refused(candidates: &[Candidate], archive: &ArchivedWal) -> Option<Error> {
+    let request = Request {
+        target: &Target::Default,
+        timeline: None,
+        label: None,
+        lost: &[],
+        skip_damaged: true,
+        told: &Told::default(),
+    };
+    match newest(candidates, &request, archive) {
+        Ok((chosen, history)) => branches(candidates, chosen, &request, archive, &history).err(),
+        Err(error) => Some(error),
+    }
+}
+
 /// Sentences about branches of the history; an error when it is not known which one is meant.
 fn branches(
     candidates: &[Candidate],

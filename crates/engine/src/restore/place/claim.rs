@@ -13,7 +13,7 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use super::beneath;
-use super::layout::{CONTROL, Layout, MARKER, Marker, Seen, nearest_existing};
+use super::layout::{CONTROL, LOST_FOUND, Layout, MARKER, Marker, Seen, nearest_existing};
 use super::running::{refuse_other_server, refuse_running_server};
 use crate::server::lineage;
 
@@ -156,7 +156,9 @@ impl Root {
             false => Ok(()),
         };
         let dir = beneath::make_all(path, give).context(about)?;
-        if root && owner.is_some() && beneath::names(&dir).context(about)?.is_empty() {
+        let names = beneath::names(&dir).context(about)?;
+        let is_empty = names.iter().all(|name| name == LOST_FOUND);
+        if root && owner.is_some() && is_empty {
             give(&dir).context(about)?;
         }
         Ok(Self {
@@ -203,13 +205,14 @@ impl Root {
         }
     }
 
-    /// Removes everything but the marker. Only called on directories that are empty or marked.
+    /// Removes everything but the marker and what the file system itself needs. Only called on directories that are empty or
+    /// marked.
     fn clear(&self) -> Result<()> {
         let about =
             |name: &OsStr| format!("could not remove \"{}\"", self.path.join(name).display());
         let names = beneath::names(&self.dir).context(|| about(OsStr::new("")))?;
         for name in names {
-            if name == MARKER {
+            if name == MARKER || name == LOST_FOUND {
                 continue;
             }
             beneath::remove_all(&self.dir, Path::new(&name)).context(|| about(&name))?;

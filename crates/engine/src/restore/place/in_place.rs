@@ -23,8 +23,8 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use super::beneath;
 use super::claim::Root;
 use super::layout::{
-    CONFIG_DIRECTORY, CONTROL, Condition, DirectoryState, Layout, MARKER, Marker, Seen,
-    foreign_marker, occupied, read_if_there, read_marker, state,
+    CONFIG_DIRECTORY, CONTROL, Condition, DirectoryState, LOST_FOUND, Layout, MARKER, Marker, Seen,
+    foreign_marker, occupied, read_if_there, read_marker, state, state_of_other,
 };
 use super::links::{Links, link_target};
 use super::running::{refuse_other_server, refuse_running_server};
@@ -99,7 +99,7 @@ impl Layout {
 
     /// A directory beside the data directory holds files only of the cluster whose own link leads to it.
     fn check_other(&self, path: &Path, link: Option<&Path>, what: &str) -> Result<()> {
-        match state(path)? {
+        match state_of_other(path)? {
             DirectoryState::Vacant => Ok(()),
             DirectoryState::Marked(marker) if marker.data_directory == self.data => Ok(()),
             DirectoryState::Marked(marker) => Err(foreign_marker(path, &marker)),
@@ -352,7 +352,8 @@ impl Inventory {
                 below.push(b'/');
             }
             below.extend_from_slice(name.as_bytes());
-            if name == MARKER || listed.skip.contains(&below.as_slice()) {
+            let of_mount = listed.root != 0 && directory == listed.top && name == LOST_FOUND;
+            if of_mount || name == MARKER || listed.skip.contains(&below.as_slice()) {
                 continue;
             }
             let location = entry.path();

@@ -298,7 +298,7 @@ impl Layout {
     }
 
     fn inspect_other(&self, path: &Path, what: &str) -> Result<()> {
-        match state(path)? {
+        match state_of_other(path)? {
             DirectoryState::Vacant => Ok(()),
             DirectoryState::Marked(marker) if marker.data_directory == self.data => Ok(()),
             DirectoryState::Marked(marker) => Err(foreign_marker(path, &marker)),
@@ -396,7 +396,21 @@ pub(crate) enum DirectoryState {
     Occupied(std::ffi::OsString),
 }
 
+/// What a file system makes in its own uppermost directory, which may be that of a tablespace or of WAL. `initdb` wants no
+/// data directory there, and neither does a restore.
+pub(crate) const LOST_FOUND: &str = "lost+found";
+
+/// What is in a data directory.
 pub(crate) fn state(directory: &Path) -> Result<DirectoryState> {
+    state_but_for(directory, None)
+}
+
+/// What is in a directory beside it.
+pub(crate) fn state_of_other(directory: &Path) -> Result<DirectoryState> {
+    state_but_for(directory, Some(LOST_FOUND))
+}
+
+fn state_but_for(directory: &Path, aside: Option<&str>) -> Result<DirectoryState> {
     let about = || format!("could not read the directory \"{}\"", directory.display());
     let entries = match fs::read_dir(directory) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(DirectoryState::Vacant),
@@ -409,7 +423,7 @@ pub(crate) fn state(directory: &Path) -> Result<DirectoryState> {
             if let Some(marker) = read_marker(directory)? {
                 return Ok(DirectoryState::Marked(Box::new(marker)));
             }
-        } else {
+        } else if aside.is_none_or(|aside| name != aside) {
             first.get_or_insert(name);
         }
     }
