@@ -20,6 +20,7 @@ mod value;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Write};
+use std::mem;
 use std::process::ExitCode;
 use std::sync::{Arc, RwLock, mpsc};
 use std::time::Duration;
@@ -134,8 +135,10 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
         documents: None,
     };
     let code = runtime.block_on(commands::run(&context, cli.command));
-    // A worker that hangs on the network must not keep a finished command alive.
-    runtime.shutdown_background();
+    // A worker that hangs on the network must not keep a finished command alive. Nor are its threads told to end: while glibc
+    // detaches a thread that ends it reads memory that may be gone (2.36; grpc-rs, issue 653), and a command that has done its
+    // work would be killed by a signal. They end with the process.
+    mem::forget(runtime);
     code
 }
 
