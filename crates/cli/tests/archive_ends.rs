@@ -441,6 +441,34 @@ fn rule_13_11_what_verify_recommends_for_wal_is_a_repair() {
     }
 }
 
+/// The server waits for its `archive_command`, and an operator for his.
+#[test]
+fn a_pipe_and_an_empty_history_are_refused_at_once() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let scratch = stage.cluster.create_dir("scratch").unwrap();
+    for (name, is_pipe, code, word) in [
+        ("000000010000000000000098", true, 17, "a named pipe"),
+        ("00000002.history", true, 17, "a named pipe"),
+        ("pipe", true, 2, "pipe"),
+        ("00000003.history", false, 13, "the file is empty"),
+    ] {
+        let path = scratch.join(name);
+        match is_pipe {
+            true => {
+                let made = std::process::Command::new("mkfifo").arg(&path).status();
+                assert!(made.unwrap().success());
+            }
+            false => fs::write(&path, "").unwrap(),
+        }
+        stage.cluster.own(&path).unwrap();
+        let (found, said) = stage.fails(&["archive-push", &path.display().to_string()]);
+        assert_eq!(said.matches("error: ").count(), 1, "{said}");
+        assert!(said.contains(word) && said.contains(name), "{said}");
+        assert_eq!(found, code, "{said}");
+    }
+    assert!(!object(&stage, "000000010000000000000098").exists());
+}
+
 /// The memory of a process in kB, without that of mapped files, which the system takes back as it likes; 0 when it has ended.
 fn memory(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();

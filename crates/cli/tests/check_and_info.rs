@@ -22,6 +22,10 @@ use support::{PATIENCE, Stage, Store, schema};
 const USAGE: i32 = 2;
 const WARNINGS: i32 = 3;
 const FAILED: i32 = 13;
+const LOCAL_FILE: i32 = 17;
+
+/// What to do about files and directories of the cluster that cannot be read.
+const TO_DO: &str = "run pgstrata as the server's user";
 
 /// The role of `docs/OPERATIONS.md`, section "Set up".
 const ROLE: &str = "
@@ -199,9 +203,39 @@ fn a_file_that_nobody_may_read_fails_the_check_and_not_the_backup_alone() {
     let (code, document) = check(&stage, role.trim(), &[]);
     assert_eq!(code, FAILED, "{document:#}");
     let path = file.display().to_string();
-    require(&document, "data directory", &["failed: ", &path]);
-    let (_, log) = stage.fails(&["backup", "-D", &stage.pgdata()]);
-    assert!(log.contains(&path), "{log}");
+    require(&document, "data directory", &["failed: ", &path, TO_DO]);
+    let (code, log) = stage.fails(&["backup", "-D", &stage.pgdata()]);
+    assert_eq!(code, LOCAL_FILE, "{log}");
+    assert!(log.contains(&path) && log.contains(TO_DO), "{log}");
+}
+
+/// As a file system makes it in its own uppermost directory, or somebody who moved the server's log there.
+#[test]
+fn a_directory_that_nobody_may_list_is_named_with_what_to_do() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let user = stage.cluster.sql("postgres", "SELECT current_user");
+    let user = user.unwrap();
+    let counts = stage.layer_counts();
+    for name in ["lost+found", "log"] {
+        let directory = Path::new(&stage.pgdata()).join(name);
+        fs::create_dir_all(&directory).unwrap();
+        let mode = fs::metadata(&directory).unwrap().permissions();
+        fs::set_permissions(&directory, Permissions::from_mode(0o000)).unwrap();
+        let could_not = format!("could not list \"{}\"", directory.display());
+        let (code, document) = check(&stage, user.trim(), &[]);
+        assert_eq!(code, FAILED, "{document:#}");
+        require(
+            &document,
+            "data directory",
+            &["failed: ", &could_not, TO_DO],
+        );
+        let (code, log) = stage.fails(&["backup", "-D", &stage.pgdata()]);
+        assert_eq!(code, LOCAL_FILE, "{log}");
+        assert!(log.contains(&could_not) && log.contains(TO_DO), "{log}");
+        fs::set_permissions(&directory, mode).unwrap();
+        fs::remove_dir(&directory).unwrap();
+    }
+    assert_eq!(stage.layer_counts(), counts);
 }
 
 /// A service counts more than what else the environment says.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use serde_json::Value;
-use support::standby::follow;
+use support::standby::{backup_of, follow};
 use support::{PATIENCE, Stage, Store, files};
 
 const ROWS: &str = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM numbers";
@@ -207,6 +207,70 @@ fn rule_13_7_what_was_abandoned_stays_abandoned_on_15() {
 #[test]
 fn rule_13_7_what_was_abandoned_stays_abandoned_on_18() {
     what_was_abandoned_stays_abandoned(Major::V18);
+}
+
+/// A copy that was opened for a test archives and backs itself up beside its original, which is idle: its layer is newer than
+/// all that the original has archived.
+#[test]
+fn a_copy_that_backs_up_beside_its_idle_original_is_told_of_and_never_written_over_it() {
+    let stage = stage(Major::V15);
+    insert(&stage.cluster, 1);
+    point(&stage.cluster, "before");
+    insert(&stage.cluster, 2);
+    stage.archive_all();
+    let keep = ["--target-action", "promote", "--archive-mode", "keep"];
+    let at = ["--target-type", "name", "--target", "before"];
+    let copy = promoted(&stage, "copy", &[&at[..], &keep].concat());
+    insert(&copy, 11);
+    // The layer begins in a later second than the last segment of the original was stored.
+    thread::sleep(Duration::from_millis(1100));
+    backed_up(&stage, &copy);
+    assert_eq!(restored(&stage, "plain", &[]).0, "1 11");
+
+    let words = "the server goes on along timeline 1";
+    // Neither of these makes the original finish a segment.
+    for command in ["info", "verify"] {
+        let pgdata = stage.pgdata();
+        let conninfo = stage.cluster.conninfo("postgres");
+        let output = stage.run(&[command, "-D", &pgdata, "-d", &conninfo, "--no-progress"]);
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert_ne!(output.status.code(), Some(0), "{told}");
+        assert!(told.contains(words), "{told}");
+    }
+    stage.cluster.sql("postgres", "CHECKPOINT").unwrap();
+    stage.cluster.stop(StopMode::Immediate).unwrap();
+    let pgdata = stage.pgdata();
+    let stopped = "--server-is-stopped";
+    let in_place = ["restore", "--delta", "--target-dir", &pgdata, stopped];
+    let (code, log) = stage.fails(&in_place);
+    assert_eq!(code, UNREACHABLE, "{log}");
+    stage.ok(&[&in_place[..], &["--dry-run", "--target-timeline", "2"]].concat());
+
+    // The history of a timeline before that of a server comes with its backup.
+    let follow = ["--target-timeline", "2"];
+    let third = promoted(&stage, "third", &[&follow[..], &keep].concat());
+    insert(&third, 12);
+    let history = archived(&stage, "00000002").join("00000002.history");
+    let whole = fs::read(&history).unwrap();
+    fs::remove_file(&history).unwrap();
+    backed_up(&stage, &third);
+    assert_eq!(fs::read(&history).unwrap(), whole);
+}
+
+fn backed_up(stage: &Stage, server: &Cluster) {
+    let words = backup_of(server, &["--type", "full"]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    stage.ok(&words);
+}
+
+/// A server that archives, made of what these arguments restore.
+fn promoted(stage: &Stage, name: &str, arguments: &[&str]) -> Cluster {
+    let directory = stage.restore(name, arguments);
+    let server = Cluster::adopt(stage.cluster.major(), &directory)
+        .start()
+        .unwrap();
+    server.wait_promoted(PATIENCE).unwrap();
+    server
 }
 
 /// The old primary has committed and archived what its standby never got.

@@ -17,9 +17,9 @@ use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::Value;
 use support::{Stage, Store, namespace};
 
-/// Copies the repository `$1` to a file system of `$2` bytes of its own at `$3`, fills that to its last byte, and runs
-/// the program `$4` there, as the owner of the repository, with the words that follow.
-const ON_A_FULL_DISK: &str = r#"
+/// Copies the repository `$1` to a file system of `$2` bytes of its own at `$3`, and fills that to its last byte. `run` then
+/// runs the program `$4` there, as the owner of the repository.
+const FULL_DISK: &str = r#"
 repository=$1 size=$2 small=$3 program=$4; shift 4
 user=$(stat -c %u "$repository") group=$(stat -c %g "$repository")
 mount --make-rprivate / 2>/dev/null || trap 'umount "$small"' EXIT
@@ -31,13 +31,33 @@ run() {
     set -- "$program" --repo "file://$small" --cluster main "$@"
     if test "$user" = "$(id -u)"; then "$@"; else setpriv --reuid "$user" --regid "$group" --clear-groups "$@"; fi
 }
+"#;
+
+/// Runs the command of the words that follow, and says what there is then.
+const COMMAND: &str = r#"
 run "$@"
 echo free "$(df --output=avail --block-size=1 "$small" | tail -1)" >&2
 run --output json info
 "#;
 
+/// Expires twice with a merge, and then without. Says how each ended, and how much is still laid up in between.
+const EXPIRIES: &str = r#"
+for time in first second; do
+    code=0; run expire --keep-full 1 --max-chain 1 >&2 || code=$?
+    echo "$time merge: $code, laid up: $(stat -c %s "$small/.reserve" || true)"
+done
+code=0; run expire --keep-full 1 >&2 || code=$?
+echo "removal: $code"
+cd "$small/main/layer" && ls -d */manifest
+cd /
+"#;
+
 /// What the program said on a full disk: of the command, and of `info` after it.
 fn on_a_full_disk(stage: &Stage, small: &Path, command: &[&str]) -> Output {
+    script_on_a_full_disk(stage, small, COMMAND, command)
+}
+
+fn script_on_a_full_disk(stage: &Stage, small: &Path, script: &str, command: &[&str]) -> Output {
     let repository = stage.objects().display().to_string();
     let size = 64 << 20;
     let words = [
@@ -46,7 +66,7 @@ fn on_a_full_disk(stage: &Stage, small: &Path, command: &[&str]) -> Output {
         &small.display().to_string(),
         &stage.program.display().to_string(),
     ];
-    let mut script = namespace::with_own_mounts(ON_A_FULL_DISK, &words);
+    let mut script = namespace::with_own_mounts(&format!("{FULL_DISK}{script}"), &words);
     script.args(command).output().unwrap()
 }
 
@@ -147,4 +167,30 @@ fn what_root_makes_in_a_repository_belongs_to_the_server() {
     stage.ok(&["--repo", &url, "backup", "--pgdata", &pgdata]);
     as_root(&["expire", "--keep-full", "1"]);
     require_owner("expire");
+}
+
+#[test]
+fn a_merge_without_room_leaves_the_reserve_to_removals() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let label = |kind: &str| {
+        let made = stage.backup(&["--type", kind]);
+        support::text(&made, "/label").to_owned()
+    };
+    let [oldest, full, child] = ["full", "full", "incr"].map(label);
+    let small = stage.cluster.create_dir("small").unwrap();
+    let output = script_on_a_full_disk(&stage, &small, EXPIRIES, &[]);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}: {said}{log}", output.status);
+    let lines: Vec<&str> = said.lines().collect();
+    let laid_up = 1 << 20;
+    for (line, time) in lines.iter().zip(["first", "second"]) {
+        let expected = format!("{time} merge: 15, laid up: {laid_up}");
+        assert_eq!(*line, expected, "{said}{log}");
+    }
+    assert!(log.contains("a merge needs room"), "{log}");
+    assert!(log.contains("--keep-full or --keep-within alone"), "{log}");
+    assert_eq!(lines[2], "removal: 0", "{said}{log}");
+    let left = [full, child].map(|label| format!("{label}/manifest"));
+    assert_eq!(lines[3..], left, "{oldest} is gone: {said}{log}");
 }

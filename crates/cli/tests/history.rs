@@ -359,16 +359,9 @@ fn layers_of_a_server_and_of_its_copy_are_told_apart() {
     let (pgdata, conninfo) = (data.display().to_string(), copy.conninfo("postgres"));
     let of_copy = ["backup", "-D", &pgdata, "-d", &conninfo, "--type", "full"];
     let output = stage.run(&[&["--output", "json"], &of_copy[..]].concat());
-    let log = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{log}");
-    let said = log
-        .lines()
-        .find(|line| line.contains("may be another one than"));
-    assert!(
-        said.is_some_and(|line| line.contains("WARN") && line.contains(&first)),
-        "{log}"
-    );
-    let second = label(&serde_json::from_slice(&output.stdout).unwrap());
+    let report = stage.require_backup(&output);
+    assert!(text(&report, "/warnings/0").contains(&first), "{report:#}");
+    let second = label(&report);
     require_beside(&stage, &second, &first, "is a copy");
     let notes = notes_of(&stage, &[]);
     assert_eq!(notes.len(), 1, "{notes:?}");

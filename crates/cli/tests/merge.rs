@@ -157,6 +157,54 @@ fn a_merged_chain_restores_to_the_same_bytes_on_18_from_s3() {
     a_merged_chain_restores_to_the_same_bytes(Major::V18, Store::S3);
 }
 
+/// Changes a byte here and there in the first pack of a layer, from its first frame on; answers the pack's key.
+fn damage_pack(stage: &Stage, label: &str) -> String {
+    let key = format!("main/layer/{label}/pack-000000");
+    let path = stage.objects().join(&key);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes
+        .iter_mut()
+        .skip(60)
+        .step_by(4096)
+        .for_each(|byte| *byte ^= 1);
+    std::fs::write(&path, bytes).unwrap();
+    key
+}
+
+#[test]
+fn a_merge_of_a_damaged_layer_names_the_pack_and_what_to_do() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    stage.backup(&["--type", "incr"]);
+    let made = labels(&stage);
+    let key = damage_pack(&stage, &made[0]);
+    let verify = format!("pgstrata verify {}", made[0]);
+    for command in [&["merge", &made[1]][..], &["expire", "--max-chain", "1"]] {
+        let (code, log) = stage.fails(command);
+        assert_eq!(code, 14, "{log}");
+        for words in [
+            "could not merge 2 layers",
+            &format!("could not read \"{key}\": frame at "),
+            &verify,
+            "take a full backup",
+        ] {
+            assert!(log.contains(words), "\"{words}\" is not in:\n{log}");
+        }
+        assert_eq!(labels(&stage), made, "nothing goes");
+    }
+    let target = stage.target("restored").display().to_string();
+    let restore = [
+        "restore",
+        "--target-dir",
+        &target,
+        "--target-type",
+        "immediate",
+    ];
+    let (code, log) = stage.fails(&restore);
+    assert_eq!(code, 14, "{log}");
+    assert!(log.contains(&key) && log.contains(&verify), "{log}");
+}
+
 #[test]
 fn expiry_says_what_it_needs_to_know() {
     let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);

@@ -348,6 +348,45 @@ fn rule_13_10_a_copy_does_not_reach_the_tablespaces_of_its_original() {
     stage.cluster.amcheck().unwrap();
 }
 
+/// A backup of that cluster would store it, and a restore in place would remove it.
+#[test]
+fn nothing_is_restored_among_the_files_of_a_cluster() {
+    let stage = stage(Major::V15);
+    let space = stage.cluster.create_tablespace("space").unwrap();
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    let inside = Path::new(&stage.pgdata()).join("x");
+    let version = fs::read_dir(&space).unwrap().next().unwrap().unwrap();
+    let below = version.path().join("x").display().to_string();
+    let x = inside.display().to_string();
+    let target = stage.target("restored").display().to_string();
+    let free = format!("{}={}", space.display(), stage.target("free").display());
+    let taken = format!("{}={x}", space.display());
+    let free = ["--tablespace-map", &free];
+    for (rest, words) in [
+        (&["--target-dir", &x][..], "the data directory of a cluster"),
+        (&["--target-dir", &target, "--wal-dir", &x], "the data dir"),
+        (&["--target-dir", &target, "--config-dir", &x], "the data d"),
+        (&["--target-dir", &below], "the directory of a tablespace"),
+    ] {
+        let (code, log) = stage.fails(&[&["restore"], rest, &free].concat());
+        assert_eq!(code, 13, "{rest:?}: {log}");
+        assert!(log.contains("lies inside") && log.contains(words), "{log}");
+    }
+    let map = ["--target-dir", &target, "--tablespace-map", &taken];
+    let (code, log) = stage.fails(&[&["restore"], &map[..]].concat());
+    assert_eq!(code, 13, "{log}");
+    assert!(log.contains(&x) && log.contains("outside of it"), "{log}");
+    for made in [&x, &below, &target] {
+        assert!(!Path::new(made).exists(), "{made}");
+    }
+    // The cluster itself is restored in place, its tablespace too.
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let pgdata = stage.pgdata();
+    let own = ["restore", "--target-dir", &pgdata, "--delta"];
+    stage.ok(&[&own[..], &["--target-type", "immediate"]].concat());
+}
+
 /// Root restores into directories that it makes: all of it belongs to whom the data directory belongs.
 #[test]
 fn what_root_restores_belongs_to_the_owner_of_the_data_directory() {

@@ -19,6 +19,7 @@ use support::files::copy_all;
 use support::past::sql;
 use support::{PATIENCE, Stage, Store, namespace};
 
+const USAGE: i32 = 2;
 const WARNINGS: i32 = 3;
 const REFUSED: i32 = 13;
 
@@ -133,6 +134,41 @@ fn what_else_lies_in_the_directory_of_a_tablespace_is_not_looked_at() {
     assert_eq!(fs::read(&kept).unwrap(), b"found by fsck");
     let copy = stage.start_restored(&restored);
     assert_eq!(copy.sql("postgres", "TABLE there").unwrap(), "1");
+}
+
+#[test]
+fn a_tablespace_that_is_mapped_twice_is_named_with_both_places() {
+    let stage = with_a_backup(Cluster::builder(Major::V15));
+    let space = stage.cluster.create_tablespace("twice").unwrap();
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    let oid = sql(
+        &stage,
+        "SELECT oid FROM pg_tablespace WHERE spcname = 'twice'",
+    );
+    let target = stage.target("restored").display().to_string();
+    let places = ["a", "b"].map(|name| stage.target(name).display().to_string());
+    let had = space.display().to_string();
+    for second in [oid.trim(), &had] {
+        let maps = [
+            format!("{}={}", oid.trim(), places[0]),
+            format!("{second}={}", places[1]),
+        ];
+        let (code, log) = stage.fails(&[
+            "restore",
+            "--target-dir",
+            &target,
+            "--tablespace-map",
+            &maps[0],
+            "--tablespace-map",
+            &maps[1],
+        ]);
+        assert_eq!(code, USAGE, "{log}");
+        let mapped = format!("tablespace {} is mapped more than once", oid.trim());
+        let named = places.iter().all(|place| log.contains(place));
+        assert!(log.contains(&mapped) && named, "{log}");
+    }
+    assert!(!Path::new(&target).exists());
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::process::Command;
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use support::{PATIENCE, Stage, Store, process, text};
 
+const WARNINGS: i32 = 3;
 const ROWS: &str = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM numbers";
 
 fn stage(major: Major, store: Store) -> Stage {
@@ -144,7 +145,8 @@ fn a_time_between_the_stop_of_a_backup_and_its_manifest_is_reached() {
     insert(&stage, 4);
     process::signal(&backup, "-CONT");
     let output = backup.wait_with_output().unwrap();
-    assert!(output.status.success());
+    // The layer whose times were changed is none that the server knows: it may be another server's.
+    assert_eq!(output.status.code(), Some(WARNINGS));
     insert(&stage, 5);
     stage.archive_all();
     let (label, rows, _) = restored(&stage, "within", &time(&within));

@@ -144,14 +144,14 @@ pub async fn plan(cluster: &ClusterRepository, options: &ExpireOptions) -> Resul
     let step = decision.plan.merge.clone();
     let merge = step.as_ref().map(|step| planned(&scene, step));
     let Some(step) = step.filter(|_| scene.notes.is_empty() && refusal.is_none()) else {
-        let mut report = report(cluster, &scene, &decision).await?;
+        let mut report = report(cluster, &scene, &decision, &options.policy).await?;
         (report.merge, report.removals) = (merge, removals);
         report.notes.extend(refusal.map(|error| error.to_string()));
         return Ok(report);
     };
     let (scene, merged_away) = scene.when_merged(&step)?;
     let decision = scene.decide(&options.policy);
-    let mut report = report(cluster, &scene, &decision).await?;
+    let mut report = report(cluster, &scene, &decision, &options.policy).await?;
     (report.merge, report.removals) = (merge, removals);
     report
         .remove
@@ -171,28 +171,53 @@ pub async fn execute(
     check_policy(options)?;
     let outcome = loop {
         match attempt(cluster, options, progress).await {
-            Err(error) if error.is_lack_of_space() && cluster.repository.free_room().await? => {
+            Ok(report) => break Ok(report),
+            Err(NotDone::Merged(error)) if error.is_lack_of_space() => {
+                break Err(error.hint(NO_MERGE));
+            }
+            Err(NotDone::Removed(error))
+                if error.is_lack_of_space() && cluster.repository.free_room().await? =>
+            {
                 tracing::info!(%error, "the repository is full: part of its reserve is given up");
             }
-            Err(error) if error.is_lack_of_space() => break Err(error.hint(FULL)),
-            outcome => break outcome,
+            Err(NotDone::Removed(error)) if error.is_lack_of_space() => {
+                return Err(error.hint(FULL));
+            }
+            Err(NotDone::Merged(error) | NotDone::Removed(error)) => return Err(error),
         }
     };
-    if outcome.is_ok() {
-        cluster.repository.lay_up_room().await;
-    }
+    // A merge that failed has removed what it had stored, and what was given up for a record before it is laid up again.
+    cluster.repository.lay_up_room().await;
     outcome
 }
 
-/// Where neither the records of a removal fit nor a merged layer.
-const FULL: &str = "free some room where the repository is, by other means, and run it again; a merge needs room for \
-    the merged layer: free that first, with --keep-full or --keep-within alone";
+/// Where the records of a removal do not fit.
+const FULL: &str = "free some room where the repository is, by other means, and run it again";
+
+/// Where the records of a removal may fit, and no merged layer.
+const NO_MERGE: &str = "a merge needs room for the merged layer: free that first, with --keep-full or --keep-within alone, \
+    for which some room is laid up";
+
+/// What an attempt has not done, and why.
+enum NotDone {
+    /// It has not made a merged layer. What is laid up for removals is not for that: it would be gone, and nothing could be
+    /// removed any more.
+    Merged(Error),
+    /// Anything else.
+    Removed(Error),
+}
+
+impl From<Error> for NotDone {
+    fn from(error: Error) -> Self {
+        Self::Removed(error)
+    }
+}
 
 async fn attempt(
     cluster: &ClusterRepository,
     options: &ExpireOptions,
     progress: &Progress,
-) -> Result<ExpireReport> {
+) -> std::result::Result<ExpireReport, NotDone> {
     let before = Timestamp::now();
     let now = StoreTime::ask(cluster).await?;
     let clock = clocks_differ((before, Timestamp::now()), now.timestamp());
@@ -241,7 +266,7 @@ async fn attempt(
     }
     if removed.labels.len() + removed.remarks.len() < found.remove.len() {
         // Somebody stands on one of them now, and needs its WAL.
-        return Err(changed());
+        return Err(changed().into());
     }
     for label in &found.leftovers {
         match remove_leftover(cluster, label).await {
@@ -278,7 +303,7 @@ async fn merge_first(
     progress: &Progress,
     step: &MergeStep,
     planned: &PlannedMerge,
-) -> Result<MergeReport> {
+) -> std::result::Result<MergeReport, NotDone> {
     let catalog = Catalog::load(cluster).await?;
     let label = |at: usize| {
         let layer = catalog.layers.get(at);
@@ -293,10 +318,13 @@ async fn merge_first(
         ignore_restores: options.ignore_restores,
     };
     if merging.label.as_str() != planned.label {
-        return Err(changed());
+        return Err(changed().into());
     }
-    let outcome = merge::execute(cluster, &merging, progress).await;
-    unless_gone(cluster, &[merging.label], outcome).await
+    let newest = [merging.label.clone()];
+    let made = merge::make(cluster, &merging, progress).await;
+    let made = unless_gone(cluster, &newest, made).await;
+    let removed = made.map_err(NotDone::Merged)?.finish(cluster, &merging);
+    Ok(unless_gone(cluster, &newest, removed.await).await?)
 }
 
 /// The outcome of an act on `labels`; when it failed because another expiry has removed one of them, that is said.
@@ -349,7 +377,7 @@ async fn find(
     if let Some(refusal) = pending::refusal(cluster, &removals) {
         return Err(refusal);
     }
-    let mut report = report(cluster, &scene, &decision).await?;
+    let mut report = report(cluster, &scene, &decision, &options.policy).await?;
     report.removals = removals;
     let step = decision.plan.merge;
     report.merge = step.as_ref().map(|step| planned(&scene, step));
@@ -393,12 +421,15 @@ async fn report(
     cluster: &ClusterRepository,
     scene: &Scene,
     decision: &ExpireDecision,
+    policy: &Policy,
 ) -> Result<ExpireReport> {
     let wal = match &decision.limit {
         Some(limit) => catalog::find_old_wal(cluster, limit).await?,
         None => Vec::new(),
     };
-    let mut remarks = scene.about_wal(decision, !wal.is_empty());
+    let goes = !wal.is_empty();
+    let mut remarks = Vec::from_iter(scene::about_within(decision, policy, goes));
+    remarks.extend(scene.about_wal(decision, goes));
     remarks.extend(scene.about_copies());
     remarks.extend(scene.about_gone_pins());
     remarks.extend(scene.about_far_ahead());

@@ -18,11 +18,13 @@ use pgstrata_engine::health::AlarmKind;
 use pgstrata_engine::info::{self, InfoOptions, InfoReport};
 use pgstrata_engine::mark;
 use pgstrata_engine::restore::{self, RestoreOptions, Target};
+use pgstrata_engine::verify::{self, Scope, VerifyOptions};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::Manifest;
 use pgstrata_layer::mark::{Annotation, Pin};
 use pgstrata_layer::retention::{LastOf, Policy};
 use pgstrata_store::error::{Kind, Result};
+use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use restore_common::{
@@ -183,6 +185,92 @@ async fn giving_up_wal_may_fail_anywhere() {
         }
         assert!(failures > 0, "{failures}");
     }
+}
+
+/// All rules hold together but for this one, which limits the others: whoever plans is told what that takes away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_says_what_a_shorter_keep_wal_takes_from_keep_within() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let cluster = made.within(&repository);
+    let days = |days: i64| Some(SignedDuration::from_hours(24 * days));
+    let by = |within: i64, wal: i64| {
+        rules(Policy {
+            keep_within: days(within),
+            keep_wal: days(wal),
+            ..Policy::default()
+        })
+    };
+    // The layers are of 2023, and all of them are wanted.
+    let planned = expire::plan(&cluster, &by(7300, 0)).await.unwrap();
+    let first = &planned.remarks[0];
+    for words in [
+        "not every moment of --keep-within 7300d",
+        "--keep-wal 0d is shorter",
+        "2 can be restored to their own ends alone",
+        "give --keep-wal 7300d",
+    ] {
+        assert!(first.contains(words), "{words}: {planned:?}");
+    }
+    assert_eq!((planned.remove.len(), planned.wal_files), (0, 16));
+    // Nothing is taken away; or not from this rule, which wants the newest alone.
+    for options in [by(7300, 7300), by(7300, 8000), by(1, 0), layers_alone()] {
+        let planned = expire::plan(&cluster, &options).await.unwrap();
+        let said = planned.remarks.join("\n");
+        assert!(!said.contains("--keep-within"), "{options:?}: {said}");
+    }
+    let done = expire_by(&repository, &made, &by(7300, 0)).await.unwrap();
+    assert_eq!((done.done, &done.remarks), (true, &planned.remarks));
+    // What has gone before takes nothing away any more.
+    let again = expire_by(&repository, &made, &by(7300, 0)).await.unwrap();
+    assert!(!again.remarks.join("\n").contains("--keep-within"));
+}
+
+/// Two full layers, and an increment on the second, of which a pack is damaged.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_verification_found_damaged_stays_and_is_not_called_pinned() {
+    let sound = Repository::memory();
+    let made = history(&sound, &generations(), &[0, 1], |_, _| {}).await;
+    let newest = made.labels[2].as_str();
+    let packs = made.pack_keys(&sound).await;
+    let pack = packs.iter().find(|key| key.contains(newest)).unwrap();
+    let middle = sound.get(pack).await.unwrap().len() / 2;
+    let repository = made.copy_with_flipped_byte(&sound, pack, middle).await;
+    let cluster = made.within(&repository);
+    let options = VerifyOptions {
+        scope: Scope::All,
+        deep: false,
+        jobs: 1,
+    };
+    verify::run(&cluster, &options, Progress::default())
+        .await
+        .unwrap();
+    let keep_full = rules(Policy {
+        keep_full: Some(1),
+        ..Policy::default()
+    });
+    let planned = expire::plan(&cluster, &keep_full).await.unwrap();
+    let why = |at: usize| {
+        let label = made.labels[at].as_str();
+        let kept = planned.keep.iter().find(|kept| kept.label == label);
+        kept.map(|kept| kept.why.as_str()).unwrap_or_default()
+    };
+    let found = format!("\"pgstrata verify\" found {newest} damaged at ");
+    for words in [&*found, "it may be in order again", "--keep-full"] {
+        assert!(why(2).contains(words), "{words}: {planned:?}");
+    }
+    assert!(!why(2).contains("pinned"), "{planned:?}");
+    assert!(!why(1).contains("damaged"), "{planned:?}");
+    // A pin counts more.
+    let pins = Repository::with_store(copy_of(&sound, &made).await);
+    pin(&pins, &made, 2).await.unwrap();
+    for mark in pins.list(&made.cluster.marks_prefix()).await.unwrap() {
+        let bytes = pins.get(&mark.key).await.unwrap();
+        repository.create(&mark.key, bytes).await.unwrap();
+    }
+    let planned = expire::plan(&cluster, &keep_full).await.unwrap();
+    let kept = planned.keep.iter().find(|kept| kept.label == newest);
+    assert!(kept.unwrap().why.contains("pinned"), "{planned:?}");
 }
 
 async fn pin(repository: &Repository, made: &Made, at: usize) -> Result<mark::MarkReport> {

@@ -60,8 +60,8 @@ async fn the_indexes_that_planning_has_read_are_not_read_again() {
         .unwrap();
     assert_eq!(
         store.operation_count() - before,
-        11,
-        "the record, four listings, three manifests, three indexes"
+        12,
+        "the record, five listings, three manifests, three indexes"
     );
     let objects = repository.list("").await.unwrap();
     let again = objects

@@ -30,6 +30,26 @@ pub fn require_no_named_pipe(path: &Path, act: impl FnOnce() -> String) -> Resul
         .hint("give a file, or what a command prints as <(COMMAND) or /dev/stdin"))
 }
 
+/// Refuses what is no file: to open a pipe waits for somebody who writes, perhaps for ever. A link to a file is as good as
+/// the file. What cannot be looked up is left to who opens it.
+///
+/// # Errors
+/// `File` for anything else; `act` reads like `could not read "/some/path"`.
+pub fn require_file(path: &Path, act: impl FnOnce() -> String) -> Result<()> {
+    let Ok(found) = fs::metadata(path).map(|found| found.file_type()) else {
+        return Ok(());
+    };
+    let is = match found {
+        found if found.is_file() => return Ok(()),
+        found if found.is_dir() => "a directory",
+        found if found.is_fifo() => "a named pipe",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
+    };
+    let what = format!("{}: it is {is}, and no file", act());
+    Err(Error::new(Kind::File, what).hint("give a file, or a link to one"))
+}
+
 /// More than any settings take.
 const MOST_BYTES: u64 = 1 << 20;
 

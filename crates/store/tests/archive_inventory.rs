@@ -111,6 +111,42 @@ async fn histories_are_read_and_the_first_timeline_has_none() {
 }
 
 #[tokio::test]
+async fn damage_is_told_with_the_key_of_the_object() {
+    let repository = wal::repository().await;
+    push_segment(&repository, 1, 7).await;
+    let segment = wal::segment(1, 7);
+    let name = segment.file_name(wal::size());
+    let key = format!("main/wal/00000001/{name}");
+    let whole = repository.get(&key).await.unwrap();
+    // The first frame, behind the header.
+    let mut without_frame = whole.to_vec();
+    without_frame[pgstrata_layer::wal::HEADER_BYTES] ^= 1;
+    let cut = whole[..whole.len() - 1].to_vec();
+    for (damaged, why) in [
+        (without_frame, "does not begin with a frame"),
+        (cut, "ends"),
+    ] {
+        repository.delete(&key).await.unwrap();
+        repository.create(&key, damaged.into()).await.unwrap();
+        let archive = Archive::load(&wal::cluster_in(&repository)).await.unwrap();
+        let file = ArchiveFile::Segment(segment);
+        let walked = archive.walk(file, &(), |(), _| Ok(())).await;
+        for error in [
+            walked.unwrap_err(),
+            archive.inspect(file).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), Kind::Damaged, "{error}");
+            let said = error.to_string();
+            assert!(
+                said.contains(&format!("could not read \"{key}\"")),
+                "{said}"
+            );
+            assert!(said.contains(why), "{said}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn waiting_ends_when_the_last_segment_arrives() {
     let repository = wal::repository().await;
     let wanted: Vec<_> = (1..=40).map(|n| wal::segment(1, n)).collect();

@@ -176,6 +176,84 @@ async fn files_that_are_not_what_their_name_says_are_refused() {
     assert_refused(b"3\t0/1\tlater\n", "00000002.history", "increase").await;
 }
 
+/// A crash of the file system leaves such files. Once stored they would keep the right ones out.
+#[tokio::test]
+async fn an_empty_history_is_refused_and_a_comment_is_not() {
+    for nothing in [&b""[..], b"\n", b" \t\r\n \n", &[0; 42]] {
+        assert_refused(nothing, "00000002.history", "the file is empty").await;
+    }
+    let repository = wal::repository().await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    // No recovery reads a label: it holds up no archiver.
+    let label = pg_wal
+        .path()
+        .join(format!("{}.00000028.backup", wal::file_name(1, 7)));
+    std::fs::write(&label, "").unwrap();
+    push(&repository, &label).await.unwrap();
+    let history = pg_wal.path().join("00000002.history");
+    std::fs::write(&history, "").unwrap();
+    let error = push(&repository, &history).await.unwrap_err();
+    let hint = error.hint_text().unwrap();
+    assert!(
+        hint.contains("pg_wal") && hint.contains("# nobody"),
+        "{hint}"
+    );
+    // It is not in the way of the right one.
+    std::fs::write(&history, "1\t0/2000000\tone\n").unwrap();
+    push(&repository, &history).await.unwrap();
+    let gap = pg_wal.path().join("00000003.history");
+    std::fs::write(&gap, "# nobody\n").unwrap();
+    let pushed = push(&repository, &gap).await.unwrap();
+    assert!(matches!(pushed, Pushed::Stored { .. }));
+}
+
+fn make_pipe(path: &Path) {
+    let mode = rustix::fs::Mode::from_raw_mode(0o640);
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+}
+
+/// Whoever opens a pipe waits for somebody who writes.
+#[tokio::test]
+async fn what_is_no_file_is_refused_and_a_link_to_one_is_not() {
+    let repository = wal::repository().await;
+    let scratch = tempfile::tempdir().unwrap();
+    let label = format!("{}.00000028.backup", wal::file_name(1, 7));
+    for name in [&wal::file_name(1, 7), "00000002.history", &label] {
+        let path = scratch.path().join(name);
+        for what in ["a named pipe", "a directory", "a device"] {
+            match what {
+                "a named pipe" => make_pipe(&path),
+                "a directory" => std::fs::create_dir(&path).unwrap(),
+                _ => std::os::unix::fs::symlink("/dev/zero", &path).unwrap(),
+            }
+            let outcomes = [
+                push(&repository, &path).await,
+                push_at_once(&repository, &path).await,
+            ];
+            for outcome in outcomes {
+                let error = outcome.unwrap_err();
+                assert_eq!(error.kind(), Kind::File, "{error}");
+                let said = error.to_string();
+                assert!(said.contains(what) && said.contains(name), "{said}");
+            }
+            let _ = std::fs::remove_dir(&path);
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+    // Nor is a pipe opened that has another name.
+    let pipe = scratch.path().join("pipe");
+    make_pipe(&pipe);
+    let error = push_at_once(&repository, &pipe).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Usage, "{error}");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let link = scratch.path().join(wal::file_name(1, 1));
+    let file = wal::write(elsewhere.path(), 1, 1, 1);
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let pushed = push_at_once(&repository, &link).await.unwrap();
+    assert!(matches!(pushed, Pushed::Stored { .. }));
+}
+
 #[tokio::test]
 async fn the_first_segment_of_a_timeline_may_begin_with_the_page_before_it() {
     let repository = wal::repository().await;

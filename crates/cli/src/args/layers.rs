@@ -135,8 +135,8 @@ pub(crate) struct RuleArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     pub(crate) keep_full: Option<usize>,
 
-    /// Keep what it takes to restore to any moment of this time before now: 14d, 2w, 36h; a number alone is of days
-    /// [default: no such rule]
+    /// Keep what it takes to restore to any moment of this time before now, unless a shorter --keep-wal limits it: 14d, 2w,
+    /// 36h; a number alone is of days [default: no such rule]
     #[arg(long, alias = "keep-days", value_name = "TIME", value_parser = parse_span, allow_negative_numbers = true)]
     pub(crate) keep_within: Option<SignedDuration>,
 

@@ -156,7 +156,9 @@ async fn missed(several: &[Context], all_before: &[Option<Labels>]) -> Vec<Strin
 
 /// Whether it is the matter with this repository alone.
 fn is_of_repository(error: &Error) -> bool {
-    error.kind() == Failure::Repository || error.is_lack_of_key() || error.is_of_other_cluster()
+    matches!(error.kind(), Failure::Repository | Failure::Damaged)
+        || error.is_lack_of_key()
+        || error.is_of_other_cluster()
 }
 
 /// Takes the backup into one; the others get its objects meanwhile.

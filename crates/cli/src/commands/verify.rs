@@ -10,6 +10,7 @@ use pgstrata_engine::verify::{
     self, Finding, Scope, Severity, VerifiedLayer, VerifyOptions, VerifyReport,
 };
 use pgstrata_layer::plain::plain;
+use pgstrata_pgdata::TimelineId;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Result;
 use serde_json::{Value, json};
@@ -38,7 +39,8 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     let told = match options.scope {
         Scope::All => {
             let mut told = server::look(&cluster, server.as_ref()).await;
-            told.alarms.splice(0..0, of_info(&cluster, max_age).await);
+            let more = of_info(&cluster, max_age, told.timeline).await;
+            told.alarms.splice(0..0, more);
             told
         }
         Scope::Chain(_) => ServerHealth::default(),
@@ -58,15 +60,21 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
 }
 
 /// What `info` says and no object does: that the newest backup is old, and that nobody knows which branch is meant.
-async fn of_info(cluster: &ClusterRepository, max_age: Option<Duration>) -> Vec<Alarm> {
+async fn of_info(
+    cluster: &ClusterRepository,
+    max_age: Option<Duration>,
+    timeline: Option<TimelineId>,
+) -> Vec<Alarm> {
     let options = InfoOptions {
         max_age,
         ..InfoOptions::default()
     };
-    let alarms = info::collect(cluster, &options).await;
-    let alarms = alarms.map_or_else(|_| Vec::new(), |report| report.alarms);
+    let Ok(report) = info::collect(cluster, &options).await else {
+        return Vec::new();
+    };
+    let left = report.leaves(timeline);
+    let alarms = report.alarms.into_iter().chain(left);
     alarms
-        .into_iter()
         .filter(|alarm| matches!(alarm.kind, AlarmKind::Age | AlarmKind::Timelines))
         .collect()
 }

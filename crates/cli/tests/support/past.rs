@@ -46,13 +46,8 @@ pub fn backup(stage: &Stage, arguments: &[&str]) -> (Value, String) {
     let pgdata = stage.pgdata();
     let all = [&["--output", "json", "backup", "-D", &pgdata], arguments].concat();
     let output = stage.run(&all);
-    let log = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        output.status.success(),
-        "{log}\n{}",
-        stage.cluster.log_tail(20)
-    );
-    (serde_json::from_slice(&output.stdout).unwrap(), log)
+    let report = stage.require_backup(&output);
+    (report, String::from_utf8(output.stderr).unwrap())
 }
 
 /// Fails unless the changes were found by that source.

@@ -40,7 +40,7 @@ use crate::server::scan::Scan;
 /// What would keep the backup from starting.
 pub async fn plan(cluster: &ClusterRepository, options: &BackupOptions) -> Result<BackupPlan> {
     let ready = prepare(cluster, options).await?;
-    let catalog = Catalog::examine(cluster).await?;
+    let catalog = catalog::examine_as_verified(cluster).await?;
     cluster.require_newest_epoch().await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let now = ready.standpoint(&ready.control, ready.would_start().await?);
@@ -87,7 +87,7 @@ pub async fn run(
     ready.session.lock().await?;
     // Under the lock: a backup that has just ended is this one's parent.
     let wal = choose_wal(options, &ready, cluster);
-    let (catalog, wal) = futures::join!(Catalog::examine(cluster), wal);
+    let (catalog, wal) = futures::join!(catalog::examine_as_verified(cluster), wal);
     let catalog = catalog?;
     // With what the catalog shows, and before advice to take a full backup.
     cluster.require_newest_epoch().await?;
@@ -135,7 +135,10 @@ pub async fn run(
     };
     let outcome = match backup.run(&ready).await {
         // Only when it counted as dead.
-        Err(error) => Err(catalog::unless_removed(cluster, &backup.chain.layers, error).await),
+        Err(error) => {
+            let error = catalog::unless_removed(cluster, &backup.chain.layers, error).await;
+            Err(advise(error, &backup.chain))
+        }
         done => done,
     };
     drop(backup);
@@ -396,14 +399,6 @@ impl Backup<'_> {
         let parent = self.chain.layers.first().map(|parent| &parent.manifest);
         let token = source::token_or_say(token, &source, parent);
         let beside = past::beside(ready, self.catalog, now.timeline).await;
-        if let Some(Beside { layer, reason }) = &beside {
-            tracing::warn!(
-                "this server may be another one than that of layer {}, which is of the same timeline {}: {reason}; a \
-                 repository can hold the WAL of one of them",
-                layer.label,
-                now.timeline
-            );
-        }
         self.stopwatch.end("changes");
         let found = ready.scan().await?;
         self.stopwatch.end("list");
@@ -432,6 +427,7 @@ impl Backup<'_> {
             ),
             None => None,
         };
+        warnings.extend(beside.as_ref().map(|beside| another(beside, now.timeline)));
         warnings.extend(nested(&tablespaces, &ready.data_directory));
         warnings.extend(ready.tablespaces_since(&tablespaces).await?);
         warnings.extend(stored.assembled.torn.iter().map(|path| {
@@ -525,6 +521,7 @@ impl Backup<'_> {
         } = wal;
         let timeout = self.options.wal_timeout;
         archive.push_history(timeline).await?;
+        archive.push_lost_histories(timeline).await?;
         let end = SegmentEnd {
             timeline,
             stop: range.end,
@@ -570,4 +567,24 @@ impl Backup<'_> {
             phases: self.stopwatch.phases(),
         }
     }
+}
+
+/// What to do when what the backup stands on cannot be read.
+fn advise(error: Error, chain: &Chain) -> Error {
+    let is_told = error.hint_text().is_some() || chain.layers.is_empty();
+    match error.kind() {
+        Kind::Damaged if !is_told => error.hint(
+            "run \"pgstrata verify\": what it finds damaged nothing stands on any more; or take a full backup now (--type full)",
+        ),
+        _ => error,
+    }
+}
+
+/// What is to be known of a layer that may be another server's.
+fn another(Beside { layer, reason }: &Beside, timeline: TimelineId) -> String {
+    format!(
+        "this server may be another one than that of layer {}, which is of the same timeline {timeline}: {reason}; a repository can \
+         hold the WAL of one of them: give a second server a cluster of its own (\"pgstrata init\")",
+        layer.label
+    )
 }

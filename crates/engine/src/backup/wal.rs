@@ -7,6 +7,7 @@
 
 mod check;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::frame::Codec;
-use pgstrata_pgdata::{ArchiveFile, Lsn, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{ArchiveFile, Lsn, TimelineHistory, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{self, PushOptions};
 use pgstrata_store::cluster::ClusterRepository;
-use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::error::{Error, FileContext as _, Kind, Result};
 use pgstrata_store::progress::Progress;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -223,6 +224,32 @@ impl ServerArchive {
             return Ok(());
         }
         self.push(&name).await
+    }
+
+    /// Stores the histories of timelines before `timeline` that the archive has lost and the server has.
+    pub(super) async fn push_lost_histories(&self, timeline: TimelineId) -> Result<()> {
+        let path = self.wal_directory.join(timeline.history_file_name());
+        if timeline == TimelineId::FIRST || !path.exists() {
+            return Ok(());
+        }
+        let about = || format!("could not read \"{}\"", path.display());
+        let contents = fs::read(&path).context(about)?;
+        let history = TimelineHistory::read(timeline, &contents)
+            .map_err(|error| Error::from(error).while_doing(about()))?;
+        let held = archive::Archive::new(&self.cluster, self.record.clone())?;
+        for entry in history.entries() {
+            let earlier = entry.timeline;
+            if earlier == timeline || earlier == TimelineId::FIRST {
+                continue;
+            }
+            let name = earlier.history_file_name();
+            // What is there and damaged is told by the alarms.
+            let is_missing = matches!(held.holds(&name).await, Ok(false));
+            if is_missing && self.wal_directory.join(&name).exists() {
+                self.push(&name).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Refuses an archive that has a segment which the server has not finished: one of another history, of which the

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use pgstrata_layer::cluster::ClusterRecord;
-use pgstrata_pgdata::ControlFile;
+use pgstrata_pgdata::{ControlFile, TimelineId};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{StoreTime, clocks_differ};
 use pgstrata_store::cluster::ClusterRepository;
@@ -201,6 +201,7 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
         protection::check(&mut report, cluster, record).await;
         keys::check(&mut report, cluster, record).await;
     }
+    let mut timeline = None;
     let connected = Session::connect(&options.connection).await;
     let session = report.note("server", connected, describe_server);
     if let Some(session) = session {
@@ -240,9 +241,10 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
             report.verdict(verdict);
         }
         check_tracker(&mut report, &session, &options.connection).await;
+        timeline = session.own_timeline().await.ok().flatten();
     }
     if record.is_some() {
-        check_layers(&mut report, cluster, options).await;
+        check_layers(&mut report, cluster, options, timeline).await;
     }
     report
 }
@@ -441,6 +443,7 @@ async fn check_layers(
     report: &mut CheckReport,
     cluster: &ClusterRepository,
     wanted: &CheckOptions,
+    timeline: Option<TimelineId>,
 ) {
     let options = InfoOptions {
         max_age: wanted.max_age,
@@ -453,7 +456,8 @@ async fn check_layers(
     }) else {
         return;
     };
-    for alarm in found.alarms {
+    let left = found.leaves(timeline);
+    for alarm in found.alarms.into_iter().chain(left) {
         // Who looks at the keys has said so.
         if alarm.kind != AlarmKind::Keys || report.keys.is_none() {
             report.alarm(alarm);

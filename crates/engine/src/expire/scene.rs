@@ -66,6 +66,42 @@ fn describe_closed(merged: &Label) -> String {
     )
 }
 
+/// Why a layer stays that no rule may count.
+fn describe_doubtful(found: &str) -> String {
+    format!("{found}, and it may be in order again")
+}
+
+/// A span as people write it: `14d`, `36h`.
+fn spelled(span: SignedDuration) -> String {
+    let hours = span.as_hours();
+    match SignedDuration::from_hours(hours) == span && hours % 24 == 0 {
+        true => format!("{}d", hours / 24),
+        false => format!("{span:#}"),
+    }
+}
+
+/// What is to be said when WAL goes without which moments cannot be reached that `--keep-within` wants.
+pub(super) fn about_within(
+    decision: &ExpireDecision,
+    policy: &Policy,
+    goes: bool,
+) -> Option<String> {
+    let (within, wal) = (policy.keep_within?, policy.keep_wal?);
+    let plan = decision.plan.keep.iter().zip(&decision.plan.goes_on);
+    let cut_off = plan.filter(|(why, goes_on)| why.contains(&Why::KeepWithin) && !**goes_on);
+    let cut_off = cut_off.count();
+    if !goes || wal >= within || cut_off == 0 {
+        return None;
+    }
+    let (within, wal) = (spelled(within), spelled(wal));
+    Some(format!(
+        "not every moment of --keep-within {within} can be reached any more: --keep-wal {wal} is shorter, limits it, and \
+         gives up older WAL between layers for good; of the layers that --keep-within keeps, {cut_off} can be restored to \
+         their own ends alone; to keep every moment, give --keep-wal {within}, or leave --keep-wal out, in the \
+         configuration file, too"
+    ))
+}
+
 /// The layers that become one.
 fn merged_by(layers: &[Held], step: &MergeStep) -> BTreeSet<usize> {
     let mut all = BTreeSet::from([step.newest]);
@@ -476,8 +512,11 @@ impl Scene {
                     let mark = mark.map(|mark| mark.describe());
                     let locked = || self.locked.get(&own).copied().map(catalog::describe_lock);
                     let compared = || decision.uncompared.get(&layer.label).map(describe_closed);
+                    let doubtful = || health::found_damaged(&self.catalog, &layer.label);
+                    let doubtful = || doubtful().as_deref().map(describe_doubtful);
                     mark.or_else(locked)
                         .or_else(compared)
+                        .or_else(doubtful)
                         .unwrap_or_else(|| why.as_str().to_owned())
                 }
                 _ => why.as_str().to_owned(),

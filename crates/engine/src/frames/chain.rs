@@ -91,7 +91,9 @@ impl Chain {
         let fetching = fetch_frame(&self.cluster, layer, &piece.frame);
         let stored = self.runtime.block_on(fetching).map_err(missing_is_damage)?;
         let mut raw = Vec::new();
-        FrameDecoder::new()?.decode(&stored, Some(piece.frame.checksum), &mut raw)?;
+        FrameDecoder::new()?
+            .decode(&stored, Some(piece.frame.checksum), &mut raw)
+            .map_err(|error| self.damaged(piece.layer, &piece.frame, &error))?;
         let start = usize::try_from(page).expect("usize has 64 bits") * size;
         raw.get(start..start + size)
             .map(<[u8]>::to_vec)
@@ -109,5 +111,9 @@ impl Chain {
                 frame.offset
             ),
         )
+        .hint(format!(
+            "run \"pgstrata verify {label}\" to see what is damaged: bring that back from a copy of the repository, or take a \
+             full backup now"
+        ))
     }
 }

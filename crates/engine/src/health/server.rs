@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pgstrata_pgdata::{TimelineHistory, TimelineId};
 use pgstrata_store::error::Result;
 
 use super::{Alarm, AlarmKind, Severity};
@@ -323,6 +324,28 @@ fn may_grow(found: &WalDirectory, held: &HeldWal) -> (u64, String) {
 
 fn mebibytes(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
+}
+
+/// A restore of the newest state would follow `newest`, which has left the timeline that the asked server goes on with.
+pub(crate) fn left_behind(timeline: TimelineId, newest: &TimelineHistory) -> Option<Alarm> {
+    let left = newest.switch_point(timeline)?;
+    let other = newest.timeline();
+    Some(Alarm {
+        severity: Severity::Error,
+        kind: AlarmKind::Timelines,
+        layer: None,
+        reason: format!(
+            "the server goes on along timeline {timeline}, and a restore of the newest state would follow timeline {other}, which \
+             left that one at {left}: another server's"
+        ),
+        lost: Some(format!(
+            "what this server wrote behind {left}, unless --target-timeline {timeline} is said"
+        )),
+        to_do: format!(
+            "when this server counts, the other one is a copy: end its backups and its archiving under this cluster's name, and \
+             restore with --target-timeline {timeline}; when the other one took its place, stop this one"
+        ),
+    })
 }
 
 #[cfg(test)]

@@ -347,8 +347,8 @@ fn bare_timeline(left: TimelineId, bare: &TimelineEntry) -> Alarm {
         ),
         lost: None,
         to_do: format!(
-            "if a server of yours goes on along timeline {timeline}, run \"select pg_switch_wal()\" on it, and take a backup; if none \
-             does, somebody has added \"{}\": delete the object",
+            "if a server of yours goes on along timeline {timeline}, run \"select pg_switch_wal()\" on it, and take a backup; when it \
+             is sure that no server of yours ever was on that timeline, somebody has added \"{}\": only then delete the object",
             timeline.history_file_name()
         ),
     }

@@ -16,7 +16,7 @@ use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{ChangeSourceRecord, CorruptPage, Tablespace, Totals};
 use pgstrata_layer::verified::VerifiedRecord;
-use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{Lsn, TimelineHistory, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{self, Archive, ArchivedTimeline, ArchivedWal};
 use pgstrata_store::catalog::mark::AllMarks;
 use pgstrata_store::catalog::{self, Catalog, InUse, Layer, LayerMark, StoreTime};
@@ -62,6 +62,9 @@ pub struct InfoReport {
     pub restores: Vec<RestoreInfo>,
     /// The last verification of all layers that is on record.
     pub verified: Option<VerifiedRecord>,
+    /// The history that a restore of the newest state follows, when that is known.
+    #[serde(skip)]
+    pub newest_state: Option<TimelineHistory>,
 }
 
 /// A restore that has given a sign of life lately. Nothing tells when its recovery has ended.
@@ -291,12 +294,12 @@ async fn collect_once(
     let barred = barred.or(readable(pending)?.1);
     let restores = catalog::still_going(&restores, &catalog);
     let key_fault = key_fault(cluster).await?;
-    let refused = archived.as_ref().ok();
-    let refused = refused.and_then(|archived| restore::refused(&catalog, archived));
+    let newest = archived.as_ref().ok();
+    let newest = newest.and_then(|archived| restore::newest_state(&catalog, archived));
     let alarms = health::judge(&Facts {
         catalog: &catalog,
         archived: archived.as_ref(),
-        refused: refused.as_ref(),
+        refused: newest.as_ref().and_then(|newest| newest.as_ref().err()),
         record: record.as_ref().err(),
         keys: key_fault.as_ref(),
         removal: barred.as_ref(),
@@ -321,6 +324,7 @@ async fn collect_once(
         unfinished: unfinished.collect(),
         restores: restores.iter().map(restore_info).collect(),
         verified: verified.newest.map(|newest| newest.record),
+        newest_state: newest.and_then(Result::ok),
     };
     if let Some(label) = &options.label {
         report.keep_only(label, &catalog)?;
@@ -389,8 +393,15 @@ impl InfoReport {
         };
     }
 
+    /// The alarm when a restore of the newest state would follow another server than the primary that writes this timeline.
+    #[must_use]
+    pub fn leaves(&self, timeline: Option<TimelineId>) -> Option<Alarm> {
+        health::server::left_behind(timeline?, self.newest_state.as_ref()?)
+    }
+
     /// Adds what a server told.
     fn add(&mut self, told: ServerHealth) {
+        self.alarms.extend(self.leaves(told.timeline));
         self.not_looked_at = told.not_looked_at;
         self.alarms.extend(told.alarms);
         self.alarms

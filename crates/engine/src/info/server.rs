@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pgstrata_pgdata::TimelineId;
 use pgstrata_store::archive::Archive;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -58,6 +59,8 @@ pub struct ServerHealth {
     pub alarms: Vec<Alarm>,
     /// What it did not tell.
     pub not_looked_at: Vec<NotLookedAt>,
+    /// The timeline that it writes, of a primary.
+    pub timeline: Option<TimelineId>,
 }
 
 /// Asks the server, if there is one to ask.
@@ -66,7 +69,10 @@ pub async fn look(cluster: &ClusterRepository, options: Option<&ServerOptions>) 
         return ServerHealth::nothing("no server is named");
     };
     match timeout(PATIENCE, verdicts(cluster, options)).await {
-        Ok(Ok(verdicts)) => ServerHealth::of(verdicts),
+        Ok(Ok((verdicts, timeline))) => ServerHealth {
+            timeline,
+            ..ServerHealth::of(verdicts)
+        },
         Ok(Err(error)) => ServerHealth::nothing(&error.to_string()),
         Err(_) => ServerHealth::nothing(&format!(
             "the server did not answer within {} s",
@@ -83,8 +89,8 @@ impl ServerHealth {
             reason: reason.clone(),
         });
         Self {
-            alarms: Vec::new(),
             not_looked_at: not_looked_at.into(),
+            ..Self::default()
         }
     }
 
@@ -109,7 +115,7 @@ impl ServerHealth {
 async fn verdicts(
     cluster: &ClusterRepository,
     options: &ServerOptions,
-) -> Result<Vec<ServerVerdict>> {
+) -> Result<(Vec<ServerVerdict>, Option<TimelineId>)> {
     let record = cluster.record().await?;
     let session = Session::connect(&options.connection).await?;
     let (ours, theirs) = (record.system_identifier, session.facts().system_identifier);
@@ -147,7 +153,7 @@ async fn verdicts(
     verdicts.extend(judgement::judge(
         &state(&session, known, options.patience).await,
     ));
-    Ok(verdicts)
+    Ok((verdicts, session.own_timeline().await.ok().flatten()))
 }
 
 /// Who looks at a copy, while the server archives elsewhere and well, has no reason to worry: nothing is known of this one,

@@ -17,7 +17,7 @@ use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use serde::Serialize;
 
-pub(crate) use run::{Going, comparisons, verify_replacements};
+pub(crate) use run::{Going, comparisons, make, verify_replacements};
 pub use run::{execute, plan};
 
 /// What to merge.

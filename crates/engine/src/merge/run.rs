@@ -42,6 +42,19 @@ pub async fn execute(
     options: &MergeOptions,
     progress: &Progress,
 ) -> Result<MergeReport> {
+    let made = make(cluster, options, progress).await?;
+    made.finish(cluster, options).await
+}
+
+/// Makes the merged layer and compares it with its inputs; removes nothing.
+///
+/// # Errors
+/// As [`execute`].
+pub(crate) async fn make(
+    cluster: &ClusterRepository,
+    options: &MergeOptions,
+    progress: &Progress,
+) -> Result<MergeDone> {
     let started = Instant::now();
     let catalog = Catalog::load(cluster).await?;
     let choice = Choice::new(&catalog, options)?;
@@ -53,40 +66,65 @@ pub async fn execute(
         options,
         progress,
     };
-    let made = merge.run().await;
-    let (label, written, fetched_bytes) = match made {
-        Ok(made) => made,
-        Err(error) => {
-            let inputs = &choice.inputs;
-            return Err(catalog::unless_removed(cluster, inputs, error).await);
-        }
-    };
-    let mut notes = Vec::new();
-    let removed = match options.remove {
-        true => {
-            let terms = Terms {
-                instead: Some(&label),
-                ignore_restores: options.ignore_restores,
-                wal: None,
-            };
-            remove_inputs(cluster, &choice, terms, &mut notes).await?
-        }
-        false => Vec::new(),
-    };
-    Ok(MergeReport {
-        label: label.to_string(),
-        inputs: choice.labels().iter().map(Label::to_string).collect(),
-        stands_on: choice.below.as_ref().map(|layer| layer.label.to_string()),
-        frames_copied: written.frames_copied,
-        copied_bytes: written.copied_bytes,
-        frames_encoded: written.frames_encoded,
-        encoded_bytes: written.encoded_bytes,
-        fetched_bytes,
-        pack_bytes: written.pack_bytes,
-        removed: removed.iter().map(Label::to_string).collect(),
-        seconds: started.elapsed().as_secs_f64(),
-        notes,
-    })
+    match merge.run().await {
+        Ok((label, written, fetched_bytes)) => Ok(MergeDone {
+            choice,
+            label,
+            written,
+            fetched_bytes,
+            started,
+        }),
+        Err(error) => Err(catalog::unless_removed(cluster, &choice.inputs, error).await),
+    }
+}
+
+/// A merged layer that is there.
+pub(crate) struct MergeDone {
+    choice: Choice,
+    label: Label,
+    written: Written,
+    fetched_bytes: u64,
+    started: Instant,
+}
+
+impl MergeDone {
+    /// Removes the inputs, when that is asked for.
+    ///
+    /// # Errors
+    /// When the repository cannot be read or written; the merged layer stays.
+    pub(crate) async fn finish(
+        self,
+        cluster: &ClusterRepository,
+        options: &MergeOptions,
+    ) -> Result<MergeReport> {
+        let (choice, written) = (&self.choice, &self.written);
+        let mut notes = Vec::new();
+        let removed = match options.remove {
+            true => {
+                let terms = Terms {
+                    instead: Some(&self.label),
+                    ignore_restores: options.ignore_restores,
+                    wal: None,
+                };
+                remove_inputs(cluster, choice, terms, &mut notes).await?
+            }
+            false => Vec::new(),
+        };
+        Ok(MergeReport {
+            label: self.label.to_string(),
+            inputs: choice.labels().iter().map(Label::to_string).collect(),
+            stands_on: choice.below.as_ref().map(|layer| layer.label.to_string()),
+            frames_copied: written.frames_copied,
+            copied_bytes: written.copied_bytes,
+            frames_encoded: written.frames_encoded,
+            encoded_bytes: written.encoded_bytes,
+            fetched_bytes: self.fetched_bytes,
+            pack_bytes: written.pack_bytes,
+            removed: removed.iter().map(Label::to_string).collect(),
+            seconds: self.started.elapsed().as_secs_f64(),
+            notes,
+        })
+    }
 }
 
 /// Which layers, and where the merged one will stand.
@@ -336,6 +374,8 @@ impl MergeRun<'_> {
             Ok(()) => self.write(&layer).await,
             Err(error) => Err(error),
         };
+        let act = || format!("could not merge {}", span(&self.choice.inputs));
+        let outcome = outcome.map_err(|error| error.while_doing(act()));
         layer.end(&outcome).await;
         outcome.map(|written| (label, written))
     }
@@ -434,11 +474,16 @@ fn chain_of(catalog: &Catalog, label: &Label) -> Result<Vec<Arc<Layer>>> {
     Ok(chain.map(|layer| Arc::new(layer.clone())).collect())
 }
 
-/// The inputs' labels, oldest and newest, for people.
+/// Why the merged layer was made, for people.
 fn reason(inputs: &[Arc<Layer>]) -> String {
+    format!("merged {}", span(inputs))
+}
+
+/// The inputs' labels, oldest and newest, for people.
+fn span(inputs: &[Arc<Layer>]) -> String {
     let oldest = inputs.last().map_or("", |layer| layer.label.as_str());
     let newest = inputs.first().map_or("", |layer| layer.label.as_str());
-    format!("merged {} layers, {oldest} to {newest}", inputs.len())
+    format!("{} layers, {oldest} to {newest}", inputs.len())
 }
 
 /// Layers that are about to be removed.

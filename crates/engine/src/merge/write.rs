@@ -7,7 +7,7 @@ use pgstrata_layer::manifest::{CorruptPage, IndexPartRef, Totals};
 use pgstrata_layer::merge::{MergedFile, OutputFrame, plan_file};
 use pgstrata_layer::overlay::{DigestSource, PathMerge, chain_of};
 use pgstrata_layer::pack::TARGET_BYTES;
-use pgstrata_store::error::Result;
+use pgstrata_store::error::{Error, Kind, Result};
 
 use super::window::{FrameMaker, FrameToMake};
 use crate::frames::{IndexParts, LayerWriter, PackWriter};
@@ -202,7 +202,8 @@ impl<'a> MergeWriter<'a> {
     }
 
     fn place(&mut self, wanted: &FrameToMake, stored: &[u8]) -> Result<FrameRef> {
-        let placed = self.packs.copy(stored, wanted.output.runs())?;
+        let placed = self.packs.copy(stored, wanted.output.runs());
+        let placed = placed.map_err(|error| self.of_input(wanted, error))?;
         let bytes = u64::from(placed.length);
         match &wanted.output {
             OutputFrame::Copy { layer, frame } => {
@@ -225,5 +226,17 @@ impl<'a> MergeWriter<'a> {
         progress.add_pages(placed.page_count());
         progress.add_done(placed.page_count() * u64::from(BLOCK_BYTES));
         Ok(placed)
+    }
+
+    /// Names the frame that was to be copied when that is damaged; other errors are about the pack before it.
+    fn of_input(&self, wanted: &FrameToMake, error: Error) -> Error {
+        match &wanted.output {
+            OutputFrame::Copy { layer, frame }
+                if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) =>
+            {
+                self.maker.inputs.damaged(*layer, frame, &error)
+            }
+            _ => error,
+        }
     }
 }

@@ -94,13 +94,9 @@ pub(super) async fn bring(
         return Ok(0);
     };
     let (ring, plan) = (&planned.ring, &planned.plan);
-    let apart = |error: Error| {
-        match error.kind() {
-        Kind::AlreadyExists => error.hint(
-            "the keys of the two repositories were changed apart from one another: change keys in the source alone, and copy",
-        ),
+    let apart = |error: Error| match error.kind() {
+        Kind::AlreadyExists => error.hint(copies::CHANGED_APART),
         _ => error,
-    }
     };
     for key in &plan.boxes {
         copy_object(source, target, key).await.map_err(apart)?;

@@ -25,7 +25,7 @@ use pgstrata_store::repository::Repository;
 use serde::{Deserialize, Serialize};
 
 pub use decide::histories::require_way_known;
-pub(crate) use decide::plan::refused;
+pub(crate) use decide::plan::newest_state;
 pub use decide::plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
 pub use execute::{RestoreReport, execute};
 pub use place::layout::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};
@@ -71,6 +71,11 @@ pub struct RestoreOptions {
 }
 
 impl RestoreOptions {
+    /// Whether nobody has said which layer or timeline is meant. A standby goes where its primary is.
+    pub(crate) fn chooses_freely(&self) -> bool {
+        self.label.is_none() && self.timeline.is_none() && self.target != Target::Standby
+    }
+
     /// What of these options shows in what is restored, beside the layer and the directories.
     fn asked(&self) -> String {
         let inclusive = if self.inclusive { "" } else { ", exclusive" };

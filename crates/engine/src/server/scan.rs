@@ -37,6 +37,10 @@ const CONFIGURATION: [&str; 4] = [
     "pg_ident.conf",
 ];
 
+/// What to do about a file or a directory that this user may not read.
+const READ_ALL: &str = "a backup stores every file of the data directory: run pgstrata as the server's user, to whom all of them \
+    should belong";
+
 /// One file or directory as the scan saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedFile {
@@ -106,10 +110,7 @@ impl Scan {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => {
                     let what = format!("could not open \"{}\" to read it: {error}", path.display());
-                    return Err(Error::new(Kind::File, what).hint(
-                        "a backup stores every file of the data directory: run pgstrata as the server's user, to whom all of them \
-                         should belong",
-                    ));
+                    return Err(Error::new(Kind::File, what).hint(READ_ALL));
                 }
             }
         }
@@ -211,7 +212,9 @@ impl Walk<'_> {
             return Ok(());
         }
         let full = self.root.join(&path);
-        let Some(metadata) = gone(fs::symlink_metadata(&full)).context(|| look(&full))? else {
+        let found =
+            gone(fs::symlink_metadata(&full)).map_err(|error| unread(&error, &look(&full)))?;
+        let Some(metadata) = found else {
             return Ok(());
         };
         let kind = entry_type(&metadata);
@@ -405,7 +408,8 @@ pub fn identity(metadata: &Metadata) -> u64 {
 
 pub(super) fn names(directory: &Path) -> Result<Option<Vec<OsString>>> {
     let act = || format!("could not list \"{}\"", directory.display());
-    let Some(listing) = gone(fs::read_dir(directory)).context(act)? else {
+    let listing = gone(fs::read_dir(directory)).map_err(|error| unread(&error, &act()))?;
+    let Some(listing) = listing else {
         return Ok(None);
     };
     listing
@@ -413,6 +417,15 @@ pub(super) fn names(directory: &Path) -> Result<Option<Vec<OsString>>> {
         .collect::<io::Result<_>>()
         .map(Some)
         .context(act)
+}
+
+/// That an act on a file of the cluster failed, with what to do when this user may not read it.
+pub(crate) fn unread(error: &io::Error, act: &str) -> Error {
+    let failed = Error::new(Kind::File, format!("{act}: {error}"));
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => failed.hint(READ_ALL),
+        _ => failed,
+    }
 }
 
 pub(super) fn gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
@@ -616,6 +629,26 @@ mod tests {
             kinds[2..],
             [EntryKind::Directory, EntryKind::Relation, EntryKind::Plain]
         );
+    }
+
+    #[test]
+    fn who_may_not_read_what_belongs_to_the_cluster_is_told_what_to_do() {
+        let told = |kind: io::ErrorKind| {
+            let error = unread(&kind.into(), "could not list \"/data/log\"");
+            assert_eq!(error.kind(), Kind::File);
+            assert!(
+                error
+                    .to_string()
+                    .starts_with("could not list \"/data/log\": ")
+            );
+            error.hint_text().map(str::to_owned)
+        };
+        let denied = told(io::ErrorKind::PermissionDenied).unwrap();
+        assert!(
+            denied.contains("run pgstrata as the server's user"),
+            "{denied}"
+        );
+        assert_eq!(told(io::ErrorKind::InvalidData), None);
     }
 
     #[test]

@@ -27,12 +27,14 @@ const PARAMETERS: [(&str, &str); 11] = [
     ("load_balance_hosts", "PGLOADBALANCEHOSTS"),
 ];
 
-/// Parameters that change nothing here: the program names itself, speaks UTF-8, and is no child of another.
-pub(super) const WITHOUT_EFFECT: [&str; 4] = [
+/// Parameters that change nothing here: the program names itself, speaks UTF-8, and does not speak GSSAPI.
+pub(super) const WITHOUT_EFFECT: [&str; 6] = [
     "application_name",
     "client_encoding",
     "fallback_application_name",
+    "gsslib",
     "keepalives_count",
+    "krbsrvname",
 ];
 
 /// The directory of the file that is for all users, where Debian's packages have it.

@@ -315,6 +315,17 @@ impl Session {
         }
     }
 
+    /// The timeline that a primary writes now; `None` of a standby.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn own_timeline(&self) -> Result<Option<TimelineId>> {
+        match self.facts.in_recovery {
+            true => Ok(None),
+            false => self.timeline(self.insert_position().await?).await,
+        }
+    }
+
     /// Stops the backup, without waiting for the server's archiver.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use super::tls::{Connector, MaybeTls, NamedFile, SslMode, TlsOptions, TrustRoot}
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Parameters about TLS, which [`ServerAddress`] reads itself, with libpq's variable for each.
-pub(super) const TLS_PARAMETERS: [(&str, &str); 13] = [
+pub(super) const TLS_PARAMETERS: [(&str, &str); 14] = [
     ("sslmode", "PGSSLMODE"),
     ("sslrootcert", "PGSSLROOTCERT"),
     ("sslcrl", "PGSSLCRL"),
@@ -31,6 +31,7 @@ pub(super) const TLS_PARAMETERS: [(&str, &str); 13] = [
     ("sslcompression", "PGSSLCOMPRESSION"),
     ("gssencmode", "PGGSSENCMODE"),
     ("require_auth", "PGREQUIREAUTH"),
+    ("requirepeer", "PGREQUIREPEER"),
 ];
 
 /// Versions of TLS that libpq knows, and whether they are newer than 1.2. Older ones than that nobody speaks here.
@@ -155,7 +156,7 @@ impl TlsSettings<'_> {
     }
 
     fn tls_options(&self) -> Result<TlsOptions> {
-        let mode = self.value("sslmode");
+        let mode = self.value("sslmode").or_else(|| self.demand());
         let mode = mode
             .map(|(text, from)| SslMode::parse(&text, from))
             .transpose()?;
@@ -180,6 +181,15 @@ impl TlsSettings<'_> {
             key: self.file("sslkey", "postgresql.key"),
             versions: self.versions()?,
         })
+    }
+
+    /// What libpq makes of its oldest variable about TLS (fe-connect.c, `conninfo_add_defaults`).
+    fn demand(&self) -> Option<(String, &'static str)> {
+        let variable = "PGREQUIRESSL";
+        let demand = (self.environment)(variable)?;
+        demand
+            .starts_with('1')
+            .then(|| ("require".to_owned(), variable))
     }
 
     /// Which versions of TLS may be spoken.
@@ -226,6 +236,13 @@ impl TlsSettings<'_> {
                 "{from} is \"{text}\", and this program cannot hold a server to a way to authenticate"
             );
             let hint = "use sslmode=verify-full, or channel_binding=require, with which only scram-sha-256 will do";
+            return Err(Error::new(Kind::Usage, what).hint(hint));
+        }
+        if let Some((text, from)) = self.value("requirepeer") {
+            let what = format!(
+                "{from} is \"{text}\", and this program does not ask whose a server's socket is"
+            );
+            let hint = "use a socket in a directory in which nobody but that user may create files";
             return Err(Error::new(Kind::Usage, what).hint(hint));
         }
         Ok(())

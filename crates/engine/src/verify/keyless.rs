@@ -26,7 +26,7 @@ use super::{
     FindingKind, LOOK_AGAIN, Scope, VerifiedLayer, VerifyOptions, VerifyReport, keys, records,
     strays,
 };
-use crate::health::{LostHistory, ON_ITS_WAY, Severity, histories_lost_to_any};
+use crate::health::{LostHistory, ON_ITS_WAY, histories_lost_to_any};
 
 /// Reads every object of every layer, and of the WAL archive.
 pub(super) async fn run(
@@ -77,10 +77,7 @@ pub(super) async fn run(
     report
         .findings
         .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    for layer in &mut report.layers {
-        let mut findings = report.findings.iter();
-        layer.ok = !findings.any(|f| f.severity == Severity::Error && f.layer == layer.label);
-    }
+    report.judge_layers();
     match report.layers.is_empty() && report.findings.is_empty() {
         false => Ok(report),
         true => {

@@ -206,10 +206,7 @@ pub async fn run(
     report
         .findings
         .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    for layer in &mut report.layers {
-        let wrong = |f: &Finding| f.severity == Severity::Error && f.layer == layer.label;
-        layer.ok = !report.findings.iter().any(wrong);
-    }
+    report.judge_layers();
     let noted = catalog::note_verified(cluster, &report.record(&options.scope, started_at)).await;
     report.recorded = noted.is_ok();
     if let Err(error) = noted {
@@ -248,19 +245,20 @@ impl VerifyReport {
         }
     }
 
-    /// Layers that are not what was written. What the store did not give out may be.
+    /// With a layer something is wrong when an error is its own: one of its objects, or of the WAL that makes it consistent.
+    fn judge_layers(&mut self) {
+        let errors = self.findings.iter();
+        let errors = errors.filter(|found| found.severity == Severity::Error);
+        let wrong: BTreeSet<&str> = errors.map(|found| found.layer.as_str()).collect();
+        for layer in &mut self.layers {
+            layer.ok = !wrong.contains(layer.label.as_str());
+        }
+    }
+
+    /// Layers that cannot be relied on. What the store did not give out today it may never give out again.
     fn damaged_layers(&self) -> Vec<String> {
-        let is_damage = |found: &&Finding| {
-            let lost = [FindingKind::Missing, FindingKind::Damaged];
-            found.severity == Severity::Error && lost.contains(&found.kind)
-        };
-        let found = self.findings.iter().filter(is_damage);
-        let found: BTreeSet<&str> = found.map(|found| found.layer.as_str()).collect();
-        let layers = self.layers.iter().map(|layer| &layer.label);
-        layers
-            .filter(|label| found.contains(label.as_str()))
-            .cloned()
-            .collect()
+        let layers = self.layers.iter().filter(|layer| !layer.ok);
+        layers.map(|layer| layer.label.clone()).collect()
     }
 
     /// Refuses to say that all is well when nothing is left: no expiry and no merge removes the last layer.

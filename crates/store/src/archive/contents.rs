@@ -15,6 +15,7 @@ use super::sealed::ObjectWriter;
 use super::{Archive, WHOLE_BYTES};
 use crate::courtesy;
 use crate::error::{Error, FileContext, Kind, Result};
+use crate::input;
 use crate::keys::Sealing;
 
 /// Files are read in pieces of this size.
@@ -52,9 +53,8 @@ impl Contents {
         file: ArchiveFile,
         sealing: Sealing,
     ) -> Result<Self> {
-        let act = || format!("could not read \"{}\"", path.display());
-        let opened = File::open(path).context(act)?;
-        let length = opened.metadata().context(act)?.len();
+        let opened = open(path)?;
+        let length = opened.metadata().context(|| reading(path))?.len();
         archive.check_length(file, length)?;
         let keep = length <= WHOLE_BYTES;
         let capacity = if keep {
@@ -119,8 +119,7 @@ impl Contents {
     /// Reads the file a second time, and writes its object; answers the object's length. The file must not have changed.
     pub(super) fn write(&self, codec: Codec, out: &mut dyn Write) -> Result<u64> {
         let path = &self.path;
-        let opened =
-            File::open(path).context(|| format!("could not read \"{}\"", path.display()))?;
+        let opened = open(path)?;
         let mut writer = ObjectWriter::new(&self.sealing, &self.description, codec)?;
         let mut hasher = ContentHasher::new();
         let mut length = 0;
@@ -146,11 +145,21 @@ impl Contents {
     }
 }
 
+fn reading(path: &Path) -> String {
+    format!("could not read \"{}\"", path.display())
+}
+
+/// Opens a file, and nothing that would keep us waiting.
+fn open(path: &Path) -> Result<File> {
+    input::require_file(path, || reading(path))?;
+    File::open(path).context(|| reading(path))
+}
+
 /// The header of the first page of the segment at `path`, if there is one.
 pub(super) fn first_page(path: &Path) -> Option<WalPageHeader> {
     let mut page = [0; WalPageHeader::SIZE_BYTES];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut page));
-    read.ok().and_then(|()| WalPageHeader::parse(&page).ok())
+    open(path).ok()?.read_exact(&mut page).ok()?;
+    WalPageHeader::parse(&page).ok()
 }
 
 /// Hands the file out in pieces; answers its length.
@@ -160,7 +169,7 @@ fn pieces(path: &Path, mut file: &File, mut take: impl FnMut(&[u8]) -> Result<()
     loop {
         let read = match file.read(&mut buffer) {
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            read => read.context(|| format!("could not read \"{}\"", path.display()))?,
+            read => read.context(|| reading(path))?,
         };
         if read == 0 {
             return Ok(length);
@@ -175,7 +184,7 @@ fn pieces(path: &Path, mut file: &File, mut take: impl FnMut(&[u8]) -> Result<()
 /// name of a later one and writes that into it (`InstallXLogFileSegment` in PostgreSQL's `xlog.c`): whoever has it open
 /// reads the beginning of one segment and the end of another.
 fn require_still_there(path: &Path, opened: &File) -> Result<()> {
-    let act = || format!("could not read \"{}\"", path.display());
+    let act = || reading(path);
     let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
     let read = identity(opened.metadata().context(act)?);
     match identity(fs::metadata(path).context(act)?) == read {
@@ -211,6 +220,9 @@ impl Archive {
 
     fn check_contents(&self, file: ArchiveFile, head: &[u8], raw: &[u8]) -> Result<()> {
         match file {
+            ArchiveFile::History(_) if is_blank(raw) => {
+                Err(refused("the file is empty").hint(LOST_HISTORY))
+            }
             ArchiveFile::Segment(named) | ArchiveFile::Partial(named) => {
                 self.check_segment(named, head)
             }
@@ -262,6 +274,18 @@ impl Archive {
         }
         Ok(())
     }
+}
+
+/// What to do about a history that a crash of the file system has emptied. It says where its timeline began: without it
+/// every restore would begin at the wrong place, and the right one would be refused as other contents.
+const LOST_HISTORY: &str = "the file system may have lost it in a crash: copy the file from the pg_wal of another server on \
+    this timeline, or of the one that was promoted, over it; when no server has been on this timeline, write a comment into \
+    it, such as: # nobody";
+
+/// Whether there is nothing in a text. A crash may leave zeros of the length that it had.
+fn is_blank(raw: &[u8]) -> bool {
+    raw.iter()
+        .all(|byte| byte.is_ascii_whitespace() || *byte == 0)
 }
 
 fn refused(what: impl std::fmt::Display) -> Error {

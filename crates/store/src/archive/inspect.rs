@@ -6,7 +6,7 @@ use pgstrata_pgdata::ArchiveFile;
 use super::sealed::ObjectReader;
 use super::{Archive, PIECE_BYTES};
 use crate::blocking::blocking;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 impl Archive {
     /// Whether `file_name` is in the archive, going by the header of its object.
@@ -70,13 +70,17 @@ impl Archive {
         let reader = ObjectReader::new(self.sealing().await?, &name, take.is_some());
         let walk = || {
             Ok(ObjectWalk {
+                key: key.to_owned(),
                 reader,
                 state,
                 take,
             })
         };
         let walk = self.in_pieces(key, walk, ObjectWalk::feed).await?;
-        let header = walk.reader.finish()?;
+        let header = walk
+            .reader
+            .finish()
+            .map_err(|error| in_object(key, error))?;
         self.check_header(file, &header)?;
         Ok((header, walk.state))
     }
@@ -112,6 +116,7 @@ type TakePiece<S> = fn(&mut S, &[u8]) -> Result<()>;
 
 /// A file on its way through the hands of `take`.
 struct ObjectWalk<S> {
+    key: String,
     reader: ObjectReader,
     state: S,
     take: Option<TakePiece<S>>,
@@ -120,12 +125,17 @@ struct ObjectWalk<S> {
 impl<S> ObjectWalk<S> {
     fn feed(mut self, piece: &[u8]) -> Result<Self> {
         let mut taken = Ok(());
-        self.reader.feed(piece, |raw| {
+        let fed = self.reader.feed(piece, |raw| {
             if let (Ok(()), Some(take)) = (&taken, self.take) {
                 taken = take(&mut self.state, raw);
             }
-        })?;
+        });
+        fed.map_err(|error| in_object(&self.key, error))?;
         taken?;
         Ok(self)
     }
+}
+
+fn in_object(key: &str, error: Error) -> Error {
+    error.while_doing(format!("could not read \"{key}\""))
 }

@@ -37,7 +37,7 @@ use jiff::Timestamp;
 use pgstrata_layer::cluster::{ClusterRecord, FORMAT};
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::wal::{self, WalDescription};
-use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment};
+use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment, WalSegmentSize};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::contents::{Contents, Encoded, first_page};
@@ -187,6 +187,10 @@ struct Prepared {
 
 impl Early {
     async fn look(cluster: &ClusterRepository, path: &Path, options: &PushOptions) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        if !is_segment_of_any_size(name) {
+            return None;
+        }
         let page = first_page(path)?;
         let record = ClusterRecord {
             name: cluster.name.as_str().to_owned(),
@@ -202,7 +206,6 @@ impl Early {
             retention: None,
         };
         let guessed = Archive::new(&cluster.supposed(), record).ok()?;
-        let name = path.file_name()?.to_str()?;
         let file @ ArchiveFile::Segment(_) = guessed.parse(name).ok()? else {
             return None;
         };
@@ -708,6 +711,15 @@ impl Archive {
              timeline does not help: the file would be refused again",
         ))
     }
+}
+
+/// Whether a segment may have that name: the smaller segments are, the more of them there are.
+fn is_segment_of_any_size(name: &str) -> bool {
+    let smallest = WalSegmentSize::try_from(1 << 20).expect("1 MiB is a size of segments");
+    matches!(
+        ArchiveFile::parse(name, smallest),
+        Ok(ArchiveFile::Segment(_))
+    )
 }
 
 /// Whether the server has said of a file of `pg_wal` that it is to be archived, or has been.

@@ -14,6 +14,11 @@ use super::unread::{BRING_BACK, nobody_opens};
 use super::{Home, Recipients, change};
 use crate::error::{Error, Kind, Result};
 
+/// What to do when keys were changed in a copy, too.
+pub const CHANGED_APART: &str = "keys were changed in each of the two repositories, and nobody can merge two chains of epochs: make \
+    the copy anew, with \"pgstrata copy --to\" an empty repository or prefix, and keep the old one for as long as you want what it \
+    alone has; from then on change keys in the source alone, and copy";
+
 /// The keys of a cluster as one repository has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeysFound {
@@ -61,14 +66,7 @@ pub fn plan(
     recipients: Option<&Recipients>,
 ) -> Result<KeyPlan> {
     let name = ring.name().as_str();
-    for (key, object) in &source.epochs {
-        if target.epochs.get(key).is_some_and(|there| there != object) {
-            let what = format!("\"{key}\" is another epoch in the target than in the source");
-            return Err(Error::new(Kind::AlreadyExists, what).hint(
-                "an epoch was begun in each of the two repositories: change keys in the source alone, and copy",
-            ));
-        }
-    }
+    require_same_epochs(source, target)?;
     let absent = source
         .epochs
         .keys()
@@ -119,6 +117,19 @@ pub fn plan(
             })
         }
     }
+}
+
+/// Refuses when an epoch was begun in each of the two repositories apart from the other.
+fn require_same_epochs(source: &KeysFound, target: &KeysFound) -> Result<()> {
+    let differs = |(key, object): &(&String, &Bytes)| {
+        let there = target.epochs.get(*key);
+        there.is_some_and(|there| there != *object)
+    };
+    let Some((key, _)) = source.epochs.iter().find(differs) else {
+        return Ok(());
+    };
+    let what = format!("\"{key}\" is another epoch in the target than in the source");
+    Err(Error::new(Kind::AlreadyExists, what).hint(CHANGED_APART))
 }
 
 /// Pure: the epochs of which no reader has a key box in the target when the plan is done.
@@ -258,5 +269,36 @@ impl Ring {
             }
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_epochs(epochs: &[(&str, &'static str)]) -> KeysFound {
+        let epochs = epochs.iter();
+        let epochs = epochs.map(|(key, object)| ((*key).to_owned(), Bytes::from(*object)));
+        KeysFound {
+            epochs: epochs.collect(),
+            ..KeysFound::default()
+        }
+    }
+
+    #[test]
+    fn where_keys_were_changed_in_both_the_way_out_is_a_new_copy() {
+        let source = with_epochs(&[("epoch/1", "the same"), ("epoch/2", "of the source")]);
+        for behind in [&[][..], &[("epoch/1", "the same")]] {
+            require_same_epochs(&source, &with_epochs(behind)).unwrap();
+        }
+        require_same_epochs(&source, &source).unwrap();
+        let target = with_epochs(&[("epoch/1", "the same"), ("epoch/2", "of the target")]);
+        let error = require_same_epochs(&source, &target).unwrap_err();
+        assert_eq!(error.kind(), Kind::AlreadyExists);
+        assert!(error.to_string().contains("\"epoch/2\""), "{error}");
+        let hint = error.hint_text().unwrap();
+        for words in ["copy --to", "empty repository", "source alone"] {
+            assert!(hint.contains(words), "{words}: {hint}");
+        }
     }
 }

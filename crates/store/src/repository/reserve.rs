@@ -1,7 +1,8 @@
 //! Room laid up in a directory, so that a full one can be freed.
 //!
 //! Nothing is removed before a record of it is written, and a full disk takes no record. A hidden file holds some room;
-//! who cannot write a removal gives part of it up and tries again. It is no object, and nothing depends on it.
+//! who cannot write a removal gives part of it up and tries again. Nobody else does: a layer, be it merged or backed up, would
+//! take all of it, and leave none for the removal that makes room. It is no object, and nothing depends on it.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,7 +1,6 @@
 //! One file on its way through the backup: what to do with it, and what came of it.
 
 use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -16,7 +15,7 @@ use rustix::io::Errno;
 use super::check::Complaint;
 use super::suspects::Suspect;
 use crate::server::ScannedFile;
-use crate::server::scan::identity;
+use crate::server::scan::{identity, unread};
 
 /// Blocks that a worker reads and stores in one go: 4 MiB, long enough for the
 /// disk, short enough that all workers share even a single file.
@@ -141,7 +140,7 @@ pub(crate) fn open(path: &Path, file: &ScannedFile) -> Result<Option<OpenFile>> 
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         // A link; a socket, or a device without driver.
         Err(Errno::LOOP | Errno::NXIO) => return Err(not_a_file(path)),
-        Err(error) => return Err(io::Error::from(error)).context(act),
+        Err(error) => return Err(unread(&error.into(), &act())),
     };
     let metadata = opened.metadata().context(act)?;
     if !metadata.is_file() {

@@ -9,6 +9,7 @@ use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::{Error, Kind, Result};
 
 use crate::backup::options::{BackupType, ChangeSourceChoice};
+use crate::health;
 
 /// Which layer to make.
 #[derive(Clone, Debug)]
@@ -97,6 +98,11 @@ fn newest_usable(catalog: &Catalog) -> (Option<Vec<&Layer>>, Option<String>) {
 /// The chain of `label`, when a child can stand on it: its pages are compared with digests.
 fn fit_chain<'a>(catalog: &'a Catalog, label: &Label) -> Result<Vec<&'a Layer>> {
     let chain = catalog.chain(label)?;
+    if let Some(found) = health::found_damaged(catalog, label) {
+        let what = format!("nothing is to stand on layer {label}: {found}");
+        return Err(Error::new(Kind::Damaged, what)
+            .hint("take a full backup, or run \"pgstrata verify\" when it is in order again"));
+    }
     let mut losses = chain.iter().filter_map(|layer| {
         let loss = catalog.losses.get(&layer.label)?;
         Some((&layer.label, loss.describe()))

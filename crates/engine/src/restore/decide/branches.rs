@@ -6,9 +6,11 @@
 //! (docs/adr/0021); otherwise whoever restores must say which one is meant.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use jiff::Timestamp;
 use pgstrata_layer::label::Label;
+use pgstrata_pgdata::ControlFile;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
 use pgstrata_pgdata::wal::WalSegment;
@@ -16,6 +18,8 @@ use pgstrata_store::archive::{ArchivedWal, Tail};
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::select::Candidate;
+use crate::restore::RestoreOptions;
+use crate::restore::place::layout::read_if_there;
 use crate::restore::target::Target;
 
 /// Branches of which a recovery tells more than the number.
@@ -300,6 +304,40 @@ impl Way<'_> {
         };
         format!(" ({})", self.holds(&own))
     }
+}
+
+/// Refuses to change a directory in place whose server went on where `history`, which a restore would follow unasked, left its
+/// timeline: that history may be a copy's, and what the server wrote since would be lost.
+///
+/// A timeline that the history does not have is that of a copy, which somebody brings up to date.
+pub(crate) fn refuse_leaving(
+    data: &Path,
+    options: &RestoreOptions,
+    history: &TimelineHistory,
+) -> Result<()> {
+    if !options.chooses_freely() {
+        return Ok(());
+    }
+    let path = data.join("global/pg_control");
+    // An attempt that ended early has moved it aside, and has asked already.
+    let Some(bytes) = read_if_there(&path)? else {
+        return Ok(());
+    };
+    let control = ControlFile::parse(&bytes)
+        .map_err(|e| Error::from(e).while_doing(format!("could not use \"{}\"", path.display())))?;
+    let (own, at) = (control.timeline, control.checkpoint_lsn);
+    let Some(left) = history.switch_point(own).filter(|left| *left < at) else {
+        return Ok(());
+    };
+    let other = history.timeline();
+    let what = format!(
+        "the server of \"{}\" has gone on along timeline {own} to {at} at least, and timeline {other}, which this restore would \
+         follow, left that one at {left}: it may be a copy's",
+        data.display()
+    );
+    Err(Error::new(Kind::Target, what).hint(format!(
+        "Say which one is meant: --target-timeline {own}, or --target-timeline {other}, as after a failover to that one."
+    )))
 }
 
 /// Where two histories part; `None` when they have no timeline in common.

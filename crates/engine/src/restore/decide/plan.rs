@@ -11,7 +11,7 @@ use pgstrata_layer::entry::BLOCK_BYTES;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
-use pgstrata_pgdata::timeline::TimelineId;
+use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 use pgstrata_pgdata::{ControlFile, Major};
 use pgstrata_store::archive::{self, Archive, ArchivedWal};
@@ -20,11 +20,13 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
 
+use super::branches::refuse_leaving;
 use super::histories::{passed_over, require_histories, require_way_known};
 use super::locate::Locator;
 use super::select::{self, Candidate, Lost, Request, Selection, Told};
 use super::survey::{self, LayerFetch, Survey};
 use crate::frames::Chain;
+use crate::health;
 use crate::restore::place::in_place::{self, Inventory, refuse_unarchived_wal};
 use crate::restore::place::layout::{Condition, Layout, Seen, resolve};
 use crate::restore::place::links::Links;
@@ -171,6 +173,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     let condition = inspect(&layout, &cluster.name, &layer, &options, &links)?;
     let inventory = match condition {
         Condition::Existing => {
+            refuse_leaving(&layout.data, &options, &selection.history)?;
             refuse_unarchived_wal(&layout.data, &archive, segment_size)?;
             Inventory::of(&layout, &prefixes(&layout), &layer.manifest.cluster)?
         }
@@ -302,13 +305,13 @@ struct Chosen {
 /// Chooses the layer and the way from it to the target.
 async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result<Chosen> {
     // Says what no listing says: a format that this version does not know.
-    let reading = (cluster.record(), Catalog::examine(cluster));
+    let reading = (cluster.record(), catalog::examine_as_verified(cluster));
     let (record, catalog, objects) =
         futures::join!(reading.0, reading.1, archive::objects(cluster));
     let (record, catalog) = (record?, catalog?);
-    let (candidates, lost) = candidates(&catalog, options.label.as_ref());
+    let (mut candidates, mut lost) = candidates(&catalog, options.label.as_ref());
     if candidates.is_empty() {
-        return Err(nothing_to_restore(&catalog, &cluster.name));
+        return Err(nothing_to_restore(&catalog, &cluster.name, &lost));
     }
     let segment_size = segment_size(&catalog, options.label.as_ref())?;
     let starts = candidates.iter().map(|layer| WalSegment {
@@ -320,6 +323,7 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
         .list_beside(objects?, ends(&catalog, segment_size), starts)
         .await?;
     held.read_histories(&mut archive).await?;
+    set_aside(options, (&mut candidates, &mut lost), &catalog, &archive);
     let unreadable = archive.unreadable_histories();
     require_way_known(&options.target, options.timeline, unreadable)?;
     if let Some(label) = &options.label {
@@ -472,6 +476,7 @@ const PREFETCH_NOTE: &str = "recovery reads no WAL ahead of what it replays (rec
 
 /// What the user should know of the layer.
 fn layer_notes(catalog: &Catalog, layer: &Layer) -> Vec<String> {
+    let found = health::found_damaged(catalog, &layer.label);
     let manifest = &layer.manifest;
     let stamp = manifest.state_stamp();
     let begun = catalog.unfinished.iter().filter(|unfinished| {
@@ -483,6 +488,12 @@ fn layer_notes(catalog: &Catalog, layer: &Layer) -> Vec<String> {
             format!("layer {label} is newer and has no manifest: its backup is at work, or never finished")
         })
         .collect();
+    notes.extend(found.map(|found| {
+        format!(
+            "{found}: layer {} is restored as far as it can be read, because it was named",
+            layer.label
+        )
+    }));
     if !manifest.corrupt_pages.is_empty() {
         notes.push(format!(
             "layer {} has {} pages that were corrupt when they were backed up",
@@ -540,7 +551,7 @@ fn candidates(catalog: &Catalog, named: Option<&Label>) -> (Vec<Candidate>, Vec<
     for layer in &catalog.layers {
         let chain = match named == Some(&layer.label) {
             true => catalog.chain_length(&layer.label).map(drop),
-            false => catalog.whole(&layer.label),
+            false => usable(catalog, &layer.label),
         };
         match chain {
             Ok(_) => candidates.push(candidate(layer)),
@@ -570,10 +581,54 @@ fn candidates(catalog: &Catalog, named: Option<&Label>) -> (Vec<Candidate>, Vec<
     (candidates, lost)
 }
 
-fn nothing_to_restore(catalog: &Catalog, cluster: &ClusterName) -> Error {
+/// Why a layer is not to be taken which nobody has named.
+fn usable(catalog: &Catalog, label: &Label) -> Result<()> {
+    catalog.whole(label)?;
+    match health::found_damaged(catalog, label) {
+        None => Ok(()),
+        Some(found) => Err(Error::new(Kind::Damaged, found)
+            .hint("name the layer to restore it all the same: it may be in order again")),
+    }
+}
+
+/// Moves the layers whose own WAL is not there to those that cannot be restored, when those are passed over.
+fn set_aside(
+    options: &RestoreOptions,
+    (candidates, lost): (&mut Vec<Candidate>, &mut Vec<Lost>),
+    catalog: &Catalog,
+    archive: &ArchivedWal,
+) {
+    if !options.vouched.skip_damaged || options.label.is_some() {
+        return;
+    }
+    candidates.retain(|candidate| {
+        let Ok(layer) = catalog.layer(&candidate.label) else {
+            return true;
+        };
+        let Some(why) = health::problem(catalog, layer, Some(archive)) else {
+            return true;
+        };
+        lost.push(Lost {
+            label: candidate.label.clone(),
+            kind: Kind::WalMissing,
+            why,
+            known: Some(candidate.clone()),
+        });
+        false
+    });
+    lost.sort_by(|one, other| one.label.own_stamp().cmp(other.label.own_stamp()));
+}
+
+fn nothing_to_restore(catalog: &Catalog, cluster: &ClusterName, lost: &[Lost]) -> Error {
     let newest = catalog.layers.last();
-    if let Some(error) = newest.and_then(|layer| catalog.whole(&layer.label).err()) {
+    if let Some(error) = newest.and_then(|layer| usable(catalog, &layer.label).err()) {
         return error;
+    }
+    if let Some(Lost {
+        kind, label, why, ..
+    }) = lost.last()
+    {
+        return Error::new(*kind, format!("could not use layer {label}: {why}"));
     }
     if let Some((label, error)) = catalog.damaged.last() {
         return Error::new(
@@ -591,14 +646,14 @@ fn nothing_to_restore(catalog: &Catalog, cluster: &ClusterName) -> Error {
     .hint("take one with \"pgstrata backup\"; \"pgstrata info\" shows what there is")
 }
 
-/// Why a restore of the newest state would be refused, when no layer leads there or nobody knows which branch is meant; `None`
-/// also when there is no layer. What is missing or damaged on the way is not looked for.
-pub(crate) fn refused(catalog: &Catalog, archive: &ArchivedWal) -> Option<Error> {
+/// The history that a restore of the newest state follows; an error when no layer leads there or nobody knows which branch is
+/// meant. `None` when there is no layer. What is missing or damaged on the way is not looked for.
+pub(crate) fn newest_state(
+    catalog: &Catalog,
+    archive: &ArchivedWal,
+) -> Option<Result<TimelineHistory>> {
     let (candidates, _) = candidates(catalog, None);
-    match candidates.is_empty() {
-        true => None,
-        false => select::refused(&candidates, archive),
-    }
+    (!candidates.is_empty()).then(|| select::newest_state(&candidates, archive))
 }
 
 fn segment_size(catalog: &Catalog, label: Option<&Label>) -> Result<WalSegmentSize> {

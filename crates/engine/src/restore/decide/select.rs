@@ -223,7 +223,7 @@ fn passed_over(
             ),
         )
         .hint(format!(
-            "\"pgstrata verify\" says what is wrong. With --skip-damaged, {instead}"
+            "\"pgstrata verify\" says what is wrong. Who names the layer tries it all the same. With --skip-damaged, {instead}"
         )));
     }
     let each = better.iter().map(|lost| {
@@ -250,8 +250,12 @@ fn instead(chosen: &Candidate, request: &Request<'_>) -> String {
     }
 }
 
-/// Why a restore of the newest state would be refused, when no layer leads there or nobody knows which branch is meant.
-pub(super) fn refused(candidates: &[Candidate], archive: &ArchivedWal) -> Option<Error> {
+/// The history that a restore of the newest state follows; an error when no layer leads there or nobody knows which branch is
+/// meant.
+pub(super) fn newest_state(
+    candidates: &[Candidate],
+    archive: &ArchivedWal,
+) -> Result<TimelineHistory> {
     let request = Request {
         target: &Target::Default,
         timeline: None,
@@ -260,10 +264,9 @@ pub(super) fn refused(candidates: &[Candidate], archive: &ArchivedWal) -> Option
         skip_damaged: true,
         told: &Told::default(),
     };
-    match newest(candidates, &request, archive) {
-        Ok((chosen, history)) => branches(candidates, chosen, &request, archive, &history).err(),
-        Err(error) => Some(error),
-    }
+    let (chosen, history) = newest(candidates, &request, archive)?;
+    branches(candidates, chosen, &request, archive, &history)?;
+    Ok(history)
 }
 
 /// Sentences about branches of the history; an error when it is not known which one is meant.
@@ -488,6 +491,10 @@ fn reach(
                 own.missing.file_name(size),
                 candidate.label
             ),
+        )
+        .hint(
+            "Store the segment with \"pgstrata archive-push FILE\", out of the server's pg_wal or another archive. With --skip-damaged \
+             an older layer is restored.",
         ));
     }
     let stop = candidate.stop;

@@ -127,6 +127,17 @@ pub struct TablespaceMapping {
     pub to: PathBuf,
 }
 
+impl TablespaceMapping {
+    /// Whether it is about that tablespace, which had a directory.
+    fn is_of(&self, tablespace: &Tablespace) -> bool {
+        let Some(location) = &tablespace.location else {
+            return false;
+        };
+        let from = Path::new(&self.from).components();
+        self.from == tablespace.oid.to_string() || from.eq(Path::new(location).components())
+    }
+}
+
 /// Where everything goes, as absolute paths without links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -184,13 +195,7 @@ impl Layout {
             let Some(location) = &tablespace.location else {
                 continue;
             };
-            let names = |mapping: &TablespaceMapping| {
-                mapping.from == tablespace.oid.to_string()
-                    || Path::new(&mapping.from)
-                        .components()
-                        .eq(Path::new(location).components())
-            };
-            let mapped = mappings.iter().position(names);
+            let mapped = mappings.iter().position(|one| one.is_of(tablespace));
             let to = mapped.map_or(Path::new(location), |at| {
                 used[at] = true;
                 &mappings[at].to
@@ -198,15 +203,10 @@ impl Layout {
             layout.tablespaces.insert(tablespace.oid, resolve(to)?);
         }
         if let Some(unused) = used.iter().position(|used| !used) {
-            return Err(Error::new(
-                Kind::Usage,
-                format!(
-                    "the layer has no tablespace \"{}\" to map",
-                    mappings[unused].from
-                ),
-            ));
+            return Err(unmapped(unused, tablespaces, mappings));
         }
         layout.check_apart()?;
+        layout.check_outside_of_clusters()?;
         Ok(layout)
     }
 
@@ -248,6 +248,28 @@ impl Layout {
                 )
                 .hint("Give every tablespace a directory of its own with --tablespace-map, and WAL and configuration, too."));
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses a directory among the files of a cluster, which would be stored with them, and removed with them. It is not
+    /// this restore's own: [`Self::check_apart`] has looked.
+    fn check_outside_of_clusters(&self) -> Result<()> {
+        for directory in self.directories() {
+            let mut above = directory.ancestors().skip(1);
+            let found = above.find_map(|above| Some((above, of_a_cluster(above)?)));
+            let Some((above, what)) = found else {
+                continue;
+            };
+            let what = format!(
+                "directory \"{}\" of the restore lies inside \"{}\", which is {what} of a cluster",
+                directory.display(),
+                above.display()
+            );
+            return Err(Error::new(Kind::Refused, what).hint(
+                "Choose a directory outside of it: a backup of that cluster would store what is in there, and a restore with --delta \
+                 would remove it.",
+            ));
         }
         Ok(())
     }
@@ -340,6 +362,41 @@ impl Layout {
         }
         Ok(())
     }
+}
+
+/// What of a cluster's the directory is, if anything: files below it are taken for the cluster's.
+fn of_a_cluster(directory: &Path) -> Option<&'static str> {
+    let has = |name: &str| directory.join(name).exists();
+    // A restore in place that was interrupted has taken the control file away.
+    if has("PG_VERSION") && (has(CONTROL) || has(MARKER)) {
+        return Some("the data directory");
+    }
+    let name = directory.file_name()?.to_str()?;
+    let (major, catalog) = name.strip_prefix("PG_")?.split_once('_')?;
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_version = number(major) && number(catalog) && directory.is_dir();
+    is_version.then_some("the directory of a tablespace")
+}
+
+/// A mapping that was not needed: of a tablespace that the layer has not, or that another one maps already.
+fn unmapped(at: usize, tablespaces: &[Tablespace], mappings: &[TablespaceMapping]) -> Error {
+    let unused = &mappings[at];
+    let Some(twice) = tablespaces.iter().find(|one| unused.is_of(one)) else {
+        let what = format!("the layer has no tablespace \"{}\" to map", unused.from);
+        return Error::new(Kind::Usage, what);
+    };
+    let to = mappings.iter().filter(|mapping| mapping.is_of(twice));
+    let to: Vec<String> = to
+        .map(|mapping| format!("\"{}\"", mapping.to.display()))
+        .collect();
+    let what = format!(
+        "tablespace {} is mapped more than once: to {}",
+        twice.oid,
+        to.join(" and to ")
+    );
+    Error::new(Kind::Usage, what).hint(
+        "Give --tablespace-map once for each tablespace; its OID and the directory that it had name the same one.",
+    )
 }
 
 /// An absolute path without links as far as it exists.
@@ -485,5 +542,108 @@ pub(crate) fn new_marker(
         started_at: now,
         asked,
         in_place: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory that looks like a cluster's data directory.
+    fn cluster(data: &Path) {
+        fs::create_dir_all(data.join("global")).unwrap();
+        for name in ["PG_VERSION", CONTROL] {
+            fs::write(data.join(name), "15").unwrap();
+        }
+    }
+
+    fn space(location: &Path) -> Tablespace {
+        Tablespace {
+            oid: 16402,
+            location: Some(location.display().to_string()),
+        }
+    }
+
+    fn mapping(from: &str, to: &Path) -> TablespaceMapping {
+        TablespaceMapping {
+            from: from.to_owned(),
+            to: to.to_owned(),
+        }
+    }
+
+    fn refused(layout: Result<Layout>, words: &str) {
+        let error = layout.unwrap_err();
+        assert_eq!(error.kind(), Kind::Refused, "{error}");
+        assert!(error.to_string().contains(words), "{words}: {error}");
+        assert!(error.hint_text().unwrap().contains("outside"), "{error:?}");
+    }
+
+    #[test]
+    fn nothing_is_restored_among_the_files_of_a_cluster() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(scratch.path()).unwrap();
+        let (data, target) = (root.join("data"), root.join("target"));
+        cluster(&data);
+        let version = root.join("space/PG_15_202209061");
+        fs::create_dir_all(version.join("5")).unwrap();
+        std::os::unix::fs::symlink(&data, root.join("link")).unwrap();
+        let in_data = "which is the data directory of a cluster";
+        for inside in ["data/x", "data/pg_wal/deep/x", "link/x"] {
+            let inside = root.join(inside);
+            refused(Layout::new(&inside, None, None, &[], &[]), in_data);
+            refused(Layout::new(&target, Some(&inside), None, &[], &[]), in_data);
+            refused(Layout::new(&target, None, Some(&inside), &[], &[]), in_data);
+            let spaces = [space(&inside)];
+            refused(Layout::new(&target, None, None, &spaces, &[]), in_data);
+        }
+        let of_a_tablespace = "which is the directory of a tablespace of a cluster";
+        let inside = version.join("x");
+        refused(Layout::new(&inside, None, None, &[], &[]), of_a_tablespace);
+        // A restore in place that was interrupted goes on there.
+        fs::remove_file(data.join(CONTROL)).unwrap();
+        fs::write(data.join(MARKER), "").unwrap();
+        refused(Layout::new(&data.join("x"), None, None, &[], &[]), in_data);
+    }
+
+    #[test]
+    fn a_cluster_is_restored_in_place_and_beside_others() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(scratch.path()).unwrap();
+        let (data, other) = (root.join("data"), root.join("other"));
+        cluster(&data);
+        cluster(&other);
+        let at = root.join("space");
+        fs::create_dir_all(at.join("PG_15_202209061")).unwrap();
+        let spaces = [space(&at)];
+        let layout = Layout::new(&data, Some(&root.join("wal")), None, &spaces, &[]).unwrap();
+        assert_eq!(layout.directories(), [&data, &at, &root.join("wal")]);
+        // Nobody has it yet.
+        Layout::new(&root.join("PG_15_202209061/x"), None, None, &[], &[]).unwrap();
+    }
+
+    #[test]
+    fn a_tablespace_that_is_mapped_twice_is_not_called_absent() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(scratch.path()).unwrap();
+        let had = Path::new("/had/space");
+        let (spaces, target) = ([space(had)], root.join("target"));
+        let (a, b) = (root.join("a"), root.join("b"));
+        let layout =
+            |mappings: &[TablespaceMapping]| Layout::new(&target, None, None, &spaces, mappings);
+        for second in ["16402", "/had/space", "/had//space/"] {
+            let error = layout(&[mapping("16402", &a), mapping(second, &b)]).unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage);
+            let said = error.to_string();
+            let expected =
+                format!("tablespace 16402 is mapped more than once: to {a:?} and to {b:?}");
+            assert_eq!(said, expected);
+        }
+        let error = layout(&[mapping("16402", &a), mapping("4711", &b)]).unwrap_err();
+        let expected = "the layer has no tablespace \"4711\" to map";
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(
+            layout(&[mapping("16402", &a)]).unwrap().tablespaces[&16402],
+            a
+        );
     }
 }
