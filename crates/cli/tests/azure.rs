@@ -16,7 +16,7 @@ use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
 use support::process::ended;
 use support::vault::Vault;
-use support::{Stage, Store, azure_keys, credentials_file, schema, text, to_lsn};
+use support::{Stage, Store, azure_keys, credentials_file, files, schema, text, to_lsn};
 
 const USAGE: i32 = 2;
 const WARNINGS: i32 = 3;
@@ -395,13 +395,6 @@ impl Sealed {
     }
 }
 
-fn spoil(path: &Path) {
-    let mut bytes = fs::read(path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(path, bytes).unwrap();
-}
-
 #[test]
 fn a_sealed_cluster_in_three_stores_outlives_what_befalls_two_of_them() {
     let sealed = Sealed::start();
@@ -429,7 +422,7 @@ fn a_sealed_cluster_in_three_stores_outlives_what_befalls_two_of_them() {
     for entry in fs::read_dir(sealed.objects("near").join(format!("layer/{newest}"))).unwrap() {
         let path = entry.unwrap().path();
         if path.display().to_string().contains("/pack-") {
-            spoil(&path);
+            files::flip(&path, |length| length / 2);
         }
     }
     let both = ["one", "three"].map(|who| fs::read_to_string(sealed.vault.identity(who)).unwrap());

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::Value;
-use support::{Stage, Store, text};
+use support::{Stage, Store, files, text};
 
 const DAMAGED: i32 = 14;
 const UNREADABLE: i32 = 15;
@@ -32,13 +32,6 @@ fn pack(stage: &Stage, label: &str) -> PathBuf {
     stage
         .objects()
         .join(format!("main/layer/{label}/pack-000000"))
-}
-
-fn flip(path: &PathBuf) {
-    let mut bytes = fs::read(path).unwrap();
-    let middle = bytes.len() * 2 / 3;
-    bytes[middle] ^= 1;
-    fs::write(path, bytes).unwrap();
 }
 
 /// An expiry that is to keep one full layer removes nothing, and says because of which.
@@ -87,7 +80,8 @@ fn a_layer_whose_own_wal_is_damaged_is_no_reason_to_remove_the_one_before() {
     let (stage, [_, newer]) = two_layers();
     let info = stage.json(&["info", &newer]);
     let segment = text(&info, "/layers/0/wal/first");
-    flip(&stage.objects().join("main/wal/00000001").join(segment));
+    let segment = stage.objects().join("main/wal/00000001").join(segment);
+    files::flip(&segment, |length| length * 2 / 3);
     assert_eq!(stage.fails(&["verify"]).0, DAMAGED);
     require_both_stay(&stage, &newer);
 }
@@ -95,7 +89,7 @@ fn a_layer_whose_own_wal_is_damaged_is_no_reason_to_remove_the_one_before() {
 #[test]
 fn nothing_stands_on_a_layer_that_was_found_damaged() {
     let (stage, [older, newer]) = two_layers();
-    flip(&pack(&stage, &newer));
+    files::flip(&pack(&stage, &newer), |length| length * 2 / 3);
     assert_eq!(stage.fails(&["verify"]).0, DAMAGED);
     let layer = stage.backup(&[]);
     assert_eq!(text(&layer, "/parent"), older, "{layer:#}");

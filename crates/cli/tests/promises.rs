@@ -228,13 +228,6 @@ fn archive_segments(server: &Cluster, count: usize) {
     }
 }
 
-fn flip(path: &Path, at: impl FnOnce(usize) -> usize) {
-    let mut bytes = fs::read(path).unwrap();
-    let at = at(bytes.len());
-    bytes[at] ^= 1;
-    fs::write(path, bytes).unwrap();
-}
-
 const HISTORY: &str = "00000002/00000002.history";
 
 /// After a server was taken back, or a standby promoted, what the new timeline has lost is missed, whether there is a backup of
@@ -260,7 +253,7 @@ fn what_a_new_timeline_has_lost_is_an_alarm_with_layers_on_it_and_without() {
         lost.require_alarm("archive", "00000002.history", "no moment on timeline 2");
         lost.require_finding(WAL_MISSING, HISTORY);
 
-        let altered = copies.after(|wal| flip(&wal.join(HISTORY), |length| length - 3));
+        let altered = copies.after(|wal| files::flip(&wal.join(HISTORY), |length| length - 3));
         altered.require_alarm("archive", "00000002.history", "no moment on timeline 2");
         altered.require_finding(DAMAGED, HISTORY);
 
@@ -278,7 +271,7 @@ fn what_a_new_timeline_has_lost_is_an_alarm_with_layers_on_it_and_without() {
         let mut second = String::new();
         let rotten = copies.after(|wal| {
             second.clone_from(&files::segments(&wal.join("00000002"))[1]);
-            flip(&wal.join("00000002").join(&second), |length| length / 2);
+            files::flip(&wal.join("00000002").join(&second), |length| length / 2);
         });
         rotten.require_finding(DAMAGED, &second);
         // No listing tells; that a verification has found something stays on record.

@@ -62,6 +62,14 @@ pub fn copy_all(from: &Path, to: &Path) {
     assert!(copied.unwrap().success());
 }
 
+/// Changes a bit of the byte that `at` chooses by the file's length.
+pub fn flip(path: &Path, at: impl FnOnce(usize) -> usize) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = at(bytes.len());
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
 /// Every file below `directory` is from then, as date(1) says it.
 pub fn age(directory: &Path, when: &str) {
     let mut touch = Command::new("find");

@@ -7,7 +7,6 @@
 
 mod check;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +14,17 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::frame::Codec;
-use pgstrata_pgdata::{ArchiveFile, Lsn, TimelineHistory, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{ArchiveFile, Lsn, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{self, PushOptions};
 use pgstrata_store::cluster::ClusterRepository;
-use pgstrata_store::error::{Error, FileContext as _, Kind, Result};
+use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::abort::Abort;
+use super::decide::prepare::history;
 use super::options::WalMode;
 use crate::server::archiver::{self, Archiving};
 use crate::server::session::Archiver;
@@ -228,14 +228,10 @@ impl ServerArchive {
 
     /// Stores the histories of timelines before `timeline` that the archive has lost and the server has.
     pub(super) async fn push_lost_histories(&self, timeline: TimelineId) -> Result<()> {
-        let path = self.wal_directory.join(timeline.history_file_name());
-        if timeline == TimelineId::FIRST || !path.exists() {
+        // One that cannot be read was refused when it was to be stored.
+        let Ok(history) = history(&self.wal_directory, timeline) else {
             return Ok(());
-        }
-        let about = || format!("could not read \"{}\"", path.display());
-        let contents = fs::read(&path).context(about)?;
-        let history = TimelineHistory::read(timeline, &contents)
-            .map_err(|error| Error::from(error).while_doing(about()))?;
+        };
         let held = archive::Archive::new(&self.cluster, self.record.clone())?;
         for entry in history.entries() {
             let earlier = entry.timeline;

@@ -35,12 +35,11 @@ struct OwnWal {
 
 impl OwnWal {
     fn of(layer: &Layer, size: WalSegmentSize) -> Self {
-        let manifest = &layer.manifest;
-        let timeline = manifest.timeline;
+        let (first, last) = layer.own_wal(size);
         Self {
-            first: WalSegment::containing(timeline, manifest.start_lsn, size),
-            last: WalSegment::containing_end(timeline, manifest.stop_lsn, size).number,
-            from_standby: manifest.from_standby,
+            first,
+            last: last.number,
+            from_standby: layer.manifest.from_standby,
         }
     }
 

@@ -28,8 +28,7 @@ pub(crate) fn problem(
         return Some(format!("the history of its timeline, {name}, {problem}"));
     }
     let lsns = manifest.start_lsn..manifest.stop_lsn;
-    let first = WalSegment::containing(manifest.timeline, manifest.start_lsn, size);
-    let last = WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size);
+    let (first, last) = layer.own_wal(size);
     let mut needed = WalSegment::covering(manifest.timeline, lsns, size);
     if let Some(missing) = needed.find(|segment| !archived.holds(*segment)) {
         let name = missing.file_name(size);

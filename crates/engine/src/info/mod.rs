@@ -484,15 +484,10 @@ async fn archived(
         None => Archive::load(cluster).await?,
     };
     let (size, layers) = (archive.segment_size(), catalog.layers.iter());
-    let ends = layers.clone().map(|layer| {
-        let manifest = &layer.manifest;
-        WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size)
-    });
-    let starts = layers.map(|layer| {
-        let manifest = &layer.manifest;
-        WalSegment::containing(manifest.timeline, manifest.start_lsn, size)
-    });
-    let mut archived = archive.list_beside(objects?, ends, starts).await?;
+    let (starts, ends): (Vec<_>, Vec<_>) = layers.map(|layer| layer.own_wal(size)).unzip();
+    let mut archived = archive
+        .list_beside(objects?, ends.into_iter(), starts.into_iter())
+        .await?;
     archive.read_short(&mut archived).await?;
     let read = archive.read_histories(&mut archived).await;
     // Each that cannot be read is an alarm of its own.
@@ -580,6 +575,7 @@ fn layer_info(
     let timeline = manifest.timeline;
     let chain_length = catalog.chain_length(&layer.label).unwrap_or(1);
     let problem = health::problem(catalog, layer, archived);
+    let (first, last) = layer.own_wal(size);
     Ok(LayerInfo {
         label: layer.label.to_string(),
         kind: layer.label.kind().as_str(),
@@ -592,11 +588,7 @@ fn layer_info(
         start_lsn: manifest.start_lsn,
         stop_lsn: manifest.stop_lsn,
         timeline: timeline.get(),
-        wal: range(
-            WalSegment::containing(timeline, manifest.start_lsn, size),
-            WalSegment::containing_end(timeline, manifest.stop_lsn, size),
-            size,
-        ),
+        wal: range(first, last, size),
         from_standby: manifest.from_standby,
         beside: manifest.beside.as_ref().map(|beside| BesideInfo {
             label: beside.layer.label.clone(),

@@ -130,10 +130,6 @@ fn complete(conninfo: &str, environment: Environment<'_>) -> Result<Config> {
 
 /// How a session begins, and how long somebody waits for it.
 fn add_habits(config: &mut Config, environment: Environment<'_>) -> Result<()> {
-    let unknown = |variable: &str, text: &str, known: &str| {
-        let what = format!("{variable} is \"{text}\", which is not known here");
-        Error::new(Kind::Usage, what).hint(format!("use {known}"))
-    };
     if config.get_options().is_none()
         && let Some(options) = environment("PGOPTIONS")
     {
@@ -147,7 +143,7 @@ fn add_habits(config: &mut Config, environment: Environment<'_>) -> Result<()> {
                 let seconds: i64 = text
                     .trim()
                     .parse()
-                    .map_err(|_| unknown(variable, &text, "a number of seconds"))?;
+                    .map_err(|_| senseless(variable, &text, "a number of seconds"))?;
                 // As in libpq, nothing and less than nothing is for ever.
                 if let Some(seconds) = u64::try_from(seconds).ok().filter(|some| *some > 0) {
                     config.connect_timeout(Duration::from_secs(seconds));
@@ -155,28 +151,50 @@ fn add_habits(config: &mut Config, environment: Environment<'_>) -> Result<()> {
             }
         }
     }
-    let variable = "PGTARGETSESSIONATTRS";
     if config.get_target_session_attrs() == TargetSessionAttrs::Any
-        && let Some(text) = environment(variable)
+        && let Some(wanted) = chosen("PGTARGETSESSIONATTRS", &SESSIONS, environment)?
     {
-        config.target_session_attrs(match text.as_str() {
-            "any" => TargetSessionAttrs::Any,
-            "read-write" => TargetSessionAttrs::ReadWrite,
-            "read-only" => TargetSessionAttrs::ReadOnly,
-            _ => return Err(unknown(variable, &text, "any, read-write or read-only")),
-        });
+        config.target_session_attrs(wanted);
     }
-    let variable = "PGLOADBALANCEHOSTS";
     if config.get_load_balance_hosts() == LoadBalanceHosts::Disable
-        && let Some(text) = environment(variable)
+        && let Some(wanted) = chosen("PGLOADBALANCEHOSTS", &ORDERS, environment)?
     {
-        config.load_balance_hosts(match text.as_str() {
-            "disable" => LoadBalanceHosts::Disable,
-            "random" => LoadBalanceHosts::Random,
-            _ => return Err(unknown(variable, &text, "disable or random")),
-        });
+        config.load_balance_hosts(wanted);
     }
     Ok(())
+}
+
+const SESSIONS: [(&str, TargetSessionAttrs); 3] = [
+    ("any", TargetSessionAttrs::Any),
+    ("read-write", TargetSessionAttrs::ReadWrite),
+    ("read-only", TargetSessionAttrs::ReadOnly),
+];
+
+const ORDERS: [(&str, LoadBalanceHosts); 2] = [
+    ("disable", LoadBalanceHosts::Disable),
+    ("random", LoadBalanceHosts::Random),
+];
+
+/// What a variable chooses of what is `known`, if it is set.
+fn chosen<T: Copy>(
+    variable: &str,
+    known: &[(&str, T)],
+    environment: Environment<'_>,
+) -> Result<Option<T>> {
+    let Some(text) = environment(variable) else {
+        return Ok(None);
+    };
+    let names = known.iter().map(|(name, _)| *name);
+    let found = known.iter().find(|(name, _)| *name == text);
+    found.map(|(_, choice)| Some(*choice)).ok_or_else(|| {
+        let names: Vec<&str> = names.collect();
+        senseless(variable, &text, &names.join(" or "))
+    })
+}
+
+fn senseless(variable: &str, text: &str, known: &str) -> Error {
+    let what = format!("{variable} is \"{text}\", which is not known here");
+    Error::new(Kind::Usage, what).hint(format!("use {known}"))
 }
 
 fn port(environment: Environment<'_>) -> Result<u16> {

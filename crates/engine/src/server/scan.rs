@@ -109,8 +109,8 @@ impl Scan {
             match accessat(CWD, &path, Access::READ_OK, AtFlags::EACCESS) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => {
-                    let what = format!("could not open \"{}\" to read it: {error}", path.display());
-                    return Err(Error::new(Kind::File, what).hint(READ_ALL));
+                    let act = format!("could not open \"{}\" to read it", path.display());
+                    return Err(unread(&error.into(), &act));
                 }
             }
         }

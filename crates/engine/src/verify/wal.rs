@@ -194,9 +194,8 @@ impl Verifier {
         archived: &ArchivedWal,
         seen: &mut WalSeen,
     ) -> Result<()> {
-        let manifest = &way.layer.manifest;
         let size = archived.segment_size();
-        let first = WalSegment::containing(manifest.timeline, manifest.start_lsn, size);
+        let (first, _) = way.layer.own_wal(size);
         let stretches = archived.stretches(&way.history, first.start_lsn(size));
         let runs = stretches.into_iter().map(|(coverage, _)| {
             let parts = coverage.parts.into_iter();

@@ -39,6 +39,7 @@ use pgstrata_layer::label::{Label, LayerKind};
 use pgstrata_layer::manifest::{self, Manifest, ParentRef};
 use pgstrata_layer::mark::Pin;
 use pgstrata_pgdata::timeline::TimelineId;
+use pgstrata_pgdata::{WalSegment, WalSegmentSize};
 
 pub use abandon::complaint as wrong_abandonment;
 pub use chain::{ChainEntries, KeptParts, PartLocation, missing_is_damage};
@@ -113,6 +114,17 @@ impl Layer {
             label: self.label.to_string(),
             manifest_digest: self.manifest_digest.clone(),
         }
+    }
+
+    /// The segment that holds its start, and the one that holds the last byte before its stop: its own WAL is from one to the other.
+    #[must_use]
+    pub fn own_wal(&self, size: WalSegmentSize) -> (WalSegment, WalSegment) {
+        let (timeline, manifest) = (self.manifest.timeline, &self.manifest);
+        let first = WalSegment::containing(timeline, manifest.start_lsn, size);
+        (
+            first,
+            WalSegment::containing_end(timeline, manifest.stop_lsn, size),
+        )
     }
 }
 

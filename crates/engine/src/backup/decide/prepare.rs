@@ -42,7 +42,7 @@ impl Ready {
             timeline: control.timeline,
             data_checksum_version: control.data_checksum_version,
             from_standby: self.session.facts().in_recovery,
-            history: history(&self.data_directory, control.timeline),
+            history: history(&self.data_directory.join("pg_wal"), control.timeline),
         }
     }
 
@@ -171,16 +171,14 @@ fn identity(control: &ControlFile) -> ClusterIdentity {
 }
 
 /// The history of `timeline` as the server has it, or why it is not known.
-fn history(
-    data_directory: &Path,
+pub(crate) fn history(
+    wal_directory: &Path,
     timeline: TimelineId,
 ) -> std::result::Result<TimelineHistory, String> {
     if timeline == TimelineId::FIRST {
         return Ok(TimelineHistory::first(timeline));
     }
-    let path = data_directory
-        .join("pg_wal")
-        .join(timeline.history_file_name());
+    let path = wal_directory.join(timeline.history_file_name());
     let contents = fs::read(&path)
         .map_err(|error| format!("could not read \"{}\": {error}", path.display()))?;
     TimelineHistory::read(timeline, &contents).map_err(|error| error.to_string())

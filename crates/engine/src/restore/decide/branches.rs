@@ -10,7 +10,6 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use pgstrata_layer::label::Label;
-use pgstrata_pgdata::ControlFile;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
 use pgstrata_pgdata::wal::WalSegment;
@@ -19,7 +18,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 
 use super::select::Candidate;
 use crate::restore::RestoreOptions;
-use crate::restore::place::layout::read_if_there;
+use crate::restore::place::layout::control_there;
 use crate::restore::target::Target;
 
 /// Branches of which a recovery tells more than the number.
@@ -318,13 +317,10 @@ pub(crate) fn refuse_leaving(
     if !options.chooses_freely() {
         return Ok(());
     }
-    let path = data.join("global/pg_control");
     // An attempt that ended early has moved it aside, and has asked already.
-    let Some(bytes) = read_if_there(&path)? else {
+    let Some(control) = control_there(data)? else {
         return Ok(());
     };
-    let control = ControlFile::parse(&bytes)
-        .map_err(|e| Error::from(e).while_doing(format!("could not use \"{}\"", path.display())))?;
     let (own, at) = (control.timeline, control.checkpoint_lsn);
     let Some(left) = history.switch_point(own).filter(|left| *left < at) else {
         return Ok(());

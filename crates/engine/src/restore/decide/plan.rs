@@ -311,16 +311,17 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
     let (record, catalog) = (record?, catalog?);
     let (mut candidates, mut lost) = candidates(&catalog, options.label.as_ref());
     if candidates.is_empty() {
-        return Err(nothing_to_restore(&catalog, &cluster.name, &lost));
+        return Err(nothing_to_restore(&catalog, &cluster.name));
     }
     let segment_size = segment_size(&catalog, options.label.as_ref())?;
-    let starts = candidates.iter().map(|layer| WalSegment {
-        timeline: layer.timeline,
-        number: layer.start.segment(segment_size),
-    });
+    let own = catalog
+        .layers
+        .iter()
+        .map(|layer| layer.own_wal(segment_size));
+    let (starts, ends): (Vec<_>, Vec<_>) = own.unzip();
     let held = Archive::new(cluster, record.clone())?;
     let mut archive = held
-        .list_beside(objects?, ends(&catalog, segment_size), starts)
+        .list_beside(objects?, ends.into_iter(), starts.into_iter())
         .await?;
     held.read_histories(&mut archive).await?;
     set_aside(options, (&mut candidates, &mut lost), &catalog, &archive);
@@ -386,14 +387,6 @@ fn loss_notes(chain: &[Arc<Layer>], losses: &[Option<Loss>]) -> Vec<String> {
         ))
     });
     notes.collect()
-}
-
-/// The segments in which the layers were stopped: they were in the archive before the layers were made.
-fn ends(catalog: &Catalog, size: WalSegmentSize) -> impl Iterator<Item = WalSegment> {
-    catalog.layers.iter().map(move |layer| {
-        let manifest = &layer.manifest;
-        WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size)
-    })
 }
 
 fn check_options(options: &RestoreOptions) -> Result<()> {
@@ -619,16 +612,10 @@ fn set_aside(
     lost.sort_by(|one, other| one.label.own_stamp().cmp(other.label.own_stamp()));
 }
 
-fn nothing_to_restore(catalog: &Catalog, cluster: &ClusterName, lost: &[Lost]) -> Error {
+fn nothing_to_restore(catalog: &Catalog, cluster: &ClusterName) -> Error {
     let newest = catalog.layers.last();
     if let Some(error) = newest.and_then(|layer| usable(catalog, &layer.label).err()) {
         return error;
-    }
-    if let Some(Lost {
-        kind, label, why, ..
-    }) = lost.last()
-    {
-        return Error::new(*kind, format!("could not use layer {label}: {why}"));
     }
     if let Some((label, error)) = catalog.damaged.last() {
         return Error::new(
@@ -708,11 +695,10 @@ fn own_wal(
     selection: &Selection,
     archive: &ArchivedWal,
 ) -> Vec<(TimelineId, u64, u64)> {
-    let manifest = &layer.manifest;
-    let size = archive.segment_size();
-    let stop = WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size).number;
+    let (_, last) = layer.own_wal(archive.segment_size());
+    let start = layer.manifest.start_lsn;
     archive
-        .coverage(&selection.history, manifest.start_lsn, Some(stop))
+        .coverage(&selection.history, start, Some(last.number))
         .parts
 }
 

@@ -156,10 +156,11 @@ impl Root {
             false => Ok(()),
         };
         let dir = beneath::make_all(path, give).context(about)?;
-        let names = beneath::names(&dir).context(about)?;
-        let is_empty = names.iter().all(|name| name == LOST_FOUND);
-        if root && owner.is_some() && is_empty {
-            give(&dir).context(about)?;
+        if root && owner.is_some() {
+            let names = beneath::names(&dir).context(about)?;
+            if names.iter().all(|name| name == LOST_FOUND) {
+                give(&dir).context(about)?;
+            }
         }
         Ok(Self {
             path: path.to_owned(),

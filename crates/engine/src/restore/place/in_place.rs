@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use pgstrata_layer::entry::EntryKind;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::ClusterIdentity;
+use pgstrata_pgdata::LOCK_FILE;
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
-use pgstrata_pgdata::{ControlFile, LOCK_FILE};
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
@@ -24,7 +24,7 @@ use super::beneath;
 use super::claim::Root;
 use super::layout::{
     CONFIG_DIRECTORY, CONTROL, Condition, DirectoryState, LOST_FOUND, Layout, MARKER, Marker, Seen,
-    foreign_marker, occupied, read_if_there, read_marker, state, state_of_other,
+    control_there, foreign_marker, occupied, read_if_there, read_marker, state, state_of_other,
 };
 use super::links::{Links, link_target};
 use super::running::{refuse_other_server, refuse_running_server};
@@ -124,15 +124,10 @@ fn nothing_there(data: &Path) -> Error {
 }
 
 fn check_same_cluster(data: &Path, identity: &ClusterIdentity) -> Result<()> {
-    let path = data.join("global/pg_control");
-    let bytes = match fs::read(&path) {
-        Ok(bytes) => bytes,
-        // Gone since an earlier attempt, whose marker says what was there.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e).context(|| format!("could not read \"{}\"", path.display())),
+    // Gone since an earlier attempt, whose marker says what was there.
+    let Some(control) = control_there(data)? else {
+        return Ok(());
     };
-    let control = ControlFile::parse(&bytes)
-        .map_err(|e| Error::from(e).while_doing(format!("could not use \"{}\"", path.display())))?;
     if control.system_identifier == identity.system_identifier {
         return Ok(());
     }

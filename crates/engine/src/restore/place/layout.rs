@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use pgstrata_layer::lineage::Located;
 use pgstrata_layer::manifest::Tablespace;
+use pgstrata_pgdata::ControlFile;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
@@ -71,6 +72,17 @@ pub struct InPlace {
     pub directory: Option<Located>,
     /// Whether that was known to be no copy.
     pub directory_known: bool,
+}
+
+/// What `pg_control` of a data directory says; `None` when it is not there, as after a restore in place that was interrupted.
+pub(crate) fn control_there(data: &Path) -> Result<Option<ControlFile>> {
+    let path = data.join(CONTROL);
+    let Some(bytes) = read_if_there(&path)? else {
+        return Ok(None);
+    };
+    let control = ControlFile::parse(&bytes)
+        .map_err(|e| Error::from(e).while_doing(format!("could not use \"{}\"", path.display())))?;
+    Ok(Some(control))
 }
 
 /// A file's contents; `None` when it is not there.
