@@ -10,12 +10,14 @@ use std::time::Duration;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use pgstrata_layer::epoch::KeyRole;
+use pgstrata_store::archive::{self, GetOptions};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Kind;
 use pgstrata_store::keys::{self, Recipients, Ring};
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 
+use support::places;
 use support::vault::{Person, Vault, name, opened_by};
 
 /// The keys as somebody reads them now.
@@ -292,6 +294,41 @@ async fn in_every_interleaving_of_an_addition_and_a_new_epoch_the_newcomer_opens
             }
         }
     }
+}
+
+/// An archiver that fails rings alarms, and has backups store WAL of their own.
+#[tokio::test]
+async fn a_push_succeeds_at_every_moment_at_which_an_epoch_begins() {
+    let vault = Vault::new().await;
+    let scratch = tempfile::tempdir().unwrap();
+    let (mut before, mut after) = (0, 0);
+    for nth in 0.. {
+        let held = HeldUp::at(nth, &vault).await;
+        let recipients = vault.recipients();
+        let rotating = keys::rotate(held.through.home(), &held.seen, &recipients);
+        let pushing = async {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            let writer = opened_by(&held.direct, &vault.writer);
+            places::push(&writer, scratch.path(), "00000002.history").await;
+            ring(&writer).await.current().number
+        };
+        let (rotated, first_read) = futures::join!(rotating, pushing);
+        assert_eq!(rotated.unwrap(), 2, "held up at {nth}");
+        match first_read {
+            1 => before += 1,
+            _ => after += 1,
+        }
+        let got = scratch.path().join("got");
+        let reader = opened_by(&held.direct, &vault.reader);
+        let options = GetOptions::default();
+        archive::get(&reader, "00000002.history", &got, &options)
+            .await
+            .unwrap();
+        if held.store.operation_count() <= nth {
+            break;
+        }
+    }
+    assert!(before > 2 && after > 0, "{before} {after}");
 }
 
 #[tokio::test]

@@ -55,6 +55,9 @@ use crate::keys::Sealing;
 /// left by a server that did not archive, and those it marks itself.
 const MOST_UNMARKED: usize = 8;
 
+/// Keys are read at most so many times more. Each time another epoch has begun, which a person does.
+const MOST_EPOCHS_BEGUN: usize = 5;
+
 /// How to push.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
@@ -245,8 +248,23 @@ impl Readied {
 }
 
 impl Archive {
+    /// Reads the keys again when an epoch began while they were read: whoever changes keys must not make the archiver fail.
+    async fn with_newest_keys(mut self) -> Result<Self> {
+        for _ in 0..MOST_EPOCHS_BEGUN {
+            let Sealing::Sealed(ring) = self.sealing().await? else {
+                return Ok(self);
+            };
+            match ring.is_behind(self.cluster.home()).await? {
+                false => return Ok(self),
+                true => self.cluster = self.cluster.supposed(),
+            }
+        }
+        self.cluster.require_newest_epoch().await?;
+        Ok(self)
+    }
+
     async fn push(
-        &self,
+        self,
         path: &Path,
         early: Option<Early>,
         options: &PushOptions,
@@ -257,32 +275,29 @@ impl Archive {
             .unwrap_or_default();
         let file = self.parse(name)?;
         let doing = |error: Error| error.while_doing(format!("could not archive \"{name}\""));
-        if let Sealing::Sealed(ring) = self.sealing().await? {
-            let newest = ring.require_not_behind(self.cluster.home()).await;
-            newest.map_err(doing)?;
-        }
+        let archive = self.with_newest_keys().await.map_err(doing)?;
         let looked = match early {
             Some(early) => early.looked,
-            None => self.look(path, file, None).await,
+            None => archive.look(path, file, None).await,
         };
         let looked = looked.map_err(doing)?;
         if let (ArchiveFile::Segment(segment), false) = (file, options.finished) {
-            self.require_finished(path, segment).map_err(doing)?;
+            archive.require_finished(path, segment).map_err(doing)?;
         }
         if let (ArchiveFile::Segment(segment), InArchive::Nothing) = (file, &looked.found) {
-            let unmarked = self.push_unmarked(path, segment, options);
+            let unmarked = archive.push_unmarked(path, segment, options);
             unmarked.await.map_err(doing)?;
         }
         // What is there was pushed as a neighbour, and those behind it with it.
         let ready = match looked.found {
-            InArchive::Nothing => self.ready_neighbours(path, file, options.neighbours),
+            InArchive::Nothing => archive.ready_neighbours(path, file, options.neighbours),
             _ => Vec::new(),
         };
-        let made = self.prepare(path, ready, options);
+        let made = archive.prepare(path, ready, options);
         let mut made = pin!(made);
         // While it is stored the first ones are read; none is stored before it is there.
         let storing = async {
-            let pushed = self.store(file, looked, options).await?;
+            let pushed = archive.store(file, looked, options).await?;
             let outcome = PushOutcome {
                 file_name: name.to_owned(),
                 pushed,
@@ -296,7 +311,7 @@ impl Archive {
         };
         let (outcome, first) = futures::join!(storing, made.next());
         let outcome = outcome.map_err(doing)?;
-        let neighbours = self.push_neighbours(first, made, options).await;
+        let neighbours = archive.push_neighbours(first, made, options).await;
         Ok(PushOutcome {
             neighbours,
             ..outcome

@@ -223,14 +223,21 @@ impl Ring {
         )))
     }
 
-    /// As [`Ring::require_newest`], for who has no time to look again unless there is a reason.
-    pub(crate) async fn require_not_behind(&self, home: Home<'_>) -> Result<()> {
+    /// Whether an epoch has begun since the keys were read. Who has no time looks again only when what was read shows
+    /// something newer: keys that were read while an epoch began.
+    ///
+    /// # Errors
+    /// As for [`Ring::require_newest`], except for an epoch that has begun.
+    pub(crate) async fn is_behind(&self, home: Home<'_>) -> Result<bool> {
         let current = self.current().number;
         let shown = self.listed.keys().next_back().copied();
         let highest = shown.max(self.missed_now().last().copied());
-        match self.apart.is_some() || highest.is_some_and(|highest| highest > current) {
-            true => self.require_newest(home).await,
-            false => Ok(()),
+        if self.apart.is_none() && highest.is_none_or(|highest| highest <= current) {
+            return Ok(false);
+        }
+        match self.now(home).await? {
+            EpochsNow::Begun(_) if self.apart.is_none() => Ok(true),
+            _ => self.require_newest(home).await.map(|()| false),
         }
     }
 
