@@ -50,6 +50,15 @@ struct Desk {
     names: Vec<(String, String)>,
 }
 
+/// Settings that have a server listen where that one does.
+fn place(server: &Cluster) -> [(&'static str, String); 2] {
+    let sockets = server.socket_dir().display().to_string();
+    [
+        ("unix_socket_directories", sockets),
+        ("port", server.port().to_string()),
+    ]
+}
+
 impl Desk {
     fn new() -> Self {
         let builder = Cluster::builder(Major::V15)
@@ -61,10 +70,9 @@ impl Desk {
     fn on(stage: Stage) -> Self {
         let server = &stage.cluster;
         // Whoever starts a copy of it says nothing of sockets and ports.
-        let port = server.sql("postgres", "SHOW port").unwrap();
-        let sockets = server.socket_dir().display().to_string();
-        for (name, value) in [("unix_socket_directories", &sockets), ("port", &port)] {
-            server.append_conf(name, value).unwrap();
+        let port = server.port().to_string();
+        for (name, value) in place(server) {
+            server.append_conf(name, &value).unwrap();
         }
         let orders = "CREATE TABLE orders AS SELECT generate_series(1, 1000) AS id";
         server.sql("postgres", orders).unwrap();
@@ -360,6 +368,44 @@ fn prove_that_backups_restore() {
     let desk = Desk::new();
     desk.stage.archive_all();
     desk.follow("Prove that backups restore");
+}
+
+#[test]
+fn go_to_a_new_major_version() {
+    let old = Cluster::builder(Major::V16).initdb_arg("--wal-segsize=1");
+    let mut desk = Desk::on(Stage::archiving(old, Store::Directory));
+    let archive = format!(
+        "PGSTRATA_CONFIG={} {} archive-push %p",
+        desk.config.display(),
+        desk.stage.program.display()
+    );
+    let new = Cluster::builder(Major::V17)
+        .initdb_arg("--wal-segsize=1")
+        .conf("archive_mode", "on")
+        .conf("archive_command", &archive);
+    let new = new.start().unwrap();
+    new.stop(StopMode::Fast).unwrap();
+    for (name, value) in place(&desk.stage.cluster) {
+        new.append_conf(name, &value).unwrap();
+    }
+    let above = new.pgdata().parent().unwrap().display().to_string();
+    desk.name(
+        "/var/lib/postgresql/18/main",
+        &new.pgdata().display().to_string(),
+    );
+    desk.names
+        .push(("/var/lib/postgresql/18".to_owned(), above));
+    for (version, server) in [("15", &desk.stage.cluster), ("18", &new)] {
+        let programs = server.bindir().display().to_string();
+        desk.names
+            .push((format!("/usr/lib/postgresql/{version}/bin"), programs));
+    }
+    desk.follow("Go to a new major version");
+    // Where the old one was, and listens no more.
+    assert_eq!(desk.orders(), "1000");
+    let layers = desk.stage.objects().join("main-18/layer");
+    assert_eq!(fs::read_dir(layers).unwrap().count(), 1);
+    assert_eq!(desk.stage.layer_counts(), (2, 0));
 }
 
 /// A sealed cluster beside the clear one, with three readers and a writer whose identities lie where the configuration

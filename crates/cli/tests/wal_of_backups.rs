@@ -196,8 +196,14 @@ fn wal_of_a_time_that_is_gone_is_refused_before_the_copy(major: Major) {
     take_back(&stage, &aside);
     sql("INSERT INTO lives SELECT 2 FROM generate_series(1, 1000)");
     let pgdata = stage.pgdata();
+    // It switches no segment then, which the archiver would stumble over.
+    let checked = stage.run(&["check", "-D", &pgdata]);
+    let report = String::from_utf8(checked.stdout).unwrap();
+    assert_eq!(checked.status.code(), Some(REFUSED), "{report}");
+    assert!(report.contains("it is of another history"), "{report}");
     for more in [
         &["--type", "full"][..],
+        &["--dry-run"],
         &[],
         &["--wal", "stream"],
         &["--wal", "archive"],

@@ -249,5 +249,5 @@ fn require_same(record: &ClusterRecord, found: &ClusterRecord) -> Result<()> {
         record.name
     );
     Err(Error::new(Kind::Refused, message)
-        .hint("give this cluster a name of its own with --cluster"))
+        .hint("give this cluster a name of its own with --cluster (after pg_upgrade: RUNBOOKS.md, \"Go to a new major version\")"))
 }

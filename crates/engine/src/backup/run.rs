@@ -26,7 +26,7 @@ use super::options::{BackupOptions, CorruptPagePolicy};
 use super::phases::Stopwatch;
 use super::report::{BackupPlan, BackupReport};
 use super::standby::{Finisher, SegmentEnd, check_one_timeline};
-use super::wal::{self, Following, ServerArchive, Stream, WalChoice};
+use super::wal::{self, Following, ServerArchive, Stream, WalChoice, WalRoute};
 use crate::frames::{Chain, LayerWriter};
 use crate::priority::{self, Impact};
 use crate::server::Session;
@@ -56,6 +56,8 @@ pub async fn plan(cluster: &ClusterRepository, options: &BackupOptions) -> Resul
     found.warnings.extend(finisher.doubt());
     let wal = choose_wal(options, &ready, cluster).await?;
     found.warnings.extend(wal.trouble.clone());
+    let archive = route(cluster, &ready).archive(options.codec)?;
+    archive.check_now(&ready.session).await?;
     Ok(BackupPlan {
         kind: choice.kind,
         parent: choice.chain.first().map(|layer| layer.label.clone()),
@@ -159,12 +161,15 @@ async fn choose_wal(
     ready: &Ready,
     cluster: &ClusterRepository,
 ) -> Result<WalChoice> {
-    let route = wal::WalRoute {
+    wal::choose(options.wal, &ready.session, route(cluster, ready)).await
+}
+
+fn route<'a>(cluster: &'a ClusterRepository, ready: &'a Ready) -> WalRoute<'a> {
+    WalRoute {
         cluster,
         record: &ready.record,
         data_directory: &ready.data_directory,
-    };
-    wal::choose(options.wal, &ready.session, route).await
+    }
 }
 
 /// One backup under way.
@@ -252,7 +257,7 @@ impl Backup<'_> {
         // Early, so that no work is done in vain; the commit looks again.
         let chain = &self.chain;
         let leaving = catalog::check_stays(&chain.cluster, &chain.layers).await?;
-        let archive = self.archive(ready);
+        let archive = route(&chain.cluster, ready).archive(self.options.codec)?;
         let stream = match self.wal.streams {
             true => {
                 let id = hex(&self.layer.id());
@@ -369,16 +374,6 @@ impl Backup<'_> {
             cluster: &self.chain.cluster,
             wanted: self.options.change_source,
             parent: self.chain.layers.first().map(Arc::as_ref),
-        }
-    }
-
-    fn archive(&self, ready: &Ready) -> ServerArchive {
-        ServerArchive {
-            cluster: self.chain.cluster.clone(),
-            record: ready.record.clone(),
-            segment_size: ready.control.wal_segment_size,
-            wal_directory: ServerArchive::wal_directory(&ready.data_directory),
-            codec: self.options.codec,
         }
     }
 

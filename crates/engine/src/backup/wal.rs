@@ -77,6 +77,18 @@ impl WalRoute<'_> {
         let pg_wal = ServerArchive::wal_directory(self.data_directory);
         Archiving::ask(session, Some(&pg_wal), self.cluster, &held).await
     }
+
+    /// The archive; what a backup stores there it compresses so.
+    pub(super) fn archive(&self, codec: Codec) -> Result<ServerArchive> {
+        let segment_size = u64::from(self.record.wal_segment_size);
+        Ok(ServerArchive {
+            cluster: self.cluster.clone(),
+            record: self.record.clone(),
+            segment_size: WalSegmentSize::try_from(segment_size)?,
+            wal_directory: ServerArchive::wal_directory(self.data_directory),
+            codec,
+        })
+    }
 }
 
 /// Decides how the WAL gets into the repository.

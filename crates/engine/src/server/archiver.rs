@@ -109,9 +109,9 @@ impl Archiving {
     }
 
     /// Whether the server archives, but to no place where waiting would help. A command that is
-    /// not seen to be ours may be a wrapper: the file archived last tells.
+    /// not seen to be ours may be a wrapper: the file archived last tells, unless the command keeps nothing.
     pub(crate) fn is_elsewhere(&self) -> bool {
-        !self.is_ours() && self.last_is_here != Some(Ok(true))
+        !self.is_ours() && (keeps_nothing(&self.command) || self.last_is_here != Some(Ok(true)))
     }
 
     /// What the server calls, in words.
@@ -150,6 +150,13 @@ pub(crate) fn is_ours(command: &str) -> bool {
         && (command.contains("archive-push") || command.contains("wal-push"))
 }
 
+/// Whether it says of every file that it is archived, which PostgreSQL's manual names as a way to archive nothing (20.5.3).
+fn keeps_nothing(command: &str) -> bool {
+    let command = command.trim().trim_end_matches(';').trim_end();
+    let program = command.rsplit('/').next().unwrap_or(command);
+    ["true", ":", "exit 0"].contains(&program)
+}
+
 /// Whether a command with `--repo URL` names the repository at `url`, or another one. One that names it by other means, or
 /// by a name in a configuration file, says nothing.
 fn names_same(command: &str, url: &str) -> Option<bool> {
@@ -183,7 +190,17 @@ fn told<'a>(command: &'a str, [option, variable]: [&str; 2]) -> Option<&'a str> 
 
 #[cfg(test)]
 mod tests {
-    use super::{names_cluster, names_same};
+    use super::{keeps_nothing, names_cluster, names_same};
+
+    #[test]
+    fn a_command_that_keeps_nothing_is_no_wrapper() {
+        for nothing in ["true", "/bin/true", " : ", "exit 0;"] {
+            assert!(keeps_nothing(nothing), "{nothing}");
+        }
+        for wrapper in ["/usr/local/bin/archive %p", "test ! -f x || true", ""] {
+            assert!(!keeps_nothing(wrapper), "{wrapper}");
+        }
+    }
 
     #[test]
     fn a_command_names_a_cluster_in_words_of_its_own() {

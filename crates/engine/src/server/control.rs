@@ -88,7 +88,10 @@ pub(crate) fn check_record(record: &ClusterRecord, control: &ControlFile) -> Res
             Kind::Refused,
             format!("cluster \"{}\" in the repository is another one: its {what} is {repository}, the server's is {server}", record.name),
         )
-        .hint("use another --cluster name for this server")
+        .hint(
+            "use another --cluster name for this server; one that pg_upgrade made is another cluster: RUNBOOKS.md, \"Go to a new \
+             major version\", has the steps",
+        )
         .for_other_cluster())
     };
     if record.system_identifier != control.system_identifier {

@@ -219,7 +219,8 @@ impl Ring {
             "epoch {highest} has begun in the target, and the source knows none after epoch {current}: what it sealed since may be for who was taken out"
         );
         Err(Error::new(Kind::Refused, what).hint(format!(
-            "change keys in the source alone; if \"{key}\" is lost in the source, copy out of the target into it first"
+            "change keys in the source alone; if \"{key}\" is lost in the source, copy out of the target into it first; where keys \
+             were changed in both, copy into an empty place"
         )))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::frame::Codec;
-use pgstrata_pgdata::{TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{TimelineId, WalSegment};
 use pgstrata_store::archive;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{FileContext, Result};
@@ -42,6 +42,8 @@ impl WalCheck<'_> {
         mode: WalMode,
         timeout: Duration,
     ) -> Result<WalProof> {
+        // A switch would finish the segment that shows it.
+        self.archive()?.check_now(session).await?;
         let facts = session.facts();
         let route = self.route();
         let archives = match mode {
@@ -132,12 +134,6 @@ impl WalCheck<'_> {
     }
 
     fn archive(&self) -> Result<ServerArchive> {
-        Ok(ServerArchive {
-            cluster: self.cluster.clone(),
-            record: self.record.clone(),
-            segment_size: WalSegmentSize::try_from(u64::from(self.record.wal_segment_size))?,
-            wal_directory: ServerArchive::wal_directory(self.data_directory),
-            codec: Codec::default(),
-        })
+        self.route().archive(Codec::default())
     }
 }
