@@ -19,7 +19,9 @@
  *	  that the cluster was shut down: anybody may have written to it.
  *
  * In doubt the history is void: it begins anew, and says why. Nothing here
- * stops the server from starting.
+ * stops the server from starting. A server that refuses to track has no map at
+ * its end: pages may have changed unseen, and to the next one the record of an
+ * old map could look right.
  *
  * The order at start: the postmaster loads the map into memory before it has
  * children, saves it (as not clean) when it makes shared memory, and starts a
@@ -78,7 +80,34 @@ static shmem_startup_hook_type previous_shmem_startup = NULL;
  * ------------------------------------------------------------------------
  */
 
-/* From here on no answer but "unknown". The first reason is kept. */
+/*
+ * The map's file goes. A flush that is under way does not know of the refusal, and
+ * may make the file anew: it is waited for. The postmaster is alone.
+ */
+static void
+discard_map(void)
+{
+	bool		gone;
+	int			save_errno;
+
+	if (IsUnderPostmaster)
+		LWLockAcquire(map.lock, LW_EXCLUSIVE);
+	gone = mapfile_discard();
+	save_errno = errno;
+	if (IsUnderPostmaster)
+		LWLockRelease(map.lock);
+	errno = save_errno;
+	if (!gone)
+		ereport(WARNING,
+				(errcode_for_file_access(),
+				 errmsg("pgstrata: could not remove page map \"%s\": %m", PAGE_MAP_FILE),
+				 errhint("Remove it while the server is down.")));
+}
+
+/*
+ * From here on no answer but "unknown". The first reason is kept. Without a map
+ * in memory nobody records this start, so postmaster.opts will tell of it.
+ */
 void
 lifecycle_refuse(const char *fmt,...)
 {
@@ -93,6 +122,8 @@ lifecycle_refuse(const char *fmt,...)
 	ereport(WARNING,
 			(errmsg("pgstrata does not track changes: %s", reason),
 			 errhint("Incremental backups will compare pages instead.")));
+	if (map.shared != NULL)
+		discard_map();
 }
 
 /* Why no change is known now, or NULL if the tracker can be trusted. */
@@ -103,7 +134,7 @@ lifecycle_refusal(void)
 		return "pgstrata is not in shared_preload_libraries";
 	if (early_refusal[0] != '\0')
 		return early_refusal;
-	if (map.shared->refusal[0] != '\0')
+	if (map_is_refused())
 		return map.shared->refusal;
 	if (map.shared->overflow)
 		return "the page map is full: raise pgstrata.map_size and restart";
@@ -120,7 +151,7 @@ lifecycle_refusal(void)
 bool
 lifecycle_is_starting(void)
 {
-	return preloaded && early_refusal[0] == '\0' && map.shared->refusal[0] == '\0' &&
+	return preloaded && early_refusal[0] == '\0' && !map_is_refused() &&
 		!map.shared->verified && map.shared->probes_failed == 0;
 }
 
@@ -485,7 +516,7 @@ pgstrata_worker_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		check_settings();
-		if (enableFsync)
+		if (enableFsync && !map_is_refused())
 			record_checkpoint();
 		watch_room();
 		activity_show_tracking();

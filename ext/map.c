@@ -18,7 +18,9 @@
  *	- A mark sets the cell first and the dirty byte of its page second; a
  *	  flush clears the byte first and copies the page second, each with a full
  *	  fence between. So a mark that ended before a flush began is in the file,
- *	  or its page is still dirty.
+ *	  or its page is still dirty. An entry and its page of the directory are
+ *	  written in the same order, under the directory lock, but a mark may find
+ *	  the entry in between: so a flush first waits for who holds the lock.
  *	- A ready entry's key and page do not change. An entry is recycled only
  *	  after its relation's file was unlinked, when no write to it can be in
  *	  flight; the version in its state tells a reader, or a cache, of it.
@@ -293,6 +295,9 @@ insert_locked(const MapKey *key)
 		entry->check = entry_check(entry);
 		pg_write_barrier();
 		pg_atomic_write_u32(&entry->state, (ENTRY_VERSION(state) + 4) | ENTRY_READY);
+
+		/* a flush that clears the byte once we have read it copies the entry */
+		pg_memory_barrier();
 		map_dirty(entry);
 		map.shared->entries++;
 		return entry;
@@ -341,6 +346,20 @@ find_or_insert(const MapKey *key, uint32 *state)
 		map.shared->overflow = true;
 	SpinLockRelease(&map.shared->directory_lock);
 	return entry;
+}
+
+/*
+ * From here on all marks that have ended are in dirty pages, entries and all.
+ * A lookup takes no lock, so a mark may end in an entry that is ready while who
+ * inserts it has not come to the dirty byte. To set the byte before the entry is
+ * ready would not do: a flush may come between, and copy what counts as
+ * nothing. But the inserter keeps the lock until both are done.
+ */
+void
+map_await_insertions(void)
+{
+	SpinLockAcquire(&map.shared->directory_lock);
+	SpinLockRelease(&map.shared->directory_lock);
 }
 
 static inline void

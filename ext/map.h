@@ -252,6 +252,7 @@ extern void map_forget_fork(RelBackend rel, ForkNumber fork);
 extern void map_forget_database(Oid spc, Oid db);
 extern uint16 *map_place(const MapEntry *entry);
 extern void map_all_dirty(void);
+extern void map_await_insertions(void);
 extern bool map_entry_is_sound(const MapEntry *entry);
 extern bool map_read_entry(uint32 slot, MapEntry *copy);
 extern bool map_find_entry(Oid spc, Oid db, uint32 rel, uint32 chunk, MapEntry *copy);
@@ -262,6 +263,13 @@ static inline uint32
 map_generation(void)
 {
 	return pg_atomic_read_u32(&map.shared->generation);
+}
+
+/* For as long as this server runs, its changes are not known. */
+static inline bool
+map_is_refused(void)
+{
+	return map.shared->refusal[0] != '\0';
 }
 
 static inline void
@@ -282,6 +290,7 @@ map_cells(uint32 page)
 /* mapfile.c */
 extern bool mapfile_flush(XLogRecPtr redo);
 extern bool mapfile_flush_seen(void);
+extern bool mapfile_flush_or_discard(void);
 extern void mapfile_flush_or_error(void);
 extern bool mapfile_save(void);
 extern bool mapfile_save_at_exit(bool clean);

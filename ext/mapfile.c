@@ -29,6 +29,9 @@
  * dirty what was. The next may succeed; if the server crashes before, the control file's redo is
  * not in the header, and the history is void.
  *
+ * Once the tracker has refused there is no file, nor a flush that would make
+ * one: the next start must not believe what this one did not see.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -360,7 +363,7 @@ flush_locked(XLogRecPtr redo, bool seen)
 	bool		ok;
 
 	/* half renumbered cells must not reach the file */
-	if (map.shared->compacting)
+	if (map.shared->compacting || map_is_refused())
 		return false;
 
 	INSTR_TIME_SET_CURRENT(began);
@@ -369,6 +372,7 @@ flush_locked(XLogRecPtr redo, bool seen)
 		redo = control.redo;
 	if (control.shutting_down)
 		redo = InvalidXLogRecPtr;
+	map_await_insertions();
 	fd = open_to_append();
 	if (fd < 0)
 	{
@@ -424,12 +428,19 @@ mapfile_flush_seen(void)
 
 /*
  * Flush before something becomes durable that no recovery would mark again.
- * If that fails, the file goes; if that fails too, so must the transaction.
+ * If that fails, the file goes; false if that fails too.
  */
+bool
+mapfile_flush_or_discard(void)
+{
+	return mapfile_flush(InvalidXLogRecPtr) || mapfile_discard();
+}
+
+/* The same where a transaction can still fail. */
 void
 mapfile_flush_or_error(void)
 {
-	if (!mapfile_flush(InvalidXLogRecPtr) && !mapfile_discard())
+	if (!mapfile_flush_or_discard())
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not flush or remove page map \"%s\": %m", PAGE_MAP_FILE),
@@ -457,10 +468,14 @@ write_whole(int fd, uint64 *inode)
 bool
 mapfile_save(void)
 {
-	int			fd = BasicOpenFile(MAP_TEMPORARY, O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
+	int			fd;
 	uint64		inode = 0;
-	bool		ok = write_whole(fd, &inode);
+	bool		ok;
 
+	if (map_is_refused())
+		return false;
+	fd = BasicOpenFile(MAP_TEMPORARY, O_RDWR | O_CREAT | O_TRUNC | PG_BINARY);
+	ok = write_whole(fd, &inode);
 	if (fd >= 0)
 		close(fd);
 	map.shared->rewrite = true;

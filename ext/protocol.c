@@ -20,9 +20,11 @@
  *		So when the control file names a checkpoint, the marks of all writes
  *		that its recovery will not repeat are in the file.
  *
- * P3	Truncation marks what it cuts off. A file that is created is stamped:
- *		whatever a file of that name had before, all of it counts as changed.
- *		So an unlinked file's marks can be forgotten.
+ * P3	Truncation marks what it cuts off. Minor releases before February 2025
+ *		let a checkpoint pass between its WAL and the cut: there it flushes. A
+ *		file that is created is stamped: whatever a file of that name had
+ *		before, all of it counts as changed. So an unlinked file's marks can be
+ *		forgotten.
  *
  * P4	In recovery the startup process's reads mark as well. Without a full page
  *		image, recovery reads a page, finds it newer than the record, and does
@@ -36,7 +38,8 @@
  *		by a transaction that has not committed, so nobody can use its number.
  *		Which database it is, the server says when it has locked it and looked
  *		at permissions: a name may mean another by then than at the statement's
- *		beginning, and a statement that is refused must change nothing.
+ *		beginning, and a statement that is refused must change nothing. What
+ *		a move leaves behind is forgotten while no other move can begin.
  *
  * P7	A write that does not register with the checkpoint (skipFsync) is made
  *		durable by its transaction, perhaps after a checkpoint that began
@@ -65,8 +68,10 @@
 #include "interpose.h"
 #include "map.h"
 #include "storage/bufpage.h"
+#include "storage/lmgr.h"
 #include "storage/md.h"
 #include "tcop/utility.h"
+#include "utils/syscache.h"
 
 /*
  * Minor releases of February 2025 gave mdtruncate() a fourth argument, the
@@ -276,6 +281,13 @@ tracked_startreadv(PgAioHandle *ioh, SMgrRelation reln, ForkNumber fork,
 /*
  * Called with (old length, new length), or with the new length alone and
  * rubbish after it. All arguments are passed on, which suits both.
+ *
+ * The server has written the WAL record. In old minors a checkpoint that begins
+ * after that record waits for the truncation with its end alone, and may have
+ * flushed before our marks: its recovery repeats no truncation. So the marks
+ * go to the file before the blocks go. An error now would be worse than a map
+ * that is lost: the buffers are gone already. In recovery no restartpoint
+ * passes a record that is being replayed.
  */
 void
 tracked_truncate(SMgrRelation reln, ForkNumber fork, BlockNumber a, BlockNumber b)
@@ -290,6 +302,8 @@ tracked_truncate(SMgrRelation reln, ForkNumber fork, BlockNumber a, BlockNumber 
 	protocol_last_truncate_to = to;
 	if (from != InvalidBlockNumber && from > to)
 		generation = mark_before(reln, fork, to, from - to);
+	if (protocol_old_truncate_abi && generation != 0 && !InRecovery)
+		(void) mapfile_flush_or_discard();
 	truncate(reln, fork, a, b);
 	if (from != InvalidBlockNumber && from > to)
 		mark_after(reln, fork, to, from - to, generation);
@@ -371,8 +385,25 @@ static Oid	copied_database = InvalidOid;
 static Oid	made_database = InvalidOid;
 static Oid	dropped_database = InvalidOid;
 
-/* It moves a database to another tablespace. */
+/* It moves a database to another tablespace: which one, from where. */
 static bool moves_database = false;
+static Oid	moved_database = InvalidOid;
+static Oid	left_tablespace = InvalidOid;
+
+/* As it was before this command: what that has written is not seen yet. */
+static Oid
+tablespace_of_database(Oid db)
+{
+	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(db));
+	Oid			spc = InvalidOid;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		spc = ((Form_pg_database) GETSTRUCT(tuple))->dattablespace;
+		ReleaseSysCache(tuple);
+	}
+	return spc;
+}
 
 /* Called by the server while it holds the lock on the object. */
 static void
@@ -385,7 +416,10 @@ tracked_access(ObjectAccessType access, Oid class, Oid object, int sub, void *ar
 	if (access == OAT_POST_CREATE)
 		made_database = copied_database = object;
 	else if (access == OAT_POST_ALTER && moves_database)
-		copied_database = object;
+	{
+		moved_database = copied_database = object;
+		left_tablespace = tablespace_of_database(object);
+	}
 	else if (access == OAT_DROP)
 		dropped_database = object;
 }
@@ -393,7 +427,7 @@ tracked_access(ObjectAccessType access, Oid class, Oid object, int sub, void *ar
 static void
 forget_statement(void)
 {
-	made_database = dropped_database = InvalidOid;
+	made_database = dropped_database = moved_database = left_tablespace = InvalidOid;
 	moves_database = false;
 }
 
@@ -442,6 +476,37 @@ forget_if_gone(Oid db)
 		map_forget_database(InvalidOid, db);
 }
 
+/* A move of a database removes one directory of several. */
+static void
+forget_place_if_gone(Oid spc, Oid db)
+{
+	char	   *path = GetDatabasePath(db, spc);
+
+	if (!is_there(path))
+		map_forget_database(spc, db);
+	pfree(path);
+}
+
+/*
+ * The move has committed, and the server has released the database. Another move
+ * could bring it back, and what is written there then must not be forgotten:
+ * moves lock the database exclusively, so any lock keeps them away. If one
+ * is at it, more stays in the map than need be, which is no harm.
+ */
+static void
+forget_left_place(void)
+{
+	LOCKTAG		tag;
+
+	if (!OidIsValid(left_tablespace))
+		return;
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, moved_database, 0);
+	if (LockAcquire(&tag, AccessShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return;
+	forget_place_if_gone(left_tablespace, moved_database);
+	LockRelease(&tag, AccessShareLock, false);
+}
+
 static bool
 sets_tablespace(Node *stmt)
 {
@@ -483,18 +548,8 @@ tracked_utility(PlannedStmt *pstmt, const char *query, bool readOnlyTree,
 	}
 	PG_END_TRY();
 	forget_if_gone(dropped_database);
+	forget_left_place();
 	forget_statement();
-}
-
-/* A record of SET TABLESPACE removes one directory of several. */
-static void
-forget_place_if_gone(Oid spc, Oid db)
-{
-	char	   *path = GetDatabasePath(db, spc);
-
-	if (!is_there(path))
-		map_forget_database(spc, db);
-	pfree(path);
 }
 
 static void

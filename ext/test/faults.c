@@ -4,7 +4,7 @@
  *	  Watches, fails or stops a server's writes and syncs, for test/behaviour.
  *
  * Preloaded (LD_PRELOAD) into the server. It tells apart what a call is for by
- * the file's name: the tracker's map, pg_control, a relation's file. The calls
+ * the file's name: the tracker's map, pg_control, a relation's file, WAL. The calls
  * are logged in the file "log" of the directory PGSTRATA_FAULTS. A file there
  * that has the name of a step makes that step
  *
@@ -14,7 +14,8 @@
  *	 pause		if it says "pause", or "pause" and the process's number: the
  *				file "stopped" appears, and the process waits until it is gone.
  *
- * The step "random" is the making of random bytes, which a token needs. The
+ * The step "random" is the making of random bytes, which a token needs, and
+ * "protect" what makes a storage table writable. The
  * steps "renumber-begin" and "renumber-end" enclose a renumbering of generations,
  * which works on memory alone: it takes a table for that, and gives it back.
  *
@@ -27,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* "map", "control", "data" and what is done to it; NULL: of no interest. */
@@ -49,6 +51,8 @@ step_of(int fd, const char *act, char *step, size_t size)
 		what = "control";
 	else if (strstr(path, "/base/"))
 		what = "data";
+	else if (strstr(path, "/pg_wal/") && strcmp(act, "sync") == 0)
+		what = "wal";
 	else
 		return NULL;
 	snprintf(step, size, "%s-%s", what, act);
@@ -163,6 +167,14 @@ free(void *memory)
 		(void) obey("renumber-end");
 	}
 	__libc_free(memory);
+}
+
+int
+mprotect(void *address, size_t length, int protection)
+{
+	REAL(mprotect);
+	return called_by_tracker(__builtin_return_address(0)) && obey("protect") ? -1 :
+		real(address, length, protection);
 }
 
 ssize_t

@@ -10,10 +10,15 @@
  * that count as free were given out again. Then the memory is put back, and the
  * child does its next step.
  *
+ * And a child stands still at every instruction of an insertion, while another
+ * marks in the entry if it is ready, and a flush begins: what the other relied on
+ * must be in the file, unless the flush waits.
+ *
  *-------------------------------------------------------------------------
  */
 #include "../map.c"
 
+#include <setjmp.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -23,11 +28,15 @@
 #undef printf
 #undef fprintf
 
-/* Nobody holds a lock that somebody waits for. */
+/* Where to go on when a lock would have to be waited for. */
+static jmp_buf *waiting = NULL;
+
 int
 s_lock(volatile slock_t *lock, const char *file, int line, const char *func)
 {
-	abort();
+	if (waiting == NULL)
+		abort();
+	longjmp(*waiting, 1);
 }
 
 #define LIVE		100			/* relations of which no mark may be lost */
@@ -35,6 +44,7 @@ s_lock(volatile slock_t *lock, const char *file, int line, const char *func)
 #define DOOMED		200			/* forgotten by the child */
 #define RECYCLED	300			/* forgotten before, so that its page is another's */
 #define NEW			400			/* marked by the child */
+#define FLUSHED		500			/* marked by the child while others flush */
 #define FILLER		1000
 #define DATABASE	5
 #define OTHER_DATABASE	6
@@ -43,8 +53,11 @@ static Size memory_bytes;
 static Size side_bytes;
 static char *memory_copy;
 static char *side_copy;
+static char *map_file;			/* what flushes have written of the directory */
 static int	steps;
 static int	checks;
+static int	waits;
+static int	flushes;
 
 static RelBackend
 relation(Oid db, uint32 number)
@@ -133,9 +146,64 @@ put_back(void)
 	memcpy(map.shared, side_copy, side_bytes);
 }
 
+/* A child is killed here, and what it did so far is put back. */
+static void
+crash_here(void)
+{
+	keep();
+	crash_and_check();
+	put_back();
+}
+
+/* What a flush does, of the directory alone. */
+static void
+copy_dirty(void)
+{
+	for (Size page = 1 + TOKEN_PAGES; page < (map.arena - map.base) / MAP_PAGE; page++)
+	{
+		if (map.dirty[page] == 0)
+			continue;
+		map.dirty[page] = 0;
+		memcpy(map_file + page * MAP_PAGE, map.base + page * MAP_PAGE, MAP_PAGE);
+	}
+}
+
+/*
+ * A flush that began before the insertion is copying all the time, and here another
+ * begins. The file must have the new entry as ready if a mark can have found it.
+ */
+static void
+flush_here(void)
+{
+	MapKey		key = {1663, DATABASE, FLUSHED, CHUNK_KEY(MAIN_FORKNUM, 2)};
+	uint32		state;
+	MapEntry   *entry = lookup(&key, &state);
+	MapEntry   *saved;
+	jmp_buf		would_wait;
+
+	keep();
+	waiting = &would_wait;
+	if (setjmp(would_wait) == 0)
+	{
+		map_await_insertions();
+		copy_dirty();
+		flushes += entry != NULL;
+		saved = entry == NULL ? NULL : (MapEntry *) (map_file + ((char *) entry - map.base));
+		if (saved != NULL && (saved->state.value != state || !key_matches(saved, &key)))
+			fail("a flush has missed the entry of relation", FLUSHED);
+	}
+	else
+	{
+		waits += entry != NULL;
+		copy_dirty();
+	}
+	waiting = NULL;
+	keep();
+}
+
 /* Let a child do it, one instruction after the other. */
 static void
-step_through(void (*work) (void))
+step_through(void (*work) (void), void (*at_change) (void))
 {
 	int			status;
 	pid_t		child = fork();
@@ -152,11 +220,7 @@ step_through(void (*work) (void))
 	while (waitpid(child, &status, 0) == child && WIFSTOPPED(status))
 	{
 		if (has_changed())
-		{
-			keep();
-			crash_and_check();
-			put_back();
-		}
+			at_change();
 		steps++;
 		if (ptrace(PTRACE_SINGLESTEP, child, NULL, NULL) != 0)
 			fail("a process cannot be stepped through here", errno);
@@ -182,6 +246,12 @@ static void
 insert(void)
 {
 	mark(DATABASE, NEW, 2 * CELLS_PER_PAGE + 5);
+}
+
+static void
+insert_flushed(void)
+{
+	mark(DATABASE, FLUSHED, 2 * CELLS_PER_PAGE + 5);
 }
 
 static void
@@ -215,11 +285,14 @@ main(void)
 		mark(OTHER_DATABASE, LIVE + n, n);
 	map_stamp_database(OTHER_DATABASE);
 
-	step_through(forget);
-	step_through(insert);
-	step_through(forget_database);
-	step_through(stamp_new);
+	step_through(forget, crash_here);
+	step_through(insert, crash_here);
+	step_through(forget_database, crash_here);
+	step_through(stamp_new, crash_here);
+	map_file = calloc(memory_bytes, 1);
+	copy_dirty();
+	step_through(insert_flushed, flush_here);
 	crash_and_check();
-	printf("%d steps, %d crashes\n", steps, checks);
-	return checks > 50 ? 0 : 1;
+	printf("%d steps, %d crashes, %d flushes, of which %d waited\n", steps, checks, flushes + waits, waits);
+	return checks > 50 && flushes > 0 && waits > 0 ? 0 : 1;
 }

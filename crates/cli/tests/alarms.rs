@@ -21,7 +21,7 @@ use support::judged::{
     switch,
 };
 use support::standby::{backup_of, restartpoint, standby_of};
-use support::{PATIENCE, Stage, Store, restore_alone, schema, text};
+use support::{PATIENCE, Stage, Store, files, restore_alone, schema, text};
 
 const WARNINGS: i32 = 3;
 const FAILED: i32 = 13;
@@ -124,16 +124,14 @@ fn a_hole_that_reaches_from_one_layer_to_the_next_is_one() {
 fn damage_in_wal_between_backups_is_found_by_verify() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     stage.backup(&["--type", "full"]);
-    let before = segments(&stage);
     switch(&stage);
+    let before = segments(&stage);
+    let much = "CREATE TABLE much AS SELECT md5(g::text) FROM generate_series(1, 20000) g";
+    stage.cluster.sql("postgres", much).unwrap();
     switch(&stage);
     let added = segments(&stage);
     let name = added.iter().find(|name| !before.contains(name)).unwrap();
-    let path = archive(&stage).join(name);
-    let mut bytes = fs::read(&path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&path, bytes).unwrap();
+    files::flip(&archive(&stage).join(name), |length| length / 2);
     let (code, report) = document(&stage, &["verify"]);
     assert_eq!(code, DAMAGED, "{report:#}");
     let finding = &report["findings"][0];

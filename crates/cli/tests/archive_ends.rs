@@ -258,12 +258,15 @@ fn rule_13_6_wal_that_is_gone_with_all_later_wal_is_not_the_end() {
     let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
     let first = stage.backup(&["--type", "full"]);
     let first = support::text(&first, "/label").to_owned();
+    let child = stage.backup(&["--type", "incr"]);
     finish_segment(&stage);
     let kept = sql("SELECT last_archived_wal FROM pg_stat_archiver");
     for _ in 0..3 {
         finish_segment(&stage);
     }
     stage.backup(&["--type", "full"]);
+    // The label of a merged layer is new, and its state is not.
+    stage.ok(&["merge", support::text(&child, "/label")]);
     finish_segment(&stage);
     let last = sql("SELECT last_archived_wal FROM pg_stat_archiver");
     let scratch = stage.cluster.create_dir("scratch").unwrap();

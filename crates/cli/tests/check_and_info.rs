@@ -209,14 +209,18 @@ fn a_file_that_nobody_may_read_fails_the_check_and_not_the_backup_alone() {
     assert!(log.contains(&path) && log.contains(TO_DO), "{log}");
 }
 
-/// As a file system makes it in its own uppermost directory, or somebody who moved the server's log there.
+/// As somebody makes it who moves the server's log there. What a file system has in its own uppermost directory is none of it.
 #[test]
 fn a_directory_that_nobody_may_list_is_named_with_what_to_do() {
     let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
     let user = stage.cluster.sql("postgres", "SELECT current_user");
     let user = user.unwrap();
+    let of_mount = Path::new(&stage.pgdata()).join("lost+found");
+    fs::create_dir(&of_mount).unwrap();
+    fs::set_permissions(&of_mount, Permissions::from_mode(0o000)).unwrap();
+    stage.ok(&["backup", "-D", &stage.pgdata()]);
     let counts = stage.layer_counts();
-    for name in ["lost+found", "log"] {
+    for name in ["mine", "log"] {
         let directory = Path::new(&stage.pgdata()).join(name);
         fs::create_dir_all(&directory).unwrap();
         let mode = fs::metadata(&directory).unwrap().permissions();
@@ -448,4 +452,91 @@ fn info_sees_that_the_wal_of_a_layer_is_missing() {
     assert!(problem.contains("is not in the archive"), "{problem}");
     let output = stage.run(&["verify", support::text(&report, "/label")]);
     assert_eq!(output.status.code(), Some(18));
+}
+
+/// The items and alarms about configuration that `command` shows.
+fn of_configuration(stage: &Stage, command: &str) -> String {
+    let (pgdata, conninfo) = (
+        stage.pgdata(),
+        stage.cluster.conninfo_as("pgstrata", "postgres"),
+    );
+    let words = ["--output", "json", command, "-D", &pgdata, "-d", &conninfo];
+    let output = stage.run(&words);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let alarms = document["alarms"].as_array().unwrap().iter();
+    let mut of_files = alarms.filter(|alarm| alarm["kind"] == "configuration");
+    of_files.next().map(Value::to_string).unwrap_or_default()
+}
+
+/// The server was taken back in place. What is still in its configuration binds every standby that is made from it.
+#[test]
+fn what_is_left_of_a_recovery_is_a_warning_until_it_is_reset() {
+    let builder = Cluster::builder(Major::V15).initdb_arg("--wal-segsize=1");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql(ROLE);
+    sql("CREATE TABLE numbers (id int)");
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    let (_, document) = check(&stage, "pgstrata", &[]);
+    assert!(lines(&document, "files").is_empty(), "{document:#}");
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let pgdata = stage.pgdata();
+    let in_place = ["restore", "--target-dir", &pgdata, "--delta"];
+    let then = ["--target-type", "immediate", "--target-action", "promote"];
+    let said = stage.ok(&[&in_place[..], &then].concat());
+    for name in ["recovery_target;", "recovery_target_timeline;"] {
+        let statement = format!("ALTER SYSTEM RESET {name}");
+        assert!(said.contains(&statement), "{said}");
+    }
+    stage.cluster.start().unwrap();
+    stage.cluster.wait_promoted(PATIENCE).unwrap();
+
+    let set = "(recovery_target = 'immediate', recovery_target_timeline = 'current')";
+    let (code, document) = check(&stage, "pgstrata", &[]);
+    assert_eq!(code, WARNINGS, "{document:#}");
+    let words = ["warning: ", set, "promotes itself there"];
+    require(&document, "files", &words);
+    for command in ["info", "verify"] {
+        let alarm = of_configuration(&stage, command);
+        assert!(alarm.contains(set), "{command}: {alarm}");
+    }
+
+    // What the warning says is enough, without a restart.
+    let mut items = document["items"].as_array().unwrap().iter();
+    let item = items.find(|item| item["name"] == "files").unwrap();
+    let to_do = item["hint"].as_str().unwrap();
+    let (statements, rest) = to_do.split_once("; then ").unwrap();
+    assert!(rest.starts_with("SELECT pg_reload_conf()"), "{to_do}");
+    for name in ["recovery_target_action", "restore_command"] {
+        assert!(statements.contains(name), "{to_do}");
+    }
+    for statement in statements.split("; ") {
+        sql(statement);
+    }
+    sql("SELECT pg_reload_conf()");
+    let seen = "SELECT pending_restart FROM pg_settings WHERE name = 'recovery_target'";
+    stage.cluster.wait_for("postgres", seen, PATIENCE).unwrap();
+    let (_, document) = check(&stage, "pgstrata", &[]);
+    assert!(lines(&document, "files").is_empty(), "{document:#}");
+    assert_eq!(of_configuration(&stage, "info"), "");
+    a_standby_follows(&stage);
+}
+
+fn a_standby_follows(stage: &Stage) {
+    let directory = stage.target("standby");
+    let program = stage.cluster.bindir().join("pg_basebackup");
+    let mut copy = stage.cluster.command_as_server_user(&program);
+    copy.args(["-R", "-c", "fast", "-D"]).arg(&directory);
+    let copied = copy.output().unwrap();
+    let log = String::from_utf8_lossy(&copied.stderr);
+    assert!(copied.status.success(), "{log}");
+    let standby = Cluster::adopt(Major::V15, &directory)
+        .conf("archive_mode", "off")
+        .start()
+        .unwrap();
+    let insert = "INSERT INTO numbers VALUES (1)";
+    stage.cluster.sql("postgres", insert).unwrap();
+    let arrived = "SELECT count(*) = 1 AND pg_is_in_recovery() FROM numbers";
+    standby.wait_for("postgres", arrived, PATIENCE).unwrap();
 }

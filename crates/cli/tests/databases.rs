@@ -8,10 +8,14 @@
 
 mod support;
 
+use std::fs;
+use std::hint;
+use std::path::Path;
 use std::process::Output;
 
-use pgstrata_testbed::cluster::{Cluster, Major};
-use support::{Stage, Store};
+use pgstrata_testbed::cluster::{Background, Cluster, Major};
+use rustix::process::{Pid, Signal, kill_process};
+use support::{PATIENCE, Stage, Store};
 
 const REFUSED: i32 = 13;
 
@@ -77,6 +81,57 @@ fn a_database_that_is_moved_under_a_backup_is_never_restored_empty_on_15() {
 #[test]
 fn a_database_that_is_moved_under_a_backup_is_never_restored_empty_on_18() {
     a_database_that_is_moved_under_a_backup_is_never_restored_empty(Major::V18);
+}
+
+/// Moves the database `source` into the default tablespace, and stops the server's process while it copies the files.
+fn stopped_in_the_middle_of_a_move(stage: &Stage) -> (Background, Pid) {
+    let server = &stage.cluster;
+    let sql = |query: &str| server.sql("postgres", query).unwrap();
+    let number = sql("SELECT oid FROM pg_database WHERE datname = 'source'");
+    let catalog = server.sql("source", "SELECT pg_relation_filepath('pg_class')");
+    let source = server.pgdata().join(catalog.unwrap());
+    let source = source.parent().unwrap();
+    let copy = server.pgdata().join("base").join(&number);
+    let asked = "SELECT pid FROM pg_stat_activity WHERE application_name = 'mover'";
+    for _ in 0..50 {
+        let mut psql = server.command("psql");
+        psql.env("PGAPPNAME", "mover")
+            .args(["-X", "-d", "postgres"]);
+        psql.args(["-c", "SELECT pg_sleep(0.3)"]);
+        psql.args(["-c", "ALTER DATABASE source SET TABLESPACE pg_default"]);
+        let mover = server.background(psql).unwrap();
+        server
+            .wait_for("postgres", &format!("SELECT EXISTS ({asked})"), PATIENCE)
+            .unwrap();
+        let id = Pid::from_raw(sql(asked).parse().unwrap()).unwrap();
+        while !copy.join("PG_VERSION").exists() {
+            hint::spin_loop();
+        }
+        kill_process(id, Signal::STOP).unwrap();
+        // It copies the files of a directory in the order in which the directory has them.
+        let count = |directory: &Path| fs::read_dir(directory).unwrap().count();
+        if count(&copy) < count(source) {
+            return (mover, id);
+        }
+        kill_process(id, Signal::CONT).unwrap();
+        mover.wait().unwrap();
+        sql("ALTER DATABASE source SET TABLESPACE side");
+    }
+    panic!("the copy was never caught");
+}
+
+/// Its copy was there when the backup began, and the record of it came afterwards.
+#[test]
+fn a_database_whose_move_had_begun_before_a_backup_is_never_restored_empty() {
+    let stage = stage(Major::V15);
+    let (mover, id) = stopped_in_the_middle_of_a_move(&stage);
+    let backup = stage.begin_backup(&["--type", "full"]);
+    kill_process(id, Signal::CONT).unwrap();
+    mover.wait().unwrap();
+    let output = backup.wait_with_output().unwrap();
+    require_refused(&stage, &output, "was moved from \"pg_tblspc/");
+    stage.backup(&["--type", "full"]);
+    require_kept(&stage, "source");
 }
 
 #[test]

@@ -4,6 +4,10 @@
 
 mod support;
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::Path;
+
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
 use support::{PATIENCE, Stage, Store, number, text};
 
@@ -126,4 +130,136 @@ fn a_lagging_standby_is_refreshed_in_place() {
         .unwrap();
     let expected = sql(&ask.replace("pg_is_in_recovery()", "true"));
     assert_eq!(refreshed.sql("postgres", ask).unwrap(), expected);
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// A file of the server's user in its data directory, anew whatever the mode of an earlier one was.
+fn put(stage: &Stage, name: &str, text: &str, mode: u32) {
+    let path = stage.cluster.pgdata().join(name);
+    let _ = fs::remove_file(&path);
+    fs::write(&path, text).unwrap();
+    stage.cluster.own(&path).unwrap();
+    set_mode(&path, mode);
+}
+
+fn put_directory(stage: &Stage, name: &str) {
+    let path = stage.cluster.pgdata().join(name);
+    fs::create_dir(&path).unwrap();
+    stage.cluster.own(&path).unwrap();
+}
+
+fn in_place(pgdata: &str) -> [&str; 8] {
+    [
+        "restore",
+        "--target-dir",
+        pgdata,
+        "--delta",
+        "--target-type",
+        "immediate",
+        "--target-action",
+        "promote",
+    ]
+}
+
+#[test]
+fn a_mode_that_keeps_the_owner_from_writing_stops_no_restore() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let at = |name: &str| stage.cluster.pgdata().join(name);
+    put_directory(&stage, "scripts");
+    let files = ["server.key", "linked", "closed", "same", "scripts/run.sh"];
+    for name in files {
+        put(&stage, name, "as it was", 0o400);
+    }
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+
+    put(&stage, "server.key", "another", 0o400);
+    put(&stage, "linked", "precious", 0o400);
+    let copy = stage.target("copy-of-linked");
+    fs::hard_link(at("linked"), &copy).unwrap();
+    put(&stage, "closed", "another", 0o000);
+    put(&stage, "scripts/run.sh", "another!!", 0o500);
+    put(&stage, "scripts/stray", "new", 0o400);
+    put_directory(&stage, "scripts/deep");
+    put(&stage, "scripts/deep/stray", "new", 0o000);
+    put_directory(&stage, "base/stray");
+    for file in ["global/pg_control", "PG_VERSION", "postgresql.auto.conf"] {
+        set_mode(&at(file), 0o400);
+    }
+    for directory in ["scripts/deep", "scripts", "base/stray", "base"] {
+        set_mode(&at(directory), 0o500);
+    }
+    for directory in ["global", "pg_wal", ""] {
+        set_mode(&at(directory), 0o500);
+    }
+    let pgdata = stage.pgdata();
+    let dry = [&in_place(&pgdata)[..], &["--dry-run"]].concat();
+    stage.ok(&dry);
+    assert_eq!(mode(&at("scripts")), 0o500);
+    stage.ok(&in_place(&pgdata));
+
+    for name in files {
+        assert_eq!(fs::read_to_string(at(name)).unwrap(), "as it was", "{name}");
+        assert_eq!(mode(&at(name)), 0o600, "{name}");
+    }
+    for gone in ["scripts/stray", "scripts/deep", "base/stray"] {
+        assert!(!at(gone).exists(), "{gone}");
+    }
+    for directory in ["", "base", "global", "pg_wal", "scripts"] {
+        assert_eq!(mode(&at(directory)) & 0o700, 0o700, "{directory}");
+    }
+    // The copy shares neither contents nor mode with what was restored.
+    assert_eq!(fs::read_to_string(&copy).unwrap(), "precious");
+    assert_eq!(mode(&copy), 0o400);
+    stage.cluster.start().unwrap();
+    stage.cluster.wait_promoted(PATIENCE).unwrap();
+}
+
+/// The cluster could not be started from the moment its control file is gone. The test gives files to root, so it is root.
+#[test]
+fn what_another_user_owns_is_refused_before_anything_is_changed() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let at = |name: &str| stage.cluster.pgdata().join(name);
+    put_directory(&stage, "scripts");
+    put(&stage, "server.key", "as it was", 0o644);
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    put(&stage, "server.key", "another", 0o644);
+    put(&stage, "stray", "new", 0o644);
+    let control = fs::read(at("global/pg_control")).unwrap();
+
+    let pgdata = stage.pgdata();
+    let restore = in_place(&pgdata);
+    for name in ["server.key", "scripts"] {
+        chown(at(name), Some(0), Some(0)).unwrap();
+        for more in [&["--dry-run"][..], &[]] {
+            let (code, log) = stage.fails(&[&restore[..], more].concat());
+            assert_eq!(code, 13, "{log}");
+            let path = format!("\"{}\"", at(name).display());
+            for words in [&path, "belongs to another user", "chown"] {
+                assert!(log.contains(words), "{words}: {log}");
+            }
+            assert!(at("stray").exists() && !at("pgstrata.restore-incomplete").exists());
+            assert_eq!(fs::read(at("global/pg_control")).unwrap(), control);
+        }
+        stage.cluster.own(&at(name)).unwrap();
+    }
+    // Whoever may write to a file of another user may still not set its mode.
+    chown(at("server.key"), Some(0), Some(0)).unwrap();
+    set_mode(&at("server.key"), 0o666);
+    stage.ok(&restore);
+    assert_eq!(fs::read_to_string(at("server.key")).unwrap(), "as it was");
+    assert_eq!(mode(&at("server.key")), 0o644);
+    assert!(!at("stray").exists());
+    stage.cluster.start().unwrap();
+    stage.cluster.wait_promoted(PATIENCE).unwrap();
 }

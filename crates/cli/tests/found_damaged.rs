@@ -110,3 +110,54 @@ fn a_layer_without_its_own_wal_is_passed_over_by_who_says_so() {
     let plan = planned(&stage, &["--skip-damaged"]);
     assert_eq!(plan["layers"][0]["label"], older, "{plan:#}");
 }
+
+/// Whoever verifies after each backup verifies that one.
+#[test]
+fn what_was_found_is_not_forgotten_because_others_were_verified_since() {
+    let (stage, [older, newer]) = two_layers();
+    files::flip(&pack(&stage, &newer), |length| length * 2 / 3);
+    assert_eq!(stage.fails(&["verify"]).0, DAMAGED);
+    for round in 0..2 {
+        for _ in 0..31 {
+            stage.ok(&["verify", &older]);
+        }
+        let (code, log) = stage.fails(&["info"]);
+        assert_eq!(code, 3, "{round}: {log}");
+        // The first one removes records.
+        require_both_stay(&stage, &newer);
+        let expire = ["expire", "--keep-full", "1", "--ignore-restores"];
+        let report = stage.json(&expire);
+        assert_eq!(report["remove"], serde_json::json!([]), "{report:#}");
+        let records = fs::read_dir(stage.objects().join("main/verified")).unwrap();
+        assert_eq!(records.count(), 31, "{round}");
+    }
+}
+
+#[test]
+fn a_copy_does_not_pass_a_damaged_layer_for_present_and_brings_what_is_deleted() {
+    let (stage, [_, newer]) = two_layers();
+    let from = format!(
+        "file://{}",
+        stage.cluster.create_dir("copy").unwrap().display()
+    );
+    stage.ok(&["copy", "--to", &from]);
+    let pack = pack(&stage, &newer);
+    let whole = fs::read(&pack).unwrap();
+    files::flip(&pack, |length| length * 2 / 3);
+    assert_eq!(stage.fails(&["verify"]).0, DAMAGED);
+    let own = stage.repository.clone();
+    let copy = ["--repo", &from, "copy", "--to", &own];
+    for arguments in [
+        &copy[..],
+        &[&copy[..], &["--dry-run"]].concat(),
+        &[&copy[..], &[&newer]].concat(),
+    ] {
+        let (code, log) = stage.fails(arguments);
+        assert_eq!(code, DAMAGED, "{log}");
+    }
+    fs::remove_file(&pack).unwrap();
+    stage.ok(&copy);
+    assert!(fs::read(&pack).unwrap() == whole);
+    stage.ok(&["verify"]);
+    stage.ok(&copy);
+}

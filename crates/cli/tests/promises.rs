@@ -24,6 +24,7 @@ const WARNINGS: i32 = 3;
 const FAILED: i32 = 13;
 const DAMAGED: i32 = 14;
 const WAL_MISSING: i32 = 18;
+const TARGET: i32 = 19;
 
 /// The server archives with that command from now on.
 fn archive_with(stage: &Stage, command: &str) {
@@ -472,6 +473,125 @@ fn records_that_cannot_be_read_are_warnings() {
         let (code, info) = document(&stage, &["info"]);
         assert_eq!(code, 0, "{info:#}");
     }
+}
+
+/// Restarts the server with that `wal_level` and, unless it is `minimal`, with its archiver. Answers the segment that it goes
+/// on with.
+fn restart_with(stage: &Stage, wal_level: &str) -> String {
+    let (archive_mode, senders) = match wal_level {
+        "minimal" => ("off", "0"),
+        _ => ("on", "10"),
+    };
+    for (key, value) in [
+        ("wal_level", wal_level),
+        ("archive_mode", archive_mode),
+        ("max_wal_senders", senders),
+    ] {
+        stage.cluster.append_conf(key, value).unwrap();
+    }
+    stage.cluster.restart().unwrap();
+    let segment = "SELECT pg_walfile_name(pg_current_wal_lsn())";
+    stage.cluster.sql("postgres", segment).unwrap()
+}
+
+/// What a server wrote with `wal_level = minimal` is archived once it has its archiver again: no segment is missing, and
+/// recovery ends there all the same.
+fn minimal_wal_is_a_hole_to_what_was_backed_up_before(major: Major) {
+    let builder = Cluster::builder(major).conf("autovacuum", "off");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    let insert = |id: u32| {
+        sql(&format!(
+            "INSERT INTO numbers VALUES ({id}) RETURNING pg_current_xact_id()"
+        ))
+    };
+    // A moment after all that was committed, and before all that will be.
+    let now = || {
+        let time = sql("SELECT pg_sleep(0.05)::text || clock_timestamp()");
+        sql("SELECT pg_sleep(0.05)");
+        time
+    };
+    sql("CREATE TABLE numbers (id int)");
+    stage.backup(&["--type", "full"]);
+    insert(1);
+    let time_before = now();
+    // Who starts with a level that is no lower says nothing of it.
+    restart_with(&stage, "logical");
+    insert(2);
+    sql("SELECT pg_create_restore_point('before')");
+    let minimal = restart_with(&stage, "minimal");
+    sql("CREATE TABLE bulk AS SELECT generate_series(1, 100)");
+    restart_with(&stage, "replica");
+    let transaction = insert(3);
+    let time_behind = now();
+    sql("SELECT pg_create_restore_point('behind')");
+    let lsn_behind = sql("SELECT pg_current_wal_insert_lsn()");
+    insert(4);
+    stage.archive_all();
+
+    require_minimal(&stage, &minimal);
+    for (kind, target) in [
+        ("xid", transaction.as_str()),
+        ("time", &time_behind),
+        ("name", "behind"),
+        ("lsn", &lsn_behind),
+    ] {
+        let target = ["--target-type", kind, "--target", target];
+        let words = ["cannot be reached from layer", "wal_level = minimal"];
+        stage.refuses_to_restore(&target, TARGET, &words);
+    }
+    for (kind, target, expected) in [
+        ("time", time_before.as_str(), "1"),
+        ("name", "before", "1 2"),
+    ] {
+        let target = ["--target-type", kind, "--target", target];
+        let promote = ["--target-action", "promote"];
+        let directory = stage.restore(kind, &[&target[..], &promote].concat());
+        let server = stage.start_restored(&directory);
+        let rows = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM numbers";
+        assert_eq!(server.sql("postgres", rows).unwrap(), expected, "{kind}");
+    }
+
+    // A layer that starts behind it leads on; only the one before does not.
+    stage.backup(&["--type", "full"]);
+    sql("SELECT pg_create_restore_point('later')");
+    insert(5);
+    stage.archive_all();
+    let later = ["--target-type", "name", "--target", "later", "--dry-run"];
+    stage.restore("later", &later);
+    require_minimal(&stage, &minimal);
+    stage.ok(&["expire", "--keep-full", "1", "--ignore-restores"]);
+    for command in ["verify", "info"] {
+        let (code, report) = document(&stage, &[command]);
+        assert_eq!((code, kinds(&report)), (0, vec![]), "{report:#}");
+    }
+}
+
+/// What `verify` says of the segment with which a server went on with `wal_level = minimal`, and `info` of that verification.
+fn require_minimal(stage: &Stage, segment: &str) {
+    let (code, report) = document(stage, &["verify"]);
+    assert_eq!(code, WAL_MISSING, "{report:#}");
+    let findings = report["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 1, "{report:#}");
+    let found = |path| text(&findings[0], path);
+    assert_eq!(found("/severity"), "error");
+    assert_eq!(found("/kind"), "wal-missing");
+    assert!(found("/object").ends_with(segment), "{report:#}");
+    let message = found("/message");
+    assert!(message.contains("wal_level = minimal"), "{message}");
+    assert!(found("/hint").contains("take a backup"), "{report:#}");
+    let (code, info) = document(stage, &["info"]);
+    assert_eq!((code, kinds(&info)), (WARNINGS, vec!["verify"]), "{info:#}");
+}
+
+#[test]
+fn minimal_wal_is_a_hole_to_what_was_backed_up_before_on_15() {
+    minimal_wal_is_a_hole_to_what_was_backed_up_before(Major::V15);
+}
+
+#[test]
+fn minimal_wal_is_a_hole_to_what_was_backed_up_before_on_18() {
+    minimal_wal_is_a_hole_to_what_was_backed_up_before(Major::V18);
 }
 
 /// The archiver says that all is well: what it archived last is not there, or a library has taken the command's place.

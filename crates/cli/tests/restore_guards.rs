@@ -102,6 +102,58 @@ fn a_failover_is_followed_without_being_told() {
     assert_eq!(rows(&stage, &stage.restore("restored", &[])), "1 2");
 }
 
+/// The old primary of a failover writes on, and archives nothing. In the archive, what it wrote would stand in the way of every
+/// restore that nobody tells a timeline.
+#[test]
+fn rule_13_7_what_an_old_primary_wrote_on_is_not_to_be_archived() {
+    let stage = stage(Major::V15);
+    stage.backup(&["--type", "full"]);
+    let standby = ["--target-type", "standby", "--archive-mode", "keep"];
+    let standby = stage.restore("standby", &standby);
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let broken = stage.cluster.append_conf("archive_command", "false");
+    broken.unwrap();
+    stage.cluster.start().unwrap();
+    let standby = follow(&stage, &standby, &stage.cluster.conninfo("postgres"));
+    insert(&stage.cluster, 1);
+    let arrived = "SELECT count(*) = 1 FROM numbers";
+    standby.wait_for("postgres", arrived, PATIENCE).unwrap();
+    standby.sql("postgres", "SELECT pg_promote()").unwrap();
+    standby.wait_promoted(PATIENCE).unwrap();
+    insert(&standby, 2);
+    archive_all_of(&standby);
+    for id in [100, 101] {
+        insert(&stage.cluster, id);
+        let switch = "SELECT pg_switch_wal()";
+        stage.cluster.sql("postgres", switch).unwrap();
+    }
+    stage.cluster.stop(StopMode::Fast).unwrap();
+
+    let history = standby.pgdata().join("pg_wal/00000002.history");
+    let history = fs::read_to_string(history).unwrap();
+    let left = history.split_whitespace().nth(1).unwrap();
+    let pgdata = stage.pgdata();
+    let restore = ["restore", "--target-dir", &pgdata, "--delta"];
+    let restore = [&restore[..], &["--target-type", "standby"]].concat();
+    let (code, log) = stage.fails(&restore);
+    assert_eq!(code, 13, "{log}");
+    let of_a_branch = format!("timeline 2 left timeline 1 at {left}");
+    for words in ["never archived", &of_a_branch, "Copy pg_wal away"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert!(!log.contains("archive-push"), "{log}");
+    let status = stage.cluster.pgdata().join("pg_wal/archive_status");
+    for entry in fs::read_dir(status).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "ready") {
+            fs::remove_file(&path).unwrap();
+        }
+    }
+    stage.ok(&restore);
+    assert_eq!(rows(&stage, &stage.restore("restored", &[])), "1 2");
+}
+
 #[test]
 fn rule_13_7_a_damaged_newest_layer_is_named_and_passed_over_only_when_told() {
     let stage = stage(Major::V15);

@@ -171,6 +171,18 @@ impl Desk {
         printed
     }
 
+    /// Nothing is left of a recovery that a standby of this server would obey.
+    fn require_reset(&self) {
+        let file = Path::new(&self.stage.pgdata()).join("postgresql.auto.conf");
+        let settings = fs::read_to_string(file).unwrap();
+        let left = settings.lines().filter(|line| {
+            let of_the_way = line.starts_with("recovery_target") && !line.ends_with("''");
+            of_the_way || line.starts_with("restore_command")
+        });
+        let left: Vec<&str> = left.collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
     fn orders(&self) -> String {
         let count = "SELECT count(*) FROM orders";
         self.stage.cluster.sql("postgres", count).unwrap()
@@ -241,6 +253,7 @@ fn take_the_server_back() {
     desk.stage.archive_all();
     desk.follow("Take the server back");
     assert_eq!(desk.orders(), "1000");
+    desk.require_reset();
 }
 
 #[test]
@@ -559,6 +572,7 @@ fn the_database_host_was_taken_over() {
     stage.cluster.stop(StopMode::Immediate).unwrap();
     fs::remove_dir_all(&pgdata).unwrap();
     sealed.follow("The database host was taken over", "writer");
+    sealed.desk.require_reset();
     let good = "SELECT count(*) FROM orders WHERE id > 0";
     let count = sealed.desk.stage.cluster.sql("postgres", good);
     assert_eq!(count.unwrap(), "1000");

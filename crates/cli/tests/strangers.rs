@@ -567,10 +567,12 @@ fn what_nobody_gets_is_left_out_of_a_copy_and_kept_by_an_expiry() {
     stage.backup(&["--type", "full"]);
     fs::remove_dir_all(cluster.join("layer").join(label)).unwrap();
     let words = format!("layer {label} is pinned and not there any more");
-    let output = stage.run(&["info"]);
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(3), "{told}");
-    assert!(told.contains(&words), "{told}");
+    for (command, code) in [("info", 3), ("verify", 15)] {
+        let output = stage.run(&[command]);
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert!(told.contains(&words), "{told}");
+    }
     let output = stage.run(&["expire", "--keep-full", "1"]);
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains(&words), "{told}");

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode};
 use support::files::copy_all;
 use support::past::sql;
-use support::{PATIENCE, Stage, Store, namespace};
+use support::{PATIENCE, Stage, Store, namespace, process};
 
 const USAGE: i32 = 2;
 const WARNINGS: i32 = 3;
@@ -247,6 +247,73 @@ fn recovery_does_not_write_into_a_tablespace_of_the_server_that_lives_beside_it(
     stage.cluster.start().unwrap();
     assert_eq!(sql(&stage, COUNTS), "50000 3000");
     stage.cluster.amcheck().unwrap();
+}
+
+/// A restore of the newest layer that is refused, for that reason, before the directory is a cluster.
+fn require_refused(stage: &Stage, more: &[&str], why: &str) {
+    let target = stage.target("refused");
+    let shown = target.display().to_string();
+    let (code, log) = stage.fails(&[&["restore", "--target-dir", &shown], more].concat());
+    assert!(code == REFUSED && log.contains(why), "{code}: {log}");
+    assert!(!target.join("global/pg_control").exists());
+    fs::remove_dir_all(&target).unwrap();
+}
+
+/// The record is in the WAL that the layer needs, which lies in `pg_wal`: nobody is asked for it.
+#[test]
+fn no_restore_recovers_into_a_tablespace_that_was_made_while_the_backup_ran() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let backup = stage.begin_backup(&["--type", "full"]);
+    stage.cluster.create_tablespace("late").unwrap();
+    sql(
+        &stage,
+        "CREATE TABLE there TABLESPACE late AS SELECT 1 AS one",
+    );
+    let output = backup.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(WARNINGS));
+    let why = "where there are files of a tablespace";
+    require_refused(&stage, &["--target-type", "none", "--same-timeline"], why);
+    require_refused(&stage, &["--target-type", "immediate"], why);
+}
+
+/// It is in the list of files, and recovery leads it back to where the server has it.
+#[test]
+fn a_tablespace_that_was_made_while_the_backup_started_is_not_moved_in_vain() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let rows =
+        "CREATE TABLE changed AS SELECT g, repeat('x', 500) FROM generate_series(1, 50000) g";
+    sql(&stage, rows);
+    let pgdata = stage.pgdata();
+    let backup = process::spawn(&stage, &["backup", "-D", &pgdata, "--checkpoint", "spread"]);
+    let waits =
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'CheckpointWriteDelay')";
+    stage.cluster.wait_for("postgres", waits, PATIENCE).unwrap();
+    let late = stage.cluster.create_tablespace("late").unwrap();
+    sql(
+        &stage,
+        "CREATE TABLE there TABLESPACE late AS SELECT 1 AS one",
+    );
+    // The other one hurries then.
+    sql(&stage, "CHECKPOINT");
+    let output = backup.wait_with_output().unwrap();
+    let (printed, _) = process::ended(output, "backup", WARNINGS);
+    assert!(
+        printed.contains("which --tablespace-map cannot move"),
+        "{printed}"
+    );
+    let moved = stage.target("moved").display().to_string();
+    let map = format!("{}={moved}", late.display());
+    let mapped = ["--tablespace-map", &map, "--target-type", "immediate"];
+    require_refused(
+        &stage,
+        &mapped,
+        "the statement ran while the backup started",
+    );
+    fs::remove_dir_all(&moved).unwrap();
+    stage.backup(&["--type", "full"]);
+    let target = stage.restore("later", &mapped);
+    let copy = stage.start_restored(&target);
+    assert_eq!(copy.sql("postgres", "SELECT one FROM there").unwrap(), "1");
 }
 
 /// Bytes of a segment of the servers below, and of the header of a page of WAL.

@@ -20,7 +20,7 @@ use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::retention::Policy;
 use pgstrata_store::catalog::{Catalog, CopiedLayer, Layer};
-use pgstrata_store::error::{Kind, Result};
+use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
@@ -29,6 +29,9 @@ use steps::{Actor, MINUTES, Plan, World, alone};
 
 /// Long enough to be taken for dead, and not to be given up.
 const LONG: i64 = 20 * MINUTES;
+
+/// How long what others have completed keeps copies away, and some minutes.
+const A_DAY: i64 = (24 * 60 + 5) * MINUTES;
 
 /// Long enough for a copy to be given up.
 const VERY_LONG: i64 = 8 * 24 * 60 * MINUTES;
@@ -232,6 +235,221 @@ fn two_copies_of_one_layer_make_one() {
             if ended {
                 break;
             }
+        }
+    });
+}
+
+/// Whether a copy may end so beside an expiry.
+fn gives_way(error: &Error) -> bool {
+    [Kind::Busy, Kind::Refused, Kind::NotFound].contains(&error.kind())
+}
+
+/// A copy is stopped at every moment; another one makes the layer, and an expiry removes it, before the first goes on.
+#[test]
+fn a_copy_of_what_was_copied_and_expired_meanwhile_leaves_no_manifest_alone() {
+    alone(async {
+        let (mut made, mut refused) = (0, 0);
+        for nth in 0.. {
+            let world = World::new().await;
+            let (layer, chain, object) = gone_full(&world).await;
+            let mut one = copying(&world, &layer, &chain, &object);
+            let ended = !one.steps(nth).await;
+            let mut other = copying(&world, &layer, &chain, &object);
+            to_its_end(&world, &mut other).await;
+            other.outcome().await.unwrap();
+            let mut remover = expiry(&world, true);
+            to_its_end(&world, &mut remover).await;
+            assert!(remover.outcome().await.unwrap().done, "at {nth}");
+            // What it takes back may be there for a moment.
+            while one.step().await {}
+            let outcome = one.outcome().await;
+            world.require_whole_layers().await;
+            match outcome {
+                // Before it goes on, or all of it after the expiry.
+                Ok(_) => made += 1,
+                Err(error) => {
+                    assert!(gives_way(&error), "at {nth}: {error}");
+                    let catalog = Catalog::load(&world.within(&world.repository())).await;
+                    assert!(catalog.unwrap().layer(&layer.label).is_err(), "at {nth}");
+                    refused += 1;
+                }
+            }
+            if ended {
+                break;
+            }
+        }
+        let told = format!("{made} made, {refused} refused");
+        println!("{told}");
+        assert!(made > 0 && refused > 0, "{told}");
+    });
+}
+
+/// At each moment of the removal of a layer another copy of it creates its manifest, late.
+#[test]
+fn a_manifest_that_comes_while_its_layer_is_removed_goes_with_it() {
+    alone(async {
+        for nth in 0.. {
+            let world = World::new().await;
+            let (layer, chain, object) = gone_full(&world).await;
+            let mut copy = copying(&world, &layer, &chain, &object);
+            to_its_end(&world, &mut copy).await;
+            copy.outcome().await.unwrap();
+            let repository = world.repository();
+            let key = world.cluster().manifest_key(&layer.label);
+            let mut remover = expiry(&world, true);
+            while repository.size(&key).await.unwrap().is_some() {
+                assert!(remover.step().await, "at {nth}");
+            }
+            remover.steps(nth).await;
+            let claim = world.cluster().claim_key(&layer.label);
+            // Later the copy finds itself what is gone.
+            if repository.size(&claim).await.unwrap().is_none() {
+                break;
+            }
+            repository.create(&key, object.clone()).await.unwrap();
+            while remover.step().await {}
+            assert!(remover.outcome().await.unwrap().done, "at {nth}");
+            world.require_whole_layers().await;
+            assert_eq!(repository.size(&key).await.unwrap(), None, "at {nth}");
+        }
+    });
+}
+
+/// A layer, what it stands on, and its manifest.
+type Whole = (Layer, Vec<Arc<Layer>>, bytes::Bytes);
+
+/// The old full layer, which an expiry has removed: a copy may bring it back.
+async fn gone_full(world: &Arc<World>) -> Whole {
+    let full = old_layers(world).await.swap_remove(0);
+    let mut remover = expiry(world, true);
+    to_its_end(world, &mut remover).await;
+    assert!(remover.outcome().await.unwrap().done);
+    full
+}
+
+/// The old full layer and the increment on it, which go when one full layer is kept. They may come back: their makers knew that
+/// they were committed.
+async fn old_layers(world: &World) -> Vec<Whole> {
+    let repository = world.repository();
+    let catalog = Catalog::load(&world.within(&repository)).await.unwrap();
+    let mut old = Vec::new();
+    for layer in &catalog.layers[..2] {
+        let committed = world.cluster().committed_key(&layer.label);
+        if repository.size(&committed).await.unwrap().is_none() {
+            let note = bytes::Bytes::new();
+            repository.create(&committed, note).await.unwrap();
+        }
+        let chain = catalog.chain(&layer.label).unwrap().into_iter();
+        let chain = chain.skip(1).map(|layer| Arc::new(layer.clone()));
+        let key = world.cluster().manifest_key(&layer.label);
+        let object = repository.get(&key).await.unwrap();
+        old.push((layer.clone(), chain.collect(), object));
+    }
+    old
+}
+
+/// Copies them into the world again; false when that is refused.
+async fn copied_back(world: &Arc<World>, old: &[Whole]) -> bool {
+    let mut all = true;
+    for (layer, chain, object) in old {
+        let mut copy = copying(world, layer, chain, object);
+        to_its_end(world, &mut copy).await;
+        if let Err(error) = copy.outcome().await {
+            assert_eq!(error.kind(), Kind::Refused, "{error}");
+            all = false;
+        }
+    }
+    all
+}
+
+async fn require_there(world: &World, old: &[Whole], moment: &str) {
+    world.require_whole_layers().await;
+    let catalog = Catalog::load(&world.within(&world.repository())).await;
+    let catalog = catalog.unwrap();
+    for (layer, ..) in old {
+        let chain = catalog.chain(&layer.label);
+        assert!(chain.is_ok(), "{moment}: {chain:?}");
+    }
+}
+
+/// Whether an expiry has decided what goes, and is not yet forgotten.
+async fn has_decided(world: &World) -> bool {
+    let prefix = world.cluster().removals_prefix();
+    let objects = world.repository().list(&prefix).await.unwrap();
+    objects
+        .iter()
+        .any(|object| object.key.ends_with("/verdict"))
+}
+
+/// An expiry is stopped at every moment, and another does its work; what has gone is copied back, and then the first goes on.
+#[test]
+fn what_a_stopped_expiry_was_to_remove_comes_back_whole_or_not_yet() {
+    alone(async {
+        let (mut back, mut refused) = (0, 0);
+        for nth in 0.. {
+            let world = World::new().await;
+            let old = old_layers(&world).await;
+            let mut stopped = expiry(&world, true);
+            let ended = !stopped.steps(nth).await;
+            let decided = has_decided(&world).await;
+            world.pass(LONG);
+            let mut other = expiry(&world, true);
+            to_its_end(&world, &mut other).await;
+            assert!(other.outcome().await.unwrap().done, "at {nth}");
+            let are_back = copied_back(&world, &old).await;
+            to_its_end(&world, &mut stopped).await;
+            if let Err(error) = stopped.outcome().await {
+                assert!(gives_way(&error), "at {nth}: {error}");
+            }
+            match are_back {
+                true => back += 1,
+                false => refused += 1,
+            }
+            // One that had not decided may decide on what has come back.
+            if are_back && (decided || ended) {
+                require_there(&world, &old, &format!("at {nth}")).await;
+            }
+            if ended {
+                break;
+            }
+        }
+        let told = format!("{back} back, {refused} refused");
+        println!("{told}");
+        assert!(back > 5 && refused > 10, "{told}");
+    });
+}
+
+/// It was stopped for a day before it removes a layer, or WAL. All of it has come back meanwhile.
+#[test]
+fn an_expiry_that_others_have_completed_removes_nothing_more() {
+    alone(async {
+        for before_wal in [false, true] {
+            let world = World::new().await;
+            let old = old_layers(&world).await;
+            let claim = world.cluster().claim_key(&old[0].0.label);
+            let repository = world.repository();
+            let mut stopped = expiry(&world, true);
+            loop {
+                let layers_left = repository.size(&claim).await.unwrap().is_some();
+                if has_decided(&world).await && !(before_wal && layers_left) {
+                    break;
+                }
+                assert!(stopped.step().await, "{before_wal}");
+            }
+            for pause in [LONG, A_DAY] {
+                world.pass(pause);
+                let mut other = expiry(&world, true);
+                to_its_end(&world, &mut other).await;
+                assert!(other.outcome().await.unwrap().done, "{before_wal}");
+            }
+            assert!(!has_decided(&world).await, "{before_wal}");
+            assert!(copied_back(&world, &old).await, "{before_wal}");
+            to_its_end(&world, &mut stopped).await;
+            let error = stopped.outcome().await.unwrap_err();
+            assert_eq!(error.kind(), Kind::Busy, "{error}");
+            let said = "has completed this removal";
+            assert!(error.to_string().contains(said), "{error}");
+            require_there(&world, &old, &format!("{before_wal}")).await;
         }
     });
 }

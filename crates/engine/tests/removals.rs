@@ -165,10 +165,7 @@ async fn a_forged_removal_of_wal_takes_none_that_the_rules_keep() {
             .done
     );
     let left = keys(&repository, &made).await;
-    assert!(
-        !left.iter().any(|key| key.contains("/removal/")),
-        "{left:?}"
-    );
+    assert!(!left.iter().any(|key| key.contains("/wanted")), "{left:?}");
 }
 
 /// A merged layer with its inputs, of which nothing but the oldest two states are unwanted by [`newest_alone`].
@@ -308,7 +305,7 @@ async fn a_removal_that_was_interrupted_is_completed_by_its_own_rules() {
         assert_eq!((&done.removals, &done.remove, &done.leftovers), shown);
         let after = keys(&sound, &made).await;
         let gone = |part: &str| !after.iter().any(|key| key.contains(part));
-        assert!(gone("/removal/"), "at {nth}: {after:?}");
+        assert!(gone("/wanted"), "at {nth}: {after:?}");
         for label in &made.labels[..2] {
             let prefix = format!("{}/", made.cluster.layer_prefix(label));
             let mut objects = after.iter().filter(|key| key.starts_with(&prefix));
@@ -467,7 +464,7 @@ async fn an_expiry_that_was_killed_while_it_removed_what_it_had_merged_is_comple
             stays.sort();
             assert_eq!(after, stays);
             let all = keys(&left, &made).await;
-            assert!(!all.iter().any(|key| key.contains("/removal/")), "{all:?}");
+            assert!(!all.iter().any(|key| key.contains("/wanted")), "{all:?}");
             require_restores(&left, &made, None).await;
         }
         assert!(

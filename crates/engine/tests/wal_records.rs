@@ -110,6 +110,7 @@ fn every_transaction_end_is_found(of_test: cluster::Major, major: Major) {
                 Meaning::Prepared(_)
                 | Meaning::Checkpoint { .. }
                 | Meaning::TablespaceCreated { .. }
+                | Meaning::WalLevel(_)
                 | Meaning::Other => None,
             };
         }

@@ -109,11 +109,9 @@ pub struct Identity {
 }
 
 impl Lineage {
-    /// The layers of one line, the newest first.
-    #[must_use]
-    pub fn layers(&self, repository: &str) -> &[ParentRef] {
-        let line = self.lines.iter().find(|line| line.repository == repository);
-        line.map_or(&[], |line| &line.layers)
+    /// All layers that lie in the past of the directory, those of one line after those of another.
+    pub fn layers(&self) -> impl Iterator<Item = &ParentRef> {
+        self.lines.iter().flat_map(|line| &line.layers)
     }
 }
 

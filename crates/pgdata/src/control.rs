@@ -77,6 +77,18 @@ pub enum WalLevel {
     Logical,
 }
 
+impl WalLevel {
+    /// The level with that number (`access/xlog.h`).
+    pub(crate) const fn of(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Minimal),
+            1 => Some(Self::Replica),
+            2 => Some(Self::Logical),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for WalLevel {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
@@ -343,16 +355,8 @@ fn cluster_state(number: u32) -> Result<ClusterState> {
 }
 
 fn wal_level(number: i32) -> Result<WalLevel> {
-    Ok(match number {
-        0 => WalLevel::Minimal,
-        1 => WalLevel::Replica,
-        2 => WalLevel::Logical,
-        _ => {
-            return Err(Error::malformed(format!(
-                "pg_control has unknown wal_level {number}"
-            )));
-        }
-    })
+    let unknown = || Error::malformed(format!("pg_control has unknown wal_level {number}"));
+    WalLevel::of(number).ok_or_else(unknown)
 }
 
 #[cfg(test)]

@@ -69,6 +69,9 @@ const ROOT_FILES: [&[u8]; 14] = [
     b"tablespace_map",
 ];
 
+/// What a file system makes in its own uppermost directory, which may be the data directory. Nobody but root reads it.
+const LOST_FOUND: &[u8] = b"lost+found";
+
 /// Under this name a layer lists configuration from outside of the data directory; a directory of that name in it is what
 /// an interrupted restore left.
 const OUTSIDE: &[u8] = b"pgstrata.config";
@@ -116,7 +119,7 @@ pub fn decide(path: impl AsRef<[u8]>, entry: EntryType, major: Major) -> Decisio
 
 fn is_left_out(parts: &[&[u8]], major: Major) -> bool {
     match parts {
-        [name] => ROOT_FILES.contains(name) || *name == OUTSIDE,
+        [name] => ROOT_FILES.contains(name) || *name == OUTSIDE || *name == LOST_FOUND,
         [root, ..] if EMPTY_DIRECTORIES.contains(root) || *root == OUTSIDE => true,
         [b"global", name] => name.starts_with(RELATION_CACHE_PREFIX),
         [b"base", below @ ..] => is_left_out_of_tablespace(below),
@@ -224,7 +227,8 @@ mod tests {
                 "pg_replslot/a/state",
             ],
         );
-        check(Directory, Skip, &["pg_replslot/a", "pg_wal/archive_status"]);
+        let skipped = ["pg_replslot/a", "pg_wal/archive_status", "lost+found"];
+        check(Directory, Skip, &skipped);
         assert_eq!(empty_wal_directories(Major::V16), ["pg_wal/archive_status"]);
         assert_eq!(
             empty_wal_directories(Major::V17),
@@ -314,6 +318,7 @@ mod tests {
                 "my/pg_wal",
                 "base/5/pg_notify",
                 "my/pg_replslot",
+                "my/lost+found",
             ],
         );
     }

@@ -1,19 +1,23 @@
 //! Records of the WAL: where each begins and ends, and what those say at which a recovery can be told to stop.
 //!
 //! [`RecordReader`] takes the bytes of one segment, in order and in pieces of any size, and hands out its records. Of most
-//! it reads the header alone; transaction ends, restore points, checkpoints and new tablespaces are gathered whole, and their checksum is checked. A
-//! record that began in an earlier segment is passed over; one that goes on in the next is completed by
-//! [`RecordReader::follow`]. Every page must be the one that belongs there, and every record must point back to the one
-//! before it, as the server's own reader (`xlogreader.c`) wants it. Whatever does not fit is an error.
+//! it reads the header alone; transaction ends, restore points, checkpoints, new tablespaces and changes of `wal_level` are
+//! gathered whole, and their checksum is checked. A record that began in an earlier segment is passed over; one that goes on
+//! in the next is completed by [`RecordReader::follow`]. Every page must be the one that belongs there, and every record must
+//! point back to the one before it, as the server's own reader (`xlogreader.c`) wants it. Whatever does not fit is an error.
 //!
 //! The layouts are those of `access/xlogrecord.h`, `access/xlog_internal.h`, `access/xact.h`, `access/rmgrlist.h` and
 //! `catalog/pg_control.h`. From 15 to 18 only `xl_xact_stats_item` differs.
 
+mod decode;
+
 use crate::bytes::Fields;
+use crate::control::WalLevel;
 use crate::wal_pages::WAL_PAGE_BYTES;
 use crate::{
     Error, FileChecksum, Lsn, Major, Result, TimelineId, WalPageHeader, WalSegment, WalSegmentSize,
 };
+use decode::{behind, main_data};
 
 /// [`WAL_PAGE_BYTES`] as a length in memory.
 const PAGE_BYTES: usize = 8192;
@@ -54,7 +58,11 @@ const INFO_MASK: u8 = 0xF0;
 const XLOG_CHECKPOINT_SHUTDOWN: u8 = 0x00;
 const XLOG_CHECKPOINT_ONLINE: u8 = 0x10;
 const XLOG_SWITCH: u8 = 0x40;
+const XLOG_PARAMETER_CHANGE: u8 = 0x60;
 const XLOG_RESTORE_POINT: u8 = 0x70;
+
+/// Headers of the record and its data, then `xl_parameter_change`.
+const PARAMETER_CHANGE_BYTES: u64 = 24 + 2 + 28;
 
 /// `XLOG_TBLSPC_CREATE` (`commands/tablespace.h`).
 const TABLESPACE_CREATE: u8 = 0x00;
@@ -78,12 +86,6 @@ const HAS_FILES: u32 = 1 << 2;
 const HAS_DROPPED_STATISTICS: u32 = 1 << 8;
 const HAS_INVALIDATIONS: u32 = 1 << 3;
 const HAS_PREPARED: u32 = 1 << 4;
-
-/// `XLR_BLOCK_ID_…`: what stands before the main data of a record without blocks.
-const MAIN_DATA_SHORT: u8 = 255;
-const MAIN_DATA_LONG: u8 = 254;
-const ORIGIN: u8 = 253;
-const TOP_LEVEL_TRANSACTION: u8 = 252;
 
 /// A transaction, without its epoch: all that a record has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,6 +151,8 @@ pub enum Meaning {
         /// The directory that the statement named, in whatever encoding; empty for one inside the data directory.
         location: Vec<u8>,
     },
+    /// What the server had for `wal_level` from there on; it may be what it had before.
+    WalLevel(WalLevel),
     /// Anything else: nothing but the header was read.
     Other,
 }
@@ -297,6 +301,19 @@ impl RecordReader {
                 RecordHeader::of(partial).manager == TABLESPACE && partial.body.is_some()
             }
             ScanState::Within(partial) => partial.length <= MOST_TABLESPACE_BYTES,
+            _ => false,
+        }
+    }
+
+    /// Whether a record goes on behind what was read that may say what `wal_level` is.
+    #[must_use]
+    pub fn may_go_on_to_change_wal_level(&self) -> bool {
+        match &self.state {
+            ScanState::Within(partial) if partial.header.len() == RECORD_HEADER_BYTES => {
+                let header = RecordHeader::of(partial);
+                (header.manager, header.info) == (XLOG, XLOG_PARAMETER_CHANGE)
+            }
+            ScanState::Within(partial) => partial.length == PARAMETER_CHANGE_BYTES,
             _ => false,
         }
     }
@@ -537,7 +554,10 @@ impl RecordReader {
         match header.manager {
             XLOG => Ok(matches!(
                 header.info,
-                XLOG_RESTORE_POINT | XLOG_CHECKPOINT_SHUTDOWN | XLOG_CHECKPOINT_ONLINE
+                XLOG_RESTORE_POINT
+                    | XLOG_CHECKPOINT_SHUTDOWN
+                    | XLOG_CHECKPOINT_ONLINE
+                    | XLOG_PARAMETER_CHANGE
             )),
             XACT => Ok(matches!(
                 header.operation(),
@@ -640,9 +660,10 @@ impl RecordHeader {
 
     fn meaning(&self, data: &[u8], major: Major) -> Option<Meaning> {
         match (self.manager, self.info) {
-            (XLOG, XLOG_RESTORE_POINT) => return restore_point(data),
-            (XLOG, _) => return checkpoint(data),
-            (TABLESPACE, _) => return tablespace(data),
+            (XLOG, XLOG_RESTORE_POINT) => return decode::restore_point(data),
+            (XLOG, XLOG_PARAMETER_CHANGE) => return decode::parameter_change(data),
+            (XLOG, _) => return decode::checkpoint(data),
+            (TABLESPACE, _) => return decode::tablespace(data),
             _ => {}
         }
         match self.operation() {
@@ -700,62 +721,6 @@ impl RecordHeader {
                 .map(TransactionId)?;
         }
         Some(end)
-    }
-}
-
-/// `xl_restore_point`: a time, and a name of `MAXFNAMELEN` bytes.
-fn restore_point(data: &[u8]) -> Option<Meaning> {
-    let time = WalTime(Fields(data).signed_long(0)?);
-    let name = data.get(8..72)?;
-    let length = name.iter().position(|&byte| byte == 0)?;
-    let name = name[..length].to_vec();
-    Some(Meaning::RestorePoint { name, time })
-}
-
-/// `CheckPoint`: `time`, seconds since 1970, is at the same place from 15 to 18.
-fn checkpoint(data: &[u8]) -> Option<Meaning> {
-    let seconds = Fields(data).signed_long(64)?;
-    let time = WalTime::of_unix_seconds(seconds)?;
-    Some(Meaning::Checkpoint { time })
-}
-
-/// `xl_tblspc_create_rec`: an OID, and a path that ends with a zero.
-fn tablespace(data: &[u8]) -> Option<Meaning> {
-    let oid = Fields(data).word(0)?;
-    let path = data.get(4..)?;
-    let length = path.iter().position(|&byte| byte == 0)?;
-    let location = path[..length].to_vec();
-    Some(Meaning::TablespaceCreated { oid, location })
-}
-
-/// Where an array ends that begins at `at` with the number of its items.
-fn behind(data: &[u8], at: usize, item_bytes: usize) -> Option<usize> {
-    let count = usize::try_from(Fields(data).signed_word(at)?).ok()?;
-    let end = count.checked_mul(item_bytes)?.checked_add(at)? + 4;
-    (end <= data.len()).then_some(end)
-}
-
-/// The main data of a record without blocks: the last thing in it.
-fn main_data(body: &[u8]) -> Option<&[u8]> {
-    let mut at = 0;
-    loop {
-        let fields = Fields(body);
-        let (begin, length) = match fields.byte(at)? {
-            MAIN_DATA_SHORT => (at + 2, usize::from(fields.byte(at + 1)?)),
-            MAIN_DATA_LONG => (at + 5, usize::try_from(fields.word(at + 1)?).ok()?),
-            // `RepOriginId` and `TransactionId`.
-            ORIGIN => {
-                at += 3;
-                continue;
-            }
-            TOP_LEVEL_TRANSACTION => {
-                at += 5;
-                continue;
-            }
-            _ => return None,
-        };
-        let data = body.get(begin..)?;
-        return (data.len() == length).then_some(data);
     }
 }
 

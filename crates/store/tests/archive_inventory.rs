@@ -5,15 +5,19 @@
 mod support;
 
 use std::iter;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
 use pgstrata_pgdata::{ArchiveFile, Lsn, TimelineId};
-use pgstrata_store::archive::{self, Archive, PushOptions};
+use pgstrata_store::archive::{self, Archive, GetOptions, PushOptions};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Kind;
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
+use pgstrata_store::repository::fault::{Fault, FaultStore};
 use support::wal;
 
 async fn push(repository: &Repository, name: &str, contents: &[u8]) {
@@ -232,4 +236,35 @@ async fn a_listing_that_lacks_the_end_of_a_layer_is_made_again() {
         assert_eq!(store.operation_count() - before, requests);
         assert_eq!(found.holds(wal::segment(1, 2)), last == 2);
     }
+}
+
+/// One answer "not there" is the end of the archive for PostgreSQL, which then opens for writes.
+#[tokio::test]
+async fn a_segment_that_the_store_lists_and_does_not_find_is_not_the_end() {
+    let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let direct = Repository::with_store(Arc::clone(&memory));
+    wal::init(&direct).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let segment = wal::write(scratch.path(), 1, 0x10, 1);
+    wal::push(&direct, &segment).await.unwrap();
+    let (name, to) = (wal::file_name(1, 0x10), scratch.path().join("got"));
+    let mut told = Vec::new();
+    // The object is asked for twice before anybody says that it is not there.
+    for (first, second) in (0..10).flat_map(|first| (first..10).map(move |second| (first, second)))
+    {
+        let store = FaultStore::new(Arc::clone(&memory));
+        for nth in [first, second] {
+            store.fail(nth..nth + 1, Fault::Absent);
+        }
+        let through = Repository::with_store(store.clone());
+        let options = GetOptions::default();
+        let got = archive::get(&wal::cluster_in(&through), &name, &to, &options).await;
+        if let Err(error) = got {
+            let at = (first, second);
+            assert_ne!(error.kind(), Kind::NotFound, "at {at:?}: {error}");
+            told.push(error.to_string());
+        }
+    }
+    let is_listed = |error: &String| error.contains("the store lists it");
+    assert!(told.iter().any(is_listed), "{told:#?}");
 }

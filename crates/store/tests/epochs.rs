@@ -331,6 +331,30 @@ async fn a_push_succeeds_at_every_moment_at_which_an_epoch_begins() {
     assert!(before > 2 && after > 0, "{before} {after}");
 }
 
+/// PostgreSQL takes "not there" for the end of the archive, and opens for writes.
+#[tokio::test]
+async fn an_object_of_the_keys_that_is_listed_and_not_found_is_not_the_end_of_the_archive() {
+    let vault = Vault::new().await;
+    let scratch = tempfile::tempdir().unwrap();
+    let (segment, to) = ("000000010000000000000010", scratch.path().join("got"));
+    places::push(&vault.writer(), scratch.path(), segment).await;
+    let mut failed = 0;
+    for nth in 0.. {
+        let store = FaultStore::failing_at(nth, Fault::Absent, stored(&vault).await);
+        let reader = opened_by(&Repository::with_store(store.clone()), &vault.reader);
+        let got = archive::get(&reader, segment, &to, &GetOptions::default()).await;
+        if store.operation_count() <= nth {
+            got.unwrap();
+            break;
+        }
+        if let Err(error) = got {
+            assert_ne!(error.kind(), Kind::NotFound, "at {nth}: {error}");
+            failed += 1;
+        }
+    }
+    assert!(failed > 0);
+}
+
 #[tokio::test]
 async fn an_epoch_without_a_reader_is_damaged_for_who_seals_and_who_reads() {
     let vault = Vault::new().await;

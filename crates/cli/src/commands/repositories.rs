@@ -111,7 +111,9 @@ async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) ->
                 looked_at.push(context);
                 (code, None)
             }
-            Err(error) if error.kind() == Kind::Usage => return Err(error),
+            Err(error) if matches!(error.kind(), Kind::Usage | Kind::Interrupted) => {
+                return Err(error);
+            }
             Err(error) => (exit::code(error.kind()), Some(error)),
         };
         if let Some(error) = error.as_ref().filter(|_| context.output == Output::Text) {

@@ -39,7 +39,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     let told = match options.scope {
         Scope::All => {
             let mut told = server::look(&cluster, server.as_ref()).await;
-            let more = of_info(&cluster, max_age, told.timeline).await;
+            let more = of_info(&cluster, max_age, told.timeline, &report).await;
             told.alarms.splice(0..0, more);
             told
         }
@@ -59,11 +59,13 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     Ok(code)
 }
 
-/// What `info` says and no object does: that the newest backup is old, and that nobody knows which branch is meant.
+/// What `info` says and no object does: that the newest backup is old, that nobody knows which branch is meant, and that a
+/// layer which is pinned has gone.
 async fn of_info(
     cluster: &ClusterRepository,
     max_age: Option<Duration>,
     timeline: Option<TimelineId>,
+    verified: &VerifyReport,
 ) -> Vec<Alarm> {
     let options = InfoOptions {
         max_age,
@@ -75,8 +77,20 @@ async fn of_info(
     let left = report.leaves(timeline);
     let alarms = report.alarms.into_iter().chain(left);
     alarms
-        .filter(|alarm| matches!(alarm.kind, AlarmKind::Age | AlarmKind::Timelines))
+        .filter(|alarm| match (alarm.kind, &alarm.layer) {
+            (AlarmKind::Age | AlarmKind::Timelines, _) => true,
+            (AlarmKind::Layer, Some(label)) => !is_told(verified, label),
+            _ => false,
+        })
         .collect()
+}
+
+/// Whether the report has anything of the layer.
+fn is_told(report: &VerifyReport, label: &str) -> bool {
+    let mut layers = report.layers.iter();
+    let mut findings = report.findings.iter();
+    layers.any(|layer| layer.label == label)
+        || findings.any(|found| found.layer == label || found.object.contains(label))
 }
 
 fn document(report: &VerifyReport, told: &ServerHealth) -> Value {

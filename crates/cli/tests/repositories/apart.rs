@@ -300,3 +300,28 @@ fn nobody_is_told_to_copy_where_that_is_refused() {
     assert!(said.contains("is not sealed"), "{said}");
     assert!(!said.contains("brings it there"), "{said}");
 }
+
+/// Each has a record of its own then, and a layer that a backup has stored in both is the same in each.
+#[test]
+fn a_repository_that_init_has_made_knows_the_past_that_another_one_has_written_down() {
+    let two = Two::in_directories();
+    let pgdata = two.stage.pgdata();
+    fs::remove_dir_all(two.far.join("main")).unwrap();
+    two.json(0, &["--repo", "far", "init", "-D", &pgdata]);
+    let full = two.backup(0, "full");
+    let backup = ["backup", "-D", &pgdata, "--wal", "stream", "--type", "incr"];
+    let require_known = |made: &Value, parent: &str| {
+        assert_eq!(text(made, "/parent"), parent, "{made:#}");
+        assert_eq!(text(made, "/change_source/used"), "lsn", "{made:#}");
+        assert!(!made.to_string().contains("another one"), "{made:#}");
+    };
+    let mut made = Value::Null;
+    without(&two.near, || made = two.json(WARNINGS, &backup));
+    require_known(&made, text(&full, "/label"));
+    let copied = two.run(&["--repo", "far", "copy", "--to", "near"]);
+    assert!(copied.status.success(), "{}", log(&copied));
+    // Its archiver tries again what failed meanwhile.
+    two.stage.archive_all();
+    let next = two.json(0, &backup);
+    require_known(&next, text(&made, "/label"));
+}

@@ -198,6 +198,8 @@ pub(super) struct Start {
     control: ControlFile,
     /// The databases from before.
     databases: DatabaseDirectories,
+    /// The tablespaces from before.
+    tablespaces: Vec<Tablespace>,
 }
 
 impl Start {
@@ -334,7 +336,9 @@ impl Backup<'_> {
 
     /// Puts the server into backup mode.
     async fn start(&self, ready: &Ready) -> Result<Start> {
-        let databases = DatabaseDirectories::list(&ready.data_directory).await?;
+        let databases = DatabaseDirectories::list(&ready.session, &ready.data_directory).await?;
+        // One that comes while the start waits for its checkpoint is in the list of files, and its record in the WAL.
+        let tablespaces = ready.tablespaces().await?;
         let name = format!("pgstrata {}", self.layer.label());
         let starting = ready.session.start(&name, self.options.fast_checkpoint);
         let lsn = match self.abort.guard(starting).await {
@@ -364,6 +368,7 @@ impl Backup<'_> {
                 lsn,
                 control,
                 databases,
+                tablespaces,
             }),
         }
     }
@@ -424,7 +429,7 @@ impl Backup<'_> {
         };
         warnings.extend(beside.as_ref().map(|beside| another(beside, now.timeline)));
         warnings.extend(nested(&tablespaces, &ready.data_directory));
-        warnings.extend(ready.tablespaces_since(&tablespaces).await?);
+        warnings.extend(ready.tablespaces_since(&start.tablespaces).await?);
         warnings.extend(stored.assembled.torn.iter().map(|path| {
             format!("\"{path}\" was written whenever it was read: its contents may be of several versions")
         }));

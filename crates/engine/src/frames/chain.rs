@@ -6,7 +6,9 @@ use std::sync::Arc;
 use pgstrata_layer::entry::{BLOCK_BYTES, BlockRun, FileEntry, FrameRef};
 use pgstrata_layer::frame::FrameDecoder;
 use pgstrata_layer::overlay::{chain_of, plan_file};
-use pgstrata_store::catalog::{ChainDigests, ChainEntries, KeptParts, Layer, missing_is_damage};
+use pgstrata_store::catalog::{
+    self, ChainDigests, ChainEntries, KeptParts, Layer, missing_is_damage,
+};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use tokio::runtime::Handle;
@@ -111,9 +113,6 @@ impl Chain {
                 frame.offset
             ),
         )
-        .hint(format!(
-            "run \"pgstrata verify {label}\" to see what is damaged: bring that back from a copy of the repository, or take a \
-             full backup now"
-        ))
+        .hint(catalog::advice_if_damaged(label))
     }
 }

@@ -3,7 +3,7 @@
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::WalSegment;
 use pgstrata_store::archive::ArchivedWal;
-use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::catalog::{self, Catalog, Layer};
 
 use super::{Alarm, AlarmKind, Facts, Severity};
 
@@ -111,10 +111,7 @@ pub(super) fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
     alarms.extend(found.map(|(label, at)| {
         let reason = format!("a verification has found {label} damaged, at {at}");
         let mut alarm = alarm(label, reason, with_all_above(catalog, label));
-        alarm.to_do = format!(
-            "run \"pgstrata verify {label}\" to see what is damaged: bring that back from a copy of the repository, or take a \
-             full backup now"
-        );
+        alarm.to_do = catalog::advice_if_damaged(label);
         alarm
     }));
     alarms
@@ -156,8 +153,9 @@ fn losses(catalog: &Catalog) -> impl Iterator<Item = Alarm> {
             reason: format!("{label} has lost objects: {what}"),
             lost: Some(with_all_above(catalog, label)),
             to_do: format!(
-                "bring them back from a copy of the repository, or take a full backup now; \
-                 \"pgstrata verify {label}\" names what was in them"
+                "where another repository has the layer, \"pgstrata copy {label}\" out of it brings them, and \"pgstrata rescue\" \
+                 does in a bucket that keeps versions; otherwise take a full backup now; \"pgstrata verify {label}\" names what \
+                 was in them"
             ),
         }
     })

@@ -13,7 +13,7 @@ use super::{Alarm, AlarmKind, Severity};
 use crate::server::archiver::Archiving;
 use crate::server::held::{ForeignSlot, HeldWal};
 use crate::server::pg_wal::WalDirectory;
-use crate::server::session::OwnSlot;
+use crate::server::session::{OwnSlot, RecoverySetting};
 
 /// A server begins a new segment before the old one is archived, and a backup ends one.
 const SPARE_SEGMENTS: u64 = 2;
@@ -24,6 +24,8 @@ pub(crate) struct ServerState {
     /// Slots with a name of ours.
     pub(crate) own_slots: Result<Vec<OwnSlot>>,
     pub(crate) held: Result<HeldWal>,
+    /// What a primary has in its configuration files of a recovery that has ended.
+    pub(crate) recovery: Result<Vec<RecoverySetting>>,
     /// `None` when it is not known where it is.
     pub(crate) pg_wal: Option<Result<WalDirectory>>,
     /// The time that WAL may take into the repository.
@@ -87,7 +89,8 @@ impl ServerVerdict {
 
 /// What is known of the server, in the order in which `check` shows it. The archiver is judged by [`archiver`].
 pub(crate) fn judge(state: &ServerState) -> Vec<ServerVerdict> {
-    let mut verdicts = own_slots(&state.own_slots);
+    let mut verdicts = Vec::from_iter(ended_recovery(&state.recovery));
+    verdicts.extend(own_slots(&state.own_slots));
     match &state.held {
         Ok(held) => verdicts.extend(held.slots.iter().filter_map(foreign_slot)),
         Err(error) => verdicts.push(ServerVerdict::unseen(AlarmKind::Slots, error)),
@@ -161,6 +164,85 @@ pub(crate) fn configuration(warnings: Result<Vec<String>>) -> Vec<ServerVerdict>
                 .map(|warning| ServerVerdict::warning(KIND, warning, to_do))
                 .collect()
         }
+    }
+}
+
+/// A primary passes over the settings of its own recovery; a standby that is made from it has them, too, and obeys.
+fn ended_recovery(settings: &Result<Vec<RecoverySetting>>) -> Option<ServerVerdict> {
+    const KIND: AlarmKind = AlarmKind::Configuration;
+    let settings = match settings {
+        Ok(settings) => settings,
+        Err(error) => return Some(ServerVerdict::unseen(KIND, error)),
+    };
+    let (targets, others): (Vec<_>, Vec<_>) = settings.iter().partition(|one| names_target(one));
+    let timeline = others.iter().find(|one| pins_timeline(one)).copied();
+    let action = others.iter().find(|one| one.name == TARGET_ACTION);
+    let then = match (targets.is_empty(), action.map(|one| one.value.as_str())) {
+        (true, _) => "follows no timeline but that one, whatever this server does",
+        (false, Some("promote")) => {
+            "promotes itself there, and is a second primary beside this one"
+        }
+        (false, Some("shutdown")) => "shuts down there, whenever it is started",
+        (false, _) => "stops there, and follows this server no further",
+    };
+    let set = targets.iter().copied().chain(timeline);
+    let set: Vec<String> = set
+        .map(|one| format!("{} = '{}'", one.name, one.value))
+        .collect();
+    if set.is_empty() {
+        return None;
+    }
+    let way = settings.iter().filter(|one| is_of_the_way(one));
+    let way: Vec<String> = way.map(take_out).collect();
+    Some(ServerVerdict::warning(
+        KIND,
+        format!(
+            "settings of a recovery that has ended are still there ({}): a standby that is made from this server obeys them: it \
+             {then}",
+            set.join(", ")
+        ),
+        format!(
+            "{}; then SELECT pg_reload_conf(): a primary obeys none of them, so it needs no restart, though it shows those of \
+             recovery_target* until the next one",
+            way.join("; ")
+        ),
+    ))
+}
+
+const TARGET_ACTION: &str = "recovery_target_action";
+
+const TARGET_TIMELINE: &str = "recovery_target_timeline";
+
+/// Whether a setting says where recovery stops.
+fn names_target(setting: &RecoverySetting) -> bool {
+    let of_the_stop = [TARGET_ACTION, TARGET_TIMELINE, "recovery_target_inclusive"];
+    let name = setting.name.as_str();
+    name.starts_with("recovery_target") && !of_the_stop.contains(&name)
+}
+
+fn pins_timeline(setting: &RecoverySetting) -> bool {
+    setting.name == TARGET_TIMELINE && setting.value != "latest"
+}
+
+/// Whether a setting is of the way to a target. A `restore_command` is when a restore has written it: what `archive-get` is told
+/// there is about that way.
+fn is_of_the_way(setting: &RecoverySetting) -> bool {
+    let told = ["--on-hole=", "--along="];
+    let is_ours = in_auto_conf(setting) && told.iter().any(|word| setting.value.contains(word));
+    setting.name != "restore_command" || is_ours
+}
+
+/// Whether `ALTER SYSTEM` takes a setting out; of one whose file is not known a restore has most likely written it.
+fn in_auto_conf(setting: &RecoverySetting) -> bool {
+    let mut file = setting.file.iter();
+    file.all(|file| file.ends_with("/postgresql.auto.conf"))
+}
+
+fn take_out(setting: &RecoverySetting) -> String {
+    let name = &setting.name;
+    match &setting.file {
+        Some(file) if !in_auto_conf(setting) => format!("take {name} out of \"{file}\""),
+        _ => format!("ALTER SYSTEM RESET {name}"),
     }
 }
 
@@ -380,6 +462,70 @@ mod tests {
             reason.starts_with("3 files wait to be archived, the first since 2"),
             "{reason}"
         );
+    }
+
+    fn setting(name: &str, value: &str, file: Option<&str>) -> RecoverySetting {
+        RecoverySetting {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            file: file.map(str::to_owned),
+        }
+    }
+
+    /// The reason, and what to do, when a primary has these settings.
+    fn told_of(settings: &[RecoverySetting]) -> Option<(String, String)> {
+        match ended_recovery(&Ok(settings.to_vec()))? {
+            ServerVerdict::Wrong(alarm) => {
+                assert_eq!(alarm.kind, AlarmKind::Configuration);
+                assert_eq!(alarm.severity, Severity::Warning);
+                Some((alarm.reason, alarm.to_do))
+            }
+            verdict => panic!("{verdict:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_a_recovery_is_named_with_what_a_standby_makes_of_it() {
+        let auto = |name, value| setting(name, value, Some("/data/postgresql.auto.conf"));
+        let latest = auto("recovery_target_timeline", "latest");
+        let promote = auto("recovery_target_action", "promote");
+        let plain = auto("restore_command", "exec pgstrata archive-get %f \"%p\"");
+        let harmless = [latest.clone(), promote.clone(), plain.clone()];
+        assert_eq!(told_of(&[]), None);
+        assert_eq!(told_of(&harmless), None);
+
+        let ours = auto("restore_command", "exec pgstrata archive-get --along=1 %f");
+        let target = auto("recovery_target_lsn", "0/3000000");
+        let one = auto("recovery_target_timeline", "1");
+        let all = [promote, target.clone(), one.clone(), ours];
+        let (reason, to_do) = told_of(&all).unwrap();
+        let set = "(recovery_target_lsn = '0/3000000', recovery_target_timeline = '1')";
+        assert!(reason.contains(set), "{reason}");
+        assert!(reason.contains("promotes itself there"), "{reason}");
+        let statements = "ALTER SYSTEM RESET recovery_target_action; ALTER SYSTEM RESET recovery_target_lsn; ALTER SYSTEM RESET \
+             recovery_target_timeline; ALTER SYSTEM RESET restore_command; then SELECT pg_reload_conf()";
+        assert!(to_do.starts_with(statements), "{to_do}");
+
+        let (reason, to_do) = told_of(&[target, plain]).unwrap();
+        assert!(reason.contains("stops there"), "{reason}");
+        assert!(!to_do.contains("restore_command"), "{to_do}");
+        let (reason, _) = told_of(&[one]).unwrap();
+        assert!(reason.contains("follows no timeline but"), "{reason}");
+    }
+
+    #[test]
+    fn what_a_file_of_the_administrator_says_of_recovery_is_his_to_take_out() {
+        let name = "recovery_target_time";
+        for (file, to_do) in [
+            (
+                Some("/etc/postgresql.conf"),
+                "take recovery_target_time out of \"/etc/postgresql.conf\";",
+            ),
+            (None, "ALTER SYSTEM RESET recovery_target_time;"),
+        ] {
+            let told = told_of(&[setting(name, "2026-11-21 09:33:05+00", file)]).unwrap();
+            assert!(told.1.starts_with(to_do), "{told:?}");
+        }
     }
 
     #[test]

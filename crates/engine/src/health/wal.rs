@@ -476,8 +476,8 @@ impl Hole<'_> {
             reason: self.describe(archived) + so_far,
             lost: Some(lost),
             to_do: format!(
-                "look for them in the server's pg_wal and in other archives, and store each with \
-                 \"pgstrata archive-push FILE\"; {then}; when nobody is to restore to that time, give up WAL between \
+                "where another repository has them, \"pgstrata copy\" out of it brings them; otherwise look for them in the \
+                 server's pg_wal and in other archives, and store each with \"pgstrata archive-push FILE\"; {then}; when nobody is to restore to that time, give up WAL between \
                  layers that is older: add --keep-wal, for example --keep-wal 1d, to your \"pgstrata expire\""
             ),
         }

@@ -195,6 +195,7 @@ pub(crate) async fn state(
     ServerState {
         own_slots: session.own_slots().await,
         held: session.held_wal().await,
+        recovery: session.recovery_settings().await,
         pg_wal: directory.map(|directory| pg_wal::look(&directory.join("pg_wal"))),
         patience,
     }

@@ -260,7 +260,7 @@ impl BothSides {
             source: Catalog::examine(source).await?,
             target: match is_new {
                 true => Catalog::default(),
-                false => Catalog::examine(target).await?,
+                false => catalog::examine_as_verified(target).await?,
             },
             wanted: Vec::new(),
             present: 0,
@@ -292,7 +292,10 @@ impl BothSides {
             }
             let is_there = self.target.layers.holds(&reference);
             if is_there && !self.target.losses.contains_key(&layer.label) {
-                self.present += 1;
+                match self.target.found_damaged.get(&layer.label) {
+                    None => self.present += 1,
+                    Some(at) => self.left_out.push(damaged_there(&layer.label, *at)),
+                }
             } else if let Err(error) = self.source.whole(&layer.label) {
                 self.left_out.push(left_out(&layer.label, &error));
             } else {
@@ -375,6 +378,19 @@ fn left_out(label: &Label, error: &Error) -> NotCopied {
         ),
         ..NotCopied::broken(label.to_string(), error)
     }
+}
+
+/// Nothing that is there is overwritten, whatever a verification has found of it.
+fn damaged_there(label: &Label, at: Timestamp) -> NotCopied {
+    let why =
+        format!("it is there, and a verification of the target has found it damaged, at {at}");
+    let advice = format!(
+        "delete the objects that \"pgstrata verify {label}\" names in the target, copy again, and verify"
+    );
+    NotCopied::broken(
+        label.to_string(),
+        &Error::new(Kind::Damaged, why).hint(advice),
+    )
 }
 
 /// A copy under way.

@@ -249,6 +249,7 @@ impl Restore {
     fn remove_strays(&mut self, layout: &Layout, claimed: &Claimed) -> Result<()> {
         let identity = &self.plan.chain[0].manifest.cluster;
         let inventory = Inventory::of(layout, &prefixes(layout), identity)?;
+        inventory.widen(&claimed.roots)?;
         let entries = self.chain.newest().entries().into_iter();
         let belongs = entries
             .flatten()
@@ -287,6 +288,8 @@ impl Restore {
         self.done.notes.extend(settled);
         writer.list_settled()?;
         self.write_label_and_map(claimed, &writer, layout)?;
+        wal.in_place(self.plan.major, manifest.start_lsn)
+            .require_own_tablespaces(&claimed.roots[0].path)?;
         self.write_settings(claimed, &writer)?;
         let mode = if writer.group_access() { 0o750 } else { 0o700 };
         // A directory for configuration keeps what its owner gave it.
@@ -423,7 +426,7 @@ impl Restore {
         Ok(())
     }
 
-    fn write_settings(&self, claimed: &Claimed, writer: &Writer<'_>) -> Result<()> {
+    fn write_settings(&mut self, claimed: &Claimed, writer: &Writer<'_>) -> Result<()> {
         let options = &self.plan.options;
         let label = self.plan.chain[0].label.to_string();
         // The end of what is to be recovered: the server opens there, as at any other end of the archive.
@@ -455,6 +458,7 @@ impl Restore {
         if let Some(signal) = settings.signal() {
             writer.write_whole(signal.name(), b"", false)?;
         }
+        self.done.notes.extend(settings.stays());
         Ok(())
     }
 

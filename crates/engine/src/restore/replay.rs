@@ -13,7 +13,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use pgstrata_pgdata::wal_records::Meaning;
-use pgstrata_pgdata::{ArchiveFile, ControlFile, Lsn, RecordReader, WalRecord, WalSegment};
+use pgstrata_pgdata::{
+    ArchiveFile, ControlFile, Lsn, Major, RecordReader, WalRecord, WalSegment, WalSegmentSize,
+};
 use pgstrata_store::archive::{self, GetOptions};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::cluster::ClusterRepository;
@@ -69,9 +71,78 @@ pub async fn require_own_tablespaces(
     let data = data_directory.to_owned();
     blocking(move || {
         made.iter()
-            .try_for_each(|made| require_own(&data, &control, made))
+            .try_for_each(|made| require_own(&data, control.major, made))
     })
     .await
+}
+
+/// WAL that lies in `pg_wal` before a server has seen it, and from where on it is replayed.
+pub(crate) struct WalInPlace<'a> {
+    pub(crate) major: Major,
+    pub(crate) size: WalSegmentSize,
+    pub(crate) segments: &'a [WalSegment],
+    pub(crate) start_lsn: Lsn,
+}
+
+impl WalInPlace<'_> {
+    /// Requires that recovery in `data_directory` may replay it: nobody is asked for these segments later.
+    ///
+    /// # Errors
+    /// `Refused` when it makes a tablespace in a directory that has one, or one that lies elsewhere now; when a segment cannot
+    /// be read.
+    pub(crate) fn require_own_tablespaces(&self, data_directory: &Path) -> Result<()> {
+        for segment in self.segments {
+            for made in self.made_in(data_directory, *segment)? {
+                require_not_mapped(data_directory, &made)?;
+                require_own(data_directory, self.major, &made)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The tablespaces of records that begin in that segment.
+    fn made_in(&self, data_directory: &Path, segment: WalSegment) -> Result<Vec<NewTablespace>> {
+        let size = self.size;
+        let file = |segment: WalSegment| {
+            let name = segment.file_name(size);
+            data_directory.join("pg_wal").join(name)
+        };
+        let reader = RecordReader::new(self.major, segment, size);
+        let (mut reader, mut made) = scan(reader, &file(segment))?;
+        let next = WalSegment {
+            number: segment.number + 1,
+            ..segment
+        };
+        let goes_on = reader.may_go_on_to_create_tablespace() && self.segments.contains(&next);
+        if goes_on && reader.follow(next).is_ok() {
+            let (_, more) = scan(reader, &file(next))?;
+            let end = segment.end_lsn(size);
+            made.extend(more.into_iter().filter(|made| made.at < end));
+        }
+        made.retain(|made| made.at >= self.start_lsn);
+        Ok(made)
+    }
+}
+
+/// Recovery leads the link of the tablespace back to where the server had it.
+fn require_not_mapped(data_directory: &Path, made: &NewTablespace) -> Result<()> {
+    let NewTablespace { at, oid, location } = made;
+    let link = data_directory.join(format!("pg_tblspc/{oid}"));
+    match fs::read_link(link) {
+        Ok(target) if target != *location => {
+            let what = format!(
+                "recovery creates tablespace {oid} at {at}, in \"{}\", and would no longer find it in \"{}\": the \
+                 statement ran while the backup started",
+                location.display(),
+                target.display()
+            );
+            Err(Error::new(Kind::Refused, what).hint(
+                "--tablespace-map can move this tablespace only out of a later backup: restore such a one, or restore where the \
+                 tablespace may lie in its own directory",
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The tablespaces that a segment makes, as far as it can be read: what recovery cannot read it does not replay.
@@ -102,13 +173,13 @@ fn scan(mut reader: RecordReader, file: &Path) -> Result<(RecordReader, Vec<NewT
     Ok((reader, made))
 }
 
-fn require_own(data_directory: &Path, control: &ControlFile, made: &NewTablespace) -> Result<()> {
+fn require_own(data_directory: &Path, major: Major, made: &NewTablespace) -> Result<()> {
     let NewTablespace { at, oid, location } = made;
     // One inside the data directory, or one that this recovery has made before it was interrupted.
     if location.as_os_str().is_empty() || leads_there(data_directory, location)? {
         return Ok(());
     }
-    let files = location.join(control.major.tablespace_directory());
+    let files = location.join(major.tablespace_directory());
     let about = || format!("could not list \"{}\"", files.display());
     match fs::read_dir(&files) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

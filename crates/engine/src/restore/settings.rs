@@ -27,12 +27,16 @@ const NOT_OF_A_COPY: [(&str, &str); 2] = [
 const READS_AHEAD: (&str, &str) = ("recovery_prefetch", "off");
 
 /// What the copy's file says of that.
-const READS_NOTHING_AHEAD: &str = "recovery reads no WAL behind its target, which may be damaged; when it has ended: ALTER SYSTEM RESET \
-     recovery_prefetch, and reload";
+const READS_NOTHING_AHEAD: &str = "recovery reads no WAL behind its target, which may be damaged";
 
 /// What a server runs for itself during recovery, beside `restore_command`. In `postgresql.conf` they are the source's:
 /// one may move an address of the network, the other delete WAL that the source's standbys need.
 const COMMANDS_OF_THE_SOURCE: [&str; 2] = ["recovery_end_command", "archive_cleanup_command"];
+
+/// What becomes of the settings of a recovery that has ended: whoever makes a standby copies the file, and the standby obeys
+/// what its primary passes over.
+const STAYS: &str = "the settings of this recovery stay in postgresql.auto.conf, where a standby that is made from this server finds them: it \
+     stops at the same target, promotes itself, or follows no other timeline; so, when recovery has ended";
 
 /// Settings of a standby that are its own, not its primary's.
 const STANDBY_SETTINGS: [&str; 2] = ["primary_conninfo", "primary_slot_name"];
@@ -196,6 +200,9 @@ impl RecoverySettings<'_> {
             new.extend_from_slice(line.as_bytes());
             new.push(b'\n');
         }
+        if let Some(note) = self.stays() {
+            new.extend_from_slice(format!("# {note}\n").as_bytes());
+        }
         let line = |name: &str, value: &str| format!("{name} = {}\n", quote_setting(value));
         for (name, value) in self.settings() {
             new.extend_from_slice(line(name, &value).as_bytes());
@@ -261,6 +268,34 @@ impl RecoverySettings<'_> {
 }
 
 impl RecoverySettings<'_> {
+    /// What to do about these settings when recovery has ended; nothing where a standby would go on as any other one does.
+    pub(crate) fn stays(&self) -> Option<String> {
+        let resets = self.to_reset().into_iter();
+        let resets: Vec<String> = resets
+            .map(|name| format!("ALTER SYSTEM RESET {name}"))
+            .collect();
+        (!resets.is_empty())
+            .then(|| format!("{STAYS}: {}; SELECT pg_reload_conf()", resets.join("; ")))
+    }
+
+    /// The settings that are of no use behind the target and bind a standby, in the order in which they stand in the file.
+    fn to_reset(&self) -> Vec<&'static str> {
+        let stops = self.target.has_stop_point();
+        let written = self.recovery();
+        let binds = |(name, value): &(&str, String)| {
+            *name == "recovery_target_timeline" && value != "latest"
+        };
+        if !stops && !written.iter().any(binds) {
+            return Vec::new();
+        }
+        // What is set to nothing hides what may stand in postgresql.conf.
+        let of_the_way = written.into_iter().filter(|(name, value)| {
+            (name.starts_with("recovery_target") || *name == "restore_command") && !value.is_empty()
+        });
+        let of_the_way = of_the_way.map(|(name, _)| name);
+        of_the_way.chain(stops.then_some(READS_AHEAD.0)).collect()
+    }
+
     /// What is said to `archive-get` about files that are missing though later ones are there. The server reads ahead of a
     /// target, and fails itself when it does not get there; what lies behind the target need not be in the archive.
     fn answers_to_holes(&self) -> impl Iterator<Item = &'static str> {
@@ -384,6 +419,53 @@ mod tests {
                 "recovery_prefetch = 'off'",
             ]
         );
+    }
+
+    #[test]
+    fn what_would_bind_a_standby_is_to_be_reset_when_recovery_has_ended() {
+        let argv = command(&["get"]);
+        let lsn = Target::Lsn("0/3000000".parse().unwrap());
+        let two = Some(TimelineChoice::Number(TimelineId::new(2)));
+        let way = [
+            "recovery_target_inclusive",
+            "recovery_target_timeline",
+            "recovery_target_action",
+        ];
+        let stop = |target| {
+            [
+                &["restore_command", target][..],
+                &way,
+                &["recovery_prefetch"],
+            ]
+            .concat()
+        };
+        for (target, timeline, expected) in [
+            (&Target::Default, None, vec![]),
+            (&Target::Standby, None, vec![]),
+            (&Target::None, None, vec![]),
+            (
+                &Target::Default,
+                two,
+                [&["restore_command"][..], &way].concat(),
+            ),
+            (&Target::Immediate, None, stop("recovery_target")),
+            (
+                &Target::Immediate,
+                Some(TimelineChoice::Latest),
+                stop("recovery_target"),
+            ),
+            (&lsn, None, stop("recovery_target_lsn")),
+        ] {
+            let settings = RecoverySettings {
+                timeline,
+                ..settings(target, &argv)
+            };
+            assert_eq!(settings.to_reset(), expected, "{target} {timeline:?}");
+            let new = rewritten(&settings, "");
+            let reset = |name: &&str| new.contains(&format!("ALTER SYSTEM RESET {name};"));
+            assert!(expected.iter().all(reset), "{new}");
+            assert_eq!(new.contains("ALTER SYSTEM"), !expected.is_empty(), "{new}");
+        }
     }
 
     #[test]

@@ -17,6 +17,9 @@ use super::session::{Archiver, Session};
 /// after a minute.
 const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 
+/// How a command names a cluster.
+const CLUSTER: [&str; 2] = ["--cluster", "PGSTRATA_CLUSTER"];
+
 /// How a server archives, seen from one repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Archiving {
@@ -150,6 +153,12 @@ pub(crate) fn is_ours(command: &str) -> bool {
         && (command.contains("archive-push") || command.contains("wal-push"))
 }
 
+/// Whether a command stores WAL nowhere, or is seen to name another cluster than this one.
+pub(crate) fn is_for_another(command: &str, cluster: &str) -> bool {
+    let told = told(command, CLUSTER);
+    keeps_nothing(command) || told.is_some_and(|told| told.trim_matches(['\'', '"']) != cluster)
+}
+
 /// Whether it says of every file that it is archived, which PostgreSQL's manual names as a way to archive nothing (20.5.3).
 fn keeps_nothing(command: &str) -> bool {
     let command = command.trim().trim_end_matches(';').trim_end();
@@ -172,7 +181,7 @@ fn names_same(command: &str, url: &str) -> Option<bool> {
 
 /// Whether a command names the cluster. One that is named in a configuration file is not known.
 fn names_cluster(command: &str, name: &str) -> bool {
-    let told = told(command, ["--cluster", "PGSTRATA_CLUSTER"]);
+    let told = told(command, CLUSTER);
     told.is_some_and(|told| told.trim_matches(['\'', '"']) == name)
 }
 

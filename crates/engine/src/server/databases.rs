@@ -4,6 +4,10 @@
 //! record that names both (`XLOG_DBASE_CREATE_FILE_COPY`, `src/backend/commands/dbcommands.c`). Recovery drops the
 //! copy and makes it again from the directory that it finds. When that one has gone before the backup had read it,
 //! recovery makes an empty database, and says nothing.
+//!
+//! The record may come long after the first file of the copy, and before the row of `pg_database`: between the two lies a
+//! checkpoint, behind which recovery does not begin when the row is seen. So a directory without its row is one that recovery
+//! may make.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,18 +16,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use pgstrata_pgdata::page::PageHeader;
-use pgstrata_pgdata::relation::BLOCK_SIZE;
+use pgstrata_pgdata::relation::{BLOCK_SIZE, Oid};
 use pgstrata_pgdata::{Lsn, Major};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
 use super::scan::{gone, identity, look, names, tablespaces};
+use super::session::Session;
 
 /// Numbers of relation files from here on are not those that a system catalog has from the beginning
 /// (`FirstNormalObjectId`, `src/include/access/transam.h`).
 const FIRST_NORMAL: u32 = 16384;
 
-/// The directory of each database, in its own tablespace, at one moment, by its path below the data directory.
+/// The directory of each database that is there, in its own tablespace, at one moment, by its path below the data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DatabaseDirectories(BTreeMap<String, DirectoryIdentity>);
 
@@ -34,10 +39,13 @@ impl DatabaseDirectories {
     /// Lists them.
     ///
     /// # Errors
-    /// When a directory cannot be read.
-    pub(crate) async fn list(data_directory: &Path) -> Result<Self> {
+    /// When a directory cannot be read, or the server does not answer.
+    pub(crate) async fn list(session: &Session, data_directory: &Path) -> Result<Self> {
         let root = data_directory.to_owned();
-        blocking(move || list(&root).map(Self)).await
+        let mut found = blocking(move || list(&root)).await?;
+        let databases = session.databases().await?;
+        found.retain(|path, _| row_of(path).is_some_and(|row| databases.contains(&row)));
+        Ok(Self(found))
     }
 
     /// Requires that recovery finds whatever directory it copies. `self` was listed before the backup started, and
@@ -92,6 +100,15 @@ fn refuse(what: &str) -> Error {
         ),
     )
     .hint("start the backup again, when no ALTER DATABASE ... SET TABLESPACE or CREATE DATABASE ... STRATEGY = file_copy runs")
+}
+
+/// The OIDs of the database and of the tablespace in which it lies.
+fn row_of(path: &str) -> Option<(u32, u32)> {
+    let tablespace = match path.strip_prefix("pg_tblspc/") {
+        Some(below) => below.split('/').next()?.parse().ok()?,
+        None => Oid::DEFAULT_TABLESPACE.0,
+    };
+    Some((name_of(path).parse().ok()?, tablespace))
 }
 
 /// The OID, which is the directory's name.

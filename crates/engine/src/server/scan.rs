@@ -157,22 +157,19 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn find_tablespaces(&mut self) -> Result<()> {
-        self.scan.tablespaces = tablespaces(self.root)?;
-        for tablespace in &self.scan.tablespaces {
-            let Some(location) = &tablespace.location else {
-                continue;
-            };
-            let path = self.root.join(format!("pg_tblspc/{}", tablespace.oid));
-            let Some(directory) = gone(fs::metadata(&path)).context(|| look(&path))? else {
-                return Err(Error::new(
-                    Kind::File,
-                    format!(
-                        "tablespace {} lies in \"{location}\", which does not exist",
-                        tablespace.oid
-                    ),
-                ));
-            };
-            self.inside.insert((directory.dev(), directory.ino()));
+        for tablespace in tablespaces(self.root)? {
+            if let Some(location) = &tablespace.location {
+                let path = self.root.join(format!("pg_tblspc/{}", tablespace.oid));
+                match gone(fs::metadata(&path)).context(|| look(&path))? {
+                    Some(directory) => {
+                        self.inside.insert((directory.dev(), directory.ino()));
+                    }
+                    // Its link may have gone first.
+                    None if !path.is_symlink() => continue,
+                    None => return Err(without_directory(tablespace.oid, location)),
+                }
+            }
+            self.scan.tablespaces.push(tablespace);
         }
         Ok(())
     }
@@ -327,7 +324,13 @@ impl Walk<'_> {
     }
 }
 
-/// A relation file of a size no relation file has is kept byte for byte, as a plain file.
+fn without_directory(oid: u32, location: &str) -> Error {
+    Error::new(
+        Kind::File,
+        format!("tablespace {oid} lies in \"{location}\", which does not exist"),
+    )
+}
+
 /// The tablespaces of a data directory as `pg_tblspc` shows them, by OID.
 ///
 /// # Errors
@@ -344,8 +347,10 @@ pub fn tablespaces(data_directory: &Path) -> Result<Vec<Tablespace>> {
             continue;
         };
         let location = if metadata.is_symlink() {
-            let target = fs::read_link(&path)
-                .context(|| format!("could not read the link \"{}\"", path.display()))?;
+            let act = || format!("could not read the link \"{}\"", path.display());
+            let Some(target) = gone(fs::read_link(&path)).context(act)? else {
+                continue;
+            };
             Some(utf8(&target)?)
         } else {
             None
@@ -356,6 +361,7 @@ pub fn tablespaces(data_directory: &Path) -> Result<Vec<Tablespace>> {
     Ok(found)
 }
 
+/// A relation file of a size no relation file has is kept byte for byte, as a plain file.
 fn classify(path: &str, metadata: &Metadata) -> (EntryKind, Option<RelSegment>) {
     if metadata.is_dir() {
         return (EntryKind::Directory, None);

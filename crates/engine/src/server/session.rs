@@ -9,6 +9,7 @@
 //! holds the backup runs no statement whose failure the backup could outlive: all that is
 //! asked of tracker, summaries and archiver is asked in the second session.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +76,17 @@ pub struct OwnSlot {
     pub temporary: bool,
     /// The server process that uses it.
     pub process: Option<i32>,
+}
+
+/// A setting of recovery that a configuration file makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoverySetting {
+    /// Its name.
+    pub name: String,
+    /// Its value, not empty.
+    pub value: String,
+    /// The file; `None` when our role may not see that.
+    pub file: Option<String>,
 }
 
 /// Whether the server runs the tracker's library.
@@ -451,6 +463,32 @@ impl Session {
         get(&self.ask(act, query, &[]).await?, 0, act)
     }
 
+    /// What a primary still has of a recovery in its configuration files: how to reach a target, and which. Nothing of a standby,
+    /// which needs them. A setting that waits for a restart was taken out of the files, or is another one there.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn recovery_settings(&self) -> Result<Vec<RecoverySetting>> {
+        if self.facts.in_recovery {
+            return Ok(Vec::new());
+        }
+        let act = "could not ask for the settings of recovery";
+        let query = "SELECT name, setting, sourcefile FROM pg_settings
+                      WHERE (name LIKE 'recovery\\_target%' OR name = 'restore_command')
+                        AND source = 'configuration file' AND setting <> '' AND NOT pending_restart
+                      ORDER BY name";
+        let rows = self.asker.query(query, &[]).await;
+        let rows = rows.map_err(|error| server_error(act, &error))?;
+        let setting = |row: &Row| {
+            Ok(RecoverySetting {
+                name: get(row, 0, act)?,
+                value: get(row, 1, act)?,
+                file: get(row, 2, act)?,
+            })
+        };
+        rows.iter().map(setting).collect()
+    }
+
     /// Where the server's configuration files are.
     pub(super) async fn config_files(&self) -> Result<ConfigFiles> {
         let act = "could not ask where the configuration files are";
@@ -463,6 +501,20 @@ impl Session {
             hba_file: get(&row, 1, act)?,
             ident_file: get(&row, 2, act)?,
         })
+    }
+
+    /// The databases that are there: the OID of each, and that of its own tablespace. One that is being made is not, and one
+    /// that is being moved is still where it was.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub(super) async fn databases(&self) -> Result<BTreeSet<(u32, u32)>> {
+        let act = "could not list the databases";
+        let query = "SELECT oid, dattablespace FROM pg_database";
+        let rows = self.asker.query(query, &[]).await;
+        let rows = rows.map_err(|error| server_error(act, &error))?;
+        let database = |row: &Row| Ok((get(row, 0, act)?, get(row, 1, act)?));
+        rows.iter().map(database).collect()
     }
 
     /// Replication slots with a name of ours.
@@ -594,10 +646,11 @@ pub(super) async fn prepare(client: &Client) -> Result<()> {
         SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0;
         SET idle_in_transaction_session_timeout = 0;
         SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout';";
-    client
-        .batch_execute(settings)
-        .await
-        .map_err(|error| server_error("could not prepare the session", &error))
+    // By itself and first: a standby refuses the snapshot of a transaction that is serializable.
+    let isolation = client.batch_execute("SET default_transaction_isolation = 'read committed'");
+    let prepared = futures::future::try_join(isolation, client.batch_execute(settings));
+    let prepared = prepared.await.map(|((), ())| ());
+    prepared.map_err(|error| server_error("could not prepare the session", &error))
 }
 
 async fn ping(clients: [Arc<Client>; 2]) {

@@ -21,7 +21,7 @@ use super::session::{Session, prepare, server_error};
 use super::tracker_rows::Columns;
 
 /// Databases we look into for the extension, beside our own: each costs a connection.
-const MOST_DATABASES: i64 = 64;
+const MOST_DATABASES: usize = 64;
 
 /// Generations are renumbered every 30,000 tokens or so: twice within one answer does not happen.
 const ATTEMPTS: u32 = 3;
@@ -94,7 +94,9 @@ impl Tracker {
             let database = database_name(&client).await?;
             return Ok(Self { client, database });
         }
-        for database in other_databases(&client).await? {
+        let databases = other_databases(&client).await?;
+        let left_out = databases.len().saturating_sub(MOST_DATABASES);
+        for database in databases.into_iter().take(MOST_DATABASES) {
             let found = connect(options, &database).await;
             // A database that lets nobody in cannot be the one meant for us.
             if let Ok(client) = found
@@ -104,10 +106,7 @@ impl Tracker {
                 return Ok(Self { client, database });
             }
         }
-        Err(NoTracker {
-            reason: "the library is loaded, but no database has the extension".to_owned(),
-            hint: "run CREATE EXTENSION pgstrata in one database, and grant its functions to the role that takes backups".to_owned(),
-        })
+        Err(no_extension(left_out))
     }
 
     /// The database with the extension.
@@ -297,11 +296,25 @@ async fn ask<T: for<'a> FromSql<'a>>(
     row.try_get(0).map_err(no_answer)
 }
 
+/// `left_out` databases were not looked into.
+fn no_extension(left_out: usize) -> NoTracker {
+    if left_out == 0 {
+        return NoTracker {
+            reason: "the library is loaded, but no database has the extension".to_owned(),
+            hint: "run CREATE EXTENSION pgstrata in one database, and grant its functions to the role that takes backups".to_owned(),
+        };
+    }
+    NoTracker {
+        reason: format!("the library is loaded, but the extension is neither in the database of the connection nor in any of {MOST_DATABASES} others; only so many are looked into, and the cluster has {left_out} more"),
+        hint: "let the connection name the database that has the extension (dbname=…); if none has it, run CREATE EXTENSION pgstrata in the connection's, and grant its functions to the role that takes backups".to_owned(),
+    }
+}
+
 async fn other_databases(client: &Client) -> std::result::Result<Vec<String>, NoTracker> {
     let query = "SELECT datname::text FROM pg_database
         WHERE datallowconn AND datname <> current_database() AND has_database_privilege(oid, 'CONNECT')
-        ORDER BY datname <> 'postgres', datistemplate, datname LIMIT $1";
-    let rows = client.query(query, &[&MOST_DATABASES]).await;
+        ORDER BY datname <> 'postgres', datistemplate, datname";
+    let rows = client.query(query, &[]).await;
     let names = rows.map_err(no_answer)?;
     let names = names.iter().map(|row| row.try_get(0));
     names
@@ -336,4 +349,20 @@ async fn connect(options: &ConnectionOptions, database: &str) -> Result<Client> 
 fn get<T: for<'a> FromSql<'a>>(row: &Row, column: usize, act: &str) -> Result<T> {
     row.try_get(column)
         .map_err(|error| server_error(act, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_looked_into_a_part_of_the_databases_does_not_speak_of_all() {
+        let all = no_extension(0);
+        assert!(all.reason.contains("no database has"), "{}", all.reason);
+        let part = no_extension(3);
+        assert!(!part.reason.contains("no database"), "{}", part.reason);
+        assert!(part.reason.contains("64 others"), "{}", part.reason);
+        assert!(part.reason.contains("3 more"), "{}", part.reason);
+        assert!(part.hint.contains("dbname="), "{}", part.hint);
+    }
 }

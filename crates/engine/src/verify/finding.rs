@@ -9,8 +9,11 @@ use serde::Serialize;
 
 use crate::health::Severity;
 
-/// More than this nobody reads.
-const MOST_FINDINGS: usize = 10_000;
+/// More warnings than this nobody reads.
+const MOST_WARNINGS: usize = 10_000;
+
+/// Of more errors than this the first one of each layer is kept: by it the layer is judged.
+const MOST_ERRORS: usize = 100_000;
 
 /// What to do when the record of an epoch is lost.
 const LOST_EPOCH: &str = "bring the record of the epoch back from a copy of the repository or from an older version of it, before you take backups; \
@@ -30,7 +33,7 @@ pub enum FindingKind {
     Unsupported,
     /// The layer does not fit those it stands on.
     BrokenChain,
-    /// WAL that a restore needs is not in the archive.
+    /// WAL that a restore needs is not in the archive, or was never written (`wal_level = minimal`).
     WalMissing,
     /// WAL that a restore needs is damaged in the archive.
     WalDamaged,
@@ -112,6 +115,10 @@ pub(super) struct Findings(Mutex<Collected>);
 struct Collected {
     findings: Vec<Finding>,
     seen: HashSet<(String, String)>,
+    warnings: usize,
+    errors: usize,
+    /// The layers that have an error.
+    wrong: HashSet<String>,
 }
 
 impl Findings {
@@ -201,12 +208,22 @@ impl Findings {
     fn push(&self, finding: Finding) {
         let (object, message) = (finding.object.clone(), finding.message.clone());
         let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known =
-            collected.findings.len() >= MOST_FINDINGS || !collected.seen.insert((object, message));
-        if known {
+        let is_new_layer =
+            finding.severity == Severity::Error && !collected.wrong.contains(&finding.layer);
+        let (count, most) = match finding.severity {
+            Severity::Warning => (&mut collected.warnings, MOST_WARNINGS),
+            Severity::Error => (&mut collected.errors, MOST_ERRORS),
+        };
+        if *count >= most && !is_new_layer {
             return;
         }
-        collected.findings.push(finding);
+        *count += 1;
+        if is_new_layer {
+            collected.wrong.insert(finding.layer.clone());
+        }
+        if collected.seen.insert((object, message)) {
+            collected.findings.push(finding);
+        }
     }
 
     /// Whether there is any.
@@ -218,5 +235,31 @@ impl Findings {
     pub(super) fn into_vec(self) -> Vec<Finding> {
         let collected = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         collected.findings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_error_is_dropped_because_of_warnings() {
+        let findings = Findings::default();
+        for number in 0..=MOST_WARNINGS {
+            let stray = (format!("stray-{number}"), "nobody knows it");
+            findings.warn(FindingKind::Missing, "one", stray, "look");
+        }
+        let lost = ("pack-000000", "it is not there");
+        findings.push(Finding {
+            severity: Severity::Error,
+            kind: FindingKind::Missing,
+            layer: "one".to_owned(),
+            object: lost.0.to_owned(),
+            message: lost.1.to_owned(),
+            hint: "look".into(),
+        });
+        let kept = findings.into_vec();
+        assert_eq!(kept.len(), MOST_WARNINGS + 1);
+        assert_eq!(kept[MOST_WARNINGS].severity, Severity::Error);
     }
 }

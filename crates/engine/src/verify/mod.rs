@@ -21,6 +21,7 @@ mod finding;
 mod keyless;
 mod keys;
 mod layer;
+mod levels;
 mod packs;
 mod pages;
 mod records;

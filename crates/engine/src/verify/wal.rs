@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use futures::StreamExt;
 use jiff::Timestamp;
+use pgstrata_pgdata::control::WalLevel;
+use pgstrata_pgdata::wal_records::Meaning;
 use pgstrata_pgdata::{
     ArchiveFile, Lsn, Major, RecordReader, SegmentEnds, TimelineHistory, TimelineId, WalContinuity,
-    WalSegment, WalSegmentSize,
+    WalRecord, WalSegment, WalSegmentSize,
 };
 use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::catalog::{Catalog, Layer};
@@ -24,6 +26,8 @@ pub(super) struct WalSeen {
     bad: HashSet<ArchiveFile>,
     /// How each segment begins and ends that a key at hand opens, or why its records cannot be read to its end.
     ends: HashMap<WalSegment, Ends>,
+    /// Where the server goes on with `wal_level = minimal` in a segment, which is rare.
+    pub(super) minimal: HashMap<WalSegment, Vec<Lsn>>,
     /// The first layer seen that needs a segment to become consistent.
     needed: HashMap<WalSegment, String>,
     pub(super) read: u64,
@@ -39,6 +43,15 @@ struct SegmentReading {
     reader: RecordReader,
     /// Why they cannot be read further.
     stopped: Option<String>,
+    /// Where the server goes on with `wal_level = minimal`.
+    minimal: Vec<Lsn>,
+}
+
+/// What was learnt of a segment.
+struct SegmentRead {
+    segment: WalSegment,
+    ends: Ends,
+    minimal: Vec<Lsn>,
 }
 
 impl SegmentReading {
@@ -46,31 +59,59 @@ impl SegmentReading {
         Self {
             reader: RecordReader::new(major, segment, size),
             stopped: None,
+            minimal: Vec::new(),
         }
     }
 
     /// What is no WAL is a finding only when recovery would have to go through it.
     fn take(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.stopped.is_none()
-            && let Err(error) = self.reader.feed(bytes, |_| ())
+        let Self {
+            reader,
+            stopped,
+            minimal,
+        } = self;
+        let note = |record: WalRecord| {
+            if record.meaning == Meaning::WalLevel(WalLevel::Minimal) {
+                minimal.push(record.start);
+            }
+        };
+        if stopped.is_none()
+            && let Err(error) = reader.feed(bytes, note)
         {
-            self.stopped = Some(error.to_string());
+            *stopped = Some(error.to_string());
         }
         Ok(())
     }
 
-    fn ends(self) -> Ends {
-        match self.stopped {
-            Some(why) => Err(why),
+    fn ends(&self) -> Ends {
+        match &self.stopped {
+            Some(why) => Err(why.clone()),
             None => self
                 .reader
                 .ends()
                 .ok_or_else(|| "it is cut short".to_owned()),
         }
     }
+
+    /// Whether the next segment has to say which `wal_level` the server goes on with in this one.
+    fn is_left_open(&self) -> bool {
+        self.stopped.is_none() && self.reader.may_go_on_to_change_wal_level()
+    }
 }
 
 impl WalSeen {
+    fn note(&mut self, read: SegmentRead) {
+        let SegmentRead {
+            segment,
+            ends,
+            minimal,
+        } = read;
+        self.ends.insert(segment, ends);
+        if !minimal.is_empty() {
+            self.minimal.insert(segment, minimal);
+        }
+    }
+
     /// What was found wrong may have been removed meanwhile.
     pub(super) fn look_again(&mut self) {
         self.bad.clear();
@@ -182,18 +223,19 @@ impl Verifier {
             }
         }
         for way in health::ways(catalog, &archived) {
-            self.walk(&way, &archived, seen).await?;
+            let runs = self.walk(&way, &archived, seen).await?;
+            self.require_archived_levels(&way, &runs, catalog, seen);
         }
         self.timelines(catalog, &archived, seen).await
     }
 
-    /// What recovery reads on one way.
+    /// What recovery reads on one way; answers the segments that lie one behind the other.
     async fn walk(
         &self,
         way: &RecoveryPath<'_>,
         archived: &ArchivedWal,
         seen: &mut WalSeen,
-    ) -> Result<()> {
+    ) -> Result<Vec<Vec<WalSegment>>> {
         let size = archived.segment_size();
         let (first, _) = way.layer.own_wal(size);
         let stretches = archived.stretches(&way.history, first.start_lsn(size));
@@ -216,7 +258,7 @@ impl Verifier {
         for run in &runs {
             self.require_continuous(run, Some(&way.history), way.layer, seen);
         }
-        Ok(())
+        Ok(runs)
     }
 
     /// The histories of all timelines, and the WAL of those that nobody can follow without theirs.
@@ -323,9 +365,8 @@ impl Verifier {
             .collect();
         let look = async |file: ArchiveFile| match file {
             ArchiveFile::Segment(segment) => {
-                let reading = SegmentReading::of(segment, reader.size, reader.major);
-                match archive.walk(file, &reading, SegmentReading::take).await {
-                    Ok(read) => Ok(Some((segment, read.ends()))),
+                match read_segment(archive, segment, reader).await {
+                    Ok(read) => Ok(Some(read)),
                     // Who makes backups, or removes them, reads no WAL. Whether it is whole is seen all the same.
                     Err(error) if error.is_lack_of_key() => {
                         archive.inspect(file).await.map(|_| None)
@@ -348,10 +389,12 @@ impl Verifier {
         while let Some((file, outcome)) = outcomes.next().await {
             self.check_interrupted()?;
             let error = match outcome {
-                Ok(ends) => {
+                Ok(read) => {
                     seen.read += 1;
                     seen.good.insert(file);
-                    seen.ends.extend(ends);
+                    if let Some(read) = read {
+                        seen.note(read);
+                    }
                     continue;
                 }
                 Err(error) => error,
@@ -438,6 +481,37 @@ impl Verifier {
             }
         }
     }
+}
+
+/// The records of a segment, to the end of the last one that begins in it and that matters.
+async fn read_segment(
+    archive: &Archive,
+    segment: WalSegment,
+    need: &WalNeed,
+) -> Result<SegmentRead> {
+    let take = SegmentReading::take;
+    let reading = SegmentReading::of(segment, need.size, need.major);
+    let file = ArchiveFile::Segment(segment);
+    let mut reading = archive.walk(file, &reading, take).await?;
+    let ends = reading.ends();
+    let next = WalSegment {
+        number: segment.number + 1,
+        ..segment
+    };
+    if reading.is_left_open() && reading.reader.follow(next).is_ok() {
+        // Without the next segment recovery does not get there either, and that is its own finding.
+        let file = ArchiveFile::Segment(next);
+        if let Ok(further) = archive.walk(file, &reading, take).await {
+            reading = further;
+        }
+    }
+    let mut minimal = reading.minimal;
+    minimal.retain(|at| *at < segment.end_lsn(need.size));
+    Ok(SegmentRead {
+        segment,
+        ends,
+        minimal,
+    })
 }
 
 /// The history file of `timeline`; the first has none.

@@ -147,22 +147,20 @@ impl Closed<'_> {
     /// known do not: as in [`Archive::beyond`].
     async fn layers(&self, file: ArchiveFile) -> Result<Option<String>> {
         let timeline = timeline_of(file);
-        let mut known: Option<Label> = None;
+        // By the state that is known: a merge gives an old one a new label.
+        let mut known: Option<String> = None;
         for archive in self.opened {
             let labels = catalog::labels(&archive.cluster).await?;
             let newest = catalog::newest_manifest(&archive.cluster, &labels, timeline).await?;
-            let newest = newest.filter(|(_, manifest)| manifest.timeline <= timeline);
-            known = known
-                .into_iter()
-                .chain(newest.map(|(label, _)| label))
-                .max_by(|one, other| catalog::order(one).cmp(&catalog::order(other)));
+            let newest = newest.filter(|newest| newest.manifest.timeline <= timeline);
+            known = known.max(newest.map(|newest| newest.manifest.state_stamp()));
         }
         let cluster = &self.archive.cluster;
         let mut last = None;
         for label in catalog::labels(cluster).await?.into_iter().rev() {
             let is_newer = known
                 .as_ref()
-                .is_none_or(|known| catalog::order(&label) > catalog::order(known));
+                .is_none_or(|known| label.own_stamp() > known.as_str());
             if last.is_some() && !is_newer {
                 break;
             }

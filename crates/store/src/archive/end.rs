@@ -57,16 +57,21 @@ impl Archive {
     /// What the archive itself has that came after `segment`.
     async fn later_wal(&self, segment: WalSegment) -> Result<Option<String>> {
         match self.later_file(segment).await? {
+            Some(name) if name == segment.file_name(self.segment_size) => {
+                Ok(Some("the store lists it".to_owned()))
+            }
             Some(name) => Ok(Some(format!("\"{name}\" is there"))),
             None => self.later_branch(segment).await,
         }
     }
 
-    /// A file of the same timeline that the server could not have written before `segment` was whole.
+    /// A file of the same timeline that the server could not have written before `segment` was whole; or `segment` itself,
+    /// when it has come meanwhile, or the store lists what it says is not there.
     pub(super) async fn later_file(&self, segment: WalSegment) -> Result<Option<String>> {
         let key = self.key(ArchiveFile::Segment(segment));
-        let (prefix, _) = key.rsplit_once('/').unwrap_or((&key, ""));
-        let mut after = key.clone();
+        let (prefix, own) = key.rsplit_once('/').unwrap_or((&key, ""));
+        // Without its last digit, it comes before itself.
+        let mut after = key[..key.len() - 1].to_owned();
         loop {
             let listed = self
                 .cluster
@@ -75,7 +80,7 @@ impl Archive {
                 .await?;
             for key in &listed {
                 let name = &key[prefix.len() + 1..];
-                if self.number_of(name) > Some(segment.number) {
+                if name == own || self.number_of(name) > Some(segment.number) {
                     return Ok(Some(name.to_owned()));
                 }
             }
@@ -151,9 +156,8 @@ impl Archive {
     async fn layer_beyond(&self, file: ArchiveFile) -> Result<Option<String>> {
         let labels = catalog::labels(&self.cluster).await?;
         let timeline = timeline_of(file);
-        let Some((newest, manifest)) =
-            catalog::newest_manifest(&self.cluster, &labels, timeline).await?
-        else {
+        let newest = catalog::newest_manifest(&self.cluster, &labels, timeline).await?;
+        let Some(catalog::Known { label, manifest }) = newest else {
             return Ok(None);
         };
         let goes_beyond = match file {
@@ -168,14 +172,14 @@ impl Archive {
         if goes_beyond {
             let (timeline, stop) = (manifest.timeline, manifest.stop_lsn);
             return Ok(Some(format!(
-                "layer {newest} goes along timeline {timeline} to {stop}"
+                "layer {label} goes along timeline {timeline} to {stop}"
             )));
         }
         if self.has_any(file).await? {
             return Ok(None);
         }
         Ok(Some(format!(
-            "layer {newest} needs WAL, and there is none at all any more"
+            "layer {label} needs WAL, and there is none at all any more"
         )))
     }
 

@@ -4,6 +4,9 @@
 //! store the same objects, so several may do so at once, and one goes on where another was stopped. Therefore nothing is
 //! removed when a copy fails, and the record of what it is to stand on keeps an expiry from giving it up for some days: a
 //! label that was given up can never be used again, and the layer could not be copied here any more.
+//!
+//! Another copy may have made the layer while this one was stopped, and an expiry have removed it: no record is left then that
+//! keeps this one from creating the manifest. So it looks at its objects once more when that is there, and takes it back.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +19,7 @@ use pgstrata_layer::restoring::RestoreRecord;
 use super::lease::Heartbeat;
 use super::new_layer::keep_alive;
 use super::presence::{WRITTEN_BY, check_own, check_stays, check_wal, host_name};
+use super::removal::check_returns;
 use super::restoring::Restoring;
 use super::{Layer, abandon, retain};
 use crate::cluster::ClusterRepository;
@@ -77,6 +81,7 @@ impl CopiedLayer {
         // After the claim, so that who removes sees us, or we see the removal.
         let leaving = check_stays(cluster, chain).await?;
         check_wal(&leaving, layer.manifest.start_lsn)?;
+        check_returns(cluster, layer, &leaving).await?;
         Ok(copied)
     }
 
@@ -93,8 +98,9 @@ impl CopiedLayer {
     /// in the other repository.
     ///
     /// # Errors
-    /// `Refused` when an object is not here, when what it stands on has gone, or when the copy was given up; when the
-    /// repository cannot be read or written. Then it is not known whether the layer exists; copying again finds out.
+    /// `Refused` when an object is not here, when what it stands on or the layer itself has gone, or when the copy was given
+    /// up; when the repository cannot be read or written. Then it is not known whether the layer exists; copying again finds
+    /// out.
     pub async fn commit(&self, chain: &[Arc<Layer>], object: Bytes) -> Result<()> {
         let (cluster, layer) = (&self.cluster, &self.layer);
         let (claim, leaving) = futures::try_join!(
@@ -102,12 +108,13 @@ impl CopiedLayer {
             check_stays(cluster, chain)
         )?;
         check_wal(&leaving, layer.manifest.start_lsn)?;
+        check_returns(cluster, layer, &leaving).await?;
         let overwritten = retain::extend(cluster, &layer.label, &layer.manifest, chain).await?;
         if let Some(overwritten) = overwritten {
             tracing::warn!("{overwritten}");
         }
         let key = cluster.name.manifest_key(&layer.label);
-        match cluster.repository.create(&key, object).await {
+        match cluster.repository.create(&key, object.clone()).await {
             Ok(()) => {}
             Err(error) if error.kind() == Kind::AlreadyExists => {
                 require_free(cluster, layer).await?;
@@ -120,7 +127,40 @@ impl CopiedLayer {
         if let Err(error) = cluster.repository.create(&committed, claim).await {
             tracing::debug!(label = %layer.label, %error, "could not note that the layer is committed: that does no harm");
         }
-        Ok(())
+        // After the note, which would call the manifest of a layer lost that was removed before.
+        self.require_whole(&object).await
+    }
+
+    /// Takes the manifest back when an object that it names is not there: another copy had made the layer, and somebody had
+    /// removed it, before we created the manifest.
+    async fn require_whole(&self, object: &Bytes) -> Result<()> {
+        let (cluster, layer) = (&self.cluster, &self.layer);
+        let lost = match check_own(cluster, &layer.label, &layer.manifest).await {
+            Err(error) if error.kind() == Kind::Refused => error,
+            checked => return checked.map(drop),
+        };
+        tracing::debug!(label = %layer.label, error = %lost, "the manifest is taken back");
+        let key = cluster.name.manifest_key(&layer.label);
+        let advice = match self.take_back(&key, object).await {
+            Ok(()) => "copy it again, when it is still wanted".to_owned(),
+            Err(error) => format!(
+                "its manifest is there and nothing else, because {error}: delete \"{key}\", and copy again"
+            ),
+        };
+        let what = "another copy of it was removed there before this one was complete";
+        Err(Error::new(Kind::Refused, what).hint(advice))
+    }
+
+    /// Removes the note and then the manifest: the note alone would say that the manifest was lost.
+    async fn take_back(&self, key: &str, object: &Bytes) -> Result<()> {
+        let repository = &self.cluster.repository;
+        let committed = self.cluster.name.committed_key(&self.layer.label);
+        repository.delete(&committed).await?;
+        match repository.get(key).await {
+            Ok(found) if found == *object => repository.delete(key).await,
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The end of the copy. What a failed one has stored stays, for who copies again.

@@ -18,6 +18,7 @@ mod locks;
 mod loss;
 pub mod mark;
 mod new_layer;
+mod newest;
 mod old_wal;
 mod presence;
 mod records;
@@ -38,7 +39,6 @@ use pgstrata_layer::claim::{self, ClaimRecord};
 use pgstrata_layer::label::{Label, LayerKind};
 use pgstrata_layer::manifest::{self, Manifest, ParentRef};
 use pgstrata_layer::mark::Pin;
-use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_pgdata::{WalSegment, WalSegmentSize};
 
 pub use abandon::complaint as wrong_abandonment;
@@ -52,6 +52,8 @@ pub use left::collect_left;
 pub use locks::{LockReport, look_at_locks};
 pub use loss::Loss;
 pub use new_layer::NewLayer;
+use newest::order;
+pub(crate) use newest::{Known, labels, newest_manifest};
 pub use old_wal::{GivenUp, OldWal, Released, WalLimit, find as find_old_wal, wal_given_up};
 pub use presence::{
     NotCommitted, WRITTEN_BY, check_stays, check_wal, commit_layer, hex, host_name, removed_since,
@@ -70,8 +72,8 @@ pub use restoring::{
 pub use retain::{describe_lock, locked_layers};
 pub use sibling::Siblings;
 pub use verified::{
-    LastVerified, Verified, examine_as_verified, forget_old_verifications, last_verified,
-    note_verified,
+    LastVerified, Verified, advice_if_damaged, examine_as_verified, forget_old_verifications,
+    last_verified, note_verified,
 };
 
 use crate::cluster::ClusterRepository;
@@ -82,9 +84,6 @@ use layers::ChainState;
 
 /// Manifests are small and far away: this many are fetched at once.
 const FETCH_AT_ONCE: usize = 16;
-
-/// Servers change timelines seldom: the newest layer of one is not far behind. Who asks is waiting.
-const MOST_LOOKED_AT: usize = 100;
 
 /// Layers that were removed while they were looked at are looked for again, so often.
 const LOOKS: u32 = 5;
@@ -609,55 +608,6 @@ fn stored_at(
 
 fn broken(error: Error, label: &Label) -> Error {
     error.while_doing(format!("the chain of layer {label} is broken"))
-}
-
-/// Layers in the order they were made.
-pub(crate) fn order(label: &Label) -> (&str, &str) {
-    (label.own_stamp(), label.as_str())
-}
-
-/// The labels of a cluster, of layers or not, oldest first.
-///
-/// # Errors
-/// When the repository cannot be read.
-pub(crate) async fn labels(cluster: &ClusterRepository) -> Result<Vec<Label>> {
-    let names = cluster
-        .repository
-        .list_names(&cluster.name.layers_prefix())
-        .await?;
-    let mut labels: Vec<Label> = names.iter().filter_map(|name| Label::parse(name)).collect();
-    labels.sort_by(|one, other| order(one).cmp(&order(other)));
-    Ok(labels)
-}
-
-/// The newest of the layers with these labels, oldest first, that is not of a later timeline than `timeline`; when there
-/// is none, the newest of all. What cannot be read is passed over, and no more than [`MOST_LOOKED_AT`] are looked at.
-///
-/// # Errors
-/// When the repository cannot be read.
-pub(crate) async fn newest_manifest(
-    cluster: &ClusterRepository,
-    labels: &[Label],
-    timeline: TimelineId,
-) -> Result<Option<(Label, Manifest)>> {
-    let mut newest = None;
-    for label in labels.iter().rev().take(MOST_LOOKED_AT) {
-        let key = cluster.name.manifest_key(label);
-        let Some(Ok(object)) = cluster.repository.find_record(&key).await? else {
-            continue;
-        };
-        let manifest = match cluster.opened(|sealing| sealing.manifest(&object)).await {
-            Ok(manifest) => manifest,
-            Err(error) if error.kind() == Kind::Refused => return Err(error),
-            Err(_) => continue,
-        };
-        let found = (label.clone(), manifest);
-        if found.1.timeline <= timeline {
-            return Ok(Some(found));
-        }
-        newest.get_or_insert(found);
-    }
-    Ok(newest)
 }
 
 /// Looks once more at labels that were committed and had no manifest; answers also which of them have lost it.

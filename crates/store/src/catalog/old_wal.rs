@@ -23,6 +23,9 @@ use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 use crate::repository::ObjectInfo;
 
+/// What S3 deletes with one request. Between two of these the remover looks whether it may go on.
+const AT_ONCE: usize = 1000;
+
 /// Where the WAL begins that stays, and what of the WAL before stays too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalLimit {
@@ -154,28 +157,26 @@ pub async fn find(cluster: &ClusterRepository, limit: &WalLimit) -> Result<Vec<O
     Ok(superfluous)
 }
 
-/// Removes them. When WAL between layers goes, it is recorded first: whoever finds a hole there knows that it was meant.
+/// The keys of these files, as many together as go with one request; what stands in for damaged ones comes before those.
+pub(super) fn batches(cluster: &ClusterRepository, found: &[OldWal]) -> Vec<Vec<String>> {
+    let mended = cluster.name.mended_wal_prefix();
+    let keys = found.iter().map(|found| found.key.clone());
+    let (mended, archived): (Vec<_>, Vec<_>) = keys.partition(|key| key.starts_with(&mended));
+    let batches = [mended, archived];
+    let batches = batches.iter().flat_map(|keys| keys.chunks(AT_ONCE));
+    batches.map(<[String]>::to_vec).collect()
+}
+
+/// Records that WAL between layers goes, when `limit` has some of it go, before any does: whoever finds a hole there knows
+/// that it was meant. What was recorded for less says nothing more then.
 ///
 /// # Errors
 /// When the repository cannot be read or written.
-pub(super) async fn remove(cluster: &ClusterRepository, limit: &WalLimit) -> Result<()> {
-    if !limit.kept.is_empty() {
-        release(cluster, limit.before).await?;
+pub(super) async fn release(cluster: &ClusterRepository, limit: &WalLimit) -> Result<()> {
+    if limit.kept.is_empty() {
+        return Ok(());
     }
-    let found = find(cluster, limit).await?;
-    let mended = cluster.name.mended_wal_prefix();
-    let (mended, archived): (Vec<_>, Vec<_>) = found
-        .into_iter()
-        .map(|found| found.key)
-        .partition(|key| key.starts_with(&mended));
-    for keys in [mended, archived] {
-        cluster.repository.delete_all(&keys).await?;
-    }
-    Ok(())
-}
-
-/// Records that WAL before `before` is given up. What was recorded for less says nothing more then.
-async fn release(cluster: &ClusterRepository, before: Lsn) -> Result<()> {
+    let before = limit.before;
     let record = ReleasedRecord {
         wal_before: before,
         host: host_name(),

@@ -11,14 +11,19 @@
 //! two steps, its next one fails. ADR 19 has the whole argument.
 //!
 //! What a verdict names is condemned: nobody stands on it any more. But a verdict has no authority beyond that. Whoever may
-//! store objects can make one, so each process removes what it has decided on itself, by a verdict of its own. That of a
-//! remover that was killed is forgotten when nothing is left of what it names. ADR 38 has the reasons.
+//! store objects can make one, so each process removes what it has decided on itself, by a verdict of its own. ADR 38 has
+//! the reasons.
+//!
+//! When nothing is left of what another remover's verdict names, its announcement is forgotten. He may only have been
+//! stopped, and what he was to remove may come back under its old name: a copy does that. So he looks for his announcement
+//! between two removals, and what was on its way when he was stopped is why the verdict stays a day longer: no copy brings
+//! back what it names.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord, WalKept};
@@ -31,12 +36,17 @@ use super::presence::{WRITTEN_BY, hex, host_name};
 use super::remove::{is_left, remove_layer};
 use super::restoring::{self, InUse};
 use super::retain::{describe_lock, locked_layers};
-use super::{Catalog, Layer, WalLimit, old_wal};
+use super::{Catalog, Layer, OldWal, WalLimit, old_wal};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
+use crate::repository::ObjectInfo;
 
 /// Attempts that are committed while we look are looked at again; each time one has ended.
 const LOOKS: u32 = 100;
+
+/// How long after its decision a removal that others have completed keeps copies away. Between its look and the deletion that
+/// follows its remover needs a second: hardly anybody is stopped just there, and for a day.
+const COMPLETED_STAYS: SignedDuration = SignedDuration::from_hours(24);
 
 /// What became of a removal.
 #[derive(Debug, Default)]
@@ -76,6 +86,19 @@ impl Verdict {
     fn is_empty(&self) -> bool {
         self.layers.is_empty() && self.wal_before.is_none()
     }
+
+    /// The WAL that goes.
+    fn limit(&self) -> Option<WalLimit> {
+        let kept = self.wal_kept.clone();
+        self.wal_before.map(|before| WalLimit { before, kept })
+    }
+
+    /// Whether the layer goes, or WAL that it may need.
+    fn concerns(&self, layer: &Layer) -> bool {
+        let start = layer.manifest.start_lsn;
+        let without_wal = self.wal_before.is_some_and(|before| start < before);
+        without_wal || self.layers.contains(&layer.reference())
+    }
 }
 
 /// What is going away.
@@ -84,6 +107,26 @@ pub struct Leaving {
     pub(super) layers: BTreeSet<ParentRef>,
     /// Segments that end at or before this.
     pub(super) wal_before: Option<Lsn>,
+    /// Ids of removals that others have completed.
+    completed: Vec<String>,
+}
+
+/// What a look has found out.
+#[derive(Default)]
+struct LookedAt {
+    removed: Removed,
+    verdict: Verdict,
+    /// The WAL that goes. What comes later stays.
+    wal: Vec<OldWal>,
+}
+
+/// The removals that are on record.
+#[derive(Default)]
+struct Removals {
+    announced: Vec<AnnouncedRemoval>,
+    /// Those of which the verdict alone is left, by their ids, and when it was created: others have completed or withdrawn
+    /// them.
+    completed: Vec<(String, Timestamp)>,
 }
 
 /// A removal that was found.
@@ -120,7 +163,11 @@ pub async fn remove_layers(
     }
     tidy_removals(cluster).await?;
     let removal = Removal::announce(cluster, wanted).await?;
-    let (mut removed, verdict) = match removal.look(wanted, terms).await {
+    let LookedAt {
+        mut removed,
+        verdict,
+        wal,
+    } = match removal.look(wanted, terms).await {
         Ok(seen) => seen,
         Err(error) => {
             removal.withdraw().await;
@@ -136,7 +183,7 @@ pub async fn remove_layers(
     if verdict.is_empty() {
         removal.withdraw().await;
     } else if removal.decide(&verdict).await? {
-        execute(cluster, &verdict).await?;
+        removal.execute(&verdict, &wal).await?;
         removal.forget().await?;
         removed.labels.extend(labels(&verdict));
     } else {
@@ -173,7 +220,7 @@ impl<'a> Removal<'a> {
 
     /// What can go, and what there is to say. Others' removals are read before the layers: one that has ended since
     /// shows in the layers.
-    async fn look(&self, wanted: &[Arc<Layer>], terms: Terms<'_>) -> Result<(Removed, Verdict)> {
+    async fn look(&self, wanted: &[Arc<Layer>], terms: Terms<'_>) -> Result<LookedAt> {
         let cluster = &self.cluster;
         let now = StoreTime::ask(cluster).await?;
         let restores = match terms.ignore_restores {
@@ -192,7 +239,10 @@ impl<'a> Removal<'a> {
                     notes,
                     ..Removed::default()
                 };
-                return Ok((removed, Verdict::default()));
+                return Ok(LookedAt {
+                    removed,
+                    ..LookedAt::default()
+                });
             }
             let restores = restoring::still_going(&restores, &catalog);
             if self.fence(&catalog, &restores).await? {
@@ -202,7 +252,16 @@ impl<'a> Removal<'a> {
                     locked: locked_layers(cluster, &catalog).await?,
                     now: now.timestamp(),
                 };
-                return what_goes(&catalog, wanted, terms, &leaving, &kept);
+                let (removed, verdict) = what_goes(&catalog, wanted, terms, &leaving, &kept)?;
+                let wal = match verdict.limit() {
+                    Some(limit) => old_wal::find(cluster, &limit).await?,
+                    None => Vec::new(),
+                };
+                return Ok(LookedAt {
+                    removed,
+                    verdict,
+                    wal,
+                });
             }
         }
         let what = "layers are finished faster than they can be looked at";
@@ -227,7 +286,7 @@ impl<'a> Removal<'a> {
     /// The layers that others have decided to remove, or may.
     async fn others(&self) -> Result<BTreeSet<ParentRef>> {
         let mut leaving = BTreeSet::new();
-        for found in load(self.cluster).await? {
+        for found in load(self.cluster).await?.announced {
             match found.verdict {
                 _ if found.id == self.id => {}
                 Some(verdict) => leaving.extend(verdict.layers),
@@ -243,7 +302,38 @@ impl<'a> Removal<'a> {
         Ok(decided.is_none())
     }
 
-    /// Takes a removal back of which we have not created the verdict, and never will.
+    /// Removes what our verdict names, in its order, as long as nobody else has completed it.
+    async fn execute(&self, verdict: &Verdict, wal: &[OldWal]) -> Result<()> {
+        for layer in &verdict.layers {
+            self.require_standing().await?;
+            remove_layer(self.cluster, layer).await?;
+        }
+        let Some(limit) = verdict.limit() else {
+            return Ok(());
+        };
+        self.require_standing().await?;
+        old_wal::release(self.cluster, &limit).await?;
+        for keys in old_wal::batches(self.cluster, wal) {
+            self.require_standing().await?;
+            self.cluster.repository.delete_all(&keys).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to go on when others have completed the removal, and forgotten its announcement: what is there now may have
+    /// come since.
+    async fn require_standing(&self) -> Result<()> {
+        let key = self.cluster.name.removal_key(&self.id);
+        if self.cluster.repository.size(&key).await?.is_some() {
+            return Ok(());
+        }
+        // We remove nothing more, so the verdict need not keep copies away.
+        self.withdraw().await;
+        let what = "another expiry or merge has completed this removal meanwhile";
+        Err(Error::new(Kind::Busy, what).hint("run it again: it looks at what is there now"))
+    }
+
+    /// Takes a removal back of which we have not created the verdict, and never will, or that others have completed.
     async fn withdraw(&self) {
         if let Err(error) = self.forget().await {
             tracing::warn!(%error, "could not take back the record of a removal: the next expiry does");
@@ -352,7 +442,7 @@ fn what_goes(
 /// When the repository cannot be read, or a record of them is damaged.
 pub async fn pending_removals(cluster: &ClusterRepository) -> Result<Vec<PendingRemoval>> {
     let mut decided = Vec::new();
-    for found in load(cluster).await? {
+    for found in load(cluster).await?.announced {
         match found.verdict {
             Some(verdict) if verdict.is_empty() => {}
             Some(verdict) => decided.push(PendingRemoval::new(found.id, verdict)),
@@ -367,12 +457,11 @@ pub async fn pending_removals(cluster: &ClusterRepository) -> Result<Vec<Pending
 
 impl PendingRemoval {
     fn new(id: String, verdict: Verdict) -> Self {
-        let kept = verdict.wal_kept;
         Self {
             id,
+            wal: verdict.limit(),
             by: verdict.by,
             layers: verdict.layers,
-            wal: verdict.wal_before.map(|before| WalLimit { before, kept }),
         }
     }
 
@@ -380,6 +469,11 @@ impl PendingRemoval {
     pub fn labels(&self) -> impl Iterator<Item = Label> {
         let layers = self.layers.iter();
         layers.filter_map(|layer| Label::parse(&layer.label))
+    }
+
+    /// Whether it names nothing.
+    fn is_withdrawn(&self) -> bool {
+        self.layers.is_empty() && self.wal.is_none()
     }
 
     /// Whether nothing is left of what it names.
@@ -403,11 +497,11 @@ impl PendingRemoval {
 /// When the repository cannot be read or written.
 pub async fn tidy_removals(cluster: &ClusterRepository) -> Result<()> {
     let found = load(cluster).await?;
-    if found.is_empty() {
+    if found.announced.is_empty() && found.completed.is_empty() {
         return Ok(());
     }
     let now = StoreTime::ask(cluster).await?;
-    for found in found {
+    for found in found.announced {
         let verdict = match found.verdict {
             Some(verdict) => verdict,
             None if now.since(found.announced) <= LEASE => continue,
@@ -415,25 +509,42 @@ pub async fn tidy_removals(cluster: &ClusterRepository) -> Result<()> {
                 .await?
                 .unwrap_or_default(),
         };
-        if verdict.is_empty() {
-            // The verdict stays: its remover may only have been stopped, and must find it.
-            cluster
-                .repository
-                .delete(&cluster.name.removal_key(&found.id))
-                .await?;
+        let pending = PendingRemoval::new(found.id, verdict);
+        if !pending.is_complete(cluster).await? {
             continue;
         }
-        let pending = PendingRemoval::new(found.id, verdict);
-        if pending.is_complete(cluster).await? {
+        // The verdict stays: its remover may only have been stopped. One that is withdrawn he must find, and one that others
+        // have completed keeps copies away.
+        let key = cluster.name.removal_key(&pending.id);
+        cluster.repository.delete(&key).await?;
+        if !pending.is_withdrawn() {
             tracing::info!(
                 removal = pending.id,
                 by = pending.by,
                 "a removal that was not completed is complete now"
             );
-            forget(cluster, &pending.id).await?;
+        }
+    }
+    for (id, decided) in found.completed {
+        if now.since(decided) > COMPLETED_STAYS {
+            forget_completed(cluster, &id).await?;
         }
     }
     Ok(())
+}
+
+/// Forgets a verdict that stands alone, unless its remover has yet to find that he was withdrawn. What cannot be read may be
+/// such a one, and means nothing to others.
+async fn forget_completed(cluster: &ClusterRepository, id: &str) -> Result<()> {
+    match verdict_of(cluster, id).await {
+        Ok(Some(verdict)) if !verdict.is_empty() => forget(cluster, id).await,
+        Ok(_) => Ok(()),
+        Err(error) if error.is_of_one_object() => {
+            tracing::debug!(%error, "the verdict of a removal that has ended stays");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// What somebody has decided to remove; nobody will decide on anything else after this, but who sees our claim.
@@ -442,8 +553,13 @@ pub async fn tidy_removals(cluster: &ClusterRepository) -> Result<()> {
 /// # Errors
 /// When the repository cannot be read or written.
 pub(super) async fn leaving(cluster: &ClusterRepository) -> Result<Leaving> {
-    let mut leaving = Leaving::default();
-    for found in load(cluster).await? {
+    let found = load(cluster).await?;
+    let completed = found.completed.into_iter().map(|(id, _)| id);
+    let mut leaving = Leaving {
+        completed: completed.collect(),
+        ..Leaving::default()
+    };
+    for found in found.announced {
         let verdict = match found.verdict {
             Some(verdict) => verdict,
             None => decide(cluster, &found.id, &Verdict::default())
@@ -454,6 +570,40 @@ pub(super) async fn leaving(cluster: &ClusterRepository) -> Result<Leaving> {
         leaving.wal_before = leaving.wal_before.max(verdict.wal_before);
     }
     Ok(leaving)
+}
+
+/// Refuses a layer that is to come back under its old label while somebody may still remove what he has decided on before:
+/// he knows the layer and its WAL by their names alone. `leaving` is of the time when its label had been claimed.
+///
+/// # Errors
+/// `Refused` then; when the repository cannot be read.
+pub(super) async fn check_returns(
+    cluster: &ClusterRepository,
+    layer: &Layer,
+    leaving: &Leaving,
+) -> Result<()> {
+    if leaving.layers.contains(&layer.reference()) {
+        let what = format!("layer {} is being removed there", layer.label);
+        return Err(Error::new(Kind::Refused, what).hint(
+            "copy it when that has ended; \"pgstrata expire --dry-run\" shows a removal that was begun and not completed",
+        ));
+    }
+    for id in &leaving.completed {
+        let Some(verdict) = verdict_of(cluster, id).await? else {
+            continue;
+        };
+        if verdict.concerns(layer) {
+            let what = format!(
+                "{} decided to remove it, or WAL that it may need, and may still be about to, although others have done so",
+                verdict.by
+            );
+            let key = cluster.name.verdict_key(id);
+            return Err(Error::new(Kind::Refused, what).hint(format!(
+                "copy it a day after that, when an expire has run; or, when no expiry and no merge runs there, delete \"{key}\""
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Layers that somebody has decided to remove, as far as that can be read. Changes nothing.
@@ -468,7 +618,8 @@ pub async fn being_removed(cluster: &ClusterRepository) -> Result<BTreeSet<Label
         }
         found => found?,
     };
-    let verdicts = found.iter().filter_map(|found| found.verdict.as_ref());
+    let verdicts = found.announced.iter();
+    let verdicts = verdicts.filter_map(|found| found.verdict.as_ref());
     Ok(verdicts.flat_map(labels).collect())
 }
 
@@ -537,38 +688,35 @@ async fn wanted_by(cluster: &ClusterRepository, id: &str) -> Result<Vec<ParentRe
     Ok(wanted.map_err(|error| unreadable(error, &key))?.layers)
 }
 
-/// All removals that are announced. One whose announcement is gone has ended.
-async fn load(cluster: &ClusterRepository) -> Result<Vec<AnnouncedRemoval>> {
+/// All removals that are on record. One whose announcement is gone has ended; its verdict is not read.
+async fn load(cluster: &ClusterRepository) -> Result<Removals> {
     let prefix = cluster.name.removals_prefix();
-    let mut found = Vec::new();
-    for object in cluster.repository.list(&prefix).await? {
+    let listed = cluster.repository.list(&prefix).await?;
+    let of = |object: &ObjectInfo| {
         let rest = object.key[prefix.len()..].trim_start_matches('/');
-        if let Some((id, "wanted")) = rest.split_once('/') {
-            found.push(AnnouncedRemoval {
-                id: id.to_owned(),
-                announced: object.modified,
-                verdict: verdict_of(cluster, id).await?,
-            });
+        let (id, part) = rest.split_once('/')?;
+        Some((id.to_owned(), part.to_owned(), object.modified))
+    };
+    let mut found = Removals::default();
+    for (id, part, modified) in listed.iter().filter_map(of) {
+        match part.as_str() {
+            "wanted" => found.announced.push(AnnouncedRemoval {
+                verdict: verdict_of(cluster, &id).await?,
+                id,
+                announced: modified,
+            }),
+            "verdict" => found.completed.push((id, modified)),
+            _ => {}
         }
     }
+    let announced: HashSet<&str> = found.announced.iter().map(|one| one.id.as_str()).collect();
+    found
+        .completed
+        .retain(|(id, _)| !announced.contains(id.as_str()));
     Ok(found)
 }
 
-/// Removes what a verdict names, in its order.
-async fn execute(cluster: &ClusterRepository, verdict: &Verdict) -> Result<()> {
-    for layer in &verdict.layers {
-        remove_layer(cluster, layer).await?;
-    }
-    match verdict.wal_before {
-        Some(before) => {
-            let kept = verdict.wal_kept.clone();
-            old_wal::remove(cluster, &WalLimit { before, kept }).await
-        }
-        None => Ok(()),
-    }
-}
-
-/// The announcement first: a verdict alone means nothing to anybody but the remover.
+/// The announcement first: a verdict alone means nothing to anybody but the remover, and who copies.
 async fn forget(cluster: &ClusterRepository, id: &str) -> Result<()> {
     cluster
         .repository

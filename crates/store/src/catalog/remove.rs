@@ -21,9 +21,30 @@ pub(super) async fn remove_layer(cluster: &ClusterRepository, layer: &ParentRef)
         if !close_committed(cluster, &label, layer).await? {
             return Ok(());
         }
-        remove_objects(cluster, &label).await
+        remove_objects(cluster, &label).await?;
+        remove_late_manifest(cluster, &label, layer).await
     };
     removing.await.map_err(act)
+}
+
+/// Removes a manifest that somebody who copied the layer, too, has created after ours was gone: he had looked at the objects
+/// before they went. Who has come since, to store all of it, has claimed the label again.
+async fn remove_late_manifest(
+    cluster: &ClusterRepository,
+    label: &Label,
+    layer: &ParentRef,
+) -> Result<()> {
+    let key = cluster.name.manifest_key(label);
+    match cluster.repository.get(&key).await {
+        Ok(object) if manifest::digest(&object) == layer.manifest_digest => {}
+        Err(error) if error.kind() != Kind::NotFound => return Err(error),
+        _ => return Ok(()),
+    }
+    let claim = cluster.name.claim_key(label);
+    match cluster.repository.size(&claim).await? {
+        Some(_) => Ok(()),
+        None => cluster.repository.delete(&key).await,
+    }
 }
 
 /// Removes the manifest, and makes sure that it does not come back: its maker may have been stopped before it heard that

@@ -2,11 +2,12 @@
 //!
 //! Each leaves a record of its own, named after the moment at which it ended. Which are the newest is told by the times that the
 //! store has noted: a host whose clock was ahead would make the newest of all for as long as it was. Who may not create objects
-//! leaves none. An expiry removes those that are of no use any more: whatever is older than the last [`KEPT`].
+//! leaves none. An expiry removes those that are of no use any more, but for the last [`KEPT`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use pgstrata_layer::label::Label;
@@ -14,11 +15,14 @@ use pgstrata_layer::verified::{self, VerifiedRecord};
 
 use super::{Catalog, hex};
 use crate::cluster::ClusterRepository;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::repository::ObjectInfo;
 
-/// A month of daily verifications; also the most that are read to find one.
+/// A month of daily verifications of all layers; also the most of those that are read to find one.
 const KEPT: usize = 30;
+
+/// Records of verifications of one layer may be many.
+const READ_AT_ONCE: usize = 16;
 
 /// Says that a verification has finished.
 ///
@@ -85,37 +89,57 @@ impl LastVerified {
 /// When the repository cannot be read.
 pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> {
     let (mut last, mut whole) = (LastVerified::default(), BTreeSet::new());
-    for ObjectInfo { key, modified, .. } in records(cluster).await?.into_iter().rev().take(KEPT) {
-        // An expiry has removed one that is not there.
-        let Some(object) = cluster.repository.find_record(&key).await? else {
-            continue;
-        };
-        let decoded = object.and_then(|object| Ok(verified::decode(&object)?));
-        let record = match decoded {
-            Ok(record) => record,
-            Err(error) => {
-                tracing::warn!("could not read \"{key}\": {error}");
-                continue;
-            }
-        };
-        let verified = Verified {
-            record,
-            stored_at: modified,
-        };
+    for (_, verified) in telling(cluster, records(cluster).await?).await? {
         if last.newest.is_none() {
             last.add_damage(&verified, &mut whole);
         }
         if verified.record.label.is_some() {
             continue;
         }
-        let is_clean = verified.record.errors == 0;
         last.newest.get_or_insert_with(|| verified.clone());
-        if is_clean {
+        if verified.record.errors == 0 {
             last.clean = Some(verified);
-            break;
         }
     }
     Ok(last)
+}
+
+/// Of these records those that can be read, with their keys, the newest first: up to the newest of all layers that found
+/// nothing, and no more of all layers than [`KEPT`].
+async fn telling(
+    cluster: &ClusterRepository,
+    records: Vec<ObjectInfo>,
+) -> Result<Vec<(String, Verified)>> {
+    let read = records.into_iter().rev().map(|object| async {
+        let found = cluster.repository.find_record(&object.key).await?;
+        Ok::<_, Error>((object, found))
+    });
+    let mut read = stream::iter(read).buffered(READ_AT_ONCE);
+    let (mut telling, mut of_all) = (Vec::new(), 0);
+    while let Some(found) = read.next().await {
+        let (ObjectInfo { key, modified, .. }, found) = found?;
+        // An expiry has removed one that is not there.
+        let Some(object) = found else { continue };
+        let record = match object.and_then(|object| Ok(verified::decode(&object)?)) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::warn!("could not read \"{key}\": {error}");
+                continue;
+            }
+        };
+        let is_of_all = record.label.is_none();
+        of_all += usize::from(is_of_all);
+        let is_last = is_of_all && (record.errors == 0 || of_all == KEPT);
+        let verified = Verified {
+            record,
+            stored_at: modified,
+        };
+        telling.push((key, verified));
+        if is_last {
+            break;
+        }
+    }
+    Ok(telling)
 }
 
 /// [`Catalog::examine`], with the layers that verifications have found damaged.
@@ -130,16 +154,54 @@ pub async fn examine_as_verified(cluster: &ClusterRepository) -> Result<Catalog>
     })
 }
 
-/// Removes the records of all but the last verifications.
+/// What to do about a layer of which an object is not what was written.
+#[must_use]
+pub fn advice_if_damaged(label: &Label) -> String {
+    format!(
+        "run \"pgstrata verify {label}\" to see what is damaged: where another repository has the layer, delete those objects \
+         here, and \"pgstrata copy {label}\" out of that one brings them; otherwise take a full backup now"
+    )
+}
+
+/// Removes the records of verifications that tell nothing any more, but for the last thirty.
 ///
 /// # Errors
 /// When the repository cannot be read or written.
 pub async fn forget_old_verifications(cluster: &ClusterRepository) -> Result<()> {
     let mut records = records(cluster).await?;
     let old = records.len().saturating_sub(KEPT);
+    if old == 0 {
+        return Ok(());
+    }
+    let needed = needed(&telling(cluster, records.clone()).await?);
     records.truncate(old);
-    let keys: Vec<String> = records.into_iter().map(|record| record.key).collect();
+    let keys = records.into_iter().map(|record| record.key);
+    let keys: Vec<String> = keys.filter(|key| !needed.contains(key)).collect();
     cluster.repository.delete_all(&keys).await
+}
+
+/// The keys of those that say what [`last_verified`] makes of all, the newest first.
+fn needed(telling: &[(String, Verified)]) -> BTreeSet<String> {
+    let is_of_all = |(_, verified): &(String, Verified)| verified.record.label.is_none();
+    let of_all = telling.iter().filter(|one| is_of_all(one));
+    let mut needed: BTreeSet<String> = of_all.map(|(key, _)| key.clone()).collect();
+    let newest = telling.iter().position(is_of_all);
+    // Since then, the oldest first: what has found damage, and what has found in order what was damaged before.
+    let mut damaged = BTreeSet::new();
+    for (key, Verified { record, .. }) in telling[..newest.map_or(telling.len(), |at| at + 1)]
+        .iter()
+        .rev()
+    {
+        let is_better = record
+            .label
+            .as_ref()
+            .is_some_and(|label| damaged.contains(label));
+        if is_better || !record.damaged.is_empty() {
+            needed.insert(key.clone());
+        }
+        damaged.extend(record.damaged.iter().cloned());
+    }
+    needed
 }
 
 /// All records, the newest last. Those of one time, as in a copy that keeps none, go by their names.

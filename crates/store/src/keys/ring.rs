@@ -180,7 +180,8 @@ impl Ring {
         home: Home<'_>,
         (number, key): (u32, &str),
     ) -> Result<Option<EpochRecord>> {
-        let judged = match home.repository.get_record(key).await {
+        let read = home.repository.get_record(key).await;
+        let judged = match read.map_err(|error| of_listed(key, error)) {
             Err(error) if !error.is_of_one_object() => return Err(error),
             read => read.and_then(|object| self.judge(number, &object)),
         };
@@ -586,6 +587,18 @@ fn sealing_id(text: &str) -> Result<[u8; 16]> {
     Ok(sealing.seal_id_bytes()?)
 }
 
+/// The error about an object of the keys that a listing has shown. That it is not there is no answer to what is read with its
+/// key: a segment would be taken for absent, and the archive for ended.
+fn of_listed(key: &str, error: Error) -> Error {
+    match error.kind() {
+        Kind::NotFound => {
+            let what = format!("\"{key}\" is listed, and the store says that it is not there");
+            Error::new(Kind::Damaged, what)
+        }
+        _ => error,
+    }
+}
+
 /// A key box of that epoch, and as it is stored.
 pub(super) async fn read_box(
     home: Home<'_>,
@@ -651,7 +664,8 @@ impl Epoch {
             .collect();
         let mut none = None;
         for key in own {
-            let found = match read_box(home, &key, &self.record).await {
+            let read = read_box(home, &key, &self.record).await;
+            let found = match read.map_err(|error| of_listed(&key, error)) {
                 Ok((found, _)) => found,
                 // Everybody who may create objects can put something there: another box may open the epoch.
                 Err(error) if error.is_of_one_object() => {

@@ -37,6 +37,8 @@ pub enum Fault {
     Halfway,
     /// The operation is done late.
     Delayed(Duration),
+    /// The operation is not done, and its object is said not to be there.
+    Absent,
 }
 
 /// The error of an injected fault.
@@ -200,6 +202,11 @@ async fn meet(drawn: Drawn) -> Result<Option<Injected>> {
         Fault::Io(kind) => Err(Error::Generic {
             store: "fault",
             source: std::io::Error::from(kind).into(),
+        }),
+        Fault::Absent => Err(Error::NotFound {
+            path: "injected".to_owned(),
+            // What a store says that has the bucket and not the object.
+            source: "NoSuchKey".into(),
         }),
         Fault::Delayed(time) => {
             tokio::time::sleep(time).await;

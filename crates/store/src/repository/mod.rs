@@ -485,7 +485,8 @@ impl Repository {
         Ok(infos.into_iter().map(|object| object.key).collect())
     }
 
-    /// What the store lists from `offset` on. Some know no such thing, and list everything.
+    /// What the store lists from `offset` on, but for strange names: they are not counted. Some stores know no such thing as an
+    /// offset, and list everything.
     fn listed_after(
         &self,
         path: &Path,
@@ -493,7 +494,12 @@ impl Repository {
     ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
         let after = offset.clone();
         let listed = self.0.store.list_with_offset(Some(path), offset);
-        let listed = listed.try_filter(move |object| future::ready(object.location > after));
+        let root = self.0.root.clone();
+        let listed = listed.try_filter(move |object| {
+            let key = object.location.prefix_match(&root).map(Path::from_iter);
+            let is_ours = key.is_some_and(|key| !is_strange(key.as_ref()));
+            future::ready(object.location > after && is_ours)
+        });
         listed.boxed()
     }
 

@@ -27,22 +27,23 @@ use crate::server::lineage::{self, Circumstances};
 const NOT_LISTED: &str =
     "its lineage file does not list it, as after a restore or when storage was set back";
 
-fn lists(lineage: &Lineage, line: &str, layer: &Layer) -> bool {
+/// In whichever repository it was: a layer that a backup has stored in several is the same in each.
+fn lists(lineage: &Lineage, layer: &Layer) -> bool {
     let is_it = |listed| layer.manifest.stands_for(&layer.manifest_digest, listed);
-    lineage.layers(line).iter().any(is_it)
+    lineage.layers().any(is_it)
 }
 
 /// Why `parent` is not known to lie in the past of the server's data directory; `None` when it does.
 pub(crate) async fn doubt(ready: &Ready, parent: &Layer) -> Option<String> {
     let known = known(ready, ready.session.facts().fsync).await;
-    judge(known, &line_name(&ready.record), parent)
+    judge(known, parent)
 }
 
 /// The same, by what is known of the directory's past: its lineage, or why that says nothing.
-pub(super) fn judge(known: Answer<Lineage, String>, line: &str, parent: &Layer) -> Option<String> {
+pub(super) fn judge(known: Answer<Lineage, String>, parent: &Layer) -> Option<String> {
     let why = match known {
         Err(why) => why,
-        Ok(lineage) if lists(&lineage, line, parent) => return None,
+        Ok(lineage) if lists(&lineage, parent) => return None,
         Ok(_) => NOT_LISTED.to_owned(),
     };
     Some(format!(
@@ -68,7 +69,7 @@ pub(crate) async fn beside(
     let (found, place) = found(ready).await.ok()??;
     let reason = match lineage::of_another(&found, &place, ready.control.system_identifier) {
         Some(why) => why,
-        None if lists(&found, &line_name(&ready.record), newest) => return None,
+        None if lists(&found, newest) => return None,
         None => NOT_LISTED.to_owned(),
     };
     Some(Beside {

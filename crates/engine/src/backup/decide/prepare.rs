@@ -63,12 +63,16 @@ impl Ready {
         Ok(scan)
     }
 
-    /// What to say about tablespaces that are there and were not among those `listed`: their
-    /// files come out of the WAL alone.
-    pub(crate) async fn tablespaces_since(&self, listed: &[Tablespace]) -> Result<Vec<String>> {
+    /// The tablespaces that are there.
+    pub(crate) async fn tablespaces(&self) -> Result<Vec<Tablespace>> {
         let directory = self.data_directory.clone();
-        let now = blocking(move || tablespaces(&directory)).await?;
-        let new = now.into_iter().filter(|one| !listed.contains(one));
+        blocking(move || tablespaces(&directory)).await
+    }
+
+    /// What to say about tablespaces that are there and were not when the backup began, in `before`: the WAL makes them.
+    pub(crate) async fn tablespaces_since(&self, before: &[Tablespace]) -> Result<Vec<String>> {
+        let now = self.tablespaces().await?;
+        let new = now.into_iter().filter(|one| !before.contains(one));
         // One in place is a directory that replay makes by itself.
         let placed = new.filter_map(|one| Some((one.oid, one.location?)));
         Ok(placed

@@ -136,8 +136,9 @@ impl SourceChoice {
         question: Question,
     ) -> Self {
         if !passed_over.is_empty() {
-            let (why, used) = (passed_over.join("; "), self.record.used.as_str());
-            if question == Question::What && is_news(wanted, parent) {
+            let (why, used) = (passed_over.join("; "), self.record.used);
+            if question == Question::What && is_news(wanted, parent, used) {
+                let used = used.as_str();
                 tracing::warn!("changed pages will be found by {used}, {why}");
             }
             self.record.reason = format!("{}; {why}", self.record.reason);
@@ -146,11 +147,12 @@ impl SourceChoice {
     }
 }
 
-/// Whether somebody counts on a better source than those that read every page.
-fn is_news(wanted: ChangeSourceChoice, parent: &Manifest) -> bool {
+/// Whether somebody counts on a better source than the one that is used.
+fn is_news(wanted: ChangeSourceChoice, parent: &Manifest, used: ChangeSource) -> bool {
+    let was_by_summary = parent.change_source.used == ChangeSource::Summary;
     wanted != ChangeSourceChoice::Auto
         || parent.tracker_token.is_some()
-        || parent.change_source.used == ChangeSource::Summary
+        || was_by_summary && used != ChangeSource::Summary
 }
 
 /// The changes by the tracker, or why it does not know them.

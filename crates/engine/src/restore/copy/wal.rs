@@ -9,12 +9,14 @@ use std::{panic, thread};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{Lsn, Major};
 use pgstrata_store::archive::Archive;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::super::decide::plan::PlanInner;
+use super::super::replay::WalInPlace;
 use super::write::Writer;
 
 /// Each has a piece of its object in memory.
@@ -75,6 +77,16 @@ impl WalBeside {
         })?;
         self.settle(writer)?;
         Ok(done)
+    }
+
+    /// What was written, for who looks what recovery is about to do with it.
+    pub(in crate::restore) fn in_place(&self, major: Major, start_lsn: Lsn) -> WalInPlace<'_> {
+        WalInPlace {
+            major,
+            size: self.size,
+            segments: &self.segments,
+            start_lsn,
+        }
     }
 
     async fn write(&self, writer: &Writer<'_>) -> Result<()> {

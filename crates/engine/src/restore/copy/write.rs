@@ -26,8 +26,8 @@ use super::direct::{self, Handover, PositionedFile};
 use super::listing::ManifestSink;
 use super::region::{Departing, Region};
 use crate::frames::{FrameReader, WantedFrame, WantedFrames, bytes_of, pages_of};
-use crate::restore::place::beneath;
 use crate::restore::place::claim::Root;
+use crate::restore::place::{access, beneath};
 
 /// The file in which the server keeps what ALTER SYSTEM sets.
 pub(crate) const AUTO_CONF: &str = "postgresql.auto.conf";
@@ -269,7 +269,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Opens a file that is there, with the permissions and the size it must have. `None` when there is none; one
-    /// that has other names is removed, for it may be part of a copy.
+    /// that has other names is removed, for it may be part of a copy. So is one of another user, who alone could set its
+    /// permissions.
     pub(crate) fn open_existing(&self, plan: &FilePlan) -> Result<Option<File>> {
         let (root, below) = self.locate_file(&plan.path)?;
         let about = || {
@@ -279,18 +280,17 @@ impl<'a> Writer<'a> {
             )
         };
         let dir = &self.roots[root].dir;
-        let file = match beneath::open(dir, Path::new(below), OFlags::RDWR, Mode::empty()) {
-            Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e).context(about),
+        let Some(file) = beneath::open_to_change(dir, Path::new(below)).context(about)? else {
+            return Ok(None);
         };
         let status = file.metadata().context(about)?;
-        if status.nlink() > 1 {
+        let mode = plan.mode & 0o777 | 0o600;
+        let has_mode = status.mode() & 0o7777 == mode;
+        if status.nlink() > 1 || !(has_mode || access::is_ours(&status)) {
             beneath::remove_file(dir, Path::new(below)).context(about)?;
             return Ok(None);
         }
-        let mode = plan.mode & 0o777 | 0o600;
-        if status.mode() & 0o7777 != mode {
+        if !has_mode {
             fchmod(&file, Mode::from_raw_mode(mode))
                 .map_err(io::Error::from)
                 .context(about)?;

@@ -10,6 +10,9 @@
 //! * a transaction or a restore point can lie anywhere: read from the newest layer on, then from the one before it up to
 //!   there, and so on. So the newest layer from which recovery gets there is found, and no segment is read twice.
 //!
+//! Where a search comes upon a server that went on with `wal_level = minimal` before the target, the target is refused:
+//! recovery does not get past that. No search is made for it; `verify` reads all WAL.
+//!
 //! Where WAL cannot be read, what manifests and listings say decides, and a note says so.
 
 use std::ops::Range;
@@ -24,8 +27,8 @@ use pgstrata_store::error::Result;
 
 use super::scan::{Unread, WalScan};
 use super::select::{
-    Candidate, Request, Selection, Told, after_last_commit, beyond, given_up, lost_end, select,
-    unreachable,
+    Candidate, Request, Selection, Told, after_last_commit, beyond, beyond_minimal, given_up,
+    lost_end, select, unreachable,
 };
 use super::sightings::{Event, Wanted, What};
 use crate::restore::target::Target;
@@ -115,9 +118,12 @@ impl Locator<'_> {
         let start = self.candidates[selection.candidate].start;
         let coverage = self.listed.coverage(&selection.history, start, None);
         let mut scan = self.scan(request, Wanted::Record(lsn));
-        let range = lsn..coverage.end;
-        let unread = scan.forward(&coverage.parts, range).await?;
+        // The segment that holds it is read from its start in any case.
+        let begin = Lsn::new(lsn.get() - lsn.get() % self.size().get()).max(start);
+        let unread = scan.forward(&coverage.parts, begin..coverage.end).await?;
         if let Some(stop) = scan.seen.hits(EVERYWHERE).next() {
+            let minimal = self.minimal_before(&scan, start, stop);
+            self.require_none_minimal(request, &selection, minimal)?;
             return Ok(self.ending_at(stop, selection, request));
         }
         let Some(unread) = unread else {
@@ -146,8 +152,15 @@ impl Locator<'_> {
         let range = stop..coverage.end;
         let unread = scan.backward(&coverage.parts, range).await?;
         // The last one that was seen: recovery stops there or before.
-        if let Some(stop) = scan.seen.hits(EVERYWHERE).next() {
-            return Ok(self.ending_at(stop, selection, &request));
+        if let Some(hit) = scan.seen.hits(EVERYWHERE).next() {
+            let mut minimal = self.minimal_before(&scan, stop, hit);
+            if let Some(at) = minimal
+                && self.stops_before(&request, (time, at), &selection).await?
+            {
+                minimal = None;
+            }
+            self.require_none_minimal(&request, &selection, minimal)?;
+            return Ok(self.ending_at(hit, selection, &request));
         }
         let Some(unread) = unread else {
             let last = scan.seen.last.as_ref();
@@ -170,6 +183,25 @@ impl Locator<'_> {
         self.by_upload(request.target, time, coverage)?;
         selection.notes.push(unsure(request.target, &unread));
         Ok(selection)
+    }
+
+    /// Where recovery from `start` on ends before it stops at `stop`, as far as WAL was read.
+    fn minimal_before(&self, scan: &WalScan<'_>, start: Lsn, stop: &Event) -> Option<Lsn> {
+        scan.seen.minimal_before(start, stop.start, self.inclusive)
+    }
+
+    /// Requires that recovery from the chosen layer does not end at a record of a server with `wal_level = minimal`.
+    fn require_none_minimal(
+        &self,
+        request: &Request<'_>,
+        selection: &Selection,
+        minimal: Option<Lsn>,
+    ) -> Result<()> {
+        let label = &self.candidates[selection.candidate].label;
+        match minimal {
+            Some(at) => Err(beyond_minimal(request.target, label, at)),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn after(&self, time: Timestamp) -> Wanted {
@@ -211,6 +243,7 @@ impl Locator<'_> {
         let mut told = Told::default();
         let mut scan = self.scan(request, wanted);
         let mut found = None;
+        let mut minimal = None;
         for layer in self.on_the_way(&first, request) {
             let coverage = self.listed.coverage(&first.history, layer.start, None);
             let end = coverage.end;
@@ -220,7 +253,12 @@ impl Locator<'_> {
             }
             let end = wall.as_ref().map_or(end, |wall| wall.at.min(end));
             let hit = scan.seen.hits(layer.start..end).next();
+            let ends = hit.and_then(|hit| self.minimal_before(&scan, layer.start, hit));
             match hit {
+                // An older layer may lead to another one, which lies before.
+                Some(_) if ends.is_some() => {
+                    minimal = minimal.or(ends.map(|at| (layer, at)));
+                }
                 Some(hit) if hit.start >= layer.stop => {
                     found = Some((hit.clone(), layer));
                     break;
@@ -231,6 +269,9 @@ impl Locator<'_> {
             upto = layer.start;
         }
         let Some((hit, layer)) = found else {
+            if let Some((layer, at)) = minimal {
+                return Err(beyond_minimal(request.target, &layer.label, at));
+            }
             return self.not_found(
                 request,
                 first,
@@ -260,14 +301,7 @@ impl Locator<'_> {
         ));
         let others = scan.seen.hits(layer.start..Lsn::new(u64::MAX)).skip(1);
         let others: Vec<String> = others.map(described).collect();
-        if !others.is_empty() {
-            selection.notes.push(format!(
-                "there is more than one {}: recovery stops at the first behind the layer; another {}: --target-type lsn \
-                 gets there",
-                request.target,
-                others.join(", another ")
-            ));
-        }
+        selection.notes.extend(several(request.target, &others));
         Ok(self.ending_at(&hit, selection, &request))
     }
 
@@ -440,6 +474,17 @@ fn unsure(target: &Target, unread: &Unread) -> String {
         "whether recovery reaches {target} is not known, because archived WAL could not be read: {}",
         unread.why
     )
+}
+
+/// What is said when there are `others` behind the one at which recovery stops.
+fn several(target: &Target, others: &[String]) -> Option<String> {
+    (!others.is_empty()).then(|| {
+        format!(
+            "there is more than one {target}: recovery stops at the first behind the layer; another {}: --target-type lsn \
+             gets there",
+            others.join(", another ")
+        )
+    })
 }
 
 /// "transaction 812", "restore point "x"".

@@ -19,7 +19,7 @@ use pgstrata_store::error::Result;
 
 use super::locate::Locator;
 use super::scan::WalScan;
-use super::select::{Candidate, Request, Told, history_of};
+use super::select::{Candidate, Request, Selection, Told, history_of};
 
 /// Transactions that end together are written in any order, and a checkpoint has whole seconds, of when it began.
 const TOGETHER: SignedDuration = SignedDuration::from_secs(10);
@@ -62,6 +62,27 @@ impl Locator<'_> {
             self.told_of_way(request, time, way, &mut told).await?;
         }
         Ok(told)
+    }
+
+    /// Whether recovery from the chosen layer stops at a transaction that ended after `time` before it gets to `at`. Where that is
+    /// not known it may.
+    pub(super) async fn stops_before(
+        &self,
+        request: &Request<'_>,
+        (time, at): (Timestamp, Lsn),
+        selection: &Selection,
+    ) -> Result<bool> {
+        // A layer that ended there would hold such a transaction.
+        let layer = Candidate {
+            stop: at,
+            ..self.candidates[selection.candidate].clone()
+        };
+        let on_way = OnWay {
+            layer: &layer,
+            history: selection.history.clone(),
+        };
+        let placement = self.placement(request, time, &on_way).await?;
+        Ok(placement != Placement::InTime)
     }
 
     /// The same for layers of one history, the first to stop first.
@@ -135,7 +156,7 @@ impl Locator<'_> {
             if scan.seen.is_hit() {
                 return Ok(Placement::TooLate);
             }
-            match last_time(&scan, time) {
+            match last_time(&scan, time, number <= first) {
                 LastTime::Before => return Ok(Placement::InTime),
                 // An earlier one of the layer's own WAL may have ended a moment later, and recovery would stop there.
                 LastTime::Near if number <= first => return Ok(Placement::InTime),
@@ -159,14 +180,16 @@ enum LastTime {
     None,
 }
 
-fn last_time(scan: &WalScan<'_>, time: Timestamp) -> LastTime {
+/// The record of a checkpoint has the time at which that began, and comes when it ends: it tells only who has read, as
+/// `is_whole` says, all that lies between.
+fn last_time(scan: &WalScan<'_>, time: Timestamp, is_whole: bool) -> LastTime {
     let is_before = |at: Option<Timestamp>| {
         let late = at.and_then(|at| at.checked_add(TOGETHER).ok());
         late.is_some_and(|late| late <= time)
     };
     let ended = scan.seen.last.as_ref().map(|event| event.time);
     match ended {
-        _ if is_before(scan.seen.checkpointed) => LastTime::Before,
+        _ if is_whole && is_before(scan.seen.checkpointed) => LastTime::Before,
         Some(at) if is_before(at) => LastTime::Before,
         Some(Some(_)) => LastTime::Near,
         _ => LastTime::None,

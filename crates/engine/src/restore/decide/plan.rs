@@ -179,7 +179,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
         }
         _ => Inventory::default(),
     };
-    let archive_mode = archive_mode(&options, &condition, &layout, &links)?;
+    let archive_mode = archive_mode(&options, &condition, &layout, (&links, &cluster.name))?;
     selection.notes.extend(copy_notes(archive_mode, &options));
     selection.notes.extend(stop_notes(&options, &selection));
     if condition == Condition::Existing {
@@ -405,12 +405,12 @@ fn archive_mode(
     options: &RestoreOptions,
     condition: &Condition,
     layout: &Layout,
-    links: &Links,
+    (links, cluster): (&Links, &ClusterName),
 ) -> Result<ArchiveMode> {
     match (options.archive_mode, condition) {
         (Some(told), _) => Ok(told),
         (None, Condition::Existing) if options.target != Target::None => {
-            in_place::archive_mode(&layout.data, links.directory_known)
+            in_place::archive_mode(&layout.data, links.directory_known, cluster)
         }
         (None, _) => Ok(ArchiveMode::Off),
     }

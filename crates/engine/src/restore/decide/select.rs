@@ -648,6 +648,18 @@ pub(super) fn after_last_commit(
     .hint("Wait until WAL written after that time is archived (\"select pg_switch_wal()\" on the source), or restore to the end of the archive (--target-type=default).")
 }
 
+/// Recovery meets a record of a server with `wal_level = minimal`. PostgreSQL would say so hours later, and end: `cannot
+/// continue recovering`.
+pub(super) fn beyond_minimal(target: &Target, label: &Label, at: Lsn) -> Error {
+    unreachable(format!(
+        "{target} cannot be reached from layer {label}: at {at} the server went on with wal_level = minimal, and recovery \
+         does not get past that"
+    ))
+    .hint(format!(
+        "Restore to an LSN or a time before {at}, or use a layer that was taken after the server had wal_level = replica again."
+    ))
+}
+
 pub(super) fn unreachable(message: String) -> Error {
     Error::new(Kind::Target, message)
 }

@@ -2,11 +2,13 @@
 //!
 //! The rules are those of `recoveryStopsBefore()` and `recoveryStopsAfter()` in PostgreSQL's `xlogrecovery.c`: only the end
 //! of a transaction has a time or a transaction ID at which recovery stops, of subtransactions that committed only the
-//! transaction itself counts, and of several restore points of one name the first that is met.
+//! transaction itself counts, and of several restore points of one name the first that is met. Where the server went on with
+//! `wal_level = minimal`, recovery ends without having reached anything (`CheckRequiredParameterValues()`).
 
 use std::ops::Range;
 
 use jiff::Timestamp;
+use pgstrata_pgdata::control::WalLevel;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::wal_records::{Meaning, TransactionEnd, TransactionId, WalRecord, WalTime};
 
@@ -62,9 +64,10 @@ impl Event {
             }
             Meaning::End(end) => (timestamp(end.time), What::RolledBack(end.transaction)),
             Meaning::Checkpoint { time } => (timestamp(*time), What::Other),
-            Meaning::Prepared(_) | Meaning::TablespaceCreated { .. } | Meaning::Other => {
-                (None, What::Other)
-            }
+            Meaning::Prepared(_)
+            | Meaning::TablespaceCreated { .. }
+            | Meaning::WalLevel(_)
+            | Meaning::Other => (None, What::Other),
         };
         Self {
             start: record.start,
@@ -100,6 +103,8 @@ pub(crate) struct Sightings {
     pub(crate) prepared: Option<Lsn>,
     /// When a checkpoint began, the latest of all.
     pub(crate) checkpointed: Option<Timestamp>,
+    /// Where the records begin with which the server goes on with `wal_level = minimal`, in order.
+    minimal: Vec<Lsn>,
 }
 
 impl Sightings {
@@ -138,7 +143,8 @@ impl Sightings {
             Meaning::Checkpoint { time } => {
                 self.checkpointed = self.checkpointed.max(timestamp(*time));
             }
-            Meaning::TablespaceCreated { .. } | Meaning::Other => {}
+            Meaning::WalLevel(WalLevel::Minimal) => self.minimal.push(record.start),
+            Meaning::WalLevel(_) | Meaning::TablespaceCreated { .. } | Meaning::Other => {}
         }
     }
 
@@ -176,6 +182,16 @@ impl Sightings {
         self.whole = self.whole.take().or(other.whole);
         self.prepared = self.prepared.or(other.prepared);
         self.checkpointed = self.checkpointed.max(other.checkpointed);
+        self.minimal.extend(other.minimal);
+        self.minimal.sort_unstable();
+    }
+
+    /// The first record seen of those that recovery from `start` on replays until it stops before the record at `stop`, or behind
+    /// it if it is `inclusive`, with which the server goes on with `wal_level = minimal`: there it ends.
+    pub(crate) fn minimal_before(&self, start: Lsn, stop: Lsn, inclusive: bool) -> Option<Lsn> {
+        let replayed = |at: &Lsn| *at < stop || (inclusive && *at == stop);
+        let mut minimal = self.minimal.iter().copied();
+        minimal.find(|at| *at >= start).filter(replayed)
     }
 
     /// Where recovery would stop in that stretch, in order.
@@ -297,6 +313,37 @@ mod tests {
             assert_eq!(start(&joined.last), 50);
             assert_eq!(joined.prepared, Some(Lsn::new(45)));
             assert!(!joined.is_hit());
+        }
+    }
+
+    #[test]
+    fn recovery_ends_where_the_server_went_on_with_minimal_wal() {
+        let wanted = Wanted::Record(Lsn::new(900));
+        let level = |start, level| record(start, Meaning::WalLevel(level));
+        let records = [
+            level(10, WalLevel::Minimal),
+            level(20, WalLevel::Replica),
+            level(30, WalLevel::Logical),
+            level(40, WalLevel::Minimal),
+            level(50, WalLevel::Minimal),
+            end(60, 3, &[]),
+        ];
+        for split in 0..=records.len() {
+            let mut joined = seen(&wanted, &records[split..]);
+            joined.join(seen(&wanted, &records[..split]));
+            for (start, stop, inclusive, expected) in [
+                (5, 900, true, Some(10)),
+                (10, 11, true, Some(10)),
+                (11, 900, true, Some(40)),
+                (11, 40, true, Some(40)),
+                // Who stops before the record does not replay it.
+                (11, 40, false, None),
+                (41, 900, true, Some(50)),
+                (51, 900, true, None),
+            ] {
+                let found = joined.minimal_before(Lsn::new(start), Lsn::new(stop), inclusive);
+                assert_eq!(found.map(Lsn::get), expected, "{start} {stop} {inclusive}");
+            }
         }
     }
 

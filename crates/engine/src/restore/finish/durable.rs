@@ -22,6 +22,7 @@ pub(crate) fn sync(roots: &[Root]) -> Result<()> {
         }
         if sync_file_system(root).context(about)? {
             synced.insert(device);
+            sync_mounted(root, device)?;
         } else {
             sync_tree(&root.path)?;
         }
@@ -36,6 +37,19 @@ pub(crate) fn sync(roots: &[Root]) -> Result<()> {
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => break,
                 Err(e) => return Err(e).context(about),
             }
+        }
+    }
+    Ok(())
+}
+
+/// Syncs the directories in `root` at which another file system begins, as that of WAL may.
+fn sync_mounted(root: &Root, device: u64) -> Result<()> {
+    let about = || format!("could not fsync the files in \"{}\"", root.path.display());
+    for entry in fs::read_dir(&root.path).context(about)? {
+        let entry = entry.context(about)?;
+        let found = entry.metadata().context(about)?;
+        if found.is_dir() && found.dev() != device {
+            sync_tree(&entry.path())?;
         }
     }
     Ok(())

@@ -5,15 +5,18 @@
 //! by a path from the root of the file system, and a link on the way is an error.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Component, Path};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, mkdirat, openat, readlinkat, renameat, statat,
     symlinkat, unlinkat,
 };
+
+use super::access;
 
 /// What opens a directory, and nothing else.
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -34,6 +37,37 @@ pub(crate) fn open(dir: &File, below: &Path, flags: OFlags, mode: Mode) -> io::R
             Ok(openat(&above, name, flags, mode)?.into())
         }
     }
+}
+
+/// Opens a file to read and to write it; `None` when there is none. One of our own whose mode forbids that gets another mode. It
+/// is removed when it cannot be opened for that, or has other names, whose mode would change, too.
+pub(crate) fn open_to_change(dir: &File, below: &Path) -> io::Result<Option<File>> {
+    let open = |flags| open(dir, below, flags, Mode::empty());
+    match open(OFlags::RDWR) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+        opened => return opened.map(Some),
+    }
+    if let Ok(file) = open(OFlags::RDONLY | OFlags::NONBLOCK) {
+        let status = file.metadata()?;
+        if status.nlink() == 1 {
+            let mode = status.mode() & 0o7777 | 0o600;
+            file.set_permissions(Permissions::from_mode(mode))?;
+            return open(OFlags::RDWR).map(Some);
+        }
+    }
+    remove_file(dir, below)?;
+    Ok(None)
+}
+
+/// Gives an open directory a mode that lets its owner work in it, if that is us.
+pub(crate) fn widen(directory: &File) -> io::Result<()> {
+    let status = directory.metadata()?;
+    let mode = status.mode() & 0o7777;
+    if mode & 0o700 == 0o700 || !access::belongs_to_us(&status) {
+        return Ok(());
+    }
+    directory.set_permissions(Permissions::from_mode(mode | 0o700))
 }
 
 /// One system call, where the system has it; `None` where it has not, or a filter of system calls hides it.
@@ -153,6 +187,7 @@ pub(crate) fn remove_all(dir: &File, below: &Path) -> io::Result<()> {
         return Ok(unlinkat(&above, name, AtFlags::empty())?);
     }
     let directory = File::from(openat(&above, name, DIRECTORY, Mode::empty())?);
+    widen(&directory)?;
     for inner in names(&directory)? {
         remove_all(&directory, Path::new(&inner))?;
     }

@@ -10,10 +10,13 @@ use std::path::{Path, PathBuf};
 
 use pgstrata_pgdata::LOCK_FILE;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, statat};
+use rustix::io::Errno;
 
 use super::beneath;
-use super::layout::{CONTROL, LOST_FOUND, Layout, MARKER, Marker, Seen, nearest_existing};
+use super::layout::{
+    CONTROL, LOST_FOUND, Layout, MARKER, MARKER_BESIDE, Marker, Seen, nearest_existing,
+};
 use super::running::{refuse_other_server, refuse_running_server};
 use crate::server::lineage;
 
@@ -32,7 +35,8 @@ pub(crate) struct Root {
 pub(crate) struct Claimed {
     /// The data directory, then the others, as [`Layout::directories`].
     pub(crate) roots: Vec<Root>,
-    _lock: File,
+    /// On the marker that was there, and on the one in its place.
+    _locks: Vec<File>,
 }
 
 impl Claimed {
@@ -41,7 +45,7 @@ impl Claimed {
         let data = Root::create(&layout.data, None)?;
         let lock = data.lock()?;
         data.clear()?;
-        data.mark(marker)?;
+        let locks = vec![lock, data.mark(marker)?];
         let owner = data.owner()?;
         let mut roots = vec![data];
         for directory in layout.directories().into_iter().skip(1) {
@@ -50,25 +54,33 @@ impl Claimed {
             root.mark(marker)?;
             roots.push(root);
         }
-        Ok(Self { roots, _lock: lock })
+        Ok(Self {
+            roots,
+            _locks: locks,
+        })
     }
 
-    /// Marks the directories and makes the cluster in them one that no server starts. Nothing else is changed.
+    /// Marks the directories and makes the cluster in them one that no server starts. Nothing else is changed but modes that
+    /// stand in the way of that.
     ///
     /// A server writes its process identifier before it reads `pg_control`. So the control file goes first, and then
     /// the signs of a server are looked at once more: one that was started meanwhile shows itself, or does not start.
     pub(crate) fn claim_in_place(layout: &Layout, marker: &Marker, seen: &Seen) -> Result<Self> {
         let data = Root::create(&layout.data, None)?;
-        let lock = data.lock()?;
-        data.mark(marker)?;
+        data.widen("")?;
+        let locks = vec![data.lock()?, data.mark(marker)?];
         let owner = data.owner()?;
         let mut roots = vec![data];
         for directory in layout.directories().into_iter().skip(1) {
             let root = Root::create(directory, Some(owner))?;
+            root.widen("")?;
             root.mark(marker)?;
             roots.push(root);
         }
-        let claimed = Self { roots, _lock: lock };
+        let claimed = Self {
+            roots,
+            _locks: locks,
+        };
         if let Err(error) = claimed.set_control_aside(layout, seen) {
             if !seen.marked {
                 claimed.unmark()?;
@@ -87,6 +99,7 @@ impl Claimed {
         if !beneath::exists(&data.dir, control).context(about)? {
             return Ok(());
         }
+        data.widen("global")?;
         let name = aside.file_name().expect("it has one");
         beneath::rename(&data.dir, control, name).context(about)?;
         let mut others = layout.directories().into_iter().skip(1);
@@ -104,13 +117,16 @@ impl Claimed {
     /// Takes up a restore of which everything but the markers is done.
     pub(crate) fn reopen(layout: &Layout) -> Result<Self> {
         let data = Root::create(&layout.data, None)?;
-        let lock = data.lock()?;
+        let locks = vec![data.lock()?];
         let owner = data.owner()?;
         let mut roots = vec![data];
         for directory in layout.directories().into_iter().skip(1) {
             roots.push(Root::create(directory, Some(owner))?);
         }
-        Ok(Self { roots, _lock: lock })
+        Ok(Self {
+            roots,
+            _locks: locks,
+        })
     }
 
     /// Whether nobody but root can start a server from it.
@@ -184,25 +200,43 @@ impl Root {
         Ok((status.uid(), status.gid()))
     }
 
-    /// Opens the marker, which is no link and not replaced: the lock is on this very file.
-    fn open_marker(&self) -> io::Result<File> {
-        let flags = OFlags::WRONLY | OFlags::CREATE;
-        beneath::open(&self.dir, Path::new(MARKER), flags, Mode::RUSR | Mode::WUSR)
+    /// Lets us work in a directory of ours below it, whatever its mode.
+    pub(super) fn widen(&self, below: impl AsRef<Path>) -> Result<()> {
+        let below = below.as_ref();
+        let directory = beneath::directory(&self.dir, below);
+        let widened = directory.and_then(|directory| beneath::widen(&directory));
+        widened.context(|| {
+            let path = self.path.join(below);
+            format!("could not set the permissions of \"{}\"", path.display())
+        })
     }
 
+    /// Locks the marker that is there, or an empty one.
     fn lock(&self) -> Result<File> {
         let about = || {
             let path = self.path.join(MARKER);
             format!("could not create \"{}\"", path.display())
         };
-        let file = self.open_marker().context(about)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::new(
+        let flags = OFlags::WRONLY | OFlags::CREATE;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = beneath::open(&self.dir, Path::new(MARKER), flags, mode).context(about)?;
+        // Somebody may have put another in its place, or removed it, since it was opened.
+        let own = Some(file.metadata().context(about)?.ino());
+        match lock(&file).context(about)? && self.marker_now().context(about)? == own {
+            true => Ok(file),
+            false => Err(Error::new(
                 Kind::Busy,
                 format!("another restore to \"{}\" is at work", self.path.display()),
             )),
-            Err(e) => Err(io::Error::from(e)).context(about),
+        }
+    }
+
+    /// The inode of the marker.
+    fn marker_now(&self) -> io::Result<Option<u64>> {
+        match statat(&self.dir, MARKER, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(Some(found.st_ino)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -221,19 +255,28 @@ impl Root {
         Ok(())
     }
 
-    fn mark(&self, marker: &Marker) -> Result<()> {
+    /// Puts the marker in the place of the one that is there, at once: what that says of the cluster is nowhere else by now.
+    /// Answers the file, locked.
+    fn mark(&self, marker: &Marker) -> Result<File> {
         let path = self.path.join(MARKER);
         let about = || format!("could not write \"{}\"", path.display());
         let text = serde_json::to_string_pretty(marker)
             .map_err(|e| Error::new(Kind::File, format!("{}: {e}", about())))?;
-        let mut file = self.open_marker().context(about)?;
-        file.set_len(0).context(about)?;
+        let beside = Path::new(MARKER_BESIDE);
+        if beneath::exists(&self.dir, beside).context(about)? {
+            beneath::remove_file(&self.dir, beside).context(about)?;
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let mut file = beneath::open(&self.dir, beside, flags, mode).context(about)?;
+        lock(&file).context(about)?;
         // Settings that are kept may hold a password.
         file.set_permissions(fs::Permissions::from_mode(0o600))
             .context(about)?;
         file.write_all(text.as_bytes()).context(about)?;
         file.sync_all().context(about)?;
-        self.sync()
+        beneath::rename(&self.dir, beside, OsStr::new(MARKER)).context(about)?;
+        Ok(file)
     }
 
     fn unmark(&self) -> Result<()> {
@@ -252,5 +295,14 @@ impl Root {
         self.dir
             .sync_all()
             .context(|| format!("could not fsync \"{}\"", self.path.display()))
+    }
+}
+
+/// False when somebody else has locked it.
+fn lock(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }

@@ -14,12 +14,13 @@ use std::path::{Path, PathBuf};
 use pgstrata_layer::entry::EntryKind;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::ClusterIdentity;
-use pgstrata_pgdata::LOCK_FILE;
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
+use pgstrata_pgdata::{LOCK_FILE, Lsn, TimelineId, conf};
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
+use super::access::require_changeable;
 use super::beneath;
 use super::claim::Root;
 use super::layout::{
@@ -30,7 +31,15 @@ use super::links::{Links, link_target};
 use super::running::{refuse_other_server, refuse_running_server};
 use crate::restore::settings::{kept_settings, turns_archiving_off};
 use crate::restore::{ArchiveMode, InPlace, RestoreOptions, Target, Vouched};
+use crate::server::archiver::is_for_another;
 use crate::server::lineage;
+
+/// Whether a file system begins at the directory.
+fn is_mount_point(directory: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+    let above = directory.parent().and_then(device);
+    above.is_some() && above != device(directory)
+}
 
 /// What the directory of a tablespace is called below the link that leads to it: `PG_15_202209061`.
 fn version_directory(identity: &ClusterIdentity) -> String {
@@ -164,29 +173,76 @@ pub(crate) fn refuse_unarchived_wal(
             continue;
         };
         // The label of a backup says nothing that its layer does not say.
-        let found = ArchiveFile::parse(name, size);
-        let found = found
-            .ok()
-            .filter(|found| !matches!(found, ArchiveFile::BackupLabel { .. }));
-        if found.is_some_and(|found| !archive.holds_file(found))
+        let found = ArchiveFile::parse(name, size).ok();
+        let found = found.filter(|found| !matches!(found, ArchiveFile::BackupLabel { .. }));
+        if let Some(found) = found.filter(|found| !archive.holds_file(*found))
             && directory.with_file_name(name).exists()
         {
-            waiting.push(name.to_owned());
+            waiting.push((name.to_owned(), found));
         }
     }
     waiting.sort_unstable();
-    let Some(first) = waiting.first() else {
-        return Ok(());
+    match unarchived(&data.join("pg_wal"), &waiting, archive) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+const ARCHIVE_THEM: &str = "Archive them with \"pgstrata archive-push FILE\", or delete their .ready files if they are not wanted.";
+
+/// What is said of files that wait in a `pg_wal`. Those of a branch that was left must not get into the archive: restores would ask
+/// which branch is meant.
+fn unarchived(
+    pg_wal: &Path,
+    waiting: &[(String, ArchiveFile)],
+    archive: &ArchivedWal,
+) -> Option<Error> {
+    let (first, _) = waiting.first()?;
+    let mut what = format!(
+        "{} files in \"{}\" were never archived, the first is {first}: the restore would delete them",
+        waiting.len(),
+        pg_wal.display()
+    );
+    let abandoned = waiting.iter();
+    let abandoned = abandoned.filter_map(|(name, file)| Some((name, left(*file, archive)?)));
+    let abandoned: Vec<(&String, Left)> = abandoned.collect();
+    let Some((begin, Left { timeline, at, to })) = abandoned.first() else {
+        return Some(Error::new(Kind::Refused, what).hint(ARCHIVE_THEM));
     };
-    Err(Error::new(
-        Kind::Refused,
-        format!(
-            "{} files in \"{}\" were never archived, the first is {first}: the restore would delete them",
-            waiting.len(),
-            data.join("pg_wal").display()
-        ),
-    )
-    .hint("Archive them with \"pgstrata archive-push FILE\", or delete their .ready files if they are not wanted."))
+    let (count, rest) = (abandoned.len(), waiting.len() - abandoned.len());
+    what.push_str(&format!(
+        "; {count} of them, from {begin} on, belong to a branch: timeline {to} left timeline {timeline} at {at}"
+    ));
+    let mut hint = format!(
+        "Copy pg_wal away if anybody may want what was committed on that branch behind {at}, then delete the .ready files of \
+         these {count}. Archived, they would make restores ask which branch is meant; that is right only where timeline \
+         {timeline} is the one that goes on."
+    );
+    if rest > 0 {
+        hint.push_str(&format!(
+            " The other {rest} are of no such branch. {ARCHIVE_THEM}"
+        ));
+    }
+    Some(Error::new(Kind::Refused, what).hint(hint))
+}
+
+/// A timeline, and where another one left it that is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Left {
+    timeline: TimelineId,
+    at: Lsn,
+    to: TimelineId,
+}
+
+/// Whether a segment holds what came behind the place where the latest timeline left its own.
+fn left(file: ArchiveFile, archive: &ArchivedWal) -> Option<Left> {
+    let ArchiveFile::Segment(segment) = file else {
+        return None;
+    };
+    let timeline = segment.timeline;
+    let to = archive.latest_from(timeline);
+    let at = archive.history(to).switch_point(timeline)?;
+    (at < segment.end_lsn(archive.segment_size())).then_some(Left { timeline, at, to })
 }
 
 /// The directory's own `postgresql.auto.conf`; empty when there is none.
@@ -220,15 +276,33 @@ pub(crate) fn remember(
 }
 
 /// Whether the server that was changed in place archives when nobody says: as it did, when the directory is known to
-/// be the cluster's own. A copy would archive beside its source.
-pub(crate) fn archive_mode(data: &Path, own: bool) -> Result<ArchiveMode> {
+/// be the cluster's own. A copy would archive beside its source; so would one that archived under another name, or nowhere,
+/// when it has the settings of its source again.
+pub(crate) fn archive_mode(data: &Path, own: bool, cluster: &ClusterName) -> Result<ArchiveMode> {
     if let Some(found) = read_marker(data)?.and_then(|marker| marker.in_place) {
         return Ok(found.archive_mode);
     }
-    match own && !turns_archiving_off(&auto_conf(data)?) {
+    let command = archive_command(data)?;
+    let elsewhere = command.is_some_and(|command| is_for_another(&command, cluster.as_str()));
+    match own && !elsewhere && !turns_archiving_off(&auto_conf(data)?) {
         true => Ok(ArchiveMode::Keep),
         false => Ok(ArchiveMode::Off),
     }
+}
+
+/// What the server in the directory archived with, as far as its own two files say; the last line about it counts.
+fn archive_command(data: &Path) -> Result<Option<String>> {
+    let named = |text: &[u8]| {
+        let found = conf::settings(text)
+            .into_iter()
+            .rfind(|one| one.name == "archive_command");
+        found.map(|one| String::from_utf8_lossy(&one.value).into_owned())
+    };
+    if let Some(command) = named(&auto_conf(data)?) {
+        return Ok(Some(command));
+    }
+    let main = read_if_there(&data.join("postgresql.conf"))?.unwrap_or_default();
+    Ok(named(&main))
 }
 
 impl Seen {
@@ -271,6 +345,9 @@ pub(crate) struct Inventory {
     pub(crate) size_bytes: u64,
     /// Bytes that the files take, by directory as [`Layout::directories`].
     pub(crate) taken: Vec<u64>,
+    /// Directories in which their owner may not do everything, above before below: which directory of the restore holds them, and
+    /// where.
+    narrow: Vec<(usize, PathBuf)>,
 }
 
 /// A directory of the restore that is being listed.
@@ -283,7 +360,7 @@ struct Listed<'a> {
 }
 
 impl Inventory {
-    /// Lists everything but markers and the links that `prefixes` name.
+    /// Lists everything but markers and the links that `prefixes` name. Refuses what could not be changed.
     pub(crate) fn of(
         layout: &Layout,
         prefixes: &[(String, usize)],
@@ -313,6 +390,7 @@ impl Inventory {
             if prefix == "pg_wal" {
                 inventory.walk(&listed, directory, prefix.as_bytes())?;
             } else {
+                inventory.look_at(&listed, directory)?;
                 // Beside it there may be directories of other versions.
                 let version = version_directory(identity);
                 let below = directory.join(&version);
@@ -334,6 +412,7 @@ impl Inventory {
 
     /// Lists `directory`, which an index would name `path`.
     fn walk(&mut self, listed: &Listed<'_>, directory: &Path, path: &[u8]) -> Result<()> {
+        self.look_at(listed, directory)?;
         let about = || format!("could not read the directory \"{}\"", directory.display());
         let entries = match fs::read_dir(directory) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -347,7 +426,8 @@ impl Inventory {
                 below.push(b'/');
             }
             below.extend_from_slice(name.as_bytes());
-            let of_mount = listed.root != 0 && directory == listed.top && name == LOST_FOUND;
+            let of_mount = name == LOST_FOUND
+                && (listed.root != 0 && directory == listed.top || is_mount_point(directory));
             if of_mount || name == MARKER || listed.skip.contains(&below.as_slice()) {
                 continue;
             }
@@ -361,6 +441,7 @@ impl Inventory {
                 _ => PresentKind::Other,
             };
             if kind == PresentKind::File {
+                require_changeable(&location, &status)?;
                 self.size_bytes += status.len();
                 if let Some(taken) = self.taken.get_mut(listed.root) {
                     *taken += status.blocks() * 512;
@@ -380,6 +461,28 @@ impl Inventory {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a directory in which a restore could not work, and notes one whose mode keeps it from that.
+    fn look_at(&mut self, listed: &Listed<'_>, directory: &Path) -> Result<()> {
+        let status = match fs::symlink_metadata(directory) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            status => {
+                status.context(|| format!("could not look at \"{}\"", directory.display()))?
+            }
+        };
+        require_changeable(directory, &status)?;
+        if status.mode() & 0o700 != 0o700 {
+            let below = directory.strip_prefix(listed.top).unwrap_or(directory);
+            self.narrow.push((listed.root, below.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Lets us work in every directory of ours, whatever its mode.
+    pub(crate) fn widen(&self, roots: &[Root]) -> Result<()> {
+        let mut narrow = self.narrow.iter();
+        narrow.try_for_each(|(root, below)| roots[*root].widen(below))
     }
 
     /// Removes what `belongs`, in order of path, does not name, contents before directories. Returns how many there
@@ -465,7 +568,82 @@ pub(crate) fn needs_link(data: &Root, link: &str, to: &Path) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use pgstrata_pgdata::TimelineHistory;
+
     use super::*;
+
+    #[test]
+    fn a_directory_that_archived_elsewhere_does_not_archive_beside_its_source() {
+        let data = tempfile::tempdir().unwrap();
+        let main = ClusterName::parse("main").unwrap();
+        let put = |file: &str, text: &str| fs::write(data.path().join(file), text).unwrap();
+        let mode = |own| archive_mode(data.path(), own, &main).unwrap();
+        assert_eq!(
+            (mode(true), mode(false)),
+            (ArchiveMode::Keep, ArchiveMode::Off)
+        );
+        let push = |cluster: &str| {
+            format!("archive_command = 'pgstrata --cluster {cluster} archive-push %p'\n")
+        };
+        put("postgresql.conf", &push("main"));
+        assert_eq!(mode(true), ArchiveMode::Keep);
+        put(
+            "postgresql.auto.conf",
+            &format!("{}{}", push("main"), push("copy")),
+        );
+        assert_eq!(mode(true), ArchiveMode::Off);
+        put("postgresql.auto.conf", "archive_command = '/bin/true'\n");
+        assert_eq!(mode(true), ArchiveMode::Off);
+        put(
+            "postgresql.auto.conf",
+            "archive_command = '/usr/local/bin/archive %p'\n",
+        );
+        assert_eq!(mode(true), ArchiveMode::Keep);
+    }
+
+    #[test]
+    fn files_of_a_branch_that_was_left_are_not_to_be_archived() {
+        let size = WalSegmentSize::try_from(1 << 20).unwrap();
+        let two = TimelineId::new(2);
+        let history = TimelineHistory::parse(two, "1\t0/380000\tno recovery target specified\n");
+        let mut archive = ArchivedWal::new(size);
+        let told = |archive: &ArchivedWal, names: &[&str]| {
+            let file = |name: &&str| ((*name).to_owned(), ArchiveFile::parse(name, size).unwrap());
+            let waiting: Vec<_> = names.iter().map(file).collect();
+            let error = unarchived(Path::new("/data/pg_wal"), &waiting, archive)?;
+            Some((error.to_string(), error.hint_text().unwrap().to_owned()))
+        };
+        let before = "000000010000000000000002";
+        let partly = "000000010000000000000003";
+        let wholly = "000000010000000000000004";
+        let others = [
+            "000000010000000000000003.partial",
+            "000000020000000000000003",
+        ];
+        assert_eq!(told(&archive, &[]), None);
+        let (_, hint) = told(&archive, &[before, partly, wholly]).unwrap();
+        assert!(hint.starts_with(ARCHIVE_THEM), "{hint}");
+
+        archive.add_history(history.unwrap(), Timestamp::UNIX_EPOCH);
+        let (what, hint) = told(&archive, &[&[before][..], &others].concat()).unwrap();
+        assert!(!what.contains("belong to a branch"), "{what}");
+        assert_eq!(hint, ARCHIVE_THEM);
+        let (what, hint) = told(&archive, &[partly, wholly]).unwrap();
+        let words = format!(
+            "2 of them, from {partly} on, belong to a branch: timeline 2 left timeline 1 at 0/380000"
+        );
+        assert!(what.ends_with(&words), "{what}");
+        assert!(hint.starts_with("Copy pg_wal away"), "{hint}");
+        assert!(!hint.contains("archive-push"), "{hint}");
+        let (what, hint) = told(&archive, &[before, wholly]).unwrap();
+        assert!(
+            what.contains(&format!("1 of them, from {wholly} on")),
+            "{what}"
+        );
+        assert!(hint.contains("The other 1 are"), "{hint}");
+        assert!(hint.ends_with(ARCHIVE_THEM), "{hint}");
+    }
 
     #[test]
     fn a_link_that_was_put_elsewhere_since_it_was_looked_at_leads_nowhere() {

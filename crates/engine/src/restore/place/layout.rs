@@ -26,6 +26,9 @@ use crate::restore::settings::KeptLine;
 /// Its presence says that a restore has not finished.
 pub const MARKER: &str = "pgstrata.restore-incomplete";
 
+/// Under this name it is written. Alone it says nothing: nothing else was written by then.
+pub(super) const MARKER_BESIDE: &str = "pgstrata.restore-incomplete.tmp";
+
 const MARKER_FORMAT: u32 = 1;
 
 /// What the directory is for that `--config-dir` names.
@@ -492,7 +495,7 @@ fn state_but_for(directory: &Path, aside: Option<&str>) -> Result<DirectoryState
             if let Some(marker) = read_marker(directory)? {
                 return Ok(DirectoryState::Marked(Box::new(marker)));
             }
-        } else if aside.is_none_or(|aside| name != aside) {
+        } else if name != MARKER_BESIDE && aside.is_none_or(|aside| name != aside) {
             first.get_or_insert(name);
         }
     }

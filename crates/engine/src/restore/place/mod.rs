@@ -1,5 +1,6 @@
 //! Where the cluster goes: which directories, who holds them, and what is in them already.
 
+pub(super) mod access;
 pub(super) mod beneath;
 pub(super) mod claim;
 pub(super) mod in_place;

@@ -632,14 +632,14 @@ impl World {
         match (self.config.left_out, &known) {
             (LeftOut::List, Ok(_)) => return true,
             (LeftOut::Digest, Ok(lineage)) => {
-                let mut listed = lineage.layers(LINE).iter();
+                let mut listed = lineage.layers();
                 if let Some(listed) = listed.find(|listed| listed.label == parent.label.as_str()) {
                     parent.manifest_digest.clone_from(&listed.manifest_digest);
                 }
             }
             _ => {}
         }
-        judge(known, LINE, &parent).is_none()
+        judge(known, &parent).is_none()
     }
 
     /// What is wrong with standing upon the layer; `None` when nothing is.
