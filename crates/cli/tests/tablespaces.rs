@@ -311,8 +311,8 @@ fn a_tablespace_that_was_made_while_the_backup_started_is_not_moved_in_vain() {
     );
     fs::remove_dir_all(&moved).unwrap();
     stage.backup(&["--type", "full"]);
-    let target = stage.restore("later", &mapped);
-    let copy = stage.start_restored(&target);
+    let promoted = [&mapped[..], &["--target-action", "promote"]].concat();
+    let copy = stage.start_restored(&stage.restore("later", &promoted));
     assert_eq!(copy.sql("postgres", "SELECT one FROM there").unwrap(), "1");
 }
 
