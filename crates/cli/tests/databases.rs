@@ -12,6 +12,7 @@ use std::fs;
 use std::hint;
 use std::path::Path;
 use std::process::Output;
+use std::time::Instant;
 
 use pgstrata_testbed::cluster::{Background, Cluster, Major};
 use rustix::process::{Pid, Signal, kill_process};
@@ -104,7 +105,9 @@ fn stopped_in_the_middle_of_a_move(stage: &Stage) -> (Background, Pid) {
             .wait_for("postgres", &format!("SELECT EXISTS ({asked})"), PATIENCE)
             .unwrap();
         let id = Pid::from_raw(sql(asked).parse().unwrap()).unwrap();
+        let end = Instant::now() + PATIENCE;
         while !copy.join("PG_VERSION").exists() {
+            assert!(Instant::now() < end, "{}", mover.output());
             hint::spin_loop();
         }
         kill_process(id, Signal::STOP).unwrap();
