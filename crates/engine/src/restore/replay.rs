@@ -49,10 +49,7 @@ pub async fn require_own_tablespaces(
     let file = path.to_owned();
     let (mut reader, mut made) = blocking(move || scan(reader, &file)).await?;
     if reader.may_go_on_to_create_tablespace() {
-        let next = WalSegment {
-            number: segment.number + 1,
-            ..segment
-        };
+        let next = segment.next();
         let name = next.file_name(size);
         let beside = path.with_extension("next");
         // Without the rest recovery does not replay the record either.
@@ -109,10 +106,7 @@ impl WalInPlace<'_> {
         };
         let reader = RecordReader::new(self.major, segment, size);
         let (mut reader, mut made) = scan(reader, &file(segment))?;
-        let next = WalSegment {
-            number: segment.number + 1,
-            ..segment
-        };
+        let next = segment.next();
         let goes_on = reader.may_go_on_to_create_tablespace() && self.segments.contains(&next);
         if goes_on && reader.follow(next).is_ok() {
             let (_, more) = scan(reader, &file(next))?;

@@ -6,6 +6,7 @@
 //!
 //! The file is bytes: PostgreSQL writes values in the encoding of whoever set them, and they stay as they are.
 
+use pgstrata_pgdata::conf;
 use pgstrata_pgdata::timeline::TimelineId;
 use serde::{Deserialize, Serialize};
 
@@ -77,16 +78,18 @@ pub(crate) fn kept_settings(contents: &[u8]) -> Vec<KeptLine> {
 
 /// Whether a `postgresql.auto.conf` turns archiving off; the last line about it counts.
 pub(crate) fn turns_archiving_off(contents: &[u8]) -> bool {
-    let last = lines(contents)
-        .filter(|line| setting_name(line).as_deref() == Some(ARCHIVE_MODE))
-        .last();
-    last.is_some_and(|line| {
-        let value = String::from_utf8_lossy(line).to_ascii_lowercase();
-        let value = value.split('#').next().unwrap_or_default();
-        let value = value.replace(ARCHIVE_MODE, "");
-        let value = value.trim_matches(|c: char| c.is_whitespace() || "='".contains(c));
-        matches!(value, "off" | "of" | "false" | "no" | "0")
+    last_value(contents, ARCHIVE_MODE).is_some_and(|value| {
+        let value = value.trim().to_ascii_lowercase();
+        matches!(value.as_str(), "off" | "of" | "false" | "no" | "0")
     })
+}
+
+/// What a file like `postgresql.conf` sets a parameter to; the last line about it counts.
+pub(crate) fn last_value(contents: &[u8], name: &str) -> Option<String> {
+    let found = conf::settings(contents)
+        .into_iter()
+        .rfind(|one| one.name == name)?;
+    Some(String::from_utf8_lossy(&found.value).into_owned())
 }
 
 /// Lines without their ends; what follows the last end counts when it is not empty.

@@ -477,8 +477,7 @@ impl Session {
                       WHERE (name LIKE 'recovery\\_target%' OR name = 'restore_command')
                         AND source = 'configuration file' AND setting <> '' AND NOT pending_restart
                       ORDER BY name";
-        let rows = self.asker.query(query, &[]).await;
-        let rows = rows.map_err(|error| server_error(act, &error))?;
+        let rows = rows_of(&self.asker, act, query).await?;
         let setting = |row: &Row| {
             Ok(RecoverySetting {
                 name: get(row, 0, act)?,
@@ -511,8 +510,7 @@ impl Session {
     pub(super) async fn databases(&self) -> Result<BTreeSet<(u32, u32)>> {
         let act = "could not list the databases";
         let query = "SELECT oid, dattablespace FROM pg_database";
-        let rows = self.asker.query(query, &[]).await;
-        let rows = rows.map_err(|error| server_error(act, &error))?;
+        let rows = rows_of(&self.asker, act, query).await?;
         let database = |row: &Row| Ok((get(row, 0, act)?, get(row, 1, act)?));
         rows.iter().map(database).collect()
     }
@@ -526,8 +524,7 @@ impl Session {
         let query = "SELECT slot_name::text, temporary, active_pid FROM pg_replication_slots
                       WHERE slot_name LIKE 'pgstrata\\_%' AND active_pid IS DISTINCT FROM pg_backend_pid()
                       ORDER BY slot_name";
-        let rows = self.asker.query(query, &[]).await;
-        let rows = rows.map_err(|error| server_error(act, &error))?;
+        let rows = rows_of(&self.asker, act, query).await?;
         let slot = |row: &Row| {
             Ok(OwnSlot {
                 name: get(row, 0, act)?,
@@ -602,6 +599,11 @@ pub(super) async fn row_of(
 ) -> Result<Row> {
     let row = client.query_one(query, parameters).await;
     row.map_err(|error| server_error(act, &error))
+}
+
+pub(super) async fn rows_of(client: &Client, act: &str, query: &str) -> Result<Vec<Row>> {
+    let rows = client.query(query, &[]).await;
+    rows.map_err(|error| server_error(act, &error))
 }
 
 /// Connects under `name` and prepares the session; `announce` learns why it ended.

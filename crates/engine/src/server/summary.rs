@@ -25,7 +25,7 @@ use pgstrata_pgdata::{Lsn, Major, TimelineId};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{Error, Kind, Result};
 
-use super::session::{Session, server_error};
+use super::session::{Session, rows_of, server_error};
 
 /// The summarizer follows the WAL within seconds; one that is this far behind is stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -223,8 +223,7 @@ impl<'a> Summaries<'a> {
     async fn available(&self) -> Result<Vec<Stretch>> {
         let act = "could not list the WAL summaries";
         let query = "SELECT tli, start_lsn::text, end_lsn::text FROM pg_available_wal_summaries()";
-        let rows = self.session.client().query(query, &[]).await;
-        let rows = rows.map_err(|error| server_error(act, &error))?;
+        let rows = rows_of(self.session.client(), act, query).await?;
         rows.iter()
             .map(|row| {
                 let timeline: i64 = row.try_get(0)?;

@@ -17,7 +17,7 @@ use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Row};
 
 use super::conninfo::ConnectionOptions;
-use super::session::{Session, prepare, server_error};
+use super::session::{Session, prepare, rows_of, server_error};
 use super::tracker_rows::Columns;
 
 /// Databases we look into for the extension, beside our own: each costs a connection.
@@ -142,8 +142,7 @@ impl Tracker {
              WHERE pronamespace = 'pgstrata'::regnamespace
                AND proname IN ('bump', 'changes', 'state', 'token_status', 'version')
                AND NOT has_function_privilege(oid, 'EXECUTE')";
-        let rows = self.client.query(query, &[]).await;
-        let rows = rows.map_err(|error| server_error(act, &error))?;
+        let rows = rows_of(&self.client, act, query).await?;
         rows.iter().map(|row| get(row, 0, act)).collect()
     }
 

@@ -494,10 +494,7 @@ async fn read_segment(
     let file = ArchiveFile::Segment(segment);
     let mut reading = archive.walk(file, &reading, take).await?;
     let ends = reading.ends();
-    let next = WalSegment {
-        number: segment.number + 1,
-        ..segment
-    };
+    let next = segment.next();
     if reading.is_left_open() && reading.reader.follow(next).is_ok() {
         // Without the next segment recovery does not get there either, and that is its own finding.
         let file = ArchiveFile::Segment(next);

@@ -114,7 +114,10 @@ async fn telling(
         let found = cluster.repository.find_record(&object.key).await?;
         Ok::<_, Error>((object, found))
     });
-    let mut read = stream::iter(read).buffered(READ_AT_ONCE);
+    // Mostly the newest one is the last that is needed.
+    let mut read = read.fuse();
+    let newest = stream::iter(read.next()).buffered(1);
+    let mut read = newest.chain(stream::iter(read).buffered(READ_AT_ONCE));
     let (mut telling, mut of_all) = (Vec::new(), 0);
     while let Some(found) = read.next().await {
         let (ObjectInfo { key, modified, .. }, found) = found?;

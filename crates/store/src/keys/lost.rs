@@ -182,16 +182,8 @@ impl Ring {
     /// # Errors
     /// `Damaged` when the record of a newer one is lost; `Refused` when one has begun since.
     pub async fn require_newest(&self, home: Home<'_>) -> Result<()> {
+        self.require_not_apart(home)?;
         let current = self.current().number;
-        if let Some(apart) = self.apart {
-            let before = self.records().map(|record| record.number);
-            let before = before.filter(|number| *number < apart).max().unwrap_or(1);
-            let key = home.name.epoch_key(&self.current().seal_id, before);
-            let what = format!("epoch {apart} was begun apart from epoch {before}");
-            return Err(Error::new(Kind::Damaged, what).hint(format!(
-                "it was begun while \"{key}\" was lost, or by somebody who was taken out: when you began it, restore what you need of epoch {before}, and take that object away again; otherwise begin another cluster"
-            )));
-        }
         match self.now(home).await? {
             EpochsNow::Same => Ok(()),
             EpochsNow::Begun(number) => {
@@ -202,6 +194,20 @@ impl Ring {
             }
             EpochsNow::Lost(number) => Err(self.not_there(number)),
         }
+    }
+
+    /// Refuses to seal when an epoch goes on with an earlier one than the last.
+    fn require_not_apart(&self, home: Home<'_>) -> Result<()> {
+        let Some(apart) = self.apart else {
+            return Ok(());
+        };
+        let before = self.records().map(|record| record.number);
+        let before = before.filter(|number| *number < apart).max().unwrap_or(1);
+        let key = home.name.epoch_key(&self.current().seal_id, before);
+        let what = format!("epoch {apart} was begun apart from epoch {before}");
+        Err(Error::new(Kind::Damaged, what).hint(format!(
+            "it was begun while \"{key}\" was lost, or by somebody who was taken out: when you began it, restore what you need of epoch {before}, and take that object away again; otherwise begin another cluster"
+        )))
     }
 
     /// Refuses to copy out of a repository that lacks an epoch of the one at `target`.
@@ -230,15 +236,17 @@ impl Ring {
     /// # Errors
     /// As for [`Ring::require_newest`], except for an epoch that has begun.
     pub(crate) async fn is_behind(&self, home: Home<'_>) -> Result<bool> {
+        self.require_not_apart(home)?;
         let current = self.current().number;
         let shown = self.listed.keys().next_back().copied();
         let highest = shown.max(self.missed_now().last().copied());
-        if self.apart.is_none() && highest.is_none_or(|highest| highest <= current) {
+        if highest.is_none_or(|highest| highest <= current) {
             return Ok(false);
         }
         match self.now(home).await? {
-            EpochsNow::Begun(_) if self.apart.is_none() => Ok(true),
-            _ => self.require_newest(home).await.map(|()| false),
+            EpochsNow::Same => Ok(false),
+            EpochsNow::Begun(_) => Ok(true),
+            EpochsNow::Lost(number) => Err(self.not_there(number)),
         }
     }
 

@@ -15,7 +15,7 @@ use pgstrata_layer::entry::EntryKind;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::ClusterIdentity;
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
-use pgstrata_pgdata::{LOCK_FILE, Lsn, TimelineId, conf};
+use pgstrata_pgdata::{LOCK_FILE, Lsn, TimelineId};
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
@@ -29,7 +29,7 @@ use super::layout::{
 };
 use super::links::{Links, link_target};
 use super::running::{refuse_other_server, refuse_running_server};
-use crate::restore::settings::{kept_settings, turns_archiving_off};
+use crate::restore::settings::{kept_settings, last_value, turns_archiving_off};
 use crate::restore::{ArchiveMode, InPlace, RestoreOptions, Target, Vouched};
 use crate::server::archiver::is_for_another;
 use crate::server::lineage;
@@ -292,17 +292,12 @@ pub(crate) fn archive_mode(data: &Path, own: bool, cluster: &ClusterName) -> Res
 
 /// What the server in the directory archived with, as far as its own two files say; the last line about it counts.
 fn archive_command(data: &Path) -> Result<Option<String>> {
-    let named = |text: &[u8]| {
-        let found = conf::settings(text)
-            .into_iter()
-            .rfind(|one| one.name == "archive_command");
-        found.map(|one| String::from_utf8_lossy(&one.value).into_owned())
-    };
-    if let Some(command) = named(&auto_conf(data)?) {
+    const NAME: &str = "archive_command";
+    if let Some(command) = last_value(&auto_conf(data)?, NAME) {
         return Ok(Some(command));
     }
     let main = read_if_there(&data.join("postgresql.conf"))?.unwrap_or_default();
-    Ok(named(&main))
+    Ok(last_value(&main, NAME))
 }
 
 impl Seen {
