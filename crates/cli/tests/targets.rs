@@ -394,6 +394,8 @@ fn a_target_before_a_promotion_is_reached_with_its_prepared_transactions() {
     stage.ok(&["backup", "--pgdata", &pgdata]);
     let prepare = "BEGIN; INSERT INTO numbers VALUES (1); PREPARE TRANSACTION 'kept'";
     sql(&stage, prepare);
+    let moment = now(&stage);
+    insert(&stage, 5);
     sql(&stage, "SELECT pg_create_restore_point('before')");
     insert(&stage, 2);
     stage.archive_all();
@@ -412,9 +414,30 @@ fn a_target_before_a_promotion_is_reached_with_its_prepared_transactions() {
     let pgdata = target.display().to_string();
     let mut backup = stage.command_beside(&successor, &["backup", "--pgdata", &pgdata]);
     assert!(backup.status().unwrap().success());
+    let fork = successor.sql(
+        "postgres",
+        "SELECT split_part(pg_read_file('pg_wal/00000002.history'), E'\t', 2)",
+    );
+    let fork = fork.unwrap();
     successor.stop(StopMode::Fast).unwrap();
 
-    let (_, rows, notes) = restored(&stage, "again", &before);
-    assert_eq!(rows, "");
-    assert!(notes.contains("recovery stops on timeline 1"), "{notes}");
+    let time = ["--target-type", "time", "--target", &moment];
+    let named = [&before[..], &["--target-timeline", "2"]].concat();
+    for (name, target, expected) in [
+        ("again", &before[..], "5"),
+        ("in-time", &time, ""),
+        ("named", &named, "5"),
+    ] {
+        let (_, rows, notes) = restored(&stage, name, target);
+        assert_eq!(rows, expected, "{name}");
+        let stops = "recovery stops on timeline 1";
+        assert!(notes.contains(stops), "{name}: {notes}");
+    }
+    // The first record there is one of the branch, and the old timeline has another.
+    let target = stage.target("at-fork").display().to_string();
+    let plan = ["restore", "--dry-run", "--target-dir", &target];
+    let at_fork = ["--target-type", "lsn", "--target", &fork];
+    let notes = stage.json(&[&plan[..], &at_fork].concat())["notes"].to_string();
+    let passed = format!("timeline 1 goes on beyond {fork}");
+    assert!(notes.contains(&passed), "{notes}");
 }

@@ -20,6 +20,7 @@ mod background;
 mod builder;
 mod checks;
 mod major;
+mod template;
 mod tracked;
 
 use std::fs::{self, OpenOptions};

@@ -168,13 +168,12 @@ impl RecoverySettings<'_> {
         }
     }
 
-    /// `recovery_target_timeline`. A target in the past is pinned to the timeline that was planned: one that appears in
-    /// the archive before the server gets there must not change what is restored.
+    /// `recovery_target_timeline`. A target in the past is pinned to the timeline that was planned, which may be one before
+    /// that which was named: one that appears in the archive before the server gets there must not change what is restored.
     fn timeline(&self) -> String {
         match (self.timeline, self.target) {
             (timeline, target) if target.follows_latest(timeline) => "latest".to_owned(),
             (Some(TimelineChoice::Current), _) | (None, Target::Immediate) => "current".to_owned(),
-            (Some(TimelineChoice::Number(timeline)), _) => timeline.to_string(),
             _ => self.planned_timeline.to_string(),
         }
     }
@@ -486,7 +485,7 @@ mod tests {
         let number = TimelineChoice::Number(TimelineId::new(2));
         for (target, choice, expected) in [
             (&Target::Default, None, "latest"),
-            (&Target::Default, Some(number), "2"),
+            (&Target::Default, Some(number), "3"),
             (&Target::Standby, Some(TimelineChoice::Latest), "latest"),
             (&Target::Immediate, None, "current"),
             (&Target::Immediate, Some(TimelineChoice::Latest), "latest"),

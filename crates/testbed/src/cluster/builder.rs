@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::template::Template;
 use super::{Cluster, Major, SUPERUSER, output_of};
 use crate::leash::Leash;
 use crate::os_user::ServerUser;
@@ -94,15 +95,29 @@ impl Builder {
     /// Creates the cluster without starting it.
     pub fn create(self) -> Result<Cluster> {
         let cluster = Home::new(self.major, self.bindir.clone())?.cluster(None, self.tcp)?;
-        let mut initdb = cluster.command("initdb");
-        initdb
-            .args(["--no-sync", "--no-instructions", "--auth=trust"])
-            .args(["--encoding=UTF8", "--locale=C", "--username", SUPERUSER])
-            .args(self.checksum_argument())
-            .args(&self.initdb_arguments)
-            .arg("--pgdata")
-            .arg(&cluster.pgdata);
-        output_of(&mut initdb).context("could not create a cluster")?;
+        let mut arguments = self.initdb_arguments.clone();
+        arguments.extend(self.checksum_argument().map(str::to_owned));
+        let initdb = || {
+            let mut initdb = cluster.command("initdb");
+            initdb
+                .args(["--no-sync", "--no-instructions", "--auth=trust"])
+                .args(["--encoding=UTF8", "--locale=C", "--username", SUPERUSER])
+                .args(&arguments)
+                .arg("--pgdata")
+                .arg(&cluster.pgdata);
+            output_of(&mut initdb).map(drop)
+        };
+        // Programs from elsewhere are mostly thrown away together with the cluster.
+        let usual = self.bindir.is_none();
+        let template = usual.then(|| Template::of(&cluster.bindir.join("initdb"), &arguments));
+        match template.flatten() {
+            Some(template) => {
+                let created = template.create(&cluster.pgdata, initdb);
+                created.and_then(|()| cluster.user.own_tree(&cluster.pgdata))
+            }
+            None => initdb(),
+        }
+        .context("could not create a cluster")?;
         if !self.durable {
             cluster.append_conf("fsync", "off")?;
         }

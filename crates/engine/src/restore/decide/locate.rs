@@ -124,7 +124,18 @@ impl Locator<'_> {
         if let Some(stop) = scan.seen.hits(EVERYWHERE).next() {
             let minimal = self.minimal_before(&scan, start, stop);
             self.require_none_minimal(request, &selection, minimal)?;
-            return Ok(self.ending_at(stop, selection, request));
+            // The record may be the first one of a branch.
+            let until = if self.inclusive { stop.end } else { stop.start };
+            let told = Told {
+                until: Some(until),
+                ..request.told.clone()
+            };
+            let request = Request {
+                told: &told,
+                ..*request
+            };
+            let selection = select(self.candidates, &request, self.listed)?;
+            return Ok(self.ending_at(stop, selection));
         }
         let Some(unread) = unread else {
             let missing = coverage.missing.file_name(self.size());
@@ -160,7 +171,8 @@ impl Locator<'_> {
                 minimal = None;
             }
             self.require_none_minimal(&request, &selection, minimal)?;
-            return Ok(self.ending_at(hit, selection, &request));
+            let early = self.met_in_a_fork(&request, time, &selection).await?;
+            return Ok(self.ending_at(early.as_ref().unwrap_or(hit), selection));
         }
         let Some(unread) = unread else {
             let last = scan.seen.last.as_ref();
@@ -183,6 +195,31 @@ impl Locator<'_> {
         self.by_upload(request.target, time, coverage)?;
         selection.notes.push(unsure(request.target, &unread));
         Ok(selection)
+    }
+
+    /// Where `time` is met in a segment in which the way takes another timeline, before it does: there recovery stops, or
+    /// before. Elsewhere the server finds what it needs on any timeline that passes.
+    async fn met_in_a_fork(
+        &self,
+        request: &Request<'_>,
+        time: Timestamp,
+        selection: &Selection,
+    ) -> Result<Option<Event>> {
+        let stop = self.candidates[selection.candidate].stop;
+        let forks = selection
+            .history
+            .entries()
+            .iter()
+            .filter_map(|entry| entry.end);
+        for fork in forks.filter(|fork| *fork > stop) {
+            let begin = Lsn::new(fork.get() - fork.get() % self.size().get()).max(stop);
+            let mut scan = self.scan(request, self.after(time));
+            scan.forward(&selection.coverage.parts, begin..fork).await?;
+            if let Some(met) = scan.seen.hits(EVERYWHERE).next() {
+                return Ok(Some(met.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// Where recovery from `start` on ends before it stops at `stop`, as far as WAL was read.
@@ -302,26 +339,22 @@ impl Locator<'_> {
         let others = scan.seen.hits(layer.start..Lsn::new(u64::MAX)).skip(1);
         let others: Vec<String> = others.map(described).collect();
         selection.notes.extend(several(request.target, &others));
-        Ok(self.ending_at(&hit, selection, &request))
+        Ok(self.ending_at(&hit, selection))
     }
 
     /// Lets recovery follow the timeline on which it stops, and no later one, where the archive has the end of it. When a
     /// server stops before the next timeline begins, in the very segment, it reads its prepared transactions out of the
     /// segment of the old one (`XLogReadTwoPhaseData`, `src/backend/access/transam/twophase.c`), which it never fetched.
-    fn ending_at(
-        &self,
-        stop: &Event,
-        mut selection: Selection,
-        request: &Request<'_>,
-    ) -> Selection {
+    ///
+    /// Also when a later one was named: up to there they are one history.
+    fn ending_at(&self, stop: &Event, mut selection: Selection) -> Selection {
         let history = &selection.history;
         let own = history.timeline_at(stop.start);
         let Some(own) = own.filter(|own| *own != history.timeline()) else {
             return selection;
         };
         let mut segments = WalSegment::covering(own, stop.start..stop.end, self.size());
-        if request.timeline.is_some()
-            || !history.is_ancestor(own, stop.end)
+        if !history.is_ancestor(own, stop.end)
             || !segments.all(|segment| self.listed.holds(segment))
         {
             return selection;

@@ -66,6 +66,8 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Told {
     /// Where the record begins at which recovery stops.
     pub(crate) stop: Option<Lsn>,
+    /// For an LSN target, the first position that recovery does not replay.
+    pub(crate) until: Option<Lsn>,
     /// Layers from which recovery would stop before they are consistent, or which hold more than the target does.
     pub(crate) too_late: Vec<Label>,
     /// Layers that hold nothing of after the time target.
@@ -282,7 +284,7 @@ fn branches(
     let goes_on = !matches!(request.target, Target::Immediate | Target::None);
     let layer_alone = stays || !goes_on;
     let target = match request.target {
-        Target::Lsn(lsn) => Some(*lsn),
+        Target::Lsn(lsn) => Some(request.told.until.unwrap_or(*lsn)),
         _ => None,
     };
     let way = Way {
