@@ -9,6 +9,7 @@ mod backup;
 mod copy;
 #[cfg(test)]
 mod habits;
+mod idle;
 mod impact;
 mod key;
 mod layers;
@@ -24,6 +25,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 pub(crate) use self::archive::{ArchiveGetArgs, ArchivePushArgs, OnHole};
 pub(crate) use self::backup::{BackupArgs, BackupType, CheckpointPace, CorruptPolicy, Source};
 pub(crate) use self::copy::CopyArgs;
+pub(crate) use self::idle::refuse_idle;
 pub(crate) use self::impact::{ImpactArgs, ImpactLevel};
 pub(crate) use self::key::{KeyCommand, RecipientArgs};
 pub(crate) use self::layers::{

@@ -103,11 +103,10 @@ pub(crate) struct Config {
 impl Config {
     /// Reads the file that `global` names, or the default one when it exists.
     pub(crate) fn load(global: Global) -> Result<Self> {
-        refuse_secrets(&global.storage)?;
-        let default = Path::new(DEFAULT_FILE);
+        refuse_secrets(&global.storage, "storage")?;
         let file = match &global.config {
             Some(file) => Some(file.clone()),
-            None => default.exists().then(|| default.to_owned()),
+            None => if_there(Path::new(DEFAULT_FILE))?,
         };
         let (settings, storage, repositories) = match &file {
             Some(file) => read(file, global.cluster.as_deref())?,
@@ -139,10 +138,16 @@ impl Config {
         })
     }
 
-    /// Where the repository is and how to reach it.
-    pub(crate) fn repository(&self) -> Result<RepositoryOptions> {
+    /// Where the repository is. What opens it is not looked at.
+    pub(crate) fn url(&self) -> Result<&str> {
         let url = self.global.repo.as_ref().or(self.settings.repo.as_ref());
         let url = url.ok_or_else(|| missing("the repository", "--repo", "PGSTRATA_REPO"))?;
+        Ok(url)
+    }
+
+    /// Where the repository is and how to reach it.
+    pub(crate) fn repository(&self) -> Result<RepositoryOptions> {
+        let url = self.url()?;
         let mut options = self.storage.clone();
         let credentials = self.credentials();
         if let Some(file) = &credentials {
@@ -160,7 +165,7 @@ impl Config {
         }
         options.extend(self.global.storage.iter().cloned());
         Ok(RepositoryOptions {
-            url: url.clone(),
+            url: url.to_owned(),
             options,
             credentials,
         })
@@ -284,7 +289,7 @@ impl Config {
         flag(
             "repo",
             match &self.chosen {
-                None => Some(self.repository()?.url),
+                None => Some(self.url()?.to_owned()),
                 Some(chosen) => (!chosen.beside_others).then(|| chosen.name.clone()),
             },
         );
@@ -342,16 +347,28 @@ impl Config {
     }
 }
 
-/// Refuses a secret among the options that were given with `--storage`.
-fn refuse_secrets(storage: &[(String, String)]) -> Result<()> {
+/// The file, unless nothing is there. Where nobody can tell, as in a directory that this user may not enter, to go on without
+/// it would be to do something else than it says.
+fn if_there(file: &Path) -> Result<Option<PathBuf>> {
+    let looked = file.try_exists();
+    let looked = looked.context(|| format!("could not look for \"{}\"", file.display()));
+    let looked = looked.map_err(|error| {
+        error.hint("run this as a user who may read it, or name another file with --config")
+    })?;
+    Ok(looked.then(|| file.to_owned()))
+}
+
+/// Refuses a secret among the options that were given with `--storage`, or with another `flag` for them.
+fn refuse_secrets(storage: &[(String, String)], flag: &str) -> Result<()> {
     let mut keys = storage.iter().map(|(key, _)| key);
     let Some(secret) = keys.find(|key| is_secret_option(key)) else {
         return Ok(());
     };
-    let what = format!("the secret {secret} stands on the command line, with --storage");
-    Err(Error::new(Kind::Usage, what).hint(
-        "other users can read it there: make another one, and put it into a file of mode 0600 that --credentials or the configuration names, or into the environment",
-    ))
+    let what = format!("the secret {secret} stands on the command line, with --{flag}");
+    let file = flag.replace("storage", "credentials");
+    Err(Error::new(Kind::Usage, what).hint(format!(
+        "other users can read it there: make another one, and put it into a file of mode 0600 that --{file} or the configuration names, or into the environment",
+    )))
 }
 
 /// A time whose unit may be left out, as in the option, so that the value is a number.
@@ -593,6 +610,23 @@ mod tests {
                 .to_string()
                 .contains("option allow_http of the store is of type array"),
             "{error}"
+        );
+    }
+
+    #[test]
+    fn a_default_file_that_cannot_be_looked_for_is_not_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pgstrata.toml");
+        assert_eq!(if_there(&file).unwrap(), None);
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(if_there(&file).unwrap(), Some(file.clone()));
+        // As in a directory that may not be entered, which keeps nobody out who runs this test as root.
+        let error = if_there(&file.join("pgstrata.toml")).unwrap_err();
+        assert_eq!(error.kind(), Kind::File);
+        assert!(
+            error
+                .hint_text()
+                .is_some_and(|hint| hint.contains("--config"))
         );
     }
 

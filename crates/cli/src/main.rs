@@ -101,6 +101,7 @@ fn fail(error: &Error, output: Output, caller: Caller, gets: bool) -> u8 {
 
 fn parse(arguments: Vec<OsString>) -> std::result::Result<Cli, clap::Error> {
     let matches = args::command().try_get_matches_from(arguments)?;
+    args::refuse_idle(&matches)?;
     Cli::from_arg_matches(&matches)
 }
 

@@ -496,9 +496,11 @@ fn an_archive_that_is_somewhere_else_is_no_archive() {
     }
     // It is ours, and works, for somebody else.
     archived("true # pgstrata --repo file:///elsewhere --cluster main archive-push %p");
-    let (status, said) = found(&["--wal", "stream"]);
-    assert_eq!(status, "warning", "{said}");
-    assert!(said.contains("another repository"), "{said}");
+    for options in [&[][..], &["--wal", "stream"]] {
+        let (status, said) = found(options);
+        assert_eq!(status, "warning", "{said}");
+        assert!(said.contains("another repository"), "{said}");
+    }
     // A wrapper is not seen to be ours; what it has archived is here.
     let wrapper = stage.target("archive.sh");
     let program = stage.program.display();

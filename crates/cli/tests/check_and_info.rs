@@ -13,15 +13,19 @@ use std::fs;
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
-use support::{PATIENCE, Stage, Store, schema};
+use support::judged::{document, kinds};
+use support::{PATIENCE, Stage, Store, files, schema};
 
 const USAGE: i32 = 2;
 const WARNINGS: i32 = 3;
 const FAILED: i32 = 13;
+const DAMAGED: i32 = 14;
 const LOCAL_FILE: i32 = 17;
 
 /// What to do about files and directories of the cluster that cannot be read.
@@ -161,6 +165,7 @@ fn wal_that_does_not_arrive_and_slots_left_behind_are_named() {
     let (code, document) = check(&stage, role, &["--archive-timeout", "3s"]);
     assert_eq!(code, FAILED, "{document:#}");
     require(&document, "WAL", &["failed: ", "did not arrive", "log"]);
+    who_looks_waits_as_long_as_the_configuration_says(&stage);
 
     let slot = "SELECT pg_create_physical_replication_slot('pgstrata_left', true)";
     stage.cluster.sql("postgres", slot).unwrap();
@@ -188,6 +193,27 @@ fn wal_that_does_not_arrive_and_slots_left_behind_are_named() {
     assert_eq!(code, FAILED, "{document:#}");
     require(&document, "server", &["failed: ", "could not connect"]);
     require(&document, "layers", &["ok: "]);
+}
+
+fn who_looks_waits_as_long_as_the_configuration_says(stage: &Stage) {
+    let pgdata = stage.pgdata();
+    files::age(
+        &Path::new(&pgdata).join("pg_wal/archive_status"),
+        "5 minutes ago",
+    );
+    let patient =
+        support::credentials_file(&stage.cluster, "patient", "archive-timeout = \"1h\"\n");
+    let patient = patient.display().to_string();
+    let info = ["info", "-D", &pgdata];
+    for (words, is_late) in [
+        (&info[..], true),
+        (&[&["--config", &patient], &info[..]].concat(), false),
+    ] {
+        let (_, info) = document(stage, words);
+        for kind in ["archiver", "backlog"] {
+            assert_eq!(kinds(&info).contains(&kind), is_late, "{kind}: {info:#}");
+        }
+    }
 }
 
 #[test]
@@ -331,7 +357,64 @@ fn leftovers_and_damage_are_listed_by_info_and_check() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     let (full, child) = sound_layers_are_shown(&stage);
     leftovers_are_shown(&stage, &full);
+    alarms_about_all_are_told_who_asks_about_one(&stage);
+    the_newest_layer_is_not_passed_over(&stage, &child);
     damage_is_shown(&stage, &full, &child);
+    layers_that_are_all_gone_are_missed(&stage);
+}
+
+fn alarms_about_all_are_told_who_asks_about_one(stage: &Stage) {
+    thread::sleep(Duration::from_millis(1100));
+    for command in ["info", "verify"] {
+        let (code, found) = document(stage, &[command, "latest", "--max-age", "1s"]);
+        assert_eq!((code, kinds(&found)), (WARNINGS, vec!["age"]), "{found:#}");
+    }
+    for idle in [
+        &["info", "--costs", "latest"][..],
+        &["info", "latest", "--keep-full", "2"],
+    ] {
+        assert_eq!(stage.fails(idle).0, USAGE, "{idle:?}");
+    }
+}
+
+/// Who verifies what he has just backed up must not be told of an older one.
+fn the_newest_layer_is_not_passed_over(stage: &Stage, child: &str) {
+    let manifest = directory_of(stage)
+        .join("layer")
+        .join(child)
+        .join("manifest");
+    files::flip(&manifest, |length| length / 2);
+    for command in ["verify", "info", "merge"] {
+        let (code, log) = stage.fails(&[command, "latest"]);
+        assert_eq!(code, DAMAGED, "{log}");
+        assert!(log.contains(&format!("would be {child}")), "{log}");
+    }
+    files::flip(&manifest, |length| length / 2);
+    stage.ok(&["verify", "latest"]);
+}
+
+/// First a verification tells of them, then nothing but what the server noted of the backups.
+fn layers_that_are_all_gone_are_missed(stage: &Stage) {
+    let main = directory_of(stage);
+    fs::remove_dir_all(main.join("layer")).unwrap();
+    for told in ["verified layers", "notes that the server ended backup"] {
+        let (code, info) = document(stage, &["info"]);
+        assert_eq!((code, kinds(&info)), (WARNINGS, vec!["layer"]), "{info:#}");
+        assert_eq!(support::text(&info, "/alarms/0/severity"), "error");
+        let reason = support::text(&info, "/alarms/0/reason");
+        assert!(reason.contains(told), "{reason}");
+        let (code, report) = document(stage, &["check", "-D", &stage.pgdata()]);
+        assert_eq!(code, FAILED, "{report:#}");
+        require(&report, "layers", &["failed: ", told]);
+        let _ = fs::remove_dir_all(main.join("verified"));
+    }
+    let archive = fs::read_dir(main.join("wal/00000001")).unwrap();
+    let notes = archive.map(|entry| entry.unwrap().path());
+    for note in notes.filter(|path| path.extension().is_some_and(|end| end == "backup")) {
+        fs::remove_file(note).unwrap();
+    }
+    let (code, info) = document(stage, &["info"]);
+    assert_eq!((code, support::text(&info, "/status")), (0, "empty"));
 }
 
 /// Takes a full backup and one on it; returns their labels.

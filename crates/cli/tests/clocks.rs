@@ -1,4 +1,5 @@
-//! Clocks of hosts may be wrong. The store notes times of its own, and no alarm stays silent for as long as a clock was ahead.
+//! Clocks of hosts may be wrong. The store notes times of its own, no alarm stays silent for as long as a clock was ahead, and
+//! nothing is removed because one is.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,13 +9,15 @@
 
 mod support;
 
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::Value;
-use support::judged::{document, kinds};
+use support::judged::{document, kinds, stored};
 use support::{Stage, Store, process, schema, text};
 
 const USAGE: i32 = 2;
@@ -86,7 +89,7 @@ fn a_clock_that_was_ahead_is_named_and_silences_no_alarm() {
     );
 }
 
-/// An expiry goes by the store's clock: what it would take for over is not promised to anybody.
+/// A pin goes by the store's clock: what it would take for over is not promised to anybody.
 #[test]
 fn a_pin_that_is_over_by_the_clock_of_the_store_is_refused_and_an_expiry_names_clocks_that_differ()
 {
@@ -105,12 +108,69 @@ fn a_pin_that_is_over_by_the_clock_of_the_store_is_refused_and_an_expiry_names_c
             .contains("the clock of the repository's store"),
         "{error:#}"
     );
+    what_clocks_decide_is_not_done(&stage, &library);
     let (code, report) = with_clock(&stage, behind, &["expire", "--keep-full", "1"]);
-    assert_eq!(code, 0, "it went by the store's clock: {report:#}");
+    assert_eq!(code, 0, "no rule is about time: {report:#}");
+    assert_eq!(report["remove"].as_array().unwrap().len(), 2, "{report:#}");
     assert!(
         text(&report, "/remarks/0").contains("behind that of the repository's store"),
         "{report:#}"
     );
     let (code, report) = document(&stage, &["expire", "--keep-full", "1"]);
     assert_eq!((code, &report["remarks"]), (0, &Value::Array(Vec::new())));
+    what_is_dated_ahead_stops_no_expiry(&stage);
+}
+
+/// By the later clock layers go, by the other one none.
+fn what_clocks_decide_is_not_done(stage: &Stage, library: &Path) {
+    for _ in 0..2 {
+        stage.backup(&["--type", "full"]);
+        thread::sleep(Duration::from_millis(1100));
+    }
+    let behind = "-864000";
+    for (ahead, words) in [
+        (AHEAD, &["--keep-within", "1h"][..]),
+        (behind, &["--keep-within", "1s"]),
+    ] {
+        let words = [&["expire"], words].concat();
+        let (code, report) = with_clock(stage, (library, ahead), &words);
+        assert_eq!(code, WARNINGS, "{report:#}");
+        let note = text(&report, "/notes/0");
+        assert!(note.contains("do not agree"), "{report:#}");
+        assert_eq!(report["done"], false, "{report:#}");
+    }
+    let plan = ["expire", "--keep-within", "1s", "--dry-run"];
+    let (_, report) = with_clock(stage, (library, behind), &plan);
+    let remarks = report["remarks"].to_string();
+    assert!(remarks.contains("by the clock of this host"), "{report:#}");
+    let (_, info) = document(stage, &["info"]);
+    assert_eq!(info["layers"].as_array().unwrap().len(), 3, "{info:#}");
+}
+
+/// A backup was killed where the store's clock was ahead.
+fn what_is_dated_ahead_stops_no_expiry(stage: &Stage) {
+    let label = "20250101-000000F";
+    let left = stored(stage).join("layer").join(label);
+    fs::create_dir(&left).unwrap();
+    let claim = fs::File::create_new(left.join("claim")).unwrap();
+    let ahead = SystemTime::now() + Duration::from_secs(300 * 86400);
+    claim.set_modified(ahead).unwrap();
+    let owner = fs::metadata(stored(stage)).unwrap();
+    for path in [&left, &left.join("claim")] {
+        chown(path, Some(owner.uid()), Some(owner.gid())).unwrap();
+    }
+    let pgdata = stage.pgdata();
+    let check = ["check", "--pgdata", &pgdata, "--wal", "stream"];
+    let (_, report) = document(stage, &check);
+    let items = report["items"].as_array().unwrap();
+    let named = |item: &Value| text(item, "/detail").contains("is still to come");
+    assert!(items.iter().any(named), "{report:#}");
+    let (code, report) = document(stage, &["expire", "--keep-full", "1"]);
+    assert_eq!(
+        (code, &report["done"]),
+        (0, &Value::Bool(true)),
+        "{report:#}"
+    );
+    assert_eq!(report["leftovers"][0], label, "{report:#}");
+    assert!(!left.join("claim").exists());
 }

@@ -10,19 +10,23 @@ mod support;
 
 use std::fs;
 use std::hint;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Instant;
 
-use pgstrata_testbed::cluster::{Background, Cluster, Major};
+use pgstrata_testbed::cluster::{Background, Builder, Cluster, Major};
 use rustix::process::{Pid, Signal, kill_process};
-use support::{PATIENCE, Stage, Store};
+use support::{PATIENCE, SLOWLY, Stage, Store, process};
 
 const REFUSED: i32 = 13;
 
 /// A server with a database `source` in a tablespace of its own.
 fn stage(major: Major) -> Stage {
-    let builder = Cluster::builder(major).conf("allow_in_place_tablespaces", "on");
+    staged(Cluster::builder(major))
+}
+
+fn staged(builder: Builder) -> Stage {
+    let builder = builder.conf("allow_in_place_tablespaces", "on");
     let stage = Stage::archiving(builder, Store::Directory);
     let server = &stage.cluster;
     for statement in [
@@ -84,36 +88,48 @@ fn a_database_that_is_moved_under_a_backup_is_never_restored_empty_on_18() {
     a_database_that_is_moved_under_a_backup_is_never_restored_empty(Major::V18);
 }
 
-/// Moves the database `source` into the default tablespace, and stops the server's process while it copies the files.
+/// The directory of the database `source`.
+fn directory_of_source(server: &Cluster) -> PathBuf {
+    let catalog = server.sql("source", "SELECT pg_relation_filepath('pg_class')");
+    let catalog = server.pgdata().join(catalog.unwrap());
+    catalog.parent().unwrap().to_owned()
+}
+
+/// Moves the database `source` into the default tablespace, and stops the server's process as soon as `is_time`.
+fn stopped_mover(server: &Cluster, is_time: impl Fn() -> bool) -> (Background, Pid) {
+    let asked = "SELECT pid FROM pg_stat_activity WHERE application_name = 'mover'";
+    let mut psql = server.command("psql");
+    psql.env("PGAPPNAME", "mover")
+        .args(["-X", "-d", "postgres"]);
+    psql.args(["-c", "SELECT pg_sleep(0.3)"]);
+    psql.args(["-c", "ALTER DATABASE source SET TABLESPACE pg_default"]);
+    let mover = server.background(psql).unwrap();
+    server
+        .wait_for("postgres", &format!("SELECT EXISTS ({asked})"), PATIENCE)
+        .unwrap();
+    let id = server.sql("postgres", asked).unwrap();
+    let id = Pid::from_raw(id.parse().unwrap()).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while !is_time() {
+        assert!(Instant::now() < end, "{}", mover.output());
+        hint::spin_loop();
+    }
+    kill_process(id, Signal::STOP).unwrap();
+    (mover, id)
+}
+
+/// Moves it until the server's process is stopped while it copies the files.
 fn stopped_in_the_middle_of_a_move(stage: &Stage) -> (Background, Pid) {
     let server = &stage.cluster;
     let sql = |query: &str| server.sql("postgres", query).unwrap();
     let number = sql("SELECT oid FROM pg_database WHERE datname = 'source'");
-    let catalog = server.sql("source", "SELECT pg_relation_filepath('pg_class')");
-    let source = server.pgdata().join(catalog.unwrap());
-    let source = source.parent().unwrap();
+    let source = directory_of_source(server);
     let copy = server.pgdata().join("base").join(&number);
-    let asked = "SELECT pid FROM pg_stat_activity WHERE application_name = 'mover'";
     for _ in 0..50 {
-        let mut psql = server.command("psql");
-        psql.env("PGAPPNAME", "mover")
-            .args(["-X", "-d", "postgres"]);
-        psql.args(["-c", "SELECT pg_sleep(0.3)"]);
-        psql.args(["-c", "ALTER DATABASE source SET TABLESPACE pg_default"]);
-        let mover = server.background(psql).unwrap();
-        server
-            .wait_for("postgres", &format!("SELECT EXISTS ({asked})"), PATIENCE)
-            .unwrap();
-        let id = Pid::from_raw(sql(asked).parse().unwrap()).unwrap();
-        let end = Instant::now() + PATIENCE;
-        while !copy.join("PG_VERSION").exists() {
-            assert!(Instant::now() < end, "{}", mover.output());
-            hint::spin_loop();
-        }
-        kill_process(id, Signal::STOP).unwrap();
+        let (mover, id) = stopped_mover(server, || copy.join("PG_VERSION").exists());
         // It copies the files of a directory in the order in which the directory has them.
         let count = |directory: &Path| fs::read_dir(directory).unwrap().count();
-        if count(&copy) < count(source) {
+        if count(&copy) < count(&source) {
             return (mover, id);
         }
         kill_process(id, Signal::CONT).unwrap();
@@ -135,6 +151,83 @@ fn a_database_whose_move_had_begun_before_a_backup_is_never_restored_empty() {
     require_refused(&stage, &output, "was moved from \"pg_tblspc/");
     stage.backup(&["--type", "full"]);
     require_kept(&stage, "source");
+}
+
+/// The directory that it leaves still looks as it did, but for the files that are gone.
+#[test]
+fn a_database_whose_old_directory_is_still_being_removed_is_never_restored_without_files() {
+    let stage = stage(Major::V15);
+    let server = &stage.cluster;
+    let source = directory_of_source(server);
+    // It takes the backup some seconds to get to the end.
+    let more = "CREATE TABLE more AS SELECT repeat('x', 1000) FROM generate_series(1, 60000)";
+    server.sql("postgres", more).unwrap();
+    // So many that their removal can be seen.
+    for number in 5_000_000..5_001_500 {
+        fs::write(source.join(number.to_string()), "").unwrap();
+    }
+    let backup = stage.begin_backup(&["--type", "full"]);
+    // It removes them in this order, too.
+    let first = fs::read_dir(&source).unwrap().next().unwrap().unwrap();
+    let (mover, id) = stopped_mover(server, || !first.path().exists());
+    assert!(source.exists(), "the removal was never caught");
+    let output = backup.wait_with_output().unwrap();
+    kill_process(id, Signal::CONT).unwrap();
+    mover.wait().unwrap();
+    require_refused(&stage, &output, "was moved from \"pg_tblspc/");
+}
+
+/// A full backup with these statements while it waits for the checkpoint of its start, and those when it has started.
+fn backup_with_a_slow_start(stage: &Stage, waiting: &str, started: &[&str]) -> Output {
+    let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
+    // Pages to write, over minutes.
+    sql("DROP TABLE IF EXISTS dirty");
+    sql("CREATE TABLE dirty AS SELECT g, repeat('x', 500) AS t FROM generate_series(1, 20000) g");
+    let of = |application: &str, what: &str| {
+        let asked = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'active' AND";
+        let asked = format!("{asked} application_name = '{application}' AND {what})");
+        let server = &stage.cluster;
+        server.wait_for("postgres", &asked, PATIENCE).unwrap();
+    };
+    // The backup's own checkpoint comes behind this one, and what happens until then before it.
+    let mut other = stage.cluster.command("psql");
+    let spread = "SELECT pg_backup_start('other', false)";
+    other.env("PGAPPNAME", "other").args(["-c", spread]);
+    let other = stage.cluster.background(other).unwrap();
+    of("other", "wait_event = 'CheckpointDone'");
+    let pgdata = stage.pgdata();
+    let backup = ["backup", "-D", &pgdata, "--type", "full"];
+    let patient = ["--checkpoint", "spread"];
+    let backup = process::spawn(stage, &[&backup[..], &patient, &SLOWLY].concat());
+    of("pgstrata backup", "wait_event = 'CheckpointStart'");
+    sql(waiting);
+    // Both hurry then.
+    sql("CHECKPOINT");
+    other.wait().unwrap();
+    for statement in started {
+        sql(statement);
+    }
+    backup.wait_with_output().unwrap()
+}
+
+#[test]
+fn databases_that_come_while_a_backup_starts_are_known_to_it() {
+    let builder = Cluster::builder(Major::V15)
+        .conf("checkpoint_timeout", "10min")
+        .conf("checkpoint_completion_target", "0.9");
+    let stage = staged(builder);
+    let born = "CREATE DATABASE born TEMPLATE source STRATEGY wal_log TABLESPACE pg_default";
+    let copied = [
+        "CREATE DATABASE copy TEMPLATE born STRATEGY file_copy",
+        "DROP DATABASE born",
+    ];
+    let output = backup_with_a_slow_start(&stage, born, &copied);
+    require_refused(&stage, &output, "was copied file by file");
+    // What came before the start and is no copy of the dropped one hinders nobody.
+    let output = backup_with_a_slow_start(&stage, born, &["DROP DATABASE copy"]);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    require_kept(&stage, "born");
 }
 
 #[test]

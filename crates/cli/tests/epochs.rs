@@ -467,3 +467,93 @@ fn a_layer_of_another_kind_of_cluster_is_named_as_what_it_is() {
     let expected = "manifest is not sealed, and everything in this cluster is";
     assert!(verify.contains(expected), "{verify}");
 }
+
+/// He keeps what signs the next epoch, and may overwrite objects: nobody seals for him, whoever looks is told, and it can be mended.
+#[test]
+fn a_reader_who_was_taken_out_does_not_let_himself_in_by_another_epoch() {
+    let vault = silent();
+    vault.backup(&FULL);
+    let two = vault.recipient("two");
+    vault.ok("one", &["key", "remove", &two]);
+    // He has a copy of before, and makes an epoch of that number there.
+    let (place, kept) = (epoch(&vault, 2), vault.stage.target("genuine"));
+    let own = vault.stage.target("own");
+    let take = |to: &Path| {
+        support::files::copy_all(&place, to);
+        fs::remove_dir_all(&place).unwrap();
+    };
+    take(&kept);
+    vault.ok("two", &["key", "rotate"]);
+    take(&own);
+    support::files::copy_all(&kept, &place);
+    let names = |of: &Path| -> Vec<std::ffi::OsString> {
+        let entries = fs::read_dir(of).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect()
+    };
+    for name in names(&own) {
+        support::files::copy_all(&own.join(&name), &place.join(&name));
+    }
+
+    let says = "is a key box of another epoch 2 than the one whose record is there";
+    let pgdata = vault.stage.pgdata();
+    let backup = [&["backup", "-D", &pgdata][..], &FULL].concat();
+    for (who, words) in [("writer", &backup[..]), ("one", &["key", "rotate"])] {
+        let log = vault.fails(who, words, DAMAGED);
+        assert!(log.contains(says), "{words:?}: {log}");
+    }
+    for who in ["", "one"] {
+        let (code, named) = vault.verify(who, &[]);
+        assert_eq!(code, DAMAGED, "{who}: {named:?}");
+        let about = named.iter().filter(|line| line.contains(says));
+        assert_eq!(about.count(), 1, "{who}: {named:?}");
+    }
+    for (words, code) in [
+        (&["info"][..], WARNINGS),
+        (&["key", "check"], DAMAGED),
+        (&["check", "-D", &pgdata, "--wal", "stream"], REFUSED),
+    ] {
+        let output = vault.run("writer", words);
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {shown}");
+        assert_eq!(shown.matches(says).count(), 1, "{words:?}: {shown}");
+    }
+
+    let record = Path::new("epoch");
+    support::files::copy_all(&kept.join(record), &place.join(record));
+    for name in names(&own).iter().filter(|name| *name != "epoch") {
+        fs::remove_file(place.join(name)).unwrap();
+    }
+    vault.backup(&FULL);
+    assert_eq!(vault.verify("one", &[]), (0, Vec::new()));
+}
+
+/// "A key is stolen", when only readers are left who came later.
+#[test]
+fn who_came_later_changes_keys_when_the_founders_are_gone() {
+    let vault = silent();
+    let late = vault.generate("late");
+    vault.backup(&FULL);
+    vault.ok("one", &["key", "rotate"]);
+    vault.ok("one", &["key", "add", "--recipient", &late]);
+    vault.ok("one", &["key", "remove", &vault.recipient("two")]);
+    let output = vault.run("late", &["key", "remove", &vault.recipient("one")]);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{log}");
+    assert!(log.contains("reads what was sealed in epoch 1"), "{log}");
+    assert!(log.contains("key reseal"), "{log}");
+
+    let host = vault.generate("host");
+    vault.ok("late", &["key", "add", "--writer", &host]);
+    vault.ok("late", &["key", "remove", &vault.recipient("writer")]);
+    let pgdata = vault.stage.pgdata();
+    vault.ok("host", &[&["backup", "-D", &pgdata][..], &FULL].concat());
+    let person = vault.generate("person");
+    let output = vault.run("late", &["key", "add", "--recipient", &person]);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{log}");
+    assert!(log.contains("reads no page and no WAL"), "{log}");
+    vault.ok("late", &["key", "reseal", &person]);
+    // Who was taken out still opens the first epoch, and can let a reader into that.
+    vault.ok("one", &["key", "reseal", &person]);
+    assert_eq!(vault.verify("person", &["--deep"]), (0, Vec::new()));
+}

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::Value;
+use support::judged::{archive, archived_by_switches, document, kinds};
 use support::{Stage, Store, files, text};
 
 const DAMAGED: i32 = 14;
@@ -96,6 +97,31 @@ fn nothing_stands_on_a_layer_that_was_found_damaged() {
     let reason = text(&layer, "/type_reason");
     assert!(reason.contains("nothing is to stand on"), "{reason}");
     stage.ok(&["verify", text(&layer, "/label")]);
+}
+
+/// The layer's alarm goes when it is found in order, and that of the WAL stays until somebody has read all of it.
+#[test]
+fn damaged_wal_is_not_forgotten_with_the_layer_that_was_damaged_beside_it() {
+    let (stage, [_, newer]) = two_layers();
+    let behind = archived_by_switches(&stage, 1).remove(0);
+    let segment = archive(&stage).join(behind);
+    let pack = pack(&stage, &newer);
+    let whole = [&pack, &segment].map(|path| fs::read(path).unwrap());
+    for path in [&pack, &segment] {
+        files::flip(path, |length| length * 2 / 3);
+    }
+    assert_eq!(stage.fails(&["verify"]).0, DAMAGED);
+    let (_, info) = document(&stage, &["info"]);
+    assert_eq!(kinds(&info), ["layer", "verify"], "{info:#}");
+    fs::write(&pack, &whole[0]).unwrap();
+    stage.ok(&["verify", &newer]);
+    let (code, info) = document(&stage, &["info"]);
+    assert_eq!((code, kinds(&info)), (3, vec!["verify"]), "{info:#}");
+    let reason = text(&info, "/alarms/0/reason");
+    assert!(reason.contains("of them in WAL"), "{reason}");
+    fs::write(&segment, &whole[1]).unwrap();
+    stage.ok(&["verify"]);
+    stage.ok(&["info"]);
 }
 
 /// Nobody has verified it, and a restore finds the segment missing.

@@ -17,13 +17,33 @@ const DAMAGED: i32 = 14;
 const WAL_MISSING: i32 = 18;
 
 /// Requires that an object is damaged or lost for who verifies without a key, and only that.
-fn require_found(vault: &Vault, object: &Path, code: i32, what: &str) {
+fn require_found(vault: &Vault, object: &Path, code: i32, what: &str) -> Vec<String> {
     let root = vault.stage.objects();
     let key = object.strip_prefix(&root).unwrap().display().to_string();
     let (found, named) = vault.verify("", &[]);
     assert_eq!(found, code, "{what} of {key}: {named:?}");
     let about = named.iter().filter(|line| line.contains(&key));
     assert_eq!(about.count(), 1, "{what} of {key}: {named:?}");
+    named
+}
+
+/// The object with so much behind it that nobody should read it whole: whoever may create objects would have all memory used up.
+fn lengthen(object: &Path, genuine: &[u8]) {
+    let mut long = genuine.to_vec();
+    long.resize(genuine.len() + (20 << 20), 0);
+    fs::write(object, long).unwrap();
+}
+
+fn require_not_copied(vault: &Vault, object: &Path) {
+    let genuine = fs::read(object).unwrap();
+    lengthen(object, &genuine);
+    let to = format!("file://{}", vault.stage.target("copy").display());
+    let output = vault.run("writer", &["copy", "--to", &to]);
+    let told = [output.stdout, output.stderr].concat();
+    let told = String::from_utf8_lossy(&told).into_owned();
+    assert_eq!(output.status.code(), Some(DAMAGED), "{told}");
+    assert!(told.contains(", expected "), "{told}");
+    fs::write(object, genuine).unwrap();
 }
 
 fn require_quiet(vault: &Vault, after: &str) {
@@ -73,6 +93,12 @@ fn without_a_key_rot_and_loss_of_every_kind_are_found_and_named() {
         require_found(&vault, place, DAMAGED, "a flip");
         fs::write(place, &genuine[..genuine.len() / 2]).unwrap();
         require_found(&vault, place, DAMAGED, "a cut");
+        if !place.ends_with("manifest") {
+            lengthen(place, &genuine);
+            let named = require_found(&vault, place, DAMAGED, "a tail");
+            let mut named = named.iter();
+            assert!(named.any(|line| line.contains("takes at most")));
+        }
         if place.ends_with("manifest") {
             let record = AbandonedRecord {
                 label: text(&child, "/label").to_owned(),
@@ -90,6 +116,9 @@ fn without_a_key_rot_and_loss_of_every_kind_are_found_and_named() {
         fs::write(place, &genuine).unwrap();
         vault.stage.cluster.own(place).unwrap();
         require_quiet(&vault, &place.display().to_string());
+    }
+    for place in &places[..2] {
+        require_not_copied(&vault, place);
     }
 }
 

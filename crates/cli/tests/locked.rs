@@ -455,9 +455,10 @@ fn a_host_with_another_clock_locks_nothing_for_another_time() {
 fn copy_into(stage: &Stage, server: &S3Server, more: &[&str]) -> Output {
     let to = format!("s3://{}/second", server.bucket());
     let options = server.options();
-    let options = options.map(|(name, value)| format!("{name}={value}"));
-    let mut copy = vec!["copy", "--to", &to];
-    copy.extend(options.iter().flat_map(|option| ["--to-storage", option]));
+    let options = options.map(|(name, value)| format!("{name} = '{value}'\n"));
+    let file = credentials_file(&stage.cluster, "second", &options.concat());
+    let file = file.display().to_string();
+    let mut copy = vec!["copy", "--to", &to, "--to-credentials", &file];
     copy.extend(more);
     stage.run(&copy)
 }

@@ -5,11 +5,15 @@
 mod support;
 
 use std::fs;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::time::Instant;
+use std::process::{Child, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
-use support::{Stage, Store, number, text};
+use support::process::{ended, signal, spawn};
+use support::{PATIENCE, Stage, Store, number, text};
 
 /// What the manual says from "A role with the least privileges" on.
 fn of_the_role() -> String {
@@ -198,4 +202,71 @@ fn rule_1_a_backup_whose_wal_does_not_arrive_does_not_exist() {
     let before = stage.cluster.dump().unwrap();
     let restored = stage.start_restored(&stage.restore("restored", &[]));
     require_same_dump(&before, &restored.dump().unwrap()).unwrap();
+}
+
+/// A server that takes connections and says nothing, as one whose processes were stopped; and what leads to it.
+fn silent_server() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let conninfo = format!("host=127.0.0.1 port={port} user=nobody sslmode=disable");
+    (listener, conninfo)
+}
+
+/// What a test waits for, which must not be for ever.
+fn awaited<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn end_of(mut child: Child) -> Output {
+    let end = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            child.kill().unwrap();
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_server_that_takes_connections_and_says_nothing_holds_nobody_up() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let pgdata = stage.pgdata();
+    let (_silent, conninfo) = silent_server();
+    let conninfo = format!("{conninfo} connect_timeout=1");
+    let says = "has not answered within 1 s";
+    let check = spawn(&stage, &["check", "-D", &pgdata, "-d", &conninfo]);
+    let (printed, _) = ended(end_of(check), "check", 13);
+    assert!(printed.contains(says), "{printed}");
+    assert!(printed.contains("127.0.0.1"), "{printed}");
+    // What is known without it.
+    assert!(printed.contains("cluster record"), "{printed}");
+    let backup = spawn(&stage, &["backup", "-D", &pgdata, "-d", &conninfo]);
+    let (_, log) = ended(end_of(backup), "backup", 16);
+    assert!(
+        log.contains(says) && log.contains("connect_timeout"),
+        "{log}"
+    );
+
+    // Who waits for ever is stopped by the first signal.
+    let (silent, conninfo) = silent_server();
+    let mut backup = stage.command(&["backup", "-D", &pgdata, "-d", &conninfo]);
+    backup.env("PGCONNECT_TIMEOUT", "0");
+    backup.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let backup = backup.spawn().unwrap();
+    let connected: TcpStream = awaited("the backup does not connect", || {
+        silent.accept().ok().map(|(stream, _)| stream)
+    });
+    signal(&backup, "-TERM");
+    ended(end_of(backup), "a backup that was stopped", 130);
+    drop(connected);
 }

@@ -5,6 +5,8 @@
 
 #[path = "repositories/apart.rs"]
 mod apart;
+#[path = "repositories/mistakes.rs"]
+mod mistakes;
 #[path = "repositories/once.rs"]
 mod once;
 #[path = "repositories/stalled.rs"]
@@ -527,6 +529,26 @@ fn a_segment_is_archived_when_the_quorum_has_it() {
     assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
     two.proxy().clear();
     two.json(0, &["--repo", "near", "copy", "--to", "far"]);
+
+    // A table that was taken out does not make one copy out of two.
+    let plain = fs::read_to_string(&two.config).unwrap();
+    let alone = plain.split("[repositories.far]").next().unwrap();
+    for (text, words, code) in [
+        (alone, &[][..], USAGE),
+        (alone, &["--quorum", "3"], USAGE),
+        (alone, &["--quorum", "1"], 0),
+        // The file speaks of all of them, and who names one means that one.
+        (&plain, &["--repo", "near"], 0),
+    ] {
+        fs::write(&two.config, format!("quorum = 2\n{text}")).unwrap();
+        let output = two.run(&[&["archive-push", &path], words].concat());
+        let said = log(&output);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert!(
+            code == 0 || said.contains("there is 1 repository"),
+            "{said}"
+        );
+    }
 }
 
 /// What is removed below a directory, and comes back.

@@ -501,20 +501,23 @@ fn a_secret_on_the_command_line_is_refused_and_shown_nowhere() {
     ] {
         let option = format!("{key}={secret}");
         let options = ["--output", "json", "--storage", &option];
-        let output = stage.run(&[&options, &restore[..]].concat());
-        let log = String::from_utf8_lossy(&output.stderr);
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(output.status.code(), Some(2), "{log}");
-        let says = format!("the secret {key} stands on the command line");
-        assert!(
-            log.contains(&says) && log.contains("--credentials"),
-            "{log}"
-        );
-        assert!(
-            !log.contains(secret) && !told.contains(secret),
-            "{log}{told}"
-        );
-        assert!(!target.exists());
+        let copy = ["copy", "--to", "s3://elsewhere/p", "--to-storage", &option];
+        for (words, advice) in [
+            ([&options[..], &restore].concat(), "--credentials"),
+            (copy.to_vec(), "--to-credentials"),
+        ] {
+            let output = stage.run(&words);
+            let log = String::from_utf8_lossy(&output.stderr);
+            let told = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(2), "{log}");
+            let says = format!("the secret {key} stands on the command line");
+            assert!(log.contains(&says) && log.contains(advice), "{log}");
+            assert!(
+                !log.contains(secret) && !told.contains(secret),
+                "{log}{told}"
+            );
+            assert!(!target.exists());
+        }
     }
     // The name of a file that holds one is none.
     let file = stage.target("token");

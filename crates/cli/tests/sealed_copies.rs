@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
 use serde_json::Value;
 use support::vault::Vault;
-use support::{PATIENCE, Store, schema, text, to_lsn};
+use support::{PATIENCE, Store, credentials_file, schema, text, to_lsn};
 
 const REFUSED: i32 = 13;
 const DAMAGED: i32 = 14;
@@ -317,9 +317,10 @@ fn a_copy_for_others_goes_to_a_bucket_and_goes_on_after_it_was_stopped() {
     let there = vault.stage.objects().parent().unwrap().join("mirror");
     let s3 = vault.stage.s3();
     let options = s3.options();
-    let options = options.map(|(name, value)| format!("{name}={value}"));
-    let mut plain = vec!["copy", "--to", &to];
-    plain.extend(options.iter().flat_map(|option| ["--to-storage", option]));
+    let options = options.map(|(name, value)| format!("{name} = '{value}'\n"));
+    let file = credentials_file(&vault.stage.cluster, "mirror", &options.concat());
+    let file = file.display().to_string();
+    let plain = ["copy", "--to", &to, "--to-credentials", &file];
     let for_both = ["--recipient", &three, "--recipient", &four];
     let copy = [&plain[..], &for_both].concat();
     vault.ok("one", &copy);

@@ -47,6 +47,9 @@ fn rule_4_11_a_parent_from_after_the_restartpoint_is_compared(major: Major) {
     );
     sql("INSERT INTO numbers SELECT g, 'before the full one' FROM generate_series(1, 500) g");
     catch_up(&stage, &standby);
+    // Its own setting plays no part: it writes no WAL.
+    standby.append_conf("full_page_writes", "off").unwrap();
+    standby.reload().unwrap();
     let full = json(&stage, &standby, &["--type", "full"]);
     assert_eq!(full["from_standby"], true);
 

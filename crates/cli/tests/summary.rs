@@ -5,7 +5,8 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt as _;
 use std::process::Command;
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
@@ -210,4 +211,46 @@ fn summaries_of_a_history_that_was_overwritten_are_not_believed() {
     let restored = stage.start_restored(&restored);
     let counts = "SELECT count(*) FILTER (WHERE v = 0), count(*) FILTER (WHERE v = 1) FROM t";
     assert_eq!(restored.sql("postgres", counts).unwrap(), "19900|100");
+}
+
+/// Nothing of the WAL names it, nor its repair.
+#[test]
+fn a_corrupt_page_of_the_parent_is_read_again_until_it_is_repaired() {
+    let builder = Cluster::builder(Major::V18)
+        .conf("summarize_wal", "on")
+        .conf("autovacuum", "off");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let script = "CREATE TABLE t AS SELECT g, repeat('x', 500) FROM generate_series(1, 1000) g;
+        VACUUM t; SELECT count(*) FROM t; CHECKPOINT; SELECT pg_relation_filepath('t')";
+    let printed = stage.cluster.sql("postgres", script).unwrap();
+    let table = printed.lines().last().unwrap();
+    let file = stage.cluster.pgdata().join(table);
+    let good = fs::read(&file).unwrap();
+    let set = |byte: u8| {
+        let opened = OpenOptions::new().write(true).open(&file).unwrap();
+        opened.write_all_at(&[byte], 3 * 8192 + 5000).unwrap();
+    };
+    let pgdata = stage.pgdata();
+    let backup = |more: &[&str], code: i32| {
+        let words = ["--output", "json", "backup", "--pgdata", &pgdata];
+        let output = stage.run(&[&words[..], more].concat());
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{log}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap_or_default()
+    };
+    set(!good[3 * 8192 + 5000]);
+    backup(&["--type", "full"], 3);
+    for _ in 0..2 {
+        let layer = backup(&["--change-source", "summary"], 3);
+        assert_eq!(text(&layer, "/change_source/used"), "summary");
+        assert_eq!(text(&layer, "/corrupt_pages/0/path"), table);
+        assert_eq!(number(&layer, "/corrupt_pages/0/block"), 3);
+    }
+    let refused = ["--change-source", "summary", "--on-corrupt-page", "fail"];
+    backup(&refused, 20);
+    set(good[3 * 8192 + 5000]);
+    let layer = backup(&refused, 0);
+    assert_eq!(text(&layer, "/change_source/used"), "summary");
+    let restored = stage.restore("restored", &["--target-type", "immediate"]);
+    assert_eq!(fs::read(restored.join(table)).unwrap(), good);
 }

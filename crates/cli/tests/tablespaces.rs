@@ -249,6 +249,49 @@ fn recovery_does_not_write_into_a_tablespace_of_the_server_that_lives_beside_it(
     stage.cluster.amcheck().unwrap();
 }
 
+/// A backup of a standby begins in the middle of a segment, behind records that its recovery does not replay.
+#[test]
+fn a_tablespace_that_was_made_before_recovery_begins_withholds_nothing() {
+    let stage = with_a_backup(Cluster::builder(Major::V15).initdb_arg("--wal-segsize=1"));
+    stage.archive_all();
+    stage.cluster.create_tablespace("late").unwrap();
+    let behind = sql(&stage, "SELECT pg_current_wal_insert_lsn()");
+    let segment = sql(&stage, &format!("SELECT pg_walfile_name('{behind}')"));
+    sql(&stage, "CREATE TABLE there TABLESPACE late AS SELECT 1");
+    stage.archive_all();
+    let copy = stage.restore("copy", &[]);
+    let fetched = stage.target("fetched").display().to_string();
+    let get = || {
+        let mut command = stage.command(&["archive-get", "--fetch-ahead", "0", &segment, &fetched]);
+        // There PostgreSQL runs it.
+        let output = command.current_dir(&copy).output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        (output.status.success(), log)
+    };
+    let withheld = || {
+        let (got, log) = get();
+        assert!(!got && log.contains("recovery creates tablespace"), "{log}");
+    };
+    withheld();
+    let label = copy.join("backup_label");
+    let text = fs::read_to_string(&label).unwrap();
+    let (_, rest) = text.split_once('\n').unwrap();
+    let begins = format!("START WAL LOCATION: {behind} (file {segment})\n{rest}");
+    fs::write(&label, begins).unwrap();
+    let (got, log) = get();
+    assert!(got, "{log}");
+
+    fs::write(&label, "START WAL LOCATION: ?\n").unwrap();
+    let (got, log) = get();
+    assert!(
+        !got && log.contains("restore the directory once more"),
+        "{log}"
+    );
+    // The server has taken it in: from then on pg_control says where it begins, which is the backup's start again.
+    fs::remove_file(&label).unwrap();
+    withheld();
+}
+
 /// A restore of the newest layer that is refused, for that reason, before the directory is a cluster.
 fn require_refused(stage: &Stage, more: &[&str], why: &str) {
     let target = stage.target("refused");

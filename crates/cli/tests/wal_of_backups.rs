@@ -680,3 +680,19 @@ fn a_backup_whose_slot_keeps_too_much_says_what_limits_it() {
     assert!(log.contains("max_slot_wal_keep_size"), "{log}");
     assert_eq!(stage.layer_counts(), (0, 0), "{log}");
 }
+
+/// Since 18 a server takes away a slot of which it was asked nothing for so long, and ends the session that made it.
+#[test]
+fn the_slot_of_a_backup_never_looks_idle() {
+    let builder = Cluster::builder(Major::V18).conf("idle_replication_slot_timeout", "2s");
+    let stage = Stage::silent(builder, Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "4"]).unwrap();
+    let child = stage.begin_backup(&["--wal", "stream", "--output", "json"]);
+    std::thread::sleep(Duration::from_secs(3));
+    // It looks for idle slots then.
+    stage.cluster.sql("postgres", "CHECKPOINT").unwrap();
+    let slot = "SELECT count(*) FROM pg_replication_slots WHERE temporary";
+    assert_eq!(stage.cluster.sql("postgres", slot).unwrap(), "1");
+    let output = child.wait_with_output().unwrap();
+    stage.require_backup(&output);
+}

@@ -3,34 +3,32 @@
 //!
 //! Nothing is removed while a layer is being made: it may be about to stand on one that would go.
 
+mod clocks;
 mod cost;
-mod lines;
 mod pending;
 mod scene;
 
 use std::collections::{BTreeSet, HashSet};
-use std::iter;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::retention::{MergeStep, Policy};
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
-use pgstrata_store::archive::{Archive, ArchivedWal};
+use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::{
-    self, Catalog, Layer, OldWal, StoreTime, Terms, WalLimit, clocks_differ, mark, remove_leftover,
+    self, Catalog, Layer, OldWal, Terms, WalLimit, mark, remove_leftover,
 };
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use serde::Serialize;
 
-use crate::health;
+use crate::lines::{Lines, SILENCE};
 use crate::merge::{self, MergeOptions, MergeReport};
-use lines::{Lines, SILENCE};
+use clocks::Clocks;
 use scene::{ExpireDecision, Scene};
 
 pub use cost::{LayerCost, RuleCost, StorageReport, WalDay, storage};
@@ -135,9 +133,10 @@ struct Expiry {
 /// When there is no rule, or the repository cannot be read.
 pub async fn plan(cluster: &ClusterRepository, options: &ExpireOptions) -> Result<ExpireReport> {
     check_policy(options)?;
-    // Not the store's time: nothing is written, and nothing is decided.
-    let now = StoreTime::by_this_host();
-    let scene = Scene::read(cluster, options.ignore_restores, now).await?;
+    // The store is not asked: nothing is written, and nothing is decided.
+    let clocks = Clocks::by_this_host();
+    let scene = Scene::read(cluster, options.ignore_restores, clocks).await?;
+    let clock = scene.about_store_clock();
     let decision = scene.decide(&options.policy);
     let removals = pending::judge(cluster, &scene, &decision).await?;
     let refusal = pending::refusal(cluster, &removals);
@@ -146,6 +145,7 @@ pub async fn plan(cluster: &ClusterRepository, options: &ExpireOptions) -> Resul
     let Some(step) = step.filter(|_| scene.notes.is_empty() && refusal.is_none()) else {
         let mut report = report(cluster, &scene, &decision, &options.policy).await?;
         (report.merge, report.removals) = (merge, removals);
+        report.remarks.extend(clock);
         report.notes.extend(refusal.map(|error| error.to_string()));
         return Ok(report);
     };
@@ -153,6 +153,7 @@ pub async fn plan(cluster: &ClusterRepository, options: &ExpireOptions) -> Resul
     let decision = scene.decide(&options.policy);
     let mut report = report(cluster, &scene, &decision, &options.policy).await?;
     (report.merge, report.removals) = (merge, removals);
+    report.remarks.extend(clock);
     report
         .remove
         .splice(..0, merged_away.iter().map(Label::to_string));
@@ -169,9 +170,11 @@ pub async fn execute(
     progress: &Progress,
 ) -> Result<ExpireReport> {
     check_policy(options)?;
+    let mut merged = None;
     let outcome = loop {
-        match attempt(cluster, options, progress).await {
-            Ok(report) => break Ok(report),
+        match attempt(cluster, options, progress, &mut merged).await {
+            // Whatever came of the rest: the merge has been made.
+            Ok(report) => break Ok(FirstStep::said_in(report, merged)),
             Err(NotDone::Merged(error)) if error.is_lack_of_space() => {
                 break Err(error.hint(NO_MERGE));
             }
@@ -213,31 +216,65 @@ impl From<Error> for NotDone {
     }
 }
 
+/// A merge that has been made for a chain.
+struct FirstStep {
+    planned: PlannedMerge,
+    made: MergeReport,
+    /// Removals as they were judged before.
+    removals: Vec<JudgedRemoval>,
+}
+
+impl FirstStep {
+    /// The report of all, when there was one.
+    fn said_in(report: ExpireReport, merged: Option<Self>) -> ExpireReport {
+        let Some(merged) = merged else { return report };
+        let mut remove = merged.made.removed.clone();
+        remove.extend(report.remove);
+        ExpireReport {
+            remove,
+            merge: Some(merged.planned),
+            merged: Some(merged.made),
+            removals: merged.removals,
+            ..report
+        }
+    }
+}
+
+/// Does what it can; of a merge `merged` tells, however the rest ends.
 async fn attempt(
     cluster: &ClusterRepository,
     options: &ExpireOptions,
     progress: &Progress,
+    merged: &mut Option<FirstStep>,
 ) -> std::result::Result<ExpireReport, NotDone> {
-    let before = Timestamp::now();
-    let now = StoreTime::ask(cluster).await?;
-    let clock = clocks_differ((before, Timestamp::now()), now.timestamp());
-    let mut found = find(cluster, options, now).await?;
-    found.report.remarks.extend(clock.clone());
-    if !found.report.notes.is_empty() {
-        return Ok(found.report);
+    let clocks = Clocks::ask(cluster).await?;
+    let mut found = find(cluster, options, clocks).await?;
+    if found.report.notes.is_empty()
+        && let (Some(step), Some(planned)) = (found.step.take(), found.report.merge.take())
+    {
+        *merged = Some(FirstStep {
+            made: merge_first(cluster, options, progress, &step, &planned).await?,
+            planned,
+            removals: std::mem::take(&mut found.report.removals),
+        });
+        found = find(cluster, options, clocks).await?;
     }
-    let (mut merge, mut merged) = (None, None);
-    if let (Some(step), Some(planned)) = (found.step.take(), found.report.merge.take()) {
-        merged = Some(merge_first(cluster, options, progress, &step, &planned).await?);
-        merge = Some(planned);
-        let removals = found.report.removals;
-        found = find(cluster, options, now).await?;
-        found.report.removals = removals;
-        found.report.remarks.extend(clock);
-        if !found.report.notes.is_empty() {
-            return Ok(found.report);
-        }
-    }
+    let mut report = match found.report.notes.is_empty() {
+        true => remove(cluster, options, progress, (found, clocks)).await?,
+        false => found.report,
+    };
+    report.remarks.extend(clocks.doubt());
+    Ok(report)
+}
+
+/// Removes what was found.
+async fn remove(
+    cluster: &ClusterRepository,
+    options: &ExpireOptions,
+    progress: &Progress,
+    (found, clocks): (Expiry, Clocks),
+) -> Result<ExpireReport> {
+    let now = clocks.store();
     let unwanted = found.remove.iter().map(|layer| layer.label.clone());
     let unwanted: Vec<Label> = unwanted.collect();
     let going = merge::Going {
@@ -247,10 +284,6 @@ async fn attempt(
     let verified = merge::verify_replacements(cluster, &going, options.jobs, progress).await;
     unless_gone(cluster, &unwanted, verified).await?;
     let mut report = found.report;
-    if let Some(merged) = &merged {
-        report.remove.splice(..0, merged.removed.iter().cloned());
-    }
-    (report.merge, report.merged) = (merge, merged);
     go_on(progress)?;
     // As long as the layer is there whose copy has ended: without it the record would count again.
     catalog::forget_old(cluster, &Catalog::load(cluster).await?, now).await?;
@@ -266,7 +299,7 @@ async fn attempt(
     }
     if removed.labels.len() + removed.remarks.len() < found.remove.len() {
         // Somebody stands on one of them now, and needs its WAL.
-        return Err(changed().into());
+        return Err(changed());
     }
     for label in &found.leftovers {
         match remove_leftover(cluster, label).await {
@@ -369,10 +402,10 @@ fn check_policy(options: &ExpireOptions) -> Result<()> {
 async fn find(
     cluster: &ClusterRepository,
     options: &ExpireOptions,
-    now: StoreTime,
+    clocks: Clocks,
 ) -> Result<Expiry> {
-    let scene = Scene::read(cluster, options.ignore_restores, now).await?;
-    let decision = scene.decide(&options.policy);
+    let mut scene = Scene::read(cluster, options.ignore_restores, clocks).await?;
+    let decision = scene.decide_by_both_clocks(&options.policy);
     let removals = pending::judge(cluster, &scene, &decision).await?;
     if let Some(refusal) = pending::refusal(cluster, &removals) {
         return Err(refusal);
@@ -400,10 +433,13 @@ async fn find(
 /// Whether WAL between layers is missing that `limit` gives up, and no record says that it was given up: the record was lost.
 fn is_unrecorded(archived: &ArchivedWal, limit: &WalLimit) -> bool {
     let end = limit.before.segment(archived.segment_size());
-    let is_open = |first: u64| first < end && !archived.was_released(first);
+    let is_open = |segment: WalSegment| segment.number < end && !archived.was_released(segment);
     let mut timelines = archived.by_timeline();
     !limit.kept.is_empty()
-        && timelines.any(|(_, found)| found.gaps().any(|gap| is_open(*gap.start())))
+        && timelines.any(|(timeline, found)| {
+            let mut first = found.gaps().map(|gap| *gap.start());
+            first.any(|number| is_open(WalSegment { timeline, number }))
+        })
 }
 
 fn planned(scene: &Scene, step: &MergeStep) -> PlannedMerge {
@@ -433,6 +469,7 @@ async fn report(
     remarks.extend(scene.about_copies());
     remarks.extend(scene.about_gone_pins());
     remarks.extend(scene.about_far_ahead());
+    remarks.extend(scene.about_to_come(policy));
     remarks.extend(about(&decision.lines));
     remarks.extend(not_counted(&scene.catalog, &scene.problems));
     remarks.extend(decision.unmerged.clone());
@@ -480,27 +517,6 @@ fn wal_runs(wal: &[OldWal], size: WalSegmentSize) -> Vec<WalRun> {
         count,
     });
     runs.collect()
-}
-
-/// The archive with its histories. When one cannot be read, or is missing, nobody knows which layers lead where.
-async fn archived(
-    cluster: &ClusterRepository,
-    catalog: &Catalog,
-    notes: &mut Vec<String>,
-) -> Result<ArchivedWal> {
-    let archive = Archive::load(cluster).await?;
-    let mut archived = archive.list(iter::empty()).await?;
-    archive.read_short(&mut archived).await?;
-    let unknown = |why: &dyn std::fmt::Display| {
-        format!("nothing is removed, because it is not known which timelines begin where: {why}")
-    };
-    archive.read_histories(&mut archived).await?;
-    let unreadable = archived.unreadable_histories().values().next();
-    notes.extend(unreadable.map(|error| unknown(error)));
-    let lost = health::lost_histories(catalog, &archived, Timestamp::now()).into_iter();
-    let missing = lost.filter(|lost| !archived.has_history(lost.timeline));
-    notes.extend(missing.map(|lost| unknown(&lost.describe())));
-    Ok(archived)
 }
 
 /// What the user should know of a history that branches.

@@ -11,6 +11,7 @@ mod frames;
 pub mod health;
 pub mod info;
 pub mod init;
+mod lines;
 pub mod mark;
 pub mod merge;
 pub mod mirror;

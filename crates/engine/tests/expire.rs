@@ -158,6 +158,41 @@ async fn nothing_goes_while_a_backup_runs_or_a_manifest_is_damaged() {
     assert_eq!(labels(&damaged, &made).await, made.labels[..2]);
 }
 
+/// A backup begins at any moment of an expiry: what was merged and removed before is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expiry_beside_a_backup_tells_of_the_merge_that_it_has_made() {
+    let original = Repository::memory();
+    let made = chain_of_three(&original).await;
+    let running = Label::full(jiff::civil::date(2026, 11, 21).at(13, 0, 0, 0));
+    let claim = made.cluster.claim_key(&running);
+    let (mut told, mut nth) = (0, 0);
+    loop {
+        let memory = copy_of(&original, &made).await;
+        let sound = Repository::with_store(memory.clone());
+        let store = FaultStore::holding_up(nth, memory);
+        let held_up = Repository::with_store(store.clone());
+        let options = max_chain(1);
+        let mut expiry = Box::pin(expire_by(&held_up, &made, &options));
+        tokio::select! {
+            _ = &mut expiry => break,
+            () = store.reached() => {}
+        }
+        let claimed = sound.create(&claim, Bytes::from_static(b"?")).await;
+        claimed.unwrap();
+        store.go_on();
+        // What it has begun to remove it removes.
+        let report = expiry.await.ok().filter(|report| !report.done);
+        if let Some(report) = report {
+            let left = labels(&sound, &made).await;
+            assert_eq!(report.merged.is_some(), left != made.labels, "{report:?}");
+            assert!(!report.notes.is_empty(), "{report:?}");
+            told += u32::from(report.merged.is_some());
+        }
+        nth += 3;
+    }
+    assert!(told > 0);
+}
+
 /// Whatever operation fails, the newest state restores, and running it again completes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expiry_that_fails_anywhere_loses_nothing() {

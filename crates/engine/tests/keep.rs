@@ -28,8 +28,8 @@ use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use restore_common::{
-    Files, Made, chain_of_three, copy_of, expire_by, generations, history, labels, merge_from,
-    options, rules,
+    Files, Made, branch_off, chain_of_three, copy_of, expire_by, generations, history, labels,
+    merge_from, options, rules,
 };
 
 /// All layers, and no WAL between them.
@@ -124,7 +124,8 @@ async fn between_it_says_why_it_cannot(repository: &Repository, made: &Made) {
         let planned = restore::plan(&made.within(repository), wanted).await;
         let said = planned.map(drop).map_err(|error| error.to_string());
         let said = said.err().unwrap_or_default();
-        assert_eq!(said.contains("--keep-wal"), given_up, "{segment}: {said}");
+        let found = said.contains("an expiry has given up");
+        assert_eq!(found, given_up, "{segment}: {said}");
         assert!(!said.contains("though later ones"), "{said}");
     }
 }
@@ -138,6 +139,45 @@ async fn of_an_archiver(repository: &Repository, made: &Made) -> Repository {
         copy.create(&note, "of a backup".into()).await.unwrap();
     }
     copy
+}
+
+/// A server goes back to the end of the first layer after WAL was given up far behind that: what it writes there is promised.
+#[tokio::test(flavor = "multi_thread")]
+async fn wal_of_a_server_that_went_back_is_promised_where_it_was_given_up_before() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    expire_by(&repository, &made, &layers_alone())
+        .await
+        .unwrap();
+    branch_off(&repository, &made, 0, 6).await;
+    let report = info(&repository, &made).await;
+    assert_eq!(report.archive.timelines[1].released, []);
+    // Segments 21 to 26, of which one was lost.
+    let lost = of_an_archiver(&repository, &made).await;
+    let number = 24;
+    let name = format!("00000002{number:016X}");
+    lost.delete(&made.cluster.wal_key("00000002", &name))
+        .await
+        .unwrap();
+    let report = info(&lost, &made).await;
+    let two = &report.archive.timelines[1];
+    assert_eq!((two.missing.len(), two.released.len()), (1, 0), "{two:?}");
+    let holes = report.alarms.iter();
+    let holes: Vec<_> = holes
+        .filter(|alarm| alarm.kind == AlarmKind::WalHole)
+        .collect();
+    assert!(
+        holes.len() == 1 && holes[0].reason.contains(&name),
+        "{:?}",
+        report.alarms
+    );
+    let cut = Repository::with_store(copy_of(&repository, &made).await);
+    let key = made.cluster.wal_key("00000002", &name);
+    cut.delete(&key).await.unwrap();
+    cut.create(&key, Bytes::new()).await.unwrap();
+    let report = info(&cut, &made).await;
+    let damaged = |alarm: &pgstrata_engine::health::Alarm| alarm.reason.contains("is damaged");
+    assert!(report.alarms.iter().any(damaged), "{:?}", report.alarms);
 }
 
 /// WAL that is promised, and WAL of a layer.
@@ -226,25 +266,60 @@ async fn a_plan_says_what_a_shorter_keep_wal_takes_from_keep_within() {
     assert!(!again.remarks.join("\n").contains("--keep-within"));
 }
 
+/// A copy in which a pack of that layer is damaged, and a verification has found that.
+async fn found_damaged(sound: &Repository, made: &Made, at: usize) -> Repository {
+    let label = format!("/{}/", made.labels[at]);
+    let packs = made.pack_keys(sound).await;
+    let pack = packs.iter().find(|key| key.contains(&label)).unwrap();
+    let middle = sound.get(pack).await.unwrap().len() / 2;
+    let repository = made.copy_with_flipped_byte(sound, pack, middle).await;
+    let options = VerifyOptions {
+        scope: Scope::All,
+        deep: false,
+        jobs: 1,
+    };
+    verify::run(&made.within(&repository), &options, Progress::default())
+        .await
+        .unwrap();
+    repository
+}
+
+/// The first moments of the time that is kept are reached from the layer in doubt, when it is whole after all.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wal_behind_a_layer_that_was_found_damaged_stays_as_if_it_was_whole() {
+    let sound = Repository::memory();
+    let days = |days: i64| SignedDuration::from_hours(24 * days);
+    let ago = |at: usize, manifest: &mut Manifest| {
+        let time = Timestamp::now() - days([10, 2, 1][at]);
+        (manifest.started_at, manifest.finished_at) = (time, time);
+    };
+    let made = history(&sound, &generations(), &[0, 1, 2], ago).await;
+    let within = |keep_wal| {
+        rules(Policy {
+            keep_within: Some(days(5)),
+            keep_wal,
+            ..Policy::default()
+        })
+    };
+    for (keep_wal, stays) in [(None, true), (Some(days(5)), true), (Some(days(0)), false)] {
+        let repository = found_damaged(&sound, &made, 0).await;
+        let done = expire_by(&repository, &made, &within(keep_wal)).await;
+        let done = done.unwrap();
+        assert!(done.done && done.remove.is_empty(), "{done:?}");
+        assert!(done.keep[0].why.contains("in order again"), "{done:?}");
+        assert_eq!(done.keep[0].goes_on, stays, "{done:?}");
+        assert_eq!(done.wal_files == 0, stays, "{done:?}");
+    }
+}
+
 /// Two full layers, and an increment on the second, of which a pack is damaged.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_verification_found_damaged_stays_and_is_not_called_pinned() {
     let sound = Repository::memory();
     let made = history(&sound, &generations(), &[0, 1], |_, _| {}).await;
     let newest = made.labels[2].as_str();
-    let packs = made.pack_keys(&sound).await;
-    let pack = packs.iter().find(|key| key.contains(newest)).unwrap();
-    let middle = sound.get(pack).await.unwrap().len() / 2;
-    let repository = made.copy_with_flipped_byte(&sound, pack, middle).await;
+    let repository = found_damaged(&sound, &made, 2).await;
     let cluster = made.within(&repository);
-    let options = VerifyOptions {
-        scope: Scope::All,
-        deep: false,
-        jobs: 1,
-    };
-    verify::run(&cluster, &options, Progress::default())
-        .await
-        .unwrap();
     let keep_full = rules(Policy {
         keep_full: Some(1),
         ..Policy::default()

@@ -8,8 +8,11 @@
 
 mod restore_common;
 
+use std::time::Duration;
+
+use jiff::SignedDuration;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
-use pgstrata_engine::health::{Alarm, Severity};
+use pgstrata_engine::health::{Alarm, AlarmKind, Severity};
 use pgstrata_engine::info::{self, InfoOptions, InfoReport};
 use pgstrata_engine::restore::{self, RestoreOptions, Vouched};
 use pgstrata_layer::frame::Codec;
@@ -102,6 +105,26 @@ async fn each_object_that_is_missing_or_of_another_length_is_an_alarm() {
     }
     assert!(tried >= 20, "{tried}");
     assert_eq!(info(&repository, &made).await.alarms, []);
+}
+
+/// Who looks at the past asks whether the newest backup was too old then.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_age_of_the_newest_layer_is_that_at_the_moment_that_is_shown() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let ended = info(&repository, &made).await.layers;
+    let ended = ended.iter().map(|layer| layer.finished_at).max().unwrap();
+    for (minutes, is_old) in [(30, false), (90, true)] {
+        let options = InfoOptions {
+            max_age: Some(Duration::from_secs(3600)),
+            as_of: Some(ended + SignedDuration::from_mins(minutes)),
+            ..InfoOptions::default()
+        };
+        let report = info::collect(&made.within(&repository), &options).await;
+        let alarms = report.unwrap().alarms;
+        let found = alarms.iter().any(|alarm| alarm.kind == AlarmKind::Age);
+        assert_eq!(found, is_old, "{minutes}: {alarms:?}");
+    }
 }
 
 async fn expire(repository: &Repository, made: &Made, policy: Policy) -> ExpireReport {

@@ -22,7 +22,7 @@ use pgstrata_store::error::{Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
-use restore_common::{Files, Made, chain, copy_of, generations, page};
+use restore_common::{Files, Made, branch_off, chain, copy_of, generations, page};
 
 const BLOCK: usize = 8192;
 
@@ -195,6 +195,31 @@ async fn increments_become_one_and_what_is_stood_upon_stays() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), Kind::Usage);
+}
+
+/// A server went back to the end of the second layer, and has not been backed up since.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_layer_from_which_another_timeline_goes_on_outlives_a_merge() {
+    let repository = Repository::memory();
+    let made = chain(&repository, &five()[..4], &[], None).await;
+    branch_off(&repository, &made, 1, 3).await;
+    let mut options = merging(&made.labels[3], None);
+    options.remove = true;
+    let cluster = made.within(&repository);
+    let planned = merge::plan(&cluster, &options).await.unwrap();
+    let removable: Vec<bool> = planned.inputs.iter().map(|input| input.removable).collect();
+    assert_eq!(removable, [true, true, false, false], "{planned:?}");
+    let report = execute(&repository, &made, &options).await.unwrap();
+    assert_eq!(report.removed.len(), 2, "{report:?}");
+    let why = format!(
+        "{} stays: it is the newest layer from which timeline 2",
+        made.labels[1]
+    );
+    for notes in [&planned.notes, &report.notes] {
+        assert!(notes.iter().any(|note| note.starts_with(&why)), "{notes:?}");
+    }
+    let catalog = Catalog::load(&cluster).await.unwrap();
+    assert!(catalog.whole(&made.labels[1]).is_ok());
 }
 
 /// After each failure every listed layer restores to what it was, and a merge that runs again completes.

@@ -17,7 +17,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pgstrata_engine::restore::{self, MARKER, Method, RestoreReport, Target};
+use pgstrata_engine::server::lineage;
 use pgstrata_layer::label::Label;
+use pgstrata_pgdata::ControlFile;
 use pgstrata_store::error::{Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
@@ -346,21 +348,136 @@ async fn a_standby_that_is_refreshed_keeps_its_primary() {
         .unwrap();
     let conf = target.join("postgresql.auto.conf");
     fs::write(&conf, "work_mem = 1\nprimary_conninfo = 'host=p'\n").unwrap();
-    let mut options = options(&target);
-    (options.method, options.target) = (Method::Delta, Target::Standby);
-    let plan = restore::plan(&made.within(&repository), options)
-        .await
-        .unwrap();
+    fs::write(target.join("postgresql.conf"), "include 'slot.conf'\n").unwrap();
+    fs::write(target.join("slot.conf"), "primary_slot_name = 'own'\n").unwrap();
+    let cluster = made.within(&repository);
+    let mut delta = options(&target);
+    delta.method = Method::Delta;
     let cancelled = Progress::default();
     cancelled.cancel();
-    // Interrupted and run again, it still knows.
-    restore::execute(&plan, &cancelled).await.unwrap_err();
-    fs::write(&conf, "").unwrap();
-    restore::execute(&plan, &Progress::default()).await.unwrap();
+    // Interrupted, with another target first, and run again, it still knows.
+    for to in [Target::Immediate, Target::Standby] {
+        delta.target = to;
+        let plan = restore::plan(&cluster, delta.clone()).await.unwrap();
+        restore::execute(&plan, &cancelled).await.unwrap_err();
+        assert!(!target.join("slot.conf").exists());
+        fs::write(&conf, "").unwrap();
+    }
+    let follows_nobody = "no primary_conninfo";
+    let notes = async |options| {
+        let plan = restore::plan(&cluster, options).await.unwrap();
+        let report = restore::execute(&plan, &Progress::default()).await;
+        report.unwrap().notes.join("\n")
+    };
+    let said = notes(delta).await;
+    assert!(!said.contains(follows_nobody), "{said}");
     let text = fs::read_to_string(&conf).unwrap();
-    assert!(text.contains("primary_conninfo = 'host=p'"), "{text}");
+    for kept in ["primary_conninfo = 'host=p'", "primary_slot_name = 'own'"] {
+        assert!(text.contains(kept), "{text}");
+    }
     assert!(!text.contains("work_mem = 1"), "{text}");
     assert!(target.join("standby.signal").exists());
+
+    let mut new = options(&scratch.path().join("new"));
+    new.target = Target::Standby;
+    let said = notes(new).await;
+    assert!(said.contains(follows_nobody), "{said}");
+}
+
+/// No restore of the layer succeeds without it, so the cluster that is there stays, and a plan says so, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_changed_for_a_layer_whose_own_wal_cannot_be_read() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    restore(&repository, &made, (&target, Method::Overlay), None)
+        .await
+        .unwrap();
+    let mut delta = options(&target);
+    delta.method = Method::Delta;
+    let plan = restore::plan(&made.within(&repository), delta.clone()).await;
+    let key = made
+        .cluster
+        .wal_key("00000001", &plan.unwrap().wal.first_segment);
+    let size = repository.get(&key).await.unwrap().len();
+    let damaged = made
+        .copy_with_flipped_byte(&repository, &key, size / 2)
+        .await;
+    let before = tree(&target);
+    let planned = restore::plan(&made.within(&damaged), delta).await;
+    let error = planned.unwrap_err();
+    assert_eq!(error.kind(), Kind::Damaged, "{error}");
+    assert!(error.to_string().contains(&key), "{error}");
+    assert!(before == tree(&target));
+    // In a new directory nothing is lost, and the reason is the same.
+    let new = scratch.path().join("new");
+    let outcome = restore(&damaged, &made, (&new, Method::Overlay), None).await;
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), Kind::Damaged, "{error}");
+    assert!(!new.join("global/pg_control").exists());
+}
+
+/// The lineage file, which proves the link, goes with the first attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tablespace_made_since_is_the_clusters_own_in_every_attempt() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(scratch.path()).unwrap();
+    let (target, space) = (root.join("data"), root.join("space"));
+    restore(&repository, &made, (&target, Method::Overlay), None)
+        .await
+        .unwrap();
+    let catalog = ControlFile::parse(&made.pg_control)
+        .unwrap()
+        .catalog_version;
+    let version = space.join(format!("PG_15_{catalog}"));
+    let link = target.join("pg_tblspc/16400");
+    let put = || {
+        fs::create_dir_all(version.join("5")).unwrap();
+        symlink(&space, &link).unwrap();
+    };
+    put();
+    let mut known = lineage::read(&target).unwrap().unwrap();
+    known.place = lineage::place(&target).unwrap();
+    let opened = fs::File::open(&target).unwrap();
+    lineage::write(&opened, &target, &known).unwrap();
+    let mut delta = options(&target);
+    delta.method = Method::Delta;
+    let cluster = made.within(&repository);
+    let plan = restore::plan(&cluster, delta.clone()).await.unwrap();
+    let cancelled = Progress::default();
+    cancelled.cancel();
+    restore::execute(&plan, &cancelled).await.unwrap_err();
+    // As if it had been killed before it came to the link.
+    put();
+    let plan = restore::plan(&cluster, delta).await.unwrap();
+    restore::execute(&plan, &Progress::default()).await.unwrap();
+    assert!(!link.is_symlink() && !version.exists() && space.exists());
+    made.assert_restored(&target);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_to_a_disk_that_is_lost_goes_and_makes_no_directory() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    restore(&repository, &made, (&target, Method::Overlay), None)
+        .await
+        .unwrap();
+    let lost = scratch.path().join("lost");
+    let link = target.join("pg_tblspc/16400");
+    symlink(lost.join("space"), &link).unwrap();
+    let mut delta = options(&target);
+    delta.method = Method::Delta;
+    delta.vouched.links_are_own = true;
+    let plan = restore::plan(&made.within(&repository), delta).await;
+    let progress = Progress::default();
+    restore::execute(&plan.unwrap(), &progress).await.unwrap();
+    assert!(!link.is_symlink() && !lost.exists());
+    made.assert_restored(&target);
 }
 
 /// Block 0 and 2 of `base/5/10` are overwritten in the base's first frame of three pages: that frame is decoded once,

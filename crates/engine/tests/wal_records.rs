@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use pgstrata_pgdata::wal_records::{Meaning, TransactionId};
-use pgstrata_pgdata::{Lsn, Major, RecordReader, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{DatabaseDirectory, Lsn, Major, RecordReader, WalSegment, WalSegmentSize};
 use pgstrata_testbed::cluster;
 
 /// What `pg_waldump` prints of the records that matter: where they begin, and which transaction ends.
@@ -32,6 +32,37 @@ fn dumped(text: &str) -> BTreeMap<Lsn, Option<TransactionId>> {
     lines.collect()
 }
 
+/// What `pg_waldump` prints of the records that make or drop directories of databases.
+fn dumped_databases(text: &str) -> Vec<(Lsn, String)> {
+    let lines = text.lines().filter_map(|line| {
+        let after = |key: &str| line.split_once(key).map(|(_, rest)| rest);
+        let lsn = after("lsn: ")?.split(',').next()?.parse().unwrap();
+        let words = line.contains("rmgr: Database").then(|| after("desc: "))??;
+        let (_, words) = words.split_once(' ')?;
+        Some((lsn, words.trim().to_owned()))
+    });
+    lines.collect()
+}
+
+/// The same of a record, in the words of `dbasedesc.c`.
+fn of_database(meaning: &Meaning) -> Option<String> {
+    let place = |of: &DatabaseDirectory| format!("{}/{}", of.tablespace, of.database);
+    match meaning {
+        Meaning::DatabaseMade { directory, copy_of } => {
+            let made = place(directory);
+            Some(match copy_of {
+                Some(source) => format!("copy dir {} to {made}", place(source)),
+                None => format!("create dir {made}"),
+            })
+        }
+        Meaning::DatabaseDropped(dropped) => {
+            let dropped: Vec<String> = dropped.iter().map(place).collect();
+            Some(format!("dir {}", dropped.join(" ")))
+        }
+        _ => None,
+    }
+}
+
 /// A server with much WAL, and the last segment that it has finished.
 fn busy(major: cluster::Major) -> (cluster::Cluster, WalSegment) {
     let server = cluster::Cluster::builder(major)
@@ -42,6 +73,13 @@ fn busy(major: cluster::Major) -> (cluster::Cluster, WalSegment) {
         .unwrap();
     server.pgbench(&["-i", "-q", "-s", "1"]).unwrap();
     server.pgbench(&["-n", "-c", "4", "-t", "700"]).unwrap();
+    for statement in [
+        "CREATE DATABASE copied STRATEGY file_copy",
+        "CREATE DATABASE logged STRATEGY wal_log",
+        "DROP DATABASE copied",
+    ] {
+        server.sql("postgres", statement).unwrap();
+    }
     // Records as long as pages, in which transactions end.
     let long = "DO $$ BEGIN FOR i IN 1..3000 LOOP BEGIN INSERT INTO pgbench_history VALUES (i, i, i, i, now());
         EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$";
@@ -84,7 +122,7 @@ fn every_transaction_end_is_found(of_test: cluster::Major, major: Major) {
         .collect();
     segments.sort();
     let bytes = |segment: WalSegment| fs::read(wal.join(segment.file_name(size))).unwrap();
-    let mut found = BTreeMap::new();
+    let (mut found, mut databases) = (BTreeMap::new(), Vec::new());
     let (mut completed, mut records) = (0, 0);
     for (nth, segment) in segments.iter().enumerate() {
         let mut reader = RecordReader::new(major, *segment, size);
@@ -104,12 +142,15 @@ fn every_transaction_end_is_found(of_test: cluster::Major, major: Major) {
                 continue;
             }
             records += 1;
+            databases.extend(of_database(&record.meaning).map(|words| (record.start, words)));
             match record.meaning {
                 Meaning::End(end) => found.insert(record.start, Some(end.transaction)),
                 Meaning::RestorePoint { .. } => found.insert(record.start, None),
                 Meaning::Prepared(_)
                 | Meaning::Checkpoint { .. }
                 | Meaning::TablespaceCreated { .. }
+                | Meaning::DatabaseMade { .. }
+                | Meaning::DatabaseDropped(_)
                 | Meaning::WalLevel(_)
                 | Meaning::Other => None,
             };
@@ -120,7 +161,10 @@ fn every_transaction_end_is_found(of_test: cluster::Major, major: Major) {
     let last = segments[segments.len() - 1].file_name(size);
     let mut dump = server.command("pg_waldump");
     let dump = dump.args(["-p", &path, &first, &last]).output().unwrap();
-    let expected = dumped(&String::from_utf8_lossy(&dump.stdout));
+    let text = String::from_utf8_lossy(&dump.stdout);
+    assert_eq!(databases, dumped_databases(&text), "PostgreSQL {major}");
+    assert!(databases.len() > 2, "PostgreSQL {major}");
+    let expected = dumped(&text);
     let missing = expected
         .iter()
         .find(|(at, what)| found.get(at) != Some(what));

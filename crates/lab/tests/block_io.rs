@@ -7,6 +7,7 @@
 
 mod support;
 
+use pgstrata_lab::measure::result::Experiment;
 use pgstrata_testbed::cluster::{Cluster, Major};
 use support::{Lab, said, text};
 
@@ -190,6 +191,39 @@ fn an_interrupted_experiment_drops_its_tables_and_keeps_its_runs() {
     let report = lab.run(&["report", out.to_str().unwrap()]);
     assert_eq!(report.status.code(), Some(0), "{}", said(&report));
     assert!(text(&report.stdout).contains("interrupted by the user"));
+}
+
+#[test]
+fn what_cannot_be_removed_is_said_and_what_was_measured_is_kept() {
+    let cluster = cluster();
+    let refuse = "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'it stays'; END $$;
+        CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('DROP SCHEMA') EXECUTE FUNCTION refuse()";
+    cluster.sql("postgres", refuse).unwrap();
+    let lab = Lab::new();
+    let (out, dsn) = (lab.out(), cluster.conninfo("postgres"));
+    let words = [
+        "seed", "block-io", "--preset", "tiny", "--repeat", "1", "--dsn", &dsn, "--out",
+    ];
+    let output = lab.run(&[&words[..], &[out.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(5), "{}", said(&output));
+    let told = text(&output.stderr);
+    assert!(
+        told.contains("could not clean up") && told.contains("it stays"),
+        "{told}"
+    );
+    let experiment = Experiment::load(&out).unwrap();
+    assert_eq!(experiment.runs.len(), 1);
+    assert!(!experiment.tables.is_empty());
+}
+
+#[test]
+fn what_it_would_not_do_for_an_arm_is_refused() {
+    let lab = Lab::new();
+    for key in ["reload.work_mem=1MB", "load.client=2"] {
+        let arm = format!("x:{key}");
+        let output = lab.run(&["seed", "block-io", "--dry-run", "--arm", &arm]);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    }
 }
 
 #[test]

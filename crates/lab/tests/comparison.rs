@@ -254,6 +254,150 @@ fn a_block_with_a_failed_transaction_does_not_count() {
 }
 
 #[test]
+fn a_server_of_others_has_for_each_arm_what_the_arm_says_and_in_the_end_what_it_had() {
+    let cluster = Cluster::builder(Major::V15).start().unwrap();
+    cluster.pgbench(&["-i", "-q", "-s", "2"]).unwrap();
+    for statement in [
+        "ALTER SYSTEM SET work_mem = '5MB'",
+        "CREATE TABLE seen (at float8, work text, cost text)",
+    ] {
+        cluster.sql("postgres", statement).unwrap();
+    }
+    cluster.reload().unwrap();
+    let lab = Lab::new();
+    let script = lab.scratch.path().join("look.sql");
+    let look = "INSERT INTO seen VALUES (extract(epoch FROM clock_timestamp()), current_setting('work_mem'), \
+                current_setting('random_page_cost'));\nSELECT pg_sleep(0.05);\n";
+    std::fs::write(&script, look).unwrap();
+    let dsn = cluster.conninfo("postgres");
+    let base = format!("base:dsn={dsn}");
+    let arm = format!("arm:reload.Work_Mem=9MB,reload.random_page_cost=2,dsn={dsn}");
+    let mut words = vec!["ab", "--base", &base, "--arm", &arm, "--blocks", "2"];
+    words.extend(["-w", script.to_str().unwrap()]);
+    // The scale is the server's, whatever it is said to be.
+    words.extend(QUICK);
+    let (experiment, _) = lab.experiment(&words);
+    assert!(
+        experiment.workload.contains("scale 2"),
+        "{}",
+        experiment.workload
+    );
+    for run in &experiment.runs {
+        let during = format!(
+            "SELECT string_agg(DISTINCT work || ' ' || cost, ', ') FROM seen WHERE at BETWEEN {} AND {}",
+            run.started,
+            run.started + run.seconds
+        );
+        let expected = ["5MB 4", "9MB 2"][run.arm];
+        assert_eq!(cluster.sql("postgres", &during).unwrap(), expected);
+    }
+    let written = "SELECT string_agg(name || '=' || setting, ', ') FROM pg_file_settings WHERE sourcefile ~ 'auto.conf$'";
+    assert_eq!(cluster.sql("postgres", written).unwrap(), "work_mem=5MB");
+
+    // A server that takes it at its start alone would be compared with itself.
+    let arm = format!("arm:reload.shared_buffers=64MB,dsn={dsn}");
+    let mut words = vec!["ab", "--base", &base, "--arm", &arm];
+    words.extend(QUICK);
+    let output = lab.run(&words);
+    assert_eq!(output.status.code(), Some(5), "{}", said(&output));
+    assert!(
+        text(&output.stderr).contains("at its start alone"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(cluster.sql("postgres", written).unwrap(), "work_mem=5MB");
+}
+
+#[test]
+fn an_interrupted_comparison_puts_back_what_it_changed() {
+    let cluster = Cluster::builder(Major::V15).start().unwrap();
+    let lab = Lab::new();
+    let script = lab.scratch.path().join("wait.sql");
+    std::fs::write(&script, "SELECT pg_sleep(0.01);\n").unwrap();
+    let dsn = cluster.conninfo("postgres");
+    let base = format!("base:reload.work_mem=8MB,dsn={dsn}");
+    let arm = format!("arm:reload.work_mem=9MB,dsn={dsn}");
+    let out = lab.out();
+    let more = ["--blocks", "500", "-w", script.to_str().unwrap(), "--out"];
+    let mut child = lab
+        .command(&ab(&base, &arm, &more))
+        .arg(&out)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
+    let is_begun = |line: std::io::Result<String>| line.unwrap().starts_with("block 1/500");
+    assert!(told.any(is_begun));
+    let written = "SELECT count(*) FROM pg_file_settings WHERE sourcefile ~ 'auto.conf$'";
+    assert_eq!(cluster.sql("postgres", written).unwrap(), "1");
+    let id = rustix::process::Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    let rest: Vec<String> = told.map(Result::unwrap).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
+    assert_eq!(cluster.sql("postgres", written).unwrap(), "0");
+}
+
+#[test]
+fn an_arm_that_changes_settings_by_reload_has_a_server_of_its_own() {
+    let lab = Lab::new();
+    let (base, other) = (
+        arm("base", Major::V17, ""),
+        arm("other", Major::V17, ",reload.work_mem=9MB"),
+    );
+    let (experiment, _) = lab.experiment(&ab(&base, &other, &["--blocks", "1"]));
+    let of = |arm: usize| experiment.arms[arm].environment.as_ref().unwrap();
+    assert_ne!(of(0).get("server.pid"), of(1).get("server.pid"));
+    let memory = |arm: usize| of(arm).settings["work_mem"].value.as_str();
+    assert_eq!((memory(0), memory(1)), ("4096", "9216"));
+}
+
+#[test]
+fn nothing_that_is_measured_was_sent_to_warm_up() {
+    let lab = Lab::new();
+    let (base, other) = (arm("base", Major::V18, ""), arm("other", Major::V18, ""));
+    let words = [
+        "ab",
+        "--base",
+        &base,
+        "--arm",
+        &other,
+        "--blocks",
+        "3",
+        "-R",
+        "50%",
+        "-T",
+        "7",
+        "--warmup",
+        "3",
+        "--seed",
+        "5",
+        "--dry-run",
+    ];
+    let output = lab.run(&words);
+    let planned = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let seeds = |wanted: &dyn Fn(&str) -> bool| -> Vec<&str> {
+        let lines = planned.lines().filter(|line| wanted(line));
+        lines
+            .map(|line| line.rsplit_once("--random-seed=").unwrap().1)
+            .collect()
+    };
+    let is_paced = |line: &str| line.contains("--rate=");
+    let measured = seeds(&|line| line.contains("--time=7") && is_paced(line));
+    let sent =
+        seeds(&|line| line.contains("--time=3") || line.contains("--time=7") && !is_paced(line));
+    // Two arms: in three blocks; before them a pilot and its warm-up each, and one more warm-up.
+    assert_eq!((measured.len(), sent.len()), (6, 12), "{planned}");
+    assert!(
+        sent.iter().all(|seed| !measured.contains(seed)),
+        "{planned}"
+    );
+    let distinct: BTreeSet<&&str> = measured.iter().collect();
+    assert_eq!(distinct.len(), 3, "{planned}");
+}
+
+#[test]
 fn a_program_replaced_between_runs_ends_all_trust() {
     let lab = Lab::new();
     // The installation of 17 holds all it needs, and finds it from anywhere.

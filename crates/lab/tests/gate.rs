@@ -9,6 +9,11 @@ mod support;
 
 use std::process::Output;
 
+use pgstrata_lab::format::Unit;
+use pgstrata_lab::measure::environment::warning::warning;
+use pgstrata_lab::measure::result::{Experiment, Metric, UNSUSTAINED};
+use pgstrata_lab::measure::stat::verdict::Better;
+use pgstrata_lab::report::analysis::analyse;
 use quick_junit::Report;
 use support::{Lab, made, said, text};
 
@@ -57,6 +62,52 @@ fn a_gate_passes_fails_or_says_that_it_cannot_tell() {
         );
         assert_eq!(report.test_suites[0].test_cases.len(), 1, "{xml}");
     }
+}
+
+#[test]
+fn a_gate_proves_nothing_that_the_report_does_not() {
+    let cannot_tell = |change: &dyn Fn(&mut Experiment)| {
+        let lab = saved(0.9, 0.005);
+        let mut experiment = made::experiment(0.9, 0.005);
+        change(&mut experiment);
+        experiment.save(&lab.out()).unwrap();
+        let output = ask(&lab, &["gate", "--fail-if", "tps < 0.98"]);
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        text(&output.stdout)
+    };
+    let printed = cannot_tell(&|experiment| experiment.plan.interleaved = false);
+    assert!(printed.contains("possible"), "{printed}");
+    let printed = cannot_tell(&|experiment| experiment.runs.retain(|run| run.block < 5));
+    assert!(printed.contains("at least 6 blocks"), "{printed}");
+}
+
+#[test]
+fn percentiles_of_those_blocks_alone_that_went_well_have_no_verdict() {
+    let lab = saved(1.0, 0.01);
+    let mut experiment = made::experiment(1.0, 0.01);
+    let p99 = Metric::new("p99", "p99", Unit::Seconds, Better::Lower);
+    experiment.metrics.push(p99);
+    for run in &mut experiment.runs {
+        if run.arm == 1 && run.block < 4 {
+            let rate = ("rate".to_owned(), UNSUSTAINED.to_owned());
+            run.facts.extend([rate]);
+        } else {
+            let p99 = run.values["tps"] / 100_000.0;
+            run.values.insert("p99".to_owned(), p99);
+        }
+    }
+    experiment.save(&lab.out()).unwrap();
+    let output = ask(&lab, &["gate", "--fail-if", "p99 > 1.05"]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let report = text(&ask(&lab, &["report"]).stdout);
+    assert!(report.contains("STAT-PARTIAL"), "{report}");
+    assert!(
+        report.contains("no value of an arm in 4 blocks"),
+        "{report}"
+    );
+    // The rest is compared as ever.
+    let output = ask(&lab, &["gate", "--fail-if", "tps < 0.9"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
 }
 
 #[test]
@@ -120,6 +171,16 @@ fn a_sweep_of_numbers_is_drawn_along_them() {
     };
     assert!(drawn(vec![1.0, 8.0, 2.0]).contains("Along the sweep"));
     assert!(!drawn(Vec::new()).contains("Along the sweep"));
+}
+
+#[test]
+fn few_blocks_prove_no_trend() {
+    for (blocks, is_told) in [(5, false), (10, true)] {
+        let mut experiment = made::experiment(0.9, 0.005);
+        experiment.runs.retain(|run| run.block < blocks);
+        experiment.plan.sweep = Some(vec![1.0, 8.0]);
+        assert_eq!(analyse(&experiment).page.is_some(), is_told);
+    }
 }
 
 #[test]
@@ -191,6 +252,36 @@ fn results_of_two_sessions_are_at_most_possibly_different() {
     let said = said(&output);
     assert!(said.contains("STAT-UNPAIRED"), "{said}");
     assert!(said.contains("possibl"), "{said}");
+}
+
+#[test]
+fn what_disturbed_one_session_does_not_spoil_the_other() {
+    let (one, other) = (saved(1.0, 0.01), saved(1.0, 0.01));
+    let mut noisy = made::experiment(1.0, 0.01);
+    for run in noisy.runs.iter_mut().filter(|run| run.block < 4) {
+        run.values.insert("cpu_foreign".to_owned(), 0.5);
+    }
+    noisy.save(&one.out()).unwrap();
+    let compare = || {
+        let (first, second) = (one.out(), other.out());
+        let words = [first.to_str().unwrap(), second.to_str().unwrap()];
+        one.run(&["compare", words[0], words[1]])
+    };
+    let output = compare();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let printed = text(&output.stdout);
+    // Six of the first day and ten of the second.
+    assert!(printed.contains("16 counted"), "{printed}");
+    assert!(printed.contains("ENV-FOREIGN-CPU  base 1: "), "{printed}");
+
+    let mut invalid = made::experiment(1.0, 0.01);
+    let changed = warning("ENV-EXE-CHANGED", "another program");
+    invalid.warnings.push(changed);
+    invalid.save(&other.out()).unwrap();
+    let output = compare();
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    let printed = text(&output.stdout);
+    assert!(printed.contains("base 2: another program"), "{printed}");
 }
 
 #[test]

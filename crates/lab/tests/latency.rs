@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use pgstrata_lab::measure::latency::Latencies;
 use pgstrata_lab::measure::pgbench::log::{Columns, Merged};
+use pgstrata_lab::measure::result::UNSUSTAINED;
 use pgstrata_testbed::cluster::{Cluster, Major};
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -94,6 +95,9 @@ fn words_retries_and_lags_of_a_log_are_counted() {
     assert!((merged.service.longest().unwrap() - 900e-6).abs() < 2e-6);
     assert!((merged.response.longest().unwrap() - 1000e-6).abs() < 2e-6);
     assert_eq!(merged.throughput, [1.0, 0.0, 1.0]);
+    // The run began in the middle of the first one.
+    assert_eq!(merged.whole_seconds(3.4), [0.0, 1.0]);
+    assert!(merged.whole_seconds(0.5).is_empty());
     for damaged in ["0 1 900 0 100 1\n", "0 1 soon 0 100 1 400 0\n", "0 1\n"] {
         assert!(
             Merged::default()
@@ -171,6 +175,41 @@ fn a_stall_hides_in_a_closed_loop_and_shows_in_an_open_one() {
         (values["failed"] + values["retries"]).abs() < 0.5,
         "{values:?}"
     );
+}
+
+#[test]
+fn who_leaves_users_unserved_does_not_keep_the_rate() {
+    let cluster = Cluster::builder(Major::V15).start().unwrap();
+    let lab = Lab::new();
+    let script = lab.scratch.path().join("slow.sql");
+    std::fs::write(&script, "SELECT pg_sleep(0.02);\n").unwrap();
+    let arm = format!("server:dsn={}", cluster.conninfo("postgres"));
+    // Two clients serve a hundred of five hundred users a second; the others have waited longer than the limit by then.
+    let (experiment, printed) = lab.experiment(&[
+        "run",
+        "--arm",
+        &arm,
+        "-w",
+        script.to_str().unwrap(),
+        "--repeat",
+        "1",
+        "-T",
+        "2",
+        "-R",
+        "500",
+        "-L",
+        "30",
+        "--warmup",
+        "0",
+        "--settle",
+        "0s",
+    ]);
+    let run = &experiment.runs[0];
+    assert_eq!(run.facts["rate"], UNSUSTAINED);
+    assert!(!run.values.contains_key("p50"), "{:?}", run.values);
+    assert!(run.values["late_share"] > 0.5, "{:?}", run.values);
+    assert!(experiment.metrics.iter().any(|m| m.name == "late_share"));
+    assert!(printed.contains("came too late to be begun"), "{printed}");
 }
 
 #[test]

@@ -94,6 +94,27 @@ fn copying_goes_through_a_ring_that_is_used_again() {
 }
 
 #[test]
+fn what_copying_is_judged_by_is_what_can_be_claimed_of_it() {
+    for (claim, code) in [("latency_mean >= 1", 0), ("tps >= 1", 2)] {
+        let lab = Lab::new();
+        let words = [
+            "seed",
+            "copy-ring",
+            "--dry-run",
+            "--hypothesis",
+            "it is slower",
+        ];
+        let output = lab.run(&[&words[..], &["--claim", claim]].concat());
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{}",
+            support::said(&output)
+        );
+    }
+}
+
+#[test]
 fn a_copy_smaller_than_its_ring_proves_nothing() {
     let lab = Lab::new();
     let out = lab.out();

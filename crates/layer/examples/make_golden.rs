@@ -22,11 +22,13 @@ fn main() -> Result<()> {
     store(&root.join("beside"), support::sample::beside_repository())?;
     store(&root.join("work"), support::sample::work())?;
     store(&root.join("kept"), support::sample::kept())?;
+    store(&root.join("released"), support::sample::released())?;
     store(&root.join("verified"), support::sample::verified())?;
     store(
         &root.join("found-damaged"),
         support::sample::found_damaged(),
     )?;
+    store(&root.join("found-more"), support::sample::found_more())?;
     store(&root.join("retained"), support::sample::retained())?;
     store(&root.join("data"), support::sample::data_directory())
 }

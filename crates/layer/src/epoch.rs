@@ -1,8 +1,8 @@
 //! Epochs and key boxes: who may open what was sealed since when.
 //!
 //! An epoch has a key pair for data, a key for signing, and a catalog key. Its record holds the public halves; key boxes
-//! hold the secret halves, each sealed to one recipient. A box is signed by its epoch, and every epoch but the first by the
-//! one before it; the first is known by the cluster's seal id, which is made of its public halves. So who can
+//! hold the secret halves, each sealed to one recipient. A box is signed by its epoch, or by a later one when it opens no
+//! page, and every epoch but the first by the one before it; the first is known by the cluster's seal id, which is made of its public halves. So who can
 //! write to the repository, and holds no key, can neither add a reader nor begin an epoch of his own.
 
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
@@ -50,11 +50,17 @@ impl EpochRecord {
         to_hex(&contents(text.as_bytes())[..16])
     }
 
-    /// Those of the keys at which its key boxes are. The others are none, or of an attempt to begin the same epoch.
+    /// Those of the keys at which its key boxes are. The others are none, or made by other epochs.
     #[must_use]
     pub fn boxes_among(&self, keys: impl Iterator<Item = String>) -> Vec<String> {
-        let end = format!("-{}", self.verifying_key.get(..8).unwrap_or_default());
-        keys.filter(|key| key.ends_with(&end)).collect()
+        keys.filter(|key| self.is_named_by(key)).collect()
+    }
+
+    /// Whether a key box with that key says by its name that this epoch has made it.
+    #[must_use]
+    pub fn is_named_by(&self, key: &str) -> bool {
+        let begin = self.verifying_key.get(..8).unwrap_or_default();
+        key.rsplit_once('-').is_some_and(|(_, end)| end == begin)
     }
 
     /// What the epoch before signs.
@@ -170,13 +176,28 @@ impl KeyBox {
     /// # Errors
     /// When it did not.
     pub fn verify(&self, epoch: &EpochRecord) -> Result<()> {
+        self.verify_by(epoch, epoch)
+    }
+
+    /// Whether `maker` made it for `epoch`: that one itself, or a later one of the same cluster, which lets nobody read pages.
+    ///
+    /// # Errors
+    /// When it did not.
+    pub fn verify_by(&self, epoch: &EpochRecord, maker: &EpochRecord) -> Result<()> {
         let own = self.seal_id == epoch.seal_id && self.epoch == epoch.number;
+        let may = match maker.number == epoch.number {
+            true => maker == epoch,
+            false => {
+                let is_later = maker.number > epoch.number && maker.seal_id == epoch.seal_id;
+                is_later && self.role != KeyRole::Reader
+            }
+        };
         let signed = self.signed();
-        match own && verifies(&epoch.verifying_key, signed.as_bytes(), &self.signature) {
+        match own && may && verifies(&maker.verifying_key, signed.as_bytes(), &self.signature) {
             true => Ok(()),
             false => Err(Error::damaged(format!(
                 "key box of {} was not made by epoch {}: it is forged, or belongs to another",
-                self.recipient, epoch.number
+                self.recipient, maker.number
             ))),
         }
     }
@@ -421,6 +442,41 @@ mod tests {
         other.sign(&seed(2));
         assert!(other.verify(&first).is_err());
         require_damage_found(&encode_box(&own), decode_box);
+    }
+
+    #[test]
+    fn a_later_epoch_makes_boxes_for_an_older_one_and_none_of_a_reader() {
+        let first = epoch(1, &seed(1), None);
+        let second = epoch(2, &seed(2), Some(&seed(1)));
+        let made = |of: &EpochRecord, role, by: &SigningSeed| {
+            let mut made = KeyBox {
+                seal_id: first.seal_id.clone(),
+                epoch: of.number,
+                role,
+                recipient: "age1somebody".to_owned(),
+                sealed: "00ff".to_owned(),
+                created_at: "2026-11-23T07:00:00Z".parse().unwrap(),
+                written_by: "test".to_owned(),
+                signature: String::new(),
+            };
+            made.sign(by);
+            made
+        };
+        for role in [KeyRole::Writer, KeyRole::Keeper] {
+            let vouched = made(&first, role, &seed(2));
+            vouched.verify_by(&first, &second).unwrap();
+            assert!(vouched.verify(&first).is_err());
+            assert!(vouched.verify_by(&second, &second).is_err());
+            // Who was taken out lets nobody into what came since.
+            let back = made(&second, role, &seed(1));
+            assert!(back.verify_by(&second, &first).is_err());
+        }
+        let reader = made(&first, KeyRole::Reader, &seed(2));
+        assert!(reader.verify_by(&first, &second).is_err());
+        // Another epoch of the same number is not a later one.
+        let other = epoch(2, &seed(3), Some(&seed(1)));
+        let of_other = made(&second, KeyRole::Keeper, &seed(3));
+        assert!(of_other.verify_by(&second, &other).is_err());
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub const TRAILER_BYTES: usize = object::TRAILER_BYTES;
 /// A pack is cut before it grows beyond this: a writer holds it in memory.
 pub const TARGET_BYTES: usize = 16 << 20;
 
+/// What is longer is no pack, so that nobody reads it whole: far more than [`TARGET_BYTES`], for writers to come.
+pub const MOST_BYTES: u64 = 1 << 30;
+
 pub(crate) const MAGIC: [u8; 8] = *b"PGSTPACK";
 const TRAILER_MAGIC: [u8; 8] = *b"PGSPEND1";
 

@@ -78,7 +78,7 @@ pub struct Held {
     pub label: Label,
     /// What it stands on, as a position in the list.
     pub parent: Option<usize>,
-    /// When its backup was finished.
+    /// When its backup was finished, as far as clocks can be believed.
     pub finished_at: Timestamp,
     /// Whether a merged layer has its state, so that nobody needs this one.
     pub replaced: bool,
@@ -88,8 +88,24 @@ pub struct Held {
     pub in_use: bool,
     /// Whether it is known that it cannot be restored: it stands in for no layer that can.
     pub broken: bool,
-    /// Whether somebody has pinned it.
-    pub pinned: bool,
+    /// What holds it whatever the rules say.
+    pub hold: Option<Hold>,
+    /// Whether the WAL behind its end stays as long as it does itself, whatever the rules say: they would keep that WAL if a
+    /// layer in doubt was whole.
+    pub goes_on: bool,
+}
+
+/// What holds a layer whatever the rules say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hold {
+    /// Somebody has pinned it.
+    Pin,
+    /// The store has locked it.
+    Lock,
+    /// It was merged, and cannot be compared with the merged layer now.
+    Uncompared,
+    /// It was found damaged, would stay if it was whole, and may be whole again.
+    Doubt,
 }
 
 /// A way through the history that somebody goes on with.
@@ -118,8 +134,8 @@ impl HistoryLine {
 pub enum Why {
     /// The newest layer of each line always stays.
     Newest,
-    /// Somebody has pinned it.
-    Pinned,
+    /// Something holds it.
+    Held(Hold),
     /// Among the newest full layers, or made since.
     KeepFull,
     /// Restores to a moment of the time that is kept.
@@ -146,7 +162,10 @@ impl Why {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Newest => "the newest",
-            Self::Pinned => "pinned",
+            Self::Held(Hold::Pin) => "pinned",
+            Self::Held(Hold::Lock) => "locked",
+            Self::Held(Hold::Uncompared) => "not compared with the merged layer",
+            Self::Held(Hold::Doubt) => "found damaged",
             Self::KeepFull => "--keep-full",
             Self::KeepWithin => "--keep-within",
             Self::KeepDaily => "--keep-daily",
@@ -179,7 +198,7 @@ impl Why {
 pub struct MergeStep {
     /// The newest of them.
     pub newest: usize,
-    /// The oldest of them: the full layer, or the one that stands on a pinned one.
+    /// The oldest of them: the full layer, or the one that stands on a layer that is held.
     pub oldest: usize,
     /// How long the chain is, and will be.
     pub length: (usize, usize),
@@ -209,15 +228,18 @@ pub fn plan(layers: &[Held], lines: &[HistoryLine], policy: &Policy, now: Timest
         .collect();
     let mut ruled: Vec<Vec<Why>> = keep.clone();
     for why in &mut ruled {
-        why.retain(|why| *why != Why::Pinned);
+        why.retain(|why| !matches!(why, Why::Held(_)));
     }
     keep_below(layers, &mut ruled);
     keep_below(layers, &mut keep);
     let ruled: Vec<bool> = ruled.iter().map(|why| !why.is_empty()).collect();
-    let goes_on = match policy.keep_wal {
+    let mut goes_on = match policy.keep_wal {
         None => ruled,
         Some(span) => since_cut(layers, lines, &ruled, before(now, span)),
     };
+    for (at, goes_on) in goes_on.iter_mut().enumerate() {
+        *goes_on |= layers[at].goes_on && !keep[at].is_empty();
+    }
     let merge = policy.max_chain.and_then(|limit| {
         let mut newest = newest.iter().rev();
         newest.find_map(|newest| {
@@ -257,7 +279,7 @@ fn rules(
     });
     let last_of = policy.keep_last_of.rules().into_iter();
     let last_of = last_of.filter_map(|(why, count)| {
-        let wanted = last_of_periods(layers, lines, why, count?);
+        let wanted = last_of_periods(layers, lines, (why, count?), now);
         Some((why, wanted))
     });
     full.into_iter().chain(within).chain(last_of).collect()
@@ -275,9 +297,7 @@ fn reasons(
     if newest.contains(&at) {
         why.push(Why::Newest);
     }
-    if layer.pinned {
-        why.push(Why::Pinned);
-    }
+    why.extend(layer.hold.map(Why::Held));
     if !layer.replaced {
         let wanting = rules.iter().filter(|(_, wanted)| wanted[at]);
         why.extend(wanting.map(|(why, _)| *why));
@@ -285,8 +305,8 @@ fn reasons(
             why.push(Why::NoRule);
         }
     }
-    let is_pinned_alone = why == [Why::Pinned];
-    if layer.in_use && (why.is_empty() || is_pinned_alone) {
+    let is_held_alone = matches!(why[..], [Why::Held(_)]);
+    if layer.in_use && (why.is_empty() || is_held_alone) {
         why.push(Why::InUse);
     }
     why
@@ -400,13 +420,23 @@ fn last_before<'a>(
     before.max_by_key(|at| layers[**at].finished_at).copied()
 }
 
-/// Of each line the last layer of each of its last `count` periods that have one.
-fn last_of_periods(layers: &[Held], lines: &[HistoryLine], kind: Why, count: usize) -> Vec<bool> {
+/// Of each line the last layer of each of its last `count` periods that have one. A layer whose time is still to come, by a
+/// clock that was wrong, is the last of none: it would push out another for as long as that clock was ahead. It stays until then.
+fn last_of_periods(
+    layers: &[Held],
+    lines: &[HistoryLine],
+    (kind, count): (Why, usize),
+    now: Timestamp,
+) -> Vec<bool> {
     let mut wanted = vec![false; layers.len()];
     for line in lines {
         let mut last: BTreeMap<(i16, i16), usize> = BTreeMap::new();
         for at in line.layers.iter().filter(|at| is_usable(&layers[**at])) {
             let finished_at = layers[*at].finished_at;
+            if finished_at > now {
+                wanted[*at] = count > 0;
+                continue;
+            }
             let of_period = last.entry(kind.period(finished_at)).or_insert(*at);
             if layers[*of_period].finished_at <= finished_at {
                 *of_period = *at;
@@ -452,16 +482,16 @@ fn chain_of(layers: &[Held], newest: usize) -> Option<Vec<usize>> {
     Some(chain)
 }
 
-/// How the chain becomes shorter while the states that are `needed` live on. A pinned layer stays what it is, and what it
-/// stands on stays with it: only what lies above is merged.
+/// How the chain becomes shorter while the states that are `needed` live on. A layer that is held stays what it is, and what
+/// it stands on stays with it: only what lies above is merged.
 fn merge_step(
     layers: &[Held],
     chain: &[usize],
     limit: usize,
     needed: &BTreeSet<usize>,
 ) -> Option<MergeStep> {
-    let pinned = chain.iter().position(|at| layers[*at].pinned);
-    let (above, stays) = chain.split_at(pinned.unwrap_or(chain.len()));
+    let held = chain.iter().position(|at| layers[*at].hold.is_some());
+    let (above, stays) = chain.split_at(held.unwrap_or(chain.len()));
     // The state of the layer at `first` lives on in the merged one; those of the older ones are gone.
     let last = above.iter().rposition(|at| needed.contains(at));
     let first = last.unwrap_or(0).max(limit.saturating_sub(stays.len() + 1));

@@ -14,6 +14,9 @@ const KIND: &str = "verified";
 /// The version that names damaged layers.
 const NAMES_DAMAGE: u32 = 2;
 
+/// The version that also counts the errors of which the damaged layers say nothing.
+const COUNTS_OTHERS: u32 = 3;
+
 /// A verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,6 +38,10 @@ pub struct VerifiedRecord {
     /// Labels of the layers of which an object is not what was written, or is not there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<String>,
+    /// Number of those errors that are of none of these layers, and of all that are of WAL: they stay when the layers go. `None`
+    /// when nothing was found, and in records of older programs, which did not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_errors: Option<u64>,
     /// Host name of who verified.
     pub host: String,
     /// Its process.
@@ -50,9 +57,10 @@ pub struct VerifiedRecord {
 /// The object's bytes.
 #[must_use]
 pub fn encode(record: &VerifiedRecord) -> Vec<u8> {
-    let version = match record.damaged.is_empty() {
-        true => record::VERSION,
-        false => NAMES_DAMAGE,
+    let version = match (record.other_errors, record.damaged.is_empty()) {
+        (Some(_), _) => COUNTS_OTHERS,
+        (None, false) => NAMES_DAMAGE,
+        (None, true) => record::VERSION,
     };
     record::encode_version(KIND, version, record)
 }
@@ -62,7 +70,7 @@ pub fn encode(record: &VerifiedRecord) -> Vec<u8> {
 /// # Errors
 /// When it is damaged or of another version.
 pub fn decode(bytes: &[u8]) -> Result<VerifiedRecord> {
-    let (version, found) = record::decode_versions(KIND, NAMES_DAMAGE, bytes)?;
+    let (version, found) = record::decode_versions(KIND, COUNTS_OTHERS, bytes)?;
     check(version, &found).map_err(|error| error.into_damage().within(KIND))?;
     Ok(found)
 }
@@ -73,10 +81,22 @@ fn check(version: u32, found: &VerifiedRecord) -> Result<()> {
     if labels.any(|label| Label::parse(label).is_none()) {
         return Err(Error::damaged("a label that is none"));
     }
-    if (version == NAMES_DAMAGE) == found.damaged.is_empty() {
+    let fits = match version {
+        COUNTS_OTHERS => found.other_errors.is_some(),
+        NAMES_DAMAGE => found.other_errors.is_none() && !found.damaged.is_empty(),
+        _ => found.other_errors.is_none() && found.damaged.is_empty(),
+    };
+    if !fits {
         return Err(Error::damaged(format!(
-            "version {version} does not fit the damaged layers"
+            "version {version} does not fit the damaged layers and other errors"
         )));
+    }
+    let others = found.other_errors.unwrap_or(0);
+    if others > found.errors {
+        return Err(Error::damaged("more other errors than errors"));
+    }
+    if version == COUNTS_OTHERS && others == 0 && found.damaged.is_empty() {
+        return Err(Error::damaged("errors of nothing"));
     }
     if found.errors == 0 && !found.damaged.is_empty() {
         return Err(Error::damaged("damaged layers and no error"));
@@ -103,6 +123,7 @@ mod tests {
             errors: 0,
             warnings: 1,
             damaged: Vec::new(),
+            other_errors: None,
             host: "db1".to_owned(),
             pid: 4711,
             started_at: Timestamp::UNIX_EPOCH,
@@ -121,8 +142,30 @@ mod tests {
         assert!(bytes.starts_with(b"pgstrata verified 2 "));
         assert_eq!(decode(&bytes).ok(), Some(found.clone()));
         require_damage_found(&bytes, decode);
-        for (version, wrong) in [(record::VERSION, &found), (NAMES_DAMAGE, &record)] {
+        let counted = VerifiedRecord {
+            errors: 3,
+            other_errors: Some(2),
+            ..found.clone()
+        };
+        let bytes = encode(&counted);
+        assert!(bytes.starts_with(b"pgstrata verified 3 "));
+        assert_eq!(decode(&bytes).ok(), Some(counted.clone()));
+        require_damage_found(&bytes, decode);
+        for (version, wrong) in [
+            (record::VERSION, &found),
+            (NAMES_DAMAGE, &record),
+            (NAMES_DAMAGE, &counted),
+            (COUNTS_OTHERS, &found),
+        ] {
             assert!(decode(&record::encode_version(KIND, version, wrong)).is_err());
+        }
+        for (errors, others) in [(3, 4), (0, 0)] {
+            let wrong = VerifiedRecord {
+                errors,
+                other_errors: Some(others),
+                ..record.clone()
+            };
+            assert!(decode(&encode(&wrong)).is_err(), "{others} of {errors}");
         }
         let mut wrong = found;
         wrong.errors = 0;

@@ -206,6 +206,18 @@ fn marks_and_what_was_given_up_are_read_and_written_again_to_the_byte() {
 }
 
 #[test]
+fn of_which_timelines_wal_was_given_up_is_read_and_written_again_to_the_byte() {
+    let objects = golden("released");
+    assert_eq!(objects, sample::released());
+    let object = &objects["main/wal-released/0000000016000028"];
+    assert!(object.starts_with(b"pgstrata released 2 "));
+    assert_eq!(
+        released::decode(object).unwrap(),
+        sample::released_of_timelines()
+    );
+}
+
+#[test]
 fn what_a_verification_leaves_is_read_and_written_again_to_the_byte() {
     let objects = golden("verified");
     assert_eq!(objects, sample::verified());
@@ -218,6 +230,12 @@ fn what_a_verification_leaves_is_read_and_written_again_to_the_byte() {
     let object = &objects[&cluster_name().verified_key(sample::VERIFIED)];
     assert!(object.starts_with(b"pgstrata verified 2 "));
     assert_eq!(verified::decode(object).unwrap(), sample::damage_record());
+
+    let objects = golden("found-more");
+    assert_eq!(objects, sample::found_more());
+    let object = &objects[&cluster_name().verified_key(sample::VERIFIED)];
+    assert!(object.starts_with(b"pgstrata verified 3 "));
+    assert_eq!(verified::decode(object).unwrap(), sample::counted_record());
 }
 
 #[test]

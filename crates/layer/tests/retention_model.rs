@@ -90,9 +90,9 @@ proptest! {
             at = layers[at].parent.unwrap();
             gone.push(at);
         }
-        prop_assert!(!layers[step.newest].pinned, "{step:?}");
+        prop_assert!(layers[step.newest].hold.is_none(), "{step:?}");
         for at in &gone {
-            prop_assert!(!layers[*at].pinned, "{step:?}");
+            prop_assert!(layers[*at].hold.is_none(), "{step:?}");
             let kept = plan.keep[*at].iter().any(|why| *why >= Why::KeepDaily && *why <= Why::KeepYearly);
             prop_assert!(!kept, "{step:?} {:?}", plan.keep[*at]);
         }

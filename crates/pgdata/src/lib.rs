@@ -31,7 +31,9 @@ pub use error::{Error, Kind, Result};
 pub use label::{BackupLabel, TablespaceMap};
 pub use lock_file::{LOCK_FILE, LockFile};
 pub use lsn::Lsn;
-pub use relation::{BlockNumber, ForkKind, Oid, PathKind, RelSegment, RelationFork};
+pub use relation::{
+    BlockNumber, DatabaseDirectory, ForkKind, Oid, PathKind, RelSegment, RelationFork,
+};
 pub use timeline::{TimelineHistory, TimelineId};
 pub use version::Major;
 pub use wal::{ArchiveFile, WalPageHeader, WalSegment, WalSegmentSize};

@@ -71,6 +71,34 @@ impl fmt::Display for BlockNumber {
     }
 }
 
+/// The directory in which a database has its files in one tablespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DatabaseDirectory {
+    /// The tablespace.
+    pub tablespace: Oid,
+    /// The database.
+    pub database: Oid,
+}
+
+impl DatabaseDirectory {
+    /// The path relative to the data directory.
+    #[must_use]
+    pub fn path(&self, major: Major) -> String {
+        let Self {
+            tablespace,
+            database,
+        } = self;
+        match *tablespace {
+            Oid::GLOBAL_TABLESPACE => "global".to_owned(),
+            Oid::DEFAULT_TABLESPACE => format!("base/{database}"),
+            _ => format!(
+                "pg_tblspc/{tablespace}/{}/{database}",
+                major.tablespace_directory()
+            ),
+        }
+    }
+}
+
 /// What a relation fork is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -153,14 +181,11 @@ impl RelSegment {
             relation,
             fork,
         } = self.relation_fork;
-        let directory = match tablespace {
-            Oid::GLOBAL_TABLESPACE => "global".to_owned(),
-            Oid::DEFAULT_TABLESPACE => format!("base/{database}"),
-            _ => format!(
-                "pg_tblspc/{tablespace}/{}/{database}",
-                major.tablespace_directory()
-            ),
+        let directory = DatabaseDirectory {
+            tablespace,
+            database,
         };
+        let directory = directory.path(major);
         let suffix = fork.suffix();
         match self.number {
             0 => format!("{directory}/{relation}{suffix}"),

@@ -1,18 +1,19 @@
 //! Records of the WAL: where each begins and ends, and what those say at which a recovery can be told to stop.
 //!
 //! [`RecordReader`] takes the bytes of one segment, in order and in pieces of any size, and hands out its records. Of most
-//! it reads the header alone; transaction ends, restore points, checkpoints, new tablespaces and changes of `wal_level` are
-//! gathered whole, and their checksum is checked. A record that began in an earlier segment is passed over; one that goes on
+//! it reads the header alone; transaction ends, restore points, checkpoints, new tablespaces, databases that are made
+//! or dropped, and changes of `wal_level` are gathered whole, and their checksum is checked. A record that began in an earlier segment is passed over; one that goes on
 //! in the next is completed by [`RecordReader::follow`]. Every page must be the one that belongs there, and every record must
 //! point back to the one before it, as the server's own reader (`xlogreader.c`) wants it. Whatever does not fit is an error.
 //!
-//! The layouts are those of `access/xlogrecord.h`, `access/xlog_internal.h`, `access/xact.h`, `access/rmgrlist.h` and
-//! `catalog/pg_control.h`. From 15 to 18 only `xl_xact_stats_item` differs.
+//! The layouts are those of `access/xlogrecord.h`, `access/xlog_internal.h`, `access/xact.h`, `access/rmgrlist.h`,
+//! `catalog/pg_control.h` and `commands/dbcommands_xlog.h`. From 15 to 18 only `xl_xact_stats_item` differs.
 
 mod decode;
 
 use crate::bytes::Fields;
 use crate::control::WalLevel;
+use crate::relation::DatabaseDirectory;
 use crate::wal_pages::WAL_PAGE_BYTES;
 use crate::{
     Error, FileChecksum, Lsn, Major, Result, TimelineId, WalPageHeader, WalSegment, WalSegmentSize,
@@ -45,9 +46,10 @@ const MOST_RECORD_BYTES: u64 = 1 << 30;
 /// Records begin at multiples of this (`MAXIMUM_ALIGNOF`).
 const ALIGNMENT: u64 = 8;
 
-/// `RM_XLOG_ID`, `RM_XACT_ID` and `RM_TBLSPC_ID`.
+/// `RM_XLOG_ID`, `RM_XACT_ID`, `RM_DBASE_ID` and `RM_TBLSPC_ID`.
 const XLOG: u8 = 0;
 const XACT: u8 = 1;
+const DATABASE: u8 = 4;
 const TABLESPACE: u8 = 5;
 /// `RM_MAX_BUILTIN_ID` (`RM_LOGICALMSG_ID`), and `RM_MIN_CUSTOM_ID` of extensions.
 const LAST_BUILT_IN: u8 = 21;
@@ -63,6 +65,11 @@ const XLOG_RESTORE_POINT: u8 = 0x70;
 
 /// Headers of the record and its data, then `xl_parameter_change`.
 const PARAMETER_CHANGE_BYTES: u64 = 24 + 2 + 28;
+
+/// `XLOG_DBASE_CREATE_FILE_COPY`, `XLOG_DBASE_CREATE_WAL_LOG` and `XLOG_DBASE_DROP`.
+const DATABASE_COPY: u8 = 0x00;
+const DATABASE_CREATE: u8 = 0x10;
+const DATABASE_DROP: u8 = 0x20;
 
 /// `XLOG_TBLSPC_CREATE` (`commands/tablespace.h`).
 const TABLESPACE_CREATE: u8 = 0x00;
@@ -151,6 +158,15 @@ pub enum Meaning {
         /// The directory that the statement named, in whatever encoding; empty for one inside the data directory.
         location: Vec<u8>,
     },
+    /// `CREATE DATABASE`, or `ALTER DATABASE ... SET TABLESPACE`: one directory of it was made.
+    DatabaseMade {
+        /// The directory that was made.
+        directory: DatabaseDirectory,
+        /// The directory of which it is a copy that recovery makes again; `None` when records of their own have its contents.
+        copy_of: Option<DatabaseDirectory>,
+    },
+    /// `DROP DATABASE`, or the end of a move: these directories were removed.
+    DatabaseDropped(Vec<DatabaseDirectory>),
     /// What the server had for `wal_level` from there on; it may be what it had before.
     WalLevel(WalLevel),
     /// Anything else: nothing but the header was read.
@@ -567,6 +583,10 @@ impl RecordReader {
                     | XACT_COMMIT_PREPARED
                     | XACT_ABORT_PREPARED
             )),
+            DATABASE => Ok(matches!(
+                header.info,
+                DATABASE_COPY | DATABASE_CREATE | DATABASE_DROP
+            )),
             TABLESPACE => Ok(header.info == TABLESPACE_CREATE),
             0..=LAST_BUILT_IN | FIRST_CUSTOM..=u8::MAX => Ok(false),
             manager => Err(self.invalid(
@@ -663,6 +683,9 @@ impl RecordHeader {
             (XLOG, XLOG_RESTORE_POINT) => return decode::restore_point(data),
             (XLOG, XLOG_PARAMETER_CHANGE) => return decode::parameter_change(data),
             (XLOG, _) => return decode::checkpoint(data),
+            (DATABASE, DATABASE_COPY) => return decode::database_copied(data),
+            (DATABASE, DATABASE_CREATE) => return decode::database_created(data),
+            (DATABASE, _) => return decode::database_dropped(data),
             (TABLESPACE, _) => return decode::tablespace(data),
             _ => {}
         }

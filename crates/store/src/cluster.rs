@@ -242,7 +242,7 @@ impl ClusterRepository {
     pub async fn require_newest_epoch(&self) -> Result<()> {
         match self.sealing().await? {
             Sealing::Clear => Ok(()),
-            Sealing::Sealed(ring) => ring.require_newest(self.home()).await,
+            Sealing::Sealed(ring) => Box::pin(ring.require_newest(self.home())).await,
         }
     }
 

@@ -5,7 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Shared counters of one backup, restore or verification. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<Counters>);
+pub struct Progress {
+    counters: Arc<Counters>,
+    /// Whether the part of the act is given up that this is the progress of; `None` for the whole.
+    given_up: Option<Arc<AtomicBool>>,
+}
 
 #[derive(Debug, Default)]
 struct Counters {
@@ -33,28 +37,30 @@ pub struct Reading {
 impl Progress {
     /// Sets what there is to do.
     pub fn set_total(&self, bytes: u64) {
-        self.0.total_bytes.store(bytes, Ordering::Relaxed);
+        self.counters.total_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Counts cluster bytes done.
     pub fn add_done(&self, bytes: u64) {
-        self.0.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counters.done_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts pages stored or written.
     pub fn add_pages(&self, pages: u64) {
-        self.0.pages.fetch_add(pages, Ordering::Relaxed);
+        self.counters.pages.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Counts repository bytes.
     pub fn add_stored(&self, bytes: u64) {
-        self.0.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counters
+            .stored_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Says what the act waits for, which is in nobody's hands here; `None` when it goes on.
     pub fn wait_for(&self, what: Option<String>) {
         *self
-            .0
+            .counters
             .waits_for
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = what;
@@ -63,29 +69,62 @@ impl Progress {
     /// What the act waits for.
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
-        let waits_for = self.0.waits_for.lock();
+        let waits_for = self.counters.waits_for.lock();
         waits_for.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks the act to stop at the next safe place; it then fails with `Kind::Interrupted`.
-    pub fn cancel(&self) {
-        self.0.cancelled.store(true, Ordering::Relaxed);
+    /// That of a part of the act, with the same counters: it ends with the whole, and can be given up alone.
+    #[must_use]
+    pub fn of_part(&self) -> Self {
+        Self {
+            counters: Arc::clone(&self.counters),
+            given_up: Some(Arc::default()),
+        }
     }
 
-    /// Whether [`Progress::cancel`] was called.
+    /// Asks the act, or the part of it, to stop at the next safe place; it then fails with `Kind::Interrupted`.
+    pub fn cancel(&self) {
+        let flag = self.given_up.as_deref();
+        flag.unwrap_or(&self.counters.cancelled)
+            .store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Progress::cancel`] was called, of this part or of the whole.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.0.cancelled.load(Ordering::Relaxed)
+        let given_up = self.given_up.as_deref();
+        given_up.is_some_and(|flag| flag.load(Ordering::Relaxed))
+            || self.counters.cancelled.load(Ordering::Relaxed)
     }
 
     /// The counters now.
     #[must_use]
     pub fn read(&self) -> Reading {
         Reading {
-            total_bytes: self.0.total_bytes.load(Ordering::Relaxed),
-            done_bytes: self.0.done_bytes.load(Ordering::Relaxed),
-            pages: self.0.pages.load(Ordering::Relaxed),
-            stored_bytes: self.0.stored_bytes.load(Ordering::Relaxed),
+            total_bytes: self.counters.total_bytes.load(Ordering::Relaxed),
+            done_bytes: self.counters.done_bytes.load(Ordering::Relaxed),
+            pages: self.counters.pages.load(Ordering::Relaxed),
+            stored_bytes: self.counters.stored_bytes.load(Ordering::Relaxed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_is_given_up_leaves_the_rest_alone_and_ends_with_the_whole() {
+        let whole = Progress::default();
+        let (part, other) = (whole.of_part(), whole.of_part());
+        part.add_done(3);
+        part.cancel();
+        assert!(part.is_cancelled());
+        assert!(part.clone().is_cancelled());
+        assert!(!other.is_cancelled());
+        assert!(!whole.is_cancelled());
+        whole.cancel();
+        assert!(other.is_cancelled());
+        assert_eq!(whole.read().done_bytes, 3);
     }
 }

@@ -7,15 +7,17 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
-use pgstrata_layer::epoch::KeyRole;
+use pgstrata_layer::epoch::{KeyRole, decode_epoch, fingerprint};
 use pgstrata_store::archive::{self, GetOptions};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Kind;
 use pgstrata_store::keys::{self, Recipients, Ring};
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
+use pgstrata_testbed::s3::{Bucket, S3Server};
 
 use support::places;
 use support::vault::{Person, Vault, name, opened_by};
@@ -46,7 +48,7 @@ async fn who_is_let_in_while_an_epoch_begins_opens_that_too() {
     let all = [(Reader, &early), (Writer, &again)];
     for (role, who) in all {
         let now = keys::add(other, &before, role, &who.recipient).await;
-        assert_eq!(now.unwrap(), 1);
+        assert_eq!(now.unwrap().current, 1);
     }
     assert_eq!(keys::rotate(home, &before, &recipients).await.unwrap(), 2);
     let repository = &vault.repository;
@@ -57,13 +59,13 @@ async fn who_is_let_in_while_an_epoch_begins_opens_that_too() {
     let now = ring(&vault.reader()).await;
     assert_eq!(keys::rotate(home, &now, &recipients).await.unwrap(), 3);
     let now = keys::add(other, &before, Reader, &late.recipient).await;
-    assert_eq!(now.unwrap(), 3);
+    assert_eq!(now.unwrap().current, 3);
     let of_late = roles(repository, &late).await;
     assert_eq!(of_late, [[Reader], [Reader], [Reader]]);
     let third = Person::new();
     let two = ring_up_to_two(&vault).await;
     let now = keys::add(other, &two, Reader, &third.recipient).await;
-    assert_eq!(now.unwrap(), 3);
+    assert_eq!(now.unwrap().current, 3);
     let of_third = roles(repository, &third).await;
     assert_eq!(of_third, [[Keeper], [Reader], [Reader]]);
 }
@@ -232,7 +234,7 @@ async fn who_is_taken_out_stays_out_whoever_else_is_let_in_at_the_same_time() {
         .await
         .unwrap();
     let again = keys::reseal(home, &before, &gone.recipient).await.unwrap();
-    assert_eq!(again, 0);
+    assert_eq!(again.older, 0);
     assert_eq!(roles(&vault.repository, &gone).await, of_gone);
     for who in [&late, &last] {
         assert_eq!(roles(&vault.repository, who).await, [[Reader], [Reader]]);
@@ -378,4 +380,195 @@ async fn an_epoch_without_a_reader_is_damaged_for_who_seals_and_who_reads() {
     let wrong = ring(&writer).await.inspect(writer.home()).await;
     assert_eq!(wrong.len(), 1);
     assert_eq!((wrong[0].0, wrong[0].1.as_str()), (1, prefix.as_str()));
+}
+
+/// Somebody is taken out, and makes another epoch 2 out of a copy from before that; answers its objects, the record last.
+async fn other_second(vault: &Vault, gone: &Person) -> Vec<(String, Bytes)> {
+    let reader = vault.reader();
+    let home = reader.home();
+    let first = ring(&reader).await;
+    keys::add(home, &first, KeyRole::Reader, &gone.recipient)
+        .await
+        .unwrap();
+    let copy = Repository::with_store(stored(vault).await);
+    let now = ring(&vault.reader()).await;
+    let begun = keys::rotate(home, &now, &vault.recipients()).await;
+    assert_eq!(begun.unwrap(), 2);
+
+    let own = opened_by(&copy, gone);
+    let mut all = vault.recipients();
+    all.all.push((KeyRole::Reader, gone.recipient.clone()));
+    let now = ring(&own).await;
+    assert_eq!(keys::rotate(own.home(), &now, &all).await.unwrap(), 2);
+    let prefix = name().epoch_prefix(&vault.seal_id, 2);
+    let mut objects = Vec::new();
+    for object in copy.list(&prefix).await.unwrap() {
+        objects.push((object.key.clone(), copy.get(&object.key).await.unwrap()));
+    }
+    let record = name().epoch_key(&vault.seal_id, 2);
+    objects.sort_by_key(|(key, _)| *key == record);
+    assert_eq!(objects.last().unwrap().0, record);
+    objects
+}
+
+/// He need not delete anything, and may begin as many epochs as he likes.
+#[tokio::test]
+async fn who_was_taken_out_is_let_in_by_no_epoch_in_the_place_of_the_true_one() {
+    let vault = Vault::new().await;
+    let gone = Person::new();
+    let objects = other_second(&vault, &gone).await;
+    vault.writer().require_newest_epoch().await.unwrap();
+    for (key, body) in &objects {
+        vault.put(key, body).await;
+    }
+    let own = opened_by(&vault.repository, &gone);
+    let refused = async |who: &ClusterRepository| {
+        let error = who.require_newest_epoch().await.unwrap_err();
+        let says = "is a key box of another epoch 2 than the one whose record is there";
+        assert_eq!(error.kind(), Kind::Damaged, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(
+            error.hint_text().unwrap().contains("took him out"),
+            "{error}"
+        );
+        let now = ring(who).await;
+        let (_, forged) = now.survey_all(who.home()).await.unwrap();
+        assert_eq!(forged.len(), 1, "{forged:?}");
+        assert!(now.survey(who.home()).await.is_err());
+        let wrong = now.inspect(who.home()).await;
+        assert!(wrong[0].2.to_string().contains(says), "{wrong:?}");
+    };
+    refused(&vault.writer()).await;
+    let mut all = vault.recipients();
+    all.all.push((KeyRole::Reader, gone.recipient.clone()));
+    let now = ring(&own).await;
+    let begun = keys::rotate(own.home(), &now, &all).await;
+    assert_eq!(begun.unwrap(), 3);
+    refused(&vault.writer()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_with_versions_tells_the_epoch_that_was_begun_from_one_in_its_place() {
+    let server = S3Server::start_with(Bucket::Versioned).unwrap();
+    let repository = Repository::open(&support::options(&server, "p")).unwrap();
+    let vault = Vault::within(repository).await;
+    let gone = Person::new();
+    let objects = other_second(&vault, &gone).await;
+    let (key, other) = objects.last().unwrap();
+    let genuine = vault.repository.get(key).await.unwrap();
+    let genuine = decode_epoch(&genuine).unwrap();
+    vault.writer().require_newest_epoch().await.unwrap();
+    for body in [std::str::from_utf8(other).unwrap(), "junk"] {
+        let put = server.request(None, "PUT", &format!("/p/{key}"), body);
+        assert_eq!(put.unwrap().status, 200);
+        assert_eq!(vault.repository.get(key).await.unwrap(), body.as_bytes());
+        let writer = vault.writer();
+        assert_eq!(*ring(&writer).await.current(), genuine);
+        let error = writer.require_newest_epoch().await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Damaged, "{error}");
+        assert!(error.to_string().contains("was replaced at"), "{error}");
+        let own = opened_by(&vault.repository, &gone);
+        let (seen, _) = ring(&own).await.survey_all(own.home()).await.unwrap();
+        assert!(seen[1].own.is_empty(), "{seen:?}");
+    }
+}
+
+/// Both choose the same number. Key boxes of the one that was not begun would look like those of one that was replaced.
+#[tokio::test]
+async fn of_two_epochs_that_begin_at_once_nothing_is_left_of_the_one_that_does_not() {
+    let vault = Vault::new().await;
+    let mut late = 0;
+    for nth in 0.. {
+        let held = HeldUp::at(nth, &vault).await;
+        let (first, second) = (vault.recipients(), vault.recipients());
+        let rotating = keys::rotate(held.through.home(), &held.seen, &first);
+        let other = opened_by(&held.direct, &vault.reader);
+        let meanwhile = async {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            keys::rotate(other.home(), &held.seen, &second).await
+        };
+        let (one, two) = futures::join!(rotating, meanwhile);
+        assert!(one.is_ok() || two.is_ok(), "{nth}: {one:?} {two:?}");
+        let errors = [one, two].into_iter().filter_map(Result::err);
+        late += errors
+            .filter(|error| error.kind() == Kind::AlreadyExists)
+            .count();
+        let reader = opened_by(&held.direct, &vault.reader);
+        let doubts = ring(&reader).await.doubts(reader.home()).await.unwrap();
+        assert!(doubts.is_empty(), "held up at {nth}: {doubts:?}");
+        if held.store.operation_count() <= nth {
+            break;
+        }
+    }
+    assert!(late > 0);
+}
+
+/// The founders are gone, and who is left was never a reader of the first epoch.
+#[tokio::test]
+async fn who_came_later_lets_others_in_when_the_founders_are_gone() {
+    use KeyRole::{Keeper, Reader, Writer};
+    let vault = Vault::new().await;
+    let (later, host, person, last) = (Person::new(), Person::new(), Person::new(), Person::new());
+    let reader = vault.reader();
+    let now = ring(&reader).await;
+    let begun = keys::rotate(reader.home(), &now, &vault.recipients()).await;
+    assert_eq!(begun.unwrap(), 2);
+    let reader = vault.reader();
+    let now = ring(&reader).await;
+    let let_in = keys::add(reader.home(), &now, Reader, &later.recipient).await;
+    assert_eq!(let_in.unwrap().current, 2);
+    let own = opened_by(&vault.repository, &later);
+    let all = vec![
+        (Reader, later.recipient.clone()),
+        (Writer, vault.writer.recipient.clone()),
+    ];
+    let now = ring(&own).await;
+    let begun = keys::rotate(own.home(), &now, &Recipients { all }).await;
+    assert_eq!(begun.unwrap(), 3);
+
+    let own = opened_by(&vault.repository, &later);
+    let (home, now) = (own.home(), ring(&own).await);
+    assert!(!now.opens_data(1));
+    for (role, who) in [(Writer, &host), (Reader, &person)] {
+        let let_in = keys::add(home, &now, role, &who.recipient).await.unwrap();
+        assert_eq!((let_in.current, let_in.older), (3, 2), "{role:?}");
+        assert!(let_in.closed.is_empty(), "{role:?}");
+    }
+    let of_host = roles(&vault.repository, &host).await;
+    assert_eq!(of_host, [[Writer], [Writer], [Writer]]);
+    let writer = opened_by(&vault.repository, &host);
+    let of_writer = ring(&writer).await;
+    assert!((1..=3).all(|epoch| of_writer.opens_catalog(epoch)));
+    assert!(of_writer.inspect(writer.home()).await.is_empty());
+    writer.require_newest_epoch().await.unwrap();
+    // Their boxes are part of a copy.
+    let found = now.find_in(home).await.unwrap();
+    let late = found.boxes.values().filter(|one| one.epoch == 1);
+    assert_eq!(
+        late.filter(|one| one.recipient == host.recipient).count(),
+        1
+    );
+
+    let resealed = keys::reseal(home, &now, &person.recipient).await.unwrap();
+    assert_eq!((resealed.older, resealed.closed), (1, vec![1]));
+    let of_person = roles(&vault.repository, &person).await;
+    assert_eq!(
+        of_person,
+        [vec![Keeper], vec![Reader, Keeper], vec![Reader]]
+    );
+
+    // Without a catalog of his own nobody gives it on.
+    let print = fingerprint(&later.recipient);
+    let prefix = name().epoch_prefix(&vault.seal_id, 1);
+    for object in vault.repository.list(&prefix).await.unwrap() {
+        if object.key.contains(&print) {
+            vault.repository.delete(&object.key).await.unwrap();
+        }
+    }
+    let own = opened_by(&vault.repository, &later);
+    let now = ring(&own).await;
+    let let_in = keys::add(own.home(), &now, Writer, &last.recipient).await;
+    assert_eq!(let_in.unwrap().closed, [1]);
+    let of_last = roles(&vault.repository, &last).await;
+    assert_eq!(of_last, [vec![], vec![Writer], vec![Writer]]);
 }

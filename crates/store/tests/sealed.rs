@@ -243,7 +243,8 @@ async fn epochs_let_people_in_and_leave_them_out() {
     assert_eq!(
         keys::reseal(reader.home(), &ring, &late.recipient)
             .await
-            .unwrap(),
+            .unwrap()
+            .older,
         1
     );
     let newcomer = opened_by(&vault.repository, &late);

@@ -9,7 +9,8 @@ use pgstrata_engine::server::read_control;
 use pgstrata_store::archive::{
     self, Ahead, GetOptions, GetOutcome, Notes, PushOptions, PushOutcome, Pushed, Source, Spool,
 };
-use pgstrata_store::error::Result;
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Kind, Result};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -26,9 +27,26 @@ const SEGMENTS_AHEAD: usize = 8;
 const HOLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) async fn push(context: &Context, args: &ArchivePushArgs) -> Result<u8> {
+    quorum(context, args, 1)?;
     let outcome = push_file(context, args, None).await?;
     say_pushed(context, &outcome);
     Ok(0)
+}
+
+/// How many of `count` repositories must have a file. More than there are cannot be met: a table that was taken out of the
+/// file must not make one copy out of two.
+pub(super) fn quorum(context: &Context, args: &ArchivePushArgs, count: usize) -> Result<usize> {
+    let told = args.quorum.or(context.config.settings.quorum);
+    let quorum = told.unwrap_or(count);
+    if (1..=count).contains(&quorum) {
+        return Ok(quorum);
+    }
+    let there_are = match count {
+        1 => "there is 1 repository".to_owned(),
+        more => format!("there are {more} repositories"),
+    };
+    let what = format!("the quorum is {quorum}, and {there_are}");
+    Err(Error::new(Kind::Usage, what).hint("give at least 1, and at most all of them"))
 }
 
 /// Stores the file in one repository; who is `told` hears of it before neighbours are pushed.
@@ -75,7 +93,8 @@ pub(super) fn say_pushed(context: &Context, outcome: &PushOutcome) {
 
 pub(super) async fn get(context: &Context, args: &ArchiveGetArgs) -> Result<u8> {
     let holes = Holes::told(context, args)?;
-    let outcome = get_file(context, args, &holes).await?;
+    let cluster = context.cluster_as_of(&args.as_of).await?;
+    let outcome = get_file(context, &cluster, args, &holes).await?;
     say_got(context, args, &outcome);
     Ok(0)
 }
@@ -104,10 +123,10 @@ impl Holes {
 /// Fetches the file out of one repository.
 pub(super) async fn get_file(
     context: &Context,
+    cluster: &ClusterRepository,
     args: &ArchiveGetArgs,
     holes: &Holes,
 ) -> Result<GetOutcome> {
-    let cluster = context.cluster_as_of(&args.as_of).await?;
     let settings = &context.config.settings;
     let count = args
         .fetch_ahead
@@ -127,10 +146,10 @@ pub(super) async fn get_file(
         hole_is_end: holes.are_end,
         along: args.along(),
     };
-    let outcome = archive::get(&cluster, &args.name, &args.path, &options).await?;
+    let outcome = archive::get(cluster, &args.name, &args.path, &options).await?;
     if let Some(control) = control {
         let fetched = (&*args.name, &*args.path);
-        let judged = require_own_tablespaces(&cluster, (&here, control), fetched).await;
+        let judged = require_own_tablespaces(cluster, (&here, control), fetched).await;
         judged.inspect_err(|_| {
             // Nobody may take it for fetched.
             let _ = fs::remove_file(&args.path);

@@ -223,10 +223,10 @@ struct Outcome {
 
 impl Outcome {
     fn of(context: &Context, state: &'static str, error: Option<Error>) -> Self {
-        let repository = context.config.repository();
+        let url = context.config.url();
         Self {
             name: named(context),
-            url: repository.map(|found| found.url).unwrap_or_default(),
+            url: url.map(str::to_owned).unwrap_or_default(),
             state,
             copied_objects: None,
             error,

@@ -86,35 +86,51 @@ fn text(report: &ExpireReport, dry_run: bool) -> String {
     for note in report.remarks.iter().chain(&report.notes) {
         text.push_str(&format!("note     {}\n", plain(note)));
     }
-    let idle = report.merge.is_none()
-        && report.removals.is_empty()
-        && report.remove.is_empty()
-        && report.leftovers.is_empty()
-        && report.wal_files == 0;
-    text.push_str(match (idle, report.done, dry_run) {
-        (true, _, _) => "There is nothing to expire.\n",
-        (false, true, _) => "All of this was done.\n",
-        (false, false, true) => "This was a dry run: nothing was changed.\n",
-        (false, false, false) => {
-            "Nothing was removed, for the reasons that the notes give. Run the command again later.\n"
-        }
-    });
+    text.push_str(&ending(report, dry_run));
     if dry_run {
         text.push_str(&planned_when());
     }
     text
 }
 
+/// What has been done, in one line.
+fn ending(report: &ExpireReport, dry_run: bool) -> String {
+    let idle = report.merge.is_none()
+        && report.removals.is_empty()
+        && report.remove.is_empty()
+        && report.leftovers.is_empty()
+        && report.wal_files == 0;
+    if idle && report.notes.is_empty() {
+        return "There is nothing to expire.\n".to_owned();
+    }
+    let done = match (report.done, dry_run, &report.merged) {
+        (true, _, _) => return "All of this was done.\n".to_owned(),
+        (false, true, _) => return "This was a dry run: nothing was changed.\n".to_owned(),
+        (false, false, None) => "Nothing was removed".to_owned(),
+        (false, false, Some(merged)) => match &merged.removed[..] {
+            [] => format!("{} was merged, and nothing was removed", merged.label),
+            removed => format!(
+                "{} was merged, {} removed, and nothing else",
+                merged.label,
+                removed.join(", ")
+            ),
+        },
+    };
+    format!("{done}, for the reasons that the notes give. Run the command again later.\n")
+}
+
 /// Nothing is written to learn what time it is in the repository.
 fn planned_when() -> String {
     let now = Timestamp::now().strftime("%Y-%m-%d %H:%M:%SZ");
     format!(
-        "It was planned for {now} by the clock of this host. What is removed goes by the clock of the repository.\n"
+        "It was planned for {now} by the clock of this host. What is removed goes by that or the repository's, by whichever is behind.\n"
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use pgstrata_engine::merge::MergeReport;
+
     use super::*;
 
     fn report() -> ExpireReport {
@@ -158,5 +174,36 @@ mod tests {
         let mut idle = report();
         idle.remove.clear();
         assert_eq!(last_line(&idle, false), "There is nothing to expire.");
+        // Whether there is, nobody knows then.
+        idle.notes = beside_a_backup.notes.clone();
+        assert!(last_line(&idle, false).starts_with("Nothing was removed"));
+    }
+
+    #[test]
+    fn a_merge_that_was_made_is_told_when_the_rest_was_not_done() {
+        let mut report = report();
+        report.notes = vec!["20261122-100000F is being made".to_owned()];
+        report.merged = Some(MergeReport {
+            label: "20261122-090000F".to_owned(),
+            inputs: Vec::new(),
+            stands_on: None,
+            frames_copied: 0,
+            copied_bytes: 0,
+            frames_encoded: 0,
+            encoded_bytes: 0,
+            fetched_bytes: 0,
+            pack_bytes: 0,
+            removed: vec!["20261121-093305F".to_owned()],
+            seconds: 1.0,
+            notes: Vec::new(),
+        });
+        let said = last_line(&report, false);
+        for words in [
+            "20261122-090000F was merged",
+            "20261121-093305F removed, and nothing else",
+        ] {
+            assert!(said.contains(words), "{said}");
+        }
+        assert!(!said.contains("Nothing was removed"), "{said}");
     }
 }

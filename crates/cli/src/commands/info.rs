@@ -18,18 +18,19 @@ const MOST_PAGES: usize = 20;
 
 pub(super) async fn run(context: &Context, args: &InfoArgs) -> Result<u8> {
     let cluster = context.cluster_as_of(&args.as_of).await?;
-    let wanted = label_or_all(&cluster, &args.label).await?;
-    let details = wanted.is_some();
     if args.costs {
         let report = expire::storage(&cluster, &context.config.rules(&args.rules)?).await?;
         context.report("info-costs/1", &report, || costs(&report))?;
         return Ok(0);
     }
+    let wanted = label_or_all(&cluster, &args.label).await?;
+    let details = wanted.is_some();
     let options = InfoOptions {
         label: wanted,
         max_age: context.max_age(args.age.backup.max_age)?,
         max_verify_age: context.max_verify_age(args.age.max_verify_age)?,
-        server: context.server_to_ask(&args.server, &args.as_of),
+        server: context.server_to_ask(&args.server, &args.as_of)?,
+        as_of: args.as_of.repository_as_of,
     };
     let report = info::collect(&cluster, &options).await?;
     context.report("info/1", &report, || text(&report, details))?;
@@ -147,7 +148,7 @@ fn timeline_lines(timeline: &TimelineInfo) -> String {
     }
     for released in &timeline.released {
         text.push_str(&format!(
-            "             given up by --keep-wal: {} to {}, {} segments\n",
+            "             given up by an expiry: {} to {}, {} segments\n",
             released.first,
             released.last,
             HumanCount(released.count)

@@ -8,7 +8,7 @@ use pgstrata_layer::plain::plain;
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
-use pgstrata_store::keys::{self, EpochSeen, KeySummary, Recipients, Ring};
+use pgstrata_store::keys::{self, Admission, EpochSeen, KeySummary, Recipients, Ring};
 use serde_json::{Value, json};
 
 use super::Context;
@@ -55,14 +55,11 @@ pub(super) async fn run(context: &Context, command: &KeyCommand) -> Result<u8> {
             let lost = lost.last().map(|number| ring.not_there(*number));
             check(context, &epochs, lost.into_iter().chain(forged).collect())
         }
-        KeyCommand::Add(args) => add(context, &cluster, ring, args).await,
+        KeyCommand::Add(args) => add(context, &cluster, (ring, &epochs), args).await,
         KeyCommand::Reseal { recipient } => {
             let recipient = &keys::recipient(recipient)?;
-            let count = keys::reseal(cluster.home(), ring, recipient).await?;
-            let text = format!(
-                "{recipient} was let into {count} epochs, and reads all {} now\n",
-                epochs.len()
-            );
+            let admission = keys::reseal(cluster.home(), ring, recipient).await?;
+            let text = resealed(recipient, &admission, epochs.len());
             done(context, "reseal", recipient, &text)
         }
         KeyCommand::Rotate => {
@@ -99,7 +96,7 @@ fn done(context: &Context, what: &str, recipient: &str, text: &str) -> Result<u8
 async fn add(
     context: &Context,
     cluster: &ClusterRepository,
-    ring: &Ring,
+    (ring, epochs): (&Ring, &[EpochSeen]),
     args: &RecipientArgs,
 ) -> Result<u8> {
     let recipients = args.recipients()?;
@@ -111,22 +108,79 @@ async fn add(
     }
     let mut text = String::new();
     for (role, recipient) in &recipients.all {
-        let now = keys::add(cluster.home(), ring, *role, recipient).await?;
+        let admission = keys::add(cluster.home(), ring, *role, recipient).await?;
         let epoch = ring.current().number;
         let _ = writeln!(
             text,
             "{recipient} is a {} from epoch {epoch} on",
             role.as_str()
         );
-        text.push_str(&meanwhile(ring, now));
-        if *role == KeyRole::Reader && epoch > 1 {
+        text.push_str(&meanwhile(ring, admission.current));
+        if !admission.closed.is_empty() {
+            tracing::warn!(
+                "{recipient} does not open the catalog of {}, which nobody at hand opens: as long as a layer of then is there, commands \
+                 that read the catalog refuse that identity. Who opens it lets the recipient in with the same command",
+                named(&admission.closed)
+            );
+        }
+        let before = epochs.iter().filter(|seen| seen.number < epoch);
+        if *role == KeyRole::Reader && before.clone().any(|seen| seen.opens_data) {
             let _ = writeln!(
                 text,
                 "what was sealed before: \"pgstrata key reseal {recipient}\""
             );
         }
+        let closed = before.filter(|seen| !seen.opens_data);
+        let closed: Vec<u32> = closed.map(|seen| seen.number).collect();
+        if *role == KeyRole::Reader && !closed.is_empty() {
+            tracing::warn!("{recipient} {}", reads_no_page(&closed));
+        }
     }
     done(context, "add", "", &text)
+}
+
+/// What came of letting a reader into all of so many epochs.
+fn resealed(recipient: &str, admission: &Admission, count: usize) -> String {
+    if admission.closed.is_empty() {
+        return format!(
+            "{recipient} was let into {} epochs, and reads all {count} now\n",
+            admission.older
+        );
+    }
+    tracing::warn!("{recipient} {}", reads_no_page(&admission.closed));
+    format!("{recipient} was let into {} epochs\n", admission.older)
+}
+
+/// What is said of who cannot be let in by the identities at hand.
+fn reads_no_page(closed: &[u32]) -> String {
+    format!(
+        "reads no page and no WAL that was sealed in {}: the identity at hand does not, either. A reader of then, also one who was \
+         taken out since, lets him in with \"pgstrata key reseal\"",
+        named(closed)
+    )
+}
+
+/// Epochs by their numbers.
+fn named(epochs: &[u32]) -> String {
+    let numbers: Vec<String> = epochs.iter().map(ToString::to_string).collect();
+    let word = match epochs.len() {
+        1 => "epoch",
+        _ => "epochs",
+    };
+    format!("{word} {}", numbers.join(", "))
+}
+
+/// The epochs of which nobody of `recipients` reads a page, who read what comes.
+fn left_behind(epochs: &[EpochSeen], recipients: &Recipients) -> Vec<u32> {
+    let reads = |seen: &EpochSeen| {
+        let mut boxes = seen.boxes.iter();
+        boxes.any(|own| {
+            let recipient = own.recipient.to_ascii_lowercase();
+            own.role == KeyRole::Reader && recipients.readers().any(|one| one == recipient)
+        })
+    };
+    let left = epochs.iter().filter(|seen| !reads(seen));
+    left.map(|seen| seen.number).collect()
 }
 
 /// What is to be said when epochs have begun since `ring` was read.
@@ -158,6 +212,14 @@ async fn rotate(
         return Err(Error::new(Kind::NotFound, what).hint("\"pgstrata key check\" lists who does"));
     }
     let number = keys::rotate(cluster.home(), ring, &recipients).await?;
+    let left = left_behind(epochs, &recipients);
+    if !left.is_empty() {
+        tracing::warn!(
+            "no reader of epoch {number} reads what was sealed in {}: as long as an identity is there that does, let a reader in \
+             with it and \"pgstrata key reseal age1...\"; without one those backups are lost",
+            named(&left)
+        );
+    }
     Ok(format!(
         "epoch {number} has begun: what is sealed from now on is opened by {} recipients\n",
         recipients.all.len()

@@ -54,6 +54,9 @@ fn plan_text(plan: &MergePlan) -> String {
             BinaryBytes(input.pack_bytes).to_string(),
             match input.removable {
                 true => "can go".to_owned(),
+                false if plan.notes.iter().any(|note| note.starts_with(&input.label)) => {
+                    "stays: see the note".to_owned()
+                }
                 false => "stays: another layer stands on it".to_owned(),
             },
         ]);

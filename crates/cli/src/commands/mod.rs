@@ -66,6 +66,11 @@ impl Context {
         Ok(cluster.with_keys(self.config.keys()?))
     }
 
+    /// Whether what the configuration says of the repository keeps it from being opened, whatever is asked of it.
+    fn is_shut(&self) -> bool {
+        self.cluster().is_err()
+    }
+
     /// Waits for an answer of the repository, as [`ClusterRepository::require_answer`] does. Nothing is opened for that.
     async fn require_answer(&self, within: Duration) -> Result<()> {
         let repository = Repository::open(&self.config.repository()?)?;
@@ -174,15 +179,22 @@ impl Context {
     }
 
     /// The server that is asked about the health of backups, when one is named. Of the past none can tell.
-    fn server_to_ask(&self, server: &ServerArgs, as_of: &AsOfArgs) -> Option<ServerOptions> {
+    fn server_to_ask(
+        &self,
+        server: &ServerArgs,
+        as_of: &AsOfArgs,
+    ) -> Result<Option<ServerOptions>> {
+        let file = self.config.settings.archive_timeout.as_deref();
+        let patience = from_file(None, file, "archive-timeout", parse_duration)?;
         let data_directory = self.known_data_directory(server);
         let told = server.connection.is_some() || self.config.settings.connection.is_some();
         let is_named = told || data_directory.is_some();
-        (is_named && as_of.repository_as_of.is_none()).then(|| ServerOptions {
+        let options = || ServerOptions {
             connection: self.connection(server),
             data_directory,
-            patience: CheckOptions::default().wal_timeout,
-        })
+            patience: patience.unwrap_or(CheckOptions::default().wal_timeout),
+        };
+        Ok((is_named && as_of.repository_as_of.is_none()).then(options))
     }
 
     /// Runs `act`: its progress is shown as that of `what`, and signals stop it.
@@ -267,8 +279,26 @@ async fn label(cluster: &ClusterRepository, text: &str) -> Result<Label> {
     if let Some(label) = label_or_latest(text)? {
         return Ok(label);
     }
-    let catalog = Catalog::load(cluster).await?;
-    let newest = catalog.layers.last().ok_or_else(|| {
+    newest(&Catalog::load(cluster).await?)
+}
+
+/// The label of the newest layer, unless a newer one cannot be used: an older one is not what was meant then.
+fn newest(catalog: &Catalog) -> Result<Label> {
+    let newest = catalog.layers.last();
+    let stamp = newest.map(|layer| layer.manifest.state_stamp());
+    let stamp = stamp.unwrap_or_default();
+    let mut damaged = catalog.damaged.iter().rev();
+    if let Some((label, error)) = damaged.find(|(label, _)| *label.own_stamp() > *stamp) {
+        let what = format!("\"latest\" would be {label}, which cannot be used: {error}");
+        return Err(Error::new(error.kind(), what).hint(match newest {
+            Some(layer) => format!(
+                "\"pgstrata verify\" says what is wrong; the newest layer that can be used is {}: name it if it is meant",
+                layer.label
+            ),
+            None => "\"pgstrata verify\" says what is wrong".to_owned(),
+        }));
+    }
+    let newest = newest.ok_or_else(|| {
         Error::new(Kind::NotFound, "there is no finished layer")
             .hint("\"pgstrata info\" lists the layers")
     })?;

@@ -4,34 +4,31 @@
 //! said only when every one of them says so; one that the identity at hand does not open says it by the names in it. What removes or changes asks for one of them: rules of retention belong to a
 //! repository, and a command that ends half way through several would leave nobody knowing which it has changed.
 
+mod get;
 mod push;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::join_all;
 use pgstrata_engine::restore::{Target, TimelineChoice, require_way_known};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
-use pgstrata_store::archive::{self, Archive, GetOutcome, Notes, Spool};
+use pgstrata_store::archive::{Archive, Notes, Spool};
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde_json::{Value, json};
 
-use super::archive::{Holes, get_file, say_got};
 use super::{Context, backup, restore, run_one};
-use crate::args::{ArchiveGetArgs, AsOfArgs, BackupArgs, Command, KeyCommand, Output, RestoreArgs};
+use crate::args::{AsOfArgs, BackupArgs, Command, KeyCommand, Output, RestoreArgs};
 use crate::exit;
 use crate::output;
 
 /// How long a repository is waited for that says nothing, while others may do what is wanted.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-
-/// Between two looks whether a hole has been filled.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Runs a command on several repositories; returns its exit code.
 pub(super) async fn run(context: &Context, several: &[Context], command: Command) -> Result<u8> {
@@ -41,7 +38,7 @@ pub(super) async fn run(context: &Context, several: &[Context], command: Command
     match command {
         Command::Backup(args) => backup(several, args).await,
         Command::ArchivePush(args) => push::run(several, args).await,
-        Command::ArchiveGet(args) => get(several, &args).await,
+        Command::ArchiveGet(args) => get::run(several, &args).await,
         Command::Restore(args) => restore(several, &args).await,
         Command::Info(args) => {
             each(several, async |one: &Context| {
@@ -92,14 +89,16 @@ fn past_of(command: &Command) -> Option<&AsOfArgs> {
     }
 }
 
-/// Shows all. The exit code is the worst: that of an error before that of warnings.
+/// Shows all. The exit code is the worst: that of an error before that of warnings. A mistake in what the configuration says
+/// of one repository is the matter with that one; a mistake in the command ends it.
 async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) -> Result<u8> {
+    several[0].config.cluster()?;
     let mut shown = Vec::new();
     let mut codes = Vec::new();
     let mut looked_at = Vec::new();
     for context in several {
         let name = context.config.name().unwrap_or_default();
-        let url = context.config.repository()?.url;
+        let url = context.config.url()?;
         let documents = Arc::new(Mutex::new(Vec::new()));
         let mut one = context.with(&context.config);
         one.documents = Some(Arc::clone(&documents));
@@ -111,9 +110,8 @@ async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) ->
                 looked_at.push(context);
                 (code, None)
             }
-            Err(error) if matches!(error.kind(), Kind::Usage | Kind::Interrupted) => {
-                return Err(error);
-            }
+            Err(error) if error.kind() == Kind::Interrupted => return Err(error),
+            Err(error) if error.kind() == Kind::Usage && !context.is_shut() => return Err(error),
             Err(error) => (exit::code(error.kind()), Some(error)),
         };
         if let Some(error) = error.as_ref().filter(|_| context.output == Output::Text) {
@@ -146,7 +144,8 @@ async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) ->
             &json!({ "repositories": Value::from(shown), "notes": notes }),
         )?;
     }
-    let failed = codes.iter().find(|code| **code > exit::WARNINGS);
+    let mut failed = codes.iter().filter(|code| **code != exit::WARNINGS);
+    let failed = failed.find(|code| **code != 0);
     Ok(failed.or(codes.iter().max()).copied().unwrap_or(0))
 }
 
@@ -165,191 +164,11 @@ async fn backup(several: &[Context], args: BackupArgs) -> Result<u8> {
     backup::run_in_several(several, &args).await
 }
 
-/// Fetches the file out of the first that has it.
-async fn get(several: &[Context], args: &ArchiveGetArgs) -> Result<u8> {
-    let holes = Holes::told(&several[0], args)?;
-    let at_once = Holes {
-        wait: Duration::ZERO,
-        are_end: false,
-    };
-    let started = Instant::now();
-    loop {
-        let asked = match ask_all(several, args, &at_once).await? {
-            Answer::Got => return Ok(0),
-            Answer::Nobody(asked) => asked,
-        };
-        let is_hole = |error: &Error| error.kind() == Kind::WalMissing;
-        // What one has that nobody opens may come into another, too.
-        let may_come = |error: &Error| is_hole(error) || error.is_lack_of_key();
-        let may_come = !asked.opened.is_empty() && asked.failed.iter().all(may_come);
-        let Asked { end, failed, .. } = asked;
-        // All were asked, and say so.
-        if failed.is_empty() {
-            return Err(end.unwrap_or_else(|| Error::new(Kind::Repository, "none was asked")));
-        }
-        let only_holes = failed.iter().all(is_hole);
-        if may_come && started.elapsed() < holes.wait {
-            tokio::time::sleep(LOOK_AGAIN).await;
-            continue;
-        }
-        for error in failed.iter().skip(1) {
-            tracing::warn!("{error}");
-        }
-        let first = failed.into_iter().next();
-        let first = first.unwrap_or_else(|| Error::new(Kind::Repository, "none has answered"));
-        return Err(match only_holes && holes.are_end {
-            true => {
-                tracing::warn!("{first}; it is answered as the end");
-                Error::new(Kind::NotFound, first.to_string())
-            }
-            false => first,
-        });
-    }
-}
-
-enum Answer<'a> {
-    Got,
-    Nobody(Asked<'a>),
-}
-
-/// What repositories say that do not have the file.
-#[derive(Default)]
-struct Asked<'a> {
-    /// That their archive ends before it; the first that says so.
-    end: Option<Error>,
-    /// Anything else.
-    failed: Vec<Error>,
-    /// Those that could be read as far as it took.
-    opened: Vec<&'a Context>,
-    /// Those that are sealed for others.
-    closed: Vec<(&'a Context, Error)>,
-}
-
-impl<'a> Asked<'a> {
-    /// Notes what a repository said; true when the file is there.
-    fn note(
-        &mut self,
-        context: &'a Context,
-        notes: &Notes,
-        args: &ArchiveGetArgs,
-        got: Result<GetOutcome>,
-    ) -> Result<bool> {
-        let name = context.config.name().unwrap_or_default();
-        let error = match got {
-            Ok(outcome) => {
-                for error in &self.failed {
-                    tracing::warn!("{} comes from repository {name}: {error}", args.name);
-                }
-                say_got(context, args, &outcome);
-                return Ok(true);
-            }
-            Err(error) => error,
-        };
-        match error.kind() {
-            _ if error.is_lack_of_key() => {
-                notes.add_outage();
-                self.closed.push((context, error));
-            }
-            Kind::NotFound => {
-                self.end.get_or_insert(error);
-                self.opened.push(context);
-            }
-            kind if is_elsewhere(kind) || lacks_identity(context, kind) => {
-                match kind {
-                    Kind::Repository => notes.add_outage(),
-                    Kind::WalMissing => self.opened.push(context),
-                    _ => {}
-                }
-                let act = format!("repository {name}");
-                self.failed.push(error.while_doing(act));
-            }
-            _ => return Err(error),
-        }
-        Ok(false)
-    }
-
-    /// What those say by their names that no identity opens. When none could be read, that is all there is to say.
-    async fn ask_names(&mut self, args: &ArchiveGetArgs) -> Result<()> {
-        let mut opened = Vec::new();
-        for context in &self.opened {
-            opened.push(context.cluster()?);
-        }
-        let mut said = Vec::new();
-        for (context, error) in self.closed.drain(..) {
-            let act = format!("repository {}", context.config.name().unwrap_or_default());
-            if opened.is_empty() {
-                said.push(error.while_doing(act));
-                continue;
-            }
-            let closed = context.cluster()?;
-            let along = args.along();
-            match archive::names_in_closed(&closed, &args.name, &opened, along).await {
-                Ok(None) => {}
-                Ok(Some(error)) => said.push(error.while_doing(act)),
-                Err(error) => said.push(error.while_doing(act)),
-            }
-        }
-        self.failed.splice(..0, said);
-        Ok(())
-    }
-}
-
-/// Asks one after the other. One that did not answer a moment ago, or that nobody here opens, is asked last, because that
-/// takes long. One that says nothing for a while makes room for the others, and is then asked as long as it takes.
-async fn ask_all<'a>(
-    several: &'a [Context],
-    args: &ArchiveGetArgs,
-    holes: &Holes,
-) -> Result<Answer<'a>> {
-    let mut order = Vec::new();
-    for context in several {
-        let notes = notes(context, args.spool.as_ref())?;
-        order.push((notes.had_outage(), context, notes));
-    }
-    order.sort_by_key(|(had_outage, ..)| *had_outage);
-    let mut asked = Asked::default();
-    let mut silent = Vec::new();
-    for (_, context, notes) in order {
-        let getting = get_file(context, args, holes);
-        let got = tokio::select! {
-            got = getting => got,
-            error = silence(context) => {
-                let name = context.config.name().unwrap_or_default();
-                tracing::warn!("repository {name} is asked last: {error}");
-                notes.add_outage();
-                silent.push((context, notes));
-                continue;
-            }
-        };
-        if asked.note(context, &notes, args, got)? {
-            return Ok(Answer::Got);
-        }
-    }
-    for (context, notes) in silent {
-        let got = get_file(context, args, holes).await;
-        if asked.note(context, &notes, args, got)? {
-            return Ok(Answer::Got);
-        }
-    }
-    asked.ask_names(args).await?;
-    Ok(Answer::Nobody(asked))
-}
-
-/// Ends when the repository has stopped answering.
-async fn silence(context: &Context) -> Error {
-    loop {
-        tokio::time::sleep(ANSWERS_WITHIN / 2).await;
-        if let Err(error) = context.require_answer(ANSWERS_WITHIN / 2).await {
-            return error;
-        }
-    }
-}
-
 /// What this host notes of a repository.
 fn notes(context: &Context, spool: Option<&PathBuf>) -> Result<Notes> {
     let root = spool.or(context.config.settings.spool.as_ref()).cloned();
     let root = root.unwrap_or_else(Spool::default_root);
-    let url = context.config.repository()?.url;
+    let url = context.config.url()?;
     let name = context.config.name().unwrap_or_default();
     let cluster = context.config.cluster()?;
     Ok(Notes::new(root, &format!("{url} {name}"), cluster.as_str()))
@@ -363,13 +182,9 @@ fn is_elsewhere(kind: Kind) -> bool {
     )
 }
 
-/// Whether the file that cannot be read is one that opens the repository, and not the one to be written.
-fn lacks_identity(context: &Context, kind: Kind) -> bool {
-    kind == Kind::File && context.cluster().is_err()
-}
-
 /// Restores out of the first that can, and says what kept the others from it.
 async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
+    several[0].config.cluster()?;
     let mut notes = Vec::new();
     let (answering, silent) = answering(several, &mut notes).await;
     let (usable, mut failed) = usable(answering, &mut notes).await?;
@@ -400,6 +215,7 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
         let elsewhere = match error.kind() {
             // Else it is the target that is refused.
             Kind::Refused => error.is_lack_of_key() || error.is_of_other_cluster(),
+            Kind::Usage | Kind::File => one.context.is_shut(),
             kind => is_elsewhere(kind) || others.contains(&kind),
         };
         if !elsewhere {
@@ -548,7 +364,6 @@ async fn usable<'a>(
                 }
                 _ => Ok(()),
             },
-            Err(error) if error.kind() == Kind::Usage => return Err(error),
             Err(error) => Err(error),
         };
         let Err(error) = asked else {
@@ -559,7 +374,7 @@ async fn usable<'a>(
         say(
             notes,
             format!(
-                "repository {name} cannot be restored from, and recovery stops at a file that it alone has: {error}"
+                "repository {name} cannot be restored from, and recovery stops at the first file that no other has: {error}"
             ),
         );
         failed.push(error.while_doing(format!("repository {name}")));

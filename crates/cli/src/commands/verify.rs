@@ -1,18 +1,15 @@
 //! `verify`.
 
-use std::time::Duration;
-
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::health::{Alarm, AlarmKind};
-use pgstrata_engine::info::server::{self, ServerHealth};
+use pgstrata_engine::info::server::{self, NotLookedAt, ServerHealth};
 use pgstrata_engine::info::{self, InfoOptions};
 use pgstrata_engine::verify::{
     self, Finding, Scope, Severity, VerifiedLayer, VerifyOptions, VerifyReport,
 };
 use pgstrata_layer::plain::plain;
-use pgstrata_pgdata::TimelineId;
 use pgstrata_store::cluster::ClusterRepository;
-use pgstrata_store::error::Result;
+use pgstrata_store::error::{Error, Result};
 use serde_json::{Value, json};
 
 use super::{Context, alarm_lines, known, label_or_all, not_looked_at_lines};
@@ -24,7 +21,8 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     let cluster = known(context.cluster_as_of(&args.as_of).await?).await?;
     let wanted = label_or_all(&cluster, &args.label).await?;
     let scope = wanted.map_or(Scope::All, Scope::Chain);
-    let max_age = context.max_age(args.age.max_age)?;
+    let age = context.max_age(args.age.max_age)?;
+    let server = context.server_to_ask(&args.server, &args.as_of)?;
     let options = VerifyOptions {
         scope,
         deep: args.deep,
@@ -35,16 +33,13 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
             verify::run(&cluster, &options, progress)
         })
         .await?;
-    let server = context.server_to_ask(&args.server, &args.as_of);
-    let told = match options.scope {
-        Scope::All => {
-            let mut told = server::look(&cluster, server.as_ref()).await;
-            let more = of_info(&cluster, max_age, told.timeline, &report).await;
-            told.alarms.splice(0..0, more);
-            told
-        }
-        Scope::Chain(_) => ServerHealth::default(),
+    let mut told = server::look(&cluster, server.as_ref()).await;
+    let wanted = InfoOptions {
+        max_age: age,
+        as_of: args.as_of.repository_as_of,
+        ..InfoOptions::default()
     };
+    of_info((&cluster, &options.scope), &wanted, &report, &mut told).await;
     let document = document(&report, &told);
     context.report("verify/1", &document, || text(&report, &told))?;
     let code = match (report.failure(), report.worst()) {
@@ -59,30 +54,66 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
     Ok(code)
 }
 
-/// What `info` says and no object does: that the newest backup is old, that nobody knows which branch is meant, and that a
-/// layer which is pinned has gone.
+/// Adds what `info` says and no object does: that the newest backup is old, that nobody knows which branch is meant, and that a
+/// layer which is pinned has gone. Who asks about one layer is told what is of all.
 async fn of_info(
-    cluster: &ClusterRepository,
-    max_age: Option<Duration>,
-    timeline: Option<TimelineId>,
+    (cluster, scope): (&ClusterRepository, &Scope),
+    options: &InfoOptions,
     verified: &VerifyReport,
-) -> Vec<Alarm> {
-    let options = InfoOptions {
-        max_age,
-        ..InfoOptions::default()
+    told: &mut ServerHealth,
+) {
+    let is_of_all = *scope == Scope::All;
+    if !is_of_all && options.max_age.is_none() && told.timeline.is_none() {
+        return;
+    }
+    let report = match info::collect(cluster, options).await {
+        Ok(report) => report,
+        Err(error) => return not_known(&error, options, told),
     };
-    let Ok(report) = info::collect(cluster, &options).await else {
-        return Vec::new();
+    let left = report.leaves(told.timeline);
+    let alarms = report.alarms.into_iter();
+    let alarms = alarms.filter(|alarm| match (alarm.kind, &alarm.layer) {
+        (AlarmKind::Age, _) => true,
+        (AlarmKind::Timelines, _) => is_of_all,
+        (AlarmKind::Layer, Some(label)) => is_of_all && !is_told(verified, label),
+        _ => false,
+    });
+    told.alarms.splice(0..0, alarms.chain(left));
+}
+
+/// What cannot be judged is not in order. But who has no key was never told of branches, and reads that.
+fn not_known(error: &Error, options: &InfoOptions, told: &mut ServerHealth) {
+    let is_asked = options.max_age.is_some();
+    if !is_asked && error.is_lack_of_key() {
+        told.not_looked_at.push(NotLookedAt {
+            kind: AlarmKind::Timelines,
+            reason: error.to_string(),
+        });
+        return;
+    }
+    let (severity, kind, what) = match is_asked {
+        true => (
+            Severity::Error,
+            AlarmKind::Age,
+            "how old the newest backup is",
+        ),
+        false => (
+            Severity::Warning,
+            AlarmKind::Timelines,
+            "whether a restore would ask which branch is meant",
+        ),
     };
-    let left = report.leaves(timeline);
-    let alarms = report.alarms.into_iter().chain(left);
-    alarms
-        .filter(|alarm| match (alarm.kind, &alarm.layer) {
-            (AlarmKind::Age | AlarmKind::Timelines, _) => true,
-            (AlarmKind::Layer, Some(label)) => !is_told(verified, label),
-            _ => false,
-        })
-        .collect()
+    told.alarms.push(Alarm {
+        severity,
+        kind,
+        layer: None,
+        reason: format!("it is not known {what}: {error}"),
+        lost: None,
+        to_do: error
+            .hint_text()
+            .unwrap_or("run \"pgstrata info\", and do what it says")
+            .to_owned(),
+    });
 }
 
 /// Whether the report has anything of the layer.
@@ -95,22 +126,17 @@ fn is_told(report: &VerifyReport, label: &str) -> bool {
 
 fn document(report: &VerifyReport, told: &ServerHealth) -> Value {
     let mut document = json!(report);
-    let status = match (report.worst(), told.alarms.is_empty()) {
-        (None, false) => word(Some(Severity::Warning)),
-        (worst, _) => word(worst),
+    let alarms = told.alarms.iter().map(|alarm| alarm.severity);
+    let status = match (report.worst(), alarms.max()) {
+        (Some(Severity::Error), _) => "damaged",
+        (_, Some(Severity::Error)) => "alarm",
+        (None, None) => "ok",
+        _ => "warning",
     };
     document["status"] = Value::from(status);
     document["alarms"] = json!(told.alarms);
     document["not_looked_at"] = json!(told.not_looked_at);
     document
-}
-
-fn word(worst: Option<Severity>) -> &'static str {
-    match worst {
-        None => "ok",
-        Some(Severity::Warning) => "warning",
-        Some(Severity::Error) => "damaged",
-    }
 }
 
 fn text(report: &VerifyReport, told: &ServerHealth) -> String {
@@ -184,4 +210,34 @@ fn line(finding: &Finding) -> String {
         finding.object, finding.message
     ))
     .into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use pgstrata_store::error::Kind;
+
+    use super::*;
+
+    /// The alarm and the status of a document when `info` could not look.
+    fn unknown(max_age: Option<std::time::Duration>) -> (AlarmKind, Value) {
+        let options = InfoOptions {
+            max_age,
+            ..InfoOptions::default()
+        };
+        let mut told = ServerHealth::default();
+        let error = Error::new(Kind::Repository, "the store does not answer");
+        not_known(&error, &options, &mut told);
+        let document = document(&VerifyReport::default(), &told);
+        (told.alarms[0].kind, document["status"].clone())
+    }
+
+    #[test]
+    fn what_could_not_be_looked_at_is_an_alarm_and_no_error_is_a_warning() {
+        let asked = unknown(Some(std::time::Duration::from_secs(1)));
+        assert_eq!(asked, (AlarmKind::Age, Value::from("alarm")));
+        assert_eq!(
+            unknown(None),
+            (AlarmKind::Timelines, Value::from("warning"))
+        );
+    }
 }

@@ -10,7 +10,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::repository::{Repository, RepositoryOptions, same_directory};
 use serde::Deserialize;
 
-use super::{Config, Settings};
+use super::{Config, Settings, refuse_secrets};
 
 /// What the file says of one repository.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -94,7 +94,12 @@ impl Config {
     pub(crate) fn chosen(&self) -> Result<Vec<Self>> {
         match &self.global.repo {
             _ if self.repositories.is_empty() => Ok(vec![self.clone()]),
-            Some(told) => Ok(vec![self.called(told)?]),
+            Some(told) => {
+                let mut one = self.called(told)?;
+                // The file says how many of all must have a file, and who names one means that one.
+                one.settings.quorum = None;
+                Ok(vec![one])
+            }
             None if self.repositories.len() == 1 => Ok(vec![self.of(0, false)]),
             None => {
                 self.require_own_options()?;
@@ -208,6 +213,7 @@ impl Config {
         told: &str,
         more: (Option<PathBuf>, Vec<(String, String)>),
     ) -> Result<Self> {
+        refuse_secrets(&more.1, "to-storage")?;
         let mut one = self.called(told)?;
         let global = &mut one.global;
         let of_file = one.chosen.is_some();

@@ -57,6 +57,8 @@ fn first_names(text: &str) -> Vec<&str> {
             _ => {}
         }
     }
+    // Behind a comma at the end is none.
+    names.retain(|name| !name.is_empty());
     names
 }
 

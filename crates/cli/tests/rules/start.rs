@@ -1,5 +1,7 @@
 //! Start and stop: one session, the right storage, and nothing listed before the checkpoint.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::Stdio;
 
 use pgstrata_testbed::cluster::{Cluster, Major};
@@ -24,7 +26,22 @@ fn rule_1_a_copy_of_the_data_directory_is_not_taken_for_the_servers_storage() {
     assert!(log.contains(&copy) && log.contains("a copy"), "{log}");
     assert_eq!(stage.layer_counts(), (0, 0));
     stage.wait_out_of_backup_mode();
+    a_link_to_the_repository_is_refused(&stage);
     rule_1_files_are_listed_after_the_start_has_returned(&stage);
+}
+
+/// Its own objects would be in every backup.
+fn a_link_to_the_repository_is_refused(stage: &Stage) {
+    let pgdata = stage.pgdata();
+    let link = stage.cluster.pgdata().join("objects");
+    symlink(stage.objects(), &link).unwrap();
+    for more in [&["--dry-run"][..], &[]] {
+        let (code, log) = stage.fails(&[&["backup", "-D", &pgdata], more].concat());
+        assert_eq!(code, REFUSED, "{log}");
+        assert!(log.contains("a directory of the cluster"), "{log}");
+    }
+    assert_eq!(stage.layer_counts(), (0, 0));
+    fs::remove_file(link).unwrap();
 }
 
 /// A table that is made while the server still writes its checkpoint is in the list.

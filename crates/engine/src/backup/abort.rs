@@ -75,8 +75,28 @@ impl Abort {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
             if progress.is_cancelled() {
-                return self.fail(Error::new(Kind::Interrupted, "the backup was interrupted"));
+                return self.fail(interrupted());
             }
         }
     }
+}
+
+/// Runs what may be dropped at any point, unless the caller cancels first: the server may say nothing for long.
+pub(super) async fn unless_cancelled<T>(
+    progress: &Progress,
+    act: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let cancelled = async {
+        while !progress.is_cancelled() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    tokio::select! {
+        outcome = act => outcome,
+        () = cancelled => Err(interrupted()),
+    }
+}
+
+fn interrupted() -> Error {
+    Error::new(Kind::Interrupted, "the backup was interrupted")
 }

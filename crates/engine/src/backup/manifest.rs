@@ -7,6 +7,7 @@ use pgstrata_pgdata::{BackupLabel, Lsn};
 use pgstrata_store::catalog::{WRITTEN_BY, hex};
 use pgstrata_store::error::{Error, Kind, Result};
 
+use super::copy::pipeline::Stored;
 use super::copy::read::corrupt_page_error;
 use super::decide::prepare::Ready;
 use super::options::CorruptPagePolicy;
@@ -15,17 +16,13 @@ use crate::server::session::Stopped;
 
 impl Backup<'_> {
     /// Pages of which a complaint stands; an error when they are to fail the backup.
-    pub(super) fn corrupt_pages(&self, copied: &Copied, stop_lsn: Lsn) -> Result<Vec<CorruptPage>> {
-        let complaints = copied.stored.assembled.complaints.iter();
-        let standing =
-            complaints.filter(|(_, _, complaint)| copied.stored.check.stands(complaint, stop_lsn));
-        let pages: Vec<CorruptPage> = standing
-            .map(|(path, block, complaint)| CorruptPage {
-                path: path.clone(),
-                block: *block,
-                reason: complaint.reason.clone(),
-            })
-            .collect();
+    pub(super) fn corrupt_pages(
+        &self,
+        stored: &mut Stored,
+        stop_lsn: Lsn,
+    ) -> Result<Vec<CorruptPage>> {
+        let complaints = std::mem::take(&mut stored.assembled.complaints);
+        let pages = complaints.standing(&stored.check, stop_lsn);
         for page in pages.iter().take(10) {
             tracing::warn!(
                 "block {} of \"{}\" is corrupt: {}",

@@ -12,6 +12,7 @@ mod decide;
 mod manifest;
 mod options;
 mod phases;
+mod repeated;
 mod report;
 mod run;
 mod standby;

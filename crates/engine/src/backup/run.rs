@@ -1,5 +1,6 @@
 //! The acts of a backup in their order.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -13,7 +14,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
 
-use super::abort::Abort;
+use super::abort::{Abort, unless_cancelled};
 use super::copy::check::PageCheck;
 use super::copy::pipeline::{self, Stored, Work};
 use super::decide::audit::{self, Audit, AuditReport};
@@ -24,6 +25,7 @@ use super::decide::source::{self, Question, Search};
 use super::manifest::check_label;
 use super::options::{BackupOptions, CorruptPagePolicy};
 use super::phases::Stopwatch;
+use super::repeated::SecuredWal;
 use super::report::{BackupPlan, BackupReport};
 use super::standby::{Finisher, SegmentEnd, check_one_timeline};
 use super::wal::{self, Following, ServerArchive, Stream, WalChoice, WalRoute};
@@ -31,7 +33,7 @@ use crate::frames::{Chain, LayerWriter};
 use crate::priority::{self, Impact};
 use crate::server::Session;
 use crate::server::control::{ControlReading, check_start_is_visible, control_of, postmaster};
-use crate::server::databases::DatabaseDirectories;
+use crate::server::databases::{DatabaseWatch, DatabasesSeen};
 use crate::server::scan::Scan;
 
 /// Says what a backup would do now; changes nothing.
@@ -85,8 +87,7 @@ pub async fn run(
 ) -> Result<BackupReport> {
     let started_at = Timestamp::now();
     let stopwatch = Stopwatch::start();
-    let ready = prepare(cluster, options).await?;
-    ready.session.lock().await?;
+    let ready = unless_cancelled(&progress, locked(cluster, options)).await?;
     // Under the lock: a backup that has just ended is this one's parent.
     let wal = choose_wal(options, &ready, cluster);
     let (catalog, wal) = futures::join!(catalog::examine_as_verified(cluster), wal);
@@ -156,6 +157,13 @@ pub async fn run(
     outcome
 }
 
+/// Ready, and with the lock that keeps other backups away. Whoever drops this half way lets go of it.
+async fn locked(cluster: &ClusterRepository, options: &BackupOptions) -> Result<Ready> {
+    let ready = prepare(cluster, options).await?;
+    ready.session.lock().await?;
+    Ok(ready)
+}
+
 async fn choose_wal(
     options: &BackupOptions,
     ready: &Ready,
@@ -196,8 +204,8 @@ pub(super) struct Start {
     pub(super) lsn: Lsn,
     /// The control file as it was then.
     control: ControlFile,
-    /// The databases from before.
-    databases: DatabaseDirectories,
+    /// The databases from before, and of then.
+    databases: DatabaseWatch,
     /// The tablespaces from before.
     tablespaces: Vec<Tablespace>,
 }
@@ -230,7 +238,11 @@ struct WalOfBackup<'a> {
     finisher: &'a Finisher,
     timeline: TimelineId,
     range: std::ops::Range<Lsn>,
+    databases: &'a DatabasesSeen,
 }
+
+/// A token of the tracker, or why there is none.
+type TrackerToken = std::result::Result<String, String>;
 
 /// Ends threads and tasks when the backup's future is dropped half way.
 struct EndWith(Abort);
@@ -260,30 +272,14 @@ impl Backup<'_> {
         let chain = &self.chain;
         let leaving = catalog::check_stays(&chain.cluster, &chain.layers).await?;
         let archive = route(&chain.cluster, ready).archive(self.options.codec)?;
-        let stream = match self.wal.streams {
-            true => {
-                let id = hex(&self.layer.id());
-                let holding = Stream::hold(&ready.session, &archive, &id);
-                Some(self.abort.guard(holding).await?)
-            }
-            false => None,
-        };
-        let by = if self.wal.streams {
-            "this backup"
-        } else {
-            "the server"
-        };
-        tracing::info!(reason = %self.wal.reason, "WAL will be stored by {by}");
+        let stream = self.hold_wal(ready, &archive).await?;
         let finding = Finisher::find(ready, self.options);
         let finisher = self.abort.guard(finding).await?;
         if let Some(doubt) = finisher.doubt() {
             tracing::info!("{doubt}");
         }
         // Before the start: what is written in between must be the next backup's.
-        let token = source::make_token(ready).await;
-        if self.options.require_tracker {
-            source::require_tracker(self.search(ready), token.as_ref()).await?;
-        }
+        let token = self.abort.guard(self.make_token(ready)).await?;
         self.stopwatch.end("prepare");
         // The start finishes a segment, which may be the first that the archive has of another history.
         let ours = archive.check_now(&ready.session);
@@ -296,19 +292,22 @@ impl Backup<'_> {
             stream.map(|stream| stream.follow(start.timeline(), start.lsn, &self.abort));
         let mut copied = self.copy(ready, &start, token).await?;
         self.stopwatch.end("copy");
-        self.abort.guard(self.check_still(ready, &start)).await?;
+        let lacking = std::mem::take(&mut copied.stored.assembled.lacking);
+        let checking = self.check_still(ready, &start, &lacking);
+        let databases = self.abort.guard(checking).await?;
         let stopped = self.abort.guard(ready.session.stop()).await?;
         self.stopwatch.end("stop");
         tracing::info!(stop_lsn = %stopped.lsn, "the backup has stopped");
         check_label(&stopped, &start, ready)?;
         let control = control_of(&ready.data_directory).await?.control;
         check_one_timeline(&control, start.timeline())?;
-        let corrupt_pages = self.corrupt_pages(&copied, stopped.lsn)?;
+        let corrupt_pages = self.corrupt_pages(&mut copied.stored, stopped.lsn)?;
         let wal = WalOfBackup {
             archive: &archive,
             finisher: &finisher,
             timeline: start.timeline(),
             range: start.lsn..stopped.lsn,
+            databases: &databases,
         };
         let securing = self.secure_wal(&ready.session, wal, following);
         let (wal_segments_stored, warning) = self.abort.guard(securing).await?;
@@ -321,11 +320,37 @@ impl Backup<'_> {
             label: manifest.label.clone(),
             manifest_digest: manifest::digest(&object),
         };
-        past::remember(ready, reference).await;
+        let remembering = async {
+            past::remember(ready, reference).await;
+            Ok(())
+        };
+        self.abort.guard(remembering).await?;
         let committed = self.layer.commit(&self.chain.layers, object);
         copied.warnings.extend(committed.await?);
         self.stopwatch.end("commit");
         Ok(self.report(manifest, copied, wal_segments_stored))
+    }
+
+    /// Has the server keep the WAL from here on, when this backup is to store it.
+    async fn hold_wal(&self, ready: &Ready, archive: &ServerArchive) -> Result<Option<Stream>> {
+        let (stream, by) = if self.wal.streams {
+            let id = hex(&self.layer.id());
+            let holding = Stream::hold(&ready.session, archive, &id);
+            (Some(self.abort.guard(holding).await?), "this backup")
+        } else {
+            (None, "the server")
+        };
+        tracing::info!(reason = %self.wal.reason, "WAL will be stored by {by}");
+        Ok(stream)
+    }
+
+    /// What the next backup will ask the tracker for.
+    async fn make_token(&self, ready: &Ready) -> Result<Option<TrackerToken>> {
+        let token = source::make_token(ready).await;
+        if self.options.require_tracker {
+            source::require_tracker(self.search(ready), token.as_ref()).await?;
+        }
+        Ok(token)
     }
 
     /// What somebody should look at, though the backup is good.
@@ -336,7 +361,8 @@ impl Backup<'_> {
 
     /// Puts the server into backup mode.
     async fn start(&self, ready: &Ready) -> Result<Start> {
-        let databases = DatabaseDirectories::list(&ready.session, &ready.data_directory).await?;
+        let beginning = DatabaseWatch::begin(&ready.session, &ready.data_directory);
+        let mut databases = self.abort.guard(beginning).await?;
         // One that comes while the start waits for its checkpoint is in the list of files, and its record in the WAL.
         let tablespaces = ready.tablespaces().await?;
         let name = format!("pgstrata {}", self.layer.label());
@@ -351,6 +377,7 @@ impl Backup<'_> {
         };
         self.stopwatch.end("checkpoint");
         tracing::info!(start_lsn = %lsn, "the backup has started");
+        databases.start().await?;
         // Only now: after a promotion it tells the old timeline until a checkpoint, such as that of the start.
         let control = control_of(&ready.data_directory).await?.control;
         check_start_is_visible(&ready.data_directory, &control, lsn)?;
@@ -387,7 +414,7 @@ impl Backup<'_> {
         &self,
         ready: &Ready,
         start: &Start,
-        token: Option<std::result::Result<String, String>>,
+        token: Option<TrackerToken>,
     ) -> Result<Copied> {
         let start_lsn = start.lsn;
         let now = ready.standpoint(&start.control, start_lsn);
@@ -491,8 +518,13 @@ impl Backup<'_> {
         }
     }
 
-    /// A promotion voids the backup of a standby, and a database that moved that of any server.
-    async fn check_still(&self, ready: &Ready, start: &Start) -> Result<()> {
+    /// A promotion voids the backup of a standby. Databases that moved may void that of any server: the WAL will tell.
+    async fn check_still(
+        &self,
+        ready: &Ready,
+        start: &Start,
+        lacking: &BTreeSet<String>,
+    ) -> Result<DatabasesSeen> {
         let in_recovery = ready.session.is_in_recovery().await?;
         if in_recovery != ready.session.facts().in_recovery {
             return Err(Error::new(
@@ -501,11 +533,10 @@ impl Backup<'_> {
             )
             .hint("start the backup again"));
         }
-        let directory = &ready.data_directory;
-        start.databases.require_sources(directory, start.lsn).await
+        start.databases.end(&ready.session, lacking).await
     }
 
-    /// The WAL of the backup, and the history of its timeline, are in the repository. Returns how many segments were
+    /// The WAL of the backup, and the history of its timeline, are in the repository, and recovery can repeat it. Returns how many segments were
     /// stored here, and what to say about it.
     async fn secure_wal(
         &self,
@@ -518,7 +549,14 @@ impl Backup<'_> {
             finisher,
             timeline,
             range,
+            databases,
         } = wal;
+        let own = SecuredWal {
+            archive,
+            major: session.facts().major,
+            timeline,
+            range: range.clone(),
+        };
         let timeout = self.options.wal_timeout;
         archive.push_history(timeline).await?;
         archive.push_lost_histories(timeline).await?;
@@ -541,7 +579,9 @@ impl Backup<'_> {
             }
         };
         self.progress.wait_for(None);
-        secured
+        let secured = secured?;
+        own.require_whole_sources(databases).await?;
+        Ok(secured)
     }
 
     fn report(&self, manifest: Manifest, copied: Copied, wal_segments_stored: u64) -> BackupReport {

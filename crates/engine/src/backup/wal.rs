@@ -7,6 +7,7 @@
 
 mod check;
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::frame::Codec;
-use pgstrata_pgdata::{ArchiveFile, Lsn, TimelineId, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::{ArchiveFile, Lsn, Major, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{self, PushOptions};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 use super::abort::Abort;
 use super::decide::prepare::history;
 use super::options::WalMode;
-use crate::server::archiver::{self, Archiving};
+use crate::server::archiver::{self, Archiving, TAKEN_WITHIN};
 use crate::server::session::Archiver;
 use crate::server::{ServerFacts, Session};
 
@@ -34,6 +35,9 @@ pub(crate) use check::WalCheck;
 
 /// How long the archiver has for the WAL of a backup before it is asked whether it works; then twice as long, and so on.
 const ARCHIVER_HAS: Duration = Duration::from_secs(5);
+
+/// How often the slot is used: below any `idle_replication_slot_timeout` that is of use to somebody.
+const USE_SLOT_EVERY: Duration = Duration::from_secs(1);
 
 /// How often finished segments are looked for while files are copied.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -71,11 +75,11 @@ pub(super) struct WalRoute<'a> {
 }
 
 impl WalRoute<'_> {
-    /// How the server archives.
-    async fn archiving(&self, session: &Session) -> Result<Archiving> {
+    /// How the server archives. A file may wait for the archiver for as long as `patience`.
+    async fn archiving(&self, session: &Session, patience: Duration) -> Result<Archiving> {
         let held = archive::Archive::new(self.cluster, self.record.clone())?;
         let pg_wal = ServerArchive::wal_directory(self.data_directory);
-        Archiving::ask(session, Some(&pg_wal), self.cluster, &held).await
+        Archiving::ask(session, Some(&pg_wal), self.cluster, &held, patience).await
     }
 
     /// The archive; what a backup stores there it compresses so.
@@ -105,7 +109,8 @@ pub(super) async fn choose(
     if choice.streams && session.facts().archives() {
         // The backup does not depend on it: what cannot be asked is no trouble.
         let archiver = session.archiver().await.unwrap_or_default();
-        let late = archiver::late(&ServerArchive::wal_directory(route.data_directory));
+        let pg_wal = ServerArchive::wal_directory(route.data_directory);
+        let late = archiver::late(&pg_wal, TAKEN_WITHIN);
         choice.trouble = archiver::trouble(&archiver, late.as_deref()).map(|trouble| {
             format!(
                 "{trouble}: this backup stores its own WAL, and no restore gets past its end until WAL is archived \
@@ -133,7 +138,7 @@ async fn decide(mode: WalMode, session: &Session, route: WalRoute<'_>) -> Result
             choice(true, "the server does not archive".to_owned())
         }
         WalMode::Auto => {
-            let archiving = route.archiving(session).await?;
+            let archiving = route.archiving(session, TAKEN_WITHIN).await?;
             match (archiving.doubt(), &archiving.archiver.archived) {
                 (None, Some((file, _))) => choice(
                     false,
@@ -446,7 +451,7 @@ impl ServerArchive {
     async fn archiver(&self, session: &Session) -> ArchiverState {
         // The server knows more; if it cannot be asked, what is known must do.
         let archiver = session.archiver().await.unwrap_or_default();
-        let late = archiver::late(&self.wal_directory);
+        let late = archiver::late(&self.wal_directory, TAKEN_WITHIN);
         ArchiverState {
             is_broken: archiver.is_failing || late.is_some(),
             why: why_not(&archiver, late),
@@ -510,7 +515,11 @@ impl Stream {
         let (end, ended) = watch::channel(None);
         let abort = abort.clone();
         let task = tokio::spawn(async move {
-            let outcome = self.run(next, ended).await;
+            // Beside it: one segment may take long to store.
+            let outcome = tokio::select! {
+                outcome = self.run(next, ended) => outcome,
+                never = self.use_slot() => match never {},
+            };
             if let Err(error) = &outcome {
                 // The backup cannot be completed any more: end it now, not when the files are done.
                 let told = Error::new(error.kind(), error.to_string());
@@ -524,8 +533,21 @@ impl Stream {
         Following { end, task }
     }
 
+    /// Keeps the slot from looking idle.
+    async fn use_slot(&self) -> Infallible {
+        while self.session.facts().major >= Major::V18 {
+            tokio::time::sleep(USE_SLOT_EVERY).await;
+            if let Err(error) = self.session.touch_slot(&self.slot).await {
+                // The slot is gone with the error. What the server removes too early will be missed by name.
+                tracing::warn!("the server may remove WAL before it is stored: {error}");
+                break;
+            }
+        }
+        std::future::pending().await
+    }
+
     async fn run(
-        self,
+        &self,
         mut next: WalSegment,
         mut ended: watch::Receiver<Option<End>>,
     ) -> Result<u64> {

@@ -46,6 +46,9 @@ pub(super) async fn check(
     // What every backup would say.
     if lost.is_none()
         && let Err(error) = cluster.require_newest_epoch().await
+        && !forged
+            .iter()
+            .any(|one| one.to_string() == error.to_string())
     {
         report.note(NAME, Err::<(), _>(error), |()| String::new());
     }

@@ -472,5 +472,9 @@ async fn check_layers(
             }
         };
         report.remark("leftovers", detail, to_do);
+        if let Some(doubt) = leftover.wrong_clock() {
+            let to_do = "find out which clock is or was wrong, and set it; the next expire removes what was left all the same";
+            report.warn("leftovers", doubt, to_do);
+        }
     }
 }

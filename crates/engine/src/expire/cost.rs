@@ -9,12 +9,13 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::retention::Policy;
-use pgstrata_store::catalog::{Catalog, OldWal, StoreTime};
+use pgstrata_store::catalog::{Catalog, OldWal};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Result;
 use pgstrata_store::repository::ObjectInfo;
 use serde::Serialize;
 
+use super::clocks::Clocks;
 use super::scene::{ExpireDecision, Scene};
 
 /// What is stored.
@@ -80,7 +81,7 @@ struct Sizes {
 /// # Errors
 /// When the repository cannot be read.
 pub async fn storage(cluster: &ClusterRepository, policy: &Policy) -> Result<StorageReport> {
-    let scene = Scene::read(cluster, false, StoreTime::by_this_host()).await?;
+    let scene = Scene::read(cluster, false, Clocks::by_this_host()).await?;
     let objects = cluster.repository.list(cluster.name.as_str()).await?;
     let sizes = sizes(&cluster.name, &objects);
     let days = wal_days(&cluster.name, &objects);

@@ -6,16 +6,19 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
-use pgstrata_layer::retention::{self, ExpirePlan, Held, MergeStep, Policy, Why};
+use pgstrata_layer::retention::{self, ExpirePlan, Held, Hold, LastOf, MergeStep, Policy, Why};
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::mark::AllMarks;
-use pgstrata_store::catalog::{self, Catalog, InUse, Layer, PendingRemoval, StoreTime, WalLimit};
+use pgstrata_store::catalog::{
+    self, CLOCKS_DIFFER, Catalog, InUse, Layer, PendingRemoval, StoreTime, WalLimit,
+};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Result;
 
-use super::lines::{self, Lines, Placed, SILENCE};
-use super::{Kept, archived};
+use super::Kept;
+use super::clocks::Clocks;
 use crate::health;
+use crate::lines::{self, Lines, Placed, SILENCE, archived};
 use crate::merge;
 
 /// What a merged layer is called before it is made: nobody knows its label.
@@ -45,7 +48,11 @@ pub(super) struct Scene {
     pub(super) notes: Vec<String>,
     /// A merged layer that is not there yet.
     to_come: Option<ParentRef>,
+    clocks: Clocks,
+    /// By which leases go.
     now: StoreTime,
+    /// By which rules and pins go.
+    rules_at: Timestamp,
 }
 
 /// The layers of which no identity at hand opens the pages.
@@ -134,13 +141,22 @@ pub(super) struct ExpireDecision {
     pub(super) unmerged: Option<String>,
 }
 
+impl ExpireDecision {
+    /// Whether both have the same done.
+    fn does_as(&self, other: &Self) -> bool {
+        let merges = self.plan.merge == other.plan.merge;
+        merges && self.remove == other.remove && self.limit == other.limit
+    }
+}
+
 impl Scene {
     /// Reads it.
     pub(super) async fn read(
         cluster: &ClusterRepository,
         ignore_restores: bool,
-        now: StoreTime,
+        clocks: Clocks,
     ) -> Result<Self> {
+        let (now, rules_at) = (clocks.store(), clocks.earlier());
         let restores = match ignore_restores {
             true => Vec::new(),
             false => catalog::in_use(cluster, now).await?,
@@ -150,7 +166,7 @@ impl Scene {
         let pending = catalog::pending_removals(cluster).await?;
         let catalog = catalog::examine_as_verified(cluster).await?;
         let mut notes = catalog::at_work(&catalog, now);
-        notes.extend(catalog::not_known(&catalog, &marks, now.timestamp()));
+        notes.extend(catalog::not_known(&catalog, &marks, rules_at));
         let archived = archived(cluster, &catalog, &mut notes).await?;
         let attempts = catalog.unfinished.iter().filter(|left| {
             let modified = left.modified;
@@ -169,7 +185,9 @@ impl Scene {
             layers: Vec::new(),
             notes,
             to_come: None,
+            clocks,
             now,
+            rules_at,
         };
         scene.judge();
         if !scene.problems.is_empty() && scene.problems.iter().all(Option::is_some) {
@@ -179,6 +197,45 @@ impl Scene {
             );
         }
         Ok(scene)
+    }
+
+    /// What the rules leave by the earlier clock. When the other one is later by much, and would have anything else done, a
+    /// note says that nothing is.
+    pub(super) fn decide_by_both_clocks(&mut self, policy: &Policy) -> ExpireDecision {
+        let decision = self.decide(policy);
+        let Some(later) = self.clocks.later() else {
+            return decision;
+        };
+        let earlier = self.by_clock(later);
+        let other = self.decide(policy);
+        self.by_clock(earlier);
+        if !decision.does_as(&other) {
+            self.notes.push(format!(
+                "nothing is removed, because the clock of this host and that of the repository's store do not agree: at {earlier}, by the \
+                 one, the rules want something else than at {later}, by the other; set the clock that is wrong"
+            ));
+        }
+        decision
+    }
+
+    /// What is to be said of the store's clock by who has not asked for its time.
+    pub(super) fn about_store_clock(&self) -> Option<String> {
+        let stored = self.catalog.stored_at.values().copied();
+        let seen = stored.fold(self.archived.newest_at(), Timestamp::max);
+        let is_ahead = seen.duration_since(self.rules_at) > CLOCKS_DIFFER;
+        is_ahead.then(|| {
+            format!(
+                "the repository's store has noted times up to {seen}, which are still to come by the clock of this host: one of the two is \
+                 wrong, or was; an expiry compares them, and removes nothing where they decide"
+            )
+        })
+    }
+
+    /// Looks at pins and rules as they are at that time; answers at which they were.
+    fn by_clock(&mut self, time: Timestamp) -> Timestamp {
+        let before = std::mem::replace(&mut self.rules_at, time);
+        self.layers = self.held();
+        before
     }
 
     /// Finds out what retention needs to know of each layer.
@@ -192,7 +249,7 @@ impl Scene {
 
     /// What is there when that merge has been made, and the layers that it removes, newest first.
     pub(super) fn when_merged(mut self, step: &MergeStep) -> Result<(Self, Vec<Label>)> {
-        let now = self.now.timestamp();
+        let now = self.rules_at;
         let before: HashSet<ParentRef> = self.references().collect();
         let catalog = self.catalog.when_merged(step.newest, step.oldest, now)?;
         let merged = catalog.layers.iter().map(Layer::reference);
@@ -225,7 +282,7 @@ impl Scene {
     pub(super) fn decide(&self, policy: &Policy) -> ExpireDecision {
         let mut uncompared: HashMap<Label, Label> = HashMap::new();
         let mut layers = self.layers.clone();
-        self.keep_doubtful(&mut layers, policy);
+        self.hold_doubtful(&mut layers, policy);
         loop {
             let mut decision = self.decide_among(&layers, policy);
             let known = uncompared.len();
@@ -241,15 +298,16 @@ impl Scene {
                     ..decision
                 };
             }
-            for layer in &mut layers {
-                layer.pinned |= uncompared.contains_key(&layer.label);
+            let waiting = layers.iter_mut();
+            for layer in waiting.filter(|layer| uncompared.contains_key(&layer.label)) {
+                layer.hold.get_or_insert(Hold::Uncompared);
             }
         }
     }
 
     /// A layer that a verification has found damaged counts for no rule, and goes no earlier than if it had found nothing: it
-    /// may be in order again.
-    fn keep_doubtful(&self, layers: &mut [Held], policy: &Policy) {
+    /// may be in order again. No more goes of the WAL from which the way through it, or past it, would go on.
+    fn hold_doubtful(&self, layers: &mut [Held], policy: &Policy) {
         let doubtful = |at: &usize| {
             let label = &self.catalog.layers[*at].label;
             health::found_damaged(&self.catalog, label).is_some()
@@ -262,9 +320,14 @@ impl Scene {
         for at in &doubtful {
             trusted[*at].broken = false;
         }
-        let would_go = self.decide_among(&trusted, policy).remove;
+        let trusting = self.decide_among(&trusted, policy);
         for at in doubtful {
-            layers[at].pinned |= !would_go.contains(&layers[at].label);
+            if !trusting.remove.contains(&layers[at].label) {
+                layers[at].hold.get_or_insert(Hold::Doubt);
+            }
+        }
+        for (layer, goes_on) in layers.iter_mut().zip(trusting.plan.goes_on) {
+            layer.goes_on = goes_on;
         }
     }
 
@@ -313,7 +376,7 @@ impl Scene {
     /// What holds layers whatever the rules say, in words.
     pub(super) fn what_holds(&self) -> Option<&'static str> {
         let layers = self.catalog.layers.iter();
-        let now = self.now.timestamp();
+        let now = self.rules_at;
         let mut pinned = layers.map(|layer| self.marks.pinned(&self.catalog, layer, now));
         match (pinned.any(|mark| mark.is_some()), self.locked.is_empty()) {
             (true, true) => Some("pins"),
@@ -327,13 +390,13 @@ impl Scene {
     pub(super) fn decide_without_pins(&self, policy: &Policy) -> ExpireDecision {
         let mut layers = self.layers.clone();
         for layer in &mut layers {
-            layer.pinned = false;
+            layer.hold = None;
         }
         self.decide_on(&layers, policy)
     }
 
     fn decide_on(&self, layers: &[Held], policy: &Policy) -> ExpireDecision {
-        let now = self.now.timestamp();
+        let now = self.rules_at;
         let patience = SILENCE.max(policy.keep_within.unwrap_or(SignedDuration::ZERO));
         let placed = self.catalog.layers.iter().zip(layers);
         let placed: Vec<Placed> = placed
@@ -384,7 +447,7 @@ impl Scene {
             let (why, layer) = (&decision.plan.keep[*at], &held[*at]);
             let mut rules = why.iter();
             let by_number = rules.all(|why| matches!(why, Why::KeepFull | Why::StoodUpon));
-            by_number && !why.is_empty() && !layer.in_use && !layer.pinned
+            by_number && !why.is_empty() && !layer.in_use && layer.hold.is_none()
         };
         let mut away = Vec::new();
         for (at, layer) in self.catalog.layers.iter().enumerate() {
@@ -407,7 +470,7 @@ impl Scene {
             }
             let mut layers = held.to_vec();
             layers[at].parent = inputs.last().copied();
-            let now = self.now.timestamp();
+            let now = self.rules_at;
             let plan = retention::plan(&layers, &decision.lines.lines, policy, now);
             let merges = plan
                 .merge
@@ -462,7 +525,7 @@ impl Scene {
 
     /// What is to be said about pinned layers that are not there any more.
     pub(super) fn about_gone_pins(&self) -> Vec<String> {
-        let gone = self.marks.pins_of_gone(&self.catalog, self.now.timestamp());
+        let gone = self.marks.pins_of_gone(&self.catalog, self.rules_at);
         let said = gone.map(|label| {
             format!(
                 "layer {label} is pinned and not there any more, though no expiry has removed it: its pin holds nothing, neither what it \
@@ -506,19 +569,9 @@ impl Scene {
                 Why::InUse => needed
                     .get(&own)
                     .map_or_else(|| why.as_str().to_owned(), |restore| restore.describe()),
-                Why::Pinned => {
-                    let now = self.now.timestamp();
-                    let mark = self.marks.pinned(&self.catalog, layer, now);
-                    let mark = mark.map(|mark| mark.describe());
-                    let locked = || self.locked.get(&own).copied().map(catalog::describe_lock);
-                    let compared = || decision.uncompared.get(&layer.label).map(describe_closed);
-                    let doubtful = || health::found_damaged(&self.catalog, &layer.label);
-                    let doubtful = || doubtful().as_deref().map(describe_doubtful);
-                    mark.or_else(locked)
-                        .or_else(compared)
-                        .or_else(doubtful)
-                        .unwrap_or_else(|| why.as_str().to_owned())
-                }
+                Why::Held(_) => self
+                    .what_holds_layer(decision, layer)
+                    .unwrap_or_else(|| why.as_str().to_owned()),
                 _ => why.as_str().to_owned(),
             });
             let words: Vec<String> = words.collect();
@@ -529,10 +582,39 @@ impl Scene {
                 },
                 why: words.join(", "),
                 // What was given up before does not come back.
-                goes_on: *goes_on && self.goes_on_from(layer),
+                goes_on: *goes_on && self.archived.goes_on_from(&layer.manifest),
             }
         });
         keep.collect()
+    }
+
+    /// What holds a layer, in words. A pin counts most: somebody has said it.
+    fn what_holds_layer(&self, decision: &ExpireDecision, layer: &Layer) -> Option<String> {
+        let mark = self.marks.pinned(&self.catalog, layer, self.rules_at);
+        let mark = mark.map(|mark| mark.describe());
+        let own = layer.reference();
+        let locked = || self.locked.get(&own).copied().map(catalog::describe_lock);
+        let compared = || decision.uncompared.get(&layer.label).map(describe_closed);
+        let doubtful = || health::found_damaged(&self.catalog, &layer.label);
+        let doubtful = || doubtful().as_deref().map(describe_doubtful);
+        mark.or_else(locked).or_else(compared).or_else(doubtful)
+    }
+
+    /// What is to be said about layers that rules by periods do not count yet.
+    pub(super) fn about_to_come(&self, policy: &Policy) -> Vec<String> {
+        if policy.keep_last_of == LastOf::default() {
+            return Vec::new();
+        }
+        let ahead = |layer: &&Held| layer.finished_at.duration_since(self.rules_at) > CLOCKS_DIFFER;
+        let layers = self.layers.iter().filter(ahead);
+        let said = layers.map(|layer| {
+            format!(
+                "the time of layer {}, {}, is still to come, because a clock was wrong: until then it is the last of no day, week, month \
+                 or year, and stays",
+                layer.label, layer.finished_at
+            )
+        });
+        said.collect()
     }
 
     /// The newest and the oldest of the layers with which that one was merged.
@@ -547,12 +629,6 @@ impl Scene {
             let of_it = inputs.any(|input| input.label == label);
             of_it.then_some((ends.0.label.as_str(), ends.1.label.as_str()))
         })
-    }
-
-    fn goes_on_from(&self, layer: &Layer) -> bool {
-        let manifest = &layer.manifest;
-        let archived = &self.archived;
-        archived.goes_on_from(manifest.start_lsn, manifest.finished_at)
     }
 
     /// What is to be said about the WAL that stays.
@@ -598,7 +674,7 @@ impl Scene {
             latest.extend(manifest.replaces.last().map(|state| (state, at)));
         }
         let needed = catalog::needed(&self.restores);
-        let now = self.now.timestamp();
+        let now = self.rules_at;
         let held = |(at, layer): (usize, &Layer)| {
             let own = layer.reference();
             let state = layer.manifest.replaces.last();
@@ -606,16 +682,25 @@ impl Scene {
             Held {
                 label: layer.label.clone(),
                 parent: self.catalog.layers.below(at),
-                finished_at: layer.manifest.finished_at,
+                finished_at: self.finished_at(layer),
                 replaced: twice || replaced.contains(&own),
                 merged: merged.contains(&own),
                 in_use: needed.contains_key(&own),
                 broken: self.problems[at].is_some(),
-                // Who may not be removed counts as pinned, whoever says so.
-                pinned: self.marks.pinned(&self.catalog, layer, now).is_some()
-                    || self.locked.contains_key(&own),
+                hold: match self.marks.pinned(&self.catalog, layer, now) {
+                    Some(_) => Some(Hold::Pin),
+                    None => self.locked.get(&own).map(|_| Hold::Lock),
+                },
+                goes_on: false,
             }
         };
         self.catalog.layers.iter().enumerate().map(held).collect()
+    }
+
+    /// When the backup ended. The clock of its host may have been ahead, so it is no later than the store has noted.
+    fn finished_at(&self, layer: &Layer) -> Timestamp {
+        let told = layer.manifest.finished_at;
+        let stored_at = self.catalog.stored_at.get(&layer.label);
+        stored_at.map_or(told, |stored_at| told.min(*stored_at))
     }
 }

@@ -4,6 +4,7 @@
 //! host has said of itself and what the store has noted, and one that is still to come tells nothing.
 
 use jiff::{SignedDuration, Timestamp};
+use pgstrata_layer::label::Label;
 use pgstrata_store::catalog::{CLOCKS_DIFFER, Layer, Verified};
 
 use super::layers::usable;
@@ -67,21 +68,45 @@ fn has_passed(facts: &Facts<'_>, moment: Timestamp) -> bool {
 pub(super) fn verified(facts: &Facts<'_>) -> Option<Alarm> {
     overdue(facts).or_else(|| {
         let newest = last_failed(facts)?;
-        // Damaged layers are named, each with its own alarm.
-        let is_told = !newest.record.damaged.is_empty();
-        (!is_told).then(|| Alarm {
+        let untold = untold(facts, newest)?;
+        Some(Alarm {
             severity: Severity::Error,
             kind: AlarmKind::Verify,
             layer: None,
             reason: format!(
-                "the last verification of all layers, at {}, found {} errors, and none since has found them gone",
-                newest.at(),
-                newest.record.errors
+                "the last verification of all layers, at {}, found {untold}, and none since has found them gone",
+                newest.at()
             ),
             lost: None,
             to_do: AFTER_ERRORS.to_owned(),
         })
     })
+}
+
+/// What a verification has found and no alarm about a layer tells; `None` when those tell all. They go with their layers, and
+/// the errors may not.
+fn untold(facts: &Facts<'_>, verified: &Verified) -> Option<String> {
+    let record = &verified.record;
+    let errors = record.errors;
+    match record.other_errors {
+        Some(0) => None,
+        Some(others) if others < errors => Some(format!(
+            "{errors} errors, {others} of them in WAL or beside the damaged layers"
+        )),
+        Some(_) => Some(format!("{errors} errors")),
+        // An older program has not counted them.
+        None => {
+            let catalog = facts.catalog;
+            let is_told = |label: Label| {
+                catalog.found_damaged.contains_key(&label)
+                    && catalog.layers.position(&label).is_some()
+            };
+            let mut damaged = record.damaged.iter();
+            let all_told = !record.damaged.is_empty()
+                && damaged.all(|label| Label::parse(label).is_some_and(is_told));
+            (!all_told).then(|| format!("{errors} errors"))
+        }
+    }
 }
 
 const AFTER_ERRORS: &str = "run \"pgstrata verify\", and do what it says";

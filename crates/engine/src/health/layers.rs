@@ -66,6 +66,23 @@ pub(super) fn usable<'a>(catalog: &'a Catalog, archived: Option<&ArchivedWal>) -
     usable
 }
 
+/// That there is no layer any more.
+fn all_gone(facts: &Facts<'_>) -> Option<Alarm> {
+    let told = facts.traces.as_ref()?;
+    Some(Alarm {
+        severity: Severity::Error,
+        kind: AlarmKind::Layer,
+        layer: None,
+        reason: format!(
+            "there is no layer, though {told}: no expiry and no merge takes the last one"
+        ),
+        lost: Some("every state of the cluster".to_owned()),
+        to_do: "bring back what was deleted: \"pgstrata rescue\" does so in a bucket with versions, and \"pgstrata copy\" out of \
+                another repository; otherwise take a full backup now"
+            .to_owned(),
+    })
+}
+
 /// Layers that cannot be restored, and why.
 pub(super) fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
     let catalog = facts.catalog;
@@ -102,7 +119,8 @@ pub(super) fn layers(facts: &Facts<'_>) -> Vec<Alarm> {
         let reason = format!("{label} cannot be restored: {problem}");
         Some(alarm(label, reason, label.to_string()))
     });
-    let mut alarms: Vec<Alarm> = losses(catalog).collect();
+    let mut alarms = Vec::from_iter(all_gone(facts));
+    alarms.extend(losses(catalog));
     alarms.extend(damaged.chain(broken));
     let found = catalog.found_damaged.iter();
     let found = found.filter(|(label, _)| {

@@ -76,6 +76,11 @@ pub enum AlarmKind {
 }
 
 impl AlarmKind {
+    /// Whether an alarm of this kind that names no layer is about the whole cluster, so that who asks about one layer is told.
+    pub(crate) fn is_of_cluster(self) -> bool {
+        !matches!(self, Self::Archive | Self::WalHole | Self::Timelines)
+    }
+
     /// In a word or three.
     #[must_use]
     pub fn describe(self) -> &'static str {
@@ -148,6 +153,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) now: Timestamp,
     /// The oldest that the newest backup may be.
     pub(crate) max_age: Option<Duration>,
+    /// What tells that there were layers, when there is none.
+    pub(crate) traces: Option<String>,
     /// When the cluster's record was made.
     pub(crate) created_at: Option<Timestamp>,
     /// What is on record of verifications.

@@ -107,10 +107,7 @@ impl<'a> Between<'a, '_> {
         let layers: Vec<&Layer> = layers.filter(|layer| passes(&way.history, layer)).collect();
         let start = |layer: &Layer| layer.manifest.start_lsn.segment(size);
         // Nobody goes on from a layer whose WAL behind its end was given up: what is missing there was meant to be.
-        let goes_on = |layer: &&&Layer| {
-            let manifest = &layer.manifest;
-            archived.goes_on_from(manifest.start_lsn, manifest.finished_at)
-        };
+        let goes_on = |layer: &&&Layer| archived.goes_on_along(&way.history, &layer.manifest);
         let Some(first) = layers.iter().find(goes_on).copied() else {
             return Vec::new();
         };
@@ -379,8 +376,7 @@ pub(super) fn damaged(catalog: &Catalog, archived: &ArchivedWal) -> Option<Alarm
     let first = starts
         .map(|layer| layer.manifest.start_lsn.segment(size))
         .min()?;
-    let behind =
-        |segment: &WalSegment| segment.number >= first && !archived.was_released(segment.number);
+    let behind = |segment: &WalSegment| segment.number >= first && !archived.was_released(*segment);
     let mut damaged = archived.damaged().filter(|(segment, _)| behind(segment));
     let (segment, why) = damaged.next()?;
     let more = match damaged.count() {

@@ -26,6 +26,8 @@ pub struct Leftover {
     pub running: Option<bool>,
     #[serde(skip)]
     was_committed: bool,
+    #[serde(skip)]
+    is_dated_ahead: bool,
 }
 
 impl Leftover {
@@ -43,7 +45,19 @@ impl Leftover {
             modified_at: unfinished.modified,
             running: unfinished.modified.map(|_| unfinished.is_at_work(now)),
             was_committed: unfinished.was_committed,
+            is_dated_ahead: unfinished.is_dated_ahead(now),
         }
+    }
+
+    /// What is wrong with a clock, when the last object has a time that is still to come.
+    #[must_use]
+    pub fn wrong_clock(&self) -> Option<String> {
+        let modified_at = self.modified_at.filter(|_| self.is_dated_ahead)?;
+        Some(format!(
+            "the time of the last object of {}, {modified_at}, is still to come: the clock of the repository's store was ahead, or that \
+             of this host is behind",
+            self.label
+        ))
     }
 
     /// One line, for people.

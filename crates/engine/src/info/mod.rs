@@ -6,6 +6,7 @@
 
 mod leftover;
 pub mod server;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,9 @@ use pgstrata_layer::verified::VerifiedRecord;
 use pgstrata_pgdata::{Lsn, TimelineHistory, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{self, Archive, ArchivedTimeline, ArchivedWal};
 use pgstrata_store::catalog::mark::AllMarks;
-use pgstrata_store::catalog::{self, Catalog, InUse, Layer, LayerMark, StoreTime};
+use pgstrata_store::catalog::{
+    self, Catalog, InUse, LastVerified, Layer, LayerMark, PendingRemoval, StoreTime,
+};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::repository::ObjectInfo;
@@ -27,10 +30,11 @@ use serde::Serialize;
 
 pub use leftover::Leftover;
 
-use crate::health::{self, Alarm, Facts};
+use crate::health::{self, Alarm, AlarmKind, Facts};
 use crate::mark::PinInfo;
 use crate::restore;
 use server::{NotLookedAt, ServerHealth, ServerOptions};
+use traces::Traces;
 
 /// Layers that were removed while they were looked at are no alarm: it is looked again, so often.
 const LOOKS: u32 = 5;
@@ -111,7 +115,8 @@ pub struct ArchiveInfo {
     pub timelines: Vec<TimelineInfo>,
     /// Bytes of all its objects.
     pub stored_bytes: u64,
-    /// From where on WAL is promised without a hole; before, an expiry has given up what no layer needs to be consistent.
+    /// From where on WAL is promised without a hole, on whatever timeline; before, an expiry has given up what no layer needs to
+    /// be consistent, on the timelines that there were.
     pub promised_from: Option<Lsn>,
     /// Why it could not be listed.
     pub problem: Option<String>,
@@ -238,6 +243,16 @@ pub struct InfoOptions {
     pub max_verify_age: Option<Duration>,
     /// The server to ask, too; `None`: nobody looks at one.
     pub server: Option<ServerOptions>,
+    /// When the repository was as it is shown; `None`: it is as it is.
+    pub as_of: Option<Timestamp>,
+}
+
+impl InfoOptions {
+    /// The time by which all is judged: of the past not that of today.
+    fn now(&self) -> Timestamp {
+        let now = Timestamp::now();
+        self.as_of.map_or(now, |moment| moment.min(now))
+    }
 }
 
 /// Collects what there is of `cluster`.
@@ -258,19 +273,26 @@ pub async fn collect(cluster: &ClusterRepository, options: &InfoOptions) -> Resu
         report = collect_once(cluster, options).await?;
     }
     let mut report = report.0;
-    if options.label.is_none() {
-        report.add(server::look(cluster, options.server.as_ref()).await);
-    }
+    report.add(server::look(cluster, options.server.as_ref()).await);
     Ok(report)
 }
 
-/// What there is, and the layers of which it was told.
-async fn collect_once(
-    cluster: &ClusterRepository,
-    options: &InfoOptions,
-) -> Result<(InfoReport, Vec<Arc<Layer>>)> {
-    let now = StoreTime::by_this_host();
-    let (record, catalog, objects, restores, pending, marks, verified) = futures::join!(
+/// What the repository has.
+struct Read {
+    record: Result<ClusterRecord>,
+    catalog: Catalog,
+    /// Those of the archive.
+    objects: Result<Vec<ObjectInfo>>,
+    restores: Vec<InUse>,
+    removals: Vec<PendingRemoval>,
+    /// Why nothing can be removed.
+    barred: Option<Error>,
+    marks: AllMarks,
+    verified: LastVerified,
+}
+
+async fn read(cluster: &ClusterRepository, now: StoreTime) -> Result<Read> {
+    let (record, catalog, objects, restores, removals, marks, verified) = futures::join!(
         cluster.record(),
         Catalog::examine(cluster),
         archive::objects(cluster),
@@ -285,15 +307,51 @@ async fn collect_once(
     };
     let (mut catalog, marks, mut verified) = (catalog?, marks?, verified?);
     catalog.found_damaged = std::mem::take(&mut verified.damaged);
+    let (restores, barred) = readable(restores)?;
+    let (removals, unread) = readable(removals)?;
+    Ok(Read {
+        record,
+        catalog,
+        objects,
+        restores,
+        removals,
+        barred: barred.or(unread),
+        marks,
+        verified,
+    })
+}
+
+/// What there is, and the layers of which it was told.
+async fn collect_once(
+    cluster: &ClusterRepository,
+    options: &InfoOptions,
+) -> Result<(InfoReport, Vec<Arc<Layer>>)> {
+    let now = StoreTime::at(options.now());
+    let Read {
+        record,
+        catalog,
+        objects,
+        restores,
+        removals,
+        barred,
+        marks,
+        verified,
+    } = read(cluster, now).await?;
     let known = record.as_ref().ok();
     let archived = archived(cluster, known, &catalog, objects).await;
     let layers = layer_infos(&catalog, archived.as_ref().ok(), &marks, now)?;
     let unfinished = catalog.unfinished.iter();
     let unfinished = unfinished.map(|unfinished| Leftover::of(unfinished, now));
-    let (restores, barred) = readable(restores)?;
-    let barred = barred.or(readable(pending)?.1);
     let restores = catalog::still_going(&restores, &catalog);
     let key_fault = key_fault(cluster).await?;
+    let traces = Traces {
+        catalog: &catalog,
+        verified: &verified,
+        marks: &marks,
+        removals: &removals,
+        archived: archived.as_ref().ok(),
+    };
+    let traces = traces.find(cluster, known).await?;
     let newest = archived.as_ref().ok();
     let newest = newest.and_then(|archived| restore::newest_state(&catalog, archived));
     let alarms = health::judge(&Facts {
@@ -305,8 +363,9 @@ async fn collect_once(
         removal: barred.as_ref(),
         unread_marks: unread_marks(&marks, &catalog),
         gone_pins: marks.pins_of_gone(&catalog, now.timestamp()).collect(),
-        now: Timestamp::now(),
+        now: now.timestamp(),
         max_age: options.max_age,
+        traces,
         created_at: known.map(|record| record.created_at),
         verified: &verified,
         max_verify_age: options.max_verify_age,
@@ -419,8 +478,11 @@ impl InfoReport {
         self.layers.retain(|layer| layer.label == wanted);
         self.damaged.retain(|damaged| damaged.label == wanted);
         self.unfinished.retain(|leftover| leftover.label == wanted);
-        self.alarms
-            .retain(|alarm| alarm.layer.as_deref().is_some_and(concerns));
+        let is_unlisted = self.archive.problem.is_some();
+        self.alarms.retain(|alarm| match &alarm.layer {
+            Some(layer) => concerns(layer),
+            None => alarm.kind.is_of_cluster() || (is_unlisted && alarm.kind == AlarmKind::Archive),
+        });
         self.restores
             .retain(|restore| restore.layers.iter().any(|layer| layer == wanted));
         let found = self.layers.len() + self.damaged.len() + self.unfinished.len();
@@ -532,7 +594,7 @@ fn timeline_info(
         // What was given up ends where the promise begins.
         let (first, end) = (*gap.start(), *gap.end() + 1);
         let middle = archived
-            .promised_from()
+            .released_until(timeline)
             .map_or(first, |from| from.segment(size).clamp(first, end));
         for (list, first, end) in [(&mut released, first, middle), (&mut missing, middle, end)] {
             if first < end {
@@ -603,8 +665,7 @@ fn layer_info(
         tablespaces: manifest.tablespaces.clone(),
         corrupt_pages: manifest.corrupt_pages.clone(),
         written_by: manifest.written_by.clone(),
-        goes_on: archived
-            .is_none_or(|archived| archived.goes_on_from(manifest.start_lsn, manifest.finished_at)),
+        goes_on: archived.is_none_or(|archived| archived.goes_on_from(manifest)),
         pin: None,
         annotations: BTreeMap::new(),
     })

@@ -131,7 +131,9 @@ async fn verdicts(
     let directory = data_directory(&session, options).await;
     let known = directory.as_deref().ok();
     let wal_directory = known.map(|directory| directory.join("pg_wal"));
-    let archiving = Archiving::ask(&session, wal_directory.as_deref(), cluster, &archive).await;
+    let pg_wal = wal_directory.as_deref();
+    let asking = Archiving::ask(&session, pg_wal, cluster, &archive, options.patience);
+    let archiving = asking.await;
     let mut verdicts = vec![match archiving {
         Ok(archiving) => of_this_repository(&archiving, judgement::archiver(&archiving)),
         Err(error) => ServerVerdict::unseen(AlarmKind::Archiver, error),

@@ -4,7 +4,7 @@
 //! and whoever stands on it may stand on the merged one instead. It is made as every layer is: claim, packs, index,
 //! manifest last. Killed before the manifest, it left only objects that nothing names; killed after it, both ways to
 //! restore are there. Inputs go only when the merged layer has been read back and compared, when nothing else stands on
-//! them, and when the caller asks for it.
+//! them, when no server goes on from them alone, and when the caller asks for it.
 //!
 //! Memory: a window of 64 MiB of frames, what is encoded out of it, two packs, and an index part for each layer.
 

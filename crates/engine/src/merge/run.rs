@@ -7,6 +7,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 use pgstrata_layer::label::{Label, LayerKind};
 use pgstrata_layer::manifest::{ChangeSource, ChangeSourceRecord, Manifest, ParentRef};
+use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_store::catalog::{
     self, Catalog, Layer, LayerPlan, NewLayer, StoreTime, Terms, remove_leftover,
 };
@@ -20,6 +21,7 @@ use super::window::FrameMaker;
 use super::write::{MergeWriter, Written};
 use super::{Input, MergeOptions, MergePlan, MergeReport};
 use crate::frames::{Chain, LayerWriter};
+use crate::lines::LineBases;
 
 /// Says what a merge would do now; changes nothing.
 ///
@@ -30,7 +32,14 @@ pub async fn plan(cluster: &ClusterRepository, options: &MergeOptions) -> Result
     let catalog = Catalog::load(cluster).await?;
     let choice = Choice::new(&catalog, options)?;
     choice.require_open(cluster).await?;
-    Ok(choice.plan(&catalog))
+    let bases = LineBases::find(cluster, Timestamp::now()).await;
+    let bases = bases.unwrap_or_else(|error| LineBases {
+        notes: vec![format!(
+            "it is not known from which layers servers go on: {error}"
+        )],
+        ..LineBases::default()
+    });
+    Ok(choice.plan(&catalog, bases))
 }
 
 /// Merges. When it returns `Ok` the merged layer exists and has been compared with its inputs.
@@ -106,7 +115,10 @@ impl MergeDone {
                     ignore_restores: options.ignore_restores,
                     wal: None,
                 };
-                remove_inputs(cluster, choice, terms, &mut notes).await?
+                // A clock that is ahead gives up no line.
+                let now = StoreTime::ask(cluster).await?.timestamp();
+                let bases = LineBases::find(cluster, now.min(Timestamp::now())).await?;
+                remove_inputs(cluster, choice, terms, (bases, &mut notes)).await?
             }
             false => Vec::new(),
         };
@@ -251,15 +263,15 @@ impl Choice {
             .collect()
     }
 
-    /// What can go once the merged layer exists.
-    fn removable(&self, catalog: &Catalog) -> BTreeSet<Label> {
-        let labels = self.labels();
+    /// What can go once the merged layer exists, when all of `unwanted` may.
+    fn removable(&self, catalog: &Catalog, unwanted: &[Label]) -> BTreeSet<Label> {
         if self.existing.is_some() {
-            return catalog.removable(&labels).into_iter().collect();
+            return catalog.removable(unwanted).into_iter().collect();
         }
         // Who stands on the newest will have the merged layer to stand on; all others must be inputs themselves.
-        let mut gone = BTreeSet::from([labels[0].clone()]);
-        for input in &self.inputs[1..] {
+        let mut gone = BTreeSet::from([self.inputs[0].label.clone()]);
+        let others = self.inputs[1..].iter();
+        for input in others.filter(|input| unwanted.contains(&input.label)) {
             let names = input.manifest.replaces.iter().cloned();
             let mut names = names.chain([input.reference()]);
             let needed = names.any(|name| {
@@ -273,8 +285,31 @@ impl Choice {
         gone
     }
 
-    fn plan(&self, catalog: &Catalog) -> MergePlan {
-        let removable = self.removable(catalog);
+    /// The inputs that a server goes on from, each with why it stays. The newest is none: the merged layer has its state.
+    fn bases(&self, bases: &LineBases) -> Vec<(Label, String)> {
+        let inputs = self.inputs.iter();
+        let found = inputs.filter_map(|input| {
+            let own = input.reference();
+            let is_it = |(layer, _): &&(ParentRef, TimelineId)| *layer == own && own != self.newest;
+            let (_, timeline) = bases.layers.iter().find(is_it)?;
+            let (label, newest) = (&input.label, &self.newest.label);
+            let why = format!(
+                "{label} stays: it is the newest layer from which timeline {timeline} can be restored, which leaves the history before \
+                 {newest}; take a backup of the server on that timeline first"
+            );
+            Some((label.clone(), why))
+        });
+        found.collect()
+    }
+
+    fn plan(&self, catalog: &Catalog, bases: LineBases) -> MergePlan {
+        let stays = self.bases(&bases);
+        let mut unwanted = self.labels();
+        unwanted.retain(|label| !stays.iter().any(|(base, _)| base == label));
+        let removable = self.removable(catalog, &unwanted);
+        let mut notes = catalog::at_work(catalog, StoreTime::by_this_host());
+        notes.extend(bases.notes);
+        notes.extend(stays.into_iter().map(|(_, why)| why));
         let inputs = self.inputs.iter().map(|layer| Input {
             label: layer.label.to_string(),
             pack_bytes: layer.manifest.pack_bytes,
@@ -284,7 +319,7 @@ impl Choice {
             inputs: inputs.collect(),
             stands_on: self.below.as_ref().map(|layer| layer.label.to_string()),
             existing: self.existing.as_ref().map(|layer| layer.label.to_string()),
-            notes: catalog::at_work(catalog, StoreTime::by_this_host()),
+            notes,
         }
     }
 }
@@ -598,9 +633,17 @@ async fn remove_inputs(
     cluster: &ClusterRepository,
     choice: &Choice,
     terms: Terms<'_>,
-    notes: &mut Vec<String>,
+    (bases, notes): (LineBases, &mut Vec<String>),
 ) -> Result<Vec<Label>> {
-    let removed = catalog::remove_layers(cluster, &choice.inputs, terms).await?;
+    let stays = choice.bases(&bases);
+    if !bases.notes.is_empty() {
+        notes.extend(bases.notes);
+        return Ok(Vec::new());
+    }
+    let is_base = |label: &Label| stays.iter().any(|(base, _)| base == label);
+    let wanted = choice.inputs.iter().filter(|input| !is_base(&input.label));
+    let wanted: Vec<Arc<Layer>> = wanted.cloned().collect();
+    let removed = catalog::remove_layers(cluster, &wanted, terms).await?;
     if !removed.notes.is_empty() {
         notes.extend(removed.notes);
         return Ok(removed.labels);
@@ -616,7 +659,9 @@ async fn remove_inputs(
     };
     let labels = choice.labels().into_iter();
     let staying = labels.filter(|label| !removed.labels.contains(label) && !said(label));
-    let others = staying.map(|label| format!("{label} stays: other layers stand on it"));
+    let others = staying.filter(|label| !is_base(label));
+    let others = others.map(|label| format!("{label} stays: other layers stand on it"));
     notes.extend(others.chain(removed.remarks.iter().cloned()));
+    notes.extend(stays.iter().map(|(_, why)| why.clone()));
     Ok(removed.labels)
 }

@@ -53,6 +53,8 @@ pub(super) async fn plan(
         let what = "the cluster was not sealed a moment ago, and is now";
         return Err(Error::new(Kind::Damaged, what));
     };
+    // What the copy seals later would be for whoever has replaced an epoch.
+    ring.require_undoubted(source.home()).await?;
     let here = ring.find_in(source.home()).await?;
     let there = match target.repository.directory() {
         Some(directory) if !directory.exists() => KeysFound::default(),

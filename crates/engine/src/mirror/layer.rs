@@ -7,11 +7,12 @@ use bytes::Bytes;
 use futures::StreamExt;
 use pgstrata_layer::index::{IndexReader, digests_of};
 use pgstrata_layer::manifest::{IndexPartRef, Manifest};
-use pgstrata_layer::pack::verify_pack;
+use pgstrata_layer::pack::{self, verify_pack};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{CopiedLayer, Layer};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::keys::LayerSeal;
 
 use super::{Mirror, MirroredLayer};
 
@@ -38,6 +39,20 @@ impl Unit {
                 name.digest_key(label, number),
             ],
             Self::Pack(number) => vec![name.pack_key(label, number)],
+        }
+    }
+
+    /// The most bytes that each of them has in the repository, as far as the manifest tells. Whoever may create objects may
+    /// put gigabytes there.
+    fn most_bytes(self, seal: &LayerSeal, manifest: &Manifest) -> Vec<u64> {
+        match self {
+            Self::Part(number) => {
+                let position = usize::try_from(number).unwrap_or(usize::MAX);
+                let part = &manifest.index[position];
+                let raw = [part.index_bytes, part.digest_bytes];
+                raw.map(|bytes| seal.stored_bytes(bytes)).to_vec()
+            }
+            Self::Pack(_) => vec![manifest.pack_bytes.min(pack::MOST_BYTES)],
         }
     }
 }
@@ -128,9 +143,14 @@ fn note_done(mirror: &Mirror<'_>, unit: Unit, bytes: u64) {
 async fn copy_unit(mirror: &Mirror<'_>, layer: &Arc<Layer>, unit: Unit) -> Result<(u64, u64)> {
     mirror.check_interrupted()?;
     let keys = unit.keys(mirror.source, layer);
+    let seal = mirror.source.sealing().await?.layer(&layer.manifest)?;
+    let most = unit.most_bytes(&seal, &layer.manifest);
     let mut objects = Vec::with_capacity(keys.len());
-    for key in &keys {
-        let object = mirror.source.repository.get(key).await;
+    for (key, most) in keys.iter().zip(most) {
+        let repository = &mirror.source.repository;
+        let object = repository
+            .get_at_most(key, most, "by its manifest it")
+            .await;
         objects.push(object.map_err(|error| match error.kind() {
             Kind::NotFound => Error::new(Kind::Damaged, error.to_string()),
             _ => error,

@@ -42,6 +42,7 @@ use super::place::beneath;
 use super::place::claim::Claimed;
 use super::place::in_place::{Inventory, needs_link, remember};
 use super::place::layout::{Condition, Layout, new_marker};
+use super::place::own_settings::{has_delay, is_set};
 use super::settings::{KeptLine, RecoverySettings};
 use super::{ArchiveMode, Method, Target, TargetAction};
 use crate::frames::{Chain, FrameReader};
@@ -49,6 +50,10 @@ use crate::server::control::CONTROL_PATH;
 
 /// Name under which `pg_control` is written before it is renamed.
 const CONTROL_TEMPORARY: &str = "global/pg_control.pgstrata";
+
+/// What is said of a standby that was given no way to its primary, or has lost it.
+const FOLLOWS_NOBODY: &str = "no primary_conninfo is in this standby's directory: it follows the archive alone, unless it is started with a configuration \
+     elsewhere that has one; to stream, set it in postgresql.auto.conf";
 
 /// What a restore has done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -211,7 +216,6 @@ impl Restore {
         let claimed = if condition == Condition::Existing {
             let identity = &self.plan.chain[0].manifest.cluster;
             let found = remember(
-                &self.plan.options,
                 self.plan.archive_mode,
                 &self.plan.links,
                 identity,
@@ -270,7 +274,7 @@ impl Restore {
         let manifest = &layer.manifest;
         let system_identifier = manifest.cluster.system_identifier;
         let listing = ManifestSink::create(claimed, self.plan.major, system_identifier)?;
-        let progress = self.progress.clone();
+        let progress = self.progress.of_part();
         let writer = Writer::new(&claimed.roots, prefixes(layout), listing, &progress)?;
         if let Some(wal) = &layout.wal {
             self.link(claimed, &writer, "pg_wal", wal)?;
@@ -282,7 +286,9 @@ impl Restore {
             writer.create_directory(directory, 0o700)?;
         }
         let wal = WalBeside::of(&self.plan, &self.chain.runtime)?;
-        let outside = wal.write_beside(&writer, || self.write_files(&writer, condition))?;
+        let outside = wal.write_beside(&writer, &progress, || {
+            self.write_files(&writer, condition, &progress)
+        })?;
         let config = layout.config_root();
         let settled = Configuration::new(&claimed.roots, &writer, config, &outside).settle()?;
         self.done.notes.extend(settled);
@@ -316,12 +322,17 @@ impl Restore {
     }
 
     /// All files of the index; returns those that are configuration from outside of the data directory.
-    fn write_files(&mut self, writer: &Writer<'_>, condition: &Condition) -> Result<Vec<Entry>> {
+    fn write_files(
+        &mut self,
+        writer: &Writer<'_>,
+        condition: &Condition,
+        progress: &Progress,
+    ) -> Result<Vec<Entry>> {
         let chain = &self.chain;
         let frames = AtomicU64::new(0);
         let reader = FrameReader {
             chain,
-            progress: &self.progress,
+            progress,
             workers: limits::workers(self.plan.options.jobs),
             frames: &frames,
         };
@@ -330,13 +341,16 @@ impl Restore {
                 writer,
                 chain.digests(),
                 limits::workers(self.plan.options.jobs),
-                &self.progress,
+                progress,
             )
         });
         let (mut files, mut outside) = (0, Vec::new());
         writer.write_frames(&reader, |wanted| {
             for planned in Overlay::new(chain.entries()) {
                 let (file, entries) = planned?;
+                if progress.is_cancelled() {
+                    return Err(Error::new(Kind::Interrupted, "interrupted"));
+                }
                 files += 1;
                 if outside::parse(&file.path).is_some() {
                     outside.push(Entry {
@@ -434,6 +448,8 @@ impl Restore {
         let asked = (options.inclusive, options.action, options.timeline);
         let told = (false, TargetAction::Promote, None);
         let (inclusive, action, timeline) = stop.as_ref().map_or(asked, |_| told);
+        let root = &claimed.roots[0];
+        let config = &claimed.roots[self.plan.layout.config_root()].path;
         let settings = RecoverySettings {
             label: &label,
             target: stop.as_ref().unwrap_or(&options.target),
@@ -443,10 +459,14 @@ impl Restore {
             planned_timeline: self.timeline,
             restore_command: &options.restore_command,
             in_place_tablespaces: self.plan.chain[0].manifest.tablespaces_in_place(),
-            kept: &self.kept_settings,
+            kept: match options.target {
+                // It goes on following its primary.
+                Target::Standby => &self.kept_settings,
+                _ => &[],
+            },
             archiving_off: self.plan.archive_mode == ArchiveMode::Off,
+            has_delay: has_delay(config, &root.path),
         };
-        let root = &claimed.roots[0];
         let about = || format!("could not read \"{}\"", root.path.join(AUTO_CONF).display());
         let path = Path::new(AUTO_CONF);
         let old = beneath::read(&root.dir, path).context(about)?;
@@ -459,6 +479,10 @@ impl Restore {
             writer.write_whole(signal.name(), b"", false)?;
         }
         self.done.notes.extend(settings.stays());
+        let is_standby = options.target == Target::Standby;
+        if is_standby && !is_set("primary_conninfo", config, &root.path) {
+            self.done.notes.push(FOLLOWS_NOBODY.to_owned());
+        }
         Ok(())
     }
 

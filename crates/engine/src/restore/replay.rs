@@ -12,6 +12,7 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use pgstrata_pgdata::label::BackupLabel;
 use pgstrata_pgdata::wal_records::Meaning;
 use pgstrata_pgdata::{
     ArchiveFile, ControlFile, Lsn, Major, RecordReader, WalRecord, WalSegment, WalSegmentSize,
@@ -20,6 +21,9 @@ use pgstrata_store::archive::{self, GetOptions};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+
+/// The file of a backup that says where its recovery begins.
+const BACKUP_LABEL: &str = "backup_label";
 
 /// Bytes of a segment that are read at once.
 const PIECE: usize = 1 << 20;
@@ -32,10 +36,12 @@ struct NewTablespace {
 }
 
 /// Requires that recovery in `data_directory`, which has that control file, may replay the file `file_name`, which was fetched
-/// to `path`. Anything but a segment may.
+/// to `path`. Anything but a segment may. What lies before the place where the recovery begins is not replayed: a backup of a
+/// standby begins in the middle of a segment.
 ///
 /// # Errors
-/// `Refused` when the segment makes a tablespace in a directory that has one.
+/// `Refused` when the segment makes a tablespace in a directory that has one; when it makes one, and where the recovery begins
+/// cannot be read.
 pub async fn require_own_tablespaces(
     cluster: &ClusterRepository,
     (data_directory, control): (&Path, ControlFile),
@@ -65,12 +71,32 @@ pub async fn require_own_tablespaces(
         }
         let _ = fs::remove_file(&beside);
     }
+    if made.is_empty() {
+        return Ok(());
+    }
     let data = data_directory.to_owned();
     blocking(move || {
-        made.iter()
-            .try_for_each(|made| require_own(&data, control.major, made))
+        let start_lsn = replayed_from(&data, &control)?;
+        let mut replayed = made.iter().filter(|made| made.at >= start_lsn);
+        replayed.try_for_each(|made| require_own(&data, control.major, made))
     })
     .await
+}
+
+/// Where recovery in `data` begins: what `backup_label` says, until the server has made that the checkpoint of `pg_control`.
+fn replayed_from(data: &Path, control: &ControlFile) -> Result<Lsn> {
+    let path = data.join(BACKUP_LABEL);
+    let about = || format!("could not read \"{}\"", path.display());
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(control.redo_lsn),
+        read => read.context(about)?,
+    };
+    let label = BackupLabel::parse(&text).map_err(|error| {
+        Error::from(error).while_doing(about()).hint(
+            "the file says where recovery begins, and no server starts without that: restore the directory once more",
+        )
+    })?;
+    Ok(label.start_lsn)
 }
 
 /// WAL that lies in `pg_wal` before a server has seen it, and from where on it is replayed.

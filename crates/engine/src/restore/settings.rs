@@ -14,7 +14,7 @@ use crate::restore::target::{Target, TargetAction, TimelineChoice};
 
 /// How long a standby waits before it replays a transaction. In a copy that is to be opened it would hold up recovery for
 /// as long, hours perhaps. PostgreSQL heeds it also where `recovery.signal` and no `standby.signal` is.
-const APPLY_DELAY: &str = "recovery_min_apply_delay";
+pub(crate) const APPLY_DELAY: &str = "recovery_min_apply_delay";
 
 /// What a server that is not its source must not do when it is opened: wait at its first commit for a standby that
 /// follows the source; or, with subscriptions of its source, take from a publisher's slot what its source is to get.
@@ -37,12 +37,13 @@ const COMMANDS_OF_THE_SOURCE: [&str; 2] = ["recovery_end_command", "archive_clea
 /// What becomes of the settings of a recovery that has ended: whoever makes a standby copies the file, and the standby obeys
 /// what its primary passes over.
 const STAYS: &str = "the settings of this recovery stay in postgresql.auto.conf, where a standby that is made from this server finds them: it \
-     stops at the same target, promotes itself, or follows no other timeline; so, when recovery has ended";
+     stops at the same target, promotes itself, follows no other timeline, or does not wait as recovery_min_apply_delay says elsewhere; so, \
+     when recovery has ended";
 
 /// Settings of a standby that are its own, not its primary's.
-const STANDBY_SETTINGS: [&str; 2] = ["primary_conninfo", "primary_slot_name"];
+pub(crate) const STANDBY_SETTINGS: [&str; 2] = ["primary_conninfo", "primary_slot_name"];
 
-/// A line of `postgresql.auto.conf` that outlives the file, as the marker of a restore has it.
+/// A line of configuration that outlives its file, as the marker of a restore has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum KeptLine {
@@ -53,27 +54,19 @@ pub enum KeptLine {
 }
 
 impl KeptLine {
-    fn new(line: &[u8]) -> Self {
+    pub(crate) fn new(line: &[u8]) -> Self {
         match str::from_utf8(line) {
             Ok(text) => Self::Text(text.to_owned()),
             Err(_) => Self::Bytes(line.to_vec()),
         }
     }
 
-    fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Text(text) => text.as_bytes(),
             Self::Bytes(bytes) => bytes,
         }
     }
-}
-
-/// The lines of a standby's `postgresql.auto.conf` that it keeps when it is refreshed.
-pub(crate) fn kept_settings(contents: &[u8]) -> Vec<KeptLine> {
-    let own = |line: &&[u8]| {
-        setting_name(line).is_some_and(|name| STANDBY_SETTINGS.contains(&name.as_str()))
-    };
-    lines(contents).filter(own).map(KeptLine::new).collect()
 }
 
 /// Whether a `postgresql.auto.conf` turns archiving off; the last line about it counts.
@@ -93,7 +86,7 @@ pub(crate) fn last_value(contents: &[u8], name: &str) -> Option<String> {
 }
 
 /// Lines without their ends; what follows the last end counts when it is not empty.
-fn lines(contents: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn lines(contents: &[u8]) -> impl Iterator<Item = &[u8]> {
     let contents = contents.strip_suffix(b"\n").unwrap_or(contents);
     let none = contents.is_empty();
     contents.split(|&byte| byte == b'\n').filter(move |_| !none)
@@ -156,6 +149,8 @@ pub(crate) struct RecoverySettings<'a> {
     pub(crate) kept: &'a [KeptLine],
     /// Whether archiving is turned off.
     pub(crate) archiving_off: bool,
+    /// Whether the layer's configuration has a standby wait before it replays.
+    pub(crate) has_delay: bool,
 }
 
 impl RecoverySettings<'_> {
@@ -287,15 +282,19 @@ impl RecoverySettings<'_> {
         let binds = |(name, value): &(&str, String)| {
             *name == "recovery_target_timeline" && value != "latest"
         };
+        // It hides the delay of the source, whose standbys are to have it.
+        let hides = self.has_delay && written.iter().any(|(name, _)| *name == APPLY_DELAY);
+        let hides = hides.then_some(APPLY_DELAY);
         if !stops && !written.iter().any(binds) {
-            return Vec::new();
+            return Vec::from_iter(hides);
         }
         // What is set to nothing hides what may stand in postgresql.conf.
         let of_the_way = written.into_iter().filter(|(name, value)| {
             (name.starts_with("recovery_target") || *name == "restore_command") && !value.is_empty()
         });
         let of_the_way = of_the_way.map(|(name, _)| name);
-        of_the_way.chain(stops.then_some(READS_AHEAD.0)).collect()
+        let ahead = stops.then_some(READS_AHEAD.0);
+        of_the_way.chain(ahead).chain(hides).collect()
     }
 
     /// What is said to `archive-get` about files that are missing though later ones are there. The server reads ahead of a
@@ -318,7 +317,7 @@ fn is_recovery_setting(name: &str) -> bool {
 }
 
 /// The parameter that a line of a configuration file sets, in lower case; `None` for comments and blank lines.
-fn setting_name(line: &[u8]) -> Option<String> {
+pub(crate) fn setting_name(line: &[u8]) -> Option<String> {
     let line = line.trim_ascii_start();
     let part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.$".contains(byte);
     let end = line
@@ -382,6 +381,7 @@ mod tests {
             in_place_tablespaces: false,
             kept: &[],
             archiving_off: false,
+            has_delay: false,
         }
     }
 
@@ -467,6 +467,30 @@ mod tests {
             let reset = |name: &&str| new.contains(&format!("ALTER SYSTEM RESET {name};"));
             assert!(expected.iter().all(reset), "{new}");
             assert_eq!(new.contains("ALTER SYSTEM"), !expected.is_empty(), "{new}");
+        }
+    }
+
+    #[test]
+    fn a_delay_of_the_source_that_recovery_hides_is_to_be_reset() {
+        let argv = command(&["get"]);
+        let resets = |target: &Target| {
+            let settings = RecoverySettings {
+                has_delay: true,
+                ..settings(target, &argv)
+            };
+            let new = rewritten(&settings, "recovery_min_apply_delay = '2h'\n");
+            let named = new.contains("ALTER SYSTEM RESET recovery_min_apply_delay;");
+            assert_eq!(
+                named,
+                new.contains("recovery_min_apply_delay = '0'"),
+                "{new}"
+            );
+            settings.to_reset()
+        };
+        assert_eq!(resets(&Target::Default), [APPLY_DELAY]);
+        assert_eq!(resets(&Target::Immediate).last(), Some(&APPLY_DELAY));
+        for target in [Target::Standby, Target::None] {
+            assert_eq!(resets(&target), [""; 0], "{target}");
         }
     }
 
@@ -593,12 +617,7 @@ mod tests {
 
     #[test]
     fn a_refreshed_standby_keeps_its_primary() {
-        let old = b"work_mem = 1\nPrimary_conninfo = 'host=a'\n# primary_slot_name = 'b'\n";
-        let kept = kept_settings(old);
-        assert_eq!(
-            kept,
-            [KeptLine::Text("Primary_conninfo = 'host=a'".to_owned())]
-        );
+        let kept = [KeptLine::new(b"Primary_conninfo = 'host=a'")];
         let argv = command(&["get"]);
         let settings = RecoverySettings {
             kept: &kept,
@@ -612,7 +631,7 @@ mod tests {
     #[test]
     fn bytes_that_are_not_utf8_stay_as_they_are() {
         let old = b"search_path = 'b\xfccher'\nprimary_conninfo = 'password=m\xfcller'\n\xfc\n";
-        let kept = kept_settings(old);
+        let kept = [KeptLine::new(b"primary_conninfo = 'password=m\xfcller'")];
         let text = serde_json::to_string(&kept).unwrap();
         assert_eq!(
             serde_json::from_str::<Vec<KeptLine>>(&text).unwrap(),

@@ -83,7 +83,7 @@ fn refusal(root: &Path, where_it_is: &str, directory: &Path) -> Error {
     .hint("move one of them: the objects of a repository may be moved as files, and --repo then names their new place")
 }
 
-/// The data directory, and where PostgreSQL follows links out of it.
+/// The data directory, and where PostgreSQL follows links out of it. Where other links lead is known when files are listed.
 fn directories_of(data: &Path) -> Result<Vec<PathBuf>> {
     let mut directories = vec![data.to_owned(), data.join("pg_wal")];
     if data.join("pg_tblspc").is_dir() {
@@ -128,13 +128,36 @@ fn real(path: &Path) -> PathBuf {
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use pgstrata_pgdata::Major;
     use pgstrata_store::repository::RepositoryOptions;
 
     use super::*;
+    use crate::server::scan::scan;
 
     fn repository(directory: &Path) -> Repository {
         let options = RepositoryOptions::new(format!("file://{}", directory.display()));
         Repository::open(&options).unwrap()
+    }
+
+    #[test]
+    fn links_of_others_lead_to_directories_of_the_cluster() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |path: &str| scratch.path().join(path);
+        for directory in ["data", "other/above/repository", "apart"] {
+            fs::create_dir_all(at(directory)).unwrap();
+        }
+        symlink(at("other/above"), at("data/link")).unwrap();
+        let linked = scan(&at("data"), Major::V15).unwrap().linked;
+        for (place, is_apart) in [
+            ("other/above/repository", false),
+            ("other/above", false),
+            ("other", false),
+            ("apart", true),
+        ] {
+            let linked = linked.iter().map(PathBuf::as_path);
+            let required = require_apart_from(&repository(&at(place)), linked);
+            assert_eq!(required.is_ok(), is_apart, "{place}: {required:?}");
+        }
     }
 
     #[tokio::test]

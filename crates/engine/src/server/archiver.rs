@@ -15,7 +15,7 @@ use super::session::{Archiver, Session};
 
 /// An archiver that works takes a finished segment within seconds; one that failed tries again
 /// after a minute.
-const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// How a command names a cluster.
 const CLUSTER: [&str; 2] = ["--cluster", "PGSTRATA_CLUSTER"];
@@ -41,8 +41,8 @@ pub(crate) struct Archiving {
 }
 
 impl Archiving {
-    /// Asks the server, and looks for the file that it archived last. What waits in `pg_wal` is not looked at when it is
-    /// not known where that is.
+    /// Asks the server, and looks for the file that it archived last. What waits in `pg_wal`, longer than `patience`, is not
+    /// looked at when it is not known where that is.
     ///
     /// # Errors
     /// When the server does not answer; `Repository`.
@@ -51,6 +51,7 @@ impl Archiving {
         pg_wal: Option<&Path>,
         cluster: &ClusterRepository,
         archive: &Archive,
+        patience: Duration,
     ) -> Result<Self> {
         let facts = session.facts();
         let url = cluster.repository.url();
@@ -71,7 +72,7 @@ impl Archiving {
             library: facts.archive_library.clone(),
             names_another: same == Some(false),
             names_this: same == Some(true) && names_cluster(command, cluster.name.as_str()),
-            late: pg_wal.and_then(late),
+            late: pg_wal.and_then(|pg_wal| late(pg_wal, patience.max(TAKEN_WITHIN))),
             archiver,
             last_is_here,
         })
@@ -111,6 +112,11 @@ impl Archiving {
         }
     }
 
+    /// Whether a segment that arrives would clear the doubt. A command that names another repository never brings one.
+    pub(crate) fn may_be_proved(&self) -> bool {
+        self.archives && self.is_ours() && !self.names_another
+    }
+
     /// Whether the server archives, but to no place where waiting would help. A command that is
     /// not seen to be ours may be a wrapper: the file archived last tells, unless the command keeps nothing.
     pub(crate) fn is_elsewhere(&self) -> bool {
@@ -142,10 +148,10 @@ pub(crate) fn trouble(archiver: &Archiver, late: Option<&str>) -> Option<String>
 
 /// What the archiver should have taken by now. An `archive_command` that cannot be started (exit
 /// codes above 125) ends the archiver, and `pg_stat_archiver` never hears of it.
-pub(crate) fn late(pg_wal: &Path) -> Option<String> {
+pub(crate) fn late(pg_wal: &Path, within: Duration) -> Option<String> {
     let (since, file) = waiting(pg_wal).ok()?.first?;
     let age = since.elapsed().ok()?;
-    (age > TAKEN_WITHIN).then(|| format!("has not taken {file} for {} s", age.as_secs()))
+    (age > within).then(|| format!("has not taken {file} for {} s", age.as_secs()))
 }
 
 pub(crate) fn is_ours(command: &str) -> bool {
@@ -199,7 +205,7 @@ fn told<'a>(command: &'a str, [option, variable]: [&str; 2]) -> Option<&'a str> 
 
 #[cfg(test)]
 mod tests {
-    use super::{keeps_nothing, names_cluster, names_same};
+    use super::{Archiving, keeps_nothing, names_cluster, names_same};
 
     #[test]
     fn a_command_that_keeps_nothing_is_no_wrapper() {
@@ -209,6 +215,18 @@ mod tests {
         for wrapper in ["/usr/local/bin/archive %p", "test ! -f x || true", ""] {
             assert!(!keeps_nothing(wrapper), "{wrapper}");
         }
+    }
+
+    #[test]
+    fn no_segment_proves_a_command_that_names_another_repository() {
+        let archiving = |names_another| Archiving {
+            archives: true,
+            command: "pgstrata archive-push %p".to_owned(),
+            names_another,
+            ..Archiving::default()
+        };
+        assert!(archiving(false).may_be_proved());
+        assert!(!archiving(true).may_be_proved());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::parameters;
 use super::service::{WITHOUT_EFFECT, service};
 use super::target::{Environment, ServerAddress, TLS_PARAMETERS};
 
-/// A local server answers at once; ten seconds are for one that is starting.
+/// A local server answers at once; ten seconds are for a network that loses packets, and for a machine that is busy.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Directories in which PostgreSQL's packages and its sources put their sockets.
@@ -249,24 +249,39 @@ fn stored_password(config: &Config, environment: Environment<'_>) -> Option<Stri
         return None;
     }
     let text = fs::read_to_string(&path).ok()?;
-    let host = match config.get_hosts().first() {
-        Some(Host::Tcp(name)) => name.clone(),
-        // libpq: connections over a socket match `localhost`.
-        Some(Host::Unix(_)) | None => "localhost".to_owned(),
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let wanted = |host: String| {
+        let database = config.get_dbname().unwrap_or_default().to_owned();
+        let user = config.get_user().unwrap_or_default().to_owned();
+        [host, port.to_string(), database, user]
     };
-    let wanted = [
-        host,
-        config
-            .get_ports()
-            .first()
-            .copied()
-            .unwrap_or(5432)
-            .to_string(),
-        config.get_dbname().unwrap_or_default().to_owned(),
-        config.get_user().unwrap_or_default().to_owned(),
-    ];
-    text.lines()
-        .find_map(|line| password_of_line(line, &wanted))
+    let mut names = names_in_password_file(config).into_iter().map(wanted);
+    names.find_map(|wanted| {
+        let mut lines = text.lines();
+        lines.find_map(|line| password_of_line(line, &wanted))
+    })
+}
+
+/// By which names the password file may know the host, the first that has a line first. In libpq (`passwordFromFile`) a
+/// socket is `localhost` in its own default directory, and has the directory's name in any other; packages disagree
+/// about that default, and about the names of one directory, so the other name is taken where the file does not have the first.
+fn names_in_password_file(config: &Config) -> Vec<String> {
+    let local = "localhost".to_owned();
+    match config.get_hosts().first() {
+        Some(Host::Tcp(name)) => vec![name.clone()],
+        Some(Host::Unix(path)) => {
+            let is_default = SOCKET_DIRECTORIES.iter().any(|one| Path::new(one) == path);
+            let directory = path.display().to_string();
+            match is_default {
+                true => vec![local, directory],
+                false => vec![directory, local],
+            }
+        }
+        None => {
+            let address = config.get_hostaddrs().first();
+            vec![address.map_or(local, ToString::to_string)]
+        }
+    }
 }
 
 /// `host:port:database:user:password`; `*` matches all, `\` takes the next character as it is.
@@ -408,5 +423,25 @@ mod tests {
         assert_eq!(password_of_line("localhost:5433:*:*:no", &wanted), None);
         assert_eq!(password_of_line("# *:*:*:*:no", &wanted), None);
         assert_eq!(password_of_line("*:*", &wanted), None);
+    }
+
+    #[test]
+    fn a_socket_has_the_name_of_its_directory_in_the_password_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("passwords");
+        let lines = "localhost:*:*:*:first\n/some/where:*:*:*:second\n192.0.2.7:*:*:*:third\n";
+        fs::write(&file, lines).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let environment = |name: &str| (name == "PGPASSFILE").then(|| file.display().to_string());
+        for (conninfo, expected) in [
+            ("host=/some/where", "second"),
+            ("host=/var/run/postgresql", "first"),
+            ("host=/run/postgresql", "first"),
+            ("hostaddr=192.0.2.7", "third"),
+        ] {
+            let config = complete(conninfo, &environment).unwrap();
+            let found = config.get_password().map(String::from_utf8_lossy);
+            assert_eq!(found.as_deref(), Some(expected), "{conninfo}");
+        }
     }
 }

@@ -1,177 +1,274 @@
-//! Directories of databases, and those that go away under a backup.
+//! Directories of databases, and which of them stay whole while they are backed up.
 //!
 //! `ALTER DATABASE ... SET TABLESPACE`, and `CREATE DATABASE ... STRATEGY = file_copy`, copy a directory and write one
 //! record that names both (`XLOG_DBASE_CREATE_FILE_COPY`, `src/backend/commands/dbcommands.c`). Recovery drops the
-//! copy and makes it again from the directory that it finds. When that one has gone before the backup had read it,
-//! recovery makes an empty database, and says nothing.
+//! copy and makes it again from the directory that it finds. When that one was removed before the backup had read all of it,
+//! recovery makes a database that is empty or lacks files, and says nothing.
 //!
-//! The record may come long after the first file of the copy, and before the row of `pg_database`: between the two lies a
-//! checkpoint, behind which recovery does not begin when the row is seen. So a directory without its row is one that recovery
-//! may make.
+//! Which directories were copied, only the WAL tells (`backup/repeated.rs`). Here is found whether it has to be asked, and
+//! which directories were there all the while. One whose files are being removed still looks as it did; its database is locked
+//! until that is done.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use pgstrata_pgdata::page::PageHeader;
-use pgstrata_pgdata::relation::{BLOCK_SIZE, Oid};
-use pgstrata_pgdata::{Lsn, Major};
+use pgstrata_pgdata::relation::Oid;
+use pgstrata_pgdata::{DatabaseDirectory, Major};
 use pgstrata_store::blocking::blocking;
-use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::error::{FileContext, Result};
 
 use super::scan::{gone, identity, look, names, tablespaces};
-use super::session::Session;
+use super::session::{Session, get, rows_of};
 
-/// Numbers of relation files from here on are not those that a system catalog has from the beginning
-/// (`FirstNormalObjectId`, `src/include/access/transam.h`).
-const FIRST_NORMAL: u32 = 16384;
+/// The directories that are there at one moment.
+type DatabaseList = BTreeMap<DatabaseDirectory, DirectorySeen>;
 
-/// The directory of each database that is there, in its own tablespace, at one moment, by its path below the data directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DatabaseDirectories(BTreeMap<String, DirectoryIdentity>);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DirectorySeen {
+    identity: DirectoryIdentity,
+    /// Whether it is in the database's own tablespace; in others it is for relations that lie there.
+    is_own: bool,
+}
 
 /// What tells a directory from another one that is given its name later.
 type DirectoryIdentity = (u64, u64, u64);
 
-impl DatabaseDirectories {
-    /// Lists them.
+/// What was there when a backup began.
+pub(crate) struct DatabaseWatch {
+    major: Major,
+    data_directory: PathBuf,
+    /// Before the start, with a row: recovery does not make these. The record of a copy comes before its row, and between the
+    /// two lies a checkpoint, behind which recovery begins when the row is seen.
+    settled: DatabaseList,
+    /// When the backup had started.
+    started: DatabaseList,
+}
+
+/// What became of directories of databases under a backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DatabasesSeen {
+    /// Whether there are some that recovery may make.
+    pub(crate) came: bool,
+    /// Whether any was removed, or was about to be.
+    pub(crate) went: bool,
+    /// Those that were there from the start until everything was read.
+    pub(crate) whole: BTreeSet<DatabaseDirectory>,
+}
+
+impl DatabaseWatch {
+    /// Begins before the backup starts.
     ///
     /// # Errors
     /// When a directory cannot be read, or the server does not answer.
-    pub(crate) async fn list(session: &Session, data_directory: &Path) -> Result<Self> {
-        let root = data_directory.to_owned();
-        let mut found = blocking(move || list(&root)).await?;
-        let databases = session.databases().await?;
-        found.retain(|path, _| row_of(path).is_some_and(|row| databases.contains(&row)));
-        Ok(Self(found))
+    pub(crate) async fn begin(session: &Session, data_directory: &Path) -> Result<Self> {
+        let major = session.facts().major;
+        let mut settled = listing(data_directory, major).await?;
+        let rows = session.databases().await?;
+        settled.retain(|place, _| rows.contains(&(place.database.0, place.tablespace.0)));
+        Ok(Self {
+            major,
+            data_directory: data_directory.to_owned(),
+            settled,
+            started: DatabaseList::new(),
+        })
     }
 
-    /// Requires that recovery finds whatever directory it copies. `self` was listed before the backup started, and
-    /// everything was read when this is called; recovery begins at `start_lsn`.
+    /// The backup has started, and nothing was read.
     ///
     /// # Errors
-    /// `Refused` when a database was moved, or may have been copied and dropped.
-    pub(crate) async fn require_sources(
+    /// When a directory cannot be read.
+    pub(crate) async fn start(&mut self) -> Result<()> {
+        self.started = listing(&self.data_directory, self.major).await?;
+        Ok(())
+    }
+
+    /// Everything was read, and files were missing then that the directories `lacking` had when they were listed.
+    ///
+    /// # Errors
+    /// When a directory cannot be read, or the server does not answer.
+    pub(crate) async fn end(
         &self,
-        data_directory: &Path,
-        start_lsn: Lsn,
-    ) -> Result<()> {
-        let (root, before) = (data_directory.to_owned(), self.0.clone());
-        blocking(move || {
-            let now = list(&root)?;
-            let lost = before.iter().filter(|(path, was)| now.get(*path) != Some(*was));
-            let lost: Vec<&str> = lost.map(|(path, _)| path.as_str()).collect();
-            if lost.is_empty() {
-                return Ok(());
-            }
-            let new = now.iter().filter(|(path, is)| before.get(*path) != Some(*is));
-            for (path, _) in new {
-                // One that was dropped and made again in its place has not moved.
-                let elsewhere = |lost: &&&str| **lost != path && name_of(lost) == name_of(path);
-                let moved = lost.iter().find(elsewhere);
-                if let Some(from) = moved {
-                    return Err(refuse(&format!(
-                        "database {} was moved from \"{from}\" to \"{path}\"",
-                        name_of(path)
-                    )));
-                }
-                if !is_logged(&root.join(path), start_lsn)? {
-                    return Err(refuse(&format!(
-                        "database {} was copied file by file, and database {}, which it may be a copy of, was dropped",
-                        name_of(path),
-                        lost.iter().map(|path| name_of(path)).collect::<Vec<_>>().join(" or ")
-                    )));
-                }
-            }
-            Ok(())
-        })
-        .await
+        session: &Session,
+        lacking: &BTreeSet<String>,
+    ) -> Result<DatabasesSeen> {
+        // In this order: what was removed in between is not listed any more.
+        let locked = locked(session).await?;
+        let now = listing(&self.data_directory, self.major).await?;
+        Ok(self.seen(&now, &locked, lacking))
+    }
+
+    fn seen(
+        &self,
+        now: &DatabaseList,
+        locked: &BTreeSet<u32>,
+        lacking: &BTreeSet<String>,
+    ) -> DatabasesSeen {
+        let same = |listing: &DatabaseList, place: &DatabaseDirectory, listed: &DirectorySeen| {
+            let other = listing.get(place);
+            other.is_some_and(|other| other.identity == listed.identity)
+        };
+        let is_whole = |place: &DatabaseDirectory, listed: &DirectorySeen| {
+            same(now, place, listed)
+                && !locked.contains(&place.database.0)
+                && !lacking.contains(&place.path(self.major))
+        };
+        let whole = self
+            .started
+            .iter()
+            .filter(|(place, was)| is_whole(place, was));
+        let whole: BTreeSet<DatabaseDirectory> = whole.map(|(place, _)| *place).collect();
+        let mut before = self.settled.iter().chain(&self.started);
+        let mut own = now.iter().filter(|(_, is)| is.is_own);
+        DatabasesSeen {
+            came: own.any(|(place, is)| !same(&self.settled, place, is)),
+            went: before.any(|(place, was)| !is_whole(place, was)),
+            whole,
+        }
     }
 }
 
-fn refuse(what: &str) -> Error {
-    Error::new(
-        Kind::Refused,
-        format!(
-            "{what} while it was being backed up: recovery would repeat that from a directory which this backup has \
-             not seen whole, and leave the database empty"
-        ),
-    )
-    .hint("start the backup again, when no ALTER DATABASE ... SET TABLESPACE or CREATE DATABASE ... STRATEGY = file_copy runs")
+/// The databases that are being dropped or moved: nothing else locks one so for longer than a moment.
+async fn locked(session: &Session) -> Result<BTreeSet<u32>> {
+    let act = "could not ask which databases are being dropped or moved";
+    let query = "SELECT objid FROM pg_locks
+                  WHERE locktype = 'object' AND database = 0 AND classid = 'pg_database'::regclass
+                    AND mode = 'AccessExclusiveLock' AND granted";
+    let rows = rows_of(session.client(), act, query).await?;
+    rows.iter().map(|row| get(row, 0, act)).collect()
 }
 
-/// The OIDs of the database and of the tablespace in which it lies.
-fn row_of(path: &str) -> Option<(u32, u32)> {
-    let tablespace = match path.strip_prefix("pg_tblspc/") {
-        Some(below) => below.split('/').next()?.parse().ok()?,
-        None => Oid::DEFAULT_TABLESPACE.0,
-    };
-    Some((name_of(path).parse().ok()?, tablespace))
+async fn listing(data_directory: &Path, major: Major) -> Result<DatabaseList> {
+    let root = data_directory.to_owned();
+    blocking(move || list(&root, major)).await
 }
 
-/// The OID, which is the directory's name.
-fn name_of(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
-fn list(root: &Path) -> Result<BTreeMap<String, DirectoryIdentity>> {
-    let mut parents = vec!["base".to_owned()];
+fn list(root: &Path, major: Major) -> Result<DatabaseList> {
+    let mut places = vec![(Oid::DEFAULT_TABLESPACE, "base".to_owned())];
     for tablespace in tablespaces(root)? {
-        let own = format!("pg_tblspc/{}", tablespace.oid);
-        let versions = names(&root.join(&own))?.unwrap_or_default();
-        let versions = versions.iter().filter_map(|name| name.to_str());
-        // What else is there is none of the server's business, such as the lost+found of a mount point.
-        let versions = versions.filter(|name| Major::from_tablespace_directory(name).is_some());
-        parents.extend(versions.map(|version| format!("{own}/{version}")));
+        let version = major.tablespace_directory();
+        let path = format!("pg_tblspc/{}/{version}", tablespace.oid);
+        places.push((Oid(tablespace.oid), path));
     }
-    let mut found = BTreeMap::new();
-    for parent in parents {
+    let mut found = DatabaseList::new();
+    for (tablespace, parent) in places {
         let directory = root.join(&parent);
         if !directory.is_dir() {
             continue;
         }
         let names = names(&directory)?.unwrap_or_default();
-        let databases = names.iter().filter_map(|name| name.to_str());
-        for name in databases.filter(|name| name.parse::<u32>().is_ok()) {
-            let path = format!("{parent}/{name}");
-            // In other tablespaces than its own a database has a directory without it, for relations that lie there.
-            let full = root.join(&path);
-            if !full.join("PG_VERSION").exists() {
+        let numbers = names.iter().filter_map(|name| name.to_str()?.parse().ok());
+        for database in numbers.map(Oid) {
+            let full = directory.join(database.to_string());
+            let is_own = full.join("PG_VERSION").exists();
+            let Some(metadata) = gone(fs::metadata(&full)).context(|| look(&full))? else {
                 continue;
-            }
-            if let Some(metadata) = gone(fs::metadata(&full)).context(|| look(&full))? {
-                found.insert(path, (metadata.dev(), metadata.ino(), identity(&metadata)));
-            }
+            };
+            let listed = DirectorySeen {
+                identity: (metadata.dev(), metadata.ino(), identity(&metadata)),
+                is_own,
+            };
+            let place = DatabaseDirectory {
+                tablespace,
+                database,
+            };
+            found.insert(place, listed);
         }
     }
     Ok(found)
 }
 
-/// Whether nothing tells that the pages of a new database did not come with the WAL since `start_lsn`. Copied files keep
-/// the LSNs of their source, and those of system catalogs are older than the backup; no copy of a source that has gone is
-/// still under way.
-fn is_logged(directory: &Path, start_lsn: Lsn) -> Result<bool> {
-    for name in names(directory)?.unwrap_or_default() {
-        let number = name.to_str().and_then(|name| name.parse::<u32>().ok());
-        if number.is_none_or(|number| number >= FIRST_NORMAL) {
-            continue;
-        }
-        let path = directory.join(name);
-        let act = || format!("could not read \"{}\"", path.display());
-        let Some(mut file) = gone(File::open(&path)).context(act)? else {
-            continue;
-        };
-        let mut page = [0; BLOCK_SIZE];
-        match file.read_exact(&mut page) {
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => continue,
-            read => read.context(act)?,
-        }
-        let lsn = PageHeader::new(&page)?.lsn();
-        if lsn != Lsn::INVALID && lsn < start_lsn {
-            return Ok(false);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIDE: Oid = Oid(16385);
+
+    fn place(tablespace: Oid, database: u32) -> DatabaseDirectory {
+        DatabaseDirectory {
+            tablespace,
+            database: Oid(database),
         }
     }
-    Ok(true)
+
+    fn listing(places: &[(DatabaseDirectory, u64)]) -> DatabaseList {
+        let listed = |inode: u64| DirectorySeen {
+            identity: (1, inode, inode),
+            is_own: true,
+        };
+        let listed = places.iter().map(|(place, inode)| (*place, listed(*inode)));
+        listed.collect()
+    }
+
+    /// Databases 1 and 5 from the beginning, and 7 that came while the backup started.
+    fn watch() -> DatabaseWatch {
+        let base = Oid::DEFAULT_TABLESPACE;
+        let settled = [(place(base, 1), 1), (place(SIDE, 5), 5)];
+        let started = [settled[0], settled[1], (place(base, 7), 7)];
+        DatabaseWatch {
+            major: Major::V15,
+            data_directory: PathBuf::new(),
+            settled: listing(&settled),
+            started: listing(&started),
+        }
+    }
+
+    #[test]
+    fn a_directory_is_whole_when_nobody_has_begun_to_remove_it() {
+        let watch = watch();
+        let (all, one) = (watch.started.clone(), place(SIDE, 5));
+        let nobody = BTreeSet::new();
+        let seen = watch.seen(&all, &nobody, &BTreeSet::new());
+        assert!(seen.came && !seen.went, "{seen:?}");
+        assert!(seen.whole.len() == 3, "{seen:?}");
+        // Its files are being removed, one of them has gone, all have, and another one took its place.
+        let lacking = BTreeSet::from(["pg_tblspc/16385/PG_15_202209061/5".to_owned()]);
+        let (mut without, mut another) = (all.clone(), all.clone());
+        without.remove(&one);
+        another.extend(listing(&[(one, 9)]));
+        for seen in [
+            watch.seen(&all, &BTreeSet::from([5]), &BTreeSet::new()),
+            watch.seen(&all, &nobody, &lacking),
+            watch.seen(&without, &nobody, &BTreeSet::new()),
+            watch.seen(&another, &nobody, &BTreeSet::new()),
+        ] {
+            assert!(seen.went && !seen.whole.contains(&one), "{seen:?}");
+            assert!(seen.whole.len() == 2, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn recovery_may_make_a_database_that_was_not_there_before_the_start() {
+        let watch = watch();
+        let came = |now: &DatabaseList| watch.seen(now, &BTreeSet::new(), &BTreeSet::new()).came;
+        assert!(!came(&watch.settled));
+        assert!(came(&watch.started));
+        let mut moved = watch.settled.clone();
+        moved.extend(listing(&[(place(Oid::DEFAULT_TABLESPACE, 5), 11)]));
+        assert!(came(&moved));
+    }
+
+    #[test]
+    fn directories_are_listed_in_every_tablespace() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        for path in [
+            "base/1",
+            "base/pgsql_tmp",
+            "pg_tblspc/16385/PG_15_202209061/5",
+            "pg_tblspc/16385/PG_16_202307071/6",
+            "pg_tblspc/16386/lost+found",
+        ] {
+            fs::create_dir_all(at(path)).unwrap();
+        }
+        fs::write(at("base/1/PG_VERSION"), "15").unwrap();
+        let found = list(root.path(), Major::V15).unwrap();
+        let found: Vec<(DatabaseDirectory, bool)> = found
+            .iter()
+            .map(|(place, listed)| (*place, listed.is_own))
+            .collect();
+        let base = place(Oid::DEFAULT_TABLESPACE, 1);
+        assert_eq!(found, [(base, true), (place(SIDE, 5), false)]);
+    }
 }

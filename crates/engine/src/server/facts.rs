@@ -25,8 +25,6 @@ pub struct ServerFacts {
     pub archive_command: String,
     /// `archive_library`, empty when unset.
     pub archive_library: String,
-    /// `full_page_writes`.
-    pub full_page_writes: bool,
     /// `fsync`.
     pub fsync: bool,
     /// `data_directory`; `None` when our role may not see it.
@@ -57,7 +55,6 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()),
        current_setting('archive_mode'),
        coalesce((SELECT setting FROM pg_settings WHERE name = 'archive_command'), ''),
        coalesce((SELECT setting FROM pg_settings WHERE name = 'archive_library'), ''),
-       current_setting('full_page_writes')::bool,
        (SELECT setting FROM pg_settings WHERE name = 'data_directory'),
        current_setting('port')::int4,
        current_setting('max_replication_slots')::int4,
@@ -104,7 +101,7 @@ impl ServerFacts {
         row: &tokio_postgres::Row,
     ) -> std::result::Result<Self, tokio_postgres::Error> {
         let identifier: String = row.try_get(0)?;
-        let port: i32 = row.try_get(10)?;
+        let port: i32 = row.try_get(9)?;
         let archive_library: String = row.try_get(7)?;
         // `LoadArchiveLibrary` (postmaster/pgarch.c) runs the command only without a library.
         let archive_command = match archive_library.as_str() {
@@ -121,16 +118,15 @@ impl ServerFacts {
             archive_mode: row.try_get(5)?,
             archive_command,
             archive_library,
-            full_page_writes: row.try_get(8)?,
-            data_directory: row.try_get(9)?,
+            data_directory: row.try_get(8)?,
             port: u16::try_from(port).unwrap_or_default(),
-            max_replication_slots: row.try_get(11)?,
-            role: row.try_get(12)?,
-            may_start: row.try_get(13)?,
-            may_stop: row.try_get(14)?,
-            may_switch_wal: row.try_get(15)?,
-            may_replicate: row.try_get(16)?,
-            fsync: row.try_get(17)?,
+            max_replication_slots: row.try_get(10)?,
+            role: row.try_get(11)?,
+            may_start: row.try_get(12)?,
+            may_stop: row.try_get(13)?,
+            may_switch_wal: row.try_get(14)?,
+            may_replicate: row.try_get(15)?,
+            fsync: row.try_get(16)?,
         })
     }
 
@@ -172,13 +168,6 @@ impl ServerFacts {
                 "could not back up the server: its wal_level is \"minimal\"",
             )
             .hint("set wal_level = replica and restart the server"));
-        }
-        if self.in_recovery && !self.full_page_writes {
-            return Err(Error::new(
-                Kind::Refused,
-                "could not back up the standby: full_page_writes is off",
-            )
-            .hint("set full_page_writes = on on the primary"));
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use super::session::Session;
 const LARGEST_BYTES: u64 = 16 << 20;
 
 /// The server itself gives up at this depth (`CONF_FILE_MAX_DEPTH`).
-const DEEPEST: u32 = 10;
+pub(crate) const DEEPEST: u32 = 10;
 
 /// What the server says of its configuration files; `None` when our role may not see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -293,7 +293,8 @@ impl ConfigSearch {
     }
 }
 
-fn read(place: &Path) -> io::Result<(Metadata, Vec<u8>)> {
+/// A file of configuration, and what is known of it.
+pub(crate) fn read(place: &Path) -> io::Result<(Metadata, Vec<u8>)> {
     let metadata = fs::metadata(place)?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is no file"));

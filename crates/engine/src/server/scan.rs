@@ -79,6 +79,8 @@ pub struct Scan {
     pub files: Vec<ScannedFile>,
     /// Tablespaces other than the built-in ones.
     pub tablespaces: Vec<Tablespace>,
+    /// Directories elsewhere that links of others than PostgreSQL led to.
+    pub linked: Vec<PathBuf>,
     /// What a reader of the log should know.
     pub warnings: Vec<String>,
     /// Sum of all sizes.
@@ -288,6 +290,9 @@ impl Walk<'_> {
                 "left out the link \"{path}\" to {target:?}: it is neither a file nor a directory"
             ));
             return Ok(());
+        }
+        if metadata.is_dir() {
+            self.scan.linked.push(full.to_owned());
         }
         let what = format!(
             "followed the link \"{path}\" to {target:?}: a restore makes an ordinary file or directory of it"

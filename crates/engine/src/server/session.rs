@@ -123,12 +123,16 @@ impl Session {
     /// Connects, prepares the session and asks for the server's facts.
     ///
     /// # Errors
-    /// `Kind::Server` when the server cannot be reached or refuses us.
+    /// `Kind::Server` when the server cannot be reached, refuses us, or does not answer within its `connect_timeout`.
     pub async fn connect(options: &ConnectionOptions) -> Result<Self> {
         let mut target = options.target()?;
         let (announce, lost) = watch::channel(None);
         let holder = open(&mut target, APPLICATION_NAME, announce).await?;
-        let facts = ServerFacts::read(&holder).await?;
+        let act = format!(
+            "could not ask the server at {} what it is",
+            describe(&target.config)
+        );
+        let facts = target.within(&act, ServerFacts::read(&holder)).await?;
         // Its end is known from the next question.
         let (unheard, _) = watch::channel(None);
         let asker = open(&mut target, QUESTIONS_NAME, unheard).await;
@@ -140,8 +144,9 @@ impl Session {
                     "a backup takes two connections: look at the role's CONNECTION LIMIT and max_connections".to_owned()
                 }))
         })?;
-        let run = instance(&holder).await?;
-        if run != instance(&asker).await? {
+        let runs = futures::future::try_join(instance(&holder), instance(&asker));
+        let (run, other) = target.within(&act, runs).await?;
+        if run != other {
             return Err(Error::new(
                 Kind::Refused,
                 "two connections with the same settings reached two servers",
@@ -419,6 +424,19 @@ impl Session {
         }
     }
 
+    /// Shows that the slot is in use. A server of 18 counts one of which nobody asks anything as idle, and ends the session that
+    /// made it after `idle_replication_slot_timeout`.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn touch_slot(&self, slot: &str) -> Result<()> {
+        let act = "could not keep the replication slot of the backup in use";
+        // To where it is: whoever asks for less is refused, and loses the slot with the error.
+        let query = "SELECT count(pg_replication_slot_advance(slot_name, restart_lsn))
+                       FROM pg_replication_slots WHERE slot_name = $1";
+        self.row(act, query, &[&slot]).await.map(|_| ())
+    }
+
     /// Lets go of the WAL before `keep_from`.
     ///
     /// # Errors
@@ -613,24 +631,26 @@ pub(super) async fn open(
     announce: watch::Sender<Option<String>>,
 ) -> Result<Client> {
     target.config.application_name(name);
-    let place = describe(&target.config);
-    let (client, connection) = target.connect().await.map_err(|error| {
-        server_error(
-            &format!("could not connect to the server at {place}"),
-            &error,
-        )
-        .hint(connect_hint(&error))
-    })?;
-    tokio::spawn(async move {
-        let end = match connection.await {
-            Ok(()) => "the server closed the connection".to_owned(),
-            Err(error) => cause(&error),
-        };
-        // Nobody listening means the session was dropped: its end is no news.
-        announce.send(Some(end)).ok();
-    });
-    prepare(&client).await?;
-    Ok(client)
+    let act = format!(
+        "could not connect to the server at {}",
+        describe(&target.config)
+    );
+    let opening = async {
+        let connected = target.connect().await;
+        let (client, connection) =
+            connected.map_err(|error| server_error(&act, &error).hint(connect_hint(&error)))?;
+        tokio::spawn(async move {
+            let end = match connection.await {
+                Ok(()) => "the server closed the connection".to_owned(),
+                Err(error) => cause(&error),
+            };
+            // Nobody listening means the session was dropped: its end is no news.
+            announce.send(Some(end)).ok();
+        });
+        prepare(&client).await?;
+        Ok(client)
+    };
+    target.within(&act, opening).await
 }
 
 /// What no two servers have in common, even when one is a copy of the other.
@@ -655,7 +675,8 @@ pub(super) async fn prepare(client: &Client) -> Result<()> {
     prepared.map_err(|error| server_error("could not prepare the session", &error))
 }
 
-async fn ping(clients: [Arc<Client>; 2]) {
+/// Keeps these connections in use, until it is aborted.
+pub(super) async fn ping<const COUNT: usize>(clients: [Arc<Client>; COUNT]) {
     loop {
         tokio::time::sleep(PING_EVERY).await;
         for client in &clients {
@@ -686,10 +707,10 @@ pub(super) fn lsn(row: &Row, column: usize, act: &str) -> Result<Lsn> {
         })
 }
 
-/// Why a server ends a connection. It terminates who holds a slot that keeps more than it may
+/// Why a server ends a connection. It terminates who holds a slot that keeps more than it may, or that looks idle
 /// (`InvalidatePossiblyObsoleteSlot` in PostgreSQL's `slot.c`).
 const ENDED: &str = "the server was stopped, or somebody ended this connection, or the WAL that the backup's slot keeps came to more than \
-     max_slot_wal_keep_size: the server's log says which";
+     max_slot_wal_keep_size, or the slot was not used for idle_replication_slot_timeout (since 18): the server's log says which";
 
 /// A failure of the server or of the way to it, in the server's words.
 pub(super) fn server_error(act: &str, error: &tokio_postgres::Error) -> Error {

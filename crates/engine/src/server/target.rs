@@ -1,7 +1,9 @@
 //! A server to connect to: what the connection string and libpq's environment say, and the connecting.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pgstrata_store::error::{Error, Kind, Result};
 use rustls::{SupportedProtocolVersion, version};
@@ -106,6 +108,40 @@ impl ServerAddress {
         }
     }
 
+    /// Waits for a part of the start of a connection. As in libpq `connect_timeout` bounds that, and not the socket alone: a
+    /// server that was stopped, or a proxy whose server is gone, takes a connection and says nothing.
+    ///
+    /// # Errors
+    /// `Kind::Server` when the server does not answer in time.
+    pub(super) async fn within<T>(
+        &self,
+        act: &str,
+        asked: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let Some(limit) = self.patience() else {
+            return asked.await;
+        };
+        let answered = tokio::time::timeout(limit, asked).await;
+        answered.unwrap_or_else(|_| {
+            let what = format!("{act}: it has not answered within {} s", limit.as_secs());
+            Err(Error::new(Kind::Server, what).hint(
+                "is the server stopped, or its machine overloaded? connect_timeout or PGCONNECT_TIMEOUT sets how many seconds \
+                 are waited",
+            ))
+        })
+    }
+
+    /// The time for each address that there may be, since those before the last may take all of theirs. None is for ever.
+    fn patience(&self) -> Option<Duration> {
+        let each = self.config.get_connect_timeout()?;
+        let addresses = self.config.get_hostaddrs().len();
+        let count = match (addresses, self.config.get_hosts()) {
+            (0, hosts) => hosts.iter().map(most_addresses).sum(),
+            (addresses, _) => u32::try_from(addresses).unwrap_or(u32::MAX),
+        };
+        Some(each.saturating_mul(count.max(1)))
+    }
+
     async fn attempt(
         &self,
         mode: WireMode,
@@ -119,6 +155,14 @@ impl ServerAddress {
             }
         }
         config.connect(self.connector.clone()).await
+    }
+}
+
+/// How many addresses a host may have: a name mostly has one of IPv6 and one of IPv4.
+fn most_addresses(host: &Host) -> u32 {
+    match host {
+        Host::Tcp(name) if name.parse::<IpAddr>().is_err() => 2,
+        Host::Tcp(_) | Host::Unix(_) => 1,
     }
 }
 
@@ -444,5 +488,20 @@ mod tests {
             assert!(error.to_string().starts_with(words), "{error}");
             assert!(error.hint_text().is_some());
         }
+    }
+
+    #[test]
+    fn each_address_has_the_time_of_a_connection() {
+        let seconds = |conninfo: &str| {
+            let config: Config = conninfo.parse().unwrap();
+            let address = ServerAddress::new(config, &BTreeMap::new(), &|_| None).unwrap();
+            address.patience().map(|limit| limit.as_secs())
+        };
+        assert_eq!(seconds("host=/tmp connect_timeout=3"), Some(3));
+        assert_eq!(seconds("host=192.0.2.7 connect_timeout=3"), Some(3));
+        assert_eq!(seconds("host=a,/tmp connect_timeout=3"), Some(9));
+        let both = "host=a,b hostaddr=192.0.2.7,192.0.2.8 connect_timeout=3";
+        assert_eq!(seconds(both), Some(6));
+        assert_eq!(seconds("host=/tmp"), None);
     }
 }

@@ -12,12 +12,13 @@ use futures::TryStreamExt;
 use pgstrata_layer::changeset::ChangedBlocks;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
+use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Row};
 
 use super::conninfo::ConnectionOptions;
-use super::session::{Session, prepare, rows_of, server_error};
+use super::session::{Session, ping, prepare, rows_of, server_error};
 use super::tracker_rows::Columns;
 
 /// Databases we look into for the extension, beside our own: each costs a connection.
@@ -30,6 +31,16 @@ const ATTEMPTS: u32 = 3;
 pub struct Tracker {
     client: Arc<Client>,
     database: String,
+    /// Keeps a connection of its own in use; the session keeps its own ones.
+    pinger: Option<JoinHandle<()>>,
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        if let Some(pinger) = &self.pinger {
+            pinger.abort();
+        }
+    }
 }
 
 /// Why a server has no tracker that we can ask.
@@ -92,7 +103,11 @@ impl Tracker {
         let client = Arc::clone(session.client());
         if has_extension(&client).await? {
             let database = database_name(&client).await?;
-            return Ok(Self { client, database });
+            return Ok(Self {
+                client,
+                database,
+                pinger: None,
+            });
         }
         let databases = other_databases(&client).await?;
         let left_out = databases.len().saturating_sub(MOST_DATABASES);
@@ -103,7 +118,12 @@ impl Tracker {
                 && has_extension(&client).await?
             {
                 let client = Arc::new(client);
-                return Ok(Self { client, database });
+                let pinger = tokio::spawn(ping([Arc::clone(&client)]));
+                return Ok(Self {
+                    client,
+                    database,
+                    pinger: Some(pinger),
+                });
             }
         }
         Err(no_extension(left_out))
@@ -335,14 +355,15 @@ async fn connect(options: &ConnectionOptions, database: &str) -> Result<Client> 
     let config = &mut target.config;
     config.dbname(database).application_name("pgstrata tracker");
     let act = format!("could not connect to database \"{database}\"");
-    let (client, connection) = target
-        .connect()
-        .await
-        .map_err(|error| server_error(&act, &error))?;
-    // Its end is known from the next question.
-    tokio::spawn(async move { connection.await.ok() });
-    prepare(&client).await?;
-    Ok(client)
+    let opening = async {
+        let connected = target.connect().await;
+        let (client, connection) = connected.map_err(|error| server_error(&act, &error))?;
+        // Its end is known from the next question.
+        tokio::spawn(async move { connection.await.ok() });
+        prepare(&client).await?;
+        Ok(client)
+    };
+    target.within(&act, opening).await
 }
 
 fn get<T: for<'a> FromSql<'a>>(row: &Row, column: usize, act: &str) -> Result<T> {

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use pgstrata_layer::abandoned;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, ParentRef};
+use pgstrata_layer::pack;
 use pgstrata_layer::seal::{self, Class, Header};
 use pgstrata_layer::sealed::{self, PublicManifest};
 use pgstrata_pgdata::{ArchiveFile, WalSegment};
@@ -104,7 +105,7 @@ impl Keyless<'_> {
         let mut found = Vec::new();
         for label in names.iter().filter_map(|name| Label::parse(name)) {
             let key = self.cluster.name.manifest_key(&label);
-            let object = match self.cluster.repository.get(&key).await {
+            let object = match self.cluster.repository.get_record(&key).await {
                 Ok(object) if abandoned::is_one(&object) => {
                     self.given_up(&label, &object).await?;
                     continue;
@@ -112,6 +113,10 @@ impl Keyless<'_> {
                 Ok(object) => object,
                 Err(error) if error.kind() == Kind::NotFound => {
                     self.without_manifest(&label).await?;
+                    continue;
+                }
+                Err(error) if error.is_of_one_object() => {
+                    self.add(&label, &key, &error)?;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -208,7 +213,8 @@ impl Keyless<'_> {
                 (name.index_key(label, number), part.index_bytes),
                 (name.digest_key(label, number), part.digest_bytes),
             ] {
-                let Some(size) = self.object(label, &key, of(Class::Catalog)).await? else {
+                let place = (label, key.as_str(), expected);
+                let Some(size) = self.object(place, of(Class::Catalog)).await? else {
                     continue;
                 };
                 verified.objects += 1;
@@ -222,7 +228,8 @@ impl Keyless<'_> {
         let (mut packs, mut whole) = (0, true);
         for number in 0..public.pack_count {
             let key = name.pack_key(label, number);
-            match self.object(label, &key, of(Class::Data)).await? {
+            let most = public.pack_bytes.min(pack::MOST_BYTES);
+            match self.object((label, &key, most), of(Class::Data)).await? {
                 Some(size) => {
                     verified.objects += 1;
                     packs += size;
@@ -242,10 +249,18 @@ impl Keyless<'_> {
         Ok(verified)
     }
 
-    /// Checks an object; answers its length when it can be read.
-    async fn object(&self, label: &Label, key: &str, header: Header) -> Result<Option<u64>> {
+    /// Checks an object, which has so many bytes at most; answers its length when it can be read.
+    async fn object(
+        &self,
+        (label, key, most): (&Label, &str, u64),
+        header: Header,
+    ) -> Result<Option<u64>> {
         self.check_interrupted()?;
-        let stored = match self.cluster.repository.get(key).await {
+        let repository = &self.cluster.repository;
+        let stored = match repository
+            .get_at_most(key, most, "by its manifest it")
+            .await
+        {
             Ok(stored) => stored,
             Err(error) => return self.add(label, key, &error).map(|()| None),
         };
@@ -292,10 +307,10 @@ impl Keyless<'_> {
         let prefix = self.cluster.name.wal_prefix();
         for object in self.cluster.repository.list(&prefix).await? {
             self.check_interrupted()?;
-            if strays::file_of(archive, &object.key).is_none() {
+            let Some(file) = strays::file_of(archive, &object.key) else {
                 continue;
-            }
-            match self.wal_object(&object.key).await {
+            };
+            match self.wal_object(archive, file, &object.key).await {
                 Ok(()) => count += 1,
                 // Removed since it was listed: whether it is missed is found out behind.
                 Err(error) if error.kind() == Kind::NotFound => {}
@@ -305,7 +320,7 @@ impl Keyless<'_> {
                         Some(kind) => kind,
                         None => return Err(error),
                     };
-                    match self.is_mended(&object.key).await? {
+                    match self.is_mended(archive, file).await? {
                         true => count += 1,
                         false => self.findings.add(kind, "", object.key, error.to_string()),
                     }
@@ -315,8 +330,8 @@ impl Keyless<'_> {
         Ok(count)
     }
 
-    async fn wal_object(&self, key: &str) -> Result<()> {
-        let stored = self.cluster.repository.get(key).await?;
+    async fn wal_object(&self, archive: &Archive, file: ArchiveFile, key: &str) -> Result<()> {
+        let stored = archive.object(file, key).await?;
         let epoch = blocking(move || Ok(seal::check_any(&stored)?.epoch)).await?;
         self.note(epoch).await
     }
@@ -330,15 +345,10 @@ impl Keyless<'_> {
     }
 
     /// Whether a whole object stands in for the damaged one.
-    async fn is_mended(&self, key: &str) -> Result<bool> {
-        let name = &self.cluster.name;
-        let mut words = key.rsplit('/');
-        let (Some(file), Some(timeline)) = (words.next(), words.next()) else {
-            return Ok(false);
-        };
+    async fn is_mended(&self, archive: &Archive, file: ArchiveFile) -> Result<bool> {
         for number in 1.. {
-            let key = name.mended_wal_key(timeline, file, number);
-            match self.wal_object(&key).await {
+            let key = archive.place(file, number);
+            match self.wal_object(archive, file, &key).await {
                 Ok(()) => return Ok(true),
                 Err(error) if error.kind() == Kind::NotFound => break,
                 Err(error) if FindingKind::of(&error).is_some() => {}
@@ -418,8 +428,8 @@ fn holes(archived: &ArchivedWal) -> Vec<WalHole> {
         let Some(noted) = found.backup_labels.first() else {
             continue;
         };
-        let promised = |first: &u64| noted <= first && !archived.was_released(*first);
         let of = |number| WalSegment { timeline, number };
+        let promised = |first: &u64| noted <= first && !archived.was_released(of(*first));
         let gaps = found.gaps().filter(|gap| promised(gap.start()));
         holes.extend(gaps.map(|gap| WalHole {
             first: of(*gap.start()),

@@ -208,7 +208,8 @@ pub async fn run(
         .findings
         .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     report.judge_layers();
-    let noted = catalog::note_verified(cluster, &report.record(&options.scope, started_at)).await;
+    let record = report.record(&cluster.name, &options.scope, started_at);
+    let noted = catalog::note_verified(cluster, &record).await;
     report.recorded = noted.is_ok();
     if let Err(error) = noted {
         tracing::warn!("no record of this verification stays in the repository: {error}");
@@ -218,14 +219,24 @@ pub async fn run(
 
 impl VerifyReport {
     /// What stays of it in the repository.
-    fn record(&self, scope: &Scope, started_at: Timestamp) -> VerifiedRecord {
-        let count = |severity| {
-            let same = self
-                .findings
-                .iter()
-                .filter(|found| found.severity == severity);
+    fn record(
+        &self,
+        cluster: &ClusterName,
+        scope: &Scope,
+        started_at: Timestamp,
+    ) -> VerifiedRecord {
+        let count = |counts: &dyn Fn(&Finding) -> bool| {
+            let same = self.findings.iter().filter(|found| counts(found));
             u64::try_from(same.count()).expect("usize has 64 bits")
         };
+        let is_error = |found: &Finding| found.severity == Severity::Error;
+        let errors = count(&is_error);
+        let damaged = self.damaged_layers();
+        // WAL outlives the layers that need it first.
+        let archive = format!("{}/", cluster.wal_prefix());
+        let is_other =
+            |found: &Finding| !damaged.contains(&found.layer) || found.object.starts_with(&archive);
+        let others = count(&|found| is_error(found) && is_other(found));
         VerifiedRecord {
             label: match scope {
                 Scope::All => None,
@@ -235,9 +246,10 @@ impl VerifyReport {
             layers: u64::try_from(self.layers.len()).expect("usize has 64 bits"),
             newest: self.layers.last().map(|layer| layer.label.clone()),
             wal_files: self.wal_files,
-            errors: count(Severity::Error),
-            warnings: count(Severity::Warning),
-            damaged: self.damaged_layers(),
+            errors,
+            warnings: count(&|found| found.severity == Severity::Warning),
+            other_errors: (errors > 0).then_some(others),
+            damaged,
             host: catalog::host_name(),
             pid: std::process::id(),
             started_at,

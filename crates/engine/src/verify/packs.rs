@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use pgstrata_layer::entry::{EntryKind, FileEntry, FrameRef};
 use pgstrata_layer::frame::{FrameDecoder, split_checked};
-use pgstrata_layer::pack::verify_pack;
+use pgstrata_layer::pack::{self, verify_pack};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::courtesy;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -19,10 +19,6 @@ use super::{FindingKind, Verifier};
 /// Frames gathered from the index before their packs are read: a few dozen packs, so
 /// that few are read twice, in about 20 MB.
 pub(super) const BATCH_FRAMES: usize = 65_536;
-
-/// Writers finish packs at 16 MiB. One of this size is read whole all the same; beyond
-/// it is no pack.
-const MOST_PACK_BYTES: u64 = 1 << 30;
 
 /// Files of a damaged pack that are named.
 const MOST_NAMES: usize = 5;
@@ -193,13 +189,10 @@ impl Verifier {
     }
 
     async fn fetch_pack(&self, key: &str) -> Result<Bytes> {
-        match self.cluster.repository.size(key).await? {
-            Some(size) if size > MOST_PACK_BYTES => Err(Error::new(
-                Kind::Damaged,
-                format!("has {size} bytes: too many for a pack"),
-            )),
-            _ => self.cluster.repository.get(key).await,
-        }
+        let repository = &self.cluster.repository;
+        repository
+            .get_at_most(key, pack::MOST_BYTES, "a pack")
+            .await
     }
 }
 

@@ -290,7 +290,6 @@ impl Verifier {
         let size = archived.segment_size();
         let starts = catalog.layers.iter().map(|layer| layer.manifest.start_lsn);
         let start = starts.min().unwrap_or(Lsn::INVALID);
-        let start = start.max(archived.promised_from().unwrap_or(Lsn::INVALID));
         let runs = lost.iter().flat_map(|lost| {
             let runs = archived.runs(lost.timeline).iter();
             runs.flat_map(move |run| {
@@ -300,7 +299,9 @@ impl Verifier {
                 })
             })
         });
-        let segments = runs.filter(|segment| segment.number >= start.segment(size));
+        let segments = runs.filter(|segment| {
+            segment.number >= start.segment(size) && !archived.was_released(*segment)
+        });
         let reader = WalNeed::of_no_layer(any, "a recovery that asks for it stops")?;
         let files = histories.chain(segments.map(ArchiveFile::Segment));
         self.read_wal(files, &reader, seen).await

@@ -450,13 +450,30 @@ async fn store_wal(repository: &Repository, cluster: &ClusterName, layers: usize
             number,
         };
         let name = segment.file_name(size);
-        let raw = switched(segment);
-        let object =
-            wal::encode(&name, &raw, control().system_identifier, Codec::default()).unwrap();
-        repository
-            .create(&cluster.wal_key("00000001", &name), object.into())
-            .await
-            .unwrap();
+        store_file(repository, cluster, &name, &switched(segment)).await;
+    }
+}
+
+/// Stores a file of the archive.
+async fn store_file(repository: &Repository, cluster: &ClusterName, name: &str, raw: &[u8]) {
+    let object = wal::encode(name, raw, control().system_identifier, Codec::default()).unwrap();
+    let key = cluster.wal_key(&name[..8], name);
+    repository.create(&key, object.into()).await.unwrap();
+}
+
+/// The archive of a server that left timeline 1 at the end of the layer of that number, from 0, as the layer says it: the history
+/// of timeline 2, and `count` segments of it.
+pub(crate) async fn branch_off(repository: &Repository, made: &Made, number: usize, count: u64) {
+    let size = control().wal_segment_size;
+    let fork = Lsn::new(start_lsn(number).get() + size.get());
+    let history = format!("1\t{fork}\tno recovery target specified\n");
+    let name = TimelineId::new(2).history_file_name();
+    store_file(repository, &made.cluster, &name, history.as_bytes()).await;
+    for number in (fork.segment(size)..).take(usize::try_from(count).unwrap()) {
+        let timeline = TimelineId::new(2);
+        let segment = WalSegment { timeline, number };
+        let name = segment.file_name(size);
+        store_file(repository, &made.cluster, &name, &switched(segment)).await;
     }
 }
 

@@ -9,13 +9,15 @@ use clap::Args;
 use crate::experiments::shared::Usage;
 use crate::format;
 use crate::measure::environment::warning::warning;
-use crate::measure::environment::{self};
+use crate::measure::environment::{self, Warning};
 use crate::measure::expectation::{Expectation, Gate};
-use crate::measure::result::Experiment;
+use crate::measure::result::{Arm, Claim, Experiment, Run};
+use crate::measure::stat::paired::Comparison;
 use crate::measure::stat::{median, plan as planner, trend};
 use crate::number::real;
 use crate::quantity;
 use crate::report::analysis::{self, Analysis};
+use crate::report::conclusion::{self, Outcome};
 use crate::report::junit::Case;
 use crate::report::output::{self, code, print, style, tell};
 use crate::report::{csv, html, junit, markdown, terminal};
@@ -236,68 +238,121 @@ fn write(file: &Path, text: &str) -> Result<()> {
     std::fs::write(file, text).with_context(|| format!("could not write \"{}\"", file.display()))
 }
 
+/// The base of one result, as one of two.
+struct Half {
+    experiment: Experiment,
+    arm: Arm,
+    /// The runs that count there.
+    runs: Vec<Run>,
+    warnings: Vec<Warning>,
+    /// Which blocks do not count.
+    notes: Vec<String>,
+}
+
+impl Half {
+    /// What disturbed one session says nothing of the other: runs are chosen, and warnings weighed, by its own plan.
+    fn load(path: &Path, number: usize) -> Result<Self> {
+        let experiment = Experiment::load(path)?;
+        let analysis = analysis::analyse(&experiment);
+        let first = experiment.arms.first().cloned();
+        let mut arm = first.with_context(|| {
+            format!(
+                "could not compare: result \"{}\" has no arm",
+                path.display()
+            )
+        })?;
+        arm.name = format!("{} {number}", arm.name);
+        let counts = |run: &&Run| run.arm == 0 && analysis.counted.contains(&run.block);
+        let runs = experiment.runs.iter().filter(counts).cloned().collect();
+        // Those that come of the runs alone are found again, of both.
+        let own = |warning: &Warning| {
+            let mut known = experiment.warnings.iter();
+            warning.id == "ENV-FOREIGN-CPU" || known.any(|own| own.id == warning.id)
+        };
+        let named = |words: &str| format!("{}: {words}", arm.name);
+        let warnings = analysis.warnings.iter().filter(|warning| own(warning));
+        let warnings = warnings.map(|warning| Warning {
+            found: named(&warning.found),
+            ..warning.clone()
+        });
+        Ok(Self {
+            warnings: warnings.collect(),
+            notes: analysis
+                .dropped_words()
+                .iter()
+                .map(|words| named(words))
+                .collect(),
+            runs,
+            arm,
+            experiment,
+        })
+    }
+}
+
 /// `compare`: the base arms of two results, as one unpaired experiment.
 ///
 /// # Errors
 /// Fails when a result cannot be read, or they measure different things.
 pub fn compare(arguments: &CompareArguments) -> Result<u8> {
-    let mut both = Experiment::load(&arguments.first)?;
-    let second = Experiment::load(&arguments.second)?;
-    if both.metrics != second.metrics {
+    let first = Half::load(&arguments.first, 1)?;
+    let second = Half::load(&arguments.second, 2)?;
+    if first.experiment.metrics != second.experiment.metrics {
         bail!(Usage(
             "could not compare: the results hold different metrics".to_owned()
         ));
     }
-    if both.workload != second.workload {
+    if first.experiment.workload != second.experiment.workload {
         tell(&format!(
             "the workloads differ: {} and {}",
-            both.workload, second.workload
+            first.experiment.workload, second.experiment.workload
         ));
     }
-    both.title = format!(
-        "{} ({}) against {} ({})",
-        second.title, second.created, both.title, both.created
-    );
-    both.kind = "compare".to_owned();
-    both.arms.truncate(1);
-    both.arms[0].name = format!("{} 1", both.arms[0].name);
-    both.runs.retain(|run| run.arm == 0);
-    let mut arm = second
-        .arms
-        .first()
-        .cloned()
-        .context("could not compare: the second result has no arm")?;
-    arm.name = format!("{} 2", arm.name);
-    both.arms.push(arm);
-    both.runs.extend(
-        second
-            .runs
-            .into_iter()
-            .filter(|run| run.arm == 0)
-            .map(|mut run| {
-                run.arm = 1;
-                run
-            }),
-    );
-    both.plan.interleaved = false;
-    both.plan.same_again = false;
-    both.plan.sweep = None;
-    // Of the arms that are left nothing was claimed or published, and nothing is told but the figures.
-    both.plan.claims.clear();
-    both.hypothesis = None;
-    both.published.clear();
-    both.notes.clear();
-    both.tables.clear();
-    both.warnings.push(warning(
-        "STAT-UNPAIRED",
-        "two results of different sessions",
-    ));
+    let both = merged(first, second);
     let analysis = analysis::analyse(&both);
     if let Some(file) = &arguments.html {
         write(file, &html::render(&both, &analysis))?;
     }
     print(&terminal::render(&both, &analysis, style(false)))?;
     Ok(code(&both, &analysis))
+}
+
+/// One experiment of two sessions, whose runs share no block.
+fn merged(first: Half, second: Half) -> Experiment {
+    let mut both = first.experiment;
+    both.title = format!(
+        "{} ({}) against {} ({})",
+        second.experiment.title, second.experiment.created, both.title, both.created
+    );
+    both.kind = "compare".to_owned();
+    both.arms = vec![first.arm, second.arm];
+    let of_first = first.runs.into_iter().map(|run| (0, run));
+    let of_second = second.runs.into_iter().map(|run| (1, run));
+    both.runs = of_first
+        .chain(of_second)
+        .enumerate()
+        .map(|(block, (arm, run))| Run { block, arm, ..run })
+        .collect();
+    let plan = &mut both.plan;
+    plan.blocks = both.runs.len();
+    plan.interleaved = false;
+    plan.same_again = false;
+    plan.sweep = None;
+    // Each session has dropped what it drops, and allowed what it allows.
+    plan.foreign_limit = 1.0;
+    plan.allowed.clear();
+    // Of the arms that are left nothing was claimed or published, and nothing is told but the figures.
+    plan.claims.clear();
+    both.hypothesis = None;
+    both.published.clear();
+    both.notes = [first.notes, second.notes].concat();
+    both.tables.clear();
+    both.interrupted = both.interrupted.or(second.experiment.interrupted);
+    both.warnings = [first.warnings, second.warnings].concat();
+    both.warnings.push(warning(
+        "STAT-UNPAIRED",
+        "two results of different sessions",
+    ));
+    both
 }
 
 /// `gate`.
@@ -307,11 +362,16 @@ pub fn compare(arguments: &CompareArguments) -> Result<u8> {
 pub fn gate(arguments: &GateArguments) -> Result<u8> {
     let experiment = Experiment::load(&arguments.result)?;
     let analysis = analysis::analyse(&experiment);
-    let mut cases = Vec::new();
+    let mut claims = Vec::new();
     for text in &arguments.fail_if {
         let condition = Expectation::parse(text).map_err(|e| Usage(format!("{e:#}")))?;
-        cases.extend(judge(&experiment, &analysis, &condition)?);
+        let all = bounds(&experiment, &analysis, &condition)?.into_iter();
+        claims.extend(all.map(|claim| (text.trim(), claim)));
     }
+    let cases: Vec<Case> = claims
+        .iter()
+        .map(|(text, claim)| case(&experiment, &analysis, (*text, claim), claims.len()))
+        .collect();
     if let Some(file) = &arguments.junit {
         write(file, &junit::render(&experiment.title, &cases)?)?;
     }
@@ -334,43 +394,62 @@ pub fn gate(arguments: &GateArguments) -> Result<u8> {
     })
 }
 
-fn judge(
+/// What must hold of every arm, so that the condition proves no regression.
+fn bounds(
     experiment: &Experiment,
     analysis: &Analysis,
     condition: &Expectation,
-) -> Result<Vec<Case>> {
-    let row = analysis.row(&condition.name).ok_or_else(|| {
+) -> Result<Vec<Claim>> {
+    if analysis.row(&condition.name).is_none() {
         let known: Vec<&str> = analysis.rows.iter().map(|r| r.metric.as_str()).collect();
-        Usage(format!(
+        let what = format!(
             "could not find metric \"{}\": the result has {}",
             condition.name,
             known.join(", ")
-        ))
-    })?;
+        );
+        return Err(Usage(what).into());
+    }
     let last = experiment.arms.len() - usize::from(experiment.plan.same_again);
-    Ok((1..last)
+    (1..last)
         .map(|arm| {
-            let compared = row.comparisons.get(arm).and_then(Option::as_ref);
-            let interval = compared
-                .filter(|c| c.blocks >= crate::measure::stat::plan::FEWEST_BLOCKS)
-                .and_then(|c| c.interval);
-            Case {
-                name: format!("{} ({})", condition.text(), experiment.arms[arm].name),
-                outcome: interval.map_or(Gate::Unclear, |i| condition.gate(i)),
-                message: compared.map_or_else(
-                    || "not measured".to_owned(),
-                    |c| {
-                        format!(
-                            "ratio {}, 95 % CI {}, {} blocks",
-                            analysis::ratio_words(c),
-                            analysis::interval_words(c),
-                            c.blocks
-                        )
-                    },
-                ),
-            }
+            let bound = condition.refuted(arm);
+            bound.map_err(|error| Usage(format!("{error:#}")).into())
         })
-        .collect())
+        .collect()
+}
+
+/// Judged as the report judges a hypothesis.
+fn case(
+    experiment: &Experiment,
+    analysis: &Analysis,
+    (text, claim): (&str, &Claim),
+    bounds: usize,
+) -> Case {
+    let row = analysis.row(&claim.metric);
+    let compared = row.and_then(|row| row.comparisons.get(claim.arm)?.as_ref());
+    let outcome = match conclusion::judge(experiment, analysis, claim, bounds) {
+        Outcome::Held => Gate::Passed,
+        Outcome::Failed => Gate::Failed,
+        Outcome::Unclear | Outcome::Open => Gate::Unclear,
+    };
+    let words = |compared: &Comparison| {
+        let mut words = format!(
+            "ratio {}, 95 % CI {}, {} blocks",
+            analysis::ratio_words(compared),
+            analysis::interval_words(compared),
+            compared.blocks
+        );
+        if !compared.verdict.is_founded() {
+            let why = compared.verdict.words(experiment.plan.margin);
+            words.push_str(&format!("; {why}"));
+        }
+        words
+    };
+    Case {
+        name: format!("{text} ({})", experiment.arms[claim.arm].name),
+        outcome,
+        message: compared.map_or_else(|| "not measured".to_owned(), words),
+    }
 }
 
 /// `rerun`.

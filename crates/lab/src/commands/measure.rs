@@ -130,7 +130,9 @@ pub fn ab(arguments: AbArguments, words: &[String]) -> Result<u8> {
         budget: arguments.budget,
         interleaved: !arguments.sequential,
         same_again: arguments.aa,
-        claims: arguments.shared.claims(&metrics(false), arms.len())?,
+        claims: arguments
+            .shared
+            .claims(&metrics(std::slice::from_ref(&arguments.load)), arms.len())?,
         expectations,
         arms,
         sweep,

@@ -124,16 +124,17 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let tools = arguments.tools.find(arguments.preset)?;
     strata::chosen(&arguments.change_source, &[], tools.programs.major)?;
     let variants = arguments.variants();
+    let storage = Storage::Directory;
+    let archives = strata::is_archived(&storage, tools.others);
     if arguments.shared.dry_run {
         print(&scene::describe(
             &variants,
             arguments.rows(),
-            &arguments.change_source,
+            (&arguments.change_source, archives),
             arguments.blocks(),
         ))?;
         return Ok(0);
     }
-    let storage = Storage::Directory;
     let contenders = strata::contenders(&arguments.change_source, &storage, tools.others);
     let names = strata::arms(&contenders);
     let sketch = Sketch {

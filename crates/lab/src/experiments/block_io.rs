@@ -15,7 +15,7 @@ mod table;
 
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use postgres::Client;
 
@@ -33,7 +33,7 @@ use crate::measure::sample::Window;
 use crate::measure::session;
 use crate::measure::stat::verdict::Better;
 use crate::number::{real_u64, whole_u64};
-use crate::report::output::print;
+use crate::report::output::{print, tell};
 
 /// Copies of `pg_settings` that the tutorial calls a gigabyte.
 const COPIES_PER_GIGABYTE: f64 = 12_500.0;
@@ -258,9 +258,15 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     }
     let outcome = all(&mut stage, &mut grounds, arguments, size);
     let kept = arguments.keep && outcome.is_ok();
-    for ground in &mut grounds {
-        ground.clean(kept)?;
-    }
+    let cleaned = grounds.iter_mut().map(|ground| ground.clean(kept));
+    let cleaned: Vec<Result<()>> = cleaned.collect();
+    // What was measured is kept, and the first thing that went wrong is what is said at the end.
+    let outcome = cleaned.into_iter().fold(outcome, |outcome, cleaned| {
+        if let (Err(_), Err(left)) = (&outcome, &cleaned) {
+            tell(&format!("could not clean up either: {left:#}"));
+        }
+        outcome.and(cleaned.context("could not clean up"))
+    });
     stage.close(outcome, |experiment| {
         table::describe(experiment, size, arguments.order);
     })
@@ -284,6 +290,15 @@ fn arms(arguments: &Arguments) -> Result<Vec<ArmSpec>> {
     }
     if specs.is_empty() {
         specs.push(ArmSpec::parse("own")?);
+    }
+    for spec in &specs {
+        if !spec.reload.is_empty() || !spec.load.is_empty() {
+            let what = format!(
+                "could not use arm \"{}\": block-io changes no settings of a running server and runs no pgbench, so reload and load cannot be given",
+                spec.name
+            );
+            return Err(Usage(what).into());
+        }
     }
     Ok(specs)
 }

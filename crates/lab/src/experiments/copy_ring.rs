@@ -18,7 +18,7 @@ use super::shared::Preset;
 use crate::experiments::shared::{Shared, Usage};
 use crate::experiments::shared::{comparison, execute_and};
 use crate::format::{self, Unit};
-use crate::measure::ab::{self, Comparison, State};
+use crate::measure::ab::{Comparison, State};
 use crate::measure::arm::ArmSpec;
 use crate::measure::expectation::Expectation;
 use crate::measure::pgbench::options::{Options, Protocol};
@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         ) {
             // The arms of its own: the larger ring first.
             (None, None, []) => vec![Claim::at_least("latency_mean", 1, 1.0)],
-            _ => arguments.shared.claims(&ab::metrics(false), arms.len())?,
+            _ => arguments.shared.claims(&metrics(), arms.len())?,
         },
         expectations: expectations(&arms)?,
         arms,
@@ -224,21 +224,23 @@ fn expectations(arms: &[ArmSpec]) -> Result<Vec<Expectation>> {
     ])
 }
 
+/// What is compared, and what can be claimed.
+fn metrics() -> Vec<Metric> {
+    let time = |name, title| Metric::new(name, title, Unit::Seconds, Better::Lower);
+    let mut metrics = vec![
+        time("latency_mean", "mean time"),
+        time("latency_median", "median time"),
+        time("latency_max", "longest time"),
+    ];
+    metrics.extend(Metric::per_transaction());
+    metrics
+}
+
 fn describe(experiment: &mut Experiment, own_arms: bool) {
     if own_arms {
         experiment.published = vec![beside(experiment)];
     }
-    experiment.metrics = vec![
-        Metric::new("latency_mean", "mean time", Unit::Seconds, Better::Lower),
-        Metric::new(
-            "latency_median",
-            "median time",
-            Unit::Seconds,
-            Better::Lower,
-        ),
-        Metric::new("latency_max", "longest time", Unit::Seconds, Better::Lower),
-    ];
-    experiment.metrics.extend(Metric::per_transaction());
+    experiment.metrics = metrics();
     let arms = experiment.arms.len();
     let table = (0..arms).map(|arm| row(experiment, arm)).collect();
     experiment.tables = vec![Table {

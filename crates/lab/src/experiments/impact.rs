@@ -21,7 +21,7 @@ use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::ToolArguments;
 use crate::contenders::contender::Contender;
-use crate::contenders::pgstrata::Storage;
+use crate::contenders::pgstrata::{Pgstrata, Storage};
 use crate::experiments::shared::Shared;
 use crate::format::Unit;
 use crate::measure::pgbench::options::{Options, Protocol};
@@ -218,9 +218,15 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let pgbench = programs::find_pgbench(arguments.shared.pgbench.as_deref())?;
     let storage = Storage::Directory;
     let mut contenders = strata::contenders(&sources, &storage, tools.others);
+    let archives = strata::is_archived(&storage, tools.others);
+    let ours = |source: &str| strata::pgstrata(source, archives, &storage);
     for impact in &arguments.impact {
-        let ours = |source: &String| strata::ours(source, Some(impact), &storage);
-        contenders.extend(sources.iter().map(ours));
+        contenders.extend(sources.iter().map(|source| -> Box<dyn Contender + '_> {
+            Box::new(Pgstrata {
+                impact: Some(impact.clone()),
+                ..ours(source)
+            })
+        }));
     }
     let checkpoints = arguments.preset != Preset::Tiny;
     let acts = acts(&contenders, checkpoints, arguments.upkeep);
@@ -260,7 +266,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             &tools,
             (&pgbench, arguments.load()),
             extension.as_ref(),
-            (&contenders, strata::pgstrata(&sources[0], None, &storage)),
+            (&contenders, ours(&sources[0])),
         )?;
         let watch = !arguments.shared.no_samplers;
         scene.measure(&mut stage, &acts, (size, arguments.rate, watch))

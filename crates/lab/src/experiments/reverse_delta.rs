@@ -98,7 +98,10 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let scale = arguments.scale.unwrap_or(scale);
     let blocks = arguments.blocks.unwrap_or(blocks);
     if arguments.shared.dry_run {
-        print(&chain::describe(scale, blocks, &pgbench))?;
+        // Beside an S3 server of ours nobody else takes part.
+        let archives = matches!(arguments.storage, Place::Directory)
+            && strata::is_archived(&Storage::Directory, tools.others);
+        print(&chain::describe((scale, blocks), &pgbench, archives))?;
         return Ok(0);
     }
     let storage = match arguments.storage {

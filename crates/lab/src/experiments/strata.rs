@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::contenders::Peers;
 use crate::contenders::contender::{Arena, Contender, tree_bytes};
+use crate::contenders::native::Native;
 use crate::contenders::pgstrata::{CLUSTER, Pgstrata, Storage};
 use crate::experiments::extension::Extension;
 use crate::experiments::shared::Usage;
@@ -28,47 +29,63 @@ pub(super) fn contenders<'a>(
     storage: &'a Storage,
     others: Option<Peers>,
 ) -> Vec<Box<dyn Contender + 'a>> {
+    let peers = peers(storage, others);
+    let archives = archives(peers.iter().map(|peer| peer.tool()));
     let mut all: Vec<Box<dyn Contender + 'a>> = Vec::new();
-    all.extend(sources.iter().map(|source| ours(source, None, storage)));
-    // The others' repositories are directories.
-    if let (Storage::Directory, Some(others)) = (storage, others) {
-        let way = |it: &dyn Contender| (it.tool(), it.change_source().to_owned());
-        for peer in others.installed() {
-            if all
-                .iter()
-                .all(|other| way(other.as_ref()) != way(peer.as_ref()))
-            {
-                all.push(peer);
-            }
+    all.extend(sources.iter().map(|source| -> Box<dyn Contender + 'a> {
+        Box::new(pgstrata(source, archives, storage))
+    }));
+    let way = |it: &dyn Contender| (it.tool(), it.change_source().to_owned());
+    for peer in peers {
+        if all
+            .iter()
+            .all(|other| way(other.as_ref()) != way(peer.as_ref()))
+        {
+            all.push(peer);
         }
     }
     all
 }
 
-/// [`pgstrata`] among others.
-pub(super) fn ours<'a>(
-    change_source: &str,
-    impact: Option<&str>,
-    storage: &'a Storage,
-) -> Box<dyn Contender + 'a> {
-    Box::new(pgstrata(change_source, impact, storage))
+/// What else takes part. The others' repositories are directories.
+fn peers(storage: &Storage, others: Option<Peers>) -> Vec<Box<dyn Contender>> {
+    match (storage, others) {
+        (Storage::Directory, Some(others)) => others.installed(),
+        _ => Vec::new(),
+    }
 }
 
-/// `pgstrata` with this change source and `--impact`, for backups that bring their own WAL.
+/// Whether WAL is archived for `pgstrata`, too, beside these: every tool but the server's own has all WAL archived while it
+/// takes a backup, and who streams has less to do.
+fn archives(peers: impl IntoIterator<Item = String>) -> bool {
+    peers.into_iter().any(|tool| tool != Native.tool())
+}
+
+/// The same of those who take part here.
+pub(super) fn is_archived(storage: &Storage, others: Option<Peers>) -> bool {
+    archives(peers(storage, others).iter().map(|peer| peer.tool()))
+}
+
+/// `pgstrata` with this change source, as it is installed.
 pub(super) fn pgstrata<'a>(
     change_source: &str,
-    impact: Option<&str>,
+    archives: bool,
     storage: &'a Storage,
 ) -> Pgstrata<'a> {
     Pgstrata {
         baseline: false,
         change_source: change_source.to_owned(),
         compress: None,
-        impact: impact.map(str::to_owned),
-        archives: false,
+        impact: None,
+        archives,
         sealed: false,
         storage,
     }
+}
+
+/// How a backup is called where WAL is archived, and where it is not.
+pub(super) fn wal_words(archives: bool) -> &'static str {
+    if archives { "" } else { " --wal stream" }
 }
 
 /// Notes the release of every tool that takes part.
@@ -218,8 +235,18 @@ pub(super) fn measured(
 
 #[cfg(test)]
 mod tests {
-    use super::{Contender, acts};
-    use crate::contenders::native::Native;
+    use super::{Contender, Native, Storage, acts, archives, pgstrata};
+
+    #[test]
+    fn wal_is_archived_for_ours_where_a_peer_archives() {
+        let beside = |peers: &[&str]| archives(peers.iter().map(|&peer| peer.to_owned()));
+        assert!(!beside(&[]));
+        assert!(!beside(&["native"]));
+        assert!(beside(&["native", "pgbackrest"]));
+        let words = |archives| pgstrata("lsn", archives, &Storage::Directory).words();
+        assert!(words(true).contains("WAL archived"));
+        assert!(words(false).contains("WAL with the backup"));
+    }
 
     #[test]
     fn configurations_of_one_tool_share_its_full_backup() {

@@ -155,7 +155,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
                 .collect(),
             Some(_) => arguments
                 .shared
-                .claims(&ab::metrics(false), size.maps.len())?,
+                .claims(&ab::metrics(&[arguments.load()]), size.maps.len())?,
         },
         title: "What tracking changed pages costs".to_owned(),
         arms: arms(&size.maps, &programs, &extension, &setup),

@@ -137,7 +137,12 @@ impl ArmSpec {
                 if name.is_empty() {
                     bail!("\"{key}\" names no setting");
                 }
-                map.insert(name.to_owned(), text);
+                let name = match kind {
+                    // One setting under two spellings would be changed and put back in the same run.
+                    "reload" => name.to_ascii_lowercase(),
+                    _ => name.to_owned(),
+                };
+                map.insert(name, text);
             }
         }
         Ok(())
@@ -149,12 +154,13 @@ impl ArmSpec {
             .with_context(|| format!("could not use arm \"{}\"", self.name))?;
         let own = self.bindir.is_some()
             || self.pgdata.is_some()
+            || self.setup.is_some()
             || !self.initdb.is_empty()
             || !self.settings.is_empty()
             || !self.variables.is_empty();
         if self.dsn.is_some() && own {
             bail!(
-                "could not use arm \"{}\": a server reached by dsn is run by somebody else, so bindir, pgdata, initdb, guc and env cannot be set",
+                "could not use arm \"{}\": a server reached by dsn is run by somebody else, so bindir, pgdata, setup, initdb, guc and env cannot be set",
                 self.name
             );
         }
@@ -260,6 +266,16 @@ mod tests {
         assert_eq!(arms[1].name, "client 4");
         assert_eq!(arms[1].load["client"], "4");
         assert_eq!(numbers, Some(vec![1.0, 4.0]));
+    }
+
+    #[test]
+    fn what_somebody_else_runs_is_not_set_up() {
+        for own in ["setup=/a.sql", "guc.work_mem=1MB", "bindir=/a", "env.A=1"] {
+            let wrong = ArmSpec::parse(&format!("server:{own},dsn=host=elsewhere"));
+            assert!(wrong.unwrap_err().to_string().contains("cannot be set"));
+        }
+        let arm = ArmSpec::parse("server:reload.Work_Mem=1MB,dsn=host=elsewhere").unwrap();
+        assert_eq!(arm.reload["work_mem"], "1MB");
     }
 
     #[test]

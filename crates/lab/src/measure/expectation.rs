@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 
 use crate::measure::result::Claim;
-use crate::measure::stat::Interval;
 
 /// How a value is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,14 +26,14 @@ pub struct Expectation {
     text: String,
 }
 
-/// What a gate's condition says of an interval.
+/// What a gate says of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
     /// The condition is certainly false.
     Passed,
     /// The condition is certainly true.
     Failed,
-    /// The interval lies on both sides.
+    /// Neither is proven.
     Unclear,
 }
 
@@ -109,26 +108,28 @@ impl Expectation {
             Operator::Greater | Operator::GreaterOrEqual => {
                 Ok(Claim::at_least(&self.name, arm, self.number))
             }
-            Operator::Equal => bail!("could not claim \"{}\": use <= or >=", self.text),
+            Operator::Equal => bail!("could not use \"{}\" as a bound: use <= or >=", self.text),
         }
     }
 
-    /// What it says of an interval, as a condition under which to fail.
-    #[must_use]
-    pub fn gate(&self, interval: Interval) -> Gate {
-        match (self.compare(interval.low), self.compare(interval.high)) {
-            (true, true) => Gate::Failed,
-            (false, false) => Gate::Passed,
-            _ => Gate::Unclear,
-        }
+    /// What must hold of an arm where this is the condition under which it fails.
+    ///
+    /// # Errors
+    /// When it is no bound.
+    pub fn refuted(&self, arm: usize) -> Result<Claim> {
+        let claim = self.claim(arm)?;
+        Ok(Claim {
+            at_least: claim.at_most,
+            at_most: claim.at_least,
+            ..claim
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Expectation, Gate};
+    use super::Expectation;
     use crate::measure::result::Claim;
-    use crate::measure::stat::Interval;
     use std::collections::BTreeMap;
 
     #[test]
@@ -150,11 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_needs_the_whole_interval() {
-        let gate = Expectation::parse("tps < 0.98").unwrap();
-        let of = |low, high| gate.gate(Interval { low, high });
-        assert_eq!(of(0.9, 0.95), Gate::Failed);
-        assert_eq!(of(0.99, 1.02), Gate::Passed);
-        assert_eq!(of(0.95, 1.0), Gate::Unclear);
+    fn what_passes_a_gate_is_the_opposite_of_its_condition() {
+        let refuted = |text: &str| Expectation::parse(text).unwrap().refuted(1);
+        assert_eq!(
+            refuted("tps < 0.98").unwrap(),
+            Claim::at_least("tps", 1, 0.98)
+        );
+        assert_eq!(refuted("p99 > 1.1").unwrap(), Claim::at_most("p99", 1, 1.1));
+        assert!(refuted("tps = 1").is_err());
     }
 }

@@ -1,12 +1,13 @@
 //! One lab at a time on a machine: two would measure each other.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
+use rustix::io::Errno;
 
 use crate::interrupt;
 
@@ -25,19 +26,48 @@ pub fn path() -> PathBuf {
     )
 }
 
+/// Everybody's: two users' labs would measure each other, too. What it says is for people alone.
+const MODE: Mode = Mode::from_raw_mode(0o666);
+
+/// The file, and whether its holder's name can be written. It is created only where it is not there: the kernel refuses
+/// to create over another user's file in /tmp, whatever its mode (`fs.protected_regular`). A link is not followed.
+fn open(path: &Path) -> rustix::io::Result<(File, bool)> {
+    let open = |access: OFlags| {
+        let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::open(path, flags, MODE).map(File::from)
+    };
+    loop {
+        match open(OFlags::RDWR) {
+            Ok(file) => return Ok((file, true)),
+            // To lock it, reading it is enough.
+            Err(Errno::ACCESS | Errno::ROFS) => {
+                return open(OFlags::RDONLY).map(|file| (file, false));
+            }
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+        match open(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
+            Ok(file) => {
+                // Without what the umask takes away.
+                fchmod(&file, MODE)?;
+                return Ok((file, true));
+            }
+            // Somebody else came first.
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Waits until no other lab runs here; says for whom through `tell`.
 ///
 /// # Errors
 /// Fails when the file cannot be opened, or when interrupted.
 pub fn acquire(mut tell: impl FnMut(&str)) -> Result<Lock> {
     let path = path();
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .with_context(|| format!("could not open lock \"{}\"", path.display()))?;
+    let opened = open(&path);
+    let (mut file, is_writable) =
+        opened.with_context(|| format!("could not open lock \"{}\"", path.display()))?;
     let mut told = false;
     while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         if !told {
@@ -53,6 +83,10 @@ pub fn acquire(mut tell: impl FnMut(&str)) -> Result<Lock> {
         }
         interrupt::sleep(Duration::from_millis(200))?;
     }
+    if !is_writable {
+        // Whoever waits meanwhile reads the name of an earlier holder.
+        return Ok(Lock { _file: file });
+    }
     file.set_len(0)
         .and_then(|()| file.rewind())
         .and_then(|()| {
@@ -65,4 +99,23 @@ pub fn acquire(mut tell: impl FnMut(&str)) -> Result<Lock> {
         })
         .with_context(|| format!("could not write lock \"{}\"", path.display()))?;
     Ok(Lock { _file: file })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::open;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn the_lock_is_made_for_every_user_and_through_no_link() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("lock");
+        let (file, is_writable) = open(&path).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o666);
+        assert!(is_writable);
+        assert!(open(&path).is_ok());
+        let link = scratch.path().join("link");
+        symlink(&path, &link).unwrap();
+        assert!(open(&link).is_err());
+    }
 }

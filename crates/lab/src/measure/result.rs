@@ -21,6 +21,9 @@ pub const SCHEMA: &str = "pgstrata-lab/result/1";
 /// The value of a run that says which share of the machine's processors others used.
 pub const FOREIGN: &str = "cpu_foreign";
 
+/// The fact `rate` of a run whose server did not keep it.
+pub const UNSUSTAINED: &str = "not sustained";
+
 /// One experiment with everything measured in it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
@@ -299,6 +302,14 @@ pub struct Beside {
 }
 
 impl Run {
+    /// Whether the server did what was due; without a rate there is nothing to keep.
+    #[must_use]
+    pub fn kept_its_rate(&self) -> bool {
+        self.facts
+            .get("rate")
+            .is_none_or(|rate| rate != UNSUSTAINED)
+    }
+
     /// Notes which share of the processor others used during a part of the run; the largest one counts.
     pub fn note_foreign(&mut self, share: f64) {
         let noted = self.values.entry(FOREIGN.to_owned()).or_insert(share);
@@ -424,6 +435,27 @@ impl Experiment {
         pairs
     }
 
+    /// How many of these blocks lack the metric for one of two arms, or for both where one did not keep its rate: the
+    /// others are those in which it went well.
+    #[must_use]
+    pub fn missing(&self, metric: &str, arms: (usize, usize), blocks: &[usize]) -> usize {
+        let run = |block: usize, arm: usize| {
+            let mut runs = self.runs.iter();
+            runs.find(|run| run.block == block && run.arm == arm)
+        };
+        let has = |run: Option<&Run>| run.is_some_and(|run| run.values.contains_key(metric));
+        let is_late = |run: Option<&Run>| run.is_some_and(|run| !run.kept_its_rate());
+        let lacks = |block: &&usize| {
+            let (base, arm) = (run(**block, arms.0), run(**block, arms.1));
+            match (has(base), has(arm)) {
+                (true, true) => false,
+                (false, false) => is_late(base) || is_late(arm),
+                _ => true,
+            }
+        };
+        blocks.iter().filter(lacks).count()
+    }
+
     /// Says of which arms a warning is that is not of all whose environment is known.
     pub fn name_arms_in_warnings(&mut self) {
         let known = self.arms.iter().filter_map(|arm| {
@@ -469,14 +501,19 @@ impl Experiment {
         }
     }
 
-    /// Blocks in which every arm ran and no run was dropped.
+    /// Blocks in which every arm ran and no run was dropped. Arms that ran one after another make no block: each of
+    /// their runs counts by itself.
     #[must_use]
     pub fn complete_blocks(&self) -> Vec<usize> {
         let last = self.runs.iter().map(|run| run.block).max();
         (0..last.map_or(0, |last| last + 1))
             .filter(|block| {
                 let runs = || self.runs.iter().filter(|run| run.block == *block);
-                runs().count() >= self.arms.len() && runs().all(|run| run.dropped.is_none())
+                let needed = match self.plan.interleaved {
+                    true => self.arms.len(),
+                    false => 1,
+                };
+                runs().count() >= needed && runs().all(|run| run.dropped.is_none())
             })
             .collect()
     }

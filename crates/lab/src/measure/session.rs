@@ -14,6 +14,16 @@ pub const APPLICATION: &str = "pgstrata-lab";
 /// # Errors
 /// Fails when the string is not a connection string, or the server says no.
 pub fn connect(dsn: &str) -> Result<Client> {
+    let client = undisturbed(dsn)?;
+    interrupt::cancels(client.cancel_token());
+    Ok(client)
+}
+
+/// Connects to a server for what has to be done even after Ctrl-C.
+///
+/// # Errors
+/// As [`connect`].
+pub fn undisturbed(dsn: &str) -> Result<Client> {
     let mut config: Config = dsn
         .parse()
         .with_context(|| format!("could not understand connection string \"{}\"", mask(dsn)))?;
@@ -23,11 +33,9 @@ pub fn connect(dsn: &str) -> Result<Client> {
     {
         config.password(password);
     }
-    let client = config
+    config
         .connect(NoTls)
-        .with_context(|| format!("could not connect to \"{}\"", mask(dsn)))?;
-    interrupt::cancels(client.cancel_token());
-    Ok(client)
+        .with_context(|| format!("could not connect to \"{}\"", mask(dsn)))
 }
 
 /// One value of one row as text.

@@ -8,7 +8,7 @@ use crate::measure::environment::warning::warning;
 use crate::measure::environment::{Level, Warning};
 use crate::measure::result::{Experiment, FOREIGN, Run};
 use crate::measure::stat::paired::{self, Comparison};
-use crate::measure::stat::plan::blocks_to_prove;
+use crate::measure::stat::plan::{FEWEST_BLOCKS, blocks_to_prove};
 use crate::measure::stat::verdict::{Better, Verdict};
 use crate::measure::stat::{holm, mean, median, sorted, standard_deviation, trend};
 use crate::number::real;
@@ -70,7 +70,8 @@ pub struct Analysis {
     pub rows: Vec<Row>,
     /// Drift of the primary metric.
     pub drift: Option<Drift>,
-    /// Page's test of the primary metric over a sweep: L and one-sided p of falling values.
+    /// Page's test of the primary metric over a sweep: L and one-sided p of falling values. Absent where there are too few
+    /// blocks for it.
     pub page: Option<(f64, f64)>,
     /// What limited each arm.
     pub bottlenecks: Vec<String>,
@@ -134,14 +135,12 @@ impl Analysis {
         let plan = &experiment.plan;
         let better = experiment.metrics.iter().find(|m| m.name == metric)?.better;
         let (base, values) = experiment.pairs(metric, arms, &self.counted);
-        let compared = paired::compare(&base, &values, better, plan.margin, plan.seed);
-        compared.map(|compared| match self.is_blocked() {
-            true => Comparison {
-                verdict: Verdict::Withheld,
-                ..compared
-            },
-            false => compared,
-        })
+        let mut compared = paired::compare(&base, &values, better, plan.margin, plan.seed)?;
+        withhold_partial(experiment, metric, arms, &self.counted, &mut compared);
+        if self.is_blocked() {
+            compared.verdict = Verdict::Withheld;
+        }
+        Some(compared)
     }
 
     /// A sentence for each block that does not count; a reader counts them from 1.
@@ -228,11 +227,32 @@ fn row(experiment: &Experiment, metric: &str, better: Better, blocks: &[usize]) 
         })
         .collect();
     correct(&mut comparisons, plan.same_again);
+    if plan.interleaved {
+        for (arm, compared) in comparisons.iter_mut().enumerate() {
+            if let Some(compared) = compared {
+                withhold_partial(experiment, metric, (0, arm), blocks, compared);
+            }
+        }
+    }
     Row {
         metric: metric.to_owned(),
         arms: (0..arms).map(|arm| summary(&of(arm))).collect(),
         comparisons,
         with_all_blocks: None,
+    }
+}
+
+/// Blocks without a value are those in which it went wrong: of the others alone nothing is concluded.
+fn withhold_partial(
+    experiment: &Experiment,
+    metric: &str,
+    arms: (usize, usize),
+    blocks: &[usize],
+    compared: &mut Comparison,
+) {
+    let missing = experiment.missing(metric, arms, blocks);
+    if missing > 0 {
+        compared.verdict = Verdict::Partial { missing };
     }
 }
 
@@ -355,9 +375,10 @@ fn page(experiment: &Experiment, counted: &[usize]) -> Option<(f64, f64)> {
     let metric = &experiment.metrics.first()?.name;
     let mut order: Vec<usize> = (0..sweep.len()).collect();
     order.sort_by(|a, b| sweep[*a].total_cmp(&sweep[*b]));
-    let blocks: Vec<Vec<f64>> = counted
+    // A value that is missing is missing for a reason, and of few blocks the test's normal distribution is not true.
+    let blocks: Option<Vec<Vec<f64>>> = counted
         .iter()
-        .filter_map(|block| {
+        .map(|block| {
             order
                 .iter()
                 .map(|arm| {
@@ -371,7 +392,8 @@ fn page(experiment: &Experiment, counted: &[usize]) -> Option<(f64, f64)> {
                 .collect()
         })
         .collect();
-    (blocks.len() >= 3).then(|| trend::page(&blocks))
+    let blocks = blocks.filter(|blocks| blocks.len() >= FEWEST_BLOCKS)?;
+    Some(trend::page(&blocks))
 }
 
 /// Sentences on runs whose throughput changed its level half-way.
@@ -400,6 +422,31 @@ fn unsteady(experiment: &Experiment) -> Vec<String> {
         }
     }
     sentences
+}
+
+/// Which metrics have no verdict because an arm lacks some of their values.
+fn partial(experiment: &Experiment) -> Option<Warning> {
+    if !experiment.plan.interleaved {
+        return None;
+    }
+    let counted = experiment.counted_blocks();
+    let mut found = Vec::new();
+    for metric in &experiment.metrics {
+        for arm in 1..experiment.arms.len() {
+            let missing = experiment.missing(&metric.name, (0, arm), &counted);
+            // Where nothing can be compared, nothing is withheld.
+            if missing > 0 && missing < counted.len() {
+                found.push(format!(
+                    "{} of {} or of {} in {missing} of {} blocks",
+                    metric.title,
+                    experiment.arms[0].name,
+                    experiment.arms[arm].name,
+                    counted.len()
+                ));
+            }
+        }
+    }
+    (!found.is_empty()).then(|| warning("STAT-PARTIAL", found.join(", ")))
 }
 
 fn warnings(experiment: &Experiment) -> Vec<Warning> {
@@ -437,6 +484,7 @@ fn warnings(experiment: &Experiment) -> Vec<Warning> {
             ),
         ));
     }
+    warnings.extend(partial(experiment));
     for (name, id, limit) in [
         ("cpu_steal", "ENV-STEAL", 0.01),
         ("client_thread_busy", "LOAD-CLIENT-BOUND", 0.85),

@@ -1,7 +1,7 @@
 //! What limited an arm, in one sentence, by rules in fixed order.
 
 use crate::format;
-use crate::measure::result::{Experiment, Run};
+use crate::measure::result::{Experiment, FOREIGN, Run};
 use crate::measure::stat::{mean, median};
 
 /// One sentence per arm that ran a load.
@@ -20,18 +20,33 @@ pub fn sentences(experiment: &Experiment) -> Vec<String> {
         .collect()
 }
 
-fn sentence(runs: &[&Run]) -> String {
-    let value = |name: &str| {
-        let values: Vec<f64> = runs
-            .iter()
-            .filter_map(|run| run.values.get(name).copied())
-            .collect();
-        if values.is_empty() {
-            0.0
-        } else {
-            median(&values)
-        }
+/// The median over runs; none where it was not measured, as of a server that somebody else runs.
+fn measured(runs: &[&Run], name: &str) -> Option<f64> {
+    let values = runs.iter().filter_map(|run| run.values.get(name).copied());
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| median(&values))
+}
+
+/// Who used the processors, as far as it was measured.
+fn processors(runs: &[&Run]) -> String {
+    let share = |(name, value): (&str, &str)| {
+        measured(runs, value).map(|share| format!("{name} {}", format::percent(share)))
     };
+    let busy = format::percent(measured(runs, "cpu_busy").unwrap_or(0.0));
+    let parts = [
+        ("server", "cpu_server"),
+        ("client", "cpu_client"),
+        ("foreign", FOREIGN),
+    ];
+    let parts: Vec<String> = parts.into_iter().filter_map(share).collect();
+    match parts.is_empty() {
+        true => format!("{busy} busy"),
+        false => format!("{busy} busy, {}", parts.join(" / ")),
+    }
+}
+
+fn sentence(runs: &[&Run]) -> String {
+    let value = |name: &str| measured(runs, name).unwrap_or(0.0);
     let share = |name: &str| format::percent(value(name));
     if value("failed") > 0.0 {
         return "invalid, transactions failed".to_owned();
@@ -43,13 +58,7 @@ fn sentence(runs: &[&Run]) -> String {
         );
     }
     if value("cpu_busy") > 0.9 {
-        return format!(
-            "limited by the CPU: {} busy, server {} / client {} / foreign {}",
-            share("cpu_busy"),
-            share("cpu_server"),
-            share("cpu_client"),
-            share("cpu_foreign")
-        );
+        return format!("limited by this machine's CPU: {}", processors(runs));
     }
     let series = |name: &str| {
         let values: Vec<f64> = runs
@@ -77,13 +86,10 @@ fn sentence(runs: &[&Run]) -> String {
         return words;
     }
     let (tps, latency) = (value("tps"), value("latency_mean"));
-    let mut words = format!(
-        "not saturated: CPU {} busy, server {} / client {} / foreign {}",
-        share("cpu_busy"),
-        share("cpu_server"),
-        share("cpu_client"),
-        share("cpu_foreign")
-    );
+    let mut words = format!("not saturated: this machine's CPU {}", processors(runs));
+    if measured(runs, "cpu_server").is_none() {
+        words = format!("{words}; what the server had left was not measured");
+    }
     if tps > 0.0 && latency > 0.0 {
         words.push_str(&format!(
             "; {:.1} transactions in flight by Little's law",
@@ -122,4 +128,36 @@ fn waiting(runs: &[&Run]) -> Option<String> {
         "limited by {kind}: backends wait for {event} in {} of the samples",
         format::percent(share)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sentence;
+    use crate::measure::result::Run;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn of_a_server_of_others_nothing_is_said_that_was_not_measured() {
+        let run = |values: &[(&str, f64)]| Run {
+            values: values
+                .iter()
+                .map(|(name, share)| ((*name).to_owned(), *share))
+                .collect::<BTreeMap<_, _>>(),
+            ..Run::default()
+        };
+        let theirs = run(&[("cpu_busy", 0.5), ("cpu_client", 0.25)]);
+        let words = sentence(&[&theirs]);
+        assert!(
+            words.starts_with("not saturated: this machine's CPU 50"),
+            "{words}"
+        );
+        assert!(
+            !words.contains("foreign") && !words.contains("server 0"),
+            "{words}"
+        );
+        assert!(words.ends_with("was not measured"), "{words}");
+        let own = run(&[("cpu_busy", 0.5), ("cpu_server", 0.0)]);
+        let words = sentence(&[&own]);
+        assert!(words.contains("server 0"), "{words}");
+    }
 }

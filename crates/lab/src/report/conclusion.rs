@@ -13,9 +13,9 @@ const MOST: usize = 3;
 /// What became of the hypothesis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every claim holds over its whole interval.
+    /// It holds over its whole interval: of the hypothesis, every claim.
     Held,
-    /// A claim is wrong over its whole interval.
+    /// It is wrong over its whole interval: of the hypothesis, one claim.
     Failed,
     /// Neither: an interval lies on both sides, or something was not measured.
     Unclear,
@@ -34,7 +34,7 @@ pub fn conclude(experiment: &Experiment, analysis: &Analysis) -> (Outcome, Strin
     let claims = &experiment.plan.claims;
     let judged: Vec<(Outcome, &Claim)> = claims
         .iter()
-        .map(|claim| (judge(experiment, analysis, claim), claim))
+        .map(|claim| (judge(experiment, analysis, claim, claims.len()), claim))
         .collect();
     let with = |wanted: Outcome| -> Vec<&Claim> {
         let found = judged.iter().filter(|(outcome, _)| *outcome == wanted);
@@ -88,18 +88,20 @@ fn comparison(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Op
     }
 }
 
-fn judge(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Outcome {
+/// What became of one of `bounds` claims that are judged together.
+#[must_use]
+pub fn judge(
+    experiment: &Experiment,
+    analysis: &Analysis,
+    claim: &Claim,
+    bounds: usize,
+) -> Outcome {
     let compared = comparison(experiment, analysis, claim);
-    let decided = |compared: &Comparison| {
-        !matches!(
-            compared.verdict,
-            Verdict::TooFew { .. } | Verdict::Withheld | Verdict::Possible
-        )
-    };
-    let Some(interval) = compared
-        .filter(decided)
-        .and_then(|compared| compared.interval)
-    else {
+    // Of arms that ran one after another even a wide interval proves nothing: drift moves it.
+    let is_founded =
+        |compared: &Comparison| experiment.plan.interleaved && compared.verdict.is_founded();
+    let founded = compared.filter(is_founded);
+    let Some(interval) = founded.and_then(|compared| compared.interval) else {
         return Outcome::Unclear;
     };
     let (least, most) = (
@@ -111,7 +113,7 @@ fn judge(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Outcome
     }
     // One of many claims is wrong by chance more easily than one alone.
     let wide = paired_values(experiment, claim).and_then(|(base, arm)| {
-        let error = (1.0 - CONFIDENCE) / real(experiment.plan.claims.len().max(1));
+        let error = (1.0 - CONFIDENCE) / real(bounds.max(1));
         paired::interval(&base, &arm, 1.0 - error)
     });
     match wide {
@@ -154,6 +156,15 @@ fn measured(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Stri
             .map_or("?", |arm| arm.name.as_str())
     };
     match comparison(experiment, analysis, claim) {
+        // A figure in the first sentence would be believed, whatever the table says of it.
+        Some(Comparison {
+            verdict: Verdict::Partial { missing },
+            ..
+        }) => format!(
+            "{title} of {} cannot be compared with that of {}, as in {missing} blocks an arm has no value",
+            name(arm),
+            name(claim.against)
+        ),
         Some(compared) => format!(
             "{title} of {} is {} ({}) times that of {}",
             name(arm),
@@ -289,6 +300,47 @@ mod tests {
             let (found, sentence) = conclude(&experiment, &analyse(&experiment));
             assert_eq!(found, outcome, "{sentence}");
             assert!(sentence.starts_with(words), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn of_what_is_missing_in_bad_blocks_no_figure_is_told() {
+        let mut experiment = experiment(&[]);
+        for run in &mut experiment.runs {
+            if run.arm == 1 && run.block < 3 {
+                run.values.clear();
+            }
+        }
+        let (_, sentence) = conclude(&experiment, &analyse(&experiment));
+        let told =
+            "tps of B cannot be compared with that of A, as in 3 blocks an arm has no value.";
+        assert!(sentence.ends_with(told), "{sentence}");
+        experiment.plan.claims = vec![Claim::at_least("tps", 1, 0.5)];
+        let (found, sentence) = conclude(&experiment, &analyse(&experiment));
+        assert_eq!(found, Outcome::Unclear, "{sentence}");
+        // The same of another arm than the base.
+        experiment.plan.claims = vec![Claim::at_least("tps", 0, 0.5).against(1)];
+        let (found, sentence) = conclude(&experiment, &analyse(&experiment));
+        assert_eq!(found, Outcome::Unclear, "{sentence}");
+    }
+
+    #[test]
+    fn of_arms_that_ran_one_after_another_no_bound_is_proven() {
+        let wide = Claim::at_least("tps", 1, 0.5);
+        for (is_interleaved, outcome) in [(true, Outcome::Held), (false, Outcome::Unclear)] {
+            let mut experiment = experiment(std::slice::from_ref(&wide));
+            experiment.plan.interleaved = is_interleaved;
+            // So much noise that nothing is better or worse.
+            for run in &mut experiment.runs {
+                let scatter = if (run.block + run.arm) % 2 == 0 {
+                    1.3
+                } else {
+                    1.0
+                };
+                run.values.insert("tps".to_owned(), 100.0 * scatter);
+            }
+            let (found, sentence) = conclude(&experiment, &analyse(&experiment));
+            assert_eq!(found, outcome, "{sentence}");
         }
     }
 

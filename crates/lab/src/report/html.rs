@@ -248,7 +248,7 @@ fn verdict_class(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Better => "better",
         Verdict::Worse => "worse",
-        Verdict::Withheld => "withheld",
+        Verdict::Withheld | Verdict::Partial { .. } => "withheld",
         _ => "",
     }
 }
@@ -257,6 +257,9 @@ fn verdict_class(verdict: &Verdict) -> &'static str {
 fn in_words(compared: &Comparison, metric: &Metric) -> String {
     if matches!(compared.verdict, Verdict::TooFew { .. }) {
         return "may be anything yet".to_owned();
+    }
+    if matches!(compared.verdict, Verdict::Partial { .. }) {
+        return "cannot be judged by the blocks that are left".to_owned();
     }
     let change = format::percent((compared.ratio - 1.0).abs());
     let direction = if compared.ratio < 1.0 { "less" } else { "more" };

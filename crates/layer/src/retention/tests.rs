@@ -23,7 +23,8 @@ fn days(kinds: &str) -> Vec<Held> {
             merged: false,
             in_use: false,
             broken: false,
-            pinned: false,
+            hold: None,
+            goes_on: false,
         });
     }
     layers
@@ -284,7 +285,8 @@ fn the_last_layer_of_each_period_stays() {
         "2027-01-01T00:00:00Z",
         "2027-01-04T00:00:00Z",
     ]);
-    let kept = |policy: Policy| kept(&alone(&layers, &policy, now()));
+    let now = layers[5].finished_at;
+    let kept = |policy: Policy| kept(&alone(&layers, &policy, now));
     assert_eq!(kept(last_of(9, 0, 0, 0)), "kk-kkk");
     assert_eq!(kept(last_of(2, 0, 0, 0)), "----kk");
     assert_eq!(kept(last_of(0, 9, 0, 0)), "k---kk");
@@ -292,7 +294,7 @@ fn the_last_layer_of_each_period_stays() {
     assert_eq!(kept(last_of(0, 0, 0, 9)), "---k-k");
     assert_eq!(kept(last_of(1, 2, 0, 2)), "---kkk");
     assert_eq!(kept(last_of(0, 0, 0, 1)), "-----k");
-    let plan = alone(&layers, &last_of(1, 0, 2, 2), now());
+    let plan = alone(&layers, &last_of(1, 0, 2, 2), now);
     let all = [
         Why::Newest,
         Why::KeepDaily,
@@ -346,10 +348,10 @@ fn each_line_keeps_the_last_layers_of_its_own_periods() {
 #[test]
 fn a_pinned_layer_stays_with_what_it_stands_on_whatever_the_rules_are() {
     let mut layers = days("FiiFiiFiii");
-    layers[1].pinned = true;
+    layers[1].hold = Some(Hold::Pin);
     let plan_1 = alone(&layers, &policy(1, 0, 0), now());
     assert_eq!(kept(&plan_1), "sk----kkkk");
-    assert_eq!(plan_1.keep[1], [Why::Pinned]);
+    assert_eq!(plan_1.keep[1], [Why::Held(Hold::Pin)]);
     layers[1].broken = true;
     assert_eq!(kept(&alone(&layers, &policy(1, 0, 0), now())), "sk----kkkk");
     layers[1].replaced = true;
@@ -364,7 +366,7 @@ fn going_on(plan: &ExpirePlan) -> String {
 #[test]
 fn a_pin_wants_no_wal_behind_the_end_of_its_layer() {
     let mut layers = days("FiiFiiFiii");
-    layers[1].pinned = true;
+    layers[1].hold = Some(Hold::Pin);
     assert_eq!(
         going_on(&alone(&layers, &policy(1, 0, 0), now())),
         "......++++"
@@ -424,7 +426,7 @@ fn every_line_goes_on_from_its_own_layer_before_the_cut() {
 fn what_is_pinned_is_not_merged_but_what_stands_on_it_is() {
     let mut layers = days("Fiiiiiiiii");
     let step = |layers: &[Held], policy| alone(layers, &policy, now()).merge;
-    layers[2].pinned = true;
+    layers[2].hold = Some(Hold::Pin);
     let expected = |newest, length| {
         Some(MergeStep {
             newest,
@@ -436,9 +438,9 @@ fn what_is_pinned_is_not_merged_but_what_stands_on_it_is() {
     // The three at the bottom stay, whatever the limit is.
     assert_eq!(step(&layers, policy(0, 0, 1)), expected(9, 4));
     assert_eq!(step(&layers, policy(0, 4, 2)), expected(5, 8));
-    layers[8].pinned = true;
+    layers[8].hold = Some(Hold::Pin);
     assert_eq!(step(&layers, policy(0, 0, 2)), None);
-    layers[9].pinned = true;
+    layers[9].hold = Some(Hold::Pin);
     assert_eq!(step(&layers, policy(0, 0, 2)), None);
 }
 
@@ -456,4 +458,37 @@ fn the_last_of_a_period_is_not_merged_away() {
         step(2).map(|step| (step.newest, step.length.1)),
         Some((7, 3))
     );
+}
+
+#[test]
+fn a_layer_in_doubt_keeps_the_wal_behind_it_that_the_rules_would_keep_if_it_was_whole() {
+    let mut layers = days("FFF");
+    layers[1].broken = true;
+    layers[1].hold = Some(Hold::Doubt);
+    layers[1].goes_on = true;
+    let plan_1 = alone(&layers, &policy(1, 0, 0), now());
+    assert_eq!(
+        (kept(&plan_1), going_on(&plan_1)),
+        ("-kk".into(), ".++".into())
+    );
+    // What is not there any more keeps none.
+    layers[1].hold = None;
+    let plan_2 = alone(&layers, &policy(1, 0, 0), now());
+    assert_eq!(
+        (kept(&plan_2), going_on(&plan_2)),
+        ("--k".into(), "..+".into())
+    );
+}
+
+#[test]
+fn a_layer_whose_time_is_still_to_come_takes_no_period_and_stays_until_then() {
+    let mut layers = days("FFFFF");
+    layers[2].finished_at = "2026-12-24T00:00:00Z".parse().unwrap_or_default();
+    let kept = |policy: &Policy, now| kept(&alone(&layers, policy, now));
+    assert_eq!(kept(&last_of(2, 0, 0, 0), now()), "--kkk");
+    assert_eq!(kept(&last_of(1, 0, 0, 0), now()), "--k-k");
+    // Then it is the last of a day as any other.
+    let later = "2026-12-25T00:00:00Z".parse().unwrap_or_default();
+    assert_eq!(kept(&last_of(1, 0, 0, 0), later), "--k-k");
+    assert_eq!(kept(&last_of(2, 0, 0, 0), later), "--k-k");
 }

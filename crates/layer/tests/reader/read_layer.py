@@ -459,10 +459,16 @@ def read_marks(folder, label, now):
 
 
 def promised_from(folder):
-    """The LSN from which the archive promises to have no hole."""
+    """The LSN from which the archive promises to have no hole, on whatever timeline."""
     promised = 0
     for path in folder.glob("wal-released/*"):
-        before = lsn(read_record(path.read_bytes(), "released")["wal_before"])
+        data = path.read_bytes()
+        version = 2 if data.startswith(b"pgstrata released 2 ") else 1
+        released = read_record(data, "released", version)
+        timelines = released.get("timelines", [])
+        require((version == 2) == bool(timelines), f"{path}: timelines")
+        require(timelines == sorted(set(timelines)) and 0 not in timelines, f"{path}: timelines")
+        before = lsn(released["wal_before"])
         require(int(path.name, 16) == before, f"{path}: place")
         promised = max(promised, before)
     return promised

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::{Label, LayerKind};
-use pgstrata_layer::retention::{Held, HistoryLine, Policy};
+use pgstrata_layer::retention::{Held, HistoryLine, Hold, Policy};
 
 pub const DAYS: usize = 14;
 
@@ -35,7 +35,8 @@ pub fn held(sketches: &[Sketch]) -> Vec<Held> {
             merged: false,
             in_use: sketch.in_use,
             broken: sketch.broken,
-            pinned: sketch.pinned,
+            hold: sketch.pinned.then_some(Hold::Pin),
+            goes_on: false,
         });
     }
     layers
@@ -130,7 +131,7 @@ pub fn wanted(
 
 /// Which layers stay: those that a rule or somebody wants, and those that they stand on.
 pub fn kept(layers: &[Held], lines: &[HistoryLine], policy: &Policy, now: Timestamp) -> Vec<bool> {
-    let wanted = |at: usize| layers[at].pinned || wanted(layers, lines, policy, now, at);
+    let wanted = |at: usize| layers[at].hold.is_some() || wanted(layers, lines, policy, now, at);
     with_below(layers, (0..layers.len()).map(wanted).collect())
 }
 

@@ -325,6 +325,7 @@ pub fn verified_record() -> VerifiedRecord {
         errors: 0,
         warnings: 1,
         damaged: Vec::new(),
+        other_errors: None,
         host: "backup1".to_owned(),
         pid: 4714,
         started_at: "2026-11-22T05:00:00.5Z".parse().unwrap(),
@@ -377,6 +378,20 @@ pub fn damage_record() -> VerifiedRecord {
     }
 }
 
+/// What a verification leaves that found more than damaged layers.
+pub fn found_more() -> Objects {
+    let name = ClusterName::parse("main").unwrap();
+    let record = verified::encode(&counted_record());
+    Objects::from([(name.verified_key(VERIFIED), record)])
+}
+
+pub fn counted_record() -> VerifiedRecord {
+    VerifiedRecord {
+        other_errors: Some(1),
+        ..damage_record()
+    }
+}
+
 /// What those who are at work tell each other.
 pub fn work() -> Objects {
     let name = ClusterName::parse("main").unwrap();
@@ -414,11 +429,28 @@ pub fn verdict_that_keeps_wal() -> VerdictRecord {
 pub fn released_record() -> ReleasedRecord {
     ReleasedRecord {
         wal_before: "0/16000028".parse().unwrap(),
+        timelines: Vec::new(),
         host: "backup1".to_owned(),
         pid: 4712,
         released_at: "2026-11-22T04:00:03Z".parse().unwrap(),
         written_by: "pgstrata 0.1.0".to_owned(),
     }
+}
+
+/// The same, which says of which timelines.
+pub fn released_of_timelines() -> ReleasedRecord {
+    ReleasedRecord {
+        timelines: [1, 2].map(TimelineId::new).to_vec(),
+        ..released_record()
+    }
+}
+
+/// WAL that was given up on some timelines.
+pub fn released() -> Objects {
+    let name = ClusterName::parse("main").unwrap();
+    let record = released_of_timelines();
+    let key = name.released_key(record.wal_before);
+    Objects::from([(key, released::encode(&record))])
 }
 
 /// A pin, what is written about it, and its end.

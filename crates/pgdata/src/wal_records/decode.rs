@@ -3,6 +3,7 @@
 use super::{Meaning, WalTime};
 use crate::bytes::Fields;
 use crate::control::WalLevel;
+use crate::relation::{DatabaseDirectory, Oid};
 
 /// `XLR_BLOCK_ID_…`: what stands before the main data of a record without blocks.
 const MAIN_DATA_SHORT: u8 = 255;
@@ -39,6 +40,45 @@ pub(super) fn tablespace(data: &[u8]) -> Option<Meaning> {
     let length = path.iter().position(|&byte| byte == 0)?;
     let location = path[..length].to_vec();
     Some(Meaning::TablespaceCreated { oid, location })
+}
+
+/// `xl_dbase_create_file_copy_rec`: what was made, then what it is a copy of.
+pub(super) fn database_copied(data: &[u8]) -> Option<Meaning> {
+    let copy_of = Some(directory(data, 8)?);
+    let directory = directory(data, 0)?;
+    Some(Meaning::DatabaseMade { directory, copy_of })
+}
+
+/// `xl_dbase_create_wal_log_rec`.
+pub(super) fn database_created(data: &[u8]) -> Option<Meaning> {
+    let directory = directory(data, 0)?;
+    Some(Meaning::DatabaseMade {
+        directory,
+        copy_of: None,
+    })
+}
+
+/// `xl_dbase_drop_rec`: a database, and the tablespaces where it was.
+pub(super) fn database_dropped(data: &[u8]) -> Option<Meaning> {
+    let database = Oid(Fields(data).word(0)?);
+    let listed = data.get(8..behind(data, 4, 4)?)?.chunks_exact(4);
+    let dropped = listed.filter_map(|one| {
+        let tablespace = Oid(Fields(one).word(0)?);
+        Some(DatabaseDirectory {
+            tablespace,
+            database,
+        })
+    });
+    Some(Meaning::DatabaseDropped(dropped.collect()))
+}
+
+/// The OIDs of a database and of a tablespace, in this order.
+fn directory(data: &[u8], at: usize) -> Option<DatabaseDirectory> {
+    let fields = Fields(data);
+    Some(DatabaseDirectory {
+        database: Oid(fields.word(at)?),
+        tablespace: Oid(fields.word(at + 4)?),
+    })
 }
 
 /// Where an array ends that begins at `at` with the number of its items.
@@ -167,6 +207,32 @@ mod tests {
                 assert_eq!(found, [(start, level)], "PostgreSQL {major}");
             }
         }
+    }
+
+    #[test]
+    fn records_of_databases_name_the_directories_that_come_and_go() {
+        let data = |words: &[u32]| {
+            let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+            bytes.collect::<Vec<u8>>()
+        };
+        let place = |database, tablespace| DatabaseDirectory {
+            tablespace: Oid(tablespace),
+            database: Oid(database),
+        };
+        let made = |copy_of| Meaning::DatabaseMade {
+            directory: place(5, 1663),
+            copy_of,
+        };
+        let copy = database_copied(&data(&[5, 1663, 1, 1700]));
+        assert_eq!(copy, Some(made(Some(place(1, 1700)))));
+        assert_eq!(database_copied(&data(&[5, 1663, 1])), None);
+        let created = database_created(&data(&[5, 1663]));
+        assert_eq!(created, Some(made(None)));
+        assert_eq!(database_created(&data(&[5])), None);
+        let dropped = database_dropped(&data(&[5, 2, 1663, 1700]));
+        let both = vec![place(5, 1663), place(5, 1700)];
+        assert_eq!(dropped, Some(Meaning::DatabaseDropped(both)));
+        assert_eq!(database_dropped(&data(&[5, 2, 1663])), None);
     }
 
     #[test]

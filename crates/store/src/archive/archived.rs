@@ -1,5 +1,7 @@
 //! What the archive holds of each timeline, as values: runs of segments, and how far they lead from a start.
 
+mod promise;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
@@ -8,7 +10,7 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineEntry, TimelineHistory, TimelineId};
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
 
-use crate::catalog::{CLOCKS_DIFFER, GivenUp, Released};
+use crate::catalog::GivenUp;
 use crate::error::Error;
 
 /// Consecutive segments of one timeline, `first` to `last` included.
@@ -52,8 +54,8 @@ pub struct ArchivedWal {
     short: BTreeMap<WalSegment, Option<String>>,
     /// Why histories that are there cannot be read.
     unreadable: BTreeMap<TimelineId, Error>,
-    /// Behind this no hole is promised.
-    given_up: Option<GivenUp>,
+    /// What expiries have given up.
+    given_up: Vec<GivenUp>,
     /// Why it may be that less is promised.
     unread_releases: Vec<String>,
 }
@@ -119,46 +121,9 @@ impl ArchivedWal {
             watched: BTreeMap::new(),
             short: BTreeMap::new(),
             unreadable: BTreeMap::new(),
-            given_up: None,
+            given_up: Vec::new(),
             unread_releases: Vec::new(),
         }
-    }
-
-    /// Remembers which WAL between layers expiries have given up.
-    pub fn set_released(&mut self, released: Released) {
-        self.given_up = released.most;
-        let unreadable = released.unreadable.into_iter();
-        self.unread_releases = unreadable.map(|(_, error)| error.to_string()).collect();
-    }
-
-    /// Why more WAL may have been given up than is known, so that a hole may be meant: a record of it cannot be read.
-    #[must_use]
-    pub fn unread_releases(&self) -> &[String] {
-        &self.unread_releases
-    }
-
-    /// From where on the archive promises to have no hole; `None` when it does so from its beginning.
-    #[must_use]
-    pub fn promised_from(&self) -> Option<Lsn> {
-        self.given_up.map(|given_up| given_up.before)
-    }
-
-    /// Whether an expiry has given up the WAL between layers in that segment.
-    #[must_use]
-    pub fn was_released(&self, number: u64) -> bool {
-        let promised = self.promised_from();
-        promised.is_some_and(|from| number < from.segment(self.segment_size))
-    }
-
-    /// Whether the WAL behind the end of a layer with that start is promised. Of one that was finished after WAL there was given
-    /// up it is: its server went back to a position before that. Clocks of hosts may differ a little.
-    #[must_use]
-    pub fn goes_on_from(&self, start: Lsn, finished_at: Timestamp) -> bool {
-        let Some(given_up) = self.given_up else {
-            return true;
-        };
-        let is_later = finished_at.duration_since(given_up.at) > CLOCKS_DIFFER;
-        is_later || !self.was_released(start.segment(self.segment_size))
     }
 
     /// Remembers of these segments when each was stored, should they be added later.
@@ -591,26 +556,6 @@ mod tests {
         let coverage = archive.coverage(&history, at(7), Some(8));
         assert_eq!(parts(&coverage), [(1, 7, 8)]);
         assert_eq!(coverage.stored_at, None);
-    }
-
-    #[test]
-    fn what_was_given_up_is_promised_to_a_server_that_went_back_later() {
-        let mut archive = archive(&[(1, 3..=9)]);
-        let time = |minutes: i64| Timestamp::from_second(60 * minutes).unwrap();
-        assert!(archive.goes_on_from(at(4), time(0)));
-        let most = Some(GivenUp {
-            before: at(6),
-            at: time(60),
-        });
-        archive.set_released(Released {
-            most,
-            ..Released::default()
-        });
-        assert!(!archive.goes_on_from(at(4), time(0)));
-        assert!(archive.goes_on_from(at(6), time(0)));
-        assert!(archive.goes_on_from(at(4), time(66)));
-        // The clocks of the hosts may differ by as much.
-        assert!(!archive.goes_on_from(at(4), time(65)));
     }
 
     #[test]

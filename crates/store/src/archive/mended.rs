@@ -15,6 +15,9 @@ use crate::error::{Error, Kind, Result};
 /// What does not compress is stored as it is, with some bytes for each frame.
 const MOST_MORE: u64 = 1 << 20;
 
+/// Sealing adds 28 bytes to each 16 KiB, a part of 1/585.
+const SEALED_PART: u64 = 256;
+
 /// More than this many damaged copies of one file are a store that cannot hold it.
 pub(super) const MOST_MENDED: u32 = 16;
 
@@ -96,8 +99,9 @@ impl Archive {
         places.first_good(read).await
     }
 
-    /// The key of what stands in for the object of `file`, as [`Places::key`].
-    pub(super) fn place(&self, file: ArchiveFile, number: u32) -> String {
+    /// The key of the object of `file`, for 0, or of the `number`th that stands in for it.
+    #[must_use]
+    pub fn place(&self, file: ArchiveFile, number: u32) -> String {
         let places = Places {
             cluster: &self.cluster,
             timeline: timeline_of(file),
@@ -110,19 +114,15 @@ impl Archive {
     ///
     /// # Errors
     /// As for [`crate::repository::Repository::get`]; `Damaged` when it is longer than that of the file can be.
-    pub(super) async fn object(&self, file: ArchiveFile, key: &str) -> Result<Bytes> {
+    pub async fn object(&self, file: ArchiveFile, key: &str) -> Result<Bytes> {
         let repository = &self.cluster.repository;
-        if !matches!(file, ArchiveFile::Segment(_) | ArchiveFile::Partial(_)) {
-            return repository.get_record(key).await;
-        }
-        let most = self.segment_size.get() + MOST_MORE;
-        let (object, size) = repository.get_start(key, most).await?;
-        match size > most {
-            false => Ok(object),
-            true => Err(Error::new(
-                Kind::Damaged,
-                format!("\"{key}\" has {size} bytes, and a segment takes at most {most}"),
-            )),
+        match file {
+            ArchiveFile::Segment(_) | ArchiveFile::Partial(_) => {
+                let segment = self.segment_size.get();
+                let most = segment + segment / SEALED_PART + MOST_MORE;
+                repository.get_at_most(key, most, "a segment").await
+            }
+            _ => repository.get_record(key).await,
         }
     }
 

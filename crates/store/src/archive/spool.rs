@@ -423,7 +423,7 @@ fn window(directory: &Path) -> Option<usize> {
 
 impl Archive {
     async fn fetch_object(&self, file: ArchiveFile, entry: &Path) -> Result<()> {
-        let object = self.cluster.repository.get(&self.key(file)).await?;
+        let object = self.object(file, &self.key(file)).await?;
         let archive = self.clone();
         let entry = entry.to_owned();
         let sealing = self.sealing().await?.clone();

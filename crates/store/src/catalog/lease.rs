@@ -109,6 +109,12 @@ impl StoreTime {
         Self(Timestamp::now())
     }
 
+    /// That moment: for who looks at a repository as it was then.
+    #[must_use]
+    pub fn at(moment: Timestamp) -> Self {
+        Self(moment)
+    }
+
     /// As a time of a clock.
     #[must_use]
     pub fn timestamp(self) -> Timestamp {
@@ -122,12 +128,22 @@ impl StoreTime {
 }
 
 impl Unfinished {
-    /// Whether somebody may be making it: something was stored lately, and it is not given up.
+    /// Whether somebody may be making it: something was stored lately, and it is not given up. A time that is far ahead says
+    /// nothing of life, or what a wrong clock has dated would keep everything from being removed until then.
     #[must_use]
     pub fn is_at_work(&self, now: StoreTime) -> bool {
         let quiet = self.modified.map(|last| now.since(last));
         let fresh = quiet.is_some_and(|quiet| quiet <= LEASE);
-        fresh && !self.abandoned && !self.was_committed && !self.was_merged
+        let known = fresh && !self.is_dated_ahead(now);
+        known && !self.abandoned && !self.was_committed && !self.was_merged
+    }
+
+    /// Whether the store has dated something of it later than now, by more than its clock may have been put back: then its
+    /// clock was wrong, or is.
+    #[must_use]
+    pub fn is_dated_ahead(&self, now: StoreTime) -> bool {
+        let quiet = self.modified.map(|last| now.since(last));
+        quiet.is_some_and(|quiet| quiet < -LEASE)
     }
 }
 
@@ -296,9 +312,12 @@ mod tests {
         let at = |minutes| unfinished(now - SignedDuration::from_mins(minutes));
         assert!(at(0).is_at_work(StoreTime(now)));
         assert!(at(14).is_at_work(StoreTime(now)));
-        // The store's clock was put back: patience.
-        assert!(at(-600).is_at_work(StoreTime(now)));
-        assert!(!at(16).is_at_work(StoreTime(now)));
+        // The store's clock was put back by a little: patience. By more it tells nothing.
+        assert!(at(-14).is_at_work(StoreTime(now)));
+        for minutes in [-16, -600, 16] {
+            assert!(!at(minutes).is_at_work(StoreTime(now)), "{minutes}");
+            assert_eq!(at(minutes).is_dated_ahead(StoreTime(now)), minutes < 0);
+        }
         let mut fenced = at(0);
         fenced.abandoned = true;
         assert!(!fenced.is_at_work(StoreTime(now)));

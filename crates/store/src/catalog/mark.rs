@@ -98,6 +98,12 @@ impl AllMarks {
         pins.next()
     }
 
+    /// The labels of which something was said that can be read.
+    pub fn labels(&self) -> impl Iterator<Item = &Label> {
+        let said = self.by_label.iter();
+        said.filter_map(|(label, found)| (!found.marks.is_empty()).then_some(label))
+    }
+
     /// The labels whose layers are not there any more, though they are pinned at that time: somebody has deleted them who asked
     /// no pin.
     pub fn pins_of_gone(&self, catalog: &Catalog, now: Timestamp) -> impl Iterator<Item = &Label> {

@@ -14,6 +14,7 @@ use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::released::{self, ReleasedRecord};
 use pgstrata_layer::removal::WalKept;
 use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
 
 use super::presence::{WRITTEN_BY, host_name};
@@ -84,12 +85,14 @@ impl WalLimit {
 }
 
 /// WAL between layers that an expiry has given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
     /// Before this only what makes layers consistent is promised.
     pub before: Lsn,
     /// When, by the clock of the host that expired.
     pub at: Timestamp,
+    /// On which timelines; empty when the record, of version 1, does not say so.
+    pub timelines: Vec<TimelineId>,
 }
 
 /// A file of the archive that may go.
@@ -167,18 +170,37 @@ pub(super) fn batches(cluster: &ClusterRepository, found: &[OldWal]) -> Vec<Vec<
     batches.map(<[String]>::to_vec).collect()
 }
 
-/// Records that WAL between layers goes, when `limit` has some of it go, before any does: whoever finds a hole there knows
-/// that it was meant. What was recorded for less says nothing more then.
+/// The timelines of which anything is in the archive.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub(super) async fn timelines(cluster: &ClusterRepository) -> Result<BTreeSet<TimelineId>> {
+    let prefix = cluster.name.wal_prefix();
+    let names = cluster.repository.list_names(&prefix).await?.into_iter();
+    let numbers = names.filter_map(|name| u32::from_str_radix(&name, 16).ok());
+    Ok(numbers
+        .filter(|number| *number > 0)
+        .map(TimelineId::new)
+        .collect())
+}
+
+/// Records that WAL between layers goes on these timelines, when `limit` has some of it go, before any does: whoever finds a
+/// hole there knows that it was meant. What was recorded for less says nothing more then: its timelines are still there.
 ///
 /// # Errors
 /// When the repository cannot be read or written.
-pub(super) async fn release(cluster: &ClusterRepository, limit: &WalLimit) -> Result<()> {
+pub(super) async fn release(
+    cluster: &ClusterRepository,
+    limit: &WalLimit,
+    timelines: &BTreeSet<TimelineId>,
+) -> Result<()> {
     if limit.kept.is_empty() {
         return Ok(());
     }
     let before = limit.before;
     let record = ReleasedRecord {
         wal_before: before,
+        timelines: timelines.iter().copied().collect(),
         host: host_name(),
         pid: std::process::id(),
         released_at: Timestamp::now(),
@@ -186,10 +208,11 @@ pub(super) async fn release(cluster: &ClusterRepository, limit: &WalLimit) -> Re
     };
     let key = cluster.name.released_key(before);
     let body = Bytes::from(released::encode(&record));
+    let says_as_much = |found: &GivenUp| timelines.iter().all(|one| found.timelines.contains(one));
     match cluster.repository.create(&key, body.clone()).await {
         Err(error) if error.kind() == Kind::AlreadyExists => match read(cluster, &key).await? {
-            Some(Ok(_)) => {}
-            // Damaged, it says nothing: nobody loses it.
+            Some(Ok(found)) if says_as_much(&found) => {}
+            // Damaged, or of fewer timelines: what it said the new one says, too.
             found => {
                 if found.is_some() {
                     cluster.repository.delete(&key).await?;
@@ -212,9 +235,9 @@ pub(super) async fn release(cluster: &ClusterRepository, limit: &WalLimit) -> Re
 /// What is on record of WAL between layers that was given up.
 #[derive(Debug, Default)]
 pub struct Released {
-    /// The most that is known; `None` when nothing ever was. Behind it the archive promises to have no hole.
-    pub most: Option<GivenUp>,
-    /// Records that may say more, by their keys, and why they cannot be read: a hole behind `most` may be meant.
+    /// All that is known. One of an earlier position may be of other timelines.
+    pub given_up: Vec<GivenUp>,
+    /// Records that may say more, by their keys, and why they cannot be read: another hole may be meant.
     pub unreadable: Vec<(String, Error)>,
 }
 
@@ -230,15 +253,8 @@ pub async fn wal_given_up(cluster: &ClusterRepository) -> Result<Released> {
             // A later one says more.
             None => {}
             Some(Err(error)) => released.unreadable.push((object.key, error)),
-            Some(Ok(found)) => {
-                let more = |most: &GivenUp| found.before < most.before;
-                released.most = Some(released.most.filter(more).unwrap_or(found));
-            }
+            Some(Ok(found)) => released.given_up.push(found),
         }
-    }
-    if let Some(most) = released.most {
-        let known = cluster.name.released_key(most.before);
-        released.unreadable.retain(|(key, _)| *key > known);
     }
     Ok(released)
 }
@@ -260,14 +276,13 @@ async fn read(cluster: &ClusterRepository, key: &str) -> Result<Option<Result<Gi
         Ok(record) => Ok(GivenUp {
             before: record.wal_before,
             at: record.released_at,
+            timelines: record.timelines,
         }),
     }))
 }
 
 #[cfg(test)]
 mod tests {
-    use pgstrata_pgdata::timeline::TimelineId;
-
     use super::*;
 
     #[test]

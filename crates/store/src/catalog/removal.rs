@@ -28,6 +28,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::removal::{self, RemovalRecord, VerdictRecord, WalKept};
 use pgstrata_pgdata::lsn::Lsn;
+use pgstrata_pgdata::timeline::TimelineId;
 
 use super::abandon::{Fate, close};
 use super::lease::{LEASE, StoreTime, at_work};
@@ -118,6 +119,8 @@ struct LookedAt {
     verdict: Verdict,
     /// The WAL that goes. What comes later stays.
     wal: Vec<OldWal>,
+    /// The timelines that there are. What of one that comes later lies before that WAL stays promised.
+    timelines: BTreeSet<TimelineId>,
 }
 
 /// The removals that are on record.
@@ -163,17 +166,14 @@ pub async fn remove_layers(
     }
     tidy_removals(cluster).await?;
     let removal = Removal::announce(cluster, wanted).await?;
-    let LookedAt {
-        mut removed,
-        verdict,
-        wal,
-    } = match removal.look(wanted, terms).await {
+    let mut seen = match removal.look(wanted, terms).await {
         Ok(seen) => seen,
         Err(error) => {
             removal.withdraw().await;
             return Err(error);
         }
     };
+    let (mut removed, verdict) = (std::mem::take(&mut seen.removed), &seen.verdict);
     if !verdict.is_empty() && cluster.repository.was_denied_deletion() {
         removal.withdraw().await;
         let what = "access denied: these credentials may not delete, so nothing is removed";
@@ -182,10 +182,10 @@ pub async fn remove_layers(
     }
     if verdict.is_empty() {
         removal.withdraw().await;
-    } else if removal.decide(&verdict).await? {
-        removal.execute(&verdict, &wal).await?;
+    } else if removal.decide(verdict).await? {
+        removal.execute(&seen).await?;
         removal.forget().await?;
-        removed.labels.extend(labels(&verdict));
+        removed.labels.extend(labels(verdict));
     } else {
         removal.withdraw().await;
         let note = "a layer has been begun, finished or pinned meanwhile, and may need what was to go: nothing is removed";
@@ -223,6 +223,8 @@ impl<'a> Removal<'a> {
     async fn look(&self, wanted: &[Arc<Layer>], terms: Terms<'_>) -> Result<LookedAt> {
         let cluster = &self.cluster;
         let now = StoreTime::ask(cluster).await?;
+        // A clock that is ahead ends no pin.
+        let pins_at = now.timestamp().min(Timestamp::now());
         let restores = match terms.ignore_restores {
             true => Vec::new(),
             false => restoring::in_use(cluster, now).await?,
@@ -233,7 +235,7 @@ impl<'a> Removal<'a> {
             let leaving = self.others().await?;
             let catalog = Catalog::load(cluster).await?;
             let mut notes = at_work(&catalog, now);
-            notes.extend(not_known(&catalog, &marks, now.timestamp()));
+            notes.extend(not_known(&catalog, &marks, pins_at));
             if !notes.is_empty() {
                 let removed = Removed {
                     notes,
@@ -250,18 +252,22 @@ impl<'a> Removal<'a> {
                     restores: &restores,
                     marks: &marks,
                     locked: locked_layers(cluster, &catalog).await?,
-                    now: now.timestamp(),
+                    now: pins_at,
                 };
                 let (removed, verdict) = what_goes(&catalog, wanted, terms, &leaving, &kept)?;
-                let wal = match verdict.limit() {
-                    Some(limit) => old_wal::find(cluster, &limit).await?,
-                    None => Vec::new(),
-                };
-                return Ok(LookedAt {
+                let mut seen = LookedAt {
                     removed,
                     verdict,
-                    wal,
-                });
+                    ..LookedAt::default()
+                };
+                if let Some(limit) = seen.verdict.limit() {
+                    seen.timelines = old_wal::timelines(cluster).await?;
+                    seen.wal = old_wal::find(cluster, &limit).await?;
+                    let found = seen.wal.iter().map(|found| found.segment.timeline);
+                    let kept = limit.kept.iter().map(|kept| kept.timeline);
+                    seen.timelines.extend(found.chain(kept));
+                }
+                return Ok(seen);
             }
         }
         let what = "layers are finished faster than they can be looked at";
@@ -303,7 +309,8 @@ impl<'a> Removal<'a> {
     }
 
     /// Removes what our verdict names, in its order, as long as nobody else has completed it.
-    async fn execute(&self, verdict: &Verdict, wal: &[OldWal]) -> Result<()> {
+    async fn execute(&self, seen: &LookedAt) -> Result<()> {
+        let verdict = &seen.verdict;
         for layer in &verdict.layers {
             self.require_standing().await?;
             remove_layer(self.cluster, layer).await?;
@@ -312,8 +319,8 @@ impl<'a> Removal<'a> {
             return Ok(());
         };
         self.require_standing().await?;
-        old_wal::release(self.cluster, &limit).await?;
-        for keys in old_wal::batches(self.cluster, wal) {
+        old_wal::release(self.cluster, &limit, &seen.timelines).await?;
+        for keys in old_wal::batches(self.cluster, &seen.wal) {
             self.require_standing().await?;
             self.cluster.repository.delete_all(&keys).await?;
         }

@@ -56,6 +56,8 @@ pub struct LastVerified {
     pub clean: Option<Verified>,
     /// Layers that were found damaged, and when: by the newest of all layers, or since by one of a layer.
     pub damaged: BTreeMap<Label, Timestamp>,
+    /// When somebody has last verified a layer, whatever was found: there was one.
+    pub of_layers: Option<Timestamp>,
 }
 
 impl Verified {
@@ -92,6 +94,9 @@ pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> 
     for (_, verified) in telling(cluster, records(cluster).await?).await? {
         if last.newest.is_none() {
             last.add_damage(&verified, &mut whole);
+        }
+        if verified.record.layers > 0 {
+            last.of_layers.get_or_insert(verified.at());
         }
         if verified.record.label.is_some() {
             continue;

@@ -10,8 +10,8 @@
 use bytes::Bytes;
 use jiff::Timestamp;
 use pgstrata_layer::epoch::{
-    EpochRecord, EpochSecrets, KeyBox, KeyRole, ReaderSecrets, SigningSeed, encode_box,
-    encode_epoch, fingerprint,
+    EpochRecord, EpochSecrets, KeyBox, KeyRole, ReaderSecrets, SigningSeed, decode_epoch,
+    encode_box, encode_epoch, fingerprint,
 };
 use pgstrata_layer::seal::Key;
 
@@ -104,7 +104,12 @@ pub async fn rotate(home: Home<'_>, ring: &Ring, recipients: &Recipients) -> Res
             Error::new(Kind::Refused, what).hint("nobody was let in or taken out: run it again")
         );
     }
-    store_record(home, &record).await?;
+    if let Err(error) = store_record(home, &record).await {
+        if error.kind() == Kind::AlreadyExists {
+            take_back(home, &record).await;
+        }
+        return Err(error);
+    }
     let late = late_comers(home, ring, recipients).await;
     let late = late.map_err(|error| {
         let what = "could not find out whether somebody was let in at the same time";
@@ -123,6 +128,30 @@ pub async fn rotate(home: Home<'_>, ring: &Ring, recipients: &Recipients) -> Res
         require_to_go_on(home, ring, number, later).await?;
     }
     Ok(number)
+}
+
+/// Removes the key boxes of an epoch that was not begun, because another one has its number: they would look like those of one
+/// that was replaced. Who may not delete says which are left.
+async fn take_back(home: Home<'_>, record: &EpochRecord) {
+    let key = home.name.epoch_key(&record.seal_id, record.number);
+    let taking = async {
+        let there = decode_epoch(&home.repository.get_record(&key).await?)?;
+        let own = boxes_now(home, record).await?;
+        // Of one with the same beginning of its key nobody could tell them.
+        let own: Vec<String> = own
+            .into_iter()
+            .filter(|key| !there.is_named_by(key))
+            .collect();
+        home.repository.delete_all(&own).await
+    };
+    if let Err(error) = taking.await {
+        let end = record.verifying_key.get(..8).unwrap_or_default();
+        let prefix = home.name.epoch_prefix(&record.seal_id, record.number);
+        tracing::warn!(
+            "nothing is sealed until the key boxes below \"{prefix}\" are deleted whose names end in {end}: they are left of an epoch \
+             that was not begun, and could not be removed: {error}"
+        );
+    }
 }
 
 /// Refuses what somebody else has begun at the same time, unless it goes on with ours, epoch `number`.
@@ -157,48 +186,85 @@ async fn require_to_go_on(home: Home<'_>, ring: &Ring, number: u32, later: u32) 
     }
 }
 
-/// Lets one more recipient in: into the current epoch in that role, and into the catalogs of those before. Answers which
-/// epoch is current, into which he was let too if it has begun since `ring` was read.
-///
-/// # Errors
-/// `Refused` when no identity at hand reads an epoch.
-pub async fn add(home: Home<'_>, ring: &Ring, role: KeyRole, recipient: &str) -> Result<u32> {
-    let current = ring.current().number;
-    let mut is_new = false;
-    for number in ring.records().map(|epoch| epoch.number) {
-        let role = match (role, number == current) {
-            (KeyRole::Reader, false) => KeyRole::Keeper,
-            (role, _) => role,
-        };
-        is_new = give(home, ring, (number, role), recipient).await?;
-    }
-    // Who was in it before was seen by who began the next one, and may have been taken out.
-    match is_new {
-        true => follow(home, ring, current, (role, recipient)).await,
-        false => Ok(current),
-    }
+/// Into what somebody was let.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// The epoch that is current, into which he was let too if it has begun since the keys were read.
+    pub current: u32,
+    /// Into how many older epochs he was let now.
+    pub older: usize,
+    /// Older epochs into which nobody at hand can let him.
+    pub closed: Vec<u32>,
 }
 
-/// Lets a reader of the current epoch into every other; answers into how many he was let.
+/// Lets one more recipient in: into the current epoch in that role, and into the catalogs of those before.
 ///
 /// # Errors
-/// `Refused` when no identity at hand reads an epoch, and for who is no reader of the current one: nobody becomes one by this.
-pub async fn reseal(home: Home<'_>, ring: &Ring, recipient: &str) -> Result<usize> {
+/// `Refused` when no identity at hand reads the current epoch.
+pub async fn add(home: Home<'_>, ring: &Ring, role: KeyRole, recipient: &str) -> Result<Admission> {
+    let current = ring.current().number;
+    // Older ones may be closed to everybody who is left.
+    let is_new = give(home, ring, (current, role), recipient).await?;
+    let in_older = match role {
+        KeyRole::Reader => KeyRole::Keeper,
+        role => role,
+    };
+    let (older, closed) = give_older(home, ring, in_older, recipient).await?;
+    // Who was in it before was seen by who began the next one, and may have been taken out.
+    let current = match is_new {
+        true => follow(home, ring, current, (role, recipient)).await?,
+        false => current,
+    };
+    Ok(Admission {
+        current,
+        older,
+        closed,
+    })
+}
+
+/// Lets a reader of the current epoch into every other.
+///
+/// # Errors
+/// `Refused` for who is no reader of the current one: nobody becomes one by this.
+pub async fn reseal(home: Home<'_>, ring: &Ring, recipient: &str) -> Result<Admission> {
+    let current = ring.current().number;
     if !ring.has_reader(home, recipient).await? {
-        let what = format!(
-            "{recipient} is not a reader of epoch {}, which is current",
-            ring.current().number
-        );
+        let what = format!("{recipient} is not a reader of epoch {current}, which is current");
         return Err(Error::new(Kind::Refused, what).hint(
             "\"pgstrata key check\" lists who opens what; \"pgstrata key add --recipient\" lets in somebody who shall read everything",
         ));
     }
     // Who begins another epoch meanwhile sees the reader in this one.
-    let mut count = 0;
-    for number in ring.records().map(|epoch| epoch.number) {
-        count += usize::from(give(home, ring, (number, KeyRole::Reader), recipient).await?);
+    let (older, closed) = give_older(home, ring, KeyRole::Reader, recipient).await?;
+    Ok(Admission {
+        current,
+        older,
+        closed,
+    })
+}
+
+/// Lets a recipient into every epoch but the current one; answers into how many, and into which nobody at hand can let him.
+async fn give_older(
+    home: Home<'_>,
+    ring: &Ring,
+    role: KeyRole,
+    recipient: &str,
+) -> Result<(usize, Vec<u32>)> {
+    let current = ring.current().number;
+    let (mut given, mut closed) = (0, Vec::new());
+    let numbers = ring.records().map(|epoch| epoch.number);
+    for number in numbers.filter(|number| *number != current) {
+        match give(home, ring, (number, role), recipient).await {
+            Ok(is_new) => given += usize::from(is_new),
+            Err(error) if error.is_lack_of_key() => {
+                if !ring.has_box(number, role, recipient) {
+                    closed.push(number);
+                }
+            }
+            Err(error) => return Err(error),
+        }
     }
-    Ok(count)
+    Ok((given, closed))
 }
 
 /// Lets who has just come into epoch `seen` into those that began meanwhile, until there is none: who began them may not
@@ -264,13 +330,20 @@ pub(super) async fn give(
     (number, role): (u32, KeyRole),
     recipient: &str,
 ) -> Result<bool> {
-    let reader = ring.reader(number)?;
+    let own = ring.reader(number);
+    let signing = match (own, role) {
+        (Ok(own), _) => &own.signing,
+        // Pages are for the epoch's own readers to give.
+        (Err(error), KeyRole::Reader) => return Err(error),
+        // A later epoch vouches for who opens no page.
+        (Err(_), KeyRole::Writer | KeyRole::Keeper) => &ring.reader(ring.current().number)?.signing,
+    };
     let mut secrets = ring.secrets(number)?.clone();
     if role != KeyRole::Reader {
         secrets.reader = None;
     }
     let seen = ring.record_of(number)?;
-    store_box(home, seen, (&secrets, &reader.signing), (role, recipient)).await
+    store_box(home, seen, (&secrets, signing), (role, recipient)).await
 }
 
 fn new_epoch(number: u32) -> (EpochRecord, EpochSecrets) {
@@ -335,7 +408,7 @@ async fn let_in(
     store_box(home, record, (secrets, signing), (role, recipient)).await
 }
 
-/// Stores a key box; false when the recipient has one in that role already.
+/// Stores a key box, which `signing` vouches for; false when the recipient has one in that role by it already.
 async fn store_box(
     home: Home<'_>,
     epoch: &EpochRecord,
@@ -355,7 +428,8 @@ async fn store_box(
     made.put(&seal_to(recipient, secrets.encode().as_bytes())?);
     made.sign(signing);
     let print = fingerprint(recipient);
-    let names = (role.as_str(), print.as_str(), epoch.verifying_key.as_str());
+    let maker = signing.verifying_key();
+    let names = (role.as_str(), print.as_str(), maker.as_str());
     let key = home.name.key_box_key(&epoch.seal_id, epoch.number, names);
     match home
         .repository

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use pgstrata_layer::epoch::{KeyRole, fingerprint};
+use pgstrata_layer::epoch::KeyRole;
 
-use super::ring::Ring;
+use super::ring::{Ring, read_box_by};
 use super::unread::{BRING_BACK, nobody_opens};
 use super::{Home, Recipients, change};
 use crate::error::{Error, Kind, Result};
@@ -235,27 +235,13 @@ impl Ring {
         for epoch in self.records() {
             let prefix = home.name.epoch_prefix(&epoch.seal_id, epoch.number);
             let own = home.name.epoch_key(&epoch.seal_id, epoch.number);
-            let end = format!("-{}", epoch.verifying_key.get(..8).unwrap_or_default());
             for object in home.repository.list(&prefix).await? {
                 let key = object.key;
                 if key == own {
                     let object = home.repository.get_record(&key).await?;
                     found.epochs.insert(key, object);
-                } else if key.ends_with(&end) {
-                    let (one, object) = super::ring::read_box(home, &key, epoch).await?;
-                    let print = fingerprint(&one.recipient);
-                    let names = (
-                        one.role.as_str(),
-                        print.as_str(),
-                        epoch.verifying_key.as_str(),
-                    );
-                    if key != home.name.key_box_key(&epoch.seal_id, epoch.number, names) {
-                        let what = format!(
-                            "could not read \"{key}\": it is the key box of {}",
-                            one.recipient
-                        );
-                        return Err(Error::new(Kind::Damaged, what));
-                    }
+                } else if let Some(maker) = self.maker_of(epoch, &key) {
+                    let (one, object) = read_box_by(home, &key, (epoch, maker)).await?;
                     found.boxes.insert(
                         key,
                         BoxFound {

@@ -15,8 +15,8 @@ use crate::error::{Error, Kind, Result};
 use crate::repository::record::is_far;
 
 /// Who begins an epoch stores its key boxes and then its record, which takes less than that.
-const LOOKS: u32 = 5;
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const LOOKS: u32 = 5;
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 const BRING_BACK: &str = "when another key command is at work, wait for its end, and run this again; otherwise bring that object back from a copy of the repository or from an older version of it, before you take backups; when it is lost for good, or a \"key rotate\" was interrupted, begin a new epoch with \"pgstrata key rotate\", and take out again with \"key remove\" who was taken out in the lost one";
 
@@ -180,8 +180,9 @@ impl Ring {
     /// Refuses to seal when the last epoch that is known is not the newest of the repository.
     ///
     /// # Errors
-    /// `Damaged` when the record of a newer one is lost; `Refused` when one has begun since.
+    /// `Damaged` when the record of a newer one is lost, or one may have been replaced; `Refused` when one has begun since.
     pub async fn require_newest(&self, home: Home<'_>) -> Result<()> {
+        self.require_undoubted(home).await?;
         self.require_not_apart(home)?;
         let current = self.current().number;
         match self.now(home).await? {
@@ -236,6 +237,7 @@ impl Ring {
     /// # Errors
     /// As for [`Ring::require_newest`], except for an epoch that has begun.
     pub(crate) async fn is_behind(&self, home: Home<'_>) -> Result<bool> {
+        self.require_undoubted(home).await?;
         self.require_not_apart(home)?;
         let current = self.current().number;
         let shown = self.listed.keys().next_back().copied();
@@ -282,7 +284,10 @@ impl Ring {
             let object = home.repository.contents(&kept.key, kept.first()).await?;
             let own_box = decode_box(&object).is_ok_and(|found| {
                 let mut records = self.records();
-                records.any(|record| found.verify(record).is_ok())
+                records.any(|record| {
+                    let maker = self.maker_of(record, &kept.key);
+                    maker.is_some_and(|maker| found.verify_by(record, maker).is_ok())
+                })
             });
             let own_epoch = decode_epoch(&object).is_ok_and(|found| {
                 let mut records = self.records();

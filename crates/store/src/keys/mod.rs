@@ -6,8 +6,10 @@
 
 mod change;
 pub mod copies;
+mod genuine;
 mod guard;
 mod identity;
+mod late;
 mod layer;
 mod lost;
 mod obtain;
@@ -16,7 +18,7 @@ mod ring;
 mod summary;
 mod unread;
 
-pub use change::{Recipients, add, begin, reseal, rotate};
+pub use change::{Admission, Recipients, add, begin, reseal, rotate};
 pub use guard::{guard, guarded};
 pub use identity::{Identities, holds_secret, is_recipient, mask, new_identity, recipient};
 pub use layer::LayerSeal;
@@ -124,7 +126,9 @@ impl Keys {
             )
             .hint("it is another cluster than the one that init made, or somebody has replaced its record in the repository")),
             (Some(sealing), _) => {
-                let mut ring = Ring::load(home, &sealing.seal_id, &self.identities).await?;
+                // Done once, and long: every future that may come to it would be as long.
+                let load = Ring::load(home, &sealing.seal_id, &self.identities);
+                let mut ring = Box::pin(load).await?;
                 if let Some(lent) = &self.lent {
                     ring.borrow(lent);
                 }

@@ -8,25 +8,25 @@ use age::x25519::Identity;
 use bytes::Bytes;
 use futures::future::join_all;
 use pgstrata_layer::epoch::{
-    EpochRecord, EpochSecrets, KeyBox, KeyRole, ReaderSecrets, decode_box, decode_epoch,
-    fingerprint,
+    EpochRecord, EpochSecrets, KeyBox, KeyRole, ReaderSecrets, decode_box, fingerprint,
 };
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::Encryption;
 use pgstrata_layer::seal::Key;
 
 use super::Home;
+use super::genuine::rivals_among;
 use super::identity::{Identities, open_with, own_identity, seal_to};
-use super::unread::{BRING_BACK, NO_BOX, no_record, nobody_opens, unread_error};
+use super::unread::{BRING_BACK, NO_BOX, nobody_opens, unread_error};
 use crate::error::{Error, Kind, Result};
 use crate::repository::record::is_far;
 
 /// Keys of a sealed cluster: all epochs, each with the secrets that could be opened.
 pub struct Ring {
-    seal_id: [u8; 16],
+    pub(super) seal_id: [u8; 16],
     name: ClusterName,
     /// By number, from 1. Numbers whose records are lost are left out.
-    epochs: Vec<Epoch>,
+    pub(super) epochs: Vec<Epoch>,
     /// All numbers that are in the repository, and whether a record is there that may be one of this cluster.
     pub(super) listed: BTreeMap<u32, bool>,
     /// What is in the place of an epoch's record, and is none: unreadable, or begun by no epoch that is known.
@@ -35,13 +35,19 @@ pub struct Ring {
     pub(super) missed: Mutex<BTreeSet<u32>>,
     /// An epoch that does not go on with the one before, whose record was lost when it was begun.
     pub(super) apart: Option<u32>,
+    /// Epochs for which the store shows another record than the one that was begun, and what is to be said of that.
+    pub(super) replaced: BTreeMap<u32, Error>,
+    /// Epochs that have a record, and a key box of a reader that another one of the same number has made.
+    pub(super) contested: BTreeSet<u32>,
+    /// Those boxes, when they have stayed, each with its epoch.
+    pub(super) rivals: tokio::sync::OnceCell<Vec<(u32, String)>>,
     /// The highest number for which the repository was read again, and what it had then.
     pub(super) looked: tokio::sync::Mutex<u32>,
     pub(super) later: OnceLock<Box<Ring>>,
     /// How many identities were tried.
     identities: usize,
     /// Those that were tried here.
-    own: Identities,
+    pub(super) own: Identities,
     /// Data keys that were opened, by what they are sealed as.
     opened: Mutex<HashMap<String, Key>>,
     warned: Once,
@@ -54,13 +60,15 @@ impl fmt::Debug for Ring {
 }
 
 pub(super) struct Epoch {
-    record: EpochRecord,
-    secrets: Option<EpochSecrets>,
+    pub(super) record: EpochRecord,
+    pub(super) secrets: Option<EpochSecrets>,
     /// To which data keys are sealed; with readers only.
     identity: Option<Identity>,
     /// What the identities at hand are.
     own: Vec<KeyRole>,
     boxes: Vec<String>,
+    /// Key boxes that later epochs have made for its catalog, each with its maker.
+    pub(super) late_boxes: Vec<(String, EpochRecord)>,
 }
 
 /// What is known of an epoch.
@@ -118,6 +126,9 @@ impl Ring {
             aside: BTreeMap::new(),
             missed: Mutex::default(),
             apart: None,
+            replaced: BTreeMap::new(),
+            contested: BTreeSet::new(),
+            rivals: tokio::sync::OnceCell::new(),
             looked: tokio::sync::Mutex::default(),
             later: OnceLock::new(),
             identities: identities.iter().count(),
@@ -125,17 +136,7 @@ impl Ring {
             opened: Mutex::default(),
             warned: Once::new(),
         };
-        for (number, found) in &keys {
-            let key = home.name.epoch_key(seal_id, *number);
-            if !found.contains(&key) {
-                continue;
-            }
-            let Some(record) = ring.read_record(home, (*number, &key)).await? else {
-                continue;
-            };
-            let epoch = ring.read_epoch(home, record, found, identities).await?;
-            ring.epochs.push(epoch);
-        }
+        ring.read_epochs(home, seal_id, &keys).await?;
         ring.forget_far();
         if ring.epochs.is_empty()
             && let Some((_, why)) = ring.aside.pop_first()
@@ -157,6 +158,30 @@ impl Ring {
         }
     }
 
+    /// Reads those epochs whose records are among `keys`, and opens what there is.
+    async fn read_epochs(
+        &mut self,
+        home: Home<'_>,
+        seal_id: &str,
+        keys: &BTreeMap<u32, Vec<String>>,
+    ) -> Result<()> {
+        for (number, found) in keys {
+            let key = home.name.epoch_key(seal_id, *number);
+            if !found.contains(&key) {
+                continue;
+            }
+            let Some(record) = self.read_record(home, (*number, &key)).await? else {
+                continue;
+            };
+            if !rivals_among(&record, found).is_empty() {
+                self.contested.insert(*number);
+            }
+            let epoch = self.read_epoch(home, record, found).await?;
+            self.epochs.push(epoch);
+        }
+        self.open_late(home, keys).await
+    }
+
     /// Leaves out numbers that no epoch of ours can have: who puts something in such a place would have all numbers used up.
     fn forget_far(&mut self) {
         let Some(last) = self.epochs.last().map(|epoch| epoch.record.number) else {
@@ -173,59 +198,11 @@ impl Ring {
         self.aside.retain(|number, _| !is_far(*number, last));
     }
 
-    /// The record of the next epoch; nothing when it goes on with one whose record is lost, and when it is none of this
-    /// cluster: everybody who may create objects can put something there, and nobody is to lose what is older by that.
-    async fn read_record(
-        &mut self,
-        home: Home<'_>,
-        (number, key): (u32, &str),
-    ) -> Result<Option<EpochRecord>> {
-        let read = home.repository.get_record(key).await;
-        let judged = match read.map_err(|error| of_listed(key, error)) {
-            Err(error) if !error.is_of_one_object() => return Err(error),
-            read => read.and_then(|object| self.judge(number, &object)),
-        };
-        match judged {
-            Ok(judged) => Ok(judged),
-            Err(error) => {
-                self.listed.insert(number, false);
-                self.aside.insert(number, no_record(key, error));
-                Ok(None)
-            }
-        }
-    }
-
-    fn judge(&mut self, number: u32, object: &[u8]) -> Result<Option<EpochRecord>> {
-        let record = decode_epoch(object)?;
-        if record.number != number {
-            let what = format!("it is the record of epoch {}", record.number);
-            return Err(Error::new(Kind::Damaged, what));
-        }
-        let before = self.epochs.last().map(|epoch| &epoch.record);
-        if let Err(error) = record.verify(before) {
-            let next = before.map_or(1, |before| before.number.saturating_add(1));
-            if record.number > next {
-                return Ok(None);
-            }
-            let mut earlier = self.epochs.iter();
-            if !earlier.any(|epoch| record.verify(Some(&epoch.record)).is_ok()) {
-                return Err(error.into());
-            }
-            self.apart = Some(record.number);
-        }
-        if sealing_id(&record.seal_id)? != self.seal_id {
-            let what = format!("epoch {} has seal id {}", record.number, record.seal_id);
-            return Err(Error::new(Kind::Damaged, what));
-        }
-        Ok(Some(record))
-    }
-
     async fn read_epoch(
         &self,
         home: Home<'_>,
         record: EpochRecord,
         keys: &[String],
-        identities: &Identities,
     ) -> Result<Epoch> {
         let boxes = record.boxes_among(keys.iter().cloned());
         let mut epoch = Epoch {
@@ -234,12 +211,13 @@ impl Ring {
             identity: None,
             own: Vec::new(),
             boxes,
+            late_boxes: Vec::new(),
         };
         if !epoch.has_reader() {
             // A listing at the moment at which the epoch began may have missed what came right before it.
             epoch.boxes = boxes_now(home, &epoch.record).await?;
         }
-        for identity in identities.iter() {
+        for identity in self.own.iter() {
             epoch.open(home, identity).await?;
         }
         Ok(epoch)
@@ -392,6 +370,16 @@ impl Ring {
         }
     }
 
+    /// Whether an epoch had a key box of that name when the keys were read.
+    pub(super) fn has_box(&self, epoch: u32, role: KeyRole, recipient: &str) -> bool {
+        let begin = format!("/{}-{}-", role.as_str(), fingerprint(recipient));
+        self.find(epoch).is_some_and(|epoch| {
+            let late = epoch.late_boxes.iter().map(|(key, _)| key);
+            let mut all = epoch.boxes.iter().chain(late);
+            all.any(|key| key.contains(&begin))
+        })
+    }
+
     /// Whether the identities at hand are of readers, who may not have been let into older epochs.
     fn is_of_reader(&self) -> bool {
         let own = self.epochs.last().map(|epoch| epoch.own.as_slice());
@@ -507,12 +495,15 @@ impl Ring {
         forged.into_iter().next().map_or(Ok(seen), Err)
     }
 
-    /// The same, and what is wrong with those key boxes that are none, which are left out.
+    /// The same, and what speaks against an epoch's record, and what is wrong with those key boxes that are none, which are
+    /// left out.
     ///
     /// # Errors
     /// When the repository cannot be read.
     pub async fn survey_all(&self, home: Home<'_>) -> Result<(Vec<EpochSeen>, Vec<Error>)> {
-        let (mut seen, mut forged) = (Vec::with_capacity(self.epochs.len()), Vec::new());
+        let doubts = self.doubts(home).await?.into_iter();
+        let mut forged: Vec<Error> = doubts.map(|(_, _, error)| error).collect();
+        let mut seen = Vec::with_capacity(self.epochs.len());
         for epoch in &self.epochs {
             let mut boxes = Vec::new();
             for (_, read) in epoch.read_boxes(home).await {
@@ -540,10 +531,13 @@ impl Ring {
 }
 
 impl Ring {
-    /// What is wrong with key boxes, each with its epoch and its place: those that their epoch has not made or that are
-    /// elsewhere than they should be, and epochs that have none for a reader. Needs no identity.
+    /// What is wrong with epochs, each with its place: records that were replaced, key boxes that their epoch has not made or
+    /// that are elsewhere than they should be, and epochs that have none for a reader. Needs no identity.
     pub async fn inspect(&self, home: Home<'_>) -> Vec<(u32, String, Error)> {
-        let mut wrong = Vec::new();
+        let mut wrong = self.doubts(home).await.unwrap_or_else(|error| {
+            let place = home.name.seals_prefix(&self.current().seal_id);
+            vec![(self.current().number, place, error)]
+        });
         for epoch in &self.epochs {
             let number = epoch.record.number;
             if !epoch.has_reader() {
@@ -569,6 +563,12 @@ pub(super) async fn boxes_now(home: Home<'_>, epoch: &EpochRecord) -> Result<Vec
     Ok(epoch.boxes_among(keys))
 }
 
+/// The role in the name of a key box.
+pub(super) fn role_of(key: &str) -> Option<&str> {
+    let name = key.rsplit('/').next()?;
+    name.split_once('-').map(|(role, _)| role)
+}
+
 /// The number of the epoch to which an object below `prefix` belongs.
 pub(super) fn epoch_of(prefix: &str, key: &str) -> Option<u32> {
     let (number, _) = key
@@ -579,7 +579,7 @@ pub(super) fn epoch_of(prefix: &str, key: &str) -> Option<u32> {
     (epoch > 0 && format!("{epoch:06}") == number).then_some(epoch)
 }
 
-fn sealing_id(text: &str) -> Result<[u8; 16]> {
+pub(super) fn sealing_id(text: &str) -> Result<[u8; 16]> {
     let sealing = pgstrata_layer::cluster::SealRecord {
         version: 1,
         seal_id: text.to_owned(),
@@ -589,7 +589,7 @@ fn sealing_id(text: &str) -> Result<[u8; 16]> {
 
 /// The error about an object of the keys that a listing has shown. That it is not there is no answer to what is read with its
 /// key: a segment would be taken for absent, and the archive for ended.
-fn of_listed(key: &str, error: Error) -> Error {
+pub(super) fn of_listed(key: &str, error: Error) -> Error {
     match error.kind() {
         Kind::NotFound => {
             let what = format!("\"{key}\" is listed, and the store says that it is not there");
@@ -599,11 +599,20 @@ fn of_listed(key: &str, error: Error) -> Error {
     }
 }
 
-/// A key box of that epoch, and as it is stored.
+/// A key box that an epoch has made for itself, and as it is stored.
 pub(super) async fn read_box(
     home: Home<'_>,
     key: &str,
     epoch: &EpochRecord,
+) -> Result<(KeyBox, Bytes)> {
+    read_box_by(home, key, (epoch, epoch)).await
+}
+
+/// A key box of that epoch, and as it is stored; who has made it comes second.
+pub(super) async fn read_box_by(
+    home: Home<'_>,
+    key: &str,
+    (epoch, maker): (&EpochRecord, &EpochRecord),
 ) -> Result<(KeyBox, Bytes)> {
     let doing = |error: Error| {
         let error = error.while_doing(format!("could not read \"{key}\""));
@@ -611,12 +620,13 @@ pub(super) async fn read_box(
     };
     let object = home.repository.get_record(key).await?;
     let found = decode_box(&object).map_err(|error| doing(error.into()))?;
-    found.verify(epoch).map_err(|error| doing(error.into()))?;
+    let verified = found.verify_by(epoch, maker);
+    verified.map_err(|error| doing(error.into()))?;
     let print = fingerprint(&found.recipient);
     let names = (
         found.role.as_str(),
         print.as_str(),
-        epoch.verifying_key.as_str(),
+        maker.verifying_key.as_str(),
     );
     let own = home.name.key_box_key(&epoch.seal_id, epoch.number, names);
     match own == key {
@@ -636,36 +646,46 @@ pub(super) async fn read_box(
 impl Epoch {
     /// Whether anybody reads all that was sealed in it, as far as names tell.
     fn has_reader(&self) -> bool {
-        let mut boxes = self.boxes.iter();
-        boxes.any(|key| {
-            let name = key.rsplit('/').next().unwrap_or(key);
-            name.starts_with("reader-")
-        })
+        self.boxes.iter().any(|key| role_of(key) == Some("reader"))
     }
 
     /// Every box, with its key.
     async fn read_boxes(&self, home: Home<'_>) -> Vec<(String, Result<KeyBox>)> {
-        let read = self.boxes.iter().map(async |key| {
-            let read = read_box(home, key, &self.record).await;
+        let own = self.boxes.iter().map(|key| (key, &self.record));
+        let all = own.chain(self.late_boxes.iter().map(|(key, maker)| (key, maker)));
+        let read = all.map(async |(key, maker)| {
+            let read = read_box_by(home, key, (&self.record, maker)).await;
             (key.clone(), read.map(|(found, _)| found))
         });
         join_all(read).await
     }
 
-    /// Opens the boxes of one identity. Those of a reader count more.
+    /// Opens its own boxes of one identity. Those of a reader count more.
     async fn open(&mut self, home: Home<'_>, identity: &Identity) -> Result<()> {
-        let recipient = identity.to_public().to_string();
-        let print = format!("-{}-", fingerprint(&recipient));
-        let own: Vec<String> = self
+        let own = self
             .boxes
             .iter()
-            .filter(|key| key.contains(&print))
-            .cloned()
-            .collect();
+            .map(|key| (key.clone(), self.record.clone()));
+        let own: Vec<(String, EpochRecord)> = own.collect();
+        match self.open_boxes(home, identity, &own).await? {
+            Some(error) if self.secrets.is_none() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens those boxes of one identity, each of which comes with its maker; answers what is wrong with one that is none.
+    pub(super) async fn open_boxes(
+        &mut self,
+        home: Home<'_>,
+        identity: &Identity,
+        boxes: &[(String, EpochRecord)],
+    ) -> Result<Option<Error>> {
+        let recipient = identity.to_public().to_string();
+        let print = format!("-{}-", fingerprint(&recipient));
         let mut none = None;
-        for key in own {
-            let read = read_box(home, &key, &self.record).await;
-            let found = match read.map_err(|error| of_listed(&key, error)) {
+        for (key, maker) in boxes.iter().filter(|(key, _)| key.contains(&print)) {
+            let read = read_box_by(home, key, (&self.record, maker)).await;
+            let found = match read.map_err(|error| of_listed(key, error)) {
                 Ok((found, _)) => found,
                 // Everybody who may create objects can put something there: another box may open the epoch.
                 Err(error) if error.is_of_one_object() => {
@@ -699,9 +719,6 @@ impl Epoch {
             }
             self.secrets = Some(secrets);
         }
-        match none {
-            Some(error) if self.secrets.is_none() => Err(error),
-            _ => Ok(()),
-        }
+        Ok(none)
     }
 }

@@ -32,6 +32,21 @@ impl Repository {
         require_short(key, size)?;
         Ok(start)
     }
+
+    /// The whole object `key`, of which it is known how many bytes it has at most. `what` it is is part of the complaint.
+    ///
+    /// # Errors
+    /// As for [`Repository::get`]; `Damaged` when it is longer.
+    pub async fn get_at_most(&self, key: &str, most: u64, what: &str) -> Result<Bytes> {
+        let (start, size) = self.get_start(key, most).await?;
+        match size > most {
+            false => Ok(start),
+            true => Err(Error::new(
+                Kind::Damaged,
+                format!("\"{key}\" has {size} bytes, and {what} takes at most {most}"),
+            )),
+        }
+    }
 }
 
 /// So many numbered things may have been lost one after another.
@@ -43,12 +58,17 @@ pub(crate) fn is_far(number: u32, known: u32) -> bool {
     number.saturating_sub(known) > FARTHEST
 }
 
+/// Whether a record can have that many bytes.
+pub(crate) fn is_short(size_bytes: u64) -> bool {
+    size_bytes <= MOST_BYTES
+}
+
 /// Refuses a record that nobody reads, so that nobody makes one either.
 ///
 /// # Errors
 /// `Damaged` then.
 pub(crate) fn require_short(key: &str, size_bytes: u64) -> Result<()> {
-    if size_bytes <= MOST_BYTES {
+    if is_short(size_bytes) {
         return Ok(());
     }
     let what = format!("\"{key}\" has {size_bytes} bytes, and a record has at most {MOST_BYTES}");

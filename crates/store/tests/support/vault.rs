@@ -51,7 +51,11 @@ pub(crate) struct Vault {
 
 impl Vault {
     pub(crate) async fn new() -> Self {
-        let repository = Repository::memory();
+        Self::within(Repository::memory()).await
+    }
+
+    /// In a repository with nothing in it.
+    pub(crate) async fn within(repository: Repository) -> Self {
         let (reader, writer) = (Person::new(), Person::new());
         let plain = ClusterRepository::new(&repository, &name());
         let recipients = Recipients {

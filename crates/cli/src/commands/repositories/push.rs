@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::super::Context;
-use super::super::archive::{push_file, say_pushed};
+use super::super::archive::{push_file, quorum, say_pushed};
 use super::notes;
 use crate::args::ArchivePushArgs;
 
@@ -29,15 +29,7 @@ const NEIGHBOURS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Stores the file in all; enough must have it.
 pub(super) async fn run(several: &[Context], args: ArchivePushArgs) -> Result<u8> {
-    let told = args.quorum.or(several[0].config.settings.quorum);
-    let quorum = told.unwrap_or(several.len());
-    if quorum == 0 || quorum > several.len() {
-        let what = format!(
-            "the quorum is {quorum}, and there are {} repositories",
-            several.len()
-        );
-        return Err(Error::new(Kind::Usage, what).hint("give at least 1, and at most all of them"));
-    }
+    let quorum = quorum(&several[0], &args, several.len())?;
     let mut vote = Vote::among(several)?;
     let mut pushing = Pushing::begin(several, args);
     vote.hold(&mut pushing, quorum).await;

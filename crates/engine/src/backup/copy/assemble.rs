@@ -1,6 +1,6 @@
 //! The assembler: outcomes, in whatever order they come, into the index, in order of path.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
@@ -9,30 +9,30 @@ use pgstrata_layer::entry::{BlockRun, DigestRef, EntryKind, FileEntry};
 use pgstrata_layer::manifest::{IndexPartRef, Totals};
 use pgstrata_store::error::{Error, Kind, Result};
 
-use super::check::Complaint;
+use super::check::{Complaints, PageCheck};
 use super::job::{Job, Outcome, PartOutcome, block_bytes};
 use super::suspects::Audited;
 use super::window::Window;
 use crate::backup::abort::Abort;
 use crate::frames::IndexParts;
 
-/// Complaints kept; a cluster with more is beyond listing.
-const MOST_COMPLAINTS: usize = 10_000;
-
 /// What a layer's index says, as its manifest needs it.
 #[derive(Debug, Default)]
 pub(crate) struct Assembled {
     pub(crate) parts: Vec<IndexPartRef>,
     pub(crate) totals: Totals,
-    pub(crate) complaints: Vec<(String, u32, Complaint)>,
+    pub(crate) complaints: Complaints,
     pub(crate) audit: Audited,
     /// Files that were written whenever they were read.
     pub(crate) torn: Vec<String>,
+    /// Directories of files that were listed and had gone when they were to be read.
+    pub(crate) lacking: BTreeSet<String>,
 }
 
 pub(crate) struct Assembler<'a> {
     index: IndexParts<'a>,
     window: &'a Window,
+    check: &'a PageCheck,
     /// Files whose turn has not come, or that are not complete.
     waiting: BTreeMap<usize, Pending>,
     next: usize,
@@ -45,10 +45,11 @@ struct Pending {
 }
 
 impl<'a> Assembler<'a> {
-    pub(crate) fn new(index: IndexParts<'a>, window: &'a Window) -> Self {
+    pub(crate) fn new(index: IndexParts<'a>, window: &'a Window, check: &'a PageCheck) -> Self {
         Self {
             index,
             window,
+            check,
             waiting: BTreeMap::new(),
             next: 0,
             assembled: Assembled::default(),
@@ -89,6 +90,9 @@ impl<'a> Assembler<'a> {
         let mut outcomes: Vec<Outcome> = outcomes.into_iter().map(|(_, outcome)| outcome).collect();
         if outcomes.iter().any(|outcome| outcome.gone) {
             // Dropped between scan and reading.
+            if let Some((directory, _)) = job.file.path.rsplit_once('/') {
+                self.assembled.lacking.insert(directory.to_owned());
+            }
             return Ok(());
         }
         if outcomes.iter().any(|outcome| outcome.was_torn) {
@@ -99,11 +103,10 @@ impl<'a> Assembler<'a> {
             digests.append(&mut outcome.page_digests);
             let suspects = std::mem::take(&mut outcome.suspects);
             self.assembled.audit.add(outcome.pages_audited, suspects);
-            let room = MOST_COMPLAINTS.saturating_sub(self.assembled.complaints.len());
-            let complaints = outcome.complaints.drain(..).take(room);
-            self.assembled.complaints.extend(
-                complaints.map(|(block, complaint)| (job.file.path.clone(), block, complaint)),
-            );
+            for (block, complaint) in outcome.complaints.drain(..) {
+                let page = (job.file.path.as_str(), block);
+                self.assembled.complaints.add(self.check, page, complaint);
+            }
         }
         let entry = entry(&job, outcomes, &mut self.assembled.totals);
         self.index.push(entry, &digests)

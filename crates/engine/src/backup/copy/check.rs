@@ -4,12 +4,14 @@
 //! backup's WAL (its LSN is at or after the start, replay restores it whole), or
 //! right when read again. What is still wrong is corrupt on disk.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use pgstrata_layer::manifest::CorruptPage;
 use pgstrata_pgdata::Lsn;
 use pgstrata_pgdata::page::{self, PageHeader, PageVerdict};
 use pgstrata_pgdata::relation::{BLOCK_SIZE, RelSegment};
@@ -19,6 +21,9 @@ const BEFORE_READING_AGAIN: Duration = Duration::from_millis(10);
 
 /// Many corrupt pages are damage, not torn reads: after so many nobody waits any more.
 const PATIENT_READINGS: u32 = 100;
+
+/// Complaints kept; a cluster with more is beyond listing.
+const MOST_COMPLAINTS: usize = 10_000;
 
 /// What to check, for one backup.
 #[derive(Debug)]
@@ -106,6 +111,46 @@ pub(crate) struct Complaint {
     pub(crate) reason: String,
 }
 
+/// The complaints of one backup, as far as they are kept: those first that stand for certain, then those with the highest LSNs,
+/// of which the end of the backup is to decide.
+#[derive(Debug, Default)]
+pub(crate) struct Complaints {
+    certain: Vec<CorruptPage>,
+    doubtful: BTreeMap<(Lsn, String, u32), Complaint>,
+}
+
+impl Complaints {
+    pub(crate) fn add(&mut self, check: &PageCheck, (path, block): (&str, u32), of: Complaint) {
+        if !check.is_certain(&of) {
+            self.doubtful.insert((of.lsn, path.to_owned(), block), of);
+            if self.doubtful.len() > MOST_COMPLAINTS {
+                self.doubtful.pop_first();
+            }
+        } else if self.certain.len() < MOST_COMPLAINTS {
+            self.certain.push(corrupt(path, block, of));
+        }
+    }
+
+    /// The pages of which a complaint stands, in order.
+    pub(crate) fn standing(self, check: &PageCheck, stop_lsn: Lsn) -> Vec<CorruptPage> {
+        let doubtful = self.doubtful.into_iter().rev();
+        let doubtful = doubtful.filter(|(_, complaint)| check.stands(complaint, stop_lsn));
+        let doubtful = doubtful.map(|((_, path, block), of)| corrupt(&path, block, of));
+        let pages = self.certain.into_iter().chain(doubtful);
+        let mut pages: Vec<CorruptPage> = pages.take(MOST_COMPLAINTS).collect();
+        pages.sort_by(|a, b| (&a.path, a.block).cmp(&(&b.path, b.block)));
+        pages
+    }
+}
+
+fn corrupt(path: &str, block: u32, complaint: Complaint) -> CorruptPage {
+    CorruptPage {
+        path: path.to_owned(),
+        block,
+        reason: complaint.reason,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,6 +217,25 @@ mod tests {
                 "LSN {lsn}"
             );
         }
+    }
+
+    #[test]
+    fn what_was_torn_takes_no_place_from_what_is_corrupt() {
+        let check = PageCheck::new(true, true, Lsn::new(1000));
+        let mut complaints = Complaints::default();
+        let mut add = |block: u32, lsn: u64| {
+            let reason = "checksum".to_owned();
+            let lsn = Lsn::new(lsn);
+            complaints.add(&check, ("base/5/1", block), Complaint { lsn, reason });
+        };
+        let most = u32::try_from(MOST_COMPLAINTS).unwrap();
+        (0..most).for_each(|block| add(block, 1500));
+        add(most, 3000);
+        (0..most).for_each(|block| add(block, 1500));
+        add(most + 1, 500);
+        let standing = complaints.standing(&check, Lsn::new(2000));
+        let blocks: Vec<u32> = standing.iter().map(|page| page.block).collect();
+        assert_eq!(blocks, [most, most + 1]);
     }
 
     #[test]

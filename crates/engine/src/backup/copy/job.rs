@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pgstrata_layer::block_set::BlockSet;
 use pgstrata_layer::changeset::ReadPlan;
 use pgstrata_layer::entry::{BlockRun, FrameRef};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
@@ -33,6 +34,8 @@ pub(crate) struct Job {
     pub(crate) plan: ReadPlan,
     /// Blocks to compare with the parent although the plan does not read them.
     pub(crate) audit: Vec<BlockRun>,
+    /// Blocks that were corrupt in the parent's chain. A repair need not give a page another LSN.
+    pub(crate) corrupt: BlockSet,
     /// For [`ReadPlan::ByDigest`], and for the audit.
     pub(crate) digests: Option<ParentDigests>,
     /// For [`ReadPlan::PlainByDigest`].
@@ -83,6 +86,7 @@ impl Job {
             file,
             plan,
             audit,
+            corrupt: BlockSet::default(),
             digests: None,
             parent_content: None,
             parts,

@@ -1,9 +1,12 @@
 //! The parent's state, file by file in order of path: what is in its chain's indexes, and page digests.
 
+use std::collections::BTreeMap;
 use std::iter::Peekable;
 
+use pgstrata_layer::block_set::BlockSet;
 use pgstrata_layer::entry::FileEntry;
 use pgstrata_layer::overlay::PathMerge;
+use pgstrata_pgdata::relation::BLOCKS_PER_SEGMENT;
 use pgstrata_store::catalog::{ChainDigests, ChainEntries};
 use pgstrata_store::error::{Error, Kind, Result};
 
@@ -14,14 +17,31 @@ use crate::frames::{Chain, Entries};
 pub(crate) struct Parent {
     merge: Peekable<PathMerge<ChainEntries>>,
     digests: ChainDigests,
+    /// Blocks that were corrupt in any layer of the chain, by path: layers of earlier versions do not list what they inherit.
+    corrupt: BTreeMap<String, BlockSet>,
 }
 
 impl Parent {
     pub(crate) fn new(chain: &Chain) -> Self {
+        let mut corrupt: BTreeMap<String, BlockSet> = BTreeMap::new();
+        let layers = chain.layers.iter();
+        for page in layers.flat_map(|layer| &layer.manifest.corrupt_pages) {
+            let blocks = corrupt.entry(page.path.clone()).or_default();
+            // A manifest is a stranger's: no file has such a block.
+            if page.block < BLOCKS_PER_SEGMENT {
+                blocks.insert(page.block);
+            }
+        }
         Self {
             merge: PathMerge::new(chain.entries()).peekable(),
             digests: chain.digests(),
+            corrupt,
         }
+    }
+
+    /// Blocks of `path` that were corrupt; they are read again, to be listed again or stored as they were repaired.
+    pub(crate) fn corrupt(&self, path: &str) -> Option<&BlockSet> {
+        self.corrupt.get(path)
     }
 
     /// The parent's entries of `path`. Paths must be asked for in byte order.

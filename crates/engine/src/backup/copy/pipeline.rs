@@ -139,7 +139,8 @@ fn run(work: &Work, parent: Option<Parent>, files: Vec<ScannedFile>) -> Result<A
         let assembled = work
             .layer
             .index()
-            .and_then(|index| Assembler::new(index, &window).run(&receive_done, &work.abort));
+            .map(|index| Assembler::new(index, &window, &work.check))
+            .and_then(|assembler| assembler.run(&receive_done, &work.abort));
         if let Err(error) = assembled {
             work.abort.fail(error);
             return None;

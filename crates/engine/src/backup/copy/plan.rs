@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 
 use pgstrata_layer::audit::Sample;
+use pgstrata_layer::block_set::BlockSet;
 use pgstrata_layer::changeset::{self, Changes, ParentFile, ReadPlan};
 use pgstrata_layer::entry::EntryKind;
 use pgstrata_store::error::Result;
@@ -82,9 +83,16 @@ impl Planner<'_> {
             size_bytes: file.size_bytes,
             identity: file.identity,
         };
-        let plan = changeset::plan_file(&scanned, parent_file.as_ref(), self.changes);
+        let mut plan = changeset::plan_file(&scanned, parent_file.as_ref(), self.changes);
+        let corrupt = self
+            .parent
+            .as_ref()
+            .and_then(|parent| parent.corrupt(&file.path));
+        let corrupt = corrupt.cloned().unwrap_or_default();
+        read_also(&mut plan, &corrupt);
         let audit = self.audit.map(|sample| sample.of(&file.path, &plan));
         let mut job = Job::new(ordinal, file, plan, audit.unwrap_or_default());
+        job.corrupt = corrupt;
         let compared = match job.plan {
             ReadPlan::ByDigest { inherit_limit } => Some(inherit_limit),
             ReadPlan::Blocks { inherit_limit, .. } if !job.audit.is_empty() => Some(inherit_limit),
@@ -137,5 +145,54 @@ impl Planner<'_> {
         if !batch.jobs.is_empty() {
             self.items.send(WorkItem::Files(batch.jobs)).ok();
         }
+    }
+}
+
+/// Adds blocks to those that the plan reads. Other plans than this one read every block anyway.
+fn read_also(plan: &mut ReadPlan, blocks: &BlockSet) {
+    let ReadPlan::Blocks {
+        runs,
+        inherit_limit,
+    } = plan
+    else {
+        return;
+    };
+    let also = blocks.runs_below(*inherit_limit);
+    if also.is_empty() {
+        return;
+    }
+    let mut all = BlockSet::default();
+    for run in runs.iter().chain(&also) {
+        (run.start..run.start + run.count).for_each(|block| all.insert(block));
+    }
+    *runs = all.runs_below(u32::MAX);
+}
+
+#[cfg(test)]
+mod tests {
+    use pgstrata_layer::entry::BlockRun;
+
+    use super::*;
+
+    #[test]
+    fn what_was_corrupt_is_read_with_what_has_changed() {
+        let run = |start, count| BlockRun { start, count };
+        let mut corrupt = BlockSet::default();
+        for block in [3, 6, 11, 40] {
+            corrupt.insert(block);
+        }
+        let mut plan = ReadPlan::Blocks {
+            runs: vec![run(5, 2), run(10, 5)],
+            inherit_limit: 10,
+        };
+        read_also(&mut plan, &corrupt);
+        let expected = ReadPlan::Blocks {
+            runs: vec![run(3, 1), run(5, 2), run(10, 5)],
+            inherit_limit: 10,
+        };
+        assert_eq!(plan, expected);
+        let mut whole = ReadPlan::Whole;
+        read_also(&mut whole, &corrupt);
+        assert_eq!(whole, ReadPlan::Whole);
     }
 }

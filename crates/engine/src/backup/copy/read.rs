@@ -284,7 +284,7 @@ impl<'a> Worker<'a> {
                 let lsn = PageHeader::new(page)
                     .map(|header| header.lsn())
                     .unwrap_or_default();
-                page_selected(lsn, *threshold)
+                page_selected(lsn, *threshold) || job.corrupt.contains(block)
             }
             ReadPlan::ByDigest { inherit_limit } if inherited(*inherit_limit) => {
                 let known = job

@@ -12,6 +12,7 @@
 
 use std::fs::File;
 use std::result::Result as Answer;
+use std::time::Duration;
 
 use pgstrata_layer::lineage::{Line, Lineage, Place, line_name, with_layer};
 use pgstrata_layer::manifest::{Beside, ParentRef};
@@ -23,6 +24,9 @@ use pgstrata_store::error::{FileContext, Result};
 use super::prepare::Ready;
 use super::source;
 use crate::server::lineage::{self, Circumstances};
+
+/// Longer than a busy disk takes for one small file. The backup is done but for that, which spares the next one some work.
+const REMEMBER_WITHIN: Duration = Duration::from_mins(1);
 
 const NOT_LISTED: &str =
     "its lineage file does not list it, as after a restore or when storage was set back";
@@ -80,9 +84,15 @@ pub(crate) async fn beside(
 
 /// Adds a layer to those that lie in the past of the data directory: when its backup has stopped, and before it exists.
 pub(crate) async fn remember(ready: &Ready, layer: ParentRef) {
-    if let Err(error) = add(ready, layer).await {
-        tracing::warn!("the next backup will compare every page: {error}");
-    }
+    let why = match tokio::time::timeout(REMEMBER_WITHIN, add(ready, layer)).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!(
+            "its lineage file was not written within {} seconds",
+            REMEMBER_WITHIN.as_secs()
+        ),
+    };
+    tracing::warn!("the next backup will compare every page: {why}");
 }
 
 async fn add(ready: &Ready, layer: ParentRef) -> Result<()> {

@@ -11,10 +11,11 @@ use pgstrata_pgdata::{ControlFile, Lsn, TimelineHistory, TimelineId};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::repository::Repository;
 
 use super::backup_type::Standpoint;
 use crate::backup::options::BackupOptions;
-use crate::server::apart::require_apart;
+use crate::server::apart::{require_apart, require_apart_from};
 use crate::server::control::{check_record, check_same_cluster, control_of};
 use crate::server::outside::outside;
 use crate::server::scan::{Scan, files_of, tablespaces};
@@ -32,6 +33,8 @@ pub(crate) struct Ready {
     pub(crate) tracker: std::result::Result<Tracker, NoTracker>,
     /// The cluster as the repository has it.
     pub(crate) record: ClusterRecord,
+    /// Where the backup is stored.
+    repositories: Vec<Repository>,
 }
 
 impl Ready {
@@ -59,6 +62,13 @@ impl Ready {
     pub(crate) async fn scan(&self) -> Result<Scan> {
         storage::require_visible(&self.session, &self.data_directory, self.control.major).await?;
         let mut scan = files_of(&self.data_directory, self.control.major).await?;
+        let (repositories, linked) = (self.repositories.clone(), scan.linked.clone());
+        blocking(move || {
+            let linked = || linked.iter().map(PathBuf::as_path);
+            let mut repositories = repositories.iter();
+            repositories.try_for_each(|repository| require_apart_from(repository, linked()))
+        })
+        .await?;
         scan.add_outside(outside(&self.session, &self.data_directory).await?);
         Ok(scan)
     }
@@ -148,7 +158,9 @@ pub(crate) async fn prepare(cluster: &ClusterRepository, options: &BackupOptions
         return Err(error);
     }
     check_record(&record, &reading.control)?;
-    for repository in iter::once(&cluster.repository).chain(&options.others) {
+    let repositories = iter::once(&cluster.repository).chain(&options.others);
+    let repositories: Vec<Repository> = repositories.cloned().collect();
+    for repository in &repositories {
         require_apart(repository, &data_directory).await?;
     }
     let identity = identity(&reading.control);
@@ -160,6 +172,7 @@ pub(crate) async fn prepare(cluster: &ClusterRepository, options: &BackupOptions
         identity,
         tracker,
         record,
+        repositories,
     })
 }
 

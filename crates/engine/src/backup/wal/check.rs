@@ -11,11 +11,11 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{FileContext, Result};
 use tokio::time::Instant;
 
-use super::{ServerArchive, WalRoute, choose};
+use super::{ServerArchive, WalChoice, WalRoute, choose};
 use crate::backup::options::WalMode;
 use crate::health::{self, server::ServerVerdict};
 use crate::server::Session;
-use crate::server::archiver::is_ours;
+use crate::server::archiver::TAKEN_WITHIN;
 
 /// Whether WAL will get into the repository.
 pub(crate) struct WalCheck<'a> {
@@ -34,8 +34,8 @@ pub(crate) struct WalProof {
 }
 
 impl WalCheck<'_> {
-    /// Switches to a new segment and waits for the old one when the server archives with our
-    /// command; otherwise holds WAL and reads it as a backup would.
+    /// Switches to a new segment and waits for the old one when a backup would rely on the archiver, or would if that one
+    /// arrived; otherwise holds WAL and reads it as a backup would.
     pub(crate) async fn run(
         &self,
         session: &Session,
@@ -46,16 +46,19 @@ impl WalCheck<'_> {
         self.archive()?.check_now(session).await?;
         let facts = session.facts();
         let route = self.route();
-        let archives = match mode {
-            WalMode::Archive => !choose(mode, session, route).await?.streams,
-            WalMode::Auto => facts.archives() && is_ours(&facts.archive_command),
-            WalMode::Stream => false,
+        let choice = choose(mode, session, route).await?;
+        let archives = match (choice.streams, mode) {
+            (false, _) => true,
+            (true, WalMode::Auto) => route
+                .archiving(session, TAKEN_WITHIN)
+                .await?
+                .may_be_proved(),
+            (true, _) => false,
         };
         if !archives {
-            return self.check_stream(session, mode).await;
+            return self.check_stream(session, &choice, timeout).await;
         }
         if facts.in_recovery || !facts.may_switch_wal {
-            let choice = choose(mode, session, route).await?;
             let hint = if facts.in_recovery {
                 "run the check against the primary as well".to_owned()
             } else {
@@ -98,8 +101,12 @@ impl WalCheck<'_> {
         })
     }
 
-    async fn check_stream(&self, session: &Session, mode: WalMode) -> Result<WalProof> {
-        let choice = choose(mode, session, self.route()).await?;
+    async fn check_stream(
+        &self,
+        session: &Session,
+        choice: &WalChoice,
+        timeout: Duration,
+    ) -> Result<WalProof> {
         let slot = format!("pgstrata_check_{:08x}", rand::random::<u32>());
         let archive = self.archive()?;
         session.hold_wal(&slot).await?;
@@ -111,7 +118,7 @@ impl WalCheck<'_> {
         tokio::fs::File::open(&path)
             .await
             .context(|| format!("could not read \"{}\"", path.display()))?;
-        let archiving = self.route().archiving(session).await?;
+        let archiving = self.route().archiving(session, timeout).await?;
         let mut detail = format!("backups store their own WAL: {}", choice.reason);
         let doubt = match health::server::archiver(&archiving) {
             ServerVerdict::Wrong(alarm) => {

@@ -23,6 +23,7 @@ use serde::Serialize;
 use super::branches::refuse_leaving;
 use super::histories::{passed_over, require_histories, require_way_known};
 use super::locate::Locator;
+use super::own_wal::LayerWal;
 use super::select::{self, Candidate, Lost, Request, Selection, Told};
 use super::survey::{self, LayerFetch, Survey};
 use crate::frames::Chain;
@@ -210,9 +211,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     };
     let mut plan = describe(inner, &selection, &survey, &condition);
     plan.existing_bytes = inventory.size_bytes;
-    if condition_needs_space(&plan) {
-        plan.inner.layout.check_space(&plan.inner.space)?;
-    }
+    require_room_and_wal(&plan, &condition).await?;
     Ok(plan)
 }
 
@@ -518,9 +517,16 @@ pub(crate) fn inspect(
     }
 }
 
-/// An interrupted restore has already taken part of the room; it is checked again once that is cleared away.
-fn condition_needs_space(plan: &RestorePlan) -> bool {
-    !plan.resumes
+/// What is looked at last, because WAL may be much to read.
+async fn require_room_and_wal(plan: &RestorePlan, condition: &Condition) -> Result<()> {
+    // An interrupted restore has already taken part of the room; it is checked again once that is cleared away.
+    if !plan.resumes {
+        plan.inner.layout.check_space(&plan.inner.space)?;
+    }
+    match condition {
+        Condition::Existing => LayerWal::of(&plan.inner)?.require_readable().await,
+        _ => Ok(()),
+    }
 }
 
 /// The layers that can be restored, and those that cannot, oldest first. Of the layer that is `named` it is found out

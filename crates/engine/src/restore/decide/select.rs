@@ -550,7 +550,7 @@ fn obstacle(request: &Request<'_>, coverage: &Coverage, archive: &ArchivedWal) -
             ),
         )),
         Target::Default if coverage.more_after => {
-            Some(match archive.was_released(coverage.missing.number) {
+            Some(match archive.was_released(coverage.missing) {
                 true => gap(target, coverage, archive),
                 false => hole(
                     &missing,
@@ -570,7 +570,7 @@ pub(super) fn lost_end(
     archive: &ArchivedWal,
     seen: &str,
 ) -> Error {
-    match archive.was_released(coverage.missing.number) {
+    match archive.was_released(coverage.missing) {
         true => gap(target, coverage, archive),
         false => Error::new(
             Kind::WalMissing,
@@ -588,16 +588,16 @@ pub(super) fn lost_end(
 fn gap(target: &Target, coverage: &Coverage, archive: &ArchivedWal) -> Error {
     let missing = coverage.missing.file_name(archive.segment_size());
     let so = format!("recovery cannot get to {target}");
-    match archive.promised_from() {
-        Some(from) if archive.was_released(coverage.missing.number) => Error::new(
+    match archive.released_before(coverage.missing) {
+        Some(from) => Error::new(
             Kind::WalMissing,
             format!(
-                "{so}: WAL segment {missing} is not in the archive, because an expiry with --keep-wal has given up the WAL \
-                 between the layers before {from}"
+                "{so}: WAL segment {missing} is not in the archive, because an expiry has given up the WAL between the layers \
+                 before {from}"
             ),
         )
         .hint(given_up(from)),
-        _ => hole(&missing, &so),
+        None => hole(&missing, &so),
     }
 }
 

@@ -66,6 +66,8 @@ impl Event {
             Meaning::Checkpoint { time } => (timestamp(*time), What::Other),
             Meaning::Prepared(_)
             | Meaning::TablespaceCreated { .. }
+            | Meaning::DatabaseMade { .. }
+            | Meaning::DatabaseDropped(_)
             | Meaning::WalLevel(_)
             | Meaning::Other => (None, What::Other),
         };
@@ -144,7 +146,11 @@ impl Sightings {
                 self.checkpointed = self.checkpointed.max(timestamp(*time));
             }
             Meaning::WalLevel(WalLevel::Minimal) => self.minimal.push(record.start),
-            Meaning::WalLevel(_) | Meaning::TablespaceCreated { .. } | Meaning::Other => {}
+            Meaning::WalLevel(_)
+            | Meaning::TablespaceCreated { .. }
+            | Meaning::DatabaseMade { .. }
+            | Meaning::DatabaseDropped(_)
+            | Meaning::Other => {}
         }
     }
 

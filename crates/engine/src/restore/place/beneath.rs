@@ -129,20 +129,37 @@ pub(crate) fn make_all(
         let Component::Normal(name) = part else {
             continue;
         };
-        at = match openat(&at, name, DIRECTORY, Mode::empty()) {
-            Ok(next) => next.into(),
-            Err(rustix::io::Errno::NOENT) => {
+        at = match enter(&at, name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 mkdirat(&at, name, Mode::RWXU)?;
                 let next = File::from(openat(&at, name, DIRECTORY, Mode::empty())?);
                 made(&next)?;
                 next
             }
-            // Somebody may let us pass, but not read.
-            Err(rustix::io::Errno::ACCESS) => pass(&at, name)?,
-            Err(e) => return Err(e.into()),
+            entered => entered?,
         };
     }
     Ok(at)
+}
+
+/// Opens the directory at an absolute path without links, and makes nothing.
+pub(crate) fn open_all(path: &Path) -> io::Result<File> {
+    let mut at: File = openat(CWD, "/", DIRECTORY, Mode::empty())?.into();
+    for part in path.components() {
+        if let Component::Normal(name) = part {
+            at = enter(&at, name)?;
+        }
+    }
+    Ok(at)
+}
+
+fn enter(at: &File, name: &OsStr) -> io::Result<File> {
+    match openat(at, name, DIRECTORY, Mode::empty()) {
+        Ok(next) => Ok(next.into()),
+        // Somebody may let us pass, but not read.
+        Err(rustix::io::Errno::ACCESS) => pass(at, name),
+        Err(e) => Err(e.into()),
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -314,8 +331,13 @@ mod tests {
             made += 1;
             Ok(())
         };
-        make_all(&root.join("a/b/c"), count).unwrap();
+        let directory = root.join("a/b/c");
+        let error = open_all(&directory).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(!root.join("a").exists());
+        make_all(&directory, count).unwrap();
         assert_eq!(made, 3);
-        assert!(root.join("a/b/c").is_dir());
+        assert!(directory.is_dir());
+        open_all(&directory).unwrap();
     }
 }

@@ -28,9 +28,10 @@ use super::layout::{
     control_there, foreign_marker, occupied, read_if_there, read_marker, state, state_of_other,
 };
 use super::links::{Links, link_target};
+use super::own_settings::kept_settings;
 use super::running::{refuse_other_server, refuse_running_server};
-use crate::restore::settings::{kept_settings, last_value, turns_archiving_off};
-use crate::restore::{ArchiveMode, InPlace, RestoreOptions, Target, Vouched};
+use crate::restore::settings::{last_value, turns_archiving_off};
+use crate::restore::{ArchiveMode, InPlace, Vouched};
 use crate::server::archiver::is_for_another;
 use crate::server::lineage;
 
@@ -250,28 +251,25 @@ fn auto_conf(data: &Path) -> Result<Vec<u8>> {
     Ok(read_if_there(&data.join("postgresql.auto.conf"))?.unwrap_or_default())
 }
 
-/// What is to be remembered of the directory before it is changed.
+/// What is to be remembered of the directory before it is changed, whatever it is restored to: an attempt that is interrupted may be
+/// followed by one with another target.
 pub(crate) fn remember(
-    options: &RestoreOptions,
     archive_mode: ArchiveMode,
     links: &Links,
     identity: &ClusterIdentity,
     data: &Path,
 ) -> Result<InPlace> {
-    if let Some(found) = read_marker(data)?.and_then(|marker| marker.in_place) {
+    if let Some(mut found) = read_marker(data)?.and_then(|marker| marker.in_place) {
+        found.own_links.extend(links.lasting());
         return Ok(found);
     }
-    let kept_settings = match &options.target {
-        // A standby that is refreshed goes on following its primary.
-        Target::Standby => kept_settings(&auto_conf(data)?),
-        _ => Vec::new(),
-    };
     Ok(InPlace {
         system_identifier: identity.system_identifier,
-        kept_settings,
+        kept_settings: kept_settings(data),
         archive_mode,
         directory: Some(lineage::located(data)?),
         directory_known: links.directory_known,
+        own_links: links.lasting(),
     })
 }
 
@@ -536,8 +534,11 @@ impl Present {
             // A tablespace made since. Replay may make it again, and must not find its old files.
             let version = target.join(version_directory(identity));
             let about = || format!("could not remove \"{}\"", version.display());
-            let outside = beneath::make_all(target, |_| Ok(())).context(about)?;
-            match beneath::remove_all(&outside, Path::new(&version_directory(identity))) {
+            // The disk on which it lay may be lost.
+            let removed = beneath::open_all(target).and_then(|outside| {
+                beneath::remove_all(&outside, Path::new(&version_directory(identity)))
+            });
+            match removed {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 removed => removed.context(about)?,
             }

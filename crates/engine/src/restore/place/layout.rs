@@ -67,7 +67,7 @@ pub struct Marker {
 pub struct InPlace {
     /// Of the cluster that was there: its `pg_control` is the first thing to go.
     pub system_identifier: u64,
-    /// Lines of its `postgresql.auto.conf` that the restored one gets.
+    /// Lines of its configuration that the restored one gets if it is a standby.
     pub kept_settings: Vec<KeptLine>,
     /// Whether the restored cluster archives.
     pub archive_mode: ArchiveMode,
@@ -75,6 +75,9 @@ pub struct InPlace {
     pub directory: Option<Located>,
     /// Whether that was known to be no copy.
     pub directory_known: bool,
+    /// Links that were known to be its own, and where they led. Markers of older versions have none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub own_links: BTreeMap<String, PathBuf>,
 }
 
 /// What `pg_control` of a data directory says; `None` when it is not there, as after a restore in place that was interrupted.
@@ -634,6 +637,21 @@ mod tests {
         assert_eq!(layout.directories(), [&data, &at, &root.join("wal")]);
         // Nobody has it yet.
         Layout::new(&root.join("PG_15_202209061/x"), None, None, &[], &[]).unwrap();
+    }
+
+    #[test]
+    fn a_marker_of_an_older_version_is_still_read() {
+        let scratch = tempfile::tempdir().unwrap();
+        let text = r#"{"format": 1, "note": "n", "cluster": "main", "label": "l", "data_directory": "/data",
+            "directories": ["/data"], "started_at": "2026-11-21T09:33:05Z", "asked": "a", "in_place":
+            {"system_identifier": 7, "kept_settings": ["primary_slot_name = 'a'"], "archive_mode": "off",
+            "directory": null, "directory_known": true}}"#;
+        fs::write(scratch.path().join(MARKER), text).unwrap();
+        let found = read_marker(scratch.path()).unwrap().unwrap();
+        let found = found.in_place.unwrap();
+        assert!(found.own_links.is_empty());
+        // One that has nothing new is as it was.
+        assert!(!serde_json::to_string(&found).unwrap().contains("own_links"));
     }
 
     #[test]

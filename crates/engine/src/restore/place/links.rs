@@ -60,11 +60,13 @@ impl Links {
             && found.directory.as_ref() == Some(&here)
         {
             let mut own = leading(data, links);
-            own.retain(|_, to| marker.directories.contains(to));
+            own.retain(|link, to| {
+                marker.directories.contains(to) || found.own_links.get(link) == Some(to)
+            });
             return Ok(Self {
                 directory_known: found.directory_known,
                 own,
-                why: "the restore that was interrupted did not go there".to_owned(),
+                why: "the restore that was interrupted did not know it".to_owned(),
             });
         }
         let lineage = match lineage::read(data) {
@@ -109,6 +111,13 @@ impl Links {
     /// Every directory to which a link leads that is known to be this cluster's alone.
     pub(crate) fn own_directories(&self) -> impl Iterator<Item = &Path> {
         self.own.values().map(PathBuf::as_path)
+    }
+
+    /// Those that a marker can name.
+    pub(crate) fn lasting(&self) -> BTreeMap<String, PathBuf> {
+        let mut lasting = self.own.clone();
+        lasting.retain(|_, to| to.to_str().is_some());
+        lasting
     }
 
     /// Options as they are for this data directory: tablespaces and WAL stay where its own links lead, unless told

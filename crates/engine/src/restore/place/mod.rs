@@ -6,4 +6,5 @@ pub(super) mod claim;
 pub(super) mod in_place;
 pub(super) mod layout;
 pub(super) mod links;
+pub(super) mod own_settings;
 pub(super) mod running;

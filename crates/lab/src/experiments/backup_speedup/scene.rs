@@ -94,9 +94,10 @@ fn repository(source: &str) -> String {
 pub(super) fn describe(
     variants: &[Variant],
     rows: u64,
-    sources: &[String],
+    (sources, archives): (&[String], bool),
     blocks: usize,
 ) -> String {
+    let wal = strata::wal_words(archives);
     let mut text = String::new();
     for variant in variants {
         text.push_str(&format!(
@@ -114,7 +115,7 @@ pub(super) fn describe(
         for source in sources {
             let repo = repository(source);
             text.push_str(&format!(
-                "{repo} init --pgdata DATA\n{repo} backup --pgdata DATA --wal stream --type full\n"
+                "{repo} init --pgdata DATA\n{repo} backup --pgdata DATA{wal} --type full\n"
             ));
             text.push_str(&format!(
                 "cp -a WORK/repository-pgstrata-{source} WORK/parent-…\n"
@@ -126,11 +127,9 @@ pub(super) fn describe(
         text.push_str(&format!("# {blocks} times, in random order, each from the parent's repository and with DATA read once before:\n"));
         for source in sources {
             let repo = repository(source);
+            text.push_str(&format!("{repo} backup --pgdata DATA{wal} --type full\n"));
             text.push_str(&format!(
-                "{repo} backup --pgdata DATA --wal stream --type full\n"
-            ));
-            text.push_str(&format!(
-                "{repo} backup --pgdata DATA --wal stream --type incr --change-source {source}\n"
+                "{repo} backup --pgdata DATA{wal} --type incr --change-source {source}\n"
             ));
         }
         text.push_str("# of each, one more increment:\n");

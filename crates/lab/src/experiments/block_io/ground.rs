@@ -201,7 +201,7 @@ impl Ground {
         if keep {
             return Ok(());
         }
-        let mut client = session::connect(&self.dsn)?;
+        let mut client = session::undisturbed(&self.dsn)?;
         for statement in removal(self.schema.as_deref(), std::process::id()) {
             session::run(&mut client, &statement)?;
         }

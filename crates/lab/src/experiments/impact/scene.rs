@@ -181,6 +181,7 @@ impl<'a> Scene<'a> {
             scripts: &scripts,
             directory: scratch.path().join("pilot"),
             seed: 1,
+            warm_seed: 2,
             postmaster: None,
             data: None,
             server_log: None,
@@ -262,7 +263,10 @@ impl<'a> Scene<'a> {
                 Act::Backups(index, full) => self.prepare(index, full, increments)?,
                 // One layer cannot be merged; and what a backup leaves behind is no part of what a merge costs.
                 Act::Upkeep(Upkeep::Merge) => {
+                    // It may wait for its WAL in the archive, which is nowhere otherwise.
+                    self.arena.select(Some(self.contenders[0].as_ref()))?;
                     self.back_up(0, false, increments)?;
+                    self.arena.select(None)?;
                     interrupt::sleep(size.pause)?;
                     epoch()
                 }

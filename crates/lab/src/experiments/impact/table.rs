@@ -165,7 +165,8 @@ fn beyond(experiment: &Experiment, analysis: &Analysis) -> Option<Table> {
         rows,
         note: Some(format!(
             "Ratios to the arms \"{BRACKET}\", with 95 % intervals: pg_backup_start() and pg_backup_stop() with nothing between them but the time that \
-             pgstrata's backup takes. What is more than 1 is reading, compressing and storing."
+             pgstrata's backup takes. What is more than 1 is reading, compressing and storing. No arm is as long as another tool's backup, so \
+             that the ratio of a tool that takes less or more time holds some of the checkpoint's share."
         )),
     })
 }

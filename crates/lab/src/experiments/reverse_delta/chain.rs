@@ -31,16 +31,16 @@ const ORDERS: [Order; 2] = [Order::OldestFirst, Order::NewestFirst];
 const LARGEST_DUMPED: u32 = 50;
 
 /// Every command, none executed.
-pub(super) fn describe(scale: u32, blocks: usize, pgbench: &Path) -> String {
+pub(super) fn describe((scale, blocks): (u32, usize), pgbench: &Path, archives: bool) -> String {
+    let wal = strata::wal_words(archives);
     let repo = format!(
         "pgstrata --repo file://WORK/repository-pgstrata-lsn --cluster {}",
         CLUSTER
     );
     let mut text = format!(
-        "initdb\n{repo} init --pgdata DATA\n{repo} backup --pgdata DATA --wal stream --type full\n"
+        "initdb\n{repo} init --pgdata DATA\n{repo} backup --pgdata DATA{wal} --type full\n"
     );
-    let increment =
-        format!("{repo} backup --pgdata DATA --wal stream --type incr --change-source lsn\n");
+    let increment = format!("{repo} backup --pgdata DATA{wal} --type incr --change-source lsn\n");
     text.push_str(&format!(
         "{} --initialize --quiet --scale={scale}\n{increment}",
         pgbench.display()

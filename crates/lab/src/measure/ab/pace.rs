@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Engine, workload_words};
+use super::{Comparison, Engine, workload_words};
 use crate::measure::pgbench::options::Options;
 use crate::measure::pgbench::rate::Rate;
 use crate::measure::stat::median;
@@ -14,6 +14,11 @@ pub(super) const PILOTS: usize = 3;
 pub(super) fn is_needed(loads: &[Options]) -> bool {
     let share = |load: &Options| matches!(load.rate, Some(Rate::OfCapacity(_)));
     loads.iter().any(share)
+}
+
+/// Decides the pilots' keys: no block of the plan has this number, so what is measured was not sent before.
+pub(super) fn block_of_pilots(plan: &Comparison) -> usize {
+    plan.blocks
 }
 
 impl Engine<'_> {
@@ -29,8 +34,8 @@ impl Engine<'_> {
         for arm in 0..self.specs.len() {
             let mut found = Vec::new();
             for pilot in 0..PILOTS {
-                let dsn = self.places[self.place_of[arm]].ready(&self.specs[arm], false)?;
-                let mut bench = self.bench(&dsn, arm, 0);
+                let dsn = self.ready(arm, false)?;
+                let mut bench = self.bench(&dsn, arm, block_of_pilots(self.plan));
                 bench.directory = self
                     .plan
                     .out

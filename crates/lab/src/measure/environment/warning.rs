@@ -56,7 +56,7 @@ pub fn warning(id: &str, found: impl Into<String>) -> Warning {
 }
 
 /// Conditions that show while measuring or in the plan: id, level, why, fix.
-const MEASURED: [(&str, Level, &str, &str); 15] = [
+const MEASURED: [(&str, Level, &str, &str); 16] = [
     (
         "ENV-EXE-CHANGED",
         Level::Block,
@@ -106,6 +106,12 @@ const MEASURED: [(&str, Level, &str, &str); 15] = [
         "measure both with `pgstrata lab ab`",
     ),
     (
+        "STAT-PARTIAL",
+        Level::Warn,
+        "values are missing, mostly where it went badly, so these metrics have no verdict",
+        "lower --rate until all arms keep it, or measure longer",
+    ),
+    (
         "LOAD-CLIENT-BOUND",
         Level::Warn,
         "a pgbench thread was nearly always busy, so the server could do more than was asked",
@@ -120,7 +126,7 @@ const MEASURED: [(&str, Level, &str, &str); 15] = [
     (
         "LOAD-RATE-NOT-SUSTAINED",
         Level::Warn,
-        "the server could not keep the rate, so percentiles measure the length of the run",
+        "the server did not do what was due, so percentiles would measure the length of the run, or those alone who were served",
         "lower --rate",
     ),
     (

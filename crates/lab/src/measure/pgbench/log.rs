@@ -148,10 +148,10 @@ impl Merged {
         (mean(first), mean(last.unwrap_or_default()))
     }
 
-    /// The seconds that lie wholly within a run of this length.
+    /// The seconds that lie wholly within a run of this length: not the first, in the middle of which the run began.
     #[must_use]
     pub fn whole_seconds(&self, seconds: f64) -> &[f64] {
         let count = whole(seconds).min(self.throughput.len());
-        &self.throughput[..count]
+        self.throughput.get(1..count).unwrap_or_default()
     }
 }

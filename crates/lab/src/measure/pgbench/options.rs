@@ -60,14 +60,16 @@ pub struct Options {
     /// how statements reach the server
     #[arg(long, short = 'M', value_enum, default_value = "prepared")]
     pub protocol: Protocol,
-    /// pgbench scale: 15 MB each; always passed on, since pgbench does not detect it with scripts
+    /// pgbench scale: 15 MB each; always passed on, since pgbench does not detect it with scripts. Of a server reached by
+    /// dsn it is that of the tables there
     #[arg(long, short = 's', default_value_t = 10)]
     pub scale: u32,
     /// transactions per second of an open loop: latency then counts from the scheduled start; or a share such as 60% of
     /// what the slowest arm does in a closed loop, measured first
     #[arg(long, short = 'R')]
     pub rate: Option<Rate>,
-    /// milliseconds after which a transaction counts as late; with --rate it is then not started
+    /// milliseconds after which a transaction counts as late; with --rate it is then not started, and a rate
+    /// of which more than 1 % is not started is not sustained
     #[arg(long, short = 'L')]
     pub latency_limit: Option<f64>,
     /// tries of a transaction that fails to serialize or deadlocks
@@ -206,6 +208,19 @@ impl Options {
         ];
         arguments.extend(optional.into_iter().flatten());
         arguments.extend(self.extra.iter().cloned());
+        arguments
+    }
+
+    /// The same with the seed of pgbench's keys.
+    #[must_use]
+    pub fn seeded(
+        &self,
+        scripts: &[(Script, u32)],
+        seconds: Option<u32>,
+        seed: u64,
+    ) -> Vec<String> {
+        let mut arguments = self.arguments(scripts, seconds);
+        arguments.push(format!("--random-seed={seed}"));
         arguments
     }
 

@@ -18,7 +18,7 @@ use super::rate::Rate;
 use super::summary::{self, Summary};
 use crate::interrupt;
 use crate::measure::counters;
-use crate::measure::result::{FOREIGN, Mark, Run, epoch};
+use crate::measure::result::{FOREIGN, Mark, Run, UNSUSTAINED, epoch};
 use crate::measure::sample::{Sampler, Shares, Watch, Window};
 use crate::measure::session;
 use crate::number::{real, real_u64, whole_u64};
@@ -41,6 +41,8 @@ pub struct Bench<'a> {
     pub directory: PathBuf,
     /// Decides pgbench's keys: the same within a block.
     pub seed: u64,
+    /// The same of the warm-up, which must not send the keys that are measured.
+    pub warm_seed: u64,
     /// The server's process, if on this machine.
     pub postmaster: Option<u32>,
     /// The server's data, if on this machine.
@@ -67,14 +69,6 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The command that measures, for people and for `--dry-run`.
-    #[must_use]
-    pub fn command(&self, seconds: Option<u32>) -> Vec<String> {
-        let mut words = self.options.arguments(self.scripts, seconds);
-        words.push(format!("--random-seed={}", self.seed));
-        words
-    }
-
     /// Runs the load unmeasured.
     ///
     /// # Errors
@@ -83,7 +77,8 @@ impl Bench<'_> {
         if self.options.warmup == 0 {
             return Ok(());
         }
-        let words = self.command(Some(self.options.warmup));
+        let seconds = Some(self.options.warmup);
+        let words = self.options.seeded(self.scripts, seconds, self.warm_seed);
         crate::measure::programs::output(Command::new(self.pgbench).args(words).arg(self.dsn))
             .context("could not warm up")?;
         Ok(())
@@ -141,6 +136,11 @@ impl Bench<'_> {
             ..Run::default()
         };
         self.values(&mut run, &summary, &log);
+        run.facts.extend(
+            summary
+                .scale
+                .map(|scale| ("scale".to_owned(), scale.to_string())),
+        );
         shares_into(&mut run.values, shares, self, seconds);
         growth_into(&mut run.values, &growth, summary.transactions);
         run.values.extend(growth);
@@ -154,7 +154,7 @@ impl Bench<'_> {
         let create = |path: &Path| {
             File::create(path).with_context(|| format!("could not create \"{}\"", path.display()))
         };
-        let mut words = self.command(None);
+        let mut words = self.options.seeded(self.scripts, None, self.seed);
         words.push("--log".to_owned());
         words.push(format!(
             "--log-prefix={}",
@@ -220,6 +220,7 @@ impl Bench<'_> {
         put("tps", Some(summary.tps));
         put("transactions", Some(real_u64(summary.transactions)));
         put("latency_mean", Some(summary.latency_mean));
+        let skipped = skipped_of(summary.transactions, summary.skipped);
         for (name, q) in [
             ("p50", 0.5),
             ("p90", 0.9),
@@ -227,7 +228,9 @@ impl Bench<'_> {
             ("p99", 0.99),
             ("p999", 0.999),
         ] {
-            put(name, log.response.quantile(q));
+            // What was too late to be begun lies beyond every percentile: more of it than a tenth of what does moves it.
+            let stands = skipped <= (1.0 - q) / 10.0;
+            put(name, log.response.quantile(q).filter(|_| stands));
         }
         put("latency_median", log.response.median());
         put("latency_min", log.response.shortest());
@@ -324,6 +327,23 @@ fn growth_into(
     values.insert("checkpoints".to_owned(), counters::checkpoints(growth));
 }
 
+/// Share of transactions that are too late to be begun from which a rate is not sustained: the users behind them waited
+/// and got nothing.
+const MOST_SKIPPED: f64 = 0.01;
+
+/// The share of transactions that were due and not begun.
+fn skipped_of(transactions: u64, skipped: u64) -> f64 {
+    real_u64(skipped) / real_u64((transactions + skipped).max(1))
+}
+
+/// The same of a run's values.
+#[must_use]
+pub fn skipped_share(values: &BTreeMap<String, f64>) -> f64 {
+    let value = |name: &str| values.get(name).copied().unwrap_or(0.0);
+    let skipped = value("skipped");
+    skipped / (value("transactions") + skipped).max(1.0)
+}
+
 /// Drops a run that is not what was planned, by rules fixed before.
 fn judge(run: &mut Run, summary: &Summary, log: &Merged, options: &Options) -> Result<()> {
     let logged = log.succeeded();
@@ -343,15 +363,11 @@ fn judge(run: &mut Run, summary: &Summary, log: &Merged, options: &Options) -> R
         let offered = summary.tps + real_u64(summary.skipped) / run.seconds.max(1e-3);
         // Transactions are due at random: a count that misses by three of its standard deviations is still that rate.
         let chance = 3.0 * (rate / run.seconds.max(1e-3)).sqrt();
-        let sustained = offered >= rate * 0.97 - chance && last <= (first * 3.0).max(0.01);
+        let begun = skipped_of(summary.transactions, summary.skipped) <= MOST_SKIPPED;
+        let sustained = begun && offered >= rate * 0.97 - chance && last <= (first * 3.0).max(0.01);
         run.facts.insert(
             "rate".to_owned(),
-            if sustained {
-                "sustained"
-            } else {
-                "not sustained"
-            }
-            .to_owned(),
+            if sustained { "sustained" } else { UNSUSTAINED }.to_owned(),
         );
         if !sustained {
             // The percentiles of a growing queue measure the length of the run.

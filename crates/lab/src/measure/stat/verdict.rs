@@ -45,6 +45,11 @@ pub enum Verdict {
     Different,
     /// A condition that makes the comparison invalid stands.
     Withheld,
+    /// In some blocks an arm has no value, as where it did not keep the rate: what is left are its good ones.
+    Partial {
+        /// Blocks without one.
+        missing: usize,
+    },
 }
 
 /// What the judgement rests on.
@@ -88,6 +93,15 @@ pub fn judge(evidence: Evidence, better: Better, margin: f64) -> Verdict {
 }
 
 impl Verdict {
+    /// Whether anything can be proven by the interval that it was made of.
+    #[must_use]
+    pub fn is_founded(&self) -> bool {
+        !matches!(
+            self,
+            Self::TooFew { .. } | Self::Withheld | Self::Partial { .. } | Self::Possible
+        )
+    }
+
     /// The words for a reader. `time` says "faster" and "slower" of what is a speed or a time.
     #[must_use]
     pub fn words(&self, margin: f64) -> String {
@@ -109,6 +123,9 @@ impl Verdict {
             Self::Possible => "? possible (not interleaved)".to_owned(),
             Self::Different => "≠ different".to_owned(),
             Self::Withheld => "✗ withheld: the comparison is invalid".to_owned(),
+            Self::Partial { missing } => {
+                format!("✗ withheld: no value of an arm in {missing} blocks")
+            }
         }
     }
 }

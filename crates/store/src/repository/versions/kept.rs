@@ -97,18 +97,7 @@ impl Repository {
     /// # Errors
     /// `Damaged` when it was replaced; `Repository` when the store does not answer.
     pub async fn require_first(&self, key: &str) -> Result<()> {
-        if self.0.bucket.is_none() {
-            return Ok(());
-        }
-        let versions = match self.versions_beginning(key, "").await? {
-            Ok(versions) => versions,
-            Err(error) if self.may_pass(&error) => return Err(self.no_versions(key, &error)),
-            Err(error) => {
-                tracing::debug!(key, %error, "whether an object was replaced is not known");
-                return Ok(());
-            }
-        };
-        let Some(kept) = all_of(versions).into_iter().find(|kept| kept.key == key) else {
+        let Some(kept) = self.replaced(key).await? else {
             return Ok(());
         };
         let Some(replacement) = kept.replacement() else {
@@ -119,8 +108,36 @@ impl Repository {
             == self.contents(&kept.key, replacement).await?;
         match same {
             true => Ok(()),
-            false => Err(self.replaced(&kept, replacement)),
+            false => Err(self.replaced_by(&kept, replacement)),
         }
+    }
+
+    /// What the store keeps of an object that was replaced since it was created, as far as length and tag tell, which may
+    /// differ where the contents do not. Nothing where it has no versions, or the credentials do not allow to see them.
+    ///
+    /// # Errors
+    /// `Repository` when the store does not answer.
+    pub(crate) async fn replaced(&self, key: &str) -> Result<Option<KeptObject>> {
+        if self.0.bucket.is_none() {
+            return Ok(None);
+        }
+        let versions = match self.versions_beginning(key, "").await? {
+            Ok(versions) => versions,
+            Err(error) if self.may_pass(&error) => return Err(self.no_versions(key, &error)),
+            Err(error) => {
+                tracing::debug!(key, %error, "whether an object was replaced is not known");
+                return Ok(None);
+            }
+        };
+        let found = all_of(versions).into_iter();
+        let found = { found }.find(|kept| kept.key == key);
+        Ok(found.filter(|kept| kept.replacement().is_some()))
+    }
+
+    /// What is to be said of an object that was replaced.
+    pub(crate) fn replacement_error(&self, kept: &KeptObject) -> Option<Error> {
+        let replacement = kept.replacement()?;
+        Some(self.replaced_by(kept, replacement))
     }
 
     /// What a version of an object holds.
@@ -139,7 +156,7 @@ impl Repository {
         self.0.store.get_opts(path, options).await?.bytes().await
     }
 
-    fn replaced(&self, kept: &KeptObject, replacement: &Version) -> Error {
+    fn replaced_by(&self, kept: &KeptObject, replacement: &Version) -> Error {
         let (object, at) = (self.object(&kept.key), replacement.modified);
         let what = format!("{object} was replaced at {}", written(at));
         let before = written(kept.before_it_was_replaced());

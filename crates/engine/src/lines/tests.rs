@@ -174,7 +174,8 @@ impl World {
                 merged: false,
                 in_use: false,
                 broken: false,
-                pinned: false,
+                hold: None,
+                goes_on: false,
             });
         }
         held

@@ -3,32 +3,40 @@
 //! When a copy archives beside its source, nobody but their owner knows which of them counts. So both are kept until
 //! one is silent for so long that nobody backs it up any more. A timeline that ended where another one began, as after
 //! a failover, is no line of its own: all of it lies on the other's.
+//!
+//! Whoever removes layers looks at the lines: an expiry for its rules, a merge for what a server can still be restored from.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::iter;
 
 use jiff::{SignedDuration, Timestamp};
+use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::retention::HistoryLine;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
-use pgstrata_store::archive::ArchivedWal;
-use pgstrata_store::catalog::Layer;
+use pgstrata_store::archive::{Archive, ArchivedWal};
+use pgstrata_store::catalog::{self, Catalog, Layer};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::Result;
+
+use crate::health;
 
 /// Who stores nothing for so long is given up: a server that is backed up once a month is not, with a week to spare.
-pub(super) const SILENCE: SignedDuration = SignedDuration::from_hours(40 * 24);
+pub(crate) const SILENCE: SignedDuration = SignedDuration::from_hours(40 * 24);
 
 /// Where a layer lies in the history.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
-    pub(super) timeline: TimelineId,
-    pub(super) start: Lsn,
-    pub(super) stop: Lsn,
-    pub(super) finished_at: Timestamp,
+pub(crate) struct Placed {
+    pub(crate) timeline: TimelineId,
+    pub(crate) start: Lsn,
+    pub(crate) stop: Lsn,
+    pub(crate) finished_at: Timestamp,
     /// Whether a restore can begin with it.
-    pub(super) usable: bool,
+    pub(crate) usable: bool,
 }
 
 impl Placed {
-    pub(super) fn of(layer: &Layer, usable: bool) -> Self {
+    pub(crate) fn of(layer: &Layer, usable: bool) -> Self {
         let manifest = &layer.manifest;
         Self {
             timeline: manifest.timeline,
@@ -42,12 +50,12 @@ impl Placed {
 
 /// The lines that are kept, and those that are not any more.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lines {
-    pub(super) lines: Vec<HistoryLine>,
+pub(crate) struct Lines {
+    pub(crate) lines: Vec<HistoryLine>,
     /// The last timeline of each line.
-    pub(super) alive: Vec<TimelineId>,
+    pub(crate) alive: Vec<TimelineId>,
     /// Timelines with backups that are given up, and when something of them was stored last.
-    pub(super) given_up: Vec<(TimelineId, Timestamp)>,
+    pub(crate) given_up: Vec<(TimelineId, Timestamp)>,
 }
 
 /// A timeline and the way to it.
@@ -57,8 +65,73 @@ struct LineWay {
     last_sign: Timestamp,
 }
 
+/// The layers that servers which may go on are restored from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LineBases {
+    /// The newest of each line that can be restored, with the line's last timeline.
+    pub(crate) layers: Vec<(ParentRef, TimelineId)>,
+    /// Why it is not known which they are.
+    pub(crate) notes: Vec<String>,
+}
+
+impl LineBases {
+    /// Finds them. A layer whose state a merged one has is none: that one is.
+    ///
+    /// # Errors
+    /// When the repository cannot be read.
+    pub(crate) async fn find(cluster: &ClusterRepository, now: Timestamp) -> Result<Self> {
+        let catalog = catalog::examine_as_verified(cluster).await?;
+        let mut notes = Vec::new();
+        let archived = archived(cluster, &catalog, &mut notes).await?;
+        let is_whole = |layer: &&Layer| health::problem(&catalog, layer, Some(&archived)).is_none();
+        let whole: Vec<&Layer> = catalog.layers.iter().filter(is_whole).collect();
+        let replaced = whole.iter().flat_map(|layer| &layer.manifest.replaces);
+        let replaced: HashSet<&ParentRef> = replaced.collect();
+        let whole: HashSet<ParentRef> = whole.iter().map(|layer| layer.reference()).collect();
+        let placed = catalog.layers.iter().map(|layer| {
+            let own = layer.reference();
+            Placed::of(layer, whole.contains(&own) && !replaced.contains(&own))
+        });
+        let placed: Vec<Placed> = placed.collect();
+        let found = lines(&placed, &archived, now, SILENCE);
+        let newest = found.lines.iter().zip(&found.alive);
+        let newest = newest.filter_map(|(line, timeline)| {
+            let at = line.layers.iter().rfind(|at| placed[**at].usable)?;
+            Some((catalog.layers.get(*at)?.reference(), *timeline))
+        });
+        Ok(Self {
+            layers: newest.collect(),
+            notes,
+        })
+    }
+}
+
+/// The archive with its histories. When one cannot be read, or is missing, nobody knows which layers lead where: `notes` say so.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub(crate) async fn archived(
+    cluster: &ClusterRepository,
+    catalog: &Catalog,
+    notes: &mut Vec<String>,
+) -> Result<ArchivedWal> {
+    let archive = Archive::load(cluster).await?;
+    let mut archived = archive.list(iter::empty()).await?;
+    archive.read_short(&mut archived).await?;
+    let unknown = |why: &dyn std::fmt::Display| {
+        format!("nothing is removed, because it is not known which timelines begin where: {why}")
+    };
+    archive.read_histories(&mut archived).await?;
+    let unreadable = archived.unreadable_histories().values().next();
+    notes.extend(unreadable.map(|error| unknown(error)));
+    let lost = health::lost_histories(catalog, &archived, Timestamp::now()).into_iter();
+    let missing = lost.filter(|lost| !archived.has_history(lost.timeline));
+    notes.extend(missing.map(|lost| unknown(&lost.describe())));
+    Ok(archived)
+}
+
 /// Finds the lines. `patience` is how long one may be silent. Pure.
-pub(super) fn lines(
+pub(crate) fn lines(
     layers: &[Placed],
     archived: &ArchivedWal,
     now: Timestamp,

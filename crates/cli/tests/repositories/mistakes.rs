@@ -1,0 +1,75 @@
+//! A mistake in what the file says of one repository is the matter with that repository alone.
+
+use super::*;
+
+const FILE: i32 = 17;
+
+/// What may stand in the table of `far`, and the exit code for it alone: a secret that is not mounted, one that others may
+/// read, an option that the store does not have.
+fn mistakes(two: &Two) -> [(String, i32); 3] {
+    let keys = two.stage.cluster.create_dir("keys").unwrap();
+    let open = keys.join("open.toml");
+    fs::write(&open, "access_key_id = 'x'\nsecret_access_key = 'xxxx'\n").unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
+    two.stage.cluster.own(&open).unwrap();
+    let with = |path: &Path| {
+        let shown = path.display();
+        format!("repo = 's3://backups/far'\ncredentials = '{shown}'\n")
+    };
+    let mistyped = "repo = 's3://backups/far'\n[repositories.far.storage]\nacess_key = 'x'\n";
+    [
+        (with(&keys.join("absent.toml")), FILE),
+        (with(&open), REFUSED),
+        (mistyped.to_owned(), USAGE),
+    ]
+}
+
+#[test]
+fn a_mistake_in_the_table_of_one_repository_keeps_no_other_from_its_work() {
+    let two = Two::in_directories();
+    two.backup(0, "full");
+    let name = two.last_segment();
+    let path = two.get_to_push(&name);
+    let plain = fs::read_to_string(&two.config).unwrap();
+    let (head, _) = plain.split_once("[repositories.far]\n").unwrap();
+    for (number, (table, code)) in mistakes(&two).into_iter().enumerate() {
+        let text = format!("quorum = 1\n{head}[repositories.far]\n{table}");
+        for (turn, text) in [text.clone(), two.far_first(&text)].iter().enumerate() {
+            fs::write(&two.config, text).unwrap();
+            fs::remove_file(segment(&two.near, &name)).unwrap();
+            let output = two.run(&["archive-push", "--push-ahead", "0", &path]);
+            assert_eq!(output.status.code(), Some(0), "{text}: {}", log(&output));
+            assert!(log(&output).contains("repository far"), "{}", log(&output));
+            let (got, said, _) = two.get(&name, &[]);
+            assert_eq!(got, 0, "{text}: {said}");
+            // What is not in the other may be in this one.
+            let (got, said, _) = two.get(&next(&next(&next(&name))), &["--on-hole", "end"]);
+            assert_eq!(got, STOP, "{text}: {said}");
+            assert!(said.contains("repository far"), "{said}");
+            shows_both(&two.json(code, &["info"]), code);
+            let target = two.stage.target(&format!("restored-{number}-{turn}"));
+            let restore = ["restore", "--target-dir", target.to_str().unwrap()];
+            let planned = two.json(0, &[&restore[..], &["--dry-run"]].concat());
+            assert!(planned["notes"].to_string().contains("repository far"));
+        }
+    }
+    // A mistake in the command is not said once for each.
+    fs::write(&two.config, &plain).unwrap();
+    let output = two.run(&["info", "no-label"]);
+    assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
+    assert!(!log(&output).contains("repository far"), "{}", log(&output));
+}
+
+/// All of `near`, and what is the matter with `far`.
+fn shows_both(shown: &Value, code: i32) {
+    for one in shown["repositories"].as_array().unwrap() {
+        match text(one, "/name") {
+            "near" => schema::require(&one["document"]),
+            _ => {
+                assert_eq!(one["exit_code"], code, "{shown:#}");
+                assert!(one["error"].is_object(), "{shown:#}");
+                assert!(text(one, "/url").contains("/far"), "{shown:#}");
+            }
+        }
+    }
+}
