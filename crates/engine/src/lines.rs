@@ -83,8 +83,7 @@ impl LineBases {
         let catalog = catalog::examine_as_verified(cluster).await?;
         let mut notes = Vec::new();
         let archived = archived(cluster, &catalog, &mut notes).await?;
-        let is_whole = |layer: &&Layer| health::problem(&catalog, layer, Some(&archived)).is_none();
-        let whole: Vec<&Layer> = catalog.layers.iter().filter(is_whole).collect();
+        let whole = health::usable(&catalog, Some(&archived));
         let replaced = whole.iter().flat_map(|layer| &layer.manifest.replaces);
         let replaced: HashSet<&ParentRef> = replaced.collect();
         let whole: HashSet<ParentRef> = whole.iter().map(|layer| layer.reference()).collect();

@@ -13,7 +13,7 @@ mod restore_common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pgstrata_engine::restore::{self, MARKER, Method, RestoreReport, Target};
@@ -25,6 +25,7 @@ use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use pgstrata_store::repository::{Repository, RepositoryOptions};
 use restore_common::{Made, chain_of_three, options};
+use tempfile::TempDir;
 
 async fn restore(
     repository: &Repository,
@@ -37,6 +38,17 @@ async fn restore(
     options.label = label.cloned();
     let plan = restore::plan(&made.within(repository), options).await?;
     restore::execute(&plan, &Progress::default()).await
+}
+
+/// A chain, and its newest state in a directory of its own.
+async fn restored(repository: &Repository) -> (Made, TempDir, PathBuf) {
+    let made = chain_of_three(repository).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    restore(repository, &made, (&target, Method::Overlay), None)
+        .await
+        .unwrap();
+    (made, scratch, target)
 }
 
 /// Every file, link and directory below, with its contents.
@@ -280,12 +292,7 @@ async fn a_delta_that_fails_anywhere_cannot_be_started_and_is_completed_by_anoth
 #[tokio::test(flavor = "multi_thread")]
 async fn other_clusters_and_running_servers_are_refused_and_left_alone() {
     let repository = Repository::memory();
-    let made = chain_of_three(&repository).await;
-    let scratch = tempfile::tempdir().unwrap();
-    let target = scratch.path().join("data");
-    restore(&repository, &made, (&target, Method::Overlay), None)
-        .await
-        .unwrap();
+    let (made, _scratch, target) = restored(&repository).await;
     let delta = (target.as_path(), Method::Delta);
     let refused = async |why: &str| {
         let before = tree(&target);
@@ -340,12 +347,7 @@ async fn other_clusters_and_running_servers_are_refused_and_left_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_that_is_refreshed_keeps_its_primary() {
     let repository = Repository::memory();
-    let made = chain_of_three(&repository).await;
-    let scratch = tempfile::tempdir().unwrap();
-    let target = scratch.path().join("data");
-    restore(&repository, &made, (&target, Method::Overlay), None)
-        .await
-        .unwrap();
+    let (made, scratch, target) = restored(&repository).await;
     let conf = target.join("postgresql.auto.conf");
     fs::write(&conf, "work_mem = 1\nprimary_conninfo = 'host=p'\n").unwrap();
     fs::write(target.join("postgresql.conf"), "include 'slot.conf'\n").unwrap();
@@ -388,12 +390,7 @@ async fn a_standby_that_is_refreshed_keeps_its_primary() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_changed_for_a_layer_whose_own_wal_cannot_be_read() {
     let repository = Repository::memory();
-    let made = chain_of_three(&repository).await;
-    let scratch = tempfile::tempdir().unwrap();
-    let target = scratch.path().join("data");
-    restore(&repository, &made, (&target, Method::Overlay), None)
-        .await
-        .unwrap();
+    let (made, scratch, target) = restored(&repository).await;
     let mut delta = options(&target);
     delta.method = Method::Delta;
     let plan = restore::plan(&made.within(&repository), delta.clone()).await;
@@ -461,12 +458,7 @@ async fn a_tablespace_made_since_is_the_clusters_own_in_every_attempt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_to_a_disk_that_is_lost_goes_and_makes_no_directory() {
     let repository = Repository::memory();
-    let made = chain_of_three(&repository).await;
-    let scratch = tempfile::tempdir().unwrap();
-    let target = scratch.path().join("data");
-    restore(&repository, &made, (&target, Method::Overlay), None)
-        .await
-        .unwrap();
+    let (made, scratch, target) = restored(&repository).await;
     let lost = scratch.path().join("lost");
     let link = target.join("pg_tblspc/16400");
     symlink(lost.join("space"), &link).unwrap();
@@ -509,12 +501,7 @@ async fn half_overwritten_frames_are_decoded_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rule_13_4_a_server_that_was_started_since_the_plan_is_left_alone() {
     let repository = Repository::memory();
-    let made = chain_of_three(&repository).await;
-    let scratch = tempfile::tempdir().unwrap();
-    let target = scratch.path().join("data");
-    restore(&repository, &made, (&target, Method::Overlay), None)
-        .await
-        .unwrap();
+    let (made, _scratch, target) = restored(&repository).await;
     let mut options = options(&target);
     options.method = Method::Delta;
     options.vouched.server_is_stopped = true;

@@ -2,8 +2,9 @@
 //!
 //! An epoch has a key pair for data, a key for signing, and a catalog key. Its record holds the public halves; key boxes
 //! hold the secret halves, each sealed to one recipient. A box is signed by its epoch, or by a later one when it opens no
-//! page, and every epoch but the first by the one before it; the first is known by the cluster's seal id, which is made of its public halves. So who can
-//! write to the repository, and holds no key, can neither add a reader nor begin an epoch of his own.
+//! page, and every epoch but the first by the one before it; the first is known by the cluster's seal id, which is made of
+//! its public halves. So who can write to the repository, and holds no key, can neither add a reader nor begin an epoch of
+//! his own.
 
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use jiff::Timestamp;
@@ -13,6 +14,7 @@ use zeroize::Zeroizing;
 use crate::bytes::{from_hex, from_hex_exact, to_hex};
 use crate::digest::contents;
 use crate::error::{Error, Result};
+use crate::keys::box_maker;
 use crate::record;
 use crate::seal::Key;
 
@@ -59,8 +61,8 @@ impl EpochRecord {
     /// Whether a key box with that key says by its name that this epoch has made it.
     #[must_use]
     pub fn is_named_by(&self, key: &str) -> bool {
-        let begin = self.verifying_key.get(..8).unwrap_or_default();
-        key.rsplit_once('-').is_some_and(|(_, end)| end == begin)
+        key.rsplit_once('-')
+            .is_some_and(|(_, end)| end == box_maker(&self.verifying_key))
     }
 
     /// What the epoch before signs.

@@ -16,6 +16,12 @@ pub fn is_lasting(key: &str) -> bool {
     !passing.iter().any(|begin| rest.starts_with(begin)) && !name.starts_with("beat-")
 }
 
+/// What the key of a key box ends in: the beginning of the verifying key of the epoch that made it.
+#[must_use]
+pub fn box_maker(verifying_key: &str) -> &str {
+    verifying_key.get(..8).unwrap_or(verifying_key)
+}
+
 /// A cluster's name in the repository: `[a-z0-9][a-z0-9._-]{0,62}`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterName(String);
@@ -114,9 +120,9 @@ impl ClusterName {
         epoch: u32,
         (role, fingerprint, verifying_key): (&str, &str, &str),
     ) -> String {
-        let begin = verifying_key.get(..8).unwrap_or(verifying_key);
         let prefix = self.epoch_prefix(seal_id, epoch);
-        format!("{prefix}/{role}-{fingerprint}-{begin}")
+        let maker = box_maker(verifying_key);
+        format!("{prefix}/{role}-{fingerprint}-{maker}")
     }
 
     /// Prefix of all layers.

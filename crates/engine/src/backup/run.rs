@@ -536,8 +536,8 @@ impl Backup<'_> {
         start.databases.end(&ready.session, lacking).await
     }
 
-    /// The WAL of the backup, and the history of its timeline, are in the repository, and recovery can repeat it. Returns how many segments were
-    /// stored here, and what to say about it.
+    /// The WAL of the backup, and the history of its timeline, are in the repository, and recovery can repeat it. Returns how
+    /// many segments were stored here, and what to say about it.
     async fn secure_wal(
         &self,
         session: &Session,

@@ -57,7 +57,7 @@ pub(crate) fn found_damaged(catalog: &Catalog, label: &Label) -> Option<String> 
 }
 
 /// The layers against which nothing is known, in the order in which they start.
-pub(super) fn usable<'a>(catalog: &'a Catalog, archived: Option<&ArchivedWal>) -> Vec<&'a Layer> {
+pub(crate) fn usable<'a>(catalog: &'a Catalog, archived: Option<&ArchivedWal>) -> Vec<&'a Layer> {
     let layers = catalog.layers.iter();
     let mut usable: Vec<&Layer> = layers
         .filter(|layer| problem(catalog, layer, archived).is_none())

@@ -20,7 +20,7 @@ use pgstrata_store::catalog::{Catalog, LastVerified};
 use pgstrata_store::error::Error;
 use serde::Serialize;
 
-pub(crate) use layers::{found_damaged, problem};
+pub(crate) use layers::{found_damaged, problem, usable};
 pub(crate) use wal::{
     DOUBTFUL, Hole, LostHistory, RecoveryPath, histories_lost_to_any, holes, lost_histories, ways,
     without_history,

@@ -116,8 +116,8 @@ impl MergeDone {
                     wal: None,
                 };
                 // A clock that is ahead gives up no line.
-                let now = StoreTime::ask(cluster).await?.timestamp();
-                let bases = LineBases::find(cluster, now.min(Timestamp::now())).await?;
+                let now = StoreTime::ask(cluster).await?.or_earlier();
+                let bases = LineBases::find(cluster, now).await?;
                 remove_inputs(cluster, choice, terms, (bases, &mut notes)).await?
             }
             false => Vec::new(),

@@ -115,6 +115,12 @@ impl StoreTime {
         Self(moment)
     }
 
+    /// The earlier of that moment and this host's time: by it nothing ends early because a clock is ahead.
+    #[must_use]
+    pub fn or_earlier(self) -> Timestamp {
+        self.0.min(Timestamp::now())
+    }
+
     /// As a time of a clock.
     #[must_use]
     pub fn timestamp(self) -> Timestamp {

@@ -224,7 +224,7 @@ impl<'a> Removal<'a> {
         let cluster = &self.cluster;
         let now = StoreTime::ask(cluster).await?;
         // A clock that is ahead ends no pin.
-        let pins_at = now.timestamp().min(Timestamp::now());
+        let pins_at = now.or_earlier();
         let restores = match terms.ignore_restores {
             true => Vec::new(),
             false => restoring::in_use(cluster, now).await?,

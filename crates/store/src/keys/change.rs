@@ -13,6 +13,7 @@ use pgstrata_layer::epoch::{
     EpochRecord, EpochSecrets, KeyBox, KeyRole, ReaderSecrets, SigningSeed, decode_epoch,
     encode_box, encode_epoch, fingerprint,
 };
+use pgstrata_layer::keys::box_maker;
 use pgstrata_layer::seal::Key;
 
 use super::Home;
@@ -145,7 +146,7 @@ async fn take_back(home: Home<'_>, record: &EpochRecord) {
         home.repository.delete_all(&own).await
     };
     if let Err(error) = taking.await {
-        let end = record.verifying_key.get(..8).unwrap_or_default();
+        let end = box_maker(&record.verifying_key);
         let prefix = home.name.epoch_prefix(&record.seal_id, record.number);
         tracing::warn!(
             "nothing is sealed until the key boxes below \"{prefix}\" are deleted whose names end in {end}: they are left of an epoch \
