@@ -31,10 +31,7 @@ demo: ## full backup, load, incrementals, point-in-time restore, proof
 	@scripts/demo
 
 test: setup ## all tests, against real PostgreSQL and a real S3 server
-	cargo test --locked --workspace --doc --quiet
-	cargo nextest run --locked --workspace --test-threads $(THREADS) $(TESTS)
-	ext/model/check
-	ext/test/run 15 18
+	scripts/test --test-threads $(THREADS) $(TESTS)
 
 lab-acceptance: setup ## every experiment of the lab at its smallest, on a quiet machine: a quarter of an hour
 	cargo build --locked --workspace --bins

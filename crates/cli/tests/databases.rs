@@ -118,6 +118,11 @@ fn stopped_mover(server: &Cluster, is_time: impl Fn() -> bool) -> (Background, P
     (mover, id)
 }
 
+/// How many files a directory has, if it is there.
+fn files_in(directory: &Path) -> Option<usize> {
+    fs::read_dir(directory).ok().map(Iterator::count)
+}
+
 /// Moves it until the server's process is stopped while it copies the files.
 fn stopped_in_the_middle_of_a_move(stage: &Stage) -> (Background, Pid) {
     let server = &stage.cluster;
@@ -126,10 +131,9 @@ fn stopped_in_the_middle_of_a_move(stage: &Stage) -> (Background, Pid) {
     let source = directory_of_source(server);
     let copy = server.pgdata().join("base").join(&number);
     for _ in 0..50 {
-        let (mover, id) = stopped_mover(server, || copy.join("PG_VERSION").exists());
-        // It copies the files of a directory in the order in which the directory has them.
-        let count = |directory: &Path| fs::read_dir(directory).unwrap().count();
-        if count(&copy) < count(&source) {
+        let (mover, id) = stopped_mover(server, || files_in(&copy).is_some_and(|files| files > 0));
+        // A mover that was too fast for the signal has removed the source already.
+        if files_in(&source).is_some_and(|files| files_in(&copy).unwrap() < files) {
             return (mover, id);
         }
         kill_process(id, Signal::CONT).unwrap();
