@@ -73,6 +73,7 @@ extern PGDLLEXPORT void pgstrata_worker_main(Datum arg);
 /* protocol.c */
 extern void protocol_install_hooks(void);
 extern uint64 protocol_calls(int op);
+extern bool protocol_database_is_replaced(Oid db);
 extern bool protocol_old_truncate_abi;
 extern BlockNumber protocol_last_truncate_to;
 

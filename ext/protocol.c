@@ -33,9 +33,18 @@
  *
  * P5	CREATE DATABASE and ALTER DATABASE ... SET TABLESPACE copy files past
  *		the storage layer: the database is stamped before its transaction
- *		commits, or in recovery at the record. DROP DATABASE removes files: what
- *		the map has of a database is forgotten when its directories are gone,
- *		by a transaction that has not committed, so nobody can use its number.
+ *		commits, or in recovery at the record, which no restartpoint passes while
+ *		it is replayed. But a checkpoint passes between the copy's record and the
+ *		commit, and a backup that begins with it has neither record nor stamp. So
+ *		from before the copy until it is stamped the database is locked
+ *		exclusively, by the server if it moves, by us if it is new; and who asks
+ *		for changes first looks at the locks, and then at the stamps. A stamp
+ *		before the copy would not do instead: a token may be made between the
+ *		two. A new database has one as well, for what a crash leaves of it.
+ *
+ *		DROP DATABASE removes files: what the map has of a database is forgotten
+ *		when its directories are gone, by a transaction that has not
+ *		committed, so nobody can use its number.
  *		Which database it is, the server says when it has locked it and looked
  *		at permissions: a name may mean another by then than at the statement's
  *		beginning, and a statement that is refused must change nothing. What
@@ -414,7 +423,11 @@ tracked_access(ObjectAccessType access, Oid class, Oid object, int sub, void *ar
 	if (class != DatabaseRelationId || sub != 0)
 		return;
 	if (access == OAT_POST_CREATE)
+	{
 		made_database = copied_database = object;
+		LockSharedObject(DatabaseRelationId, object, 0, AccessExclusiveLock);
+		map_stamp_database(object);
+	}
 	else if (access == OAT_POST_ALTER && moves_database)
 	{
 		moved_database = copied_database = object;
@@ -422,6 +435,22 @@ tracked_access(ObjectAccessType access, Oid class, Oid object, int sub, void *ar
 	}
 	else if (access == OAT_DROP)
 		dropped_database = object;
+}
+
+/*
+ * Are the database's files being replaced? Others that lock it so drop it or
+ * give it another name, and that it counts as changed meanwhile does no harm.
+ * Asked without taking a lock: nobody shall wait for us.
+ */
+bool
+protocol_database_is_replaced(Oid db)
+{
+	LOCKTAG		tag;
+	int			holders;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, db, 0);
+	pfree(GetLockConflicts(&tag, AccessShareLock, &holders));
+	return holders > 0;
 }
 
 static void

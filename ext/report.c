@@ -77,6 +77,14 @@ relation_path(char *path, const MapEntry *entry)
 				 TABLESPACE_VERSION_DIRECTORY, entry->db, entry->rel);
 }
 
+typedef void (*DatabaseVisitor) (Oid spc, Oid db, const char *path, void *context);
+
+typedef struct DatabaseWalk
+{
+	DatabaseVisitor visit;
+	void	   *context;
+} DatabaseWalk;
+
 /* Call for each tablespace that somebody made. */
 static void
 visit_tablespaces(void (*visit) (Oid spc, void *context), void *context)
@@ -88,6 +96,56 @@ visit_tablespaces(void (*visit) (Oid spc, void *context), void *context)
 		if (strspn(entry->d_name, "0123456789") == strlen(entry->d_name))
 			visit((Oid) strtoul(entry->d_name, NULL, 10), context);
 	FreeDir(dir);
+}
+
+/* The databases of a tablespace. */
+static void
+walk_databases(DatabaseWalk *walk, Oid spc, const char *path)
+{
+	DIR		   *dir = AllocateDir(path);
+	struct dirent *entry;
+
+	if (dir == NULL && errno == ENOENT)
+		return;
+	while ((entry = ReadDir(dir, path)) != NULL)
+	{
+		char		sub[MAXPGPATH];
+
+		if (strspn(entry->d_name, "0123456789") != strlen(entry->d_name))
+			continue;
+		snprintf(sub, sizeof(sub), "%s/%s", path, entry->d_name);
+		walk->visit(spc, strtoul(entry->d_name, NULL, 10), sub, walk->context);
+	}
+	FreeDir(dir);
+}
+
+static void
+walk_tablespace(Oid spc, void *context)
+{
+	char		path[MAXPGPATH];
+
+	snprintf(path, sizeof(path), TABLESPACE_LINKS "/%u/%s", spc,
+			 TABLESPACE_VERSION_DIRECTORY);
+	walk_databases(context, spc, path);
+}
+
+/* Call for each directory of a database. */
+static void
+visit_databases(DatabaseVisitor visit, void *context)
+{
+	DatabaseWalk walk = {visit, context};
+
+	walk_databases(&walk, DEFAULTTABLESPACE_OID, "base");
+	visit_tablespaces(walk_tablespace, &walk);
+}
+
+static void
+note_if_replaced(Oid spc, Oid db, const char *path, void *context)
+{
+	List	  **databases = context;
+
+	if (protocol_database_is_replaced(db))
+		*databases = list_append_unique_oid(*databases, db);
 }
 
 typedef struct DatabaseDirectories
@@ -122,13 +180,19 @@ database_directories(Oid db)
 	return found.paths;
 }
 
-/* In the current memory context, where the report stays. */
+/*
+ * In the current memory context, where the report stays. Which databases are
+ * being replaced is asked first: one that is not any more has its stamp.
+ */
 Report *
 report_begin(uint32 since)
 {
 	Report	   *report = palloc0(sizeof(Report));
 	uint32		room = map.shared->entries + 1024;
+	List	   *databases = NIL;
+	ListCell   *cell;
 
+	visit_databases(note_if_replaced, &databases);
 	report->since = since;
 	report->side_forks_left = map.shared->side_generation >= since ? 2 : 0;
 	report->entries = palloc_extended((Size) room * sizeof(SlotEntry), MCXT_ALLOC_HUGE);
@@ -149,9 +213,11 @@ report_begin(uint32 since)
 		if (next->entry.chunk != DATABASE_CHUNK)
 			report->count++;
 		else if (next->entry.whole >= since)
-			report->directories = list_concat(report->directories,
-											  database_directories(next->entry.db));
+			databases = list_append_unique_oid(databases, next->entry.db);
 	}
+	foreach(cell, databases)
+		report->directories = list_concat(report->directories,
+										  database_directories(lfirst_oid(cell)));
 	qsort(report->entries, report->count, sizeof(SlotEntry), compare_entries);
 	return report;
 }
@@ -308,38 +374,16 @@ walk_directory(FileWalk *walk, const char *path)
 	FreeDir(dir);
 }
 
-/* The databases of a tablespace. */
+/* As above, the locks before the stamps, which report_file() reads. */
 static void
-walk_databases(FileWalk *walk, const char *path)
-{
-	DIR		   *dir = AllocateDir(path);
-	struct dirent *entry;
-
-	if (dir == NULL && errno == ENOENT)
-		return;
-	while ((entry = ReadDir(dir, path)) != NULL)
-	{
-		char		sub[MAXPGPATH];
-
-		if (strspn(entry->d_name, "0123456789") != strlen(entry->d_name))
-			continue;
-		walk->file.db = strtoul(entry->d_name, NULL, 10);
-		snprintf(sub, sizeof(sub), "%s/%s", path, entry->d_name);
-		walk_directory(walk, sub);
-	}
-	FreeDir(dir);
-}
-
-static void
-walk_tablespace(Oid spc, void *context)
+walk_database(Oid spc, Oid db, const char *path, void *context)
 {
 	FileWalk   *walk = context;
-	char		path[MAXPGPATH];
 
 	walk->file.spc = spc;
-	snprintf(path, sizeof(path), TABLESPACE_LINKS "/%u/%s", spc,
-			 TABLESPACE_VERSION_DIRECTORY);
-	walk_databases(walk, path);
+	walk->file.db = db;
+	walk->file.replaced = protocol_database_is_replaced(db);
+	walk_directory(walk, path);
 }
 
 void
@@ -349,9 +393,7 @@ report_visit_files(RelationFileVisitor visit, void *context)
 
 	walk.file.spc = GLOBALTABLESPACE_OID;
 	walk_directory(&walk, "global");
-	walk.file.spc = DEFAULTTABLESPACE_OID;
-	walk_databases(&walk, "base");
-	visit_tablespaces(walk_tablespace, &walk);
+	visit_databases(walk_database, &walk);
 }
 
 static void
@@ -375,7 +417,7 @@ report_file(const RelationFile *file, uint32 since, ReportRow *row)
 	row->fork = file->fork;
 	row->segment = file->segment;
 	strlcpy(row->path, file->path, MAXPGPATH);
-	if ((side && map.shared->side_generation >= since) ||
+	if ((side && map.shared->side_generation >= since) || file->replaced ||
 		map_stamp_of_database(file->db) >= since ||
 		(map_find_entry(file->spc, file->db, file->rel, CHUNK_KEY(file->fork, 0), &entry) &&
 		 entry.whole >= since))

@@ -35,6 +35,7 @@ typedef struct RelationFile
 	char		path[MAXPGPATH];
 	Oid			spc;
 	Oid			db;
+	bool		replaced;		/* with all files of its database, just now (P5) */
 	uint32		rel;
 	ForkNumber	fork;
 	uint32		segment;

@@ -29,8 +29,8 @@
  * as it is, and over variants that each leave out one rule of the protocol
  * (protocol.c names them P1 to P7), which must be found wrong.
  *
- * Not modelled: files that come and go (P3; P5 is in drop.pml), the map's
- * directory (test/faults_memory.c), more than one token, the generations'
+ * Not modelled: files that come and go (P3; P5 is in drop.pml and copy.pml), the
+ * map's directory (test/faults_memory.c), more than one token, the generations'
  * compaction, weak memory order.
  */
 

@@ -23,7 +23,7 @@ pub fn control(bytes: &[u8]) {
         let sum = FileChecksum::of(&mended[..crc_at]).crc();
         mended[crc_at..crc_at + 4].copy_from_slice(&sum.to_le_bytes());
         if let Ok(control) = ControlFile::parse(&mended) {
-            let _ = control.logs_hints();
+            let _ = control.has_checksums();
         }
     }
 }

@@ -265,7 +265,8 @@ pub(crate) enum Command {
     /// Show the backups of a cluster and its WAL archive
     ///
     /// The command reads manifests and listings, and shows what is damaged with the reason. "pgstrata verify" reads
-    /// the rest. Exit code 0: nothing is wrong as far as listings tell; 3: something cannot be restored.
+    /// the rest. Exit code 0: nothing is wrong as far as listings tell; 3: there is an alarm, which says what cannot be
+    /// restored because of it, if anything.
     #[command(visible_aliases = ["backup-list", "show"], after_help = examples::INFO)]
     Info(InfoArgs),
 

@@ -360,8 +360,8 @@ fn if_there(file: &Path) -> Result<Option<PathBuf>> {
 
 /// Refuses a secret among the options that were given with `--storage`, or with another `flag` for them.
 fn refuse_secrets(storage: &[(String, String)], flag: &str) -> Result<()> {
-    let mut keys = storage.iter().map(|(key, _)| key);
-    let Some(secret) = keys.find(|key| is_secret_option(key)) else {
+    let mut options = storage.iter();
+    let Some((secret, _)) = options.find(|(key, value)| is_secret_option(key, value)) else {
         return Ok(());
     };
     let what = format!("the secret {secret} stands on the command line, with --{flag}");
@@ -527,11 +527,11 @@ fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
     }
     let storage = std::mem::take(&mut whole.storage);
     let tables = whole.repositories.values();
-    let of_tables = tables.flat_map(|table| table.get_ref().storage.keys());
+    let of_tables = tables.flat_map(|table| &table.get_ref().storage);
     if storage
-        .keys()
+        .iter()
         .chain(of_tables)
-        .any(|key| is_secret_option(key))
+        .any(|(key, value)| is_secret_option(key, value))
     {
         require_private(file, what)?;
     }

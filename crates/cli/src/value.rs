@@ -57,6 +57,10 @@ fn in_units(text: &str) -> Option<SignedDuration> {
 pub(crate) fn parse_until(text: &str) -> Result<Timestamp, String> {
     let wrong =
         || "expected a day such as 2027-01-31, or a moment such as 2027-01-31T12:00:00Z".to_owned();
+    // A name of a zone would be passed over.
+    if text.contains('[') {
+        return Err(wrong());
+    }
     if let Ok(moment) = text.parse::<Timestamp>() {
         return Ok(moment);
     }
@@ -83,9 +87,13 @@ pub(crate) fn parse_days(text: &str) -> Result<u32, String> {
 
 /// A moment. Whether it has passed is not asked: this host's clock may be behind.
 pub(crate) fn parse_moment(text: &str) -> Result<Timestamp, String> {
-    text.parse().map_err(|_| {
-        "expected a moment with its offset from UTC, such as 2026-11-21T09:33:05Z".to_owned()
-    })
+    let wrong =
+        || "expected a moment with its offset from UTC, such as 2026-11-21T09:33:05Z".to_owned();
+    // A name of a zone would be passed over, even one that contradicts the offset.
+    if text.contains('[') {
+        return Err(wrong());
+    }
+    text.parse().map_err(|_| wrong())
 }
 
 /// `30s`, `10m`, `1h 30m`; a number alone could be of any unit.
@@ -255,6 +263,8 @@ mod tests {
             "2027-01-31T00:00:00",
             "2027-01-31 00:00",
             "20270131T00",
+            "2027-01-31[America/Los_Angeles]",
+            "2027-01-31T00:00:00+00[Asia/Tokyo]",
         ] {
             assert!(parse_until(wrong).is_err(), "{wrong}");
         }
@@ -275,7 +285,12 @@ mod tests {
         for text in ["2026-01-31T11:00:00Z", "2026-01-31 12:00:00+01"] {
             assert_eq!(parse_moment(text), Ok(moment), "{text}");
         }
-        for wrong in ["", "yesterday", "2026-01-31 11:00:00"] {
+        for wrong in [
+            "",
+            "yesterday",
+            "2026-01-31 11:00:00",
+            "2026-01-31 11:00:00+00[Asia/Tokyo]",
+        ] {
             assert!(parse_moment(wrong).is_err(), "{wrong}");
         }
     }

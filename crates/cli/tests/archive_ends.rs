@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use pgstrata_testbed::cluster::{Cluster, Major};
-use support::{Stage, Store};
+use pgstrata_testbed::s3::S3Server;
+use support::{Stage, Store, files};
 
 const STOP: i32 = 255;
 const END: i32 = 1;
+const DAMAGED: i32 = 14;
 
 /// Segments of a mebibyte, all of which are archived: first, last.
 fn archived(store: Store) -> (Stage, Vec<String>) {
@@ -489,7 +491,8 @@ fn require_little_memory(stage: &Stage, words: &[&str]) {
         most = most.max(memory(child.id()));
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    assert!(child.wait().unwrap().success(), "{words:?}");
+    let output = child.wait_with_output().unwrap();
+    support::process::ended(output, &format!("{words:?}"), 0);
     assert!((1..128 << 10).contains(&most), "{words:?}: {most} kB");
 }
 
@@ -551,6 +554,45 @@ fn push_and_get_a_large_segment(store: Store) {
     ];
     require_little_memory(&stage, &words);
     stage.start_restored(Path::new(&restored));
+    copy_a_large_segment(&stage, &mut bytes);
+}
+
+/// A copy takes it in pieces, too, and takes nothing of one that is damaged.
+fn copy_a_large_segment(stage: &Stage, bytes: &mut [u8]) {
+    let archive = "main/wal/00000001";
+    let names = fs::read_dir(stage.objects().join(archive)).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let newest = names.filter(|name| name.len() == 24).max().unwrap();
+    let next = u64::from_str_radix(&newest[16..], 16).unwrap() + 1;
+    let name = format!("{}{next:08X}", &newest[..16]);
+    bytes[8..16].copy_from_slice(&(next << 28).to_le_bytes());
+    let from = stage.target("scratch").join(&name);
+    fs::write(&from, &*bytes).unwrap();
+    stage.ok(&["archive-push", &from.display().to_string()]);
+    let object = stage.objects().join(archive).join(&name);
+    let copied = |other: &str| stage.target(other).join(archive).join(&name);
+    let far = |other: &str| {
+        let directory = stage.cluster.create_dir(other).unwrap();
+        format!("file://{}", directory.display())
+    };
+    require_little_memory(stage, &["copy", "--to", &far("far")]);
+    let stored = fs::read(&object).unwrap();
+    assert!(stored == fs::read(copied("far")).unwrap());
+    let s3 = S3Server::start().unwrap();
+    let lines = s3.options();
+    let lines = lines.map(|(key, value)| format!("{key} = \"{value}\"\n"));
+    let credentials = support::credentials_file(&stage.cluster, "bucket", &lines.concat());
+    let to = format!("s3://{}/far", s3.bucket());
+    let with = ["--to-credentials", &credentials.display().to_string()];
+    require_little_memory(stage, &[&["copy", "--to", &to][..], &with].concat());
+    let in_bucket = s3.bucket_dir().join("far").join(archive).join(&name);
+    assert!(stored == fs::read(in_bucket).unwrap());
+    files::flip(&object, |length| length * 9 / 10);
+    let (code, log) = stage.fails(&["copy", "--to", &far("farther")]);
+    assert_eq!(code, DAMAGED, "{log}");
+    assert!(log.contains(&name), "{log}");
+    assert!(!copied("farther").exists());
+    assert!(copied("farther").parent().unwrap().exists());
 }
 
 /// Killed at any moment, it leaves the whole file or nothing in `pg_wal`, where nobody would look for the rest.

@@ -2,15 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
+#[path = "copy/archive.rs"]
+mod archive;
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pgstrata_testbed::cluster::{Cluster, Major};
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use pgstrata_testbed::s3::S3Server;
 use serde_json::Value;
 use support::{PATIENCE, Stage, Store, files, namespace, process, schema, text};
@@ -702,4 +704,72 @@ fn a_mirror_follows_beside_expiries_and_merges_at_both_ends() {
     }
     let base = roots.each_ref().map(|root| objects(&root.join("base")));
     assert!(!base[0].is_empty() && base[0] == base[1]);
+}
+
+/// Also where only a link leads: a restore in place would remove it, and what somebody has put there is not removed.
+#[test]
+fn nothing_is_copied_or_restored_among_the_files_of_a_cluster() {
+    let stage = stage(Store::Directory);
+    let space = stage.cluster.create_tablespace("space").unwrap();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let (pgdata, wal) = (stage.cluster.pgdata().to_owned(), stage.target("wal"));
+    fs::rename(pgdata.join("pg_wal"), &wal).unwrap();
+    symlink(&wal, pgdata.join("pg_wal")).unwrap();
+    stage.cluster.start().unwrap();
+    stage.backup(&["--type", "full"]);
+    let version = fs::read_dir(&space).unwrap().next().unwrap().unwrap();
+    let refused = |words: &[&str]| {
+        let (code, log) = stage.fails(words);
+        assert_eq!(code, REFUSED, "{words:?}: {log}");
+        log
+    };
+    for above in [
+        &wal,
+        &pgdata.join("pg_wal"),
+        &space,
+        &version.path(),
+        &pgdata,
+    ] {
+        let place = above.join("far");
+        let to = format!("file://{}", place.display());
+        refused(&["copy", "--to", &to]);
+        refused(&["copy", "--to", &to, "--dry-run"]);
+        assert!(!place.exists(), "{place:?}");
+    }
+    // Who says where the cluster is copies nothing around it, either.
+    let settings = stage
+        .cluster
+        .create_dir("settings")
+        .unwrap()
+        .join("own.toml");
+    fs::write(&settings, format!("pgdata = \"{}\"\n", pgdata.display())).unwrap();
+    let settings = settings.display().to_string();
+    let around = format!("file://{}", pgdata.parent().unwrap().display());
+    let log = refused(&["--config", &settings, "copy", "--to", &around]);
+    assert!(log.contains("\" holds \""), "{log}");
+    let immediate = ["--target-type", "immediate"];
+    let x = wal.join("x").display().to_string();
+    refused(&[&["restore", "--target-dir", &x][..], &immediate].concat());
+
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let root = pgdata.display().to_string();
+    let own = [
+        &["restore", "--target-dir", &root, "--delta"][..],
+        &immediate,
+    ]
+    .concat();
+    for place in [
+        wal.join("near"),
+        version.path().join("near"),
+        pgdata.join("near"),
+    ] {
+        files::copy_all(&stage.objects(), &place);
+        let log = refused(&own);
+        assert!(log.contains("holds a repository"), "{log}");
+        refused(&[&own[..], &["--dry-run"]].concat());
+        assert!(pgdata.join("global/pg_control").exists());
+        fs::remove_dir_all(&place).unwrap();
+    }
+    stage.ok(&own);
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major};
 use serde_json::Value;
-use support::{Stage, Store, files, process, text};
+use support::{PATIENCE, Stage, Store, files, process, text};
 
 const WARNINGS: i32 = 3;
 const REFUSED: i32 = 13;
@@ -314,7 +314,7 @@ fn signal_ends(scene: &Scene, act: &Act, (signal, at): (i32, u64)) -> bool {
     let (output, _) = scene.signalled(act, (signal, at), "");
     let told = format!("{words}, {way}: {}: {}", output.status, said(&output));
     let is_stopped = output.status.code() == Some(INTERRUPTED);
-    if act.stops && (signal == TERM || signal == INT) {
+    if act.stops && [TERM, INT, HUP].contains(&signal) {
         // What cannot be stopped any more is done to its end.
         let is_done = matches!(output.status.code(), Some(0 | WARNINGS));
         assert!(is_stopped || is_done, "{told}");
@@ -490,4 +490,35 @@ fn nothing_is_fetched_ahead_into_a_full_spool(scene: &Scene) {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let to = get.makes.as_ref().unwrap();
     assert_eq!(fs::metadata(to).unwrap().len(), 1 << 20);
+}
+
+/// The server writes it for minutes, and looks whether anybody waits.
+#[test]
+fn a_backup_killed_while_the_server_writes_its_checkpoint_holds_nothing_after_seconds() {
+    let builder = Cluster::builder(Major::V15)
+        .conf("checkpoint_timeout", "30min")
+        .conf("bgwriter_lru_maxpages", "0");
+    let stage = Stage::silent(builder, Store::Directory);
+    let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
+    sql("CREATE TABLE t AS SELECT g, repeat('x', 500) FROM generate_series(1, 60000) g");
+    let pgdata = stage.pgdata();
+    let spread = ["--wal", "stream", "--checkpoint", "spread"];
+    let mut child = process::spawn(
+        &stage,
+        &[&["backup", "--pgdata", &pgdata], &spread[..]].concat(),
+    );
+    let wait_for = |query, patience| stage.cluster.wait_for("postgres", query, patience).unwrap();
+    let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'CheckpointDone')
+        AND EXISTS (SELECT FROM pg_replication_slots)";
+    wait_for(waits, PATIENCE);
+    process::signal(&child, "-KILL");
+    child.wait().unwrap();
+    let is_gone = "SELECT NOT EXISTS (SELECT FROM pg_replication_slots) AND NOT EXISTS
+        (SELECT FROM pg_stat_activity WHERE application_name LIKE 'pgstrata%')";
+    wait_for(is_gone, Duration::from_secs(20));
+    // The checkpoint goes on, and was not what it waited for.
+    let begun = "SELECT count(*) FROM pg_stat_activity
+        WHERE backend_type = 'checkpointer' AND wait_event = 'CheckpointWriteDelay'";
+    assert_eq!(sql(begun), "1");
+    stage.backup(&["--wal", "stream"]);
 }

@@ -439,7 +439,7 @@ fn a_directory_that_cannot_be_written_makes_the_next_backup_compare() {
     let data = stage.cluster.pgdata().to_owned();
     let layer = data.join(LINEAGE);
     let before = fs::read(&layer).unwrap();
-    assert!(before.starts_with(b"pgstrata lineage 1 "));
+    assert!(before.starts_with(b"pgstrata lineage 2 "));
     let in_the_way = data.join("pgstrata.lineage.tmp");
     fs::create_dir(&in_the_way).unwrap();
     branch(&stage);

@@ -19,9 +19,10 @@ use pgstrata_testbed::programs::copy_program;
 use serde_json::Value;
 use support::namespace;
 use support::process::{self, signal};
-use support::{PATIENCE, Stage, Store, text};
+use support::{PATIENCE, Stage, Store, files, text};
 
 const REFUSED: i32 = 13;
+const DAMAGED: i32 = 14;
 const WARNINGS: i32 = 3;
 
 /// A server with two full backups, of which one is to go.
@@ -248,4 +249,45 @@ fn a_long_backup_gives_signs_of_life() {
     ended(backup);
     assert_eq!(beat(), 0);
     assert_eq!(stage.layer_counts(), (2, 0));
+}
+
+/// A mirror tries again and again, and no try may look like work that somebody waits for.
+#[test]
+fn an_expiry_goes_on_beside_a_mirror_that_cannot_copy_a_damaged_layer() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let full = || text(&stage.backup(&["--type", "full"]), "/label").to_owned();
+    let [first, damaged, last] = [full(), full(), full()];
+    let pack = stage.objects().join("main/layer").join(&damaged);
+    let pack = pack.join("pack-000000");
+    let mut bytes = fs::read(&pack).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&pack, bytes).unwrap();
+    let mirror = stage.cluster.create_dir("mirror").unwrap();
+    let to = format!("file://{}", mirror.display());
+    let follow = ["copy", "--to", &to, "--follow", "--every", "100ms"];
+    let child = process::spawn(&stage, &follow);
+    let layers = mirror.join("main/layer");
+    let end = Instant::now() + PATIENCE;
+    while !layers.join(&last).join("manifest").exists() {
+        assert!(Instant::now() < end, "the others are not copied");
+        thread::sleep(Duration::from_millis(50));
+    }
+    // What it has stored is old then, and it tries again.
+    thread::sleep(Duration::from_secs(1));
+    files::age(&mirror.join("main"), "20 minutes ago");
+    thread::sleep(Duration::from_secs(1));
+    let expired = stage.json(&["--repo", &to, "expire", "--keep-full", "1"]);
+    assert!(
+        !layers.join(&first).join("manifest").exists(),
+        "{expired:#}"
+    );
+    let left = fs::read_dir(layers.join(&damaged)).unwrap().flatten();
+    let mut left = left.map(|entry| entry.file_name().into_string().unwrap());
+    assert!(left.all(|name| !name.starts_with("beat-")));
+    signal(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(DAMAGED), "{log}");
+    assert_eq!(log.matches("is left out").count(), 1, "{log}");
 }

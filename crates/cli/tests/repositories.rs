@@ -9,6 +9,8 @@ mod apart;
 mod mistakes;
 #[path = "repositories/once.rs"]
 mod once;
+#[path = "repositories/rivals.rs"]
+mod rivals;
 #[path = "repositories/stalled.rs"]
 mod stalled;
 mod support;

@@ -81,6 +81,31 @@ fn rule_13_7_a_promoted_copy_is_followed_only_when_told() {
         let target = stage.restore(&format!("told-{timeline}"), &told);
         assert_eq!(rows(&stage, &target), expected);
     }
+    latest_is_no_layer_of_either_branch(&stage, &copy);
+}
+
+/// The word `latest` is not taken for the layer of a copy that was made last, nor for the other.
+fn latest_is_no_layer_of_either_branch(stage: &Stage, copy: &Cluster) {
+    // One layer before the fork is of both.
+    stage.ok(&["pin", "latest"]);
+    stage.backup(&["--type", "full"]);
+    let data = copy.pgdata().display().to_string();
+    let backup = ["backup", "--type", "full", "--pgdata", &data];
+    let output = stage.command_beside(copy, &backup).output().unwrap();
+    // It may say that another server is backed up under this name.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    // A branch that has ended by then would not be meant.
+    insert(&stage.cluster, 4);
+    stage.archive_all();
+    for words in [
+        &["pin", "latest"][..],
+        &["annotate", "latest", "a=b"],
+        &["merge"],
+    ] {
+        let (code, log) = stage.fails(words);
+        assert_eq!(code, 19, "{words:?}: {log}");
+        assert!(log.contains("more than one branch"), "{log}");
+    }
 }
 
 /// A standby takes over; nothing has to be said to restore what it has.
@@ -494,12 +519,14 @@ fn a_secret_on_the_command_line_is_refused_and_shown_nowhere() {
     let secret = stage.s3_secret();
     let target = stage.target("restored");
     let restore = ["restore", "--target-dir", &target.display().to_string()];
-    for key in [
-        "aws_secret_access_key",
-        "SECRET_ACCESS_KEY",
-        "session_token",
+    for (key, value) in [
+        ("aws_secret_access_key", secret.to_owned()),
+        ("SECRET_ACCESS_KEY", secret.to_owned()),
+        ("session_token", secret.to_owned()),
+        // One within a URL.
+        ("proxy_url", format!("http://me:{secret}@127.0.0.1:1")),
     ] {
-        let option = format!("{key}={secret}");
+        let option = format!("{key}={value}");
         let options = ["--output", "json", "--storage", &option];
         let copy = ["copy", "--to", "s3://elsewhere/p", "--to-storage", &option];
         for (words, advice) in [

@@ -243,6 +243,31 @@ fn the_server_is_lost() {
 }
 
 #[test]
+fn the_server_is_lost_and_its_wal_is_there() {
+    let mut desk = Desk::new();
+    desk.stage.archive_all();
+    let server = &desk.stage.cluster;
+    server.append_conf("archive_command", "false").unwrap();
+    server.reload().unwrap();
+    let sql = |query| server.sql("postgres", query).unwrap();
+    sql("INSERT INTO orders SELECT generate_series(1001, 1500)");
+    sql("SELECT pg_switch_wal()");
+    sql("INSERT INTO orders SELECT generate_series(1501, 1700)");
+    let last = sql("SELECT pg_walfile_name(pg_current_wal_lsn())");
+    server.stop(StopMode::Immediate).unwrap();
+    let old = Path::new(&desk.stage.pgdata()).with_file_name("old");
+    fs::rename(desk.stage.pgdata(), &old).unwrap();
+    desk.name("/mnt/old", &old.display().to_string());
+    desk.name(SEGMENT, &last);
+    let printed = desk.follow("The server is lost and its WAL is there");
+    assert!(
+        printed.contains("not finished this segment") && printed.contains("before its server"),
+        "{printed}"
+    );
+    assert_eq!(desk.orders(), "1700");
+}
+
+#[test]
 fn take_the_server_back() {
     let mut desk = Desk::new();
     desk.mark_time();

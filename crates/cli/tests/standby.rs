@@ -6,7 +6,9 @@
 mod support;
 
 use std::fs::{self, File};
-use std::process::Stdio;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -85,26 +87,158 @@ fn an_idle_primary_is_asked_and_a_parent_from_after_the_restartpoint_is_compared
     rule_4_11_a_parent_from_after_the_restartpoint_is_compared(Major::V18);
 }
 
-/// A standby of a standby that is promoted while the other one is backed up: its layer would have two timelines.
-#[test]
-fn a_standby_that_followed_to_another_timeline_is_told_at_once_and_backed_up_again() {
-    let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+/// A standby, and one that follows it.
+fn two_standbys(stage: &Stage) -> (Cluster, Cluster) {
     stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
-    let first = standby_of(&stage, &stage.cluster.conninfo("postgres"));
+    let first = standby_of(stage, &stage.cluster.conninfo("postgres"));
     let directory = stage.restore("second", &["--target-type", "standby"]);
     let second = Cluster::adopt(Major::V15, &directory)
         .conf("primary_conninfo", &first.conninfo("postgres"))
         .start()
         .unwrap();
-    catch_up(&stage, &second);
-    let before = stage.layer_counts();
+    catch_up(stage, &second);
+    (first, second)
+}
+
+/// A backup that stores its own WAL and has begun to copy files.
+fn slow_backup(stage: &Stage, standby: &Cluster) -> Child {
     let slow = ["--type", "full", "--wal", "stream", "--max-rate", "16M"];
-    let all = backup_of(&second, &slow);
+    let all = backup_of(standby, &slow);
     let mut command = stage.command(&words(&all));
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     let started = "SELECT count(*) = 1 FROM pg_stat_activity
         WHERE application_name = 'pgstrata backup' AND state = 'idle' AND query LIKE '%wal_replay_lsn%'";
-    second.wait_for("postgres", started, PATIENCE).unwrap();
+    standby.wait_for("postgres", started, PATIENCE).unwrap();
+    child
+}
+
+fn archived(stage: &Stage, segment: &str) -> PathBuf {
+    stage.objects().join("main/wal/00000001").join(segment)
+}
+
+/// The standby goes on where the other one was promoted: its own file of the old timeline's last segment ends there, and no
+/// server has finished that.
+#[test]
+fn a_segment_in_which_the_timeline_was_left_is_not_stored_as_a_whole_one() {
+    let stage = Stage::archiving(
+        idle(Major::V15).initdb_arg("--wal-segsize=1"),
+        Store::Directory,
+    );
+    let (first, second) = two_standbys(&stage);
+    let before = stage.layer_counts();
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE TABLE before AS SELECT 1");
+    let left = sql("SELECT pg_walfile_name(pg_current_wal_lsn())");
+    catch_up(&stage, &second);
+    // The backup will end where the standby is now, or later.
+    second.sql("postgres", "CHECKPOINT").unwrap();
+    let child = slow_backup(&stage, &second);
+    first.sql("postgres", "SELECT pg_promote()").unwrap();
+    for table in ["one", "two", "three"] {
+        let work = format!("CREATE TABLE {table} AS SELECT 1");
+        first.sql("postgres", &work).unwrap();
+        first.sql("postgres", "SELECT pg_switch_wal()").unwrap();
+    }
+    let followed = "SELECT count(*) = 1 FROM pg_class WHERE relname = 'three'";
+    second.wait_for("postgres", followed, PATIENCE).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    let object = archived(&stage, &left);
+    assert!(!object.exists(), "{log}");
+    assert_eq!(output.status.code(), Some(13), "{log}");
+    assert!(
+        log.contains("from timeline 1, on which the backup started, to timeline 2"),
+        "{log}"
+    );
+    assert_eq!(stage.layer_counts(), before);
+
+    // Nor is it taken from somebody's hand.
+    let file = second.pgdata().join("pg_wal").join(&left);
+    let file = file.display().to_string();
+    let (code, log) = stage.fails(&["archive-push", &file]);
+    assert_eq!(code, 13, "{log}");
+    assert!(log.contains("timeline 2 leaves timeline 1"), "{log}");
+    assert!(!object.exists());
+
+    // The promotion was a mistake: the primary has not stopped, and its own file arrives.
+    drop((first, second));
+    stage.archive_all();
+    assert!(object.exists());
+    stage.ok(&["verify"]);
+}
+
+/// The line breaks behind the record of a switch: the standby has replayed that, and its file still has what it held
+/// when it had another name.
+#[test]
+fn a_segment_is_stored_when_what_is_behind_its_switch_has_come() {
+    let stage = Stage::archiving(
+        idle(Major::V15).initdb_arg("--wal-segsize=1"),
+        Store::Directory,
+    );
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    stage.backup(&["--type", "full"]);
+    let directory = stage.restore("standby", &["--target-type", "standby"]);
+    let standby = Cluster::adopt(Major::V15, &directory).prepare().unwrap();
+    let follows = stage.cluster.conninfo("postgres");
+    standby.append_conf("primary_conninfo", &follows).unwrap();
+    standby.start().unwrap();
+    stage.set_archive_command("false");
+    sql("CREATE TABLE before AS SELECT 1");
+    catch_up(&stage, &standby);
+    standby.sql("postgres", "CHECKPOINT").unwrap();
+    for (name, value) in [
+        ("primary_conninfo", ""),
+        ("wal_retrieve_retry_interval", "100ms"),
+    ] {
+        standby.append_conf(name, value).unwrap();
+    }
+    standby.reload().unwrap();
+    let broken = "SELECT count(*) = 0 FROM pg_stat_wal_receiver";
+    standby.wait_for("postgres", broken, PATIENCE).unwrap();
+
+    sql("CREATE TABLE last AS SELECT 1");
+    let name = sql("SELECT pg_walfile_name(pg_current_wal_lsn())");
+    let end = sql("SELECT pg_switch_wal()");
+    let segment = |server: &Cluster| server.pgdata().join("pg_wal").join(&name);
+    let whole = fs::read(segment(&stage.cluster)).unwrap();
+    let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    let used = (used + 1).next_multiple_of(8192);
+    assert!(used < whole.len());
+    let options = File::options().write(true).open(segment(&standby));
+    let file = options.unwrap();
+    file.write_all_at(&vec![7; whole.len() - used], u64::try_from(used).unwrap())
+        .unwrap();
+    file.write_all_at(&whole[..used], 0).unwrap();
+    let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{end}'::pg_lsn");
+    standby.wait_for("postgres", &replayed, PATIENCE).unwrap();
+
+    let log = stage.cluster.socket_dir().join("backup.log");
+    let all = backup_of(&standby, &["--type", "full", "--wal", "stream"]);
+    let mut command = stage.command(&words(&all));
+    let mut child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
+    let said = || fs::read_to_string(&log).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !said().contains(&format!(", waiting for WAL segment {name}")) {
+        assert!(child.try_wait().unwrap().is_none(), "{}", said());
+        assert!(Instant::now() < deadline, "{}", said());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!archived(&stage, &name).exists());
+    file.write_all_at(&whole, 0).unwrap();
+    assert!(child.wait().unwrap().success(), "{}", said());
+    assert!(archived(&stage, &name).exists());
+    // The primary's archiver compares it with its own.
+    stage.begin_archiving();
+    stage.archive_all();
+}
+
+/// A standby of a standby that is promoted while the other one is backed up: its layer would have two timelines.
+#[test]
+fn a_standby_that_followed_to_another_timeline_is_told_at_once_and_backed_up_again() {
+    let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+    let (first, second) = two_standbys(&stage);
+    let before = stage.layer_counts();
+    let child = slow_backup(&stage, &second);
     first.sql("postgres", "SELECT pg_promote()").unwrap();
     let work = "CREATE TABLE later AS SELECT g FROM generate_series(1, 1000) g; CHECKPOINT";
     first.sql("postgres", work).unwrap();
@@ -165,6 +299,11 @@ fn what_only_the_primary_can_end_is_said_at_once_and_shown_while_it_lasts() {
     }
     stage.archive_all();
     assert!(child.wait().unwrap().success(), "{}", said());
+    // Also to who reads warnings alone.
+    let said_at_once = said();
+    let mut lines = said_at_once.lines();
+    let line = lines.find(|line| line.contains("will wait at its end"));
+    assert!(line.unwrap().contains("WARN"), "{line:?}");
     // Before anything of the backup's own time has passed.
     let first = said().find("will wait at its end").unwrap();
     assert!(

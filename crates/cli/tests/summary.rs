@@ -7,6 +7,7 @@ mod support;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
@@ -148,7 +149,7 @@ fn a_metapage_of_spgist_that_changed_without_wal_is_no_finding() {
 }
 
 /// The copy puts back what it has, and takes nothing away but WAL that its own would run into.
-fn put_over(stage: &Stage, copy: &std::path::Path) {
+fn put_over(stage: &Stage, copy: &Path) {
     let data = stage.cluster.pgdata();
     let mut cp = Command::new("cp");
     let done = cp.arg("-a").arg(copy.join(".")).arg(data).status().unwrap();
@@ -162,10 +163,10 @@ fn put_over(stage: &Stage, copy: &std::path::Path) {
     }
 }
 
-/// `pg_basebackup --incremental` of PostgreSQL 18.6 falls for it: rows that were updated come back.
-#[test]
-fn summaries_of_a_history_that_was_overwritten_are_not_believed() {
-    let builder = Cluster::builder(Major::V18)
+/// `pg_basebackup --incremental` of PostgreSQL 18.6 falls for it: rows that were updated come back. When the server runs
+/// again, the script is run with the directory of its summaries.
+fn summaries_of_a_lost_history_are_not_believed(major: Major, script: &str) {
+    let builder = Cluster::builder(major)
         .initdb_arg("--wal-segsize=1")
         .conf("summarize_wal", "on")
         .conf("autovacuum", "off");
@@ -196,6 +197,10 @@ fn summaries_of_a_history_that_was_overwritten_are_not_believed() {
     stage.cluster.stop(StopMode::Immediate).unwrap();
     put_over(&stage, &copy);
     stage.cluster.start().unwrap();
+    let mut shell = stage.cluster.command_as_server_user(Path::new("/bin/sh"));
+    let summaries = stage.cluster.pgdata().join("pg_wal/summaries");
+    let done = shell.args(["-c", script]).arg(summaries).status();
+    assert!(done.unwrap().success());
 
     stage.backup(&["--type", "full"]);
     sql("UPDATE t SET v = 1 WHERE id BETWEEN 10001 AND 10100; CHECKPOINT");
@@ -211,6 +216,31 @@ fn summaries_of_a_history_that_was_overwritten_are_not_believed() {
     let restored = stage.start_restored(&restored);
     let counts = "SELECT count(*) FILTER (WHERE v = 0), count(*) FILTER (WHERE v = 1) FROM t";
     assert_eq!(restored.sql("postgres", counts).unwrap(), "19900|100");
+}
+
+#[test]
+fn summaries_of_a_history_that_was_overwritten_are_not_believed() {
+    summaries_of_a_lost_history_are_not_believed(Major::V18, "true");
+}
+
+/// That sets the time at which a file was changed last, as all that follows does.
+#[test]
+fn summaries_of_a_lost_history_are_not_believed_when_their_rights_were_changed() {
+    let script = r#"chmod -R u-w "$0" && chmod -R u+w "$0""#;
+    summaries_of_a_lost_history_are_not_believed(Major::V17, script);
+}
+
+#[test]
+fn summaries_of_a_lost_history_are_not_believed_when_they_were_linked() {
+    let script = r#"cp -al "$0" "$0.linked""#;
+    summaries_of_a_lost_history_are_not_believed(Major::V18, script);
+}
+
+/// Such a file is new in every respect, whatever the clock says.
+#[test]
+fn summaries_of_a_lost_history_are_not_believed_when_they_were_written_anew() {
+    let script = r#"for file in "$0"/*; do cp "$file" "$file.new" && mv "$file.new" "$file"; done"#;
+    summaries_of_a_lost_history_are_not_believed(Major::V17, script);
 }
 
 /// Nothing of the WAL names it, nor its repair.

@@ -315,7 +315,7 @@ fn a_backup_that_is_stopped_by_a_signal_leaves_nothing() {
     for (signal, code) in [
         ("-TERM", Some(INTERRUPTED)),
         ("-INT", Some(INTERRUPTED)),
-        ("-HUP", None),
+        ("-HUP", Some(INTERRUPTED)),
         ("-KILL", None),
     ] {
         let mut child = stage.begin_backup(&["--type", "full"]);

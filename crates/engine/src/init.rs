@@ -15,7 +15,7 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::keys::{self, Recipients};
 
-use crate::server::apart::require_apart;
+use crate::server::apart::{require_apart, require_outside};
 use crate::server::control::control_of;
 
 /// What `init` found or made.
@@ -41,6 +41,7 @@ pub async fn init(
 ) -> Result<InitReport> {
     let reading = control_of(data_directory).await?;
     require_apart(&cluster.repository, data_directory).await?;
+    require_outside(&cluster.repository).await?;
     let like = fs::metadata(data_directory)
         .context(|| format!("could not look up \"{}\"", data_directory.display()))?;
     let home = cluster.name.as_str();

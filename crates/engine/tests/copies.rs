@@ -41,6 +41,7 @@ async fn copy(from: &Repository, to: &Repository, made: &Made) -> Result<MirrorR
         labels: Vec::new(),
         jobs: 2,
         recipients: None,
+        data_directory: None,
     };
     let (from, to) = (made.within(from), made.within(to));
     mirror::execute(&from, &to, &options, &Progress::default()).await

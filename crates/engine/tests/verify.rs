@@ -263,6 +263,7 @@ async fn what_a_newer_version_wrote_is_called_so_and_hides_no_damage() {
             Some(FindingKind::Unsupported),
             "{key}"
         );
+        assert_eq!(report.recorded, key != made.cluster.cluster_key());
         if !key.ends_with("/manifest") {
             assert_eq!(
                 report.failure(),

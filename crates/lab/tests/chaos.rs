@@ -42,8 +42,8 @@ fn said(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// A run that finds nothing; a finding stays on the disk.
-fn finds_nothing(words: &[&str]) {
+/// A run that finds nothing; a finding stays on the disk. Returns what it said.
+fn finds_nothing(words: &[&str]) -> String {
     let scratch = scratch();
     let output = chaos(scratch.path(), words);
     if output.status.code() != Some(0) {
@@ -51,11 +51,12 @@ fn finds_nothing(words: &[&str]) {
         panic!("{}\nkept in {}", said(&output), kept.display());
     }
     assert!(!scratch.path().join("out").exists(), "nothing was found");
+    said(&output)
 }
 
 #[test]
-fn thirty_steps_on_15_find_nothing() {
-    let how = ["--seed", "1", "--steps", "30", "--major", "15"];
+fn thirty_steps_on_15_with_page_lsns_find_nothing() {
+    let how = ["--seed", "7", "--steps", "30", "--major", "15"];
     let where_to = [
         "--archive",
         "true",
@@ -64,13 +65,15 @@ fn thirty_steps_on_15_find_nothing() {
         "--at-the-end",
         "3",
     ];
-    finds_nothing(&[how, where_to].concat());
+    let said = finds_nothing(&[how, where_to].concat());
+    assert!(said.contains(" by lsn"), "{said}");
 }
 
 #[test]
 fn thirty_steps_on_18_with_the_tracker_find_nothing() {
-    let how = ["--seed", "2", "--steps", "30", "--major", "18", "--tracker"];
-    finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "3"]].concat());
+    let how = ["--seed", "5", "--steps", "30", "--major", "18", "--tracker"];
+    let said = finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "3"]].concat());
+    assert!(said.contains(" by tracker"), "{said}");
 }
 
 #[test]
@@ -82,7 +85,8 @@ fn twenty_steps_on_16_find_nothing() {
 #[test]
 fn twenty_steps_on_17_find_nothing() {
     let how = ["--seed", "4", "--steps", "20", "--major", "17"];
-    finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "2"]].concat());
+    let said = finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "2"]].concat());
+    assert!(said.contains(" by summary"), "{said}");
 }
 
 /// The network of this seed stalled in the middle of an object once, and the store kept what had come.

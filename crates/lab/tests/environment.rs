@@ -422,3 +422,19 @@ fn two_captures_of_this_machine_differ_in_nothing_and_hold_no_password() {
         said(&doctor)
     );
 }
+
+#[test]
+fn a_full_standard_output_is_an_error_for_help_as_well() {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Lab::new()
+        .command(&["--help"])
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(5), "{}", said(&output));
+    let told = said(&output);
+    assert!(
+        told.contains("could not write to standard output"),
+        "{told}"
+    );
+}

@@ -30,7 +30,11 @@ fn main() -> Result<()> {
     )?;
     store(&root.join("found-more"), support::sample::found_more())?;
     store(&root.join("retained"), support::sample::retained())?;
-    store(&root.join("data"), support::sample::data_directory())
+    store(&root.join("data"), support::sample::data_directory())?;
+    store(
+        &root.join("data-of-run"),
+        support::sample::data_directory_of_run(),
+    )
 }
 
 /// Stores a repository unless it is there.

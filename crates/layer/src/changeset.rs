@@ -4,7 +4,9 @@
 //! says that it does not know; a file is then compared page by page with the
 //! parent's digests. Whatever a source cannot vouch for is compared as well:
 //! free space and visibility maps change without their page LSN moving, and a
-//! file whose identity differs from the parent's is another file.
+//! file whose identity differs from the parent's is another file. The tracker sees
+//! it when a file is replaced, so it is trusted where equal identities do not prove
+//! that the file is the same; LSNs are not: what was copied into its place has older ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +14,7 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::relation::{BLOCKS_PER_SEGMENT, ForkKind};
 
 use crate::block_set::BlockSet;
-use crate::entry::{BLOCK_BYTES, BlockRun, EntryKind};
+use crate::entry::{BLOCK_BYTES, BlockRun, EntryKind, proves_sameness};
 
 /// Below this a page LSN is not a position in the WAL: 0 of new pages, 1 of a GiST
 /// build, and those of unlogged relations (`FirstNormalUnloggedLSN`).
@@ -185,14 +187,15 @@ pub fn plan_file(file: &PresentFile, parent: Option<&ParentFile>, changes: &Chan
     // A partial last block of the parent is not a block to inherit.
     let inherit_limit = blocks.min(whole_blocks(parent.size_bytes));
     let known = file.identity != 0 && parent.identity != 0;
-    let same = known && file.identity == parent.identity;
+    let another = known && file.identity != parent.identity;
+    let same = file.identity == parent.identity && proves_sameness(file.identity);
     let main_fork = file.fork == Some(ForkKind::Main);
     match changes {
         Changes::Lsn { threshold } if main_fork && same => ReadPlan::ByLsn {
             threshold: *threshold,
             inherit_limit,
         },
-        Changes::Exact(exact) if (same || !known) && exact.covers(file.fork) => {
+        Changes::Exact(exact) if !another && exact.covers(file.fork) => {
             if exact.is_whole(&file.path) {
                 return ReadPlan::Whole;
             }
@@ -229,9 +232,11 @@ fn plan_exact(changed: Option<&BlockSet>, blocks: u32, limit: u32) -> ReadPlan {
 #[allow(clippy::panic, reason = "tests fail by panics")]
 mod tests {
     use super::*;
+    use crate::entry::file_identity;
 
     fn plan(path: &str, fork: ForkKind, exact: ChangedBlocks) -> ReadPlan {
-        let (size_bytes, identity, kind) = (10 * u64::from(BLOCK_BYTES), 7, EntryKind::Relation);
+        let (size_bytes, kind) = (10 * u64::from(BLOCK_BYTES), EntryKind::Relation);
+        let identity = file_identity(7, Some(1));
         let file = PresentFile {
             path: path.to_owned(),
             kind,
@@ -253,6 +258,58 @@ mod tests {
             covers_all_forks: true,
             ..ChangedBlocks::default()
         }
+    }
+
+    /// How the main fork of a relation is read that had the one identity and has the other.
+    fn plan_identities(parent: u64, file: u64, changes: &Changes) -> ReadPlan {
+        let (size_bytes, kind) = (10 * u64::from(BLOCK_BYTES), EntryKind::Relation);
+        let file = PresentFile {
+            path: "base/5/16384".to_owned(),
+            kind,
+            fork: Some(ForkKind::Main),
+            size_bytes,
+            identity: file,
+        };
+        let parent = ParentFile {
+            kind,
+            size_bytes,
+            identity: parent,
+            content_digest: None,
+        };
+        plan_file(&file, Some(&parent), changes)
+    }
+
+    #[test]
+    fn a_file_with_another_inode_is_compared_where_there_are_no_birth_times() {
+        let tracked = Changes::Exact(tracker());
+        let compared = ReadPlan::ByDigest { inherit_limit: 10 };
+        let (inode, other) = (file_identity(7, None), file_identity(8, None));
+        let born = file_identity(7, Some(1));
+        assert_eq!(plan_identities(inode, other, &tracked), compared);
+        assert_eq!(plan_identities(inode, born, &tracked), compared);
+        assert_eq!(plan_identities(born, inode, &tracked), compared);
+        for identities in [(inode, inode), (born, born), (0, inode), (inode, 0), (0, 0)] {
+            let plan = plan_identities(identities.0, identities.1, &tracked);
+            assert!(matches!(plan, ReadPlan::Blocks { .. }), "{identities:?}");
+        }
+    }
+
+    #[test]
+    fn page_lsns_are_believed_only_of_a_file_with_the_birth_time_of_the_parents() {
+        let threshold = Lsn::new(0x0100_0000);
+        let by_lsn = ReadPlan::ByLsn {
+            threshold,
+            inherit_limit: 10,
+        };
+        let (inode, born) = (file_identity(7, None), file_identity(7, Some(1)));
+        let plan = |parent, file| plan_identities(parent, file, &Changes::Lsn { threshold });
+        assert_eq!(plan(born, born), by_lsn);
+        for identities in [(inode, inode), (born, inode), (0, 0), (0, born)] {
+            let compared = ReadPlan::ByDigest { inherit_limit: 10 };
+            assert_eq!(plan(identities.0, identities.1), compared);
+        }
+        assert_ne!(born, file_identity(7, Some(2)));
+        assert_ne!(born, file_identity(8, Some(1)));
     }
 
     #[test]

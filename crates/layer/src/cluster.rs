@@ -115,6 +115,12 @@ fn version_of(record: &ClusterRecord) -> u32 {
     }
 }
 
+/// Whether these bytes say that they are such an object, of whatever version.
+#[must_use]
+pub fn is_one(bytes: &[u8]) -> bool {
+    record::is_of(KIND, bytes)
+}
+
 /// Reads the object.
 ///
 /// # Errors

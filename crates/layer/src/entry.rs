@@ -87,6 +87,36 @@ pub enum EntryKind {
     Plain,
 }
 
+/// From here on an identity is of an inode alone.
+const INODES_ALONE: u64 = 0xFFFF_FFFF_0000_0000;
+
+/// Identity of a file by its inode and, where the file system knows it, its birth in
+/// nanoseconds since 1970-01-01 UTC: an inode is used again after a file is dropped,
+/// its birth time is not. Never 0.
+#[must_use]
+pub fn file_identity(inode: u64, born_ns: Option<u128>) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&inode.to_le_bytes());
+    if let Some(born_ns) = born_ns {
+        hasher.update(&born_ns.to_le_bytes());
+    }
+    let hash = hasher.finalize();
+    let first = hash.as_bytes().first_chunk().expect("a hash has 32 bytes");
+    let hash = u64::from_le_bytes(*first);
+    match born_ns {
+        Some(_) if hash >= INODES_ALONE => hash - INODES_ALONE + 1,
+        Some(_) => hash.max(1),
+        None => hash | INODES_ALONE,
+    }
+}
+
+/// Whether files with this identity are the same file. Otherwise only other
+/// identities tell something: files that have them are others.
+#[must_use]
+pub fn proves_sameness(identity: u64) -> bool {
+    (1..INODES_ALONE).contains(&identity)
+}
+
 /// One file or directory of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileEntry {
@@ -101,7 +131,7 @@ pub struct FileEntry {
     pub modified: i64,
     /// Exact size in bytes; the last block of a plain file may be partial.
     pub size_bytes: u64,
-    /// Identity of the file at the source (inode and birth time hashed), 0 when
+    /// Identity of the file at the source, as [`file_identity`] makes it, 0 when
     /// unknown. A file whose identity differs from the parent's was re-created.
     pub identity: u64,
     /// Blocks below this number that the layer does not hold come from the parent.

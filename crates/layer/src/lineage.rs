@@ -5,9 +5,11 @@
 //! which lists older layers alone: exactly those that still lie in the directory's past.
 //! A copy of the directory has a copy of the file, which says of which directory it is.
 //! Older files that are copied over the directory leave the newer file where it is: so it
-//! says in which run of the server it was written, and which token the page tracker had then.
+//! says in which run of the server it was written, which token the page tracker had then, and
+//! what is known to have happened in that run.
 
 use jiff::Timestamp;
+use pgstrata_pgdata::Lsn;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::from_hex_exact;
@@ -22,6 +24,9 @@ use crate::record;
 pub const FILE_NAME: &str = "pgstrata.lineage";
 
 const KIND: &str = "lineage";
+
+/// The version of a file that says what happened in the run of the server.
+const RUN_VERSION: u32 = 2;
 
 /// Most layers of one line: ten days of hourly backups, in 50 kB.
 pub const MAX_LAYERS: usize = 256;
@@ -47,6 +52,10 @@ pub struct Lineage {
     /// A token of the page tracker from after the newest layer's end; `None` without tracker.
     /// A tracker that knows it has a directory of a later time.
     pub tracker_token: Option<String>,
+    /// From here on every WAL summary in the directory was written in the run `server_run`; `None` when that is not
+    /// known. A summary from before may be of a history that is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summaries_from_lsn: Option<Lsn>,
     /// What lies in the directory's past, the line written last first.
     pub lines: Vec<Line>,
     /// When.
@@ -63,6 +72,9 @@ pub struct Line {
     pub repository: String,
     /// Layers, the newest first. Not empty.
     pub layers: Vec<ParentRef>,
+    /// How many of them, the newest ones, were made in the run `server_run`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub of_run: usize,
 }
 
 /// A data directory, told from all copies of it.
@@ -113,6 +125,32 @@ impl Lineage {
     pub fn layers(&self) -> impl Iterator<Item = &ParentRef> {
         self.lines.iter().flat_map(|line| &line.layers)
     }
+
+    /// The layers that were made in the run of the server in which the file was written.
+    pub fn layers_of_run(&self) -> impl Iterator<Item = &ParentRef> {
+        let lines = self.lines.iter();
+        lines.flat_map(|line| line.layers.iter().take(line.of_run))
+    }
+
+    /// The lines, in which layers count as made in `run` only when the file was written in it.
+    #[must_use]
+    pub fn lines_in(mut self, run: Option<&str>) -> Vec<Line> {
+        if run.is_none() || self.server_run.as_deref() != run {
+            for line in &mut self.lines {
+                line.of_run = 0;
+            }
+        }
+        self.lines
+    }
+
+    fn tells_of_run(&self) -> bool {
+        self.summaries_from_lsn.is_some() || self.lines.iter().any(|line| line.of_run > 0)
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// What the line of a cluster's layers is called.
@@ -121,7 +159,7 @@ pub fn line_name(record: &ClusterRecord) -> String {
     contents_hex(&cluster::encode(record))
 }
 
-/// `lines` with one more layer, the oldest ones dropped where there are too many.
+/// `lines` with one more layer, made in the run that lasts, the oldest ones dropped where there are too many.
 #[must_use]
 pub fn with_layer(mut lines: Vec<Line>, repository: &str, layer: ParentRef) -> Vec<Line> {
     let known = lines.iter().position(|line| line.repository == repository);
@@ -129,12 +167,16 @@ pub fn with_layer(mut lines: Vec<Line>, repository: &str, layer: ParentRef) -> V
         || Line {
             repository: repository.to_owned(),
             layers: Vec::new(),
+            of_run: 0,
         },
         |at| lines.remove(at),
     );
+    let earlier = line.layers.iter().position(|other| *other == layer);
+    let again = earlier.is_some_and(|at| at < line.of_run);
     line.layers.retain(|other| *other != layer);
     line.layers.insert(0, layer);
     line.layers.truncate(MAX_LAYERS);
+    line.of_run = (line.of_run + usize::from(!again)).min(MAX_LAYERS);
     lines.insert(0, line);
     lines.truncate(MAX_LINES);
     lines
@@ -143,7 +185,11 @@ pub fn with_layer(mut lines: Vec<Line>, repository: &str, layer: ParentRef) -> V
 /// The file's bytes.
 #[must_use]
 pub fn encode(lineage: &Lineage) -> Vec<u8> {
-    record::encode(KIND, lineage)
+    let version = match lineage.tells_of_run() {
+        true => RUN_VERSION,
+        false => record::VERSION,
+    };
+    record::encode_version(KIND, version, lineage)
 }
 
 /// Reads the file.
@@ -151,7 +197,12 @@ pub fn encode(lineage: &Lineage) -> Vec<u8> {
 /// # Errors
 /// When it is damaged, of another version, or says what cannot be.
 pub fn decode(bytes: &[u8]) -> Result<Lineage> {
-    let lineage: Lineage = record::decode(KIND, bytes)?;
+    let (version, lineage): (u32, Lineage) = record::decode_versions(KIND, RUN_VERSION, bytes)?;
+    if lineage.tells_of_run() != (version == RUN_VERSION) {
+        let what =
+            format!("{KIND} of version {version} cannot say what happened in the server's run");
+        return Err(Error::damaged(what));
+    }
     lineage
         .check()
         .map_err(|error| error.into_damage().within(KIND))?;
@@ -162,6 +213,10 @@ impl Lineage {
     fn check(&self) -> Result<()> {
         if self.lines.len() > MAX_LINES {
             return Err(Error::damaged(format!("has {} lines", self.lines.len())));
+        }
+        if self.server_run.is_none() && self.tells_of_run() {
+            let what = "says what happened in a run of the server, and not in which";
+            return Err(Error::damaged(what));
         }
         self.lines.iter().try_for_each(Line::check)?;
         self.place.check()
@@ -176,6 +231,13 @@ impl Line {
             return Err(Error::damaged(format!(
                 "has a line for {:?} of {} layers",
                 self.repository,
+                layers.len()
+            )));
+        }
+        if self.of_run > layers.len() {
+            return Err(Error::damaged(format!(
+                "counts {} of {} layers as made in one run of the server",
+                self.of_run,
                 layers.len()
             )));
         }
@@ -257,8 +319,9 @@ mod tests {
             },
             boot_id: None,
             fsync: true,
-            server_run: None,
+            server_run: Some("run".to_owned()),
             tracker_token: Some("1:7".to_owned()),
+            summaries_from_lsn: Some(Lsn::new(9)),
             lines: with_layer(Vec::new(), &"a".repeat(64), layer(0)),
             written_at: Timestamp::UNIX_EPOCH,
             written_by: "test".to_owned(),
@@ -273,9 +336,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let wrong: [fn(&mut Lineage); 6] = [
+        let wrong: [fn(&mut Lineage); 8] = [
             |one| one.lines[0].repository = "main".to_owned(),
             |one| one.lines[0].layers.clear(),
+            |one| one.lines[0].of_run = 2,
+            |one| one.server_run = None,
             |one| one.lines[0].layers[0].label = "newest".to_owned(),
             |one| one.place.directory.path = Some("data".to_owned()),
             |one| one.place.links[0].link = "../a".to_owned(),
@@ -286,6 +351,42 @@ mod tests {
             make_wrong(&mut lineage);
             assert!(decode(&encode(&lineage)).is_err(), "{lineage:?}");
         }
+    }
+
+    #[test]
+    fn layers_of_another_run_are_listed_and_do_not_count_as_made_in_this_one() {
+        let repository = "a".repeat(64);
+        let made = |lineage: &Lineage| lineage.layers_of_run().cloned().collect::<Vec<_>>();
+        let mut lineage = lineage();
+        assert_eq!(made(&lineage), [layer(0)]);
+        let same = lineage.clone().lines_in(Some("run"));
+        lineage.lines = with_layer(same, &repository, layer(1));
+        assert_eq!(made(&lineage), [layer(1), layer(0)]);
+        for run in [Some("another"), None] {
+            let lines = lineage.clone().lines_in(run);
+            assert_eq!(lines[0].layers, [layer(1), layer(0)]);
+            assert_eq!(lines[0].of_run, 0);
+        }
+        let next = lineage.clone().lines_in(Some("another"));
+        lineage.lines = with_layer(next, &repository, layer(2));
+        assert_eq!(made(&lineage), [layer(2)]);
+        lineage.lines = with_layer(lineage.lines, &repository, layer(2));
+        assert_eq!(made(&lineage), [layer(2)], "a layer is counted once");
+        lineage.lines = with_layer(lineage.lines, &repository, layer(0));
+        assert_eq!(made(&lineage), [layer(0), layer(2)]);
+    }
+
+    #[test]
+    fn a_file_has_the_version_of_what_it_says() {
+        let mut one = lineage();
+        assert!(encode(&one).starts_with(b"pgstrata lineage 2 "));
+        let wrong = record::encode_version(KIND, record::VERSION, &one);
+        assert!(decode(&wrong).is_err());
+        one.summaries_from_lsn = None;
+        one.lines = one.clone().lines_in(None);
+        assert!(encode(&one).starts_with(b"pgstrata lineage 1 "));
+        let wrong = record::encode_version(KIND, RUN_VERSION, &one);
+        assert!(decode(&wrong).is_err());
     }
 
     #[test]

@@ -160,6 +160,11 @@ fn a_lineage_file_is_read_and_written_again_to_the_byte() {
     let bytes = &files[lineage::FILE_NAME];
     assert!(bytes.starts_with(b"pgstrata lineage 1 "));
     assert_eq!(lineage::decode(bytes).unwrap(), sample::lineage_file());
+    let files = golden("data-of-run");
+    assert_eq!(files, sample::data_directory_of_run());
+    let bytes = &files[lineage::FILE_NAME];
+    assert!(bytes.starts_with(b"pgstrata lineage 2 "));
+    assert_eq!(lineage::decode(bytes).unwrap(), sample::lineage_of_run());
 }
 
 #[test]

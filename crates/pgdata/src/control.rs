@@ -134,7 +134,7 @@ pub struct ControlFile {
     pub backup_end_required: bool,
     /// `wal_level`.
     pub wal_level: WalLevel,
-    /// `wal_log_hints`.
+    /// `wal_log_hints`: on a standby that of its primary, whatever its own is.
     pub wal_log_hints: bool,
     /// Size of a block in bytes: always [`BLOCK_SIZE`].
     pub block_size: u32,
@@ -178,13 +178,6 @@ impl ControlFile {
     #[must_use]
     pub fn has_checksums(&self) -> bool {
         self.data_checksum_version != 0
-    }
-
-    /// Whether a page gets a new LSN with each of its bits: `XLogHintBitIsNeeded` of `access/xlog.h`. Without, hint
-    /// bits change without WAL, and the bit that says "all visible" changes under the LSN that the page had.
-    #[must_use]
-    pub const fn logs_hints(&self) -> bool {
-        self.data_checksum_version != 0 || self.wal_log_hints
     }
 }
 

@@ -200,6 +200,8 @@ pub struct RecordReader {
     /// What the first record that begins here says is before it.
     points_back: Option<Lsn>,
     state: ScanState,
+    /// Whether there was anything behind a switch.
+    has_remains: bool,
     /// Bytes of a page that is not complete.
     pending: Vec<u8>,
 }
@@ -272,6 +274,7 @@ impl RecordReader {
             entrance: Entrance::default(),
             points_back: None,
             state: ScanState::Fresh,
+            has_remains: false,
             pending: Vec::new(),
         }
     }
@@ -334,6 +337,13 @@ impl RecordReader {
         }
     }
 
+    /// Whether there is anything behind a switch, where a server writes zeros (`CopyXLogRecordToWAL` in `xlog.c`): what a file
+    /// still has of an earlier name, because the rest of the segment has not come.
+    #[must_use]
+    pub fn has_remains(&self) -> bool {
+        self.has_remains
+    }
+
     /// How the segment begins and ends; `None` when it was not read from one end to the other.
     #[must_use]
     pub fn ends(&self) -> Option<SegmentEnds> {
@@ -373,15 +383,17 @@ impl RecordReader {
         let address = self.position;
         let next = address.checked_add(WAL_PAGE_BYTES);
         self.position = next.ok_or_else(|| self.wrong(address, "is the last that there is"))?;
-        if matches!(self.state, ScanState::Switched) {
-            return Ok(());
+        let mut at = 0;
+        if !matches!(self.state, ScanState::Switched) {
+            let header = self.page_header(page, address)?;
+            self.resume(&header, address)?;
+            at = header.size;
         }
-        let header = self.page_header(page, address)?;
-        self.resume(&header, address)?;
-        let mut at = header.size;
         while at < PAGE_BYTES && !matches!(self.state, ScanState::Switched) {
             at = self.step(page, at, address, sink)?;
         }
+        let behind = page.get(at..).unwrap_or_default();
+        self.has_remains |= behind.iter().any(|byte| *byte != 0);
         Ok(())
     }
 

@@ -96,6 +96,29 @@ fn described(line: &str) -> (Lsn, Meaning) {
     (lsn, meaning)
 }
 
+/// A segment that was switched, and the same as a standby has it before its rest has come: in a file that had another name.
+#[test]
+fn what_a_file_has_behind_a_switch_is_seen_and_read_all_the_same() {
+    for major in Major::ALL {
+        let mut whole = bytes(major, "wal_records");
+        whole.resize(1 << 20, 0);
+        let has_remains = |bytes: &[u8]| {
+            let mut reader = RecordReader::new(major, segment(major), size());
+            reader.feed(bytes, |_| {}).unwrap();
+            assert!(reader.ends().is_some());
+            reader.has_remains()
+        };
+        assert!(!has_remains(&whole), "PostgreSQL {major}");
+        let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
+        // The switch itself ends with its checksum, whose last byte may be 0.
+        for at in [used + 8, whole.len() - 1] {
+            let mut reused = whole.clone();
+            reused[at] = 7;
+            assert!(has_remains(&reused), "PostgreSQL {major}, byte {at}");
+        }
+    }
+}
+
 #[test]
 fn records_are_those_that_pg_waldump_prints() {
     for major in Major::ALL {

@@ -11,7 +11,7 @@ use pgstrata_layer::manifest::Manifest;
 
 use crate::error::{Error, Kind, Result};
 use crate::keys::{Home, Keys, Sealing};
-use crate::repository::Repository;
+use crate::repository::{PROBE, Repository};
 
 /// A repository, and the name of a cluster in it. Cheap to clone.
 ///
@@ -93,6 +93,32 @@ impl ClusterRepository {
                     .hint("look whether the store is up, and what it logs"))
             }
         }
+    }
+
+    /// Whether its record was stored when that of `other` was, as far as the stores tell: otherwise they are two.
+    ///
+    /// # Errors
+    /// `Repository` when they cannot be asked.
+    pub async fn may_be(&self, other: &Self) -> Result<bool> {
+        let (here, there) = (self.name.cluster_key(), other.name.cluster_key());
+        let here = self.repository.modified(&here);
+        let (here, there) = futures::try_join!(here, other.repository.modified(&there))?;
+        let both = here.zip(there);
+        // Some tell whole seconds.
+        Ok(both.is_some_and(|(here, there)| here.duration_since(there).abs().as_secs() == 0))
+    }
+
+    /// Whether `other` is the same repository, whatever each is called: what is created in this one is there. It does not stay.
+    ///
+    /// # Errors
+    /// When this one cannot be written, or the other not be asked.
+    pub async fn is(&self, other: &Self) -> Result<bool> {
+        let chance = rand::random::<u128>();
+        let key = format!("{}/{PROBE}{chance:032x}", self.name.as_str());
+        self.repository.create(&key, Bytes::new()).await?;
+        let found = other.repository.size(&key).await;
+        self.repository.tidy(&[key]).await;
+        Ok(found?.is_some())
     }
 
     /// What it means that there is no record: there is no such cluster, or what is there has lost it.

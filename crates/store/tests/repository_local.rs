@@ -228,3 +228,14 @@ async fn an_object_that_is_made_while_its_beginning_is_read_is_whole_or_not_ther
     }
     assert!(seen > 0, "no read met a create");
 }
+
+/// Any directory may be a link to a file system of its own, which has one.
+#[tokio::test]
+async fn what_a_file_system_keeps_for_itself_is_not_listed() {
+    let (scratch, repository) = with_one_object().await;
+    let kept = scratch.path().join("main/wal/lost+found");
+    std::fs::create_dir_all(&kept).unwrap();
+    std::fs::write(kept.join("12"), "x").unwrap();
+    assert!(repository.list("main/wal").await.unwrap().is_empty());
+    assert_eq!(repository.list_names("main").await.unwrap(), ["cluster"]);
+}

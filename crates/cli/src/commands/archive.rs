@@ -81,8 +81,11 @@ pub(super) fn say_pushed(context: &Context, outcome: &PushOutcome) {
         Pushed::Stored { .. } => (true, ""),
         Pushed::Present => (false, ", which was there already"),
         Pushed::Mended => (true, ", which was there and damaged"),
+        Pushed::LeftOut => (false, ""),
     };
-    tracing::info!("pushed {}{what}", outcome.file_name);
+    if outcome.pushed != Pushed::LeftOut {
+        tracing::info!("pushed {}{what}", outcome.file_name);
+    }
     let document = json!({
         "file": outcome.file_name,
         "new": new,

@@ -197,6 +197,7 @@ async fn copy_to(
         labels: vec![report.label.clone()],
         jobs: from.config.jobs()?,
         recipients: None,
+        data_directory: None,
     };
     let _display = Display::start(Act::Copy, progress, from.wants_progress);
     let copied = mirror::execute(&source, &target, &options, progress).await?;

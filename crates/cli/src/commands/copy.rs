@@ -27,6 +27,7 @@ pub(super) async fn run(context: &Context, args: &CopyArgs) -> Result<u8> {
         labels: Vec::new(),
         jobs: context.config.jobs()?,
         recipients: (!recipients.all.is_empty()).then_some(recipients),
+        data_directory: context.config.settings.pgdata.clone(),
     };
     for text in &args.labels {
         options.labels.push(label(&source, text).await?);
@@ -71,15 +72,23 @@ async fn follow(
     let mut report = MirrorReport::default();
     let mut failed = None;
     loop {
-        let (source, target) = both(context, args)?;
         let known = report.left_out.clone();
-        match mirror::again(&source, &target, options, progress, &mut report).await {
+        let opened = both(context, args);
+        // When both could be opened before, a file that says how is being written, or was taken away for a while.
+        let is_shut = opened.is_err();
+        let copied = match opened {
+            Ok((source, target)) => {
+                mirror::again(&source, &target, options, progress, &mut report).await
+            }
+            Err(error) => Err(error),
+        };
+        match copied {
             Ok(()) => {
                 failed = None;
                 warn_of(&report.left_out, &known);
             }
             Err(error) if error.kind() == Kind::Interrupted && report.done => {}
-            Err(error) if passes(&error) && report.done => {
+            Err(error) if report.done && (is_shut || passes(&error)) => {
                 let advice = advice(error.hint_text());
                 tracing::warn!("could not copy, and will try again: {error}{advice}");
                 failed = Some(error);

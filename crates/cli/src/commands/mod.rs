@@ -27,6 +27,7 @@ use jiff::Timestamp;
 use pgstrata_engine::check::CheckOptions;
 use pgstrata_engine::health::{Alarm, Severity};
 use pgstrata_engine::info::server::{NotLookedAt, ServerOptions};
+use pgstrata_engine::restore::require_one_branch;
 use pgstrata_engine::server::ConnectionOptions;
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
@@ -271,15 +272,31 @@ async fn label_or_all(cluster: &ClusterRepository, text: &str) -> Result<Option<
     if text.eq_ignore_ascii_case("all") {
         return Ok(None);
     }
-    label(cluster, text).await.map(Some)
+    if let Some(label) = label_or_latest(text)? {
+        return Ok(Some(label));
+    }
+    let catalog = Catalog::load(cluster).await?;
+    let newest = newest(&catalog)?;
+    if let Err(error) = require_one_branch(cluster, &catalog).await {
+        tracing::warn!("\"latest\" is taken for layer {newest}, the last that was made: {error}");
+    }
+    Ok(Some(newest))
 }
 
-/// A label as somebody wrote it; `latest` is that of the newest layer.
+/// A label as somebody wrote it; `latest` is that of the newest layer, unless nobody knows of which branch.
 async fn label(cluster: &ClusterRepository, text: &str) -> Result<Label> {
     if let Some(label) = label_or_latest(text)? {
         return Ok(label);
     }
-    newest(&Catalog::load(cluster).await?)
+    let catalog = Catalog::load(cluster).await?;
+    let newest = newest(&catalog)?;
+    require_one_branch(cluster, &catalog).await.map_err(|error| {
+        let error = error.while_doing("\"latest\" could be a layer of more than one branch");
+        error.hint(format!(
+            "name the layer: {newest} was made last, and \"pgstrata info\" lists them all with their timelines"
+        ))
+    })?;
+    Ok(newest)
 }
 
 /// The label of the newest layer, unless a newer one cannot be used: an older one is not what was meant then.
@@ -305,14 +322,24 @@ fn newest(catalog: &Catalog) -> Result<Label> {
     Ok(newest.label.clone())
 }
 
-/// The cluster, which the repository knows.
+/// The cluster, which the repository knows. One that a newer version keeps is not for this one to change.
 ///
 /// A record that is lost or damaged beside layers is for the command to judge.
 async fn known_cluster(context: &Context) -> Result<ClusterRepository> {
-    known(context.cluster()?).await
+    let cluster = known(context.cluster()?).await?;
+    refuse_newer(&cluster).await?;
+    Ok(cluster)
 }
 
-/// The same for a cluster that was opened already.
+/// Refuses a cluster that a newer version keeps.
+async fn refuse_newer(cluster: &ClusterRepository) -> Result<()> {
+    match cluster.record().await {
+        Err(error) if error.kind() == Kind::Unsupported => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The same for a cluster that was opened already, and is only looked at.
 async fn known(cluster: ClusterRepository) -> Result<ClusterRepository> {
     match cluster.record().await {
         Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Repository) => Err(error),
@@ -396,8 +423,8 @@ async fn run_one(context: &Context, command: Command) -> Result<u8> {
     }
 }
 
-/// Ctrl-C and SIGTERM ask the act to stop at the next safe place; a second one ends the program. Both are caught when this
-/// returns.
+/// Ctrl-C, SIGTERM and the end of the terminal ask the act to stop at the next safe place; a second one ends the program. All are
+/// caught when this returns.
 fn stop_on_signal(progress: &Progress) {
     use tokio::signal::unix::{SignalKind, signal};
     let caught = (
@@ -407,12 +434,24 @@ fn stop_on_signal(progress: &Progress) {
     let (Ok(mut interrupt), Ok(mut terminate)) = caught else {
         return;
     };
+    // Caught, it would end what "nohup" has begun to outlive its terminal.
+    let mut hangup = match ignores_hangup() {
+        true => None,
+        false => signal(SignalKind::hangup()).ok(),
+    };
     let progress = progress.clone();
     tokio::spawn(async move {
         let mut next = async || {
+            let hung_up = async {
+                match &mut hangup {
+                    Some(hangup) => hangup.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
+                _ = hung_up => {}
             }
         };
         next().await;
@@ -421,6 +460,15 @@ fn stop_on_signal(progress: &Progress) {
         next().await;
         std::process::exit(i32::from(crate::exit::code(Kind::Interrupted)));
     });
+}
+
+/// Whether who has started us wants SIGHUP to be ignored, or it cannot be seen.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The first bit is that of signal 1.
+    ignored.is_none_or(|mask| mask & 1 == 1)
 }
 
 /// An alarm in lines: what is wrong, what is lost, what to do.

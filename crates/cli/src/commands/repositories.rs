@@ -6,20 +6,21 @@
 
 mod get;
 mod push;
+mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures::future::join_all;
 use pgstrata_engine::restore::{Target, TimelineChoice, require_way_known};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
-use pgstrata_store::archive::{Archive, Notes, Spool};
+use pgstrata_store::archive::{Archive, Notes, Spool, archived_timelines};
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::error::{Error, Kind, Result};
+pub(super) use pgstrata_store::repository::ANSWERS_WITHIN;
 use serde_json::{Value, json};
 
 use super::{Context, backup, restore, run_one};
@@ -27,13 +28,15 @@ use crate::args::{AsOfArgs, BackupArgs, Command, KeyCommand, Output, RestoreArgs
 use crate::exit;
 use crate::output;
 
-/// How long a repository is waited for that says nothing, while others may do what is wanted.
-pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-
 /// Runs a command on several repositories; returns its exit code.
 pub(super) async fn run(context: &Context, several: &[Context], command: Command) -> Result<u8> {
     if past_of(&command).is_some_and(|past| past.repository_as_of.is_some()) {
         return Err(one_alone(context));
+    }
+    // What fetches does well with one twice, and what the server waits for looks when it has stored the file.
+    if let Command::Backup(_) | Command::Info(_) | Command::Check(_) | Command::Verify(_) = &command
+    {
+        require_apart(context, several).await?;
     }
     match command {
         Command::Backup(args) => backup(several, args).await,
@@ -67,6 +70,20 @@ pub(super) async fn run(context: &Context, several: &[Context], command: Command
     }
 }
 
+/// Refuses one directory under the names of two of these.
+async fn require_apart(
+    context: &Context,
+    several: impl IntoIterator<Item = &Context>,
+) -> Result<()> {
+    let names = several.into_iter().filter_map(|one| one.config.name());
+    let names: Vec<&str> = names.collect();
+    context.config.require_apart(&names).await
+}
+
+fn act_in(context: &Context) -> String {
+    format!("repository {}", context.config.name().unwrap_or_default())
+}
+
 fn one_alone(context: &Context) -> Error {
     Error::new(
         Kind::Usage,
@@ -96,7 +113,7 @@ async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) ->
     let mut shown = Vec::new();
     let mut codes = Vec::new();
     let mut looked_at = Vec::new();
-    for context in several {
+    for (context, silence) in several.iter().zip(silent_directories(several).await) {
         let name = context.config.name().unwrap_or_default();
         let url = context.config.url()?;
         let documents = Arc::new(Mutex::new(Vec::new()));
@@ -105,7 +122,11 @@ async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) ->
         if context.output == Output::Text {
             output::print(&format!("repository {name}, {url}\n"))?;
         }
-        let (code, error) = match run(&one).await {
+        let done = match silence {
+            Some(error) => Err(error),
+            None => run(&one).await,
+        };
+        let (code, error) = match done {
             Ok(code) => {
                 looked_at.push(context);
                 (code, None)
@@ -149,12 +170,29 @@ async fn each(several: &[Context], run: impl AsyncFn(&Context) -> Result<u8>) ->
     Ok(failed.or(codes.iter().max()).copied().unwrap_or(0))
 }
 
+/// For each that is a directory, and does not answer, an error that says so: who looks into it waits for ever. A store that
+/// stalls is given up by itself, and then it is known why.
+async fn silent_directories(several: &[Context]) -> Vec<Option<Error>> {
+    let asked = several.iter().map(async |context| {
+        let url = context.config.url().ok()?;
+        let error = match url.starts_with("file:") {
+            true => context.require_answer(ANSWERS_WITHIN).await.err()?,
+            false => return None,
+        };
+        // What else is the matter with it is found out when it is its turn.
+        (error.kind() == Kind::Repository).then_some(error)
+    });
+    join_all(asked).await
+}
+
 /// What is to be said of repositories that have missed a backup or a promotion, each of which looks well alone.
 async fn behind(looked_at: Vec<&Context>) -> Vec<String> {
+    let rivals = servers::rivals(&looked_at, None).await;
     let asked = join_all(looked_at.into_iter().map(Known::of)).await;
     // One that cannot be asked any more has been shown all the same.
     let known: Vec<Known<'_>> = asked.into_iter().flatten().collect();
-    known.iter().flat_map(|one| one.doubts(&known)).collect()
+    let doubts = known.iter().flat_map(|one| one.doubts(&known));
+    rivals.into_iter().chain(doubts).collect()
 }
 
 async fn backup(several: &[Context], args: BackupArgs) -> Result<u8> {
@@ -191,20 +229,22 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
     let mut known = opened(in_order(usable, &mut notes).await?, &mut notes).await?;
     let (target, timeline) = restore::target_of(args)?;
     require_one_way(&known, (&target, timeline)).await?;
+    let all: Vec<&Context> = known.iter().map(|one| one.context).collect();
+    servers::require_one(&all, timeline).await?;
     // They may answer by then.
     known.extend(silent);
     let last = last_timeline(&known);
     // What is not there along the last timeline is not looked for along another one that nobody has named.
     let is_latest = matches!(timeline, None | Some(TimelineChoice::Latest));
     let mut stays = false;
-    for one in &known {
+    for (at, one) in known.iter().enumerate() {
         let name = one.name();
         if stays && one.timeline != last {
             continue;
         }
         tracing::info!("restoring out of repository {name}");
         let mut said = notes.clone();
-        if let Some(what) = one.is_older_than(newest(&known)) {
+        if let Some(what) = one.is_older_than(newest(&known), &known[..at]) {
             say(&mut said, what);
         }
         let error = match restore::run(one.context, args, &said).await {
@@ -417,7 +457,7 @@ async fn opened<'a>(several: Vec<Known<'a>>, notes: &mut Vec<String>) -> Result<
 struct Known<'a> {
     context: &'a Context,
     /// Its last timeline.
-    timeline: Option<String>,
+    timeline: Option<TimelineId>,
     /// The seal id and the last epoch of a sealed cluster: copies have the same id.
     epoch: Option<([u8; 16], u32)>,
     /// Whether its layers could be looked at.
@@ -447,10 +487,9 @@ impl<'a> Known<'a> {
 
     async fn of(context: &'a Context) -> Result<Self> {
         let cluster = context.cluster()?;
-        let prefix = cluster.name.wal_prefix();
-        let timelines = cluster.repository.list_names(&prefix).await?;
+        let timelines = archived_timelines(&cluster).await?;
         let mut known = Self {
-            timeline: timelines.last().cloned(),
+            timeline: timelines.last().copied(),
             ..Self::silent(context)
         };
         if let Ok(sealing) = cluster.sealing().await {
@@ -522,13 +561,17 @@ impl<'a> Known<'a> {
         ))
     }
 
-    /// What is to be said when it is restored from, and another has a newer layer.
-    fn is_older_than(&self, newest: Option<&Self>) -> Option<String> {
+    /// What is to be said when it is restored from after those that were tried, and another has a newer layer.
+    fn is_older_than(&self, newest: Option<&Self>, tried: &[Self]) -> Option<String> {
         let holder = newest?;
         let (newest, own) = (holder.newest.as_ref()?, self.newest.as_ref()?);
+        let why = match tried.iter().any(|one| one.name() == holder.name()) {
+            true => "cannot be restored from",
+            false => "does not know the last timeline",
+        };
         (self.rank() < holder.rank()).then(|| {
             format!(
-                "the newest layer of repository {} is {}; layer {}, which is newer, is in repository {}, which cannot be restored from",
+                "the newest layer of repository {} is {}; layer {}, which is newer, is in repository {}, which {why}",
                 self.name(),
                 own.label,
                 newest.label,
@@ -538,8 +581,8 @@ impl<'a> Known<'a> {
     }
 }
 
-fn last_timeline(known: &[Known<'_>]) -> Option<String> {
-    known.iter().filter_map(|one| one.timeline.clone()).max()
+fn last_timeline(known: &[Known<'_>]) -> Option<TimelineId> {
+    known.iter().filter_map(|one| one.timeline).max()
 }
 
 /// The first of those that have the newest layer.

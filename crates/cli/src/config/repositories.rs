@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use futures::future::join_all;
 use pgstrata_store::error::{Error, Kind, Result};
-use pgstrata_store::repository::{Repository, RepositoryOptions, same_directory};
+use pgstrata_store::repository::{RealDirectory, Repository, RepositoryOptions};
 use serde::Deserialize;
 
 use super::{Config, Settings, refuse_secrets};
@@ -27,6 +28,35 @@ pub(crate) struct Table {
     seal_id: Option<String>,
     #[serde(default, deserialize_with = "super::store_options")]
     pub(super) storage: BTreeMap<String, String>,
+}
+
+impl Table {
+    /// Whether both are certainly one repository. The same bucket at two endpoints is two; at one endpoint that is written in
+    /// two ways it is one.
+    fn is(&self, other: &Self) -> bool {
+        let place = |table: &Self| {
+            let storage = table.storage.iter();
+            let said: BTreeMap<String, String> = storage
+                .map(|(key, value)| match key.contains("endpoint") {
+                    true => (key.clone(), address(value)),
+                    false => (key.clone(), value.clone()),
+                })
+                .collect();
+            let endpoint = table.s3_endpoint.as_deref().map(address);
+            (address(&table.repo), endpoint, said)
+        };
+        place(self) == place(other)
+    }
+}
+
+/// A URL as it is written mostly. Case counts behind the host alone.
+fn address(url: &str) -> String {
+    let url = url.trim_end_matches('/');
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    format!("{}://{}{path}", scheme.to_lowercase(), host.to_lowercase())
 }
 
 /// A repository of the file that a command uses.
@@ -54,14 +84,8 @@ pub(super) fn check(
             return Err(Error::new(Kind::Usage, what)
                 .hint("use letters, digits, \".\", \"_\" and \"-\" in [repositories.NAME]"));
         }
-        let same = |(other, that): &&(String, Table)| {
-            other != name && that.repo.trim_end_matches('/') == table.repo.trim_end_matches('/')
-        };
-        // The same bucket at two endpoints is two repositories.
-        if let Some((other, that)) = tables.iter().find(same)
-            && that.s3_endpoint == table.s3_endpoint
-            && that.storage == table.storage
-        {
+        let same = |(other, that): &&(String, Table)| other != name && that.is(table);
+        if let Some((other, _)) = tables.iter().find(same) {
             let what = format!(
                 "repositories \"{name}\" and \"{other}\" are the same, {}",
                 table.repo
@@ -103,29 +127,28 @@ impl Config {
             None if self.repositories.len() == 1 => Ok(vec![self.of(0, false)]),
             None => {
                 self.require_own_options()?;
-                self.require_apart()?;
                 let all = 0..self.repositories.len();
                 Ok(all.map(|at| self.of(at, true)).collect())
             }
         }
     }
 
-    /// Refuses one directory under two names: what is stored in both would be there once.
-    fn require_apart(&self) -> Result<()> {
-        let directories: Vec<_> = self.directories().collect();
-        for (at, (name, here)) in directories.iter().enumerate() {
-            let Some(here) = here.directory() else {
-                continue;
-            };
-            let is_here = |there: &Repository| {
-                let there = there.directory();
-                there.is_some_and(|there| same_directory(here, there))
-            };
-            let mut before = directories.iter().take(at);
-            if let Some((other, _)) = before.find(|(_, there)| is_here(there)) {
+    /// Refuses one directory under two of these names: what is stored in both would be there once. One that does not answer
+    /// is none that does.
+    pub(crate) async fn require_apart(&self, names: &[&str]) -> Result<()> {
+        let found = self.directories().filter(|(name, _)| names.contains(name));
+        let found = found.map(async |(name, repository)| {
+            let directory = repository.directory()?;
+            let real = RealDirectory::at(directory).await.ok()?;
+            Some((name, directory.to_owned(), real))
+        });
+        let found: Vec<_> = join_all(found).await.into_iter().flatten().collect();
+        for (at, (name, directory, here)) in found.iter().enumerate() {
+            let mut before = found.iter().take(at);
+            if let Some((other, ..)) = before.find(|(_, _, there)| here.is(there)) {
                 let what = format!(
                     "repositories \"{other}\" and \"{name}\" are the same directory, {}",
-                    here.display()
+                    directory.display()
                 );
                 return Err(Error::new(Kind::Usage, what).hint("leave one of them out"));
             }

@@ -68,6 +68,43 @@ fn a_restore_takes_no_older_layer_because_the_first_repository_has_missed_one() 
     );
 }
 
+/// Nobody knows who puts a file there, and it says nothing of the WAL.
+#[test]
+fn a_name_in_the_archive_that_no_timeline_has_does_not_lead_to_an_older_layer() {
+    let two = Two::in_directories();
+    two.backup(0, "full");
+    let pgdata = two.stage.pgdata();
+    let mut newer = String::new();
+    without(&two.near, || {
+        let backup = ["backup", "-D", &pgdata, "--wal", "stream", "--type", "incr"];
+        newer = text(&two.json(WARNINGS, &backup), "/label").to_owned();
+    });
+    fs::write(two.near.join("main/wal/README"), "x").unwrap();
+    let target = two.stage.target("restored");
+    let restore = [
+        "restore",
+        "--dry-run",
+        "--target-dir",
+        target.to_str().unwrap(),
+    ];
+    let planned = two.json(0, &restore);
+    assert_eq!(text(&planned, "/label"), newer);
+    let notes = planned["notes"].to_string();
+    assert!(!notes.contains("last timeline"), "{notes}");
+    // One that was not tried may be fit to restore from.
+    let file = two.stage.target("00000002.history");
+    fs::write(&file, "1\t0/FFFFFF0\tpromoted\n").unwrap();
+    let push = ["--repo", "near", "archive-push", file.to_str().unwrap()];
+    let output = two.run(&push);
+    assert!(output.status.success(), "{}", log(&output));
+    let along = ["--target-timeline", "1", "--target-type", "immediate"];
+    let planned = two.json(0, &[&restore[..], &along].concat());
+    assert_ne!(text(&planned, "/label"), newer);
+    let notes = planned["notes"].to_string();
+    let words = "is in repository far, which does not know the last timeline";
+    assert!(notes.contains(words), "{notes}");
+}
+
 /// The server that recovers asks all for each history: what stops it may be in the one that is not restored from.
 #[test]
 fn a_history_that_no_repository_can_read_stops_a_restore_along_the_latest_timeline() {
@@ -195,6 +232,56 @@ fn one_directory_under_two_names_is_refused() {
         );
     }
     two.json(0, &["--repo", "far", "info"]);
+}
+
+/// One store may be reached at several addresses, and one address be written in several ways.
+#[test]
+fn a_bucket_under_two_names_is_no_second_repository() {
+    let two = Two::with_a_network();
+    two.backup(0, "full");
+    let (proxy, s3) = two.network.as_ref().unwrap();
+    let keys = two.config.with_file_name("../keys/far.toml");
+    let keys = keys.display().to_string();
+    let url = format!("s3://{}/far", s3.bucket());
+    for endpoint in [
+        proxy.endpoint().to_owned(),
+        format!("{}/", proxy.endpoint()),
+        s3.endpoint().to_owned(),
+    ] {
+        let endpoint = format!("endpoint={endpoint}");
+        let copy = [
+            "--repo",
+            "far",
+            "copy",
+            "--to",
+            &url,
+            "--to-credentials",
+            &keys,
+        ];
+        let more = ["endpoint", "path_style=true", "allow_http=true"];
+        let more = more.map(|one| if one == "endpoint" { &endpoint } else { one });
+        let more = more.map(|option| ["--to-storage", option]).concat();
+        let output = two.run(&[&copy[..], &more].concat());
+        assert_eq!(
+            output.status.code(),
+            Some(USAGE),
+            "{endpoint}: {}",
+            log(&output)
+        );
+        let said = log(&output);
+        assert!(said.contains("out of which to copy"), "{endpoint}: {said}");
+    }
+    let probes = fs::read_dir(two.far.join("main")).unwrap().flatten();
+    let left = probes.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"probe"));
+    assert_eq!(left.count(), 0);
+    let text = fs::read_to_string(&two.config).unwrap();
+    let (_, table) = text.split_once("[repositories.far]").unwrap();
+    let again = table.replace("[repositories.far", "[repositories.again");
+    let again = again.replace(proxy.endpoint(), &format!("{}/", proxy.endpoint()));
+    fs::write(&two.config, format!("{text}[repositories.again]{again}")).unwrap();
+    let output = two.run(&["info"]);
+    assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
+    assert!(log(&output).contains("are the same"), "{}", log(&output));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A mistake in what the file says of one repository is the matter with that repository alone.
 
+use super::support::process;
 use super::*;
 
 const FILE: i32 = 17;
@@ -72,4 +73,49 @@ fn shows_both(shown: &Value, code: i32) {
             }
         }
     }
+}
+
+/// Whoever renews a token writes the file while somebody may open it.
+#[test]
+fn a_mirror_goes_on_when_its_credentials_are_being_written_at_the_beginning_of_a_round() {
+    let two = Two::with_a_network();
+    let keys = two.config.with_file_name("../keys/far.toml");
+    let whole = fs::read_to_string(&keys).unwrap();
+    let follow = [
+        "--repo", "near", "copy", "--to", "far", "--follow", "--every", "100ms",
+    ];
+    let mut command = two.command(&follow);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut follows = || {
+        let pgdata = two.stage.pgdata();
+        let near = ["--output", "json", "--repo", "near"];
+        // The archiver fails while the file cannot be used, and the backup has a warning of that.
+        let output = two.run(&[&near[..], &["backup", "-D", &pgdata, "--wal", "stream"]].concat());
+        let report = schema::document(&String::from_utf8_lossy(&output.stdout));
+        let layers = two.far.join("main/layer");
+        let manifest = layers.join(text(&report, "/label")).join("manifest");
+        let end = Instant::now() + PATIENCE;
+        while !manifest.exists() {
+            assert!(child.try_wait().unwrap().is_none(), "the mirror has ended");
+            assert!(Instant::now() < end);
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    follows();
+    for part in [&whole[..whole.len() / 2], ""] {
+        fs::write(&keys, part).unwrap();
+        thread::sleep(Duration::from_secs(1));
+        fs::write(&keys, &whole).unwrap();
+        follows();
+    }
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o666)).unwrap();
+    thread::sleep(Duration::from_secs(1));
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
+    follows();
+    // To the end of that round.
+    thread::sleep(Duration::from_secs(2));
+    process::signal(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", log(&output));
+    assert!(log(&output).contains("will try again"), "{}", log(&output));
 }

@@ -40,6 +40,10 @@ fn a_link_to_the_repository_is_refused(stage: &Stage) {
         assert_eq!(code, REFUSED, "{log}");
         assert!(log.contains("a directory of the cluster"), "{log}");
     }
+    let checked = stage.run(&["check", "-D", &pgdata]);
+    let found = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(REFUSED), "{found}");
+    assert!(found.contains("a directory of the cluster"), "{found}");
     assert_eq!(stage.layer_counts(), (0, 0));
     fs::remove_file(link).unwrap();
 }

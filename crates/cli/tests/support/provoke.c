@@ -13,10 +13,13 @@
  * NO_ROOM=1			the disk has no room for what is written to a file
  * NO_ROOM=/DIRECTORY	or to a file there
  * CLOCK_AHEAD=N		the clock of the host is ahead by N seconds
+ * HANGS=/DIRECTORY		the file system there answers nothing, as one of a machine that is gone
+ * SYNCED=FILE			what is made durable is put there, a path on each line
  *
  *-------------------------------------------------------------------------
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +40,12 @@ typedef int (*open_function) (const char *, int, mode_t);
 typedef ssize_t (*write_function) (int, const void *, size_t);
 typedef ssize_t (*pwrite_function) (int, const void *, size_t, off64_t);
 typedef ssize_t (*pread_function) (int, void *, size_t, off64_t);
+typedef int (*sync_function) (int);
 typedef int (*clock_function) (clockid_t, struct timespec *);
+typedef int (*statx_function) (int, const char *, int, unsigned int,
+							   struct statx *);
+typedef DIR *(*opendir_function) (const char *);
+typedef char *(*realpath_function) (const char *, char *);
 
 /* What a thread is to do, and how many there are. */
 typedef struct Work
@@ -157,12 +165,54 @@ has_no_room(int file)
 	return strncmp(path, where, strlen(where)) == 0;
 }
 
+/* Who asks for what lies there never hears of it. */
+static void
+ask(const char *path)
+{
+	const char *where = getenv("HANGS");
+	size_t		length = where ? strlen(where) : 0;
+
+	if (!where || !path || strncmp(path, where, length) != 0)
+		return;
+	while (path[length] == '/' || path[length] == '\0')
+		pause();
+}
+
+int
+statx(int directory, const char *path, int flags, unsigned int mask,
+	  struct statx *found)
+{
+	statx_function next = (statx_function) dlsym(RTLD_NEXT, "statx");
+
+	ask(path);
+	return next(directory, path, flags, mask, found);
+}
+
+DIR *
+opendir(const char *path)
+{
+	opendir_function next = (opendir_function) dlsym(RTLD_NEXT, "opendir");
+
+	ask(path);
+	return next(path);
+}
+
+char *
+realpath(const char *path, char *resolved)
+{
+	realpath_function next = (realpath_function) dlsym(RTLD_NEXT, "realpath");
+
+	ask(path);
+	return next(path, resolved);
+}
+
 int
 open64(const char *path, int flags,...)
 {
 	open_function next = (open_function) dlsym(RTLD_NEXT, "open64");
 	mode_t		mode = 0;
 
+	ask(path);
 	if (flags & (O_CREAT | O_TMPFILE))
 	{
 		va_list		given;
@@ -209,6 +259,27 @@ write(int file, const void *bytes, size_t length)
 		return -1;
 	}
 	return next(file, bytes, length);
+}
+
+int
+fsync(int file)
+{
+	sync_function next = (sync_function) dlsym(RTLD_NEXT, "fsync");
+	const char *told = getenv("SYNCED");
+	FILE	   *paths = told ? fopen(told, "a") : NULL;
+	char		link[64];
+	char		path[4096];
+	ssize_t		length;
+
+	if (paths)
+	{
+		snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
+		length = readlink(link, path, sizeof(path) - 1);
+		if (length > 0)
+			fprintf(paths, "%.*s\n", (int) length, path);
+		fclose(paths);
+	}
+	return next(file);
 }
 
 int

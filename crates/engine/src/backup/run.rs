@@ -208,6 +208,8 @@ pub(super) struct Start {
     databases: DatabaseWatch,
     /// The tablespaces from before.
     tablespaces: Vec<Tablespace>,
+    /// Summaries of the WAL from here on were written since.
+    summaries_from: Option<Lsn>,
 }
 
 impl Start {
@@ -276,7 +278,7 @@ impl Backup<'_> {
         let finding = Finisher::find(ready, self.options);
         let finisher = self.abort.guard(finding).await?;
         if let Some(doubt) = finisher.doubt() {
-            tracing::info!("{doubt}");
+            tracing::warn!("{doubt}");
         }
         // Before the start: what is written in between must be the next backup's.
         let token = self.abort.guard(self.make_token(ready)).await?;
@@ -321,7 +323,7 @@ impl Backup<'_> {
             manifest_digest: manifest::digest(&object),
         };
         let remembering = async {
-            past::remember(ready, reference).await;
+            past::remember(ready, reference, start.summaries_from).await;
             Ok(())
         };
         self.abort.guard(remembering).await?;
@@ -365,6 +367,7 @@ impl Backup<'_> {
         let mut databases = self.abort.guard(beginning).await?;
         // One that comes while the start waits for its checkpoint is in the list of files, and its record in the WAL.
         let tablespaces = ready.tablespaces().await?;
+        let summaries_from = ready.summaries_written().await;
         let name = format!("pgstrata {}", self.layer.label());
         let starting = ready.session.start(&name, self.options.fast_checkpoint);
         let lsn = match self.abort.guard(starting).await {
@@ -396,6 +399,7 @@ impl Backup<'_> {
                 control,
                 databases,
                 tablespaces,
+                summaries_from,
             }),
         }
     }

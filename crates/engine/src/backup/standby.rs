@@ -19,15 +19,20 @@ use crate::server::{Primary, Session};
 /// When that point is not on `timeline`, where the backup began.
 pub(super) fn check_one_timeline(control: &ControlFile, timeline: TimelineId) -> Result<()> {
     match control.min_recovery_timeline {
-        Some(other) if other != timeline => Err(Error::new(
-            Kind::Refused,
-            format!(
-                "the standby has followed its primary from timeline {timeline}, on which the backup started, to timeline {other}"
-            ),
-        )
-        .hint("run CHECKPOINT on the primary, and on the standby when it has replayed that; then start the backup again")),
+        Some(other) if other != timeline => Err(has_followed(timeline, other)),
         _ => Ok(()),
     }
+}
+
+/// A standby's backup began on `timeline`, and the standby is on another one.
+pub(super) fn has_followed(timeline: TimelineId, other: TimelineId) -> Error {
+    Error::new(
+        Kind::Refused,
+        format!(
+            "the standby has followed its primary from timeline {timeline}, on which the backup started, to timeline {other}"
+        ),
+    )
+    .hint("run CHECKPOINT on the primary, and on the standby when it has replayed that; then start the backup again")
 }
 
 /// Who finishes the last WAL segment of a backup.

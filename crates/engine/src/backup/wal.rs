@@ -16,7 +16,8 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::frame::Codec;
 use pgstrata_pgdata::{ArchiveFile, Lsn, Major, TimelineId, WalSegment, WalSegmentSize};
-use pgstrata_store::archive::{self, PushOptions};
+use pgstrata_store::archive::{self, FileRecords, Forks, PushOptions};
+use pgstrata_store::blocking::blocking;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
@@ -27,7 +28,9 @@ use tokio::time::Instant;
 use super::abort::Abort;
 use super::decide::prepare::history;
 use super::options::WalMode;
+use super::standby::{check_one_timeline, has_followed};
 use crate::server::archiver::{self, Archiving, TAKEN_WITHIN};
+use crate::server::control::control_of;
 use crate::server::session::Archiver;
 use crate::server::{ServerFacts, Session};
 
@@ -234,6 +237,58 @@ impl ServerArchive {
         }
     }
 
+    /// Whether the server has finished the file of `segment`, when its WAL is complete up to `complete`. A standby may have got
+    /// there on another timeline, or have replayed the record of a switch before it has what is behind it: what is in the file
+    /// tells.
+    async fn is_finished(
+        &self,
+        session: &Session,
+        segment: WalSegment,
+        complete: Lsn,
+    ) -> Result<bool> {
+        let size = self.segment_size;
+        if segment.end_lsn(size) > complete {
+            return Ok(false);
+        }
+        if !session.facts().in_recovery {
+            return Ok(true);
+        }
+        let path = self.wal_directory.join(segment.file_name(size));
+        let (directory, major) = (self.wal_directory.clone(), session.facts().major);
+        blocking(move || {
+            let fork = Forks::beside(&directory)?.before_end(segment, size);
+            match FileRecords::read(&path, segment, size, major) {
+                // The server has removed it, or has never had it.
+                Err(error) if error.kind() == Kind::File && !path.exists() => Ok(fork.is_none()),
+                read => Ok(read?.are_whole(fork)),
+            }
+        })
+        .await
+    }
+
+    /// Refuses to wait for a segment that a standby will never have, because it has followed its primary to another timeline.
+    async fn require_not_left(&self, session: &Session, segment: WalSegment) -> Result<()> {
+        if !session.facts().in_recovery {
+            return Ok(());
+        }
+        let (directory, size) = (self.wal_directory.clone(), self.segment_size);
+        let fork = blocking(move || Ok(Forks::beside(&directory)?.before_end(segment, size)));
+        match fork.await? {
+            Some(fork) => Err(has_followed(segment.timeline, fork.to)),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends a standby's backup as soon as its stop is bound to lie on another timeline.
+    async fn require_one_timeline(&self, session: &Session, timeline: TimelineId) -> Result<()> {
+        match self.wal_directory.parent() {
+            Some(data_directory) if session.facts().in_recovery => {
+                check_one_timeline(&control_of(data_directory).await?.control, timeline)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Stores the history of `timeline`, unless it is the first.
     pub(super) async fn push_history(&self, timeline: TimelineId) -> Result<()> {
         let name = timeline.history_file_name();
@@ -315,11 +370,13 @@ impl ServerArchive {
     async fn check_same(&self, session: &Session, segments: &[WalSegment]) -> Result<()> {
         let size = self.segment_size;
         let complete = session.wal_end().await?;
-        let ours = segments
-            .iter()
-            .filter(|segment| segment.end_lsn(size) <= complete);
-        let compare = async |name: String| self.push_if_there(&name).await.map(|_| ());
-        let comparisons = ours.map(|segment| compare(segment.file_name(size)));
+        let compare = async |segment: WalSegment| {
+            if self.is_finished(session, segment, complete).await? {
+                self.push_if_there(&segment.file_name(size)).await?;
+            }
+            Ok(())
+        };
+        let comparisons = segments.iter().map(|segment| compare(*segment));
         stream::iter(comparisons)
             .buffer_unordered(COMPARED_AT_ONCE)
             .try_collect()
@@ -429,7 +486,10 @@ impl ServerArchive {
             if held.holds(&name).await? {
                 continue;
             }
-            let is_finished = segment.end_lsn(self.segment_size) <= complete;
+            let is_finished = self.is_finished(session, *segment, complete).await?;
+            if !is_finished && segment.end_lsn(self.segment_size) <= complete {
+                self.require_not_left(session, *segment).await?;
+            }
             match is_finished && self.push_if_there(&name).await? {
                 true => stored += 1,
                 false => missing.push(name),
@@ -557,25 +617,27 @@ impl Stream {
         let mut stored = 0;
         let mut holds = true;
         loop {
-            let complete = self.session.wal_end().await?;
+            let (archive, session) = (&self.archive, &self.session);
+            archive.require_one_timeline(session, next.timeline).await?;
+            let complete = session.wal_end().await?;
             let end = *ended.borrow_and_update();
             let before = stored;
-            while next.end_lsn(size) <= complete && end.is_none_or(|end| next <= end.last) {
+            while end.is_none_or(|end| next <= end.last)
+                && archive.is_finished(session, next, complete).await?
+            {
                 self.store(next).await?;
                 stored += 1;
                 next = next.next();
             }
             if stored > before && holds {
-                let released = self.session.release_wal(&self.slot, next.start_lsn(size));
-                if let Err(error) = released.await {
-                    // The slot is gone with the error. What the server removes too early will be missed by name.
-                    tracing::warn!("the server may remove WAL before it is stored: {error}");
-                    holds = false;
-                }
+                holds = self.release(next).await;
             }
             if let Some(end) = end {
                 if next > end.last {
                     return Ok(stored);
+                }
+                if next.end_lsn(size) <= complete {
+                    archive.require_not_left(session, next).await?;
                 }
                 if Instant::now() >= end.deadline {
                     let name = next.file_name(size);
@@ -592,6 +654,17 @@ impl Stream {
                 () = tokio::time::sleep(if end.is_some() { LOOK_AT_END_EVERY } else { LOOK_EVERY }) => {}
             }
         }
+    }
+
+    /// Lets the server remove the segments before `next`; answers whether it can still be told.
+    async fn release(&self, next: WalSegment) -> bool {
+        let keep_from = next.start_lsn(self.archive.segment_size);
+        let released = self.session.release_wal(&self.slot, keep_from).await;
+        if let Err(error) = &released {
+            // The slot is gone with the error. What the server removes too early will be missed by name.
+            tracing::warn!("the server may remove WAL before it is stored: {error}");
+        }
+        released.is_ok()
     }
 
     async fn store(&self, segment: WalSegment) -> Result<()> {

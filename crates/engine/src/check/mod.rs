@@ -24,8 +24,8 @@ use crate::backup::{BackupOptions, WalCheck, WalMode};
 use crate::health::server::ServerVerdict;
 use crate::health::{self, Alarm, AlarmKind, Severity};
 use crate::info::{self, InfoOptions, server};
-use crate::server::apart::require_apart;
-use crate::server::control::{check_record, check_same_cluster, control_of};
+use crate::server::apart::{require_apart, require_apart_from};
+use crate::server::control::{check_record, control_of_server};
 use crate::server::outside::outside;
 use crate::server::scan::files_of;
 use crate::server::storage;
@@ -206,12 +206,7 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
     let session = report.note("server", connected, describe_server);
     if let Some(session) = session {
         check_privileges(&mut report, &session);
-        let control = check_directory(&mut report, &session, options).await;
-        if let Some((directory, _)) = &control
-            && let Err(error) = require_apart(&cluster.repository, directory).await
-        {
-            report.note("repository", Err::<(), _>(error), |()| String::new());
-        }
+        let control = check_directory(&mut report, cluster, &session, options).await;
         // Before a segment is switched.
         let known = control.as_ref().map(|(directory, _)| directory.as_path());
         let state = server::state(&session, known, options.wal_timeout).await;
@@ -345,7 +340,7 @@ async fn check_tracker(
         Ok(tracker) => tracker,
         Err(none) => {
             let detail = format!("{}: incremental backups read every page", none.reason);
-            return report.remark(NAME, detail, None);
+            return report.remark(NAME, detail, none.may_be_there.then_some(none.hint));
         }
     };
     let place = format!("in database \"{}\"", tracker.database());
@@ -385,6 +380,7 @@ async fn check_tracker(
 
 async fn check_directory(
     report: &mut CheckReport,
+    cluster: &ClusterRepository,
     session: &Session,
     options: &CheckOptions,
 ) -> Option<(PathBuf, ControlFile)> {
@@ -411,32 +407,58 @@ async fn check_directory(
         return None;
     };
     let outcome = read_directory(session, &directory).await;
-    let (control, warnings) = report.note("data directory", outcome, |(control, _)| {
+    let (control, found) = report.note("data directory", outcome, |(control, _)| {
         let checksums = if control.has_checksums() { "on" } else { "off" };
         format!(
             "\"{}\" is the server's, data checksums are {checksums}",
             directory.display()
         )
     })?;
-    for verdict in health::server::configuration(Ok(warnings)) {
+    if let Err(error) = require_place(cluster, &directory, found.linked).await {
+        report.note("repository", Err::<(), _>(error), |()| String::new());
+    }
+    for verdict in health::server::configuration(Ok(found.warnings)) {
         report.verdict(verdict);
     }
     Some((directory, control))
 }
 
-async fn read_directory(session: &Session, directory: &Path) -> Result<(ControlFile, Vec<String>)> {
-    let control = control_of(directory).await?.control;
-    check_same_cluster(directory, &control, session.facts())?;
+/// As a backup does: the repository is not among the files of the cluster, wherever their links lead.
+async fn require_place(
+    cluster: &ClusterRepository,
+    directory: &Path,
+    linked: Vec<PathBuf>,
+) -> Result<()> {
+    let repository = cluster.repository.clone();
+    require_apart(&repository, directory).await?;
+    blocking(move || require_apart_from(&repository, linked.iter().map(PathBuf::as_path))).await
+}
+
+/// What a check needs of the list of files.
+struct DirectoryFindings {
+    linked: Vec<PathBuf>,
+    warnings: Vec<String>,
+}
+
+async fn read_directory(
+    session: &Session,
+    directory: &Path,
+) -> Result<(ControlFile, DirectoryFindings)> {
+    let control = control_of_server(session, directory).await?.control;
     storage::require_visible(session, directory, control.major).await?;
     let found = files_of(directory, control.major).await?;
     let root = directory.to_owned();
-    let mut warnings = blocking(move || {
+    let mut found = blocking(move || {
         found.require_readable(&root)?;
-        Ok(found.warnings)
+        Ok(DirectoryFindings {
+            linked: found.linked,
+            warnings: found.warnings,
+        })
     })
     .await?;
-    warnings.extend(outside(session, directory).await?.warnings);
-    Ok((control, warnings))
+    let outside = outside(session, directory).await?;
+    found.warnings.extend(outside.warnings);
+    Ok((control, found))
 }
 
 async fn check_layers(

@@ -52,6 +52,7 @@ fn refusal(state: &TrackerState) -> NoTracker {
             .clone()
             .unwrap_or_else(|| "the tracker does not say why".to_owned()),
         hint: "docs/TRACKER.md, section \"When changes are unknown\", says what each reason asks for; backups compare pages meanwhile".to_owned(),
+        may_be_there: true,
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::health::server::{self as judgement, ServerState, ServerVerdict};
 use crate::health::{Alarm, AlarmKind};
 use crate::server::archiver::Archiving;
-use crate::server::control::{check_same_cluster, control_of};
+use crate::server::control::control_of_server;
 use crate::server::outside::outside;
 use crate::server::{ConnectionOptions, Session, pg_wal};
 
@@ -182,8 +182,7 @@ async fn data_directory(session: &Session, options: &ServerOptions) -> Result<Pa
         );
         Error::new(Kind::Usage, what)
     })?;
-    let control = control_of(&directory).await?.control;
-    check_same_cluster(&directory, &control, facts)?;
+    control_of_server(session, &directory).await?;
     Ok(directory)
 }
 

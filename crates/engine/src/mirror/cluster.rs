@@ -8,11 +8,12 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::keys::Recipients;
 
 use super::{MirrorReport, NotCopied, keys, place};
+use crate::server::apart::require_outside;
 
 /// Whether the cluster is new in the target.
 ///
 /// # Errors
-/// `Refused` when the target is of another cluster, or sealed in another way.
+/// `Refused` when the target is of another cluster, or sealed in another way, or lies among the files of one.
 pub(super) async fn compare(
     source: &ClusterRepository,
     target: &ClusterRepository,
@@ -20,7 +21,8 @@ pub(super) async fn compare(
 ) -> Result<bool> {
     let (here, there) = (source.repository.directory(), target.repository.directory());
     if let Some(there) = there {
-        place::check(here, there)?;
+        place::check(here, there).await?;
+        require_outside(&target.repository).await?;
         // It is made like that of "init".
         if !there.exists() {
             return Ok(true);
@@ -30,6 +32,32 @@ pub(super) async fn compare(
         Ok(found) => require_same(record, &found, target).map(|()| false),
         Err(error) if error.kind() == Kind::NotFound => Ok(true),
         Err(error) => Err(error),
+    }
+}
+
+/// Refuses a target that is the source itself, behind another name or another address of the store. Who may not write there
+/// is told so by the names alone.
+///
+/// # Errors
+/// `Usage` then; when a repository cannot be read, or the target not written.
+pub(super) async fn require_second(
+    source: &ClusterRepository,
+    target: &ClusterRepository,
+    may_write: bool,
+) -> Result<()> {
+    let url = target.repository.url();
+    let is_source = target.may_be(source).await?
+        && match may_write {
+            true => target.is(source).await?,
+            false => source.repository.url() == url,
+        };
+    match is_source {
+        false => Ok(()),
+        true => Err(Error::new(
+            Kind::Usage,
+            format!("{url} is the repository out of which to copy"),
+        )
+        .hint("name another repository with --to")),
     }
 }
 
@@ -82,6 +110,9 @@ pub(super) async fn make(
     recipients: Option<&Recipients>,
 ) -> Result<(bool, u64)> {
     let is_new = compare(source, target, record).await?;
+    if !is_new {
+        require_second(source, target, true).await?;
+    }
     // Nothing is written for who could not go on.
     let plan = keys::plan(source, target, record, recipients).await?;
     let home = target.name.as_str();
@@ -144,6 +175,8 @@ pub(super) async fn copy_object(
     if target.repository.size(key).await? == u64::try_from(object.len()).ok() {
         let found = target.repository.get(key).await?;
         if found == object {
+            // A copy that was killed may not have come to that.
+            target.repository.make_durable(key).await?;
             return Ok(false);
         }
     }
@@ -156,27 +189,12 @@ pub(super) async fn copy_distrust(
     target: &ClusterRepository,
     report: &mut MirrorReport,
 ) -> Result<()> {
-    copy_below(source, target, &source.name.distrust_prefix(), report).await
-}
-
-/// The records of WAL that was given up, of which the newest counts. They come after the WAL: what was given up while that was
-/// copied is known by then.
-pub(super) async fn copy_released(
-    source: &ClusterRepository,
-    target: &ClusterRepository,
-    report: &mut MirrorReport,
-) -> Result<()> {
-    copy_below(source, target, &source.name.released_prefix(), report).await
-}
-
-async fn copy_below(
-    source: &ClusterRepository,
-    target: &ClusterRepository,
-    prefix: &str,
-    report: &mut MirrorReport,
-) -> Result<()> {
-    let there = target.repository.list(prefix).await?;
-    for object in source.repository.list(prefix).await? {
+    let prefix = source.name.distrust_prefix();
+    let there = target.repository.list(&prefix).await?;
+    if let Some(object) = there.first() {
+        target.repository.make_durable(&object.key).await?;
+    }
+    for object in source.repository.list(&prefix).await? {
         if there.iter().any(|there| there.key == object.key) {
             continue;
         }

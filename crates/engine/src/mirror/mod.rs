@@ -12,11 +12,13 @@ mod keys;
 mod layer;
 mod missed;
 mod place;
+mod released;
 mod wal;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -32,9 +34,10 @@ use pgstrata_store::limits;
 use pgstrata_store::progress::Progress;
 use serde::Serialize;
 
-use crate::server::apart::require_outside;
+use crate::server::apart::require_apart;
 
 pub use missed::{Labels, labels, missed};
+use wal::BothArchives;
 
 /// What to copy.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +48,8 @@ pub struct MirrorOptions {
     pub jobs: usize,
     /// Who shall open the copy of a sealed cluster; `None`: who opens the source, or whom an earlier copy has named.
     pub recipients: Option<Recipients>,
+    /// The cluster's data directory, where it is known on this host: no copy lies among its files.
+    pub data_directory: Option<PathBuf>,
 }
 
 /// A layer in a plan or a report.
@@ -74,7 +79,14 @@ pub struct NotCopied {
     /// What can be done about it.
     #[serde(skip)]
     pub hint: Option<String>,
+    /// When copying it has failed, if that was tried.
+    #[serde(skip)]
+    pub failed_at: Option<Instant>,
 }
+
+/// A layer that is broken in the source is so in the next round, too; who mends it waits that long at most. Each try says
+/// in the target that somebody is at work, and nothing is removed there meanwhile.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(300);
 
 /// What was copied, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -142,16 +154,18 @@ pub async fn plan(
         to: target.repository.url().to_owned(),
         ..MirrorReport::default()
     };
-    require_outside(&target.repository).await?;
+    options.require_apart(target).await?;
     let record = source.record().await?;
     report.new_cluster = cluster::compare(source, target, &record).await?;
-    if report.new_cluster {
-        target.require_lock(&record).await?;
+    match report.new_cluster {
+        true => target.require_lock(&record).await?,
+        false => cluster::require_second(source, target, false).await?,
     }
     let keys = keys::plan(source, target, &record, options.recipients.as_ref()).await?;
     report.key_boxes = keys.map_or(0, |planned| planned.boxes_to_make());
     let target = &target.with_keys_of(source).await?;
-    let both = BothSides::read(source, target, options, report.new_cluster).await?;
+    let is_new = report.new_cluster;
+    let both = BothSides::read(source, target, options, (is_new, &[])).await?;
     report.present = both.present;
     report.left_out = both.left_out.clone();
     for layer in &both.wanted {
@@ -160,13 +174,14 @@ pub async fn plan(
             .layers
             .push(layer::missing(source, there, layer).await?);
     }
+    let from = Archive::load(source).await?;
+    let to = match report.new_cluster {
+        true => None,
+        false => Some(Archive::load(target).await?),
+    };
+    let listed = BothArchives::list(&from, to.as_ref()).await?;
     if options.labels.is_empty() {
-        let from = Archive::load(source).await?;
-        let to = match report.new_cluster {
-            true => None,
-            false => Some(Archive::load(target).await?),
-        };
-        let files = wal::missing(&from, to.as_ref(), both.oldest_lsn()).await?;
+        let files = listed.missing(from.segment_size(), both.oldest_lsn());
         report.wal_files = u64::try_from(files.len()).unwrap_or(u64::MAX);
         report.wal_bytes = files.iter().map(|(_, size)| size).sum();
     }
@@ -203,7 +218,7 @@ pub async fn again(
     let started = Instant::now();
     report.from = source.repository.url().to_owned();
     report.to = target.repository.url().to_owned();
-    require_outside(&target.repository).await?;
+    options.require_apart(target).await?;
     let record = source.record().await?;
     if report.done {
         // It was there before: when it has gone, a new one in its place would only hide that.
@@ -215,7 +230,8 @@ pub async fn again(
     report.key_boxes += key_boxes;
     // What was found out of a cluster that was not there is not what it is.
     let target = &target.with_keys_of(source).await?;
-    let both = BothSides::read(source, target, options, false).await?;
+    let known = (false, &report.left_out[..]);
+    let both = BothSides::read(source, target, options, known).await?;
     report.present = both.present;
     report.left_out = both.left_out.clone();
     let mirror = Mirror {
@@ -238,6 +254,15 @@ pub async fn again(
     Ok(())
 }
 
+impl MirrorOptions {
+    async fn require_apart(&self, target: &ClusterRepository) -> Result<()> {
+        match &self.data_directory {
+            Some(directory) => require_apart(&target.repository, directory).await,
+            None => Ok(()),
+        }
+    }
+}
+
 /// What there is in both repositories.
 struct BothSides {
     source: Catalog,
@@ -254,7 +279,7 @@ impl BothSides {
         source: &ClusterRepository,
         target: &ClusterRepository,
         options: &MirrorOptions,
-        is_new: bool,
+        (is_new, left_out_before): (bool, &[NotCopied]),
     ) -> Result<Self> {
         let mut both = Self {
             source: Catalog::examine(source).await?,
@@ -267,6 +292,7 @@ impl BothSides {
             left_out: Vec::new(),
         };
         both.choose(&options.labels)?;
+        both.leave_out_again(left_out_before);
         Ok(both)
     }
 
@@ -308,6 +334,22 @@ impl BothSides {
             self.left_out.extend(damaged);
         }
         Ok(())
+    }
+
+    /// Those that were broken when they were tried a moment ago are not tried now.
+    fn leave_out_again(&mut self, before: &[NotCopied]) {
+        let is_fresh = |left: &&NotCopied| {
+            let ago = left.failed_at.map(|at| at.elapsed());
+            !left.is_sound && ago.is_some_and(|ago| ago < TRIED_AGAIN_AFTER)
+        };
+        let fresh: Vec<&NotCopied> = before.iter().filter(is_fresh).collect();
+        let left_out = &mut self.left_out;
+        self.wanted.retain(|layer| {
+            let label = layer.label.as_str();
+            let known = fresh.iter().find(|left| left.label == label);
+            left_out.extend(known.map(|left| (*left).clone()));
+            known.is_none()
+        });
     }
 
     /// Whether a merged layer of the target has taken the place of `layer`, which a merge there has removed: its label may
@@ -366,6 +408,7 @@ impl NotCopied {
             kind: error.kind(),
             is_sound: false,
             hint: error.hint_text().map(str::to_owned),
+            failed_at: None,
         }
     }
 }
@@ -449,13 +492,31 @@ impl Mirror<'_> {
     ) -> Result<()> {
         let total = both.wanted.iter().map(|layer| layer.manifest.pack_bytes);
         self.progress.set_total(total.sum());
+        // Whatever is added leads on from what is there.
+        let listed = BothArchives::list(&self.from, Some(&self.to)).await?;
+        let is_all = options.labels.is_empty();
+        let mut judged = BTreeSet::new();
+        if is_all {
+            // Who finds a hole there knows that it was meant, also when this copy is killed.
+            self.released(both, (&listed, Some(&listed)), &mut judged, report)
+                .await?;
+        }
         cluster::copy_distrust(self.source, self.target, report).await?;
         let mut standing = Standing {
             target: &both.target,
             copied: HashMap::new(),
         };
         for layer in &both.wanted {
-            match self.layer(layer, &standing).await {
+            let mut failed_at = None;
+            let copied = match standing.chain_below(layer) {
+                Ok(chain) => {
+                    let copied = self.layer(layer, &chain).await;
+                    failed_at = copied.is_err().then(Instant::now);
+                    copied
+                }
+                Err(error) => Err(error),
+            };
+            match copied {
                 Ok((copied, marks)) => {
                     report.layers.push(copied);
                     report.records += marks;
@@ -466,7 +527,10 @@ impl Mirror<'_> {
                     report.present += 1;
                 }
                 Err(error) if is_of_layer(&error) => {
-                    report.left_out.push(left_out(&layer.label, &error));
+                    let left = left_out(&layer.label, &error);
+                    report.left_out.push(NotCopied { failed_at, ..left });
+                    // It may be WAL that another server has archived meanwhile.
+                    self.require_one_server_after(&error).await?;
                 }
                 Err(error) => {
                     let act = format!("could not copy layer {}", layer.label);
@@ -474,29 +538,46 @@ impl Mirror<'_> {
                 }
             }
         }
-        if options.labels.is_empty() {
-            for layer in &both.source.layers {
-                if both.target.layers.holds(&layer.reference()) {
-                    let marks = catalog::mark::copy(self.source, self.target, layer).await?;
-                    report.records += u64::try_from(marks).unwrap_or(u64::MAX);
-                }
-            }
-            self.wal(both, report).await?;
-            cluster::copy_released(self.source, self.target, report).await?;
+        match is_all {
+            true => self.rest(both, (listed, judged), report).await,
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// What is not of layers that are copied now. `before`: the archives as this copy has found them, and the records that it
+    /// has judged by them.
+    async fn rest(
+        &self,
+        both: &BothSides,
+        (before, mut judged): (BothArchives, BTreeSet<String>),
+        report: &mut MirrorReport,
+    ) -> Result<()> {
+        for layer in &both.source.layers {
+            if both.target.layers.holds(&layer.reference()) {
+                let marks = catalog::mark::copy(self.source, self.target, layer).await?;
+                report.records += u64::try_from(marks).unwrap_or(u64::MAX);
+            }
+        }
+        let now = match both.wanted.is_empty() {
+            true => None,
+            false => Some(BothArchives::list(&self.from, Some(&self.to)).await?),
+        };
+        self.wal((both, now.as_ref().unwrap_or(&before)), report)
+            .await?;
+        // What was given up while the WAL was copied is known by now.
+        self.released(both, (&before, None), &mut judged, report)
+            .await
     }
 
     /// One layer with its marks and its WAL.
     async fn layer(
         &self,
         layer: &Arc<Layer>,
-        standing: &Standing<'_>,
+        chain: &[Arc<Layer>],
     ) -> Result<(MirroredLayer, u64)> {
-        let chain = standing.chain_below(layer)?;
         let from = self.source.repository.url();
-        let copy = CopiedLayer::begin(self.target, layer, &chain, from).await?;
-        let done = self.objects_of(layer, &chain, &copy).await;
+        let copy = CopiedLayer::begin(self.target, layer, chain, from).await?;
+        let done = self.objects_of(layer, chain, &copy).await;
         copy.end(done.is_ok()).await;
         match done {
             Ok(done) => Ok(done),

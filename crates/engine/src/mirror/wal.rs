@@ -1,48 +1,79 @@
 //! WAL: what a layer needs before it may appear, and the rest of the archive.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use futures::StreamExt;
 use pgstrata_pgdata::{ArchiveFile, Lsn, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::Archive;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::repository::ObjectInfo;
 
 use super::{BothSides, Mirror, MirrorReport, NotCopied};
 
-/// Larger segments are copied one at a time, because each is held in memory.
+/// Larger segments are copied one at a time: on its way into an object store each takes the room of a temporary file.
 const LARGE_BYTES: u64 = 64 << 20;
 
-/// Files of `from` that are not in `to` and of use there, in the order of their names, each with the size of its object.
-///
-/// WAL before the segment at `oldest` is of no layer in the target, and an expiry there would remove it.
-pub(super) async fn missing(
-    from: &Archive,
-    to: Option<&Archive>,
-    oldest: Option<Lsn>,
-) -> Result<Vec<(ArchiveFile, u64)>> {
-    let there: BTreeMap<String, u64> = match to {
-        Some(to) => {
-            let files = to.files().await?.into_iter();
-            files
-                .map(|(_, object)| (object.key, object.size_bytes))
-                .collect()
+/// The files of both archives, listed at one time.
+#[derive(Default)]
+pub(super) struct BothArchives {
+    here: Vec<(ArchiveFile, ObjectInfo)>,
+    there: Vec<(ArchiveFile, ObjectInfo)>,
+}
+
+impl BothArchives {
+    /// Lists them; a target that is not made yet has none.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when they are of two servers: whatever was added then, the target would lead through the WAL of both.
+    pub(super) async fn list(from: &Archive, to: Option<&Archive>) -> Result<Self> {
+        let here = from.files().await?;
+        let there = match to {
+            Some(to) => to.files().await?,
+            None => Vec::new(),
+        };
+        if let Some(to) = to {
+            from.require_one_server(to, (&here, &there)).await?;
         }
-        None => BTreeMap::new(),
-    };
-    let size = from.segment_size();
-    let first = oldest.map(|oldest| oldest.segment(size));
-    let is_of_use = |file: &ArchiveFile| match (number_of(*file), first) {
-        (Some(number), Some(first)) => number >= first,
-        // Without a layer there is nothing from which WAL leads on.
-        (Some(_), None) => false,
-        (None, _) => true,
-    };
-    let files = from.files().await?.into_iter();
-    let files = files.filter(|(file, object)| is_of_use(file) && !there.contains_key(&object.key));
-    Ok(files
-        .map(|(file, object)| (file, object.size_bytes))
-        .collect())
+        Ok(Self { here, there })
+    }
+
+    /// Files of the source that are not in the target and of use there, in the order of their names, each with the size of
+    /// its object.
+    ///
+    /// WAL before the segment at `oldest` is of no layer in the target, and an expiry there would remove it.
+    pub(super) fn missing(
+        &self,
+        size: WalSegmentSize,
+        oldest: Option<Lsn>,
+    ) -> Vec<(ArchiveFile, u64)> {
+        let there: BTreeSet<ArchiveFile> = self.there.iter().map(|(file, _)| *file).collect();
+        let first = oldest.map(|oldest| oldest.segment(size));
+        let is_of_use = |file: &ArchiveFile| match (number_of(*file), first) {
+            (Some(number), Some(first)) => number >= first,
+            // Without a layer there is nothing from which WAL leads on.
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        let files = self.here.iter();
+        let files = files.filter(|(file, _)| is_of_use(file) && !there.contains(file));
+        files
+            .map(|(file, object)| (*file, object.size_bytes))
+            .collect()
+    }
+
+    /// The objects in the source.
+    pub(super) fn objects_here(&self) -> Vec<ObjectInfo> {
+        self.here.iter().map(|(_, object)| object.clone()).collect()
+    }
+
+    /// The objects in the target.
+    pub(super) fn objects_there(&self) -> Vec<ObjectInfo> {
+        self.there
+            .iter()
+            .map(|(_, object)| object.clone())
+            .collect()
+    }
 }
 
 /// The number of the segment to which a file belongs; none of a history.
@@ -82,9 +113,25 @@ impl Mirror<'_> {
         Ok(())
     }
 
+    /// Refuses when the archives are of two servers by now, which may be what kept a layer from being copied.
+    pub(super) async fn require_one_server_after(&self, error: &Error) -> Result<()> {
+        match error.kind() {
+            Kind::AlreadyExists => BothArchives::list(&self.from, Some(&self.to))
+                .await
+                .map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// All of the archive that is of use in the target.
-    pub(super) async fn wal(&self, both: &BothSides, report: &mut MirrorReport) -> Result<()> {
-        let files = missing(&self.from, Some(&self.to), both.oldest_lsn()).await?;
+    pub(super) async fn wal(
+        &self,
+        (both, listed): (&BothSides, &BothArchives),
+        report: &mut MirrorReport,
+    ) -> Result<()> {
+        // A copy that was killed may not have come to that, and what is there is not looked at again.
+        self.to.make_durable(&listed.there).await?;
+        let files = listed.missing(self.from.segment_size(), both.oldest_lsn());
         let at_once = match self.from.segment_size().get() > LARGE_BYTES {
             true => 1,
             false => self.jobs,
@@ -106,7 +153,7 @@ impl Mirror<'_> {
                 Ok(None) => {}
                 // An expiry has removed it since it was listed.
                 Err(error) if error.kind() == Kind::NotFound => {}
-                Err(error) if super::is_of_layer(&error) => {
+                Err(error) if super::is_of_layer(&error) && !is_of_two_servers(file, &error) => {
                     let name = file.file_name(self.from.segment_size());
                     report.left_out.push(NotCopied::broken(name, &error));
                 }
@@ -115,4 +162,11 @@ impl Mirror<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether another server has archived the file meanwhile: nothing may come behind it. Recovery reads neither labels of
+/// backups nor segments that were not finished.
+fn is_of_two_servers(file: ArchiveFile, error: &Error) -> bool {
+    let is_read = matches!(file, ArchiveFile::Segment(_) | ArchiveFile::History(_));
+    is_read && error.kind() == Kind::AlreadyExists
 }

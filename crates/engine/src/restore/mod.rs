@@ -25,7 +25,8 @@ use pgstrata_store::repository::Repository;
 use serde::{Deserialize, Serialize};
 
 pub use decide::histories::require_way_known;
-pub(crate) use decide::plan::newest_state;
+pub(crate) use decide::newest::newest_state;
+pub use decide::newest::require_one_branch;
 pub use decide::plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
 pub use execute::{RestoreReport, execute};
 pub use place::layout::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};

@@ -8,12 +8,16 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use pgstrata_store::blocking::blocking;
+use futures::future::join_all;
+use pgstrata_store::blocking::{answer_within, blocking};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
-use pgstrata_store::repository::Repository;
+use pgstrata_store::repository::{ANSWERS_WITHIN, Repository, no_answer};
 
 use super::control::CONTROL_PATH;
 use super::scan::tablespaces;
+
+/// Its presence says that a restore has not finished.
+pub const MARKER: &str = "pgstrata.restore-incomplete";
 
 /// Refuses a repository in a directory that holds, or lies in, `data_directory`, its `pg_wal` or one of its tablespaces.
 ///
@@ -31,25 +35,55 @@ pub(crate) async fn require_apart(repository: &Repository, data_directory: &Path
     .await
 }
 
-/// Refuses a repository in a directory within any cluster, known by its control file: the backups of that cluster would take
-/// it for theirs, and a restore would remove it.
+/// Refuses a repository among the files of any cluster, known by what PostgreSQL keeps in its directories: the backups of that
+/// cluster would take it for theirs, and a restore would remove it.
 ///
 /// # Errors
-/// `Refused` then.
+/// `Refused` then; `Repository` when the directory does not answer.
 pub(crate) async fn require_outside(repository: &Repository) -> Result<()> {
     let Some(root) = repository.directory().map(Path::to_owned) else {
         return Ok(());
     };
-    blocking(move || {
-        let place = real(&root);
+    let there = root.clone();
+    let answer = answer_within(ANSWERS_WITHIN, move || {
+        let place = real(&there);
+        let known = |path| part_of_cluster(path).or_else(|| place_of_tablespace(path));
         let mut above = place.ancestors();
-        let is_cluster = |path: &&Path| path.join(CONTROL_PATH).is_file();
-        match above.find(is_cluster) {
+        match above.find_map(|path| Some((path, known(path)?))) {
             None => Ok(()),
-            Some(cluster) => Err(refusal(&root, "lies in", cluster)),
+            Some((path, what)) => {
+                let what = format!("{what} of a cluster");
+                Err(refusal(&there, "lies in", (path, &what)))
+            }
         }
-    })
-    .await
+    });
+    answer.await.unwrap_or_else(|| Err(no_answer(&root)))
+}
+
+/// Those of `repositories` whose directories answer, and those that are none. Where another one lies nobody needs to know: it
+/// is on a file system of its own, and not among the files of a cluster that can be read.
+pub(crate) async fn answering(repositories: &[Repository]) -> Vec<Repository> {
+    let asked = repositories.iter().map(async |repository| {
+        let Some(root) = repository.directory() else {
+            return true;
+        };
+        let there = root.to_owned();
+        let answer = answer_within(ANSWERS_WITHIN, move || (real(&there), identity(&there)));
+        let answers = answer.await.is_some();
+        if !answers {
+            let error = no_answer(root);
+            tracing::warn!(
+                "where a repository of the configuration file lies is not known: {error}"
+            );
+        }
+        answers
+    });
+    let answers = join_all(asked).await;
+    let those = repositories.iter().zip(answers);
+    those
+        .filter(|(_, answers)| *answers)
+        .map(|(repository, _)| repository.clone())
+        .collect()
 }
 
 /// The same as [`require_apart`] for directories that are known.
@@ -66,16 +100,54 @@ pub(crate) fn require_apart_from<'a>(
             (true, _) => "lies in",
             (false, true) => "holds",
         };
-        return Err(refusal(root, where_it_is, directory));
+        return Err(refusal(
+            root,
+            where_it_is,
+            (directory, "a directory of the cluster"),
+        ));
     }
     Ok(())
 }
 
-fn refusal(root: &Path, where_it_is: &str, directory: &Path) -> Error {
+/// What of a cluster's the directory is, if anything: files below it are taken for the cluster's. Links lead to some of them, so
+/// that a data directory need not be above.
+pub(crate) fn part_of_cluster(directory: &Path) -> Option<&'static str> {
+    let has = |name: &str| directory.join(name).exists();
+    // A restore in place that was interrupted has taken the control file away, and one into a new directory clears it.
+    if has(CONTROL_PATH) || has(MARKER) {
+        return Some("the data directory");
+    }
+    // The server makes it whenever it starts, for every method of archiving.
+    if directory.join("archive_status").is_dir() {
+        return Some("the WAL directory");
+    }
+    let name = directory.file_name()?.to_str()?;
+    let is_version = is_version_directory(name) && directory.is_dir();
+    is_version.then_some("the directory of a tablespace")
+}
+
+/// Whether the directory is what a tablespace was given. What else lies there is nothing to the server.
+fn place_of_tablespace(directory: &Path) -> Option<&'static str> {
+    let entries = fs::read_dir(directory).ok()?.flatten();
+    let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let found = names.find(|name| is_version_directory(name) && directory.join(name).is_dir());
+    found.map(|_| "the directory of a tablespace")
+}
+
+/// Whether a server of some version calls its directory in that of a tablespace so: `PG_15_202209061`.
+fn is_version_directory(name: &str) -> bool {
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = name
+        .strip_prefix("PG_")
+        .and_then(|rest| rest.split_once('_'));
+    parts.is_some_and(|(major, catalog)| number(major) && number(catalog))
+}
+
+fn refusal(root: &Path, where_it_is: &str, (directory, what): (&Path, &str)) -> Error {
     Error::new(
         Kind::Refused,
         format!(
-            "the repository's directory \"{}\" {where_it_is} \"{}\", a directory of the cluster",
+            "the repository's directory \"{}\" {where_it_is} \"{}\", {what}",
             root.display(),
             directory.display()
         ),
@@ -167,8 +239,8 @@ mod tests {
         for directory in [
             "data/pg_tblspc",
             "data/global",
-            "wal",
-            "space/PG_15",
+            "wal/archive_status",
+            "space/PG_15_202209061/5",
             "linked",
         ] {
             fs::create_dir_all(at(directory)).unwrap();
@@ -183,6 +255,7 @@ mod tests {
             ("linked/data/new/repository", false),
             ("wal/repository", false),
             ("space/repository", false),
+            ("space/PG_15_202209061/repository", false),
             (".", false),
             ("repository", true),
             ("data2", true),
@@ -194,9 +267,12 @@ mod tests {
             assert_eq!(kind, expected, "{place}: {refused:?}");
             // Whose cluster it is, nobody needs to say.
             let refused = require_outside(&repository(&at(place))).await.is_err();
-            let within = ["data", "data/repository", "linked/data/new/repository"];
-            assert_eq!(refused, within.contains(&place), "{place}");
+            assert_eq!(refused, !is_apart && place != ".", "{place}");
         }
+        // A restore that has not finished clears its directory when it is taken up again.
+        fs::write(at(MARKER), b"").unwrap();
+        let refused = require_outside(&repository(&at("repository"))).await;
+        assert_eq!(refused.unwrap_err().kind(), Kind::Refused);
         let memory = Repository::memory();
         require_apart(&memory, &at("data")).await.unwrap();
         require_outside(&memory).await.unwrap();

@@ -8,9 +8,11 @@ use std::time::Duration;
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_pgdata::control::{CONTROL_FILE_SIZE, ClusterState, ControlFile};
 use pgstrata_pgdata::{LOCK_FILE, LockFile, Lsn, Major};
+use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
 use super::facts::ServerFacts;
+use super::session::{Session, get, row_of, server_error};
 
 /// The server writes the file with one `write`; a reader can still meet it half
 /// way. Twenty readings 10 ms apart outlast any such write.
@@ -79,6 +81,60 @@ pub(crate) async fn control_of(data_directory: &Path) -> Result<ControlReading> 
                 format!("could not read pg_control: {error}"),
             ))
         })
+}
+
+/// The control file of `data_directory`, when that is the directory of the server of `session`.
+///
+/// # Errors
+/// `Kind::Refused`, saying what differs; when the file cannot be read, or the server does not answer.
+pub(crate) async fn control_of_server(
+    session: &Session,
+    data_directory: &Path,
+) -> Result<ControlReading> {
+    let reading = control_of(data_directory).await?;
+    check_same_cluster(data_directory, &reading.control, session.facts())?;
+    require_its_own(session, data_directory).await?;
+    Ok(reading)
+}
+
+/// Requires a file there that the server makes at our word. Two standbys of one primary, on two hosts, or the old and the new
+/// primary, have the same identifier, state and port, and mostly the same checkpoint.
+async fn require_its_own(session: &Session, data_directory: &Path) -> Result<()> {
+    let act = "could not have the server export a snapshot, whose file shows which directory is the server's";
+    let client = session.client();
+    let run = async |statement: &str| {
+        let done = client.batch_execute(statement).await;
+        done.map_err(|error| server_error(act, &error))
+    };
+    run("BEGIN").await?;
+    let query = "SELECT pg_export_snapshot(), pg_backend_pid()";
+    let exported = row_of(client, act, query, &[]).await;
+    let seen = match &exported {
+        Ok(row) => {
+            let (name, process): (String, i32) = (get(row, 0, act)?, get(row, 1, act)?);
+            let path = data_directory.join("pg_snapshots").join(name);
+            let contents = blocking(move || Ok(fs::read_to_string(path))).await?;
+            let line = format!("pid:{process}");
+            contents.is_ok_and(|text| text.lines().any(|one| one == line))
+        }
+        Err(_) => false,
+    };
+    // The file goes with the transaction.
+    run("ROLLBACK").await?;
+    exported.map_err(|error| {
+        error.hint(format!(
+            "when the right is missing, GRANT EXECUTE ON FUNCTION pg_catalog.pg_export_snapshot() TO \"{}\"; everybody has it in a new cluster",
+            session.facts().role
+        ))
+    })?;
+    match seen {
+        true => Ok(()),
+        false => Err(not_of_server(
+            data_directory,
+            session.facts(),
+            "a snapshot that the server exports does not appear in its pg_snapshots, so it is a copy, or another server's",
+        )),
+    }
 }
 
 /// Refuses a cluster that is not the repository's.
@@ -164,19 +220,7 @@ pub fn check_same_cluster(
     control: &ControlFile,
     facts: &ServerFacts,
 ) -> Result<()> {
-    let refuse = |what: String| {
-        Err(Error::new(
-            Kind::Refused,
-            format!(
-                "\"{}\" is not the data directory of the server: {what}",
-                data_directory.display()
-            ),
-        )
-        .hint(match &facts.data_directory {
-            Some(directory) => format!("the server says its data directory is \"{directory}\""),
-            None => "name the data directory of the server you connect to".to_owned(),
-        }))
-    };
+    let refuse = |what: String| Err(not_of_server(data_directory, facts, &what));
     if control.system_identifier != facts.system_identifier {
         return refuse(format!(
             "its system identifier is {}, the server's is {}",
@@ -197,6 +241,19 @@ pub fn check_same_cluster(
         ));
     }
     check_lock_file(data_directory, facts).or_else(refuse)
+}
+
+fn not_of_server(data_directory: &Path, facts: &ServerFacts, what: &str) -> Error {
+    let directory = data_directory.display();
+    let what = format!("\"{directory}\" is not the data directory of the server: {what}");
+    Error::new(Kind::Refused, what).hint(match &facts.data_directory {
+        Some(told) if Path::new(told) == data_directory => format!(
+            "a server of another host, or of another container, answers, whose data directory has that name, too: connect to the one that \
+             runs on \"{directory}\", by its socket or by one host and port"
+        ),
+        Some(told) => format!("the server says its data directory is \"{told}\""),
+        None => "name the data directory of the server you connect to".to_owned(),
+    })
 }
 
 /// The process id of the server that runs on `data_directory`.

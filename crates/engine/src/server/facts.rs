@@ -27,6 +27,8 @@ pub struct ServerFacts {
     pub archive_library: String,
     /// `fsync`.
     pub fsync: bool,
+    /// `wal_log_hints` of this very server, for as long as it runs. The control file of a standby has its primary's.
+    pub wal_log_hints: bool,
     /// `data_directory`; `None` when our role may not see it.
     pub data_directory: Option<String>,
     /// `port`.
@@ -63,7 +65,8 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()),
        has_function_privilege('pg_backup_stop(boolean)', 'EXECUTE'),
        has_function_privilege('pg_switch_wal()', 'EXECUTE'),
        (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user),
-       current_setting('fsync')::bool";
+       current_setting('fsync')::bool,
+       current_setting('wal_log_hints')::bool";
 
 impl ServerFacts {
     /// Asks the server. Works in every version 15 to 18 and for every role that may connect.
@@ -127,6 +130,7 @@ impl ServerFacts {
             may_switch_wal: row.try_get(14)?,
             may_replicate: row.try_get(15)?,
             fsync: row.try_get(16)?,
+            wal_log_hints: row.try_get(17)?,
         })
     }
 

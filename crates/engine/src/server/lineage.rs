@@ -66,6 +66,7 @@ impl Circumstances {
             fsync: self.fsync,
             server_run: self.server_run,
             tracker_token,
+            summaries_from_lsn: None,
             lines,
             written_at: Timestamp::now(),
             written_by: WRITTEN_BY.to_owned(),
@@ -283,7 +284,7 @@ mod tests {
     fn now() -> Circumstances {
         Circumstances {
             boot_id: Some("one".to_owned()),
-            ..Circumstances::now(7, true, None)
+            ..Circumstances::now(7, true, Some("run".to_owned()))
         }
     }
 

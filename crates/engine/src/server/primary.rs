@@ -6,6 +6,7 @@
 use pgstrata_pgdata::{Lsn, WalSegment, WalSegmentSize};
 use pgstrata_store::error::{Error, Kind, Result};
 use tokio::sync::watch;
+use tokio_postgres::Client;
 
 use super::conninfo::{ConnectionOptions, describe};
 use super::parameters;
@@ -20,6 +21,8 @@ const PRIMARY_NAME: &str = "pgstrata primary";
 pub struct Primary {
     connection: ConnectionOptions,
     place: String,
+    /// Of the cluster of the standby.
+    system_identifier: u64,
 }
 
 impl std::fmt::Display for Primary {
@@ -61,14 +64,26 @@ impl Primary {
         let place = describe(&connection.target()?.config);
         let (unheard, _) = watch::channel(None);
         let client = open(&mut connection.target()?, PRIMARY_NAME, unheard).await?;
+        let primary = Self {
+            connection,
+            place,
+            system_identifier: session.facts().system_identifier,
+        };
+        primary.require(&client).await?;
+        Ok(primary)
+    }
+
+    /// Requires that a connection has reached a primary of the cluster that takes our request.
+    async fn require(&self, client: &Client) -> Result<()> {
+        let place = &self.place;
         let act = format!("could not ask the server at {place} what it is");
         let query =
             "SELECT pg_is_in_recovery(), has_function_privilege('pg_switch_wal()', 'EXECUTE'),
             current_user::text, (SELECT system_identifier::text FROM pg_control_system())";
-        let row = row_of(&client, &act, query, &[]).await?;
+        let row = row_of(client, &act, query, &[]).await?;
         let refuse = |what: String| Err(Error::new(Kind::Server, what));
         let identifier: String = get(&row, 3, &act)?;
-        if identifier.parse().map_or(0, i64::cast_unsigned) != session.facts().system_identifier {
+        if identifier.parse().map_or(0, i64::cast_unsigned) != self.system_identifier {
             return refuse(format!("the server at {place} is of another cluster"));
         }
         if get(&row, 0, &act)? {
@@ -80,7 +95,7 @@ impl Primary {
                 "role \"{role}\" may not call pg_switch_wal() on the primary at {place}"
             ));
         }
-        Ok(Self { connection, place })
+        Ok(())
     }
 
     /// Has the primary finish `segment` with at least one record in it, unless it has gone on to a later one.
@@ -90,6 +105,8 @@ impl Primary {
     pub async fn finish(&self, segment: WalSegment, size: WalSegmentSize) -> Result<()> {
         let (unheard, _) = watch::channel(None);
         let client = open(&mut self.connection.target()?, PRIMARY_NAME, unheard).await?;
+        // Hours later, another server may answer at that place.
+        self.require(&client).await?;
         let act = format!(
             "could not have the primary at {} switch to a new WAL segment",
             self.place

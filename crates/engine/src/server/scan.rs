@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use pgstrata_layer::entry::EntryKind;
+use pgstrata_layer::entry::{EntryKind, file_identity};
 use pgstrata_layer::manifest::Tablespace;
 use pgstrata_pgdata::Major;
 use pgstrata_pgdata::exclude::{
@@ -56,7 +56,7 @@ pub struct ScannedFile {
     pub modified: i64,
     /// Size in bytes; 0 for directories.
     pub size_bytes: u64,
-    /// Inode and birth time, hashed; 0 when the file system knows no birth time.
+    /// As [`file_identity`] makes it; 0 for directories.
     pub identity: u64,
     /// Device and inode.
     pub place: (u64, u64),
@@ -399,22 +399,12 @@ fn entry_type(metadata: &Metadata) -> EntryType {
     }
 }
 
-/// Equal only for the same file: an inode is used again after a file is dropped, its birth time is not.
+/// By inode and birth time, or by the inode alone where the file system knows no other.
 #[must_use]
 pub fn identity(metadata: &Metadata) -> u64 {
-    let Some(birth) = metadata
-        .created()
-        .ok()
-        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
-    else {
-        return 0;
-    };
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&metadata.ino().to_le_bytes());
-    hasher.update(&birth.as_nanos().to_le_bytes());
-    let hash = hasher.finalize();
-    let first = hash.as_bytes().first_chunk().expect("a hash has 32 bytes");
-    u64::from_le_bytes(*first).max(1)
+    let born = metadata.created().ok();
+    let born = born.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    file_identity(metadata.ino(), born.map(|born| born.as_nanos()))
 }
 
 pub(super) fn names(directory: &Path) -> Result<Option<Vec<OsString>>> {
@@ -463,6 +453,7 @@ fn utf8(path: &PathBuf) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pgstrata_layer::entry::proves_sameness;
     use std::os::unix::fs::symlink;
 
     fn tree(root: &Path, files: &[&str]) {
@@ -542,7 +533,10 @@ mod tests {
             (vm.kind, vm.fork()),
             (EntryKind::Relation, Some(ForkKind::Vm))
         );
-        assert_ne!(vm.identity, 0, "this file system knows no birth time");
+        assert!(
+            proves_sameness(vm.identity),
+            "this file system knows no birth time"
+        );
     }
 
     #[test]

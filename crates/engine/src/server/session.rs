@@ -141,10 +141,10 @@ impl Session {
             error
                 .while_doing("could not open a second connection, for questions beside the backup")
                 .hint(hint.unwrap_or_else(|| {
-                    "a backup takes two connections: look at the role's CONNECTION LIMIT and max_connections".to_owned()
+                    "a backup takes two connections, and a third one when another database has the page tracker: look at the role's CONNECTION LIMIT and max_connections".to_owned()
                 }))
         })?;
-        let runs = futures::future::try_join(instance(&holder), instance(&asker));
+        let runs = futures::future::try_join(run_of(&holder), run_of(&asker));
         let (run, other) = target.within(&act, runs).await?;
         if run != other {
             return Err(Error::new(
@@ -379,7 +379,8 @@ impl Session {
 
     /// How far the WAL in `pg_wal` is complete: flushed by a primary; replayed by a standby, and flushed by its receiver. A
     /// standby replays the record of a switch before it has the rest of that segment, in whose place the file still has
-    /// what it held when it had another name.
+    /// what it held when it had another name; and it may have followed its primary to another timeline. So of a standby this
+    /// does not tell that a file is whole.
     ///
     /// # Errors
     /// When the server does not answer.
@@ -653,26 +654,45 @@ pub(super) async fn open(
     target.within(&act, opening).await
 }
 
-/// What no two servers have in common, even when one is a copy of the other.
-async fn instance(client: &Client) -> Result<String> {
+/// What no two servers have in common, even when one is a copy of the other: to be selected in a session that is [prepared](prepare).
+pub(super) const RUN: &str = "pg_postmaster_start_time()::timestamptz(6) AT TIME ZONE 'UTC' || ' '
+    || (SELECT system_identifier FROM pg_control_system()) || ' ' || current_setting('port')";
+
+/// Which run of which server a connection has reached.
+pub(super) async fn run_of(client: &Client) -> Result<String> {
     let act = "could not ask when the server was started";
-    let query = "SELECT pg_postmaster_start_time()::timestamptz(6) AT TIME ZONE 'UTC' || ' '
-        || (SELECT system_identifier FROM pg_control_system()) || ' ' || current_setting('port')";
-    get(&row_of(client, act, query, &[]).await?, 0, act)
+    get(
+        &row_of(client, act, &format!("SELECT {RUN}"), &[]).await?,
+        0,
+        act,
+    )
 }
 
 /// Nothing of the server's configuration may end or divert the session.
 pub(super) async fn prepare(client: &Client) -> Result<()> {
     // transaction_timeout came with version 17.
-    let settings = "SET search_path = pg_catalog; SET client_encoding = 'UTF8';
+    // Databases may have a DateStyle each; a time must read the same in all of them.
+    let settings =
+        "SET search_path = pg_catalog; SET client_encoding = 'UTF8'; SET datestyle = 'ISO';
         SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0;
         SET idle_in_transaction_session_timeout = 0;
         SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout';";
     // By itself and first: a standby refuses the snapshot of a transaction that is serializable.
     let isolation = client.batch_execute("SET default_transaction_isolation = 'read committed'");
     let prepared = futures::future::try_join(isolation, client.batch_execute(settings));
-    let prepared = prepared.await.map(|((), ())| ());
+    let (prepared, _) = futures::future::join(prepared, notice_our_end(client)).await;
+    let prepared = prepared.map(|((), ())| ());
     prepared.map_err(|error| server_error("could not prepare the session", &error))
+}
+
+/// Has the server look every few seconds, while it works for us, whether we are still there. Without that a start that waits for
+/// its checkpoint keeps the lock, the slot and backup mode for minutes after we were killed. By itself, because not every
+/// system can tell: a server on such a one refuses it, and works as well without.
+async fn notice_our_end(client: &Client) {
+    let asked = client.batch_execute("SET client_connection_check_interval = '5s'");
+    if let Err(error) = asked.await {
+        tracing::debug!("the server will not notice at once when this command is killed: {error}");
+    }
 }
 
 /// Keeps these connections in use, until it is aborted.
@@ -714,7 +734,9 @@ const ENDED: &str = "the server was stopped, or somebody ended this connection, 
 
 /// A failure of the server or of the way to it, in the server's words.
 pub(super) fn server_error(act: &str, error: &tokio_postgres::Error) -> Error {
-    let ended = (error.code() == Some(&SqlState::ADMIN_SHUTDOWN)).then_some(ENDED);
+    // Who asks a moment later learns no more than that the connection is gone.
+    let is_over = error.is_closed() || error.code() == Some(&SqlState::ADMIN_SHUTDOWN);
+    let ended = is_over.then_some(ENDED);
     let hint = error
         .as_db_error()
         .and_then(tokio_postgres::error::DbError::hint)
@@ -734,12 +756,12 @@ fn cause(error: &tokio_postgres::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-fn connect_hint(error: &tokio_postgres::Error) -> &'static str {
+pub(super) fn connect_hint(error: &tokio_postgres::Error) -> &'static str {
     let cause = cause(error);
     if error.code() == Some(&SqlState::CANNOT_CONNECT_NOW) {
         "wait until the server takes connections: it starts, recovers without hot_standby, or stops; its log says which"
     } else if error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS) {
-        "end sessions, or raise max_connections or the role's connection limit: a backup takes two connections"
+        "end sessions, or raise max_connections or the role's connection limit: a backup takes two connections, and a third one when another database has the page tracker"
     } else if error.as_db_error().is_some() {
         "look at pg_hba.conf, the role and the database; PGUSER, PGDATABASE and PGPASSWORD are honoured"
     } else if is_without_tls(error) {

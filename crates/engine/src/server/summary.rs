@@ -5,16 +5,15 @@
 //! its last byte without a gap; a summary that reaches over an end only names more.
 //! A summary is believed only when this run of the server has written it. Older files that are copied over a data
 //! directory leave newer summaries where they are. They are of a history that is lost, their LSNs come again, and the
-//! server itself takes them for its own: its summarizer goes on behind the last of them. The time at which a file was last
-//! changed (`ctime`), which no copy sets, tells them apart: nothing is put back while the server runs.
+//! server itself takes them for its own: its summarizer goes on behind the last of them. No time of a file tells them
+//! apart, for whoever changes rights or makes links sets a new one, and clocks may be ahead. So a backup looks, before it
+//! starts, whether a summary goes beyond the WAL that there is. When none does, this run writes all summaries of the WAL
+//! that comes then, because nothing is put back while it lasts.
 //!
 //! Free space and visibility maps change without the WAL naming their blocks, so
 //! nothing is said of them ([`ChangedBlocks::covers_all_forks`] is false).
 
-use std::fs;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -22,10 +21,9 @@ use futures::TryStreamExt;
 use pgstrata_layer::changeset::ChangedBlocks;
 use pgstrata_pgdata::relation::{BLOCKS_PER_SEGMENT, ForkKind, Oid, RelSegment, RelationFork};
 use pgstrata_pgdata::{Lsn, Major, TimelineId};
-use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{Error, Kind, Result};
 
-use super::session::{Session, rows_of, server_error};
+use super::session::{Session, get, lsn, row_of, rows_of, server_error};
 
 /// The summarizer follows the WAL within seconds; one that is this far behind is stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -57,35 +55,6 @@ impl Stretch {
             && self.range.start < other.range.end
             && other.range.start < self.range.end
     }
-
-    /// The name of its summary, as `OpenWalSummaryFile()` of PostgreSQL makes it.
-    fn file_name(&self) -> String {
-        let halves = |lsn: Lsn| {
-            let number = lsn.get();
-            format!("{:08X}{:08X}", number >> 32, number & 0xffff_ffff)
-        };
-        let (start, end) = (halves(self.range.start), halves(self.range.end));
-        format!("{:08X}{start}{end}.summary", self.timeline.get())
-    }
-}
-
-/// Why a summary is not believed; `None` when this run of the server has written it.
-fn mistrust(summary: &Stretch, directory: &Path, started_microseconds: i64) -> Option<String> {
-    let path = directory.join(summary.file_name());
-    let why = match fs::metadata(&path) {
-        Ok(file) => {
-            let changed = file.ctime().saturating_mul(1_000_000) + file.ctime_nsec() / 1000;
-            if changed > started_microseconds {
-                return None;
-            }
-            "was there before the server was started, and may be of a history that is lost: should this be said again, \
-             stop the server, remove the files in pg_wal/summaries, and start it"
-                .to_owned()
-        }
-        Err(error) => format!("cannot be looked at: {error}"),
-    };
-    let (start, end) = (summary.range.start, summary.range.end);
-    Some(format!("the WAL summary from {start} to {end} {why}"))
 }
 
 /// The summaries that cover `stretch`, out of all that there are.
@@ -110,56 +79,25 @@ fn cover(stretch: &Stretch, available: &[Stretch]) -> std::result::Result<Vec<St
 pub struct Summaries<'a> {
     session: &'a Session,
     major: Major,
-    directory: PathBuf,
-    /// When the server was started, in microseconds since 1970, by the clock of its machine.
-    started_microseconds: i64,
 }
 
 impl<'a> Summaries<'a> {
-    /// Of a server that makes them, in this data directory.
+    /// Of a server that makes them.
     ///
     /// # Errors
     /// Why this one does not.
-    pub async fn of(
-        session: &'a Session,
-        data_directory: &Path,
-    ) -> Result<std::result::Result<Self, String>> {
+    pub async fn of(session: &'a Session) -> Result<std::result::Result<Self, String>> {
         let major = session.facts().major;
         if major < Major::V17 {
             let version = &session.facts().version;
             return Ok(Err(format!("version {version} does not summarize WAL")));
         }
         let act = "could not ask whether WAL is summarized";
-        let query = "SELECT current_setting('summarize_wal')::bool,
-            (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
-        let row = session.client().query_one(query, &[]).await;
-        let told = row.and_then(|row| Ok((row.try_get::<_, bool>(0)?, row.try_get::<_, i64>(1)?)));
-        let (is_on, started_microseconds) = told.map_err(|error| server_error(act, &error))?;
-        if !is_on {
+        let query = "SELECT current_setting('summarize_wal')::bool";
+        if !get::<bool>(&row_of(session.client(), act, query, &[]).await?, 0, act)? {
             return Ok(Err("summarize_wal is off".to_owned()));
         }
-        Ok(Ok(Self {
-            session,
-            major,
-            directory: data_directory.join("pg_wal/summaries"),
-            started_microseconds,
-        }))
-    }
-
-    /// Why a summary that touches `stretches` is not believed; `None` when all are.
-    async fn mistrust(
-        &self,
-        stretches: &[Stretch],
-        available: &[Stretch],
-    ) -> Result<Option<String>> {
-        let is_wanted = |summary: &&Stretch| stretches.iter().any(|wanted| summary.touches(wanted));
-        let summaries: Vec<Stretch> = available.iter().filter(is_wanted).cloned().collect();
-        let (directory, started) = (self.directory.clone(), self.started_microseconds);
-        blocking(move || {
-            let mut summaries = summaries.iter();
-            Ok(summaries.find_map(|summary| mistrust(summary, &directory, started)))
-        })
-        .await
+        Ok(Ok(Self { session, major }))
     }
 
     /// Why the summaries cannot cover `stretches`; `None` when they do, or still may.
@@ -168,9 +106,6 @@ impl<'a> Summaries<'a> {
     /// When the server does not answer.
     pub async fn doubt(&self, stretches: &[Stretch]) -> Result<Option<String>> {
         let available = self.available().await?;
-        if let Some(why) = self.mistrust(stretches, &available).await? {
-            return Ok(Some(why));
-        }
         let last = stretches.len().saturating_sub(1);
         for (position, stretch) in stretches.iter().enumerate() {
             match cover(stretch, &available) {
@@ -196,9 +131,6 @@ impl<'a> Summaries<'a> {
         let end = Instant::now() + PATIENCE;
         let summaries = loop {
             let available = self.available().await?;
-            if let Some(why) = self.mistrust(stretches, &available).await? {
-                return Ok(Err(why));
-            }
             let covers: std::result::Result<Vec<_>, _> = stretches
                 .iter()
                 .map(|stretch| cover(stretch, &available).map_err(|gap| (stretch, gap)))
@@ -220,30 +152,12 @@ impl<'a> Summaries<'a> {
         Ok(Ok(changes))
     }
 
-    async fn available(&self) -> Result<Vec<Stretch>> {
-        let act = "could not list the WAL summaries";
-        let query = "SELECT tli, start_lsn::text, end_lsn::text FROM pg_available_wal_summaries()";
-        let rows = rows_of(self.session.client(), act, query).await?;
-        rows.iter()
-            .map(|row| {
-                let timeline: i64 = row.try_get(0)?;
-                let (start, end): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
-                Ok((timeline, start.parse(), end.parse()))
-            })
-            .map(|row: std::result::Result<_, tokio_postgres::Error>| {
-                let row = row.map_err(|error| server_error(act, &error))?;
-                let (timeline, Ok(start), Ok(end)) = row else {
-                    return Err(strange(act, "an LSN that is none"));
-                };
-                let timeline = u32::try_from(timeline);
-                Ok(Stretch {
-                    timeline: TimelineId::new(
-                        timeline.map_err(|_| strange(act, "a timeline that is none"))?,
-                    ),
-                    range: start..end,
-                })
-            })
-            .collect()
+    /// All that there are.
+    ///
+    /// # Errors
+    /// When the role may not see them.
+    pub async fn available(&self) -> Result<Vec<Stretch>> {
+        available(self.session).await
     }
 
     async fn read(&self, summary: &Stretch, changes: &mut ChangedBlocks) -> Result<()> {
@@ -282,6 +196,64 @@ impl<'a> Summaries<'a> {
         }
         Ok(())
     }
+}
+
+/// Where the WAL is, when every summary that is there is of WAL from before; `None` when one is not, or when nobody can tell.
+/// `timeline` is not later than the server's.
+pub async fn written_before(session: &Session, timeline: TimelineId) -> Option<Lsn> {
+    if session.facts().major < Major::V17 {
+        return None;
+    }
+    let looking = async {
+        // In this order: what is listed cannot go beyond what comes after.
+        let available = available(session).await?;
+        let act = "could not ask for the end of the WAL";
+        let query = "SELECT CASE WHEN pg_is_in_recovery()
+                THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
+                ELSE pg_current_wal_insert_lsn() END::text";
+        let end = lsn(&row_of(session.client(), act, query, &[]).await?, 0, act)?;
+        Ok::<_, Error>((available, end))
+    };
+    match looking.await {
+        Ok((available, end)) => none_beyond(&available, timeline, end).then_some(end),
+        Err(error) => {
+            tracing::debug!("{error}");
+            None
+        }
+    }
+}
+
+/// Whether no summary is of WAL that a server on this timeline, whose WAL ends there, is yet to write.
+pub(crate) fn none_beyond(available: &[Stretch], timeline: TimelineId, end: Lsn) -> bool {
+    available.iter().all(|summary| {
+        summary.timeline < timeline || summary.timeline == timeline && summary.range.end <= end
+    })
+}
+
+async fn available(session: &Session) -> Result<Vec<Stretch>> {
+    let act = "could not list the WAL summaries";
+    let query = "SELECT tli, start_lsn::text, end_lsn::text FROM pg_available_wal_summaries()";
+    let rows = rows_of(session.client(), act, query).await?;
+    rows.iter()
+        .map(|row| {
+            let timeline: i64 = row.try_get(0)?;
+            let (start, end): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
+            Ok((timeline, start.parse(), end.parse()))
+        })
+        .map(|row: std::result::Result<_, tokio_postgres::Error>| {
+            let row = row.map_err(|error| server_error(act, &error))?;
+            let (timeline, Ok(start), Ok(end)) = row else {
+                return Err(strange(act, "an LSN that is none"));
+            };
+            let timeline = u32::try_from(timeline);
+            Ok(Stretch {
+                timeline: TimelineId::new(
+                    timeline.map_err(|_| strange(act, "a timeline that is none"))?,
+                ),
+                range: start..end,
+            })
+        })
+        .collect()
 }
 
 fn missing(stretch: &Stretch, from: Lsn) -> String {
@@ -373,20 +345,17 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_that_was_there_before_the_server_is_not_believed() {
-        let summary = stretch(1, 0x1_0500_0028, 0x1_05A8_3860);
-        let name = "00000001000000010500002800000001 05A83860.summary".replace(' ', "");
-        assert_eq!(summary.file_name(), name);
-        let directory = tempfile::tempdir().unwrap();
-        let why = |started| mistrust(&summary, directory.path(), started);
-        assert!(why(0).unwrap().contains("cannot be looked at"));
-        fs::write(directory.path().join(name), "").unwrap();
-        assert_eq!(why(0), None);
-        assert!(
-            why(i64::MAX)
-                .unwrap()
-                .contains("before the server was started")
-        );
+    fn a_summary_of_wal_that_is_yet_to_come_is_of_a_history_that_is_lost() {
+        let at = |available: &[Stretch], timeline, end| {
+            none_beyond(available, TimelineId::new(timeline), Lsn::new(end))
+        };
+        let available = [stretch(1, 100, 200), stretch(1, 200, 300)];
+        assert!(at(&[], 1, 0));
+        assert!(at(&available, 1, 300));
+        assert!(!at(&available, 1, 299));
+        // Of a timeline that was left, it is no summary of WAL that comes.
+        assert!(at(&available, 2, 250));
+        assert!(!at(&[stretch(2, 100, 200)], 1, 300));
     }
 
     fn named(relation: u32, fork: ForkKind, block: u32, is_limit: bool) -> Named {

@@ -18,7 +18,7 @@ use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Row};
 
 use super::conninfo::ConnectionOptions;
-use super::session::{Session, ping, prepare, rows_of, server_error};
+use super::session::{RUN, Session, connect_hint, ping, prepare, rows_of, run_of, server_error};
 use super::tracker_rows::Columns;
 
 /// Databases we look into for the extension, beside our own: each costs a connection.
@@ -31,6 +31,8 @@ const ATTEMPTS: u32 = 3;
 pub struct Tracker {
     client: Arc<Client>,
     database: String,
+    /// Of the server that is backed up.
+    run: String,
     /// Keeps a connection of its own in use; the session keeps its own ones.
     pinger: Option<JoinHandle<()>>,
 }
@@ -50,6 +52,8 @@ pub struct NoTracker {
     pub reason: String,
     /// What to do about it.
     pub hint: String,
+    /// Whether there may be one all the same: nobody could look everywhere.
+    pub may_be_there: bool,
 }
 
 /// `pgstrata.state()`, and the version of the library.
@@ -94,39 +98,43 @@ impl Tracker {
         session: &Session,
         options: &ConnectionOptions,
     ) -> std::result::Result<Self, NoTracker> {
-        if !is_loaded(session.client()).await? {
+        let client = Arc::clone(session.client());
+        if !is_loaded(&client).await.map_err(no_answer)? {
             return Err(NoTracker {
                 reason: "the server runs without the pgstrata library".to_owned(),
                 hint: "install it (\"pgstrata tracker install-check\" says how), add 'pgstrata' to shared_preload_libraries, restart the server, and run CREATE EXTENSION pgstrata in one database".to_owned(),
+                may_be_there: false,
             });
         }
-        let client = Arc::clone(session.client());
-        if has_extension(&client).await? {
-            let database = database_name(&client).await?;
+        let run = session.server_run().to_owned();
+        if has_extension(&client).await.map_err(no_answer)? {
+            let database = database_name(&client).await.map_err(no_answer)?;
             return Ok(Self {
                 client,
                 database,
+                run,
                 pinger: None,
             });
         }
-        let databases = other_databases(&client).await?;
+        let (databases, mut closed) = other_databases(&client).await.map_err(no_answer)?;
         let left_out = databases.len().saturating_sub(MOST_DATABASES);
         for database in databases.into_iter().take(MOST_DATABASES) {
-            let found = connect(options, &database).await;
-            // A database that lets nobody in cannot be the one meant for us.
-            if let Ok(client) = found
-                && has_extension(&client).await?
-            {
-                let client = Arc::new(client);
-                let pinger = tokio::spawn(ping([Arc::clone(&client)]));
-                return Ok(Self {
-                    client,
-                    database,
-                    pinger: Some(pinger),
-                });
+            match look_into(options, &database, &run).await {
+                Ok(Some(client)) => {
+                    let client = Arc::new(client);
+                    let pinger = tokio::spawn(ping([Arc::clone(&client)]));
+                    return Ok(Self {
+                        client,
+                        database,
+                        run,
+                        pinger: Some(pinger),
+                    });
+                }
+                Ok(None) => {}
+                Err(error) => closed.push(error),
             }
         }
-        Err(no_extension(left_out))
+        Err(no_extension(left_out, &closed))
     }
 
     /// The database with the extension.
@@ -202,8 +210,13 @@ impl Tracker {
     /// When changes are not tracked, and why.
     pub async fn bump(&self) -> Result<String> {
         let act = "could not make a token of the page tracker";
-        let row = self.client.query_one("SELECT pgstrata.bump()", &[]).await;
-        get(&row.map_err(|error| server_error(act, &error))?, 0, act)
+        // In one statement: a token of another server would be known there, and say nothing about this one.
+        let query = format!("SELECT pgstrata.bump(), {RUN}");
+        let row = self.client.query_one(&query, &[]).await;
+        let row = row.map_err(|error| server_error(act, &error))?;
+        require_run(&get::<String>(&row, 1, act)?, &self.run)
+            .map_err(|error| error.while_doing(act))?;
+        get(&row, 0, act)
     }
 
     /// Why changes since `token` are not known; `None` when they are.
@@ -287,83 +300,146 @@ impl Failure {
 }
 
 /// A library that is not loaded at the start of the server has no settings here.
-async fn is_loaded(client: &Client) -> std::result::Result<bool, NoTracker> {
-    ask(
-        client,
-        "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'pgstrata.map_size')",
-    )
-    .await
+async fn is_loaded(client: &Client) -> Result<bool> {
+    let query = "SELECT EXISTS (SELECT FROM pg_settings WHERE name = 'pgstrata.map_size')";
+    ask(client, query).await
 }
 
-async fn has_extension(client: &Client) -> std::result::Result<bool, NoTracker> {
-    ask(
-        client,
-        "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pgstrata')",
-    )
-    .await
+async fn has_extension(client: &Client) -> Result<bool> {
+    let query = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pgstrata')";
+    ask(client, query).await
 }
 
-async fn database_name(client: &Client) -> std::result::Result<String, NoTracker> {
+async fn database_name(client: &Client) -> Result<String> {
     ask(client, "SELECT current_database()::text").await
 }
 
-async fn ask<T: for<'a> FromSql<'a>>(
-    client: &Client,
-    query: &str,
-) -> std::result::Result<T, NoTracker> {
-    let row = client.query_one(query, &[]).await.map_err(no_answer)?;
-    row.try_get(0).map_err(no_answer)
+/// What an error of a question about the tracker begins with.
+const LOOKING: &str = "could not look for the page tracker";
+
+async fn ask<T: for<'a> FromSql<'a>>(client: &Client, query: &str) -> Result<T> {
+    let row = client.query_one(query, &[]).await;
+    get(
+        &row.map_err(|error| server_error(LOOKING, &error))?,
+        0,
+        LOOKING,
+    )
 }
 
-/// `left_out` databases were not looked into.
-fn no_extension(left_out: usize) -> NoTracker {
+/// `left_out` databases were not looked into, and those that are `closed` could not be.
+fn no_extension(left_out: usize, closed: &[Error]) -> NoTracker {
+    let Some(first) = closed.first() else {
+        return not_in_what_was_seen(left_out);
+    };
+    let others = match closed.len() - 1 {
+        0 => String::new(),
+        count => format!("; nor could {count} more"),
+    };
+    let left_out = match left_out {
+        0 => String::new(),
+        count => format!("; the cluster has {count} more than are looked into"),
+    };
+    let hint = first.hint_text().unwrap_or("look into the server's log");
+    NoTracker {
+        reason: format!(
+            "the library is loaded, but none of the databases that could be looked into has the extension: {first}{others}{left_out}"
+        ),
+        hint: format!(
+            "{hint}; or let the connection name the database that has the extension (dbname=…): that takes one connection less, and the role needs its rights on functions there; if none has it, run CREATE EXTENSION pgstrata in the connection's"
+        ),
+        may_be_there: true,
+    }
+}
+
+fn not_in_what_was_seen(left_out: usize) -> NoTracker {
     if left_out == 0 {
         return NoTracker {
             reason: "the library is loaded, but no database has the extension".to_owned(),
             hint: "run CREATE EXTENSION pgstrata in one database, and grant its functions to the role that takes backups".to_owned(),
+            may_be_there: false,
         };
     }
     NoTracker {
         reason: format!("the library is loaded, but the extension is neither in the database of the connection nor in any of {MOST_DATABASES} others; only so many are looked into, and the cluster has {left_out} more"),
         hint: "let the connection name the database that has the extension (dbname=…); if none has it, run CREATE EXTENSION pgstrata in the connection's, and grant its functions to the role that takes backups".to_owned(),
+        may_be_there: true,
     }
 }
 
-async fn other_databases(client: &Client) -> std::result::Result<Vec<String>, NoTracker> {
-    let query = "SELECT datname::text FROM pg_database
-        WHERE datallowconn AND datname <> current_database() AND has_database_privilege(oid, 'CONNECT')
-        ORDER BY datname <> 'postgres', datistemplate, datname";
-    let rows = client.query(query, &[]).await;
-    let names = rows.map_err(no_answer)?;
-    let names = names.iter().map(|row| row.try_get(0));
-    names
-        .collect::<std::result::Result<_, _>>()
-        .map_err(no_answer)
+/// The databases that our role may connect to, and why not to the others.
+async fn other_databases(client: &Client) -> Result<(Vec<String>, Vec<Error>)> {
+    let query = "SELECT datname::text, has_database_privilege(oid, 'CONNECT'),
+               format('GRANT CONNECT ON DATABASE %I TO %I', datname, current_user)
+          FROM pg_database WHERE datallowconn AND datname <> current_database()
+         ORDER BY datname <> 'postgres', datistemplate, datname";
+    let (mut open, mut closed) = (Vec::new(), Vec::new());
+    for row in rows_of(client, LOOKING, query).await? {
+        let database: String = get(&row, 0, LOOKING)?;
+        if get(&row, 1, LOOKING)? {
+            open.push(database);
+        } else {
+            let grant: String = get(&row, 2, LOOKING)?;
+            let what = format!("{}: the role may not connect to it", not_seen(&database));
+            closed.push(Error::new(Kind::Server, what).hint(grant));
+        }
+    }
+    Ok((open, closed))
 }
 
-fn no_answer(error: tokio_postgres::Error) -> NoTracker {
-    let error = server_error("could not look for the page tracker", &error);
+fn not_seen(database: &str) -> String {
+    format!("database \"{database}\" could not be looked into")
+}
+
+fn no_answer(error: Error) -> NoTracker {
     NoTracker {
         reason: error.to_string(),
         hint: "look into the server's log".to_owned(),
+        may_be_there: true,
     }
 }
 
-/// A second connection, for the database of the extension.
-async fn connect(options: &ConnectionOptions, database: &str) -> Result<Client> {
-    let mut target = options.target()?;
-    let config = &mut target.config;
-    config.dbname(database).application_name("pgstrata tracker");
-    let act = format!("could not connect to database \"{database}\"");
-    let opening = async {
-        let connected = target.connect().await;
-        let (client, connection) = connected.map_err(|error| server_error(&act, &error))?;
-        // Its end is known from the next question.
-        tokio::spawn(async move { connection.await.ok() });
-        prepare(&client).await?;
-        Ok(client)
+/// A connection to a database of the server whose run this is, if it has the extension.
+async fn look_into(
+    options: &ConnectionOptions,
+    database: &str,
+    run: &str,
+) -> Result<Option<Client>> {
+    let looking = async {
+        let mut target = options.target()?;
+        let config = &mut target.config;
+        config.dbname(database).application_name("pgstrata tracker");
+        let opening = async {
+            let connected = target.connect().await;
+            let (client, connection) = connected.map_err(|error| {
+                server_error("could not connect", &error).hint(connect_hint(&error))
+            })?;
+            // Its end is known from the next question.
+            tokio::spawn(async move { connection.await.ok() });
+            prepare(&client).await?;
+            require_run(&run_of(&client).await?, run)?;
+            Ok(has_extension(&client).await?.then_some(client))
+        };
+        target.within("could not connect", opening).await
     };
-    target.within(&act, opening).await
+    looking
+        .await
+        .map_err(|error| error.while_doing(not_seen(database)))
+}
+
+/// A connection may reach another server than those before it: with several hosts or addresses, and through poolers.
+/// What its tracker says is true of its own files.
+fn require_run(reached: &str, run: &str) -> Result<()> {
+    if reached == run {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Refused,
+        "the connection reached another server than the one that is backed up",
+    )
+    .hint(
+        "connect to one host and port that nothing else answers; a server that is full, or whose role has a CONNECTION LIMIT, \
+         leaves further connections to the next host",
+    ))
 }
 
 fn get<T: for<'a> FromSql<'a>>(row: &Row, column: usize, act: &str) -> Result<T> {
@@ -377,12 +453,33 @@ mod tests {
 
     #[test]
     fn who_looked_into_a_part_of_the_databases_does_not_speak_of_all() {
-        let all = no_extension(0);
+        let all = no_extension(0, &[]);
         assert!(all.reason.contains("no database has"), "{}", all.reason);
-        let part = no_extension(3);
+        let part = no_extension(3, &[]);
         assert!(!part.reason.contains("no database"), "{}", part.reason);
         assert!(part.reason.contains("64 others"), "{}", part.reason);
         assert!(part.reason.contains("3 more"), "{}", part.reason);
         assert!(part.hint.contains("dbname="), "{}", part.hint);
+    }
+
+    #[test]
+    fn who_was_kept_out_of_a_database_does_not_say_that_it_has_no_extension() {
+        let shut = |name: &str| Error::new(Kind::Server, format!("database {name} is shut"));
+        let one = no_extension(0, &[shut("a").hint("open it")]);
+        assert!(one.may_be_there && one.reason.ends_with(": database a is shut"));
+        assert!(one.hint.starts_with("open it; or"), "{}", one.hint);
+        let more = no_extension(2, &[shut("a"), shut("b"), shut("c")]);
+        assert!(
+            more.reason
+                .contains("a is shut; nor could 2 more; the cluster has 2 more")
+        );
+        assert!(!no_extension(0, &[]).may_be_there);
+    }
+
+    #[test]
+    fn another_server_has_no_say() {
+        require_run("now 1 5432", "now 1 5432").unwrap();
+        let error = require_run("now 1 5433", "now 1 5432").unwrap_err();
+        assert_eq!(error.kind(), Kind::Refused);
     }
 }

@@ -203,18 +203,27 @@ pub async fn run(
         return Err(Error::new(Kind::NotFound, what).hint("\"pgstrata info\" lists the layers"));
     }
     report.require_layers(now.layers.is_empty())?;
-    report.findings.append(&mut verifier.findings.into_vec());
+    report
+        .findings
+        .append(&mut std::mem::take(&mut verifier.findings).into_vec());
     report
         .findings
         .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     report.judge_layers();
-    let record = report.record(&cluster.name, &options.scope, started_at);
-    let noted = catalog::note_verified(cluster, &record).await;
-    report.recorded = noted.is_ok();
-    if let Err(error) = noted {
-        tracing::warn!("no record of this verification stays in the repository: {error}");
+    // Nothing is written into what a newer version keeps.
+    if !verifier.is_newer() {
+        let record = report.record(&cluster.name, &options.scope, started_at);
+        report.recorded = noted(cluster, &record).await;
     }
     Ok(report)
+}
+
+async fn noted(cluster: &ClusterRepository, record: &VerifiedRecord) -> bool {
+    let noted = catalog::note_verified(cluster, record).await;
+    if let Err(error) = &noted {
+        tracing::warn!("no record of this verification stays in the repository: {error}");
+    }
+    noted.is_ok()
 }
 
 impl VerifyReport {
@@ -372,6 +381,12 @@ impl Verifier {
             findings: Findings::default(),
             record,
         })
+    }
+
+    /// Whether a version wrote the cluster that this one does not know.
+    fn is_newer(&self) -> bool {
+        let error = self.record.as_ref();
+        error.is_some_and(|error| error.kind() == Kind::Unsupported)
     }
 
     /// What layers are to each other and to the archive, as the catalog is now, which is the answer. When layers or WAL are

@@ -279,7 +279,7 @@ pub(super) fn moment(
         recover_hunted(world, &home, chance, step)?;
     }
     let looks_inside = chance.percent(inside);
-    restored(world, moment, &home, looks_inside)
+    restored(world, moment, &home, (looks_inside, step))
 }
 
 /// Compares what was restored with the moment, looks inside it on demand, and removes it.
@@ -287,13 +287,13 @@ pub(super) fn restored(
     world: &World,
     moment: &Moment,
     home: &Home,
-    looks_inside: bool,
+    (looks_inside, step): (bool, &mut Step),
 ) -> Result<()> {
     one_version(home)?;
     let copy = start(world, home)?;
     compare(&moment.contents, &copy)?;
     if looks_inside {
-        look_inside(&copy)?;
+        look_inside(&copy, step)?;
     }
     drop(copy);
     home.remove()
@@ -362,25 +362,33 @@ pub(super) fn compare(truth: &Contents, copy: &Cluster) -> Result<()> {
     ))
 }
 
-/// Looks whether tables, indexes and the ledger of a restored server agree with themselves.
-pub(super) fn look_inside(copy: &Cluster) -> Result<()> {
+/// Looks whether tables, indexes, visibility maps and the ledger of a restored server agree with themselves.
+pub(super) fn look_inside(copy: &Cluster, step: &mut Step) -> Result<()> {
     let ledger = copy.sql(SUPERUSER, LEDGER)?;
     if ledger != "0" {
         return found(format!(
             "{ledger} rows of the ledger are in one table alone"
         ));
     }
-    let has_amcheck = "SELECT count(*) FROM pg_available_extensions WHERE name = 'amcheck'";
-    if copy.sql(SUPERUSER, has_amcheck)? != "1" {
-        return Ok(());
-    }
     for database in copy.databases()? {
         copy.sql(&database, ROLL_BACK_PREPARED)?;
     }
-    match copy.amcheck() {
-        Ok(()) => Ok(()),
-        Err(error) => found(format!("pg_amcheck of a restored server: {error:#}")),
+    let has = |extension: &str| {
+        let query =
+            format!("SELECT count(*) FROM pg_available_extensions WHERE name = '{extension}'");
+        copy.sql(SUPERUSER, &query).map(|count| count == "1")
+    };
+    if !has("amcheck")? {
+        step.say("SKIPPED: this server has no amcheck");
+    } else if let Err(error) = copy.amcheck() {
+        return found(format!("pg_amcheck of a restored server: {error:#}"));
     }
+    if !has("pg_visibility")? {
+        step.say("SKIPPED: this server has no pg_visibility");
+    } else if let Err(error) = copy.check_visibility_maps() {
+        return found(format!("a restored server: {error:#}"));
+    }
+    Ok(())
 }
 
 /// Restores the end of a layer of which nobody knows the contents, and looks whether it agrees with itself.
@@ -391,7 +399,7 @@ pub(super) fn layer(world: &mut World, label: &str, step: &mut Step) -> Result<(
     let home = world.new_home("copy");
     request.restore(world, &home, &["--target-action", "promote"], step)?;
     let copy = start(world, &home)?;
-    look_inside(&copy)?;
+    look_inside(&copy, step)?;
     drop(copy);
     home.remove()
 }

@@ -96,6 +96,7 @@ pub fn run(plan: &Plan) -> Result<Verdict> {
     let mut shape = Shape::of(&mut Chance::of_step(plan.seed, WHOLE_RUN));
     shape.is_on_s3 = plan.is_on_s3.unwrap_or(shape.is_on_s3);
     shape.archives = plan.archives.unwrap_or(shape.archives);
+    shape.has_disk &= !shape.is_on_s3;
     print(&format!(
         "seed {} on PostgreSQL {}, {}, in {}",
         plan.seed,

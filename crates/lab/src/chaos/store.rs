@@ -12,6 +12,7 @@ use pgstrata_testbed::s3::S3Server;
 
 use super::disk::Disk;
 use super::world::{NAME, Shape, copy_tree};
+use crate::report::output::print;
 
 /// How long a run of the program asks a store that fails, so that a step does not take minutes.
 const GIVES_UP: [&str; 4] = [
@@ -67,6 +68,9 @@ impl Store {
         fs::create_dir(&store.directory).context("could not create the repository")?;
         if shape.has_disk {
             store.disk = Disk::mount(&store.directory)?;
+            if store.disk.is_none() {
+                print("SKIPPED: full repositories, since only root may mount a small file system")?;
+            }
         }
         owner.own(&store.directory)?;
         Ok(store)

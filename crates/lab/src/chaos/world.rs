@@ -58,9 +58,10 @@ impl Shape {
     pub(super) fn words(self) -> String {
         let with = |is: bool, what: &str| format!("{} {what}", if is { "with" } else { "without" });
         format!(
-            "{}, {}, {}, {}, {}, WAL segments of {} MB",
+            "{}, {}, {}, {}, {}, {}, WAL segments of {} MB",
             with(self.archives, "archive"),
             with(self.is_on_s3, "S3"),
+            with(self.has_disk, "a disk of its own"),
             with(self.is_sealed, "seals"),
             with(self.checksums, "checksums"),
             with(self.autovacuum, "autovacuum"),

@@ -10,7 +10,7 @@ use pgstrata_testbed::cluster::Major;
 use crate::chaos::{self, Length, Plan, Verdict};
 use crate::experiments::shared::Usage;
 use crate::measure::programs;
-use crate::measure::result::epoch;
+use crate::measure::result::{epoch, typed};
 use crate::number::whole_u64;
 
 /// The exit code of a finding.
@@ -97,7 +97,7 @@ pub fn run(arguments: &ChaosArguments, words: &[String]) -> Result<u8> {
         Some(minutes) => Length::Time(Duration::from_secs(minutes * 60)),
         None => Length::Steps(arguments.steps),
     };
-    let mut repeat = words.join(" ");
+    let mut repeat = typed(words);
     if arguments.seed.is_none() {
         repeat.push_str(&format!(" --seed {seed}"));
     }

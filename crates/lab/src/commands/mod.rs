@@ -9,6 +9,8 @@ pub mod compare;
 pub mod inspect;
 pub mod measure;
 
+use std::io::ErrorKind;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -67,8 +69,16 @@ pub fn main(arguments: Vec<String>) -> u8 {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are no errors: clap knows where to print them.
-            let _ = error.print();
-            return u8::try_from(error.exit_code()).unwrap_or(2);
+            let code = u8::try_from(error.exit_code()).unwrap_or(2);
+            return match error.print() {
+                Err(failed) if code == 0 && failed.kind() != ErrorKind::BrokenPipe => {
+                    tell(&format!(
+                        "error: could not write to standard output: {failed}"
+                    ));
+                    5
+                }
+                _ => code,
+            };
         }
     };
     let outcome = interrupt::install().and_then(|()| dispatch(cli.command, &recorded(&arguments)));

@@ -476,8 +476,7 @@ impl Experiment {
     /// What a user types into a shell to repeat it.
     #[must_use]
     pub fn typed(&self) -> String {
-        let words: Vec<String> = self.command.iter().map(|word| quoted(word)).collect();
-        words.join(" ")
+        typed(&self.command)
     }
 
     /// Blocks that count, in order.
@@ -573,6 +572,14 @@ pub fn epoch() -> f64 {
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0.0, |d| d.as_secs_f64())
 }
+
+/// What a user types into a shell for these words.
+#[must_use]
+pub fn typed(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    words.join(" ")
+}
+
 /// A word as a shell takes it for one word, with nothing in it replaced.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,@%+".contains(c);

@@ -33,13 +33,14 @@ pub fn print(text: &str) -> Result<()> {
         .context("could not write to standard output")
 }
 
-/// Colours only where somebody sees them and did not refuse them.
+/// Colours only where somebody sees them, did not refuse them, and has a terminal that understands them.
 #[must_use]
 pub fn style(ascii: bool) -> terminal::Style {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    let understood = std::env::var_os("TERM").is_some_and(|v| !v.is_empty() && v != "dumb");
     terminal::Style {
         ascii,
-        colour: !refused && std::io::stdout().is_terminal(),
+        colour: understood && !refused && std::io::stdout().is_terminal(),
     }
 }
 

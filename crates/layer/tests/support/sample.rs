@@ -236,14 +236,17 @@ pub fn lineage_file() -> Lineage {
         fsync: true,
         server_run: Some("2026-11-20 07:00:00.123456 7446034815423456789 5432".to_owned()),
         tracker_token: Some("1:24c24b03a16c1ac3".to_owned()),
+        summaries_from_lsn: None,
         lines: vec![
             Line {
                 repository: "c".repeat(64),
                 layers: vec![layer(INCREMENTAL, "2"), layer(FULL, "1")],
+                of_run: 0,
             },
             Line {
                 repository: "d".repeat(64),
                 layers: vec![layer(FULL, "3")],
+                of_run: 0,
             },
         ],
         written_at: time("2026-11-21T10:30:01Z"),
@@ -254,6 +257,20 @@ pub fn lineage_file() -> Lineage {
 /// Files of a data directory, not of the repository.
 pub fn data_directory() -> Objects {
     let file = lineage::encode(&lineage_file());
+    Objects::from([(lineage::FILE_NAME.to_owned(), file)])
+}
+
+/// One that says what happened in the run of the server.
+pub fn lineage_of_run() -> Lineage {
+    let mut lineage = lineage_file();
+    lineage.summaries_from_lsn = Some(Lsn::new(0x1_0500_0060));
+    lineage.lines[0].of_run = 1;
+    lineage
+}
+
+/// The files of a data directory whose server was backed up twice without a restart.
+pub fn data_directory_of_run() -> Objects {
+    let file = lineage::encode(&lineage_of_run());
     Objects::from([(lineage::FILE_NAME.to_owned(), file)])
 }
 

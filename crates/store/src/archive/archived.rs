@@ -21,7 +21,7 @@ pub struct SegmentRun {
     /// Number of the last.
     pub last: u64,
     /// When the first of them was stored.
-    first_at: Timestamp,
+    pub first_at: Timestamp,
     /// When the last of them was stored.
     pub stored_at: Timestamp,
     /// When the one was stored that came last.

@@ -145,12 +145,12 @@ impl Contents {
     }
 }
 
-fn reading(path: &Path) -> String {
+pub(super) fn reading(path: &Path) -> String {
     format!("could not read \"{}\"", path.display())
 }
 
 /// Opens a file, and nothing that would keep us waiting.
-fn open(path: &Path) -> Result<File> {
+pub(super) fn open(path: &Path) -> Result<File> {
     input::require_file(path, || reading(path))?;
     File::open(path).context(|| reading(path))
 }
@@ -163,7 +163,11 @@ pub(super) fn first_page(path: &Path) -> Option<WalPageHeader> {
 }
 
 /// Hands the file out in pieces; answers its length.
-fn pieces(path: &Path, mut file: &File, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<u64> {
+pub(super) fn pieces(
+    path: &Path,
+    mut file: &File,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<u64> {
     let mut buffer = vec![0; READ_BYTES];
     let mut length = 0;
     loop {

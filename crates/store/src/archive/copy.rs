@@ -3,16 +3,28 @@
 //! An object is read to its end and checked before it is stored there, so a damaged one is never copied; what stands in
 //! for it here takes its place there. A file that is there already is the same file, or an error.
 
+use std::collections::HashSet;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::Bytes;
 use pgstrata_layer::wal::WalHeader;
 use pgstrata_pgdata::ArchiveFile;
+use tokio::runtime::Handle;
 
 use super::mended::is_damage;
+use super::rivals::is_same;
 use super::sealed::ObjectReader;
-use super::{Archive, objects};
+use super::{Archive, ListedFiles, PIECE_BYTES, WHOLE_BYTES, objects};
 use crate::blocking::blocking;
-use crate::error::{Error, Kind, Result};
-use crate::repository::ObjectInfo;
+use crate::courtesy;
+use crate::error::{Error, FileContext, Kind, Result};
+use crate::repository::record::require_at_most;
+use crate::repository::{ObjectInfo, Repository};
+
+/// As much is checked and written at once.
+const WRITE_BYTES: usize = 256 << 10;
 
 impl Archive {
     /// The files of the archive with their objects, in order of their keys; other objects are passed over.
@@ -29,37 +41,138 @@ impl Archive {
         Ok(files.collect())
     }
 
-    /// Copies `file` into `target`, unless it is there; answers the bytes that were stored.
+    /// Copies `file` into `target`, unless it is there; answers the bytes that were stored. What is there is durable then, too:
+    /// a copy that was killed may not have come to that.
     ///
     /// # Errors
     /// `NotFound` when it is not here; `Damaged` when it is not here whole; `AlreadyExists` when another file of that
     /// name is there; when a repository cannot be read or written.
     pub async fn copy_to(&self, target: &Archive, file: ArchiveFile) -> Result<Option<u64>> {
-        let place = match target.header_of(&target.key(file)).await {
+        let place = match target.placed(file).await {
             Ok(None) => 0,
-            Ok(Some(there)) => return self.require_same(target, file, &there).await.map(|()| None),
-            Err(error) if is_damage(&error) => match target.present(file).await {
-                Ok(Some(there)) => {
-                    return self.require_same(target, file, &there).await.map(|()| None);
-                }
-                _ => 1,
-            },
+            Ok(Some(there)) => return self.settle_on(target, file, there).await,
+            Err(error) if is_damage(&error) => 1,
             Err(error) => return Err(error),
         };
-        let object = self.whole_object(file).await?;
-        let size = u64::try_from(object.len()).unwrap_or(u64::MAX);
         let key = target.place(file, place);
-        match target.cluster.repository.create(&key, object).await {
-            Ok(()) => Ok(Some(size)),
+        match self
+            .copy_object(file, (&target.cluster.repository, &key))
+            .await
+        {
+            Ok(size) => Ok(Some(size)),
             Err(error) if error.kind() == Kind::AlreadyExists && place == 0 => {
                 // Somebody has pushed it meanwhile.
-                match target.present(file).await? {
-                    Some(there) => self.require_same(target, file, &there).await.map(|()| None),
+                match target.placed(file).await? {
+                    Some(there) => self.settle_on(target, file, there).await,
                     None => Err(error),
                 }
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Where the good object of `file` is, and its header; `None` when there is none at all.
+    async fn placed(&self, file: ArchiveFile) -> Result<Option<(String, WalHeader)>> {
+        let absent = || Error::new(Kind::NotFound, "there is no such object");
+        let read = async |key: String| {
+            let header = self.header_of(&key).await?.ok_or_else(absent)?;
+            Ok((key, header))
+        };
+        match self.first_good(file, read).await {
+            Ok(placed) => Ok(Some(placed)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes what is in `target` for copied.
+    async fn settle_on(
+        &self,
+        target: &Archive,
+        file: ArchiveFile,
+        (key, there): (String, WalHeader),
+    ) -> Result<Option<u64>> {
+        let here = self.present(file).await?;
+        if here.is_some_and(|here| !is_same(&here, &there)) {
+            return Err(self.rivalry(target, file));
+        }
+        target.cluster.repository.make_durable(&key).await?;
+        Ok(None)
+    }
+
+    /// Makes the names of files durable that were listed here, and that who created them may not have come to.
+    ///
+    /// # Errors
+    /// `Repository` when it cannot be done.
+    pub async fn make_durable(&self, files: &ListedFiles) -> Result<()> {
+        let mut done = HashSet::new();
+        for (_, object) in files {
+            let directory = object.key.rsplit_once('/').map(|(directory, _)| directory);
+            if done.insert(directory) {
+                self.cluster.repository.make_durable(&object.key).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the object of `file`, or what stands in for it, to that key; answers its length.
+    async fn copy_object(&self, file: ArchiveFile, to: (&Repository, &str)) -> Result<u64> {
+        let is_segment = matches!(file, ArchiveFile::Segment(_) | ArchiveFile::Partial(_));
+        if is_segment && self.segment_size.get() > WHOLE_BYTES {
+            let copy = async |from: String| self.copy_in_pieces(file, from, to).await;
+            return self.first_good(file, copy).await;
+        }
+        let object = self.whole_object(file).await?;
+        let size = u64::try_from(object.len()).unwrap_or(u64::MAX);
+        let (target, key) = to;
+        target.create(key, object).await.map(|()| size)
+    }
+
+    /// The same of the object `from`, which is not held in memory. It gets its name when all of it was written and is good.
+    async fn copy_in_pieces(
+        &self,
+        file: ArchiveFile,
+        from: String,
+        (target, key): (&Repository, &str),
+    ) -> Result<u64> {
+        let (archive, runtime) = (self.clone(), Handle::current());
+        let length = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&length);
+        let write = move |out: &mut dyn Write| {
+            let written = runtime.block_on(archive.write_object(file, &from, out))?;
+            counted.store(written, Ordering::Relaxed);
+            Ok(())
+        };
+        target.create_written(key, write).await?;
+        Ok(length.load(Ordering::Relaxed))
+    }
+
+    /// Writes the object `key` of `file`, checked as it comes; answers its length. Without an error it is good.
+    async fn write_object(&self, file: ArchiveFile, key: &str, out: &mut dyn Write) -> Result<u64> {
+        let doing = |e: Error| e.while_doing(format!("could not read \"{key}\""));
+        let repository = &self.cluster.repository;
+        let name = file.file_name(self.segment_size);
+        let mut reader = ObjectReader::new(self.sealing().await?, &name, false);
+        let (mut piece, size) = repository.get_start(key, PIECE_BYTES).await?;
+        require_at_most(key, (size, self.most_bytes()), "a segment")?;
+        let mut start = 0;
+        loop {
+            for part in piece.chunks(WRITE_BYTES) {
+                reader.feed(part, |_| {}).map_err(doing)?;
+                let about = || "could not write the object".to_owned();
+                out.write_all(part).context(about)?;
+                courtesy::rest();
+            }
+            start += u64::try_from(piece.len()).unwrap_or(u64::MAX);
+            if start >= size {
+                break;
+            }
+            let end = (start + PIECE_BYTES).min(size);
+            piece = repository.get_range(key, start..end).await?;
+        }
+        let header = reader.finish().map_err(doing)?;
+        self.check_header(file, &header)?;
+        Ok(size)
     }
 
     /// The object of `file`, or what stands in for it: read to its end, and checked.
@@ -79,33 +192,5 @@ impl Archive {
             Ok(object)
         };
         self.first_good(file, read).await
-    }
-
-    /// Refuses when the file in `target` is another one than that here.
-    async fn require_same(
-        &self,
-        target: &Archive,
-        file: ArchiveFile,
-        there: &WalHeader,
-    ) -> Result<()> {
-        let here = self.present(file).await?;
-        let same = here.is_none_or(|here| {
-            here.system_identifier == there.system_identifier
-                && here.raw_length == there.raw_length
-                && here.raw_digest == there.raw_digest
-        });
-        if same {
-            return Ok(());
-        }
-        let name = file.file_name(self.segment_size);
-        let (from, to) = (
-            self.cluster.repository.url(),
-            target.cluster.repository.url(),
-        );
-        Err(Error::new(
-            Kind::AlreadyExists,
-            format!("the archives in {from} and in {to} hold different files of the name {name}"),
-        )
-        .hint("two servers have archived under this cluster's name: find out which of them is the one to keep, and copy into a repository of its own"))
     }
 }

@@ -7,16 +7,37 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::error::{FileContext, Result};
+use crate::error::{Error, FileContext, Kind, Result};
 
 /// WAL holds what tables hold: for its owner's eyes.
 const MODE: u32 = 0o600;
+
+/// Refuses what is there and no file: a file would take the place of a device, a pipe or a link.
+pub(super) fn require_replaceable(path: &Path) -> Result<()> {
+    let Ok(found) = fs::symlink_metadata(path).map(|found| found.file_type()) else {
+        // What keeps it from being looked at keeps it from being written.
+        return Ok(());
+    };
+    let is = match found {
+        found if found.is_file() => return Ok(()),
+        found if found.is_dir() => "a directory",
+        found if found.is_symlink() => "a link",
+        found if found.is_fifo() => "a named pipe",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
+    };
+    let what = format!(
+        "could not write \"{}\": it is {is}, and no file",
+        path.display()
+    );
+    Err(Error::new(Kind::File, what).hint("give the path of a file"))
+}
 
 /// A file on its way to `path`. Dropped before [`NewFile::publish`], it leaves nothing.
 pub(super) struct NewFile {
@@ -147,7 +168,7 @@ fn remove_abandoned(directory: &Path, start: &str) {
     }
 }
 
-fn directory_of(path: &Path) -> &Path {
+pub(super) fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

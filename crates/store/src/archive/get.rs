@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegmentSize};
 
-use super::file::NewFile;
+use super::file::{NewFile, require_replaceable};
 use super::mended::is_damage;
 use super::sealed::ObjectReader;
 use super::spool::{Ahead, Neighbours};
@@ -85,6 +85,7 @@ pub async fn get(
     options: &GetOptions,
 ) -> Result<GetOutcome> {
     let doing = |e: Error| e.while_doing(format!("could not get \"{file_name}\" from the archive"));
+    require_replaceable(destination).map_err(doing)?;
     let asking = options.system_identifier;
     let spooled = options
         .ahead

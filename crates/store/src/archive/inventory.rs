@@ -165,13 +165,21 @@ impl Archive {
 
     /// The timelines of which something is archived, in order.
     pub(super) async fn timelines(&self) -> Result<Vec<TimelineId>> {
-        let prefix = self.cluster.name.wal_prefix();
-        let names = self.cluster.repository.list_names(&prefix).await?;
-        Ok(names
-            .iter()
-            .filter_map(|name| timeline_named(name))
-            .collect())
+        archived_timelines(&self.cluster).await
     }
+}
+
+/// The timelines of which something is in the archive of `cluster`, in order. Other names are none, whatever has them.
+///
+/// # Errors
+/// `Repository` when it cannot be listed.
+pub async fn archived_timelines(cluster: &ClusterRepository) -> Result<Vec<TimelineId>> {
+    let prefix = cluster.name.wal_prefix();
+    let names = cluster.repository.list_names(&prefix).await?;
+    Ok(names
+        .iter()
+        .filter_map(|name| timeline_named(name))
+        .collect())
 }
 
 /// What to do about a history that cannot be read: nobody knows then which way recovery goes.

@@ -110,6 +110,12 @@ impl Archive {
         places.key(number)
     }
 
+    /// The object of a segment is never longer.
+    pub(super) fn most_bytes(&self) -> u64 {
+        let segment = self.segment_size.get();
+        segment + segment / SEALED_PART + MOST_MORE
+    }
+
     /// The whole object `key` of `file`. Whoever may create objects may put gigabytes there.
     ///
     /// # Errors
@@ -118,8 +124,7 @@ impl Archive {
         let repository = &self.cluster.repository;
         match file {
             ArchiveFile::Segment(_) | ArchiveFile::Partial(_) => {
-                let segment = self.segment_size.get();
-                let most = segment + segment / SEALED_PART + MOST_MORE;
+                let most = self.most_bytes();
                 repository.get_at_most(key, most, "a segment").await
             }
             _ => repository.get_record(key).await,

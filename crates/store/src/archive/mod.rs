@@ -19,9 +19,11 @@ mod inventory;
 mod mended;
 mod notes;
 mod push;
+mod rivals;
 mod sealed;
 mod spool;
 mod wait;
+mod whole;
 
 use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_layer::wal::WalHeader;
@@ -33,11 +35,13 @@ use crate::error::{Error, Kind, Result};
 pub use archived::{ArchivedTimeline, ArchivedWal, Coverage, SegmentRun, Tail};
 pub use closed::names_in_closed;
 pub use get::{GetOptions, GetOutcome, Source, get};
-pub use inventory::objects;
-pub use notes::Notes;
+pub use inventory::{archived_timelines, objects};
+pub use notes::{LastGiver, Notes};
 pub use push::{PushOptions, PushOutcome, Pushed, push, push_at_once};
+pub use rivals::ListedFiles;
 pub use spool::{Ahead, Spool};
 pub use wait::never_arrived;
+pub use whole::{FileRecords, Fork, Forks};
 
 /// Up to this size a segment is handled in memory whole, in one request; larger ones in pieces.
 const WHOLE_BYTES: u64 = 64 << 20;

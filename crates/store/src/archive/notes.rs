@@ -39,11 +39,7 @@ impl Notes {
 
     /// Notes that the file was stored.
     pub(super) fn add(&self, file_name: &str, digest: &[u8; 32]) {
-        let made = |path: &Path| {
-            let mut builder = DirBuilder::new();
-            builder.recursive(true).mode(0o700).create(path)
-        };
-        if made(&self.root).is_err() || made(&self.directory).is_err() || !self.are_ours() {
+        if !self.is_made() {
             return;
         }
         for entry in fs::read_dir(&self.directory)
@@ -92,12 +88,58 @@ impl Notes {
         self.are_ours() && is_fresh(&self.path(OUTAGE, &[0; 32]))
     }
 
+    /// Makes the directory; whether it is there, and ours.
+    fn is_made(&self) -> bool {
+        let made = |path: &Path| {
+            let mut builder = DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(path)
+        };
+        made(&self.root).is_ok() && made(&self.directory).is_ok() && self.are_ours()
+    }
+
     fn are_ours(&self) -> bool {
         check_root(&self.root).is_ok() && check_private(&self.directory).is_ok()
     }
 
     fn path(&self, file_name: &str, digest: &[u8; 32]) -> PathBuf {
         self.directory.join(format!("{file_name}.{}", hex(digest)))
+    }
+}
+
+/// Which of several repositories has given a server its last file: when that was not the one that gives the next, somebody has
+/// to look whether both are of one server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastGiver(Notes);
+
+impl LastGiver {
+    /// The note below `root` of who reads the cluster `cluster` into the directory `reader`.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>, reader: &Path, cluster: &str) -> Self {
+        Self(Notes::new(
+            root,
+            &format!("into {}", reader.display()),
+            cluster,
+        ))
+    }
+
+    /// Whether `giver` gave that file just now, and nobody gave anything since.
+    #[must_use]
+    pub fn gave(&self, giver: &str, file_name: &str) -> bool {
+        let path = self.path();
+        let said = fs::read_to_string(&path).ok();
+        let is_it = said.is_some_and(|said| said == format!("{file_name} {giver}"));
+        is_it && self.0.are_ours() && is_fresh(&path)
+    }
+
+    /// Notes that `giver` gave that file. Without a note somebody looks once more.
+    pub fn note(&self, giver: &str, file_name: &str) {
+        if self.0.is_made() {
+            let _ = fs::write(self.path(), format!("{file_name} {giver}"));
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.directory.join("giver")
     }
 }
 

@@ -24,6 +24,7 @@
 //!
 //! Nor is a segment stored before the server has finished it: objects are never overwritten, so that the
 //! finished one would be refused from then on. The server marks what is finished, in `archive_status` beside the segments.
+//! A standby also marks a segment in which its timeline was left: that one ends there, and is not stored ([`super::whole`]).
 
 use std::io::Write;
 use std::path::Path;
@@ -41,9 +42,11 @@ use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment, WalSegmentSize};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::contents::{Contents, Encoded, first_page};
+use super::file::directory_of;
 use super::mended::{MOST_MENDED, is_damage};
 use super::notes::Notes;
 use super::sealed;
+use super::whole::{Forks, is_marked};
 use super::{Archive, WHOLE_BYTES};
 use crate::blocking::blocking;
 use crate::catalog::hex;
@@ -103,6 +106,8 @@ pub enum Pushed {
     Present,
     /// What was in the archive is damaged; this push stored the file beside it.
     Mended,
+    /// Nothing was stored: the server asks for a file of its own that ends where the timeline was left, which is no segment.
+    LeftOut,
 }
 
 /// What a push did.
@@ -281,23 +286,32 @@ impl Archive {
             None => archive.look(path, file, None).await,
         };
         let looked = looked.map_err(doing)?;
+        let (mut forks, mut is_left_out) = (Forks::default(), false);
         if let (ArchiveFile::Segment(segment), false) = (file, options.finished) {
-            archive.require_finished(path, segment).map_err(doing)?;
+            forks = Forks::beside(directory_of(path)).map_err(doing)?;
+            let leaving_out = archive.leaves_out(path, segment, &forks);
+            is_left_out = leaving_out.await.map_err(doing)?;
         }
         if let (ArchiveFile::Segment(segment), InArchive::Nothing) = (file, &looked.found) {
-            let unmarked = archive.push_unmarked(path, segment, options);
+            let unmarked = archive.push_unmarked(path, segment, &forks, options);
             unmarked.await.map_err(doing)?;
         }
         // What is there was pushed as a neighbour, and those behind it with it.
         let ready = match looked.found {
-            InArchive::Nothing => archive.ready_neighbours(path, file, options.neighbours),
+            InArchive::Nothing if !is_left_out => {
+                let ready = archive.ready_neighbours(path, file, options.neighbours);
+                archive.until_abandoned(path, ready, &forks).await
+            }
             _ => Vec::new(),
         };
         let made = archive.prepare(path, ready, options);
         let mut made = pin!(made);
         // While it is stored the first ones are read; none is stored before it is there.
         let storing = async {
-            let pushed = archive.store(file, looked, options).await?;
+            let pushed = match is_left_out {
+                true => Pushed::LeftOut,
+                false => archive.store(file, looked, options).await?,
+            };
             let outcome = PushOutcome {
                 file_name: name.to_owned(),
                 pushed,
@@ -324,14 +338,21 @@ impl Archive {
         &self,
         path: &Path,
         segment: WalSegment,
+        forks: &Forks,
         options: &PushOptions,
     ) -> Result<()> {
         let directory = path.parent().unwrap_or(path);
         for file in self.unmarked_before(directory, segment, options) {
             let name = file.file_name(self.segment_size);
+            let path = directory.join(&name);
             let pushed = async {
-                let looked = self.look(&directory.join(&name), file, None).await?;
-                self.store(file, looked, options).await
+                if let ArchiveFile::Segment(segment) = file
+                    && self.abandoned(&path, segment, forks).await?.is_some()
+                {
+                    return Ok(());
+                }
+                let looked = self.look(&path, file, None).await?;
+                self.store(file, looked, options).await.map(|_| ())
             };
             let doing =
                 |error: Error| error.while_doing(format!("could not archive \"{name}\" with it"));
@@ -466,32 +487,6 @@ impl Archive {
         let adjacent = ready.into_iter().zip(expected);
         let adjacent = adjacent.take_while(|(file, next)| *file == ArchiveFile::Segment(*next));
         adjacent.take(limit).map(|(file, _)| file).collect()
-    }
-
-    /// Refuses a segment in `pg_wal` that the server may still write.
-    fn require_finished(&self, path: &Path, segment: WalSegment) -> Result<()> {
-        let directory = path.parent().unwrap_or(path);
-        let marks = directory.join("archive_status");
-        if !marks.is_dir() {
-            return Ok(());
-        }
-        let name = segment.file_name(self.segment_size);
-        if is_marked(&marks, &name) || self.has_begun(directory, segment.next()) {
-            return Ok(());
-        }
-        Err(Error::new(
-            Kind::Refused,
-            "the server has not finished this segment: archive_status has neither a mark \"ready\" nor \"done\" for it",
-        )
-        .hint("push it when the server asks for it; SELECT pg_switch_wal() finishes the current segment"))
-    }
-
-    /// Whether the file of `segment` holds its first page already. A file that the server keeps for later use has the
-    /// address of the segment that it was.
-    fn has_begun(&self, directory: &Path, segment: WalSegment) -> bool {
-        let path = directory.join(segment.file_name(self.segment_size));
-        let start = segment.start_lsn(self.segment_size);
-        first_page(&path).is_some_and(|header| header.page_address == start)
     }
 
     /// Reads the file while the archive is asked what it has, and makes it an object when it is told how.
@@ -735,10 +730,4 @@ fn is_segment_of_any_size(name: &str) -> bool {
         ArchiveFile::parse(name, smallest),
         Ok(ArchiveFile::Segment(_))
     )
-}
-
-/// Whether the server has said of a file of `pg_wal` that it is to be archived, or has been.
-fn is_marked(marks: &Path, name: &str) -> bool {
-    let mut kinds = ["ready", "done"].into_iter();
-    kinds.any(|kind| marks.join(format!("{name}.{kind}")).exists())
 }

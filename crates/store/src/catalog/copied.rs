@@ -76,13 +76,24 @@ impl CopiedLayer {
             keeping,
             lost,
         };
-        // What is there of an earlier copy may be old: from now on somebody is at work.
-        copied.heart.beat_now().await?;
+        match copied.stand_up(chain).await {
+            Ok(()) => Ok(copied),
+            Err(error) => {
+                copied.end(false).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// From now on somebody is at work, and on what stays.
+    async fn stand_up(&self, chain: &[Arc<Layer>]) -> Result<()> {
+        let (cluster, layer) = (&self.cluster, &self.layer);
+        // What is there of an earlier copy may be old.
+        self.heart.beat_now().await?;
         // After the claim, so that who removes sees us, or we see the removal.
         let leaving = check_stays(cluster, chain).await?;
         check_wal(&leaving, layer.manifest.start_lsn)?;
-        check_returns(cluster, layer, &leaving).await?;
-        Ok(copied)
+        check_returns(cluster, layer, &leaving).await
     }
 
     /// Whether the copy was given up by somebody meanwhile, and goes on in vain.
@@ -163,7 +174,7 @@ impl CopiedLayer {
         }
     }
 
-    /// The end of the copy. What a failed one has stored stays, for who copies again.
+    /// The end of the copy. What a failed one has stored stays, but for its signs of life, for who copies again.
     pub async fn end(self, done: bool) {
         let beats = self.heart.stop().await;
         match done {
@@ -171,7 +182,11 @@ impl CopiedLayer {
                 beats.remove().await;
                 self.keeping.done(&self.layer.manifest.layer_id).await;
             }
-            false => self.keeping.copied().await,
+            false => {
+                // Nobody is at work any more: who removes there need not wait for a layer that can perhaps never be copied.
+                beats.remove_own().await;
+                self.keeping.copied().await;
+            }
         }
     }
 }

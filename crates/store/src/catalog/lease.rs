@@ -7,8 +7,9 @@
 //! A wrong answer costs an attempt or some patience, never a layer: what is taken for dead is fenced before anything of
 //! it is removed ([`super::abandon`]), and then cannot be committed.
 
-use std::sync::Arc;
+use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -186,6 +187,8 @@ pub(super) struct Beats {
     pub(crate) every: Duration,
     /// How many there are.
     pub(crate) count: AtomicU32,
+    /// Those of them that we have given.
+    pub(crate) own: Mutex<Vec<u32>>,
     /// Whether others give signs under the same keys.
     pub(crate) may_be_there: bool,
 }
@@ -267,6 +270,7 @@ impl Beats {
             };
             match created {
                 Ok(()) => {
+                    self.own().push(number);
                     self.count.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
                 }
@@ -282,8 +286,22 @@ impl Beats {
     /// Removes them, as far as the repository lets us.
     pub(super) async fn remove(&self) {
         let count = self.count.load(Ordering::Relaxed);
-        let keys: Vec<String> = (0..count).map(|number| (self.key)(number)).collect();
-        self.repository.tidy(&keys).await;
+        self.tidy(0..count).await;
+    }
+
+    /// Removes those that we have given: others may be at work.
+    pub(super) async fn remove_own(&self) {
+        let own = mem::take(&mut *self.own());
+        self.tidy(own).await;
+    }
+
+    async fn tidy(&self, numbers: impl IntoIterator<Item = u32>) {
+        let keys = numbers.into_iter().map(|number| (self.key)(number));
+        self.repository.tidy(&keys.collect::<Vec<_>>()).await;
+    }
+
+    fn own(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -347,6 +365,7 @@ mod tests {
             body: Bytes::from_static(b"here"),
             every: Duration::from_millis(20),
             count: AtomicU32::new(0),
+            own: Mutex::default(),
             may_be_there: false,
         };
         let heart = Heartbeat::start(beats, || async { false });

@@ -1,7 +1,7 @@
 //! A layer that this process is making: claimed, kept alive, then committed or cleared away.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -163,6 +163,7 @@ pub(super) fn keep_alive(
         body: Bytes::from(claim::encode(record)),
         every: BEAT_EVERY,
         count: AtomicU32::new(0),
+        own: Mutex::default(),
         may_be_there: together,
     };
     let (repository, key) = (cluster.repository.clone(), cluster.name.manifest_key(label));

@@ -4,6 +4,7 @@
 //! recovery has ended, so what it needs is kept for a day after the last sign; then the record is forgotten.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -290,6 +291,7 @@ impl Restoring {
             body,
             every: BEAT_EVERY,
             count: AtomicU32::new(0),
+            own: Mutex::default(),
             may_be_there: false,
         };
         Self {

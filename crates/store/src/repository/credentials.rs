@@ -1,14 +1,15 @@
 //! Credentials that may change while a command runs: session tokens expire, keys are rotated.
 //!
 //! A backup can take longer than a session token lasts. Whoever renews the token writes it into the file that it
-//! came from; the file is looked at before each request, and read again when it changed. A file that cannot be read
-//! then, because it is being written, leaves the credentials as they were.
+//! came from; the file is looked at before each request, and read again when it changed, or when the store says that the
+//! token has expired. A file that cannot be read then, because it is being written, leaves the credentials as they were, and
+//! is read again until it can be.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use object_store::CredentialProvider;
@@ -42,22 +43,31 @@ pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
 /// As [`read_settings`]; `Refused` when it holds a secret and others may use it.
 pub(super) fn read_option(name: &str, path: &str) -> Result<String> {
     let what = format!("the file of storage option {name},");
-    if is_secret_option(name.trim_end_matches("_file")) {
+    let text = read_settings(Path::new(path), &what)?;
+    if is_secret_option(name.trim_end_matches("_file"), &text) {
         require_private(Path::new(path), &what)?;
     }
-    let text = read_settings(Path::new(path), &what)?;
     Ok(text.trim().to_owned())
 }
 
-/// Whether the option `key` is set to a secret, and not to the name of a file that holds one.
+/// Whether the option `key` is set to a secret, and not to the name of a file that holds one. A URL with a user or a
+/// password in it is one, whatever the key.
 #[must_use]
-pub fn is_secret_option(key: &str) -> bool {
+pub fn is_secret_option(key: &str, value: &str) -> bool {
     let key = key.to_ascii_lowercase();
-    is_secret(&key) && !key.ends_with("_file")
+    (is_secret(&key) || user_in(value).is_some()) && !key.ends_with("_file")
+}
+
+/// What stands before the host of a URL (RFC 3986, 3.2.1).
+fn user_in(value: &str) -> Option<&str> {
+    let (_, rest) = value.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let (user, _) = authority.rsplit_once('@')?;
+    Some(user)
 }
 
 /// Whether the option is about a secret: it is set to one, or to the name of its file.
-pub(super) fn is_secret(key: &str) -> bool {
+fn is_secret(key: &str) -> bool {
     let marks = [
         "secret",
         "token",
@@ -81,6 +91,13 @@ pub(super) struct Secrets(Arc<Mutex<Vec<String>>>);
 
 impl Secrets {
     pub(super) fn add(&self, secret: &str) {
+        self.add_one(secret);
+        if let Some((_, password)) = user_in(secret).and_then(|user| user.split_once(':')) {
+            self.add_one(password);
+        }
+    }
+
+    fn add_one(&self, secret: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = all.iter().any(|known| known == secret);
         if secret.chars().count() >= SHORTEST_SECRET && !is_known {
@@ -194,6 +211,8 @@ struct Stamp {
     inode: u64,
     size_bytes: u64,
     modified: (i64, i64),
+    /// Of its owner and its mode too: a file that others may read is none, and becomes one without being written.
+    changed: (i64, i64),
 }
 
 impl Stamp {
@@ -203,6 +222,7 @@ impl Stamp {
             inode: metadata.ino(),
             size_bytes: metadata.size(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
     }
 }
@@ -217,7 +237,30 @@ pub(super) struct Renewed {
 
 struct CredentialState {
     credential: Arc<AwsCredential>,
-    seen: Vec<Option<Stamp>>,
+    /// The files as they were when they were read last, and said something; nothing when that is of no use any more.
+    seen: Option<Vec<Option<Stamp>>>,
+    /// The files as they were when it was said that they cannot be used.
+    told: Option<Vec<Option<Stamp>>>,
+}
+
+/// Whether credentials that have expired may be followed by others.
+#[derive(Clone)]
+pub(super) enum Renewal {
+    None,
+    /// They come from the machine's role.
+    ByMachine,
+    OfFiles(Arc<Renewed>),
+}
+
+impl Renewal {
+    /// Asked when the store says that they have expired. The files are read then whatever they look like: two states of a
+    /// file that follow one another at once may have the same times.
+    pub(super) fn is_possible(&self) -> bool {
+        if let Self::OfFiles(renewed) = self {
+            renewed.state().seen = None;
+        }
+        !matches!(self, Self::None)
+    }
 }
 
 impl std::fmt::Debug for Renewed {
@@ -250,37 +293,43 @@ impl Renewed {
             secrets: secrets.clone(),
             state: Mutex::new(CredentialState {
                 credential: Arc::new(credential),
-                seen,
+                seen: Some(seen),
+                told: None,
             }),
         }))
     }
 
     fn newest(&self) -> Arc<AwsCredential> {
-        let seen = stamps(&self.files);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.seen == seen {
+        let found = Some(stamps(&self.files));
+        let mut state = self.state();
+        if state.seen == found {
             return Arc::clone(&state.credential);
         }
-        state.seen = seen;
-        match self.source.read() {
-            Ok(Some(credential)) if credential != *state.credential => {
-                tracing::info!("the repository's credentials have changed, and were read again");
-                add_secrets(&credential, &self.secrets);
-                state.credential = Arc::new(credential);
+        let unusable = match self.source.read() {
+            Ok(Some(credential)) => {
+                if credential != *state.credential {
+                    tracing::info!(
+                        "the repository's credentials have changed, and were read again"
+                    );
+                    add_secrets(&credential, &self.secrets);
+                    state.credential = Arc::new(credential);
+                }
+                state.seen = found;
+                return Arc::clone(&state.credential);
             }
-            Ok(Some(_)) => {}
-            Ok(None) => {
-                tracing::warn!(
-                    "the repository's credentials have changed and hold no keys: the old ones stay in use"
-                );
-            }
-            Err(error) => {
-                tracing::warn!(
-                    "the repository's credentials have changed, and the old ones stay in use: {error}"
-                );
-            }
+            Ok(None) => " and hold no keys: the old ones stay in use".to_owned(),
+            Err(error) => format!(", and the old ones stay in use: {error}"),
+        };
+        // They are read again before the next request. That is said once.
+        if state.told != found {
+            tracing::warn!("the repository's credentials have changed{unusable}");
+            state.told = found;
         }
         Arc::clone(&state.credential)
+    }
+
+    fn state(&self) -> MutexGuard<'_, CredentialState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -349,6 +398,40 @@ mod tests {
         );
         std::fs::remove_file(&file).unwrap();
         assert_eq!(token().as_deref(), Some("newer"));
+    }
+
+    #[test]
+    fn a_file_that_becomes_private_after_it_has_its_name_is_read_then() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("s3.toml");
+        let keys = "access_key_id = 'a'\nsecret_access_key = 'hidden'\n";
+        write(&file, &format!("{keys}session_token = 'oldest'\n"));
+        let renewed = renewed(&[], Some(&file)).unwrap();
+        let token = || renewed.newest().token.clone();
+        let newer = scratch.path().join("s3.toml.new");
+        write(&newer, &format!("{keys}session_token = 'newer'\n"));
+        std::fs::set_permissions(&newer, std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::rename(&newer, &file).unwrap();
+        assert_eq!(token().as_deref(), Some("oldest"));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(token().as_deref(), Some("newer"));
+    }
+
+    #[test]
+    fn what_looks_like_the_file_that_was_read_is_read_when_the_token_has_expired() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("s3.toml");
+        let keys = "access_key_id = 'a'\nsecret_access_key = 'hidden'\n";
+        write(&file, &format!("{keys}session_token = 'oldest'\n"));
+        let renewed = Arc::new(renewed(&[], Some(&file)).unwrap());
+        write(&file, &format!("{keys}session_token = 'newest'\n"));
+        // As if it had been written within one tick of the clock.
+        renewed.state().seen = Some(stamps(&renewed.files));
+        assert_eq!(renewed.newest().token.as_deref(), Some("oldest"));
+        assert!(Renewal::OfFiles(Arc::clone(&renewed)).is_possible());
+        assert_eq!(renewed.newest().token.as_deref(), Some("newest"));
+        assert!(Renewal::ByMachine.is_possible());
+        assert!(!Renewal::None.is_possible());
     }
 
     #[test]

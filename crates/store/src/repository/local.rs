@@ -9,7 +9,8 @@
 //!
 //! Directories are never removed: removing one while another process creates an
 //! object in it would lose the synced entry. An empty directory is not listed.
-//! Names starting with a dot are not objects.
+//! Names starting with a dot are not objects, nor is what a file system keeps in
+//! its uppermost directory, which may be any of these: `wal` may be a link to it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, DirBuilder, File};
@@ -38,6 +39,9 @@ use crate::direct;
 /// A repository holds whole databases: not for everybody's eyes.
 const FILE_MODE: u32 = 0o640;
 const DIRECTORY_MODE: u32 = 0o750;
+
+/// Root's own in the uppermost directory of many file systems; nobody else may look into it.
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// Files removed by one thread before their directories are synced.
 const DELETED_AT_ONCE: usize = 1000;
@@ -533,7 +537,8 @@ impl OpenDirectory {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            if !name.starts_with('.') && Path::parse(&name).is_ok() {
+            let is_ours = !name.starts_with('.') && name != LOST_AND_FOUND;
+            if is_ours && Path::parse(&name).is_ok() {
                 found.push((name, entry.path()));
             }
         }

@@ -47,9 +47,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::blocking::blocking;
 use crate::error::{Error, Kind, Result};
 use crate::limits;
-use credentials::Secrets;
+use credentials::{Renewal, Secrets};
 pub use credentials::{is_secret_option, read_credentials};
-pub use directory::{resolved, same_directory};
+pub use directory::{ANSWERS_WITHIN, RealDirectory, no_answer};
 use local::{LocalStore, Owner, Remembering};
 pub use open::RepositoryOptions;
 pub(crate) use probe::PROBE;
@@ -116,7 +116,7 @@ struct OpenRepository {
     /// Values that must not appear in a message.
     secrets: Secrets,
     /// Whether credentials that have expired may be followed by others.
-    renews: bool,
+    renewal: Renewal,
     /// One for each connection, or open file, that there may be.
     permits: Semaphore,
 }
@@ -139,7 +139,7 @@ impl Repository {
             reached: AtomicBool::new(false),
             told_of_denial: AtomicBool::new(false),
             secrets: opened.secrets,
-            renews: opened.renews,
+            renewal: opened.renewal,
             permits: Semaphore::new(limits::requests()),
         })))
     }
@@ -169,7 +169,7 @@ impl Repository {
             reached: AtomicBool::new(false),
             told_of_denial: AtomicBool::new(false),
             secrets: Secrets::default(),
-            renews: false,
+            renewal: Renewal::None,
             permits: Semaphore::new(limits::requests()),
         }))
     }
@@ -188,7 +188,7 @@ impl Repository {
             reached: AtomicBool::new(own.reached.load(Ordering::Relaxed)),
             told_of_denial: AtomicBool::new(false),
             secrets: own.secrets.clone(),
-            renews: own.renews,
+            renewal: own.renewal.clone(),
             permits: Semaphore::new(limits::requests()),
         }))
     }
@@ -688,7 +688,7 @@ impl Repository {
     /// Whether the same request may succeed later, perhaps with other credentials.
     fn may_pass(&self, error: &object_store::Error) -> bool {
         let reason = Reason::of(error);
-        reason.may_pass || (self.0.renews && reason.token_has_expired)
+        reason.may_pass || (reason.token_has_expired && self.0.renewal.is_possible())
     }
 
     fn retries(&self) -> Retries {

@@ -16,7 +16,7 @@ use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
 use super::client;
 use super::credentials::{
-    CredentialSource, Renewed, Secrets, is_secret, is_secret_option, read_credentials, read_option,
+    CredentialSource, Renewal, Renewed, Secrets, is_secret_option, read_credentials, read_option,
 };
 use super::local::LocalStore;
 use super::retries::Patience;
@@ -80,7 +80,7 @@ pub(super) struct Opened {
     pub(super) patience: Patience,
     pub(super) secrets: Secrets,
     /// Whether credentials that have expired may be followed by others.
-    pub(super) renews: bool,
+    pub(super) renewal: Renewal,
 }
 
 /// Set before the environment and the options, which override them.
@@ -145,7 +145,7 @@ pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
         url: format!("{scheme}://{rest}"),
         patience,
         secrets: settings.secrets,
-        renews: settings.renews,
+        renewal: settings.renewal,
     })
 }
 
@@ -177,7 +177,7 @@ struct Settings {
     /// Where keys come from that may change.
     source: CredentialSource,
     secrets: Secrets,
-    renews: bool,
+    renewal: Renewal,
 }
 
 impl Settings {
@@ -196,7 +196,7 @@ impl Settings {
         options.extend(own.clone());
         let secrets = Secrets::default();
         for (key, value) in &options {
-            if is_secret_option(key) {
+            if is_secret_option(key, value) {
                 secrets.add(value);
             }
         }
@@ -208,7 +208,7 @@ impl Settings {
                 options: own,
             },
             secrets,
-            renews: false,
+            renewal: Renewal::None,
         })
     }
 
@@ -254,7 +254,7 @@ impl Settings {
                 continue;
             }
             if let Ok(key) = name.parse() {
-                if is_secret_option(&name) {
+                if is_secret_option(&name, &value) {
                     self.secrets.add(&value);
                 }
                 self.source.environment.insert(name, value.clone());
@@ -268,7 +268,7 @@ impl Settings {
                 let key = name.strip_suffix("_file").and_then(|k| k.parse().ok());
                 let key = key.ok_or_else(|| unknown(&name, scheme))?;
                 let value = read_option(&name, &value)?;
-                if is_secret(&name) {
+                if is_secret_option(name.trim_end_matches("_file"), &value) {
                     self.secrets.add(&value);
                 }
                 (key, value)
@@ -310,10 +310,13 @@ impl Settings {
             .apply("s3", &["aws_"], builder, AmazonS3Builder::with_config)?
             .with_bucket_name(bucket);
         let source = std::mem::take(&mut self.source);
-        self.renews = !source.names_keys()?;
+        if !source.names_keys()? {
+            self.renewal = Renewal::ByMachine;
+        }
         if let Some(renewed) = Renewed::of(source, &self.secrets)? {
-            self.renews = true;
-            builder = builder.with_credentials(Arc::new(renewed));
+            let renewed = Arc::new(renewed);
+            self.renewal = Renewal::OfFiles(Arc::clone(&renewed));
+            builder = builder.with_credentials(renewed);
         }
         let s3 = builder.build().map_err(|e| self.bad_settings("s3", &e))?;
         let http = dialer
@@ -440,7 +443,11 @@ const GS_HTTP: HttpKeys = HttpKeys {
 
 /// Whether what follows `http://` leads no further than this machine.
 fn is_this_machine(place: &str) -> bool {
-    let authority = place.split(['/', '?']).next().unwrap_or_default();
+    let authority = place.split(['/', '?', '#']).next().unwrap_or_default();
+    // What stands before it names a user, and may look like this machine.
+    if authority.contains('@') {
+        return false;
+    }
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split(']').next(),
         None => authority.split(':').next(),
@@ -578,6 +585,7 @@ mod tests {
             "[::2]",
             "",
             "x@localhost",
+            "localhost:x@192.0.2.2:9000",
         ] {
             assert!(!is_this_machine(far), "{far}");
         }

@@ -39,13 +39,21 @@ impl Repository {
     /// As for [`Repository::get`]; `Damaged` when it is longer.
     pub async fn get_at_most(&self, key: &str, most: u64, what: &str) -> Result<Bytes> {
         let (start, size) = self.get_start(key, most).await?;
-        match size > most {
-            false => Ok(start),
-            true => Err(Error::new(
-                Kind::Damaged,
-                format!("\"{key}\" has {size} bytes, and {what} takes at most {most}"),
-            )),
-        }
+        require_at_most(key, (size, most), what).map(|()| start)
+    }
+}
+
+/// Refuses an object of so many bytes when more than the second number are none of `what`.
+///
+/// # Errors
+/// `Damaged` then.
+pub(crate) fn require_at_most(key: &str, (size, most): (u64, u64), what: &str) -> Result<()> {
+    match size > most {
+        false => Ok(()),
+        true => Err(Error::new(
+            Kind::Damaged,
+            format!("\"{key}\" has {size} bytes, and {what} takes at most {most}"),
+        )),
     }
 }
 

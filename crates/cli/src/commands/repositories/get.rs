@@ -1,8 +1,10 @@
 //! `archive-get` out of several repositories: the first that has the file gives it.
 //!
 //! "Not there" is said only when every one of them says so. One that cannot be asked, be it that it does not answer or that
-//! its table has a mistake, may have the file: then recovery stops, and does not end.
+//! its table has a mistake, may have the file: then recovery stops, and does not end. Nor does it go on from the WAL of one
+//! server to that of another.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use pgstrata_store::archive::{self, GetOutcome, Notes};
@@ -11,7 +13,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 
 use super::super::Context;
 use super::super::archive::{Holes, get_file, say_got};
-use super::{ANSWERS_WITHIN, is_elsewhere, notes};
+use super::{ANSWERS_WITHIN, act_in, is_elsewhere, notes, servers};
 use crate::args::ArchiveGetArgs;
 
 /// Between two looks whether a hole has been filled.
@@ -177,7 +179,7 @@ async fn ask_all<'a>(
             continue;
         };
         let got = tokio::select! {
-            got = get_file(context, &cluster, args, holes) => got,
+            got = get_next(several, (context, &cluster), args, holes) => got,
             error = silence(context) => {
                 let name = context.config.name().unwrap_or_default();
                 tracing::warn!("repository {name} is asked last: {error}");
@@ -194,13 +196,29 @@ async fn ask_all<'a>(
         let Some(cluster) = asked.open(context) else {
             continue;
         };
-        let got = get_file(context, &cluster, args, holes).await;
+        let got = get_next(several, (context, &cluster), args, holes).await;
         if asked.note(context, &notes, args, got)? {
             return Ok(Answer::Got);
         }
     }
     asked.ask_names(args).await?;
     Ok(Answer::Nobody(asked))
+}
+
+/// Fetches the file out of one of them, unless another server has archived what the one that asks has got so far.
+async fn get_next(
+    several: &[Context],
+    (context, cluster): (&Context, &ClusterRepository),
+    args: &ArchiveGetArgs,
+    holes: &Holes,
+) -> Result<GetOutcome> {
+    let outcome = get_file(context, cluster, args, holes).await?;
+    let judged = servers::require_goes_on(several, (context, cluster), args, &outcome).await;
+    judged.inspect_err(|_| {
+        // Nobody may take it for fetched.
+        let _ = fs::remove_file(&args.path);
+    })?;
+    Ok(outcome)
 }
 
 /// Ends when the repository has stopped answering.
@@ -211,8 +229,4 @@ async fn silence(context: &Context) -> Error {
             return error;
         }
     }
-}
-
-fn act_in(context: &Context) -> String {
-    format!("repository {}", context.config.name().unwrap_or_default())
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::super::Context;
 use super::super::archive::{push_file, quorum, say_pushed};
-use super::notes;
+use super::{notes, require_apart};
 use crate::args::ArchivePushArgs;
 
 /// What a repository may take for a file after the quorum has it: 16 MiB at 50 Mbit/s.
@@ -33,6 +33,8 @@ pub(super) async fn run(several: &[Context], args: ArchivePushArgs) -> Result<u8
     let mut vote = Vote::among(several)?;
     let mut pushing = Pushing::begin(several, args);
     vote.hold(&mut pushing, quorum).await;
+    // Not before: one that does not answer would hold up all. Those that have the file have just answered.
+    require_apart(&several[0], vote.stored().map(|(voter, _)| voter.context)).await?;
     vote.judge(quorum)
 }
 

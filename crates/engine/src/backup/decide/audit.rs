@@ -24,7 +24,8 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
 use super::backup_type::SourceChoice;
-use super::harmless::{Examiner, HarmlessPages, excuses};
+use super::harmless::{Examiner, HarmlessPages, excuses, hint_logging};
+use super::past::ThisRun;
 use super::prepare::Ready;
 use crate::backup::copy::job::block_bytes;
 use crate::backup::copy::read::read_at;
@@ -195,12 +196,14 @@ impl Audit<'_> {
             }
         }
         let control = &self.ready.control;
-        let parent = self.chain.layers.first().map(|parent| &parent.manifest);
+        let run = ThisRun::look(self.ready).await;
+        let parent = self.chain.layers.first().expect("not empty");
+        let logging = hint_logging(self.ready, parent, &run);
         let examiner = Examiner {
             chain: self.chain.clone(),
             data_directory: self.ready.data_directory.clone(),
             major: control.major,
-            excuses: excuses(parent, control),
+            excuses: excuses(&parent.manifest, control, logging),
         };
         let examining = tokio::task::spawn_blocking(move || examiner.examine(suspects));
         examining.await.unwrap_or_else(|error| {

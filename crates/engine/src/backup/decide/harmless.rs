@@ -1,7 +1,6 @@
 //! Suspects of an audit that lose nothing: what no recovery repeats, and no reader misses.
 //!
-//! The settings that decide what may change so are those of the parent's time and of
-//! now. A page that became all-visible is harmless only while the visibility map does
+//! The settings that decide what may change so are those of all the time since the parent. A page that became all-visible is harmless only while the visibility map does
 //! not say so: a restore would have the map's bit without the page's, and the next
 //! change of the page would leave the map wrong.
 
@@ -10,10 +9,13 @@ use std::path::{Path, PathBuf};
 
 use pgstrata_layer::manifest::Manifest;
 use pgstrata_pgdata::relation::{BLOCK_SIZE, ForkKind, PathKind, RelSegment, RelationFork};
-use pgstrata_pgdata::unlogged::{Excuses, Harmless, MapPlace, excuse};
+use pgstrata_pgdata::unlogged::{Excuses, Harmless, HintLogging, MapPlace, excuse};
 use pgstrata_pgdata::{ControlFile, Major};
+use pgstrata_store::catalog::Layer;
 use pgstrata_store::error::{FileContext, Result};
 
+use super::past::ThisRun;
+use super::prepare::Ready;
 use crate::backup::copy::parent::Parent;
 use crate::backup::copy::read::read_at;
 use crate::backup::copy::suspects::Suspect;
@@ -157,14 +159,24 @@ fn map_page(path: &Path, block: u32) -> Result<Vec<u8>> {
 
 /// What may have changed without WAL since `parent`. A control file of the parent that
 /// cannot be read says nothing.
-pub(crate) fn excuses(parent: Option<&Manifest>, now: &ControlFile) -> Excuses {
-    let then = parent.and_then(control_of);
-    let then = then.map(|control| Excuses::of(&control));
-    Excuses::of(now).or(then.unwrap_or_default())
+pub(crate) fn excuses(parent: &Manifest, now: &ControlFile, logging: HintLogging) -> Excuses {
+    let then = control_of(parent).is_none_or(|then| then.full_page_writes);
+    Excuses::of(logging, then && now.full_page_writes)
+}
+
+/// How hint bits were logged since `parent`, which had data checksums as the server has now. The server's own setting
+/// lasts as long as its run: it was another one, perhaps, before the last start.
+pub(crate) fn hint_logging(ready: &Ready, parent: &Layer, run: &ThisRun) -> HintLogging {
+    match (ready.session.facts().wal_log_hints, run.made(parent)) {
+        _ if ready.control.has_checksums() => HintLogging::Always,
+        (true, true) => HintLogging::Always,
+        (false, true) => HintLogging::Never,
+        (_, false) => HintLogging::Unknown,
+    }
 }
 
 /// The control file of a layer, if it can be read.
-pub(crate) fn control_of(layer: &Manifest) -> Option<ControlFile> {
+fn control_of(layer: &Manifest) -> Option<ControlFile> {
     let bytes = layer.pg_control_bytes().ok()?;
     ControlFile::parse(&bytes).ok()
 }

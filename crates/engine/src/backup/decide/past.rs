@@ -9,6 +9,9 @@
 //! files over newer ones, and leaves the newer file. So the file counts while the server goes on
 //! running that it was written beside, and after that only when the page tracker knows the token
 //! in it: the tracker's map is bound to the control file.
+//!
+//! Of the run that lasts the file tells more ([`ThisRun`]): which layers were made in it, so that the settings which a
+//! server has for a run were in force since then, and from where on all WAL summaries were written in it.
 
 use std::fs::File;
 use std::result::Result as Answer;
@@ -16,7 +19,7 @@ use std::time::Duration;
 
 use pgstrata_layer::lineage::{Line, Lineage, Place, line_name, with_layer};
 use pgstrata_layer::manifest::{Beside, ParentRef};
-use pgstrata_pgdata::TimelineId;
+use pgstrata_pgdata::{Lsn, TimelineId};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::{FileContext, Result};
@@ -82,9 +85,58 @@ pub(crate) async fn beside(
     })
 }
 
+/// What is known to have happened in this run of the server.
+#[derive(Debug)]
+pub(crate) struct ThisRun(Option<Lineage>);
+
+impl ThisRun {
+    /// By the lineage file of the server's data directory.
+    pub(crate) async fn look(ready: &Ready) -> Self {
+        let now = circumstances(ready, ready.session.facts().fsync);
+        Self::of(found(ready).await.ok().flatten(), &now)
+    }
+
+    /// By the lineage that was found in a directory, which is the one that is given with it.
+    pub(super) fn of(found: Option<(Lineage, Place)>, now: &Circumstances) -> Self {
+        let is_of_it = |(lineage, place): &(Lineage, Place)| {
+            lineage::doubt(lineage, place, now).is_none() && is_of_run(lineage, now)
+        };
+        Self(found.filter(is_of_it).map(|(lineage, _)| lineage))
+    }
+
+    /// Whether the backup of that layer began in it.
+    pub(crate) fn made(&self, layer: &Layer) -> bool {
+        let is_it = |listed| layer.manifest.stands_for(&layer.manifest_digest, listed);
+        let lineage = self.0.iter();
+        lineage.flat_map(Lineage::layers_of_run).any(is_it)
+    }
+
+    /// Why summaries of the WAL from `start` on may not be those of this history; `None` when they are.
+    pub(crate) fn summaries_doubt(&self, start: Lsn) -> Option<String> {
+        let Some(lineage) = &self.0 else {
+            return Some(
+                "the server was started since the parent, and WAL summaries from before may be of a history that is lost".to_owned(),
+            );
+        };
+        match lineage.summaries_from_lsn {
+            Some(from) if from <= start => None,
+            Some(from) => Some(format!(
+                "WAL summaries from before {from}, where the WAL was when a backup first looked in this run of the server, may be of a history that is lost"
+            )),
+            None => Some(
+                "when the parent began, WAL summaries were there of WAL that was yet to be written, so of a history that is lost: should \
+                 this be said again, stop the server, remove the files in pg_wal/summaries, and start it"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
 /// Adds a layer to those that lie in the past of the data directory: when its backup has stopped, and before it exists.
-pub(crate) async fn remember(ready: &Ready, layer: ParentRef) {
-    let why = match tokio::time::timeout(REMEMBER_WITHIN, add(ready, layer)).await {
+/// Summaries of the WAL from `summaries_from` on were written since then.
+pub(crate) async fn remember(ready: &Ready, layer: ParentRef, summaries_from: Option<Lsn>) {
+    let adding = add(ready, layer, summaries_from);
+    let why = match tokio::time::timeout(REMEMBER_WITHIN, adding).await {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!(
@@ -95,18 +147,22 @@ pub(crate) async fn remember(ready: &Ready, layer: ParentRef) {
     tracing::warn!("the next backup will compare every page: {why}");
 }
 
-async fn add(ready: &Ready, layer: ParentRef) -> Result<()> {
+async fn add(ready: &Ready, layer: ParentRef, summaries_from: Option<Lsn>) -> Result<()> {
     // Off at either time: what was written in between may not outlive a crash of the operating system.
     let fsync = ready.session.facts().fsync && ready.session.fsync().await?;
     let known = known(ready, fsync).await;
-    let lines = lines_with(known, &line_name(&ready.record), layer);
-    let token = source::make_token(ready).await.and_then(Answer::ok);
     let now = circumstances(ready, fsync);
+    let summaries_from_lsn = summaries_from_with(&known, &now, summaries_from);
+    let lines = lines_with(known, &now, &line_name(&ready.record), layer);
+    let token = source::make_token(ready).await.and_then(Answer::ok);
     let data = ready.data_directory.clone();
     blocking(move || {
         let about = || format!("could not open the directory \"{}\"", data.display());
         let directory = File::open(&data).context(about)?;
-        let lineage = now.lineage(lineage::place(&data)?, lines, token);
+        let lineage = Lineage {
+            summaries_from_lsn,
+            ..now.lineage(lineage::place(&data)?, lines, token)
+        };
         lineage::write(&directory, &data, &lineage)
     })
     .await
@@ -115,11 +171,31 @@ async fn add(ready: &Ready, layer: ParentRef) -> Result<()> {
 /// What lies in the directory's past when `layer` does, too.
 pub(super) fn lines_with(
     known: Answer<Lineage, String>,
+    now: &Circumstances,
     line: &str,
     layer: ParentRef,
 ) -> Vec<Line> {
-    let lines = known.map(|lineage| lineage.lines);
+    let lines = known.map(|lineage| lineage.lines_in(now.server_run.as_deref()));
     with_layer(lines.unwrap_or_default(), line, layer)
+}
+
+/// From where on all WAL summaries are of this run: what the first backup in it that could tell has found, else what
+/// this one has.
+pub(super) fn summaries_from_with(
+    known: &Answer<Lineage, String>,
+    now: &Circumstances,
+    found: Option<Lsn>,
+) -> Option<Lsn> {
+    let known = known.as_ref().ok();
+    let of_run = known.filter(|lineage| is_of_run(lineage, now));
+    of_run
+        .and_then(|lineage| lineage.summaries_from_lsn)
+        .or(found)
+}
+
+/// Whether it was written in the run of the server that lasts.
+fn is_of_run(lineage: &Lineage, now: &Circumstances) -> bool {
+    now.server_run.is_some() && lineage.server_run == now.server_run
 }
 
 fn circumstances(ready: &Ready, fsync: bool) -> Circumstances {
@@ -171,7 +247,7 @@ async fn not_set_back(
     now: &Circumstances,
     ask: Option<impl AsyncFnOnce(&str) -> Result<Option<String>>>,
 ) -> Option<String> {
-    if now.server_run.is_some() && lineage.server_run == now.server_run {
+    if is_of_run(lineage, now) {
         return None;
     }
     let restarted = "the server was started since its lineage file was written";

@@ -15,11 +15,12 @@ use pgstrata_store::repository::Repository;
 
 use super::backup_type::Standpoint;
 use crate::backup::options::BackupOptions;
-use crate::server::apart::{require_apart, require_apart_from};
-use crate::server::control::{check_record, check_same_cluster, control_of};
+use crate::server::apart::{answering, require_apart, require_apart_from};
+use crate::server::control::{check_record, control_of_server};
 use crate::server::outside::outside;
 use crate::server::scan::{Scan, files_of, tablespaces};
 use crate::server::storage;
+use crate::server::summary::written_before;
 use crate::server::{NoTracker, Session, Tracker};
 
 /// The cluster, its session and its directory: they are there and fit together.
@@ -56,6 +57,12 @@ impl Ready {
             true => Ok(self.control.redo_lsn),
             false => self.session.wal_end().await,
         }
+    }
+
+    /// Where the WAL is now, when all WAL summaries are of WAL from before.
+    pub(crate) async fn summaries_written(&self) -> Option<Lsn> {
+        let own = self.session.own_timeline().await.ok().flatten();
+        written_before(&self.session, own.unwrap_or(self.control.timeline)).await
     }
 
     /// The files of the cluster as they are now, with its configuration outside of the data directory.
@@ -151,15 +158,17 @@ pub(crate) async fn prepare(cluster: &ClusterRepository, options: &BackupOptions
             )));
         }
     };
-    let reading = control_of(&data_directory).await?;
-    if let Err(error) = check_same_cluster(&data_directory, &reading.control, facts) {
-        // A server that has stopped meanwhile took its lock file with it.
-        session.is_in_recovery().await?;
-        return Err(error);
-    }
+    let reading = match control_of_server(&session, &data_directory).await {
+        Ok(reading) => reading,
+        Err(error) => {
+            // A server that has stopped meanwhile took its lock file with it.
+            session.is_in_recovery().await?;
+            return Err(error);
+        }
+    };
     check_record(&record, &reading.control)?;
-    let repositories = iter::once(&cluster.repository).chain(&options.others);
-    let repositories: Vec<Repository> = repositories.cloned().collect();
+    let own = iter::once(cluster.repository.clone());
+    let repositories: Vec<Repository> = own.chain(answering(&options.others).await).collect();
     for repository in &repositories {
         require_apart(repository, &data_directory).await?;
     }

@@ -9,14 +9,15 @@ use std::result::Result as Answer;
 
 use pgstrata_layer::changeset::{ChangedBlocks, Changes};
 use pgstrata_layer::manifest::{ChangeSource, ChangeSourceRecord, Manifest};
+use pgstrata_pgdata::unlogged::HintLogging;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::audit;
 use super::backup_type::{SourceChoice, Standpoint, digest_source, doubt, full_source, lsn_source};
-use super::harmless::control_of;
-use super::past;
+use super::harmless::hint_logging;
+use super::past::{self, ThisRun};
 use super::prepare::Ready;
 use crate::backup::options::ChangeSourceChoice;
 use crate::server::summary::{Stretch, Summaries};
@@ -72,32 +73,47 @@ pub(crate) async fn find(
             Err(why) => passed_over.push(format!("{NOT_BY_TRACKER}: {why}")),
         }
     }
+    let run = ThisRun::look(ready).await;
     if wanted != ChangeSourceChoice::Lsn {
-        match by_summary(ready, parent, now, question).await? {
-            Ok(choice) => return Ok(choice.despite(&passed_over, wanted, parent, question)),
+        match by_summary(ready, &run, parent, now, question).await? {
+            Ok(choice) => return Ok(choice.despite(&passed_over, search, parent, question)),
             Err(why) => passed_over.push(format!("not by summary: {why}")),
         }
     }
-    let last = match lsn_doubt(ready, parent) {
+    let last = match lsn_doubt(ready, layer, &run) {
         Some(why) => {
             passed_over.push(format!("not by lsn: {why}"));
             digest_source("the parent is compared page by page".to_owned())
         }
         None => lsn_source(wanted, parent),
     };
-    Ok(last.despite(&passed_over, wanted, parent, question))
+    Ok(last.despite(&passed_over, search, parent, question))
 }
 
 /// Why page LSNs do not tell what changed since `parent`, if so. Without logged hints `VACUUM` sets the bit "all visible"
 /// of a heap page under the LSN that the page had (`visibilitymap_set` in PostgreSQL). The visibility map, which is
 /// compared by digest, would come without the heap's bit; later changes of the page would then leave the map as it is,
-/// and queries that look at the map alone would see rows that are gone.
-fn lsn_doubt(ready: &Ready, parent: &Manifest) -> Option<String> {
-    let then = control_of(parent);
-    let logged = ready.control.logs_hints() && then.is_some_and(|then| then.logs_hints());
-    (!logged).then(|| {
-        "pages change under the LSN that they had, because neither data checksums nor wal_log_hints are on".to_owned()
-    })
+/// and queries that look at the map alone would see rows that are gone. A standby that replays the record of such a `VACUUM`
+/// goes by its own setting, and has its primary's in the control file.
+fn lsn_doubt(ready: &Ready, parent: &Layer, run: &ThisRun) -> Option<String> {
+    let facts = ready.session.facts();
+    if hint_logging(ready, parent, run) == HintLogging::Always {
+        return None;
+    }
+    if facts.wal_log_hints {
+        return Some(
+            "pages may have changed under the LSN that they had: data checksums are off, the server was started since the parent, and \
+             wal_log_hints may have been off before"
+                .to_owned(),
+        );
+    }
+    let here = match facts.in_recovery {
+        true => " on this standby, whatever its primary has",
+        false => "",
+    };
+    Some(format!(
+        "pages change under the LSN that they had, because neither data checksums nor wal_log_hints are on{here}"
+    ))
 }
 
 /// Why no source may be believed that tells what changed since `parent`, if so.
@@ -131,13 +147,13 @@ impl SourceChoice {
     fn despite(
         mut self,
         passed_over: &[String],
-        wanted: ChangeSourceChoice,
+        search: Search<'_>,
         parent: &Manifest,
         question: Question,
     ) -> Self {
         if !passed_over.is_empty() {
             let (why, used) = (passed_over.join("; "), self.record.used);
-            if question == Question::What && is_news(wanted, parent, used) {
+            if question == Question::What && is_news(search, parent, used) {
                 let used = used.as_str();
                 tracing::warn!("changed pages will be found by {used}, {why}");
             }
@@ -148,9 +164,12 @@ impl SourceChoice {
 }
 
 /// Whether somebody counts on a better source than the one that is used.
-fn is_news(wanted: ChangeSourceChoice, parent: &Manifest, used: ChangeSource) -> bool {
+fn is_news(search: Search<'_>, parent: &Manifest, used: ChangeSource) -> bool {
     let was_by_summary = parent.change_source.used == ChangeSource::Summary;
-    wanted != ChangeSourceChoice::Auto
+    // Of this server or of its primary, which is not enough.
+    let set_for_lsns = search.ready.control.wal_log_hints && used == ChangeSource::Digest;
+    search.wanted != ChangeSourceChoice::Auto
+        || set_for_lsns
         || parent.tracker_token.is_some()
         || was_by_summary && used != ChangeSource::Summary
 }
@@ -196,11 +215,12 @@ async fn by_tracker(
 /// The changes by WAL summaries, or why they do not tell.
 async fn by_summary(
     ready: &Ready,
+    run: &ThisRun,
     parent: &Manifest,
     now: &Standpoint,
     question: Question,
 ) -> Result<Answer<SourceChoice, String>> {
-    let summaries = match Summaries::of(&ready.session, &ready.data_directory).await? {
+    let summaries = match Summaries::of(&ready.session).await? {
         Ok(summaries) => summaries,
         Err(why) => return Ok(Err(why)),
     };
@@ -208,6 +228,13 @@ async fn by_summary(
         Ok(stretches) => stretches,
         Err(why) => return Ok(Err(why)),
     };
+    let doubt = match summaries.available().await {
+        Ok(_) => run.summaries_doubt(parent.start_lsn),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = doubt {
+        return Ok(Err(why));
+    }
     let answer = match question {
         Question::Would => summaries.doubt(&stretches).await.map(|doubt| match doubt {
             None => Ok(ChangedBlocks::default()),
@@ -257,10 +284,12 @@ pub(super) fn stretches(parent: &Manifest, now: &Standpoint) -> Answer<Vec<Stret
 }
 
 /// Makes the token that the layer's children will ask the tracker for: before the
-/// backup starts, so that no write falls between them. `None` when there is no tracker.
+/// backup starts, so that no write falls between them. `None` when there is no tracker, for all that can be known.
 pub(crate) async fn make_token(ready: &Ready) -> Option<Answer<String, String>> {
-    let tracker = ready.tracker.as_ref().ok()?;
-    Some(tracker.bump().await.map_err(|error| error.to_string()))
+    match &ready.tracker {
+        Ok(tracker) => Some(tracker.bump().await.map_err(|error| error.to_string())),
+        Err(none) => none.may_be_there.then(|| Err(none.reason.clone())),
+    }
 }
 
 /// The token, if there is one. Why there is none is said, unless `source` was passed over for it, aloud.

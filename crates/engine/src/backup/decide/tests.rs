@@ -164,7 +164,7 @@ fn without_any_one_of_the_rules_a_history_goes_wrong() {
         tracker: false,
         ..AS_IT_IS
     };
-    let rules: [(LeftOut, Config, &[Happening]); 10] = [
+    let rules: [(LeftOut, Config, &[Happening]); 11] = [
         (
             LeftOut::Directory,
             credulous(Copies::OfLinkedFiles),
@@ -179,6 +179,7 @@ fn without_any_one_of_the_rules_a_history_goes_wrong() {
         (LeftOut::Digest, AS_IT_IS, &EVENTS),
         (LeftOut::RestoreRemoves, credulous(Copies::Apart), &RESTORED),
         (LeftOut::Forget, untracked, &EVENTS),
+        (LeftOut::Summaries, AS_IT_IS, &EVENTS),
     ];
     for (left_out, config, events) in rules {
         let config = Config { left_out, ..config };
@@ -222,6 +223,11 @@ fn in_plain_histories_every_layer_is_stood_upon() {
             assert!(stood.len() > 1);
             assert!(stood.iter().all(|stood| *stood), "{events:?}: {stood:?}");
         }
+    }
+    for config in [AS_IT_IS, untracked] {
+        let world = after(config, &[Work(0), Backup, Work(1)]);
+        let mut layers = world.layers.iter();
+        assert!(layers.all(|made| world.summaries_doubt(0, made).is_none()));
     }
     let restarted = [Work(0), Backup, Restart, Work(1), Restart];
     assert_eq!(stood_upon(AS_IT_IS, &restarted), [true, true]);

@@ -5,6 +5,7 @@ mod forks;
 pub(super) mod histories;
 mod locate;
 mod moments;
+pub(super) mod newest;
 pub(super) mod own_wal;
 pub(super) mod plan;
 mod scan;

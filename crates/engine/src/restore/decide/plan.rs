@@ -11,7 +11,7 @@ use pgstrata_layer::entry::BLOCK_BYTES;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
-use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
+use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 use pgstrata_pgdata::{ControlFile, Major};
 use pgstrata_store::archive::{self, Archive, ArchivedWal};
@@ -24,7 +24,7 @@ use super::branches::refuse_leaving;
 use super::histories::{passed_over, require_histories, require_way_known};
 use super::locate::Locator;
 use super::own_wal::LayerWal;
-use super::select::{self, Candidate, Lost, Request, Selection, Told};
+use super::select::{Candidate, Lost, Request, Selection, Told};
 use super::survey::{self, LayerFetch, Survey};
 use crate::frames::Chain;
 use crate::health;
@@ -32,7 +32,7 @@ use crate::restore::place::in_place::{self, Inventory, refuse_unarchived_wal};
 use crate::restore::place::layout::{Condition, Layout, Seen, resolve};
 use crate::restore::place::links::Links;
 use crate::restore::{ArchiveMode, Method, RestoreOptions, Target, TargetAction};
-use crate::server::apart::{require_apart, require_apart_from};
+use crate::server::apart::{answering, require_apart, require_apart_from};
 
 /// One layer of the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -220,7 +220,8 @@ async fn require_all_apart(
     options: &RestoreOptions,
     layout: &Layout,
 ) -> Result<()> {
-    for repository in iter::once(&cluster.repository).chain(&options.others) {
+    let others = answering(&options.others).await;
+    for repository in iter::once(&cluster.repository).chain(&others) {
         require_apart(repository, &layout.data).await?;
         require_apart_from(repository, layout.directories())?;
     }
@@ -531,7 +532,7 @@ async fn require_room_and_wal(plan: &RestorePlan, condition: &Condition) -> Resu
 
 /// The layers that can be restored, and those that cannot, oldest first. Of the layer that is `named` it is found out
 /// later whether this restore needs what was lost.
-fn candidates(catalog: &Catalog, named: Option<&Label>) -> (Vec<Candidate>, Vec<Lost>) {
+pub(super) fn candidates(catalog: &Catalog, named: Option<&Label>) -> (Vec<Candidate>, Vec<Lost>) {
     let candidate = |layer: &Layer| Candidate {
         label: layer.label.clone(),
         start: layer.manifest.start_lsn,
@@ -637,16 +638,6 @@ fn nothing_to_restore(catalog: &Catalog, cluster: &ClusterName) -> Error {
         ),
     )
     .hint("take one with \"pgstrata backup\"; \"pgstrata info\" shows what there is")
-}
-
-/// The history that a restore of the newest state follows; an error when no layer leads there or nobody knows which branch is
-/// meant. `None` when there is no layer. What is missing or damaged on the way is not looked for.
-pub(crate) fn newest_state(
-    catalog: &Catalog,
-    archive: &ArchivedWal,
-) -> Option<Result<TimelineHistory>> {
-    let (candidates, _) = candidates(catalog, None);
-    (!candidates.is_empty()).then(|| select::newest_state(&candidates, archive))
 }
 
 fn segment_size(catalog: &Catalog, label: Option<&Label>) -> Result<WalSegmentSize> {

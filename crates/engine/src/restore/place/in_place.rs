@@ -5,6 +5,7 @@
 //! again goes on from whatever is there, because what counts is contents alone: pages by their digest, other files by
 //! that of the whole, never times or sizes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -23,6 +24,7 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use super::access::require_changeable;
 use super::beneath;
 use super::claim::Root;
+use super::foreign;
 use super::layout::{
     CONFIG_DIRECTORY, CONTROL, Condition, DirectoryState, LOST_FOUND, Layout, MARKER, Marker, Seen,
     control_there, foreign_marker, occupied, read_if_there, read_marker, state, state_of_other,
@@ -88,7 +90,18 @@ impl Layout {
         if let Some(config) = &self.config {
             self.check_other(config, None, CONFIG_DIRECTORY)?;
         }
+        foreign::refuse(&self.data, &self.changed_beside(links, identity))?;
         Ok(Condition::Existing)
+    }
+
+    /// The directories beside the data directory whose contents are changed or removed.
+    fn changed_beside(&self, links: &Links, identity: &ClusterIdentity) -> Vec<PathBuf> {
+        // Of tablespaces that were made since the layer, too.
+        let spaces = self.tablespaces.values().map(PathBuf::as_path);
+        let spaces: BTreeSet<&Path> = spaces.chain(links.of_tablespaces()).collect();
+        let version = version_directory(identity);
+        let versions = spaces.into_iter().map(|space| space.join(&version));
+        versions.chain(self.wal.clone()).collect()
     }
 
     fn check_marker(

@@ -22,9 +22,8 @@ use serde::{Deserialize, Serialize};
 use super::running::refuse_running_server;
 use crate::restore::ArchiveMode;
 use crate::restore::settings::KeptLine;
-
-/// Its presence says that a restore has not finished.
-pub const MARKER: &str = "pgstrata.restore-incomplete";
+pub use crate::server::apart::MARKER;
+use crate::server::apart::part_of_cluster;
 
 /// Under this name it is written. Alone it says nothing: nothing else was written by then.
 pub(super) const MARKER_BESIDE: &str = "pgstrata.restore-incomplete.tmp";
@@ -275,7 +274,7 @@ impl Layout {
     fn check_outside_of_clusters(&self) -> Result<()> {
         for directory in self.directories() {
             let mut above = directory.ancestors().skip(1);
-            let found = above.find_map(|above| Some((above, of_a_cluster(above)?)));
+            let found = above.find_map(|above| Some((above, part_of_cluster(above)?)));
             let Some((above, what)) = found else {
                 continue;
             };
@@ -380,20 +379,6 @@ impl Layout {
         }
         Ok(())
     }
-}
-
-/// What of a cluster's the directory is, if anything: files below it are taken for the cluster's.
-fn of_a_cluster(directory: &Path) -> Option<&'static str> {
-    let has = |name: &str| directory.join(name).exists();
-    // A restore in place that was interrupted has taken the control file away.
-    if has("PG_VERSION") && (has(CONTROL) || has(MARKER)) {
-        return Some("the data directory");
-    }
-    let name = directory.file_name()?.to_str()?;
-    let (major, catalog) = name.strip_prefix("PG_")?.split_once('_')?;
-    let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let is_version = number(major) && number(catalog) && directory.is_dir();
-    is_version.then_some("the directory of a tablespace")
 }
 
 /// A mapping that was not needed: of a tablespace that the layer has not, or that another one maps already.
@@ -617,6 +602,12 @@ mod tests {
         let of_a_tablespace = "which is the directory of a tablespace of a cluster";
         let inside = version.join("x");
         refused(Layout::new(&inside, None, None, &[], &[]), of_a_tablespace);
+        // A link leads to it, so that no data directory lies above.
+        fs::create_dir_all(root.join("wal/archive_status")).unwrap();
+        let of_wal = "which is the WAL directory of a cluster";
+        let inside = root.join("wal/x");
+        refused(Layout::new(&inside, None, None, &[], &[]), of_wal);
+        refused(Layout::new(&target, Some(&inside), None, &[], &[]), of_wal);
         // A restore in place that was interrupted goes on there.
         fs::remove_file(data.join(CONTROL)).unwrap();
         fs::write(data.join(MARKER), "").unwrap();

@@ -113,6 +113,13 @@ impl Links {
         self.own.values().map(PathBuf::as_path)
     }
 
+    /// Where such links of tablespaces lead.
+    pub(crate) fn of_tablespaces(&self) -> impl Iterator<Item = &Path> {
+        let own = self.own.iter();
+        let own = own.filter(|(link, _)| link.starts_with("pg_tblspc/"));
+        own.map(|(_, to)| to.as_path())
+    }
+
     /// Those that a marker can name.
     pub(crate) fn lasting(&self) -> BTreeMap<String, PathBuf> {
         let mut lasting = self.own.clone();

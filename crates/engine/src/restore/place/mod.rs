@@ -3,6 +3,7 @@
 pub(super) mod access;
 pub(super) mod beneath;
 pub(super) mod claim;
+mod foreign;
 pub(super) mod in_place;
 pub(super) mod layout;
 pub(super) mod links;

@@ -63,5 +63,5 @@ pub(super) fn copy(world: &mut World, chance: &mut Chance, step: &mut Step) -> R
     let home = world.new_home("copy");
     let request = Request::of(moment, world, chance).on_mirror();
     request.restore(world, &home, &["--target-action", "promote"], step)?;
-    judge::restored(world, moment, &home, chance.percent(20))
+    judge::restored(world, moment, &home, (chance.percent(20), step))
 }

@@ -67,7 +67,7 @@ fn restore(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<()
         kill: disturb(chance, 100),
     };
     request.try_restore(world, &home, &way, step)?;
-    judge::restored(world, &moment, &home, false)
+    judge::restored(world, &moment, &home, (false, step))
 }
 
 /// The archiver's commands are killed or held, or its network fails. In the end all WAL is archived.

@@ -10,6 +10,7 @@ use pgstrata_layer::manifest::{
 use pgstrata_pgdata::{Lsn, TimelineHistory, TimelineId};
 
 use super::super::backup_type::Standpoint;
+use crate::server::summary::{Stretch, none_beyond};
 
 pub(super) const PAGES: usize = 2;
 pub(super) const SYSTEM: u64 = 7;
@@ -107,6 +108,17 @@ impl Directory {
     pub(super) fn summarized_to(&self, timeline: u32) -> u64 {
         let of = self.summarized.iter().filter(|(of, _)| *of == timeline);
         of.map(|(_, to)| *to).max().unwrap_or_default()
+    }
+
+    /// Where the WAL is, when all summaries are of WAL from before.
+    pub(super) fn summaries_written(&self) -> Option<Lsn> {
+        let summarized = self.summarized.iter();
+        let available = summarized.map(|(timeline, to)| Stretch {
+            timeline: TimelineId::new(*timeline),
+            range: Lsn::new(0)..Lsn::new(*to),
+        });
+        let (available, end): (Vec<_>, _) = (available.collect(), Lsn::new(self.lsn));
+        none_beyond(&available, TimelineId::new(self.timeline), end).then_some(end)
     }
 
     pub(super) fn summarize(&mut self) {

@@ -15,7 +15,7 @@ use pgstrata_pgdata::Lsn;
 use pgstrata_store::catalog::Layer;
 
 use super::super::backup_type;
-use super::super::past::{believed, judge, lines_with};
+use super::super::past::{ThisRun, believed, judge, lines_with, summaries_from_with};
 use super::super::source::stretches;
 use super::directory::{
     Change, Control, Directory, Map, PAGES, PageState, SYSTEM, manifest, place,
@@ -124,6 +124,8 @@ pub(super) enum LeftOut {
     RestoreRemoves,
     /// What was listed before is forgotten when it is doubted.
     Forget,
+    /// Summaries are believed that this run of the server has not written.
+    Summaries,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -331,6 +333,7 @@ impl World {
 
     pub(super) fn back_up(&mut self, at: usize, taken_inside: bool) {
         let token = self.make_token(at);
+        let summaries_from = self.directories[at].summaries_written();
         self.checkpoint(at);
         let start = self.directories[at].control.redo;
         if taken_inside {
@@ -361,11 +364,17 @@ impl World {
             switches: directory.switches.clone(),
             layer,
         };
-        self.remember(at, made.layer.reference(), token);
+        self.remember(at, made.layer.reference(), (token, summaries_from));
         self.layers.push(Rc::new(made));
     }
 
-    pub(super) fn remember(&mut self, at: usize, layer: ParentRef, first: Option<String>) {
+    /// With a token from before the start, and from where on summaries were written since then.
+    pub(super) fn remember(
+        &mut self,
+        at: usize,
+        layer: ParentRef,
+        (first, summaries_from): (Option<String>, Option<Lsn>),
+    ) {
         let known = match self.config.left_out {
             LeftOut::Forget => self.directories[at]
                 .lineage
@@ -374,20 +383,24 @@ impl World {
                 .ok_or_else(String::new),
             _ => self.known(at),
         };
-        let lines = lines_with(known, LINE, layer);
+        let now = self.circumstances(at);
+        let summaries_from_lsn = summaries_from_with(&known, &now, summaries_from);
+        let lines = lines_with(known, &now, LINE, layer);
         let second = self.make_token(at);
         let token = match self.config.left_out {
             LeftOut::SecondToken => first,
             _ => second,
         };
-        let now = self.circumstances(at);
         let directory = &mut self.directories[at];
         let place = (*directory.place).clone();
-        directory.lineage = Some(Rc::new(now.lineage(place, lines, token)));
+        directory.lineage = Some(Rc::new(Lineage {
+            summaries_from_lsn,
+            ..now.lineage(place, lines, token)
+        }));
     }
 
-    /// What the product knows of a directory's past, with one rule left out.
-    pub(super) fn known(&self, at: usize) -> Result<Lineage, String> {
+    /// What the product finds, with one rule left out.
+    fn found(&self, at: usize) -> (Option<(Lineage, Place)>, Circumstances) {
         let directory = &self.directories[at];
         let mut now = self.circumstances(at);
         let found = directory.lineage.as_deref().map(|lineage| {
@@ -401,6 +414,22 @@ impl World {
             }
             (lineage.clone(), place)
         });
+        (found, now)
+    }
+
+    /// Why summaries since the layer are not believed.
+    pub(super) fn summaries_doubt(&self, at: usize, made: &Made) -> Option<String> {
+        if self.config.left_out == LeftOut::Summaries {
+            return None;
+        }
+        let (found, now) = self.found(at);
+        ThisRun::of(found, &now).summaries_doubt(made.layer.manifest.start_lsn)
+    }
+
+    /// What the product knows of a directory's past.
+    pub(super) fn known(&self, at: usize) -> Result<Lineage, String> {
+        let directory = &self.directories[at];
+        let (found, now) = self.found(at);
         let ask = directory.tracks.then_some(async |token: &str| {
             let known = self.config.left_out == LeftOut::Token || directory.knows(token);
             Ok((!known).then(|| "unknown".to_owned()))
@@ -515,8 +544,9 @@ impl World {
                 back.place = Rc::clone(&now.place);
                 back.lineage = now.lineage.clone().or(back.lineage);
                 back.map = back.map.or(now.map);
-                // Newer summaries of WAL would stay, too. PostgreSQL takes them for those of the WAL that is yet to come,
-                // for its own incremental backups as for ours: summaries are not judged by that here.
+                // PostgreSQL takes newer summaries for those of the WAL that is yet to come.
+                back.summaries.extend(&now.summaries);
+                back.summarized.extend(&now.summarized);
             }
             Happening::FilesOverRenamed => {
                 let file = u64::from(self.fresh());
@@ -668,7 +698,8 @@ impl World {
             };
             // A standby's changes after its last restartpoint come out of the WAL of the backup.
             let replayed = now.lsn >= directory.standpoint(further).start_lsn.get();
-            if !replayed && !directory.summaries.iter().any(summarized) {
+            let believed = || self.summaries_doubt(at, made).is_none();
+            if !replayed && !directory.summaries.iter().any(summarized) && believed() {
                 unseen.push("summary");
             }
             let token = manifest.tracker_token.as_deref();

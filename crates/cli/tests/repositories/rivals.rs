@@ -1,0 +1,229 @@
+//! Two servers that were cut off from each other, and promoted out of the same state: each archives into one of the repositories,
+//! on the same timeline with the same history. No restore and no copy may join what they wrote.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pgstrata_testbed::cluster::{Cluster, StopMode};
+
+use super::support::{PATIENCE, files, text};
+use super::{EXISTS, STOP, Two, WARNINGS, log};
+
+const UNREACHABLE: i32 = 19;
+const SAID: &str = "two servers have archived";
+
+/// A server that has a layer and a row in both repositories, and is stopped.
+fn one_server() -> Two {
+    let two = Two::in_directories();
+    let sql = |query| two.stage.cluster.sql("postgres", query).unwrap();
+    sql("CREATE TABLE marks (said text)");
+    two.backup(0, "full");
+    sql("INSERT INTO marks VALUES ('both')");
+    two.stage.archive_all();
+    two
+}
+
+/// It goes on as two servers, which archive so many segments each.
+fn part(two: &Two, near: u32, far: u32) {
+    two.stage.cluster.stop(StopMode::Fast).unwrap();
+    for (name, count) in [("near", near), ("far", far)] {
+        let directory = two.stage.target(&format!("server-{name}"));
+        let copied = Command::new("cp")
+            .arg("-a")
+            .args([two.stage.cluster.pgdata(), &directory])
+            .status();
+        assert!(copied.unwrap().success());
+        fs::write(directory.join("recovery.signal"), "").unwrap();
+        let program = two.stage.program.display();
+        let config = two.config.display();
+        let archive = format!("{program} --config {config} --repo {name} archive-push %p");
+        let server = Cluster::adopt(two.stage.cluster.major(), &directory)
+            .conf("archive_command", &archive)
+            .conf("restore_command", "false")
+            .start()
+            .unwrap();
+        server.wait_promoted(PATIENCE).unwrap();
+        for number in 1..=count {
+            let insert = format!("INSERT INTO marks VALUES ('{name} {number}')");
+            server.sql("postgres", &insert).unwrap();
+            let end = server.sql("postgres", "SELECT pg_switch_wal()").unwrap();
+            let archived = format!(
+                "SELECT last_archived_wal >= pg_walfile_name('{end}'::pg_lsn - 1) FROM pg_stat_archiver"
+            );
+            server.wait_for("postgres", &archived, PATIENCE).unwrap();
+        }
+        server.stop(StopMode::Immediate).unwrap();
+    }
+}
+
+fn wal(root: &Path) -> Vec<PathBuf> {
+    let directory = root.join("main/wal/00000002");
+    let names = files::segments(&directory).into_iter();
+    names.map(|name| directory.join(name)).collect()
+}
+
+fn marks(two: &Two, directory: &Path) -> String {
+    let server = two.stage.start_restored(directory);
+    let sql = "SELECT string_agg(said, ',' ORDER BY said) FROM marks";
+    let said = server.sql("postgres", sql).unwrap();
+    server.stop(StopMode::Fast).unwrap();
+    said
+}
+
+#[test]
+fn a_copy_does_not_join_the_wal_of_two_servers() {
+    let two = one_server();
+    part(&two, 4, 2);
+    let history = |root: &Path| fs::read(root.join("main/wal/00000002/00000002.history")).unwrap();
+    assert_eq!(
+        history(&two.near),
+        history(&two.far),
+        "no server knows of the other"
+    );
+    let before = wal(&two.far);
+    assert!(before.len() < wal(&two.near).len());
+    for (from, to) in [("near", "far"), ("far", "near")] {
+        for more in [&["--dry-run"][..], &[]] {
+            let copy = [&["--repo", from, "copy", "--to", to][..], more].concat();
+            let output = two.run(&copy);
+            assert_eq!(output.status.code(), Some(EXISTS), "{}", log(&output));
+            assert!(log(&output).contains(SAID), "{}", log(&output));
+        }
+    }
+    assert_eq!(wal(&two.far), before);
+    let target = two.stage.target("restored");
+    let into = ["restore", "--target-dir", target.to_str().unwrap()];
+    let output = two.run(&[&["--repo", "far"], &into[..]].concat());
+    assert!(output.status.success(), "{}", log(&output));
+    assert_eq!(marks(&two, &target), "both,far 1,far 2");
+}
+
+/// A layer of the one is not made to stand in the archive of the other.
+#[test]
+fn no_layer_comes_with_the_wal_of_another_server() {
+    let two = one_server();
+    part(&two, 2, 4);
+    let server = Cluster::adopt(two.stage.cluster.major(), &two.stage.target("server-near"));
+    let server = server.conf("archive_command", "false").start().unwrap();
+    let pgdata = two.stage.target("server-near").display().to_string();
+    let backup = [
+        "--output", "json", "--repo", "near", "backup", "-D", &pgdata,
+    ];
+    let mut taking = two.stage.command_beside(&server, &backup);
+    taking
+        .args(["--wal", "stream", "--type", "full"])
+        .env_remove("PGSTRATA_REPO")
+        .env_remove("PGSTRATA_CLUSTER")
+        .env("PGSTRATA_CONFIG", &two.config);
+    let output = taking.output().unwrap();
+    assert!(output.status.success(), "{}", log(&output));
+    let taken = serde_json::from_slice(&output.stdout).unwrap();
+    let label = text(&taken, "/label").to_owned();
+    server.stop(StopMode::Immediate).unwrap();
+    let layers = || fs::read_dir(two.far.join("main/layer")).unwrap().count();
+    let before = (layers(), wal(&two.far));
+    for label in [&[][..], &[label.as_str()]] {
+        let copy = [&["--repo", "near", "copy", "--to", "far"][..], label].concat();
+        let output = two.run(&copy);
+        assert_eq!(output.status.code(), Some(EXISTS), "{}", log(&output));
+    }
+    assert_eq!((layers(), wal(&two.far)), before);
+}
+
+#[test]
+fn a_restore_out_of_the_repositories_of_two_servers_is_refused_and_who_looks_is_told() {
+    let two = one_server();
+    part(&two, 2, 4);
+    let target = two.stage.target("restored");
+    let into = ["restore", "--target-dir", target.to_str().unwrap()];
+    for latest in [&[][..], &["--target-timeline", "2"], &["--dry-run"]] {
+        let output = two.run(&[&into[..], latest].concat());
+        assert_eq!(output.status.code(), Some(UNREACHABLE), "{}", log(&output));
+        for word in [SAID, "near", "far", "--repo"] {
+            assert!(log(&output).contains(word), "{word}: {}", log(&output));
+        }
+        assert!(!target.exists());
+    }
+    for command in ["info", "verify"] {
+        let shown = two.json(WARNINGS, &[command]);
+        let notes = shown["notes"].to_string();
+        assert!(notes.contains(SAID) && notes.contains("near"), "{shown:#}");
+    }
+    // What they have of before is of one server.
+    let first = ["--target-timeline", "1", "--dry-run"];
+    two.json(0, &[&into[..], &first].concat());
+    let output = two.run(&[&["--repo", "near"], &into[..]].concat());
+    assert!(output.status.success(), "{}", log(&output));
+    assert_eq!(marks(&two, &target), "both,near 1,near 2");
+}
+
+/// It was restored, and follows both, when nobody knew of it yet.
+#[test]
+fn recovery_stops_where_the_next_segment_is_of_another_server() {
+    let two = one_server();
+    let target = two.stage.target("restored");
+    let into = ["restore", "--target-dir", target.to_str().unwrap()];
+    let output = two.run(&[&into[..], &["--target-type", "standby"]].concat());
+    assert!(output.status.success(), "{}", log(&output));
+    fs::remove_file(target.join("standby.signal")).unwrap();
+    fs::write(target.join("recovery.signal"), "").unwrap();
+    part(&two, 2, 4);
+    let server = Cluster::adopt(two.stage.cluster.major(), &target).conf("archive_mode", "off");
+    let server = server.prepare().unwrap();
+    // It may accept connections before it comes to that segment.
+    let _ = server.start();
+    let end = Instant::now() + PATIENCE;
+    let mut said = String::new();
+    while !said.contains(SAID) {
+        assert!(Instant::now() < end, "{said}");
+        thread::sleep(Duration::from_millis(100));
+        said = server.log_tail(200);
+    }
+    let opened = server.sql("postgres", "SELECT NOT pg_is_in_recovery()");
+    assert_ne!(opened.unwrap_or_default(), "t", "{said}");
+    assert!(said.contains("near") && said.contains("far"), "{said}");
+}
+
+#[test]
+fn archive_get_looks_at_the_segment_before_when_another_repository_gives_the_next_one() {
+    let two = one_server();
+    part(&two, 2, 4);
+    let names = files::segments(&two.far.join("main/wal/00000002"));
+    let shared = wal(&two.near).len();
+    let (before, next) = (&names[shared - 1], &names[shared]);
+    // Nobody has got the segment before.
+    let (code, said, got) = two.get(next, &[]);
+    assert_eq!(code, 0, "{said}");
+    fs::remove_file(got).unwrap();
+    let held = PathBuf::from(two.get_to_push(before));
+    let (code, said, got) = two.get(next, &[]);
+    assert_eq!(code, STOP, "{said}");
+    assert!(
+        said.contains(SAID) && said.contains(before.as_str()),
+        "{said}"
+    );
+    assert!(!got.exists());
+    // Also when the note of who gave it is lost.
+    for note in fs::read_dir(two.spool()).unwrap().flatten() {
+        fs::remove_dir_all(note.path()).unwrap();
+    }
+    let (code, said, _) = two.get(next, &[]);
+    assert_eq!(code, STOP, "{said}");
+    // A repository that is away may have given it.
+    let away = two.near.with_extension("away");
+    fs::rename(&two.near, &away).unwrap();
+    let (code, said, _) = two.get(next, &[]);
+    assert_eq!(code, STOP, "{said}");
+    fs::rename(&away, &two.near).unwrap();
+    // Of a server that follows the other one nothing is wrong.
+    fs::remove_file(&held).unwrap();
+    let plain = fs::read_to_string(&two.config).unwrap();
+    fs::write(&two.config, two.far_first(&plain)).unwrap();
+    two.get_to_push(before);
+    fs::write(&two.config, plain).unwrap();
+    let (code, said, _) = two.get(next, &[]);
+    assert_eq!(code, 0, "{said}");
+}
