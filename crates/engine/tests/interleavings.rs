@@ -19,21 +19,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::SignedDuration;
-use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
+use pgstrata_engine::expire::{self, ExpireOptions};
 use pgstrata_engine::mark;
-use pgstrata_engine::merge::{self, MergeOptions};
 use pgstrata_layer::abandoned::{self, AbandonedRecord};
-use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::mark::Pin;
 use pgstrata_layer::retention::Policy;
 use pgstrata_store::catalog::Catalog;
-use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::error::Kind;
 use pgstrata_store::progress::Progress;
-use pgstrata_store::repository::Repository;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use seed::seed;
+use steps::actors::{
+    Cleared, Who, backup, by, clearing, expire, expiry, gives_way, keep_full, merging, verify_old,
+};
 use steps::{Actor, HOURS, MINUTES, Mishap, Plan, World, alone};
 
 /// Long enough to be taken for dead.
@@ -52,68 +52,10 @@ async fn clocks(seed: u64, nth: u64) -> (i64, Arc<World>) {
     (writers, World::with_process_ahead(process).await)
 }
 
-fn keep_full(count: usize) -> Policy {
-    Policy {
-        keep_full: Some(count),
-        ..Policy::default()
-    }
-}
-
-async fn expire(world: Arc<World>, repository: Repository, policy: Policy) -> Result<ExpireReport> {
-    let options = ExpireOptions {
-        policy,
-        codec: Codec::None,
-        jobs: 1,
-        ignore_restores: true,
-    };
-    expire::execute(&world.within(&repository), &options, &Progress::default()).await
-}
-
 async fn to_its_end<T: 'static>(world: &World, actor: &mut Actor<T>) {
     while actor.step().await {
         world.require_whole_layers().await;
     }
-}
-
-fn backup(world: &Arc<World>, plan: Plan) -> Actor<Label> {
-    Actor::start(world, move |world, repository| async move {
-        world.backup(&repository, plan).await
-    })
-}
-
-fn expiry(world: &Arc<World>, full: usize) -> Actor<ExpireReport> {
-    Actor::start(world, move |world, repository| {
-        expire(world, repository, keep_full(full))
-    })
-}
-
-/// What a remover has done: whether it has come to its end, and how many layers have gone.
-type Cleared = (bool, usize);
-
-/// The same by any rules.
-fn clearing(world: &Arc<World>, policy: Policy) -> Actor<Cleared> {
-    Actor::start(world, move |world, repository| async move {
-        let report = expire(world, repository, policy).await?;
-        Ok((report.done, report.remove.len()))
-    })
-}
-
-/// Merges the layer that was the second at the beginning, or the last, with what it stands on, and removes them.
-fn merging(world: &Arc<World>, last: bool) -> Actor<Cleared> {
-    Actor::start(world, move |world, repository| async move {
-        let label = world.incremental(last);
-        let options = MergeOptions {
-            label,
-            into: None,
-            codec: Codec::None,
-            jobs: 1,
-            remove: true,
-            ignore_restores: true,
-        };
-        let progress = Progress::default();
-        let report = merge::execute(&world.within(&repository), &options, &progress).await?;
-        Ok((report.notes.is_empty(), report.removed.len()))
-    })
 }
 
 /// A backup is stopped before each of its operations for longer than the lease. An expiry runs meanwhile.
@@ -151,9 +93,18 @@ fn a_backup_that_was_stopped_too_long_is_not_committed_over_what_was_removed() {
 /// Long after all that happened, one more expiry leaves nothing to do.
 async fn finish_what_was_left(world: &Arc<World>, moment: &str) {
     world.pass(LONG);
-    let mut last = expiry(world, 1);
+    // Also of the records of restores that were lost on their way.
+    let ignore_restores = true;
+    let mut last = Actor::start(world, move |world, repository| async move {
+        let options = ExpireOptions {
+            ignore_restores,
+            ..by(keep_full(1))
+        };
+        expire::execute(&world.within(&repository), &options, &Progress::default()).await
+    });
     to_its_end(world, &mut last).await;
-    assert!(last.outcome().await.unwrap().done, "{moment}");
+    let done = last.outcome().await.unwrap();
+    assert!(done.done, "{moment}: {done:?}");
     world.require_nothing_left_over().await;
 }
 
@@ -517,13 +468,6 @@ fn in_whatever_order_operations_come_listed_layers_are_whole() {
     });
 }
 
-/// Whether a remover may end so beside others: refused by who keeps more than another has decided to remove, taken for dead, or
-/// too late for what it was to merge.
-fn gives_way(error: &Error) -> bool {
-    let kinds = [Kind::Interrupted, Kind::Busy, Kind::Refused, Kind::NotFound];
-    kinds.contains(&error.kind())
-}
-
 /// At each moment of a merge that removes its inputs an expiry or a backup runs to its end, and the merge goes on late.
 #[test]
 fn a_merge_that_was_stopped_harms_nothing_when_it_goes_on() {
@@ -579,96 +523,115 @@ fn a_merge_that_was_stopped_harms_nothing_when_it_goes_on() {
     });
 }
 
-/// Who acts beside others, and what is expected of it.
-enum Anybody {
-    Maker(Actor<Label>),
-    Remover(Actor<Cleared>),
+/// How those ended whose operations failed, and those beside them.
+#[derive(Debug)]
+struct Ended {
+    seed: u64,
+    failures: u32,
+    gave_way: u32,
+    well: u32,
 }
 
-impl Anybody {
-    /// A full backup, one on a layer that is to go, an expiry, a merge.
-    fn begin(world: &Arc<World>, who: usize, ahead: i64) -> Self {
-        match who {
-            0 => Self::Maker(backup(world, Plan::full().ahead(ahead))),
-            1 => Self::Maker(backup(world, Plan::on_old().ahead(ahead))),
-            2 => Self::Remover(clearing(world, keep_full(1))),
-            _ => Self::Remover(merging(world, false)),
+impl Ended {
+    fn new() -> Self {
+        Self {
+            seed: seed(),
+            failures: 0,
+            gave_way: 0,
+            well: 0,
         }
     }
 
-    async fn step(&mut self) -> bool {
-        match self {
-            Self::Maker(actor) => actor.step().await,
-            Self::Remover(actor) => actor.step().await,
+    /// The `nth` operation of the first fails, done or not, while the second is half way; that one then goes on to its end, and the
+    /// first to its own. Tells whether the first had ended before.
+    async fn fail(&mut self, [first, second]: [Who; 2], mishap: Mishap, nth: u64) -> bool {
+        let seed = self.seed;
+        let (ahead, world) = clocks(seed, nth).await;
+        let moment = format!("{first:?} beside {second:?}, {mishap:?} at {nth}");
+        // Elsewhere each time, so that in the end every pair of moments is met; whether the seed is odd has decided the other.
+        let half_way = (seed / 2).wrapping_mul(31).wrapping_add(nth * 7) % 60;
+        let mut beside = second.begin(&world, -ahead);
+        for _ in 0..half_way {
+            beside.step().await;
         }
+        let mut failing = first.begin(&world, ahead);
+        let mut ended = false;
+        for _ in 0..nth {
+            ended = !failing.step().await;
+        }
+        failing.fail(mishap);
+        failing.step().await;
+        while beside.step().await {
+            world.require_whole_layers().await;
+        }
+        while failing.step().await {
+            world.require_whole_layers().await;
+        }
+        self.failures += u32::from(failing.outcome().await.is_err());
+        match beside.outcome().await {
+            Ok(()) => self.well += 1,
+            Err(error) => {
+                assert!(gives_way(&error), "{moment}: {error}");
+                self.gave_way += 1;
+            }
+        }
+        if [first, second].contains(&Who::Verification) {
+            // The store did not give it a layer out; nothing is removed until another verification finds that it does.
+            let again = verify_old(Arc::clone(&world), world.repository()).await;
+            let ended_well = again.as_ref().err().is_none_or(gives_way);
+            assert!(ended_well, "{moment}: {again:?}");
+        }
+        finish_what_was_left(&world, &moment).await;
+        ended
     }
 
-    fn fail(&self, mishap: Mishap) {
-        match self {
-            Self::Maker(actor) => actor.fail(mishap),
-            Self::Remover(actor) => actor.fail(mishap),
-        }
-    }
-
-    async fn error(self) -> Option<Error> {
-        match self {
-            Self::Maker(actor) => actor.outcome().await.err(),
-            Self::Remover(actor) => actor.outcome().await.err(),
-        }
-    }
-}
-
-/// Each operation of a backup, an expiry and a merge fails, done or not, while another of them is half way; that one then goes
-/// on to its end, and the first to its own.
-#[test]
-fn an_operation_that_fails_beside_another_command_harms_nothing() {
-    const WHO: usize = 4;
-    alone(async {
-        let seed = seed();
-        let (mut failures, mut gave_way, mut ended_well) = (0, 0, 0);
-        for (first, second) in (0..WHO * WHO).map(|pair| (pair / WHO, pair % WHO)) {
-            for mishap in [Mishap::NotDone, Mishap::AnswerLost] {
-                // The others at another time.
-                for nth in (seed % 2..).step_by(2) {
-                    let (ahead, world) = clocks(seed, nth).await;
-                    let moment = format!("{first} beside {second}, {mishap:?} at {nth}");
-                    // Elsewhere each time, so that in the end every pair of moments is met; whether the seed is odd has decided the other.
-                    let half_way = (seed / 2).wrapping_mul(31).wrapping_add(nth * 7) % 60;
-                    let mut beside = Anybody::begin(&world, second, -ahead);
-                    for _ in 0..half_way {
-                        beside.step().await;
-                    }
-                    let mut failing = Anybody::begin(&world, first, ahead);
-                    let mut ended = false;
-                    for _ in 0..nth {
-                        ended = !failing.step().await;
-                    }
-                    failing.fail(mishap);
-                    failing.step().await;
-                    while beside.step().await {
-                        world.require_whole_layers().await;
-                    }
-                    while failing.step().await {
-                        world.require_whole_layers().await;
-                    }
-                    failures += u32::from(failing.error().await.is_some());
-                    match beside.error().await {
-                        None => ended_well += 1,
-                        Some(error) => {
-                            assert!(gives_way(&error), "{moment}: {error}");
-                            gave_way += 1;
-                        }
-                    }
-                    finish_what_was_left(&world, &moment).await;
-                    if ended {
-                        break;
-                    }
+    /// Every so many operations of each first one, with each second one.
+    async fn all_pairs(&mut self, pairs: impl Iterator<Item = [Who; 2]>, apart: u64) {
+        for (pair, mishap) in
+            pairs.flat_map(|pair| [(pair, Mishap::NotDone), (pair, Mishap::AnswerLost)])
+        {
+            // The others at another time.
+            for nth in (self.seed % apart..).step_by(usize::try_from(apart).unwrap()) {
+                if self.fail(pair, mishap, nth).await {
+                    break;
                 }
             }
         }
-        let told = format!("{failures} failed, {gave_way} gave way, {ended_well} ended well");
-        println!("{told}");
-        assert!(failures > 200 && gave_way > 1 && ended_well > 200, "{told}");
+        println!("{self:?}");
+    }
+}
+
+/// Each operation of a backup, an expiry and a merge fails, done or not, while another of them is half way.
+#[test]
+fn an_operation_that_fails_beside_another_command_harms_nothing() {
+    alone(async {
+        let changing = Who::CHANGING.into_iter();
+        let pairs = changing.flat_map(|first| Who::CHANGING.map(|second| [first, second]));
+        let mut ended = Ended::new();
+        ended.all_pairs(pairs, 2).await;
+        assert!(
+            ended.failures > 200 && ended.gave_way > 1 && ended.well > 200,
+            "{ended:?}"
+        );
+    });
+}
+
+/// The same of a verification and a restore, and beside them: none says that a sound layer is not, nor that it has restored
+/// what it has not.
+#[test]
+fn an_operation_that_fails_of_a_reader_or_beside_one_harms_nothing() {
+    alone(async {
+        let reading = Who::READING.into_iter();
+        let pairs = reading.flat_map(|reader| {
+            let pairs = Who::CHANGING.map(|other| [[reader, other], [other, reader]]);
+            pairs.into_iter().flatten()
+        });
+        let mut ended = Ended::new();
+        ended.all_pairs(pairs, 5).await;
+        assert!(
+            ended.failures > 100 && ended.gave_way > 1 && ended.well > 100,
+            "{ended:?}"
+        );
     });
 }
 

@@ -139,6 +139,38 @@ fn damage_is_found_by_the_checks() {
     }
 }
 
+/// Rows that came while nobody told the index.
+#[test]
+fn an_index_that_does_not_know_all_rows_is_found() {
+    for major in oldest_and_newest() {
+        let cluster = Cluster::builder(major).start().unwrap();
+        for kind in [
+            "hash (v)",
+            "brin (id)",
+            "gin (to_tsvector('simple', pad))",
+            "spgist (pad)",
+        ] {
+            let sql = |script: &str| cluster.sql("postgres", script).unwrap();
+            let rows = |from: u32| {
+                format!(
+                    "INSERT INTO t SELECT g, g % 7, md5(g::text) FROM generate_series({from}, {}) g",
+                    from + 999
+                )
+            };
+            sql("CREATE TABLE t (id bigint PRIMARY KEY, v bigint, pad text)");
+            sql(&rows(1));
+            sql(&format!("CREATE INDEX i ON t USING {kind}"));
+            cluster.search_indexes().unwrap();
+            sql("UPDATE pg_index SET indisready = false WHERE indexrelid = 'i'::regclass");
+            sql(&rows(1001));
+            sql("UPDATE pg_index SET indisready = true WHERE indexrelid = 'i'::regclass");
+            let error = format!("{:#}", cluster.search_indexes().expect_err(kind));
+            assert!(error.contains("index i finds"), "{kind}: {error}");
+            sql("DROP TABLE t");
+        }
+    }
+}
+
 #[test]
 fn the_server_runs_a_program_that_was_installed_for_it() {
     let cluster = Cluster::builder(Major::V15)

@@ -454,6 +454,15 @@ async fn store_wal(repository: &Repository, cluster: &ClusterName, layers: usize
     }
 }
 
+/// The object of such a segment of the first timeline.
+pub(crate) fn switched_object(number: u64) -> Vec<u8> {
+    let timeline = TimelineId::FIRST;
+    let segment = WalSegment { timeline, number };
+    let name = segment.file_name(control().wal_segment_size);
+    let system = control().system_identifier;
+    wal::encode(&name, &switched(segment), system, Codec::default()).unwrap()
+}
+
 /// Stores a file of the archive.
 async fn store_file(repository: &Repository, cluster: &ClusterName, name: &str, raw: &[u8]) {
     let object = wal::encode(name, raw, control().system_identifier, Codec::default()).unwrap();

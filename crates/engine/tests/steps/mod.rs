@@ -10,6 +10,8 @@
     reason = "shared by test binaries, about small numbers"
 )]
 
+pub mod actors;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -41,7 +43,9 @@ use pgstrata_store::repository::Repository;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::restore_common::{Files, pages, store_layer, store_record, wal_segment_size};
+use super::restore_common::{
+    Files, pages, store_layer, store_record, switched_object, wal_segment_size,
+};
 
 /// In seconds.
 pub const MINUTES: i64 = 60;
@@ -128,6 +132,9 @@ pub struct World {
 thread_local! {
     /// Those that were made before, by how much this process is ahead of them.
     static MADE: RefCell<HashMap<Option<i64>, Arc<World>>> = RefCell::default();
+
+    /// The objects of segments of WAL, by number.
+    static SEGMENTS: RefCell<HashMap<u64, Bytes>> = RefCell::default();
 }
 
 impl World {
@@ -323,22 +330,25 @@ impl World {
 
     /// The server archives every tenth segment from here to there: a layer needs the first and the last of its own.
     async fn secure_wal(&self, repository: &Repository, manifest: &Manifest) -> Result<()> {
-        for key in self.wal_of(manifest) {
-            // Nobody reads it.
-            repository.create(&key, Bytes::from(vec![0; 1024])).await?;
+        for (number, key) in self.wal_of(manifest) {
+            let object = SEGMENTS.with_borrow_mut(|made| {
+                let object = made.entry(number);
+                let object = object.or_insert_with(|| switched_object(number).into());
+                object.clone()
+            });
+            repository.create(&key, object).await?;
         }
         Ok(())
     }
 
-    fn wal_of(&self, manifest: &Manifest) -> [String; 2] {
+    fn wal_of(&self, manifest: &Manifest) -> [(u64, String); 2] {
         let size = u64::from(manifest.cluster.wal_segment_size);
-        let name = |lsn: Lsn| {
+        [manifest.start_lsn, manifest.stop_lsn].map(|lsn| {
             let number = lsn.get() / size;
             let in_a_log = 0x1_0000_0000 / size;
-            format!("00000001{:08X}{:08X}", number / in_a_log, number % in_a_log)
-        };
-        [manifest.start_lsn, manifest.stop_lsn]
-            .map(|lsn| self.cluster.wal_key("00000001", &name(lsn)))
+            let name = format!("00000001{:08X}{:08X}", number / in_a_log, number % in_a_log);
+            (number, self.cluster.wal_key("00000001", &name))
+        })
     }
 
     /// Every layer that is listed has all it needs, and stands on layers of which that is true.
@@ -355,7 +365,7 @@ impl World {
             let label = &layer.label;
             let chain = catalog.chain(label);
             assert!(chain.is_ok(), "{label}: {chain:?}");
-            let mut needed: Vec<String> = self.wal_of(&layer.manifest).to_vec();
+            let mut needed = self.wal_of(&layer.manifest).map(|(_, key)| key).to_vec();
             needed.push(self.cluster.claim_key(label));
             let packs = 0..layer.manifest.pack_count;
             needed.extend(packs.map(|number| self.cluster.pack_key(label, number)));
@@ -396,6 +406,10 @@ fn contents() -> [Files; 2] {
             ("base", None),
             ("base/5", None),
             ("base/5/10", Some(relation)),
+            ("global", None),
+            ("pg_tblspc", None),
+            ("pg_wal", None),
+            ("pg_wal/archive_status", None),
         ];
         files.map(|(path, held)| (path.to_owned(), held)).into()
     })

@@ -383,6 +383,9 @@ pub(super) fn look_inside(copy: &Cluster, step: &mut Step) -> Result<()> {
     } else if let Err(error) = copy.amcheck() {
         return found(format!("pg_amcheck of a restored server: {error:#}"));
     }
+    if let Err(error) = copy.search_indexes() {
+        return found(format!("a restored server: {error:#}"));
+    }
     if !has("pg_visibility")? {
         step.say("SKIPPED: this server has no pg_visibility");
     } else if let Err(error) = copy.check_visibility_maps() {

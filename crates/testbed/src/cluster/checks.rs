@@ -15,6 +15,42 @@ const WRONG_VISIBILITY: &str = "
       FROM pg_class c, LATERAL pg_check_frozen(c.oid)
      WHERE relkind IN ('r', 'm', 't') AND relpersistence <> 't'";
 
+/// Looks for twenty values of each index that is no B-tree, by it alone and without any index.
+const SEARCH_INDEXES: &str = r"
+    BEGIN;
+    CREATE FUNCTION pg_temp.use_indexes(wanted bool) RETURNS void LANGUAGE sql AS $$
+        SELECT set_config(name, CASE WHEN wanted = (name ~ 'index|bitmap') THEN 'on' ELSE 'off' END, true)
+          FROM pg_settings WHERE name ~ '^enable_(seqscan|indexscan|indexonlyscan|bitmapscan|hashjoin|mergejoin)$'
+    $$;
+    DO $$
+    DECLARE
+        searched record;
+        query text;
+        found bigint;
+        there bigint;
+    BEGIN
+        FOR searched IN
+            SELECT i.indexrelid, i.indrelid, pg_get_indexdef(i.indexrelid, 1, false) AS key,
+                   CASE am.amname WHEN 'gin' THEN '@@ quote_literal((tsvector_to_array(value))[1])::tsquery' ELSE '= value' END AS sought
+              FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam
+             WHERE am.amname IN ('hash', 'brin', 'gin', 'spgist') AND i.indisvalid
+        LOOP
+            UPDATE pg_index SET indisvalid = indexrelid = searched.indexrelid WHERE indrelid = searched.indrelid;
+            PERFORM pg_temp.use_indexes(false);
+            EXECUTE format('CREATE TEMPORARY TABLE sample AS SELECT * FROM (SELECT DISTINCT %s AS value FROM %s) v WHERE value IS NOT NULL ORDER BY md5(value::text) LIMIT 20',
+                           searched.key, searched.indrelid::regclass);
+            query := format('SELECT count(*) FROM sample, %s WHERE %s %s', searched.indrelid::regclass, searched.key, searched.sought);
+            EXECUTE query INTO there;
+            PERFORM pg_temp.use_indexes(true);
+            EXECUTE query INTO found;
+            IF found <> there THEN
+                RAISE EXCEPTION 'index % finds % rows, its table has %', searched.indexrelid::regclass, found, there;
+            END IF;
+            DROP TABLE sample;
+        END LOOP;
+    END $$;
+    ROLLBACK";
+
 impl Cluster {
     /// Everything in the cluster as SQL, without tablespaces (their paths differ
     /// between copies) and without the rows of unlogged tables (a crash empties
@@ -46,6 +82,14 @@ impl Cluster {
             "--parent-check",
         ];
         self.run("pg_amcheck", &arguments).map(drop)
+    }
+
+    /// Checks indexes of which `pg_amcheck` knows nothing (hash, GIN of text, BRIN, SP-GiST) against their tables.
+    pub fn search_indexes(&self) -> Result<()> {
+        for database in self.databases()? {
+            self.sql(&database, SEARCH_INDEXES)?;
+        }
+        Ok(())
     }
 
     /// Checks every visibility map of every database against its table.

@@ -34,6 +34,7 @@ enum Kind {
     Backup,
     Restore,
     Verify,
+    VerifyDeep,
     Info,
     Check,
     Merge,
@@ -43,6 +44,7 @@ enum Kind {
     Init,
     Key,
     Copy,
+    Tracker,
 }
 
 /// Chooses one.
@@ -62,6 +64,8 @@ pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -
         (Kind::Init, 1),
         (Kind::Key, when(world.shape.is_sealed, 4)),
         (Kind::Copy, when(layers > 0, 1)),
+        (Kind::VerifyDeep, when(layers > 0, 1)),
+        (Kind::Tracker, 1),
     ];
     let kind = chance.weighted(&kinds).unwrap_or(Kind::Info);
     let asked = match kind {
@@ -75,10 +79,8 @@ pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -
         }
         Kind::Backup => backup(world, chance),
         Kind::Restore => restore(world),
-        Kind::Verify => Asked {
-            excuses: judge::unsound(world),
-            ..plain("verify")
-        },
+        Kind::Verify => verify(world, &[]),
+        Kind::VerifyDeep => verify(world, &["--deep"]),
         Kind::Info => plain("info"),
         Kind::Check => check(world),
         Kind::ArchiveGet => archive_get(world),
@@ -86,6 +88,7 @@ pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -
         Kind::Init => init(world),
         Kind::Key => key(world, chance),
         Kind::Copy => copy(world),
+        Kind::Tracker => tracker(world),
     };
     Ok(asked)
 }
@@ -134,6 +137,29 @@ fn restore(world: &mut World) -> Asked {
         call: call.with(immediate),
         excuses: vec![DONE, BRANCHES],
         home: Some(home),
+        ..Asked::default()
+    }
+}
+
+fn verify(world: &World, options: &[&str]) -> Asked {
+    let asked = plain("verify");
+    Asked {
+        call: asked.call.with(options.iter().copied()),
+        excuses: judge::unsound(world),
+        ..asked
+    }
+}
+
+/// Where there is no tracker, that is what it says, as a warning.
+fn tracker(world: &World) -> Asked {
+    let mut words = world.pgdata_words("tracker");
+    words.insert(3, "status".to_owned());
+    Asked {
+        call: Call {
+            words,
+            ..Call::default()
+        },
+        excuses: vec![DONE],
         ..Asked::default()
     }
 }

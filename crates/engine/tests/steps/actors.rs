@@ -1,0 +1,181 @@
+//! Who acts on a world.
+
+use std::fs;
+use std::sync::Arc;
+
+use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
+use pgstrata_engine::merge::{self, MergeOptions};
+use pgstrata_engine::restore::{self, RestoreOptions};
+use pgstrata_engine::verify::{self, FindingKind, Scope, Severity, VerifyOptions};
+use pgstrata_layer::frame::Codec;
+use pgstrata_layer::label::Label;
+use pgstrata_layer::retention::Policy;
+use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::progress::Progress;
+use pgstrata_store::repository::Repository;
+
+use super::super::restore_common::options;
+use super::{Actor, Plan, World};
+
+pub fn keep_full(count: usize) -> Policy {
+    Policy {
+        keep_full: Some(count),
+        ..Policy::default()
+    }
+}
+
+/// An expiry by these rules.
+pub fn by(policy: Policy) -> ExpireOptions {
+    ExpireOptions {
+        policy,
+        codec: Codec::None,
+        jobs: 1,
+        ignore_restores: false,
+    }
+}
+
+pub async fn expire(
+    world: Arc<World>,
+    repository: Repository,
+    policy: Policy,
+) -> Result<ExpireReport> {
+    expire::execute(
+        &world.within(&repository),
+        &by(policy),
+        &Progress::default(),
+    )
+    .await
+}
+
+pub fn backup(world: &Arc<World>, plan: Plan) -> Actor<Label> {
+    Actor::start(world, move |world, repository| async move {
+        world.backup(&repository, plan).await
+    })
+}
+
+pub fn expiry(world: &Arc<World>, full: usize) -> Actor<ExpireReport> {
+    Actor::start(world, move |world, repository| {
+        expire(world, repository, keep_full(full))
+    })
+}
+
+/// What a remover has done: whether it has come to its end, and how many layers have gone.
+pub type Cleared = (bool, usize);
+
+/// The same by any rules.
+pub fn clearing(world: &Arc<World>, policy: Policy) -> Actor<Cleared> {
+    Actor::start(world, move |world, repository| async move {
+        let report = expire(world, repository, policy).await?;
+        Ok((report.done, report.remove.len()))
+    })
+}
+
+/// Merges the layer that was the second at the beginning, or the last, with what it stands on, and removes them.
+async fn merge_one(world: Arc<World>, repository: Repository, last: bool) -> Result<Cleared> {
+    let options = MergeOptions {
+        label: world.incremental(last),
+        into: None,
+        codec: Codec::None,
+        jobs: 1,
+        remove: true,
+        ignore_restores: false,
+    };
+    let progress = Progress::default();
+    let report = merge::execute(&world.within(&repository), &options, &progress).await?;
+    Ok((report.notes.is_empty(), report.removed.len()))
+}
+
+pub fn merging(world: &Arc<World>, last: bool) -> Actor<Cleared> {
+    Actor::start(world, move |world, repository| {
+        merge_one(world, repository, last)
+    })
+}
+
+/// Whether a remover may end so beside others: refused by who keeps more than another has decided to remove, taken for dead, or
+/// too late for what it was to merge.
+pub fn gives_way(error: &Error) -> bool {
+    let kinds = [Kind::Interrupted, Kind::Busy, Kind::Refused, Kind::NotFound];
+    kinds.contains(&error.kind())
+}
+
+/// Restores the layer that a merge or an expiry takes away. What was restored is what the layer held; what was not cannot be started.
+async fn restore_old(world: Arc<World>, repository: Repository) -> Result<()> {
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    let options = RestoreOptions {
+        label: Some(world.incremental(false)),
+        ..options(&target)
+    };
+    let plan = restore::plan(&world.within(&repository), options).await?;
+    let restored = restore::execute(&plan, &Progress::default()).await;
+    let startable = target.join("global/pg_control").exists();
+    let marked = target.join("pgstrata.restore-incomplete").exists();
+    match &restored {
+        Ok(_) => assert!(startable && !marked),
+        Err(_) => assert!(!startable || marked),
+    }
+    for (path, contents) in &world.contents[1] {
+        if let (Some(contents), Ok(_)) = (contents, &restored) {
+            let found = fs::read(target.join(path)).unwrap();
+            assert!(found == *contents, "{path} differs");
+        }
+    }
+    restored.map(drop)
+}
+
+/// Verifies the layer that a merge or an expiry takes away, each page. Nothing is found to be wrong but what the store did not give out.
+pub async fn verify_old(world: Arc<World>, repository: Repository) -> Result<()> {
+    let options = VerifyOptions {
+        scope: Scope::Chain(world.incremental(false)),
+        deep: true,
+        jobs: 1,
+    };
+    let cluster = world.within(&repository);
+    let report = verify::run(&cluster, &options, Progress::default()).await?;
+    for finding in report.findings {
+        if finding.kind == FindingKind::Unreadable {
+            return Err(Error::new(Kind::Repository, finding.message));
+        }
+        assert!(finding.severity == Severity::Warning, "{finding:?}");
+    }
+    Ok(())
+}
+
+/// Who acts beside others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    Full,
+    OnOld,
+    Expiry,
+    Merge,
+    Verification,
+    Restore,
+}
+
+impl Who {
+    /// Those that store and remove layers.
+    pub const CHANGING: [Self; 4] = [Self::Full, Self::OnOld, Self::Expiry, Self::Merge];
+
+    /// Those that read them.
+    pub const READING: [Self; 2] = [Self::Verification, Self::Restore];
+
+    /// It begins, on a host whose clock is so many seconds ahead.
+    pub fn begin(self, world: &Arc<World>, ahead: i64) -> Actor<()> {
+        Actor::start(world, move |world, repository| async move {
+            match self {
+                Self::Full => {
+                    let plan = Plan::full().ahead(ahead);
+                    world.backup(&repository, plan).await.map(drop)
+                }
+                Self::OnOld => {
+                    let plan = Plan::on_old().ahead(ahead);
+                    world.backup(&repository, plan).await.map(drop)
+                }
+                Self::Expiry => expire(world, repository, keep_full(1)).await.map(drop),
+                Self::Merge => merge_one(world, repository, false).await.map(drop),
+                Self::Verification => verify_old(world, repository).await,
+                Self::Restore => restore_old(world, repository).await,
+            }
+        })
+    }
+}
