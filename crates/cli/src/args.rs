@@ -288,9 +288,9 @@ pub(crate) enum Command {
     /// Copy layers and WAL into another repository, without the server
     ///
     /// The command copies layers with those that they stand on, their WAL, pins and annotations; without a LABEL all of
-    /// them and the rest of the archive. What is there already is not sent again, so a copy that was stopped goes on
-    /// where it was. Everything is checked on its way. Exit code 0: all is there; another one: something was left out,
-    /// and the report says what.
+    /// them and the rest of the archive. What is there already is neither sent nor read again, so a copy that was stopped
+    /// goes on where it was; "pgstrata verify" reads it. Everything else is checked on its way. Exit code 0: all is there;
+    /// another one: something was left out, and the report says what.
     ///
     /// A sealed cluster is copied for the recipients that it has. With --recipient, --writer and --keeper the copy is
     /// opened by these alone; the command then needs the identity of a reader. Name them again when the source has a

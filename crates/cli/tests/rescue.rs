@@ -4,9 +4,14 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
+use pgstrata_testbed::proxy::Proxy;
 use pgstrata_testbed::s3::{Bucket, S3Server};
 use serde_json::{Value, json};
 use support::roles::{policy, policy_without, quiet_moment};
@@ -98,6 +103,20 @@ impl Scene {
         require_same_dump(&self.dump, &restored.dump().unwrap()).unwrap();
     }
 
+    /// Kills a rescue after a while; tells whether it had not ended by then.
+    fn kill_rescue(&self, far: &Proxy, after: Duration) -> bool {
+        let mut command = self.stage.command(&["rescue", "--since", &self.moment]);
+        command.env("PGSTRATA_CREDENTIALS", self.stage.credentials_of("keeper"));
+        command.env("PGSTRATA_S3_ENDPOINT", far.endpoint());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        thread::sleep(after);
+        let runs = child.try_wait().unwrap().is_none();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        runs
+    }
+
     fn rescue(&self, more: &[&str]) -> Value {
         let arguments = ["--output", "json", "rescue", "--since", &self.moment];
         let (printed, _) = self
@@ -130,10 +149,26 @@ fn what_an_attacker_overwrote_and_deleted_is_read_as_it_was_and_comes_back() {
     assert!(count(&planned, "replaced") > 3, "{planned:#}");
     assert_eq!(planned["done"], false);
     assert_ne!(stage.run_as("reader", &["info"]).status.code(), Some(0));
+    // Those that are killed bring back a part, and the next one the rest.
+    let far = Proxy::before(stage.s3().endpoint()).unwrap();
+    far.delay(Duration::from_millis(100));
+    let mut parts = BTreeSet::from([there]);
+    for wait in (100..).step_by(40).map(Duration::from_millis) {
+        let was_killed = scene.kill_rescue(&far, wait);
+        let left = scene.rescue(&["--dry-run"]);
+        parts.insert(count(&left, "hidden") + count(&left, "replaced"));
+        if !was_killed || parts.len() > 3 {
+            break;
+        }
+    }
+    assert!(parts.len() > 2, "{parts:?} objects were left");
     let done = scene.rescue(&[]);
     assert_eq!(done["done"], true);
-    assert_eq!(done["hidden"], planned["hidden"]);
-    assert_eq!(done["replaced"], planned["replaced"]);
+    for what in ["hidden", "replaced"] {
+        let planned = planned[what].as_array().unwrap();
+        let done = done[what].as_array().unwrap();
+        assert!(done.iter().all(|key| planned.contains(key)), "{done:?}");
+    }
 
     stage.ends_as("reader", &["verify", "--deep"], 0);
     scene.require_restorable("now", &[]);

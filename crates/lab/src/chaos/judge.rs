@@ -417,7 +417,12 @@ pub(super) fn verify(world: &mut World, is_on_mirror: bool, step: &mut Step) -> 
     let excuses = unsound(world);
     let outcome = world.run(&call, &excuses, step)?;
     step.say(format!("verify ended with {}", outcome.end()));
-    Ok(())
+    let document = outcome.document()?;
+    let mut findings = document["findings"].as_array().into_iter().flatten();
+    match findings.find(|found| !world.truth.expects(found)) {
+        None => Ok(()),
+        Some(fault) => found(format!("verify found what nothing explains: {fault}")),
+    }
 }
 
 /// What a verification may find that is no fault of the program.

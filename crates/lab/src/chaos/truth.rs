@@ -389,9 +389,25 @@ impl Truth {
 
     /// Whether an alarm tells of WAL that went with a server's storage, before a backup that stored its own.
     pub(super) fn explains(&self, alarm: &Value) -> bool {
-        let reason = alarm["reason"].as_str().unwrap_or_default();
+        alarm["kind"] == "wal-hole" && self.is_cut_off_in(&alarm["reason"])
+    }
+
+    /// Whether a verification may find it: the same, what killed commands left, and that backups of two histories stored their
+    /// own WAL under the same names.
+    pub(super) fn expects(&self, finding: &Value) -> bool {
+        match finding["kind"].as_str() {
+            Some("stray" | "unfinished") => true,
+            Some("wal-missing") => self.is_cut_off_in(&finding["message"]),
+            Some("wal-damaged") => self.is_ambiguous,
+            _ => false,
+        }
+    }
+
+    /// Whether a text names a segment of a timeline whose WAL went in part with a server's storage.
+    fn is_cut_off_in(&self, text: &Value) -> bool {
+        let text = text.as_str().unwrap_or_default();
         let mut cut_off = self.cut_off.iter();
-        alarm["kind"] == "wal-hole" && cut_off.any(|line| reason.contains(&format!(" {line:08X}")))
+        cut_off.any(|line| text.contains(&format!(" {line:08X}")))
     }
 
     /// Takes over what is listed now. `may_go` are layers that a step was allowed to remove, `may_come` says whether
