@@ -17,7 +17,9 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::input::{is_of_process, read_settings, require_private};
 use pgstrata_store::keys::{Identities, Keys};
 use pgstrata_store::limits;
-use pgstrata_store::repository::{RepositoryOptions, is_secret_option, read_credentials};
+use pgstrata_store::repository::{
+    RepositoryOptions, is_same_option, is_secret_option, read_credentials,
+};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
@@ -152,8 +154,14 @@ impl Config {
         let credentials = self.credentials();
         if let Some(file) = &credentials {
             let named = read_credentials(file)?;
-            options.retain(|key, _| !named.contains_key(key));
+            let is_named = |key: &String| named.keys().any(|other| is_same_option(key, other));
+            options.retain(|key, _| !is_named(key));
         }
+        // One option has several names.
+        let mut say = |key: String, value: String| {
+            options.retain(|other, _| !is_same_option(other, &key));
+            options.insert(key, value);
+        };
         for (flag, key, value) in self.s3_settings()? {
             if !url.starts_with("s3://") {
                 let what = format!("--{flag} is set, and the repository {url} is not on S3");
@@ -161,9 +169,11 @@ impl Config {
                     "leave out {flag}, on the command line, in the environment and in the configuration file, or give a repository s3://BUCKET/PREFIX"
                 )));
             }
-            options.insert(key.to_owned(), value);
+            say(key.to_owned(), value);
         }
-        options.extend(self.global.storage.iter().cloned());
+        for (key, value) in self.global.storage.iter().cloned() {
+            say(key, value);
+        }
         Ok(RepositoryOptions {
             url: url.to_owned(),
             options,

@@ -87,7 +87,7 @@ fn a_chain_in_a_container_restores_merges_expires_and_is_copied() {
     stage.ok(&["verify"]);
 }
 
-/// The credentials of a role: a signature with the letters that SECURITY.md gives it.
+/// A signature with the letters that SECURITY.md gives to a role.
 fn signature(stage: &Stage, role: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let manual = fs::read_to_string(root.join("docs/SECURITY.md")).unwrap();
@@ -95,20 +95,46 @@ fn signature(stage: &Stage, role: &str) -> String {
     let (_, row) = table.split_once(&format!("| {role}: ")).unwrap();
     let (_, letters) = row.split_once("| `").unwrap();
     let (letters, _) = letters.split_once('`').unwrap();
+    stage.azure().shared_access(letters, LATER)
+}
+
+/// The credentials of a role.
+fn credentials(stage: &Stage, role: &str) -> String {
+    let (azure, signature) = (stage.azure(), signature(stage, role));
+    let (account, endpoint) = (azure.account(), azure.endpoint());
+    format!("account_name = '{account}'\nendpoint = '{endpoint}'\nsas_key = '{signature}'\n")
+}
+
+/// Nobody's signature but the owner's key replaces what is there, or creates it as a reader; a keeper alone deletes.
+#[test]
+fn the_signatures_of_the_roles_replace_nothing() {
+    let stage = Stage::silent(builder(), Store::Azure);
     let azure = stage.azure();
-    format!(
-        "account_name = '{}'\nendpoint = '{}'\nsas_key = '{}'\n",
-        azure.account(),
-        azure.endpoint(),
-        azure.shared_access(letters, LATER)
-    )
+    let there = format!("/{}/there", azure.container());
+    let put = azure.request("PUT", &there).unwrap();
+    assert_eq!(put.status, 201, "{}", put.body);
+    for (role, creates, deletes) in [
+        ("reader", 403, 403),
+        ("writer", 201, 403),
+        ("keeper", 201, 202),
+    ] {
+        let signature = signature(&stage, role);
+        let act = |method: &str, place: &str| {
+            let answer = azure.request_as(&signature, method, place).unwrap();
+            answer.status
+        };
+        assert_eq!(act("PUT", &there), 403, "{role} overwrites");
+        let new = format!("/{}/of-{role}", azure.container());
+        assert_eq!(act("PUT", &new), creates, "{role} creates");
+        assert_eq!(act("DELETE", &there), deletes, "{role} deletes");
+    }
 }
 
 /// Rights to read, list and create, without those to delete and to overwrite, are enough for the host of a database.
 #[test]
 fn a_signature_without_deletion_is_enough_for_the_host_of_the_database() {
     let stage = Stage::silent(builder(), Store::Azure);
-    fs::write(stage.credentials(), signature(&stage, "writer")).unwrap();
+    fs::write(stage.credentials(), credentials(&stage, "writer")).unwrap();
     stage.begin_archiving();
     stage.cluster.pgbench(&["-i", "-q", "-s", "1"]).unwrap();
     stage.backup(&["--type", "full"]);
@@ -127,9 +153,9 @@ fn a_signature_without_deletion_is_enough_for_the_host_of_the_database() {
 #[test]
 fn the_signatures_of_keeper_and_reader_are_enough_for_their_commands() {
     let stage = Stage::silent(builder(), Store::Azure);
-    fs::write(stage.credentials(), signature(&stage, "writer")).unwrap();
+    fs::write(stage.credentials(), credentials(&stage, "writer")).unwrap();
     let ends_as = |role: &str, words: &[&str], code: i32| {
-        let file = credentials_file(&stage.cluster, role, &signature(&stage, role));
+        let file = credentials_file(&stage.cluster, role, &credentials(&stage, role));
         let mut command = stage.command(words);
         command.env("PGSTRATA_CREDENTIALS", file);
         ended(

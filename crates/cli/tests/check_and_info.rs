@@ -606,6 +606,59 @@ fn what_is_left_of_a_recovery_is_a_warning_until_it_is_reset() {
     a_standby_follows(&stage);
 }
 
+/// A standby that is made from the primary now has what the files have now.
+#[test]
+fn a_target_in_the_files_is_a_warning_whether_the_server_has_it_or_not() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql(ROLE);
+    // The superuser sees pg_file_settings, and who takes backups reads the files.
+    let require_warned = |words: &[&str]| {
+        for role in ["postgres", "pgstrata"] {
+            let (code, document) = check(&stage, role, &[]);
+            assert_eq!(code, WARNINGS, "{document:#}");
+            require(&document, "files", &[&["warning: "][..], words].concat());
+        }
+        let alarm = of_configuration(&stage, "info");
+        assert!(words.iter().all(|word| alarm.contains(word)), "{alarm}");
+    };
+    let require_fine = || {
+        for role in ["postgres", "pgstrata"] {
+            let (_, document) = check(&stage, role, &[]);
+            assert!(lines(&document, "files").is_empty(), "{document:#}");
+        }
+    };
+    let waits = |name: &str, waits: bool| {
+        let query =
+            format!("SELECT pending_restart = {waits} FROM pg_settings WHERE name = '{name}'");
+        stage
+            .cluster
+            .wait_for("postgres", &query, PATIENCE)
+            .unwrap();
+    };
+    let time = "recovery_target_time";
+    let set = |name: &str, value: &str| stage.cluster.append_conf(name, value).unwrap();
+    let said = ["(recovery_target_time = '2001-01-01')", "stops there"];
+    require_fine();
+    set("Recovery_Target_Time", "2001-01-01");
+    require_warned(&said);
+    stage.cluster.reload().unwrap();
+    waits(time, true);
+    require_warned(&said);
+    // Behind it, in whatever spelling, nothing is left of it.
+    set("RECOVERY_TARGET_TIME", "");
+    stage.cluster.reload().unwrap();
+    waits(time, false);
+    require_fine();
+    set("recovery_target_timeline", "current");
+    stage.cluster.reload().unwrap();
+    waits("recovery_target_timeline", true);
+    require_warned(&[
+        "(recovery_target_timeline = 'current')",
+        "follows no timeline but",
+    ]);
+}
+
 fn a_standby_follows(stage: &Stage) {
     let directory = stage.target("standby");
     let program = stage.cluster.bindir().join("pg_basebackup");

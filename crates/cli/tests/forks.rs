@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use serde_json::Value;
 use support::standby::{backup_of, follow};
-use support::{PATIENCE, Stage, Store, files};
+use support::{PATIENCE, Stage, Store, files, text};
 
 const ROWS: &str = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM numbers";
 const WAL_MISSING: i32 = 18;
@@ -334,4 +334,89 @@ fn rule_13_7_a_failover_brings_back_nothing_that_it_has_lost() {
     );
     let info = String::from_utf8(stage.run(&["info"]).stdout).unwrap();
     assert!(!info.contains(bare), "{info}");
+}
+
+/// Exit code of `command` and the reasons of its alarms about servers.
+fn told_of_servers(stage: &Stage, command: &[&str]) -> (Option<i32>, Vec<String>) {
+    let output = stage.run(&[&["--output", "json"], command].concat());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let alarms = report["alarms"].as_array().unwrap().iter();
+    let reasons = alarms.map(|alarm| text(alarm, "/reason").to_owned());
+    let reasons = reasons.filter(|reason| reason.contains("two servers"));
+    (output.status.code(), reasons.collect())
+}
+
+/// `cp -a`, and both are started: the copy archives first, so the archive refuses the original, which alone is told so.
+#[test]
+fn a_copy_that_archives_before_its_original_is_an_alarm_of_the_repository() {
+    let stage = stage(Major::V18);
+    let first = stage.json(&["info"])["layers"][0]["label"].clone();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let data = stage.target("copy");
+    files::copy_all(stage.cluster.pgdata(), &data);
+    let copy = Cluster::adopt(stage.cluster.major(), &data);
+    let copy = copy.start().unwrap();
+    insert(&copy, 11);
+    let words = backup_of(&copy, &["--type", "full"]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    stage.require_backup(&stage.run(&[&["--output", "json"], &words[..]].concat()));
+    for command in ["info", "verify"] {
+        let (code, reasons) = told_of_servers(&stage, &[command]);
+        assert_eq!(
+            (code, reasons.len()),
+            (Some(3), 1),
+            "{command}: {reasons:?}"
+        );
+        let named = reasons[0].contains(first.as_str().unwrap());
+        assert!(named && reasons[0].contains("is a copy"), "{reasons:?}");
+    }
+    // The original has stayed idle, and learns it from the repository, too.
+    stage.cluster.start().unwrap();
+    let (pgdata, conninfo) = (stage.pgdata(), stage.cluster.conninfo("postgres"));
+    let output = stage.run(&["check", "-D", &pgdata, "-d", &conninfo]);
+    let checked = String::from_utf8(output.stdout).unwrap();
+    assert!(checked.contains("two servers"), "{checked}");
+    // Its archiver goes on behind the backup: all WAL is the copy's.
+    insert(&copy, 12);
+    copy.sql("postgres", "SELECT pg_switch_wal()").unwrap();
+    let end = Instant::now() + PATIENCE;
+    while !told_of_servers(&stage, &["info"]).1[0].contains("may go on along timeline 1") {
+        assert!(Instant::now() < end, "the archiver brings nothing");
+        thread::sleep(Duration::from_millis(50));
+    }
+    // Restores of the copy's history go on.
+    let (rows, notes) = restored(&stage, "of-the-copy", &[]);
+    assert_eq!(rows, "11 12");
+    assert!(notes.contains("may be of another server"), "{notes}");
+}
+
+/// An archiver that fails, a restart, a restore in place and a promotion are all of one server.
+#[test]
+fn one_server_is_not_taken_for_two_whatever_it_goes_through() {
+    let stage = stage(Major::V15);
+    let archives = stage
+        .cluster
+        .sql("postgres", "SHOW archive_command")
+        .unwrap();
+    stage.set_archive_command("false");
+    insert(&stage.cluster, 1);
+    stage.run(&["backup", "-D", &stage.pgdata(), "--type", "full"]);
+    let quiet = |moment: &str| {
+        let (_, reasons) = told_of_servers(&stage, &["info"]);
+        assert_eq!(reasons, Vec::<String>::new(), "{moment}");
+    };
+    quiet("its archiver has failed");
+    stage.set_archive_command(&archives);
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    stage.cluster.start().unwrap();
+    stage.archive_all();
+    stage.backup(&["--type", "full"]);
+    quiet("it was started anew");
+    go_back(&stage);
+    stage.backup(&["--type", "full"]);
+    quiet("it was restored in place");
+    insert(&stage.cluster, 2);
+    stage.archive_all();
+    stage.backup(&["--type", "full"]);
+    quiet("it was backed up again");
 }

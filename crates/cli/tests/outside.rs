@@ -65,6 +65,9 @@ fn moved(major: Major) -> Moved {
     ));
     fs::write(main.join("postgresql.conf"), conf).unwrap();
     fs::write(main.join("conf.d/memory.conf"), "work_mem = '7MB'\n").unwrap();
+    // The server passes over it; no recovery of a copy can reach it.
+    let target = "RECOVERY_TARGET_NAME = 'nowhere'\n";
+    fs::write(main.join("conf.d/target.conf"), target).unwrap();
     fs::write(etc.join("common/site.conf"), "include 'deeper.conf'\n").unwrap();
     fs::write(etc.join("common/deeper.conf"), "cluster_name = 'moved'\n").unwrap();
     fs::write(main.join("admins"), "postgres\n").unwrap();
@@ -168,6 +171,7 @@ fn a_restored_server_starts_with_configuration_from_outside(major: Major) {
     for words in [
         "(was ",
         "data_directory, external_pid_file, hba_file, ident_file",
+        "one target of recovery at a time: RECOVERY_TARGET_NAME",
         "pg_ctl -D",
     ] {
         assert!(notes.contains(words), "{words}: {notes}");
@@ -202,6 +206,24 @@ fn a_restored_server_starts_with_configuration_from_outside_on_15() {
 #[test]
 fn a_restored_server_starts_with_configuration_from_outside_on_18() {
     a_restored_server_starts_with_configuration_from_outside(Major::V18);
+}
+
+/// No restore touches the configuration of the source where it lies, and the server that was taken back is started with it.
+#[test]
+fn a_server_that_was_taken_back_in_place_starts_with_its_configuration_from_outside() {
+    let moved = moved(Major::V15);
+    let stage = &moved.stage;
+    moved.backup(&["--type", "full"]);
+    moved.server.stop(StopMode::Fast).unwrap();
+    let pgdata = stage.pgdata();
+    let words = ["restore", "--target-dir", &pgdata, "--delta"];
+    stage.ok(&[&words[..], &UNTIL].concat());
+    moved.server.start().unwrap();
+    moved.server.wait_promoted(PATIENCE).unwrap();
+    let config = moved.etc.join("main/postgresql.conf").display().to_string();
+    assert_eq!(Moved::setting(&moved.server, "config_file"), config);
+    let kept = moved.server.sql("postgres", "SELECT 1 FROM kept");
+    assert_eq!(kept.unwrap(), "1");
 }
 
 /// The server has read the file, and whoever takes backups may not.

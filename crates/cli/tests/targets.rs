@@ -441,3 +441,52 @@ fn a_target_before_a_promotion_is_reached_with_its_prepared_transactions() {
     let passed = format!("timeline 1 goes on beyond {fork}");
     assert!(notes.contains(&passed), "{notes}");
 }
+
+/// The source has recovered to it long ago, and takes no notice. Its name is in capitals, which the server takes for the same,
+/// but does not take for hidden by a line that has none.
+fn a_target_that_the_source_has_left_in_its_files_stops_no_copy(major: Major) {
+    let stage = stage(major, Store::Directory);
+    let conf_d = stage.cluster.pgdata().join("conf.d");
+    fs::create_dir(&conf_d).unwrap();
+    let line = "Recovery_Target_Time = '2001-01-01 00:00:00+00'\r\n";
+    fs::write(conf_d.join("a.conf"), line).unwrap();
+    stage.cluster.append_conf("Include_Dir", "conf.d").unwrap();
+    stage.cluster.restart().unwrap();
+    insert(&stage, 1);
+    layer(&stage, "full");
+    insert(&stage, 2);
+    let (lsn, _) = stage.moment();
+    insert(&stage, 3);
+    let time = now(&stage);
+    insert(&stage, 4);
+    stage.archive_all();
+
+    let (_, rows, notes) = restored(&stage, "end", &[]);
+    assert_eq!(rows, "1 2 3 4");
+    let said = "one target of recovery at a time: Recovery_Target_Time";
+    assert!(notes.contains(said), "{notes}");
+    let at_lsn = ["--target-type", "lsn", "--target", &lsn];
+    assert_eq!(restored(&stage, "lsn", &at_lsn).1, "1 2");
+
+    // What was advised when it had recovered does not bring the old target back.
+    let at_time = ["--target-type", "time", "--target", &time];
+    let (_, rows, notes) = restored(&stage, "time", &at_time);
+    assert_eq!(rows, "1 2 3");
+    let reset = "ALTER SYSTEM RESET recovery_target_time";
+    assert!(notes.contains(reset), "{notes}");
+    let target = stage.target("time");
+    let server = stage.start_restored(&target);
+    server.sql("postgres", reset).unwrap();
+    server.restart().unwrap();
+    assert_eq!(server.sql("postgres", ROWS).unwrap(), "1 2 3");
+}
+
+#[test]
+fn a_target_that_the_source_has_left_in_its_files_stops_no_copy_on_15() {
+    a_target_that_the_source_has_left_in_its_files_stops_no_copy(Major::V15);
+}
+
+#[test]
+fn a_target_that_the_source_has_left_in_its_files_stops_no_copy_on_18() {
+    a_target_that_the_source_has_left_in_its_files_stops_no_copy(Major::V18);
+}

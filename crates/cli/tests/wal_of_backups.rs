@@ -217,18 +217,20 @@ fn wal_of_a_time_that_is_gone_is_refused_before_the_copy(major: Major) {
         assert!(log.contains("it is of another history"), "{log}");
     }
     assert_eq!(stage.layer_counts().0, 1);
-    // Beyond what is there, a backup takes its own WAL.
+    // Nor beyond what is there: what its archiver stumbled over will be missing before it.
     for _ in 0..6 {
         switch_wal(&stage);
     }
-    // Its archiver has stumbled over what is there.
-    warns_of_the_archiver(&stage, &["--type", "full", "--wal", "stream"]);
-    let restored = stage.restore(
-        "own",
-        &["--target-type", "immediate", "--target-action", "promote"],
-    );
+    for wal in ["auto", "stream", "archive"] {
+        let backup = ["backup", "-D", &pgdata, "--type", "full", "--wal", wal];
+        let (code, log) = stage.fails(&backup);
+        assert_eq!(code, EXISTS, "{wal}: {log}");
+        assert!(log.contains("with other contents"), "{log}");
+    }
+    assert_eq!(stage.layer_counts(), (1, 0));
+    let restored = stage.restore("gone", &["--target-action", "promote"]);
     let restored = stage.start_restored(&restored);
-    assert_eq!(restored.sql("postgres", LIVES).unwrap(), "2");
+    assert_eq!(restored.sql("postgres", LIVES).unwrap(), "1");
 }
 
 #[test]

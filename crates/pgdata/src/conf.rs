@@ -73,14 +73,26 @@ pub fn settings(text: &[u8]) -> Vec<Setting> {
     lines(text).filter_map(setting).collect()
 }
 
-fn setting(line: &[u8]) -> Option<(String, Vec<u8>)> {
+/// The parameter that a line names, as it is spelt there, even when its value is empty; `None` for comments and blank lines.
+/// The server takes names for the same in capitals and without.
+#[must_use]
+pub fn spelling(line: &[u8]) -> Option<String> {
+    let (name, _) = named(line)?;
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+/// The name with which a line begins, and the rest of it.
+fn named(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let line = line.trim_ascii_start();
     let in_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_$.".contains(byte) || *byte > 127;
-    let end = line.iter().position(|byte| !in_name(byte))?;
-    let (name, rest) = line.split_at(end);
-    if name.first().is_none_or(u8::is_ascii_digit) {
-        return None;
-    }
+    let end = line.iter().position(|byte| !in_name(byte));
+    let (name, rest) = line.split_at(end.unwrap_or(line.len()));
+    let begins = name.first().is_some_and(|byte| !byte.is_ascii_digit());
+    begins.then_some((name, rest))
+}
+
+fn setting(line: &[u8]) -> Option<(String, Vec<u8>)> {
+    let (name, rest) = named(line)?;
     let rest = rest.trim_ascii_start();
     let rest = rest.strip_prefix(b"=").unwrap_or(rest).trim_ascii_start();
     let value = match rest.strip_prefix(b"'") {
@@ -258,6 +270,23 @@ mod tests {
         for value in ["it's", "a\\b", "plain"] {
             let line = format!("x = {}", quoted(value));
             assert_eq!(names(&line), [pair("x", value)]);
+        }
+    }
+
+    #[test]
+    fn a_line_names_its_parameter_as_it_is_spelt_there() {
+        for (line, spelt) in [
+            ("  Recovery_Target_Time='x'", Some("Recovery_Target_Time")),
+            ("recovery_target_time''", Some("recovery_target_time")),
+            ("RECOVERY_TARGET = ''\r", Some("RECOVERY_TARGET")),
+            ("include_dir", Some("include_dir")),
+            ("", None),
+            ("   ", None),
+            ("# recovery_target = 'immediate'", None),
+            ("'x'", None),
+            ("1x = 1", None),
+        ] {
+            assert_eq!(spelling(line.as_bytes()).as_deref(), spelt, "{line:?}");
         }
     }
 

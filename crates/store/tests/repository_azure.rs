@@ -107,13 +107,9 @@ async fn a_shared_access_signature_does_what_it_allows() {
     all.create("main/a", body.clone()).await.unwrap();
     all.create("main/b", body.clone()).await.unwrap();
 
-    // The host of a database needs no right to delete, and none to overwrite.
     let writer = Repository::open(&shared(&server, "rcl", LATER)).unwrap();
     writer.create("main/c", body.clone()).await.unwrap();
-    writer.create("main/c", body.clone()).await.unwrap();
-    writer.probe("elsewhere").await.unwrap();
-    let again = writer.create("main/c", Bytes::from_static(b"y")).await;
-    assert_eq!(again.unwrap_err().kind(), Kind::AlreadyExists);
+    require_create_only(&writer).await;
     let keys = ["main/a".to_owned(), "main/b".to_owned()];
     for denied in [
         writer.delete("main/a").await.unwrap_err(),
@@ -130,6 +126,39 @@ async fn a_shared_access_signature_does_what_it_allows() {
     assert_clear(&denied, "access denied");
     all.delete_all(&keys).await.unwrap();
     assert_eq!(all.list("main").await.unwrap().len(), 1);
+}
+
+/// The host of a database needs no right to delete, and none to overwrite: `main/c` is there.
+async fn require_create_only(writer: &Repository) {
+    let body = Bytes::from_static(b"x");
+    writer.create("main/c", body).await.unwrap();
+    writer.probe("elsewhere").await.unwrap();
+    let again = writer.create("main/c", Bytes::from_static(b"y")).await;
+    assert_eq!(again.unwrap_err().kind(), Kind::AlreadyExists);
+}
+
+/// The service itself has another word than the emulator for a create that meets an object.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_meets_its_own_object_is_not_denied_by_azure_itself() {
+    let server = AzureServer::start().unwrap();
+    let network = Proxy::before(&server.root()).unwrap();
+    let open_as = |letters: &str| {
+        let options = shared(&server, letters, LATER).with("retry_seconds", "1");
+        let endpoint = server.behind(network.endpoint());
+        Repository::open(&options.with("endpoint", endpoint)).unwrap()
+    };
+    let writer = open_as("rcl");
+    let body = Bytes::from_static(b"x");
+    writer.create("main/c", body).await.unwrap();
+    network.rewrite(&[(
+        "<Code>AuthorizationPermissionMismatch</Code>",
+        "<Code>UnauthorizedBlobOverwrite</Code>",
+    )]);
+    require_create_only(&writer).await;
+    let another = Bytes::from_static(b"y");
+    let denied = open_as("rl").create("main/d", another).await.unwrap_err();
+    assert_clear(&denied, "access denied (UnauthorizedBlobOverwrite)");
+    assert!(denied.is_denial(), "{denied}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,11 +16,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pgstrata_layer::cluster::{LockMode, RetentionRecord};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_store::catalog::remove_leftover;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind};
+use pgstrata_store::repository::versions::Retention;
 use pgstrata_store::repository::{Repository, RepositoryOptions};
 use pgstrata_testbed::certificates::{Authority, Subject};
 use pgstrata_testbed::proxy::Proxy;
@@ -192,7 +194,7 @@ fn write_keys(file: &Path, access_key: &str, secret: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_that_expire_are_read_again_from_their_file() {
-    let server = S3Server::start().unwrap();
+    let server = S3Server::start_with(Bucket::Locked).unwrap();
     let first = || (server.access_key(), server.secret());
     let second = || (server.second_access_key(), server.second_secret());
     let proxy = Proxy::before(server.endpoint()).unwrap();
@@ -207,6 +209,12 @@ async fn credentials_that_expire_are_read_again_from_their_file() {
     options.options.remove("secret_access_key");
     options.credentials = Some(file.clone());
     let repository = Repository::open(&options).unwrap();
+    let retention = RetentionRecord {
+        version: 1,
+        mode: LockMode::Governance,
+        days: 1,
+    };
+    repository.retain(Retention::from(retention));
     let body = Bytes::from(vec![7; 1 << 20]);
     repository.create("main/a", body.clone()).await.unwrap();
 
@@ -219,19 +227,28 @@ async fn credentials_that_expire_are_read_again_from_their_file() {
     // Renewed too late: every kind of request waits for it.
     proxy.expire_key(second().0);
     let renewing = async {
-        while proxy.refused() < 4 {
+        while proxy.refused() < 7 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         write(first());
     };
-    let (created, read, listed, size, ()) = tokio::join!(
+    // Those about locks and versions are signed in the URL.
+    let locked = "main/layer/20261121-093305F/manifest";
+    let (created, read, listed, size, manifest, kept, can_lock, ()) = tokio::join!(
         repository.create("main/b", body.clone()),
         repository.get("main/a"),
         repository.list("main"),
         repository.size("main/a"),
+        repository.create(locked, body.clone()),
+        repository.kept("main/a"),
+        repository.require_lock(),
         renewing
     );
     created.unwrap();
+    manifest.unwrap();
+    assert!(repository.locked_until(locked).await.unwrap().is_some());
+    assert_eq!(kept.unwrap().unwrap().versions().len(), 1);
+    can_lock.unwrap();
     assert_eq!(read.unwrap(), body);
     assert!(!listed.unwrap().is_empty());
     assert_eq!(size.unwrap(), Some(1 << 20));

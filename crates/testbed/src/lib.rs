@@ -12,5 +12,6 @@ mod leash;
 mod os_user;
 pub mod programs;
 pub mod proxy;
+pub mod recorder;
 mod request;
 pub mod s3;

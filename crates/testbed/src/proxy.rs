@@ -32,6 +32,8 @@ struct Weather {
     stalls_one: AtomicBool,
     /// An access key whose session token has expired.
     expired_key: Mutex<Option<String>>,
+    /// What the server says, and what its clients read instead.
+    rewritten: Mutex<Vec<(String, String)>>,
     /// Every so many connections one is closed as soon as it is used; 0 is none.
     drop_every: AtomicU64,
     /// How long a request waits.
@@ -104,6 +106,21 @@ impl Proxy {
         *self.weather.expired_key() = Some(access_key.to_owned());
     }
 
+    /// Puts the second of each pair wherever the server answers the first in one piece, with spaces up to its length, so that
+    /// lengths stay right.
+    ///
+    /// # Panics
+    /// When the second is longer.
+    pub fn rewrite(&self, pairs: &[(&str, &str)]) {
+        self.clear();
+        let filled = pairs.iter().map(|(said, read)| {
+            assert!(read.len() <= said.len(), "\"{read}\" has no room");
+            let read = format!("{read:width$}", width = said.len());
+            ((*said).to_owned(), read)
+        });
+        *self.weather.rewritten() = filled.collect();
+    }
+
     /// Closes one of so many connections when it is first used.
     pub fn drop_every(&self, connections: u64) {
         self.clear();
@@ -123,6 +140,7 @@ impl Proxy {
         self.weather.stopped.store(false, Ordering::SeqCst);
         self.weather.stalls_one.store(false, Ordering::SeqCst);
         *self.weather.expired_key() = None;
+        self.weather.rewritten().clear();
         for setting in [
             &self.weather.cut_after,
             &self.weather.stall_after,
@@ -177,14 +195,37 @@ impl Weather {
         key.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the request that begins with these bytes is signed with the key that has expired.
+    fn rewritten(&self) -> MutexGuard<'_, Vec<(String, String)>> {
+        let rewritten = self.rewritten.lock();
+        rewritten.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts what is to be read in the place of what the server said.
+    fn rewrite(&self, answer: &mut [u8]) {
+        for (said, read) in self.rewritten().iter() {
+            let mut rest = &mut *answer;
+            let place = |rest: &[u8]| {
+                let mut places = rest.windows(said.len());
+                places.position(|place| place == said.as_bytes())
+            };
+            while let Some(at) = place(rest) {
+                let (found, behind) = rest[at..].split_at_mut(said.len());
+                found.copy_from_slice(read.as_bytes());
+                rest = behind;
+            }
+        }
+    }
+
+    /// Whether the request that begins with these bytes is signed with the key that has expired, in a header or in its URL.
     fn refuses(&self, request: &[u8]) -> bool {
         let Some(key) = self.expired_key().clone() else {
             return false;
         };
-        let signed = format!("Credential={key}/");
-        let mut found = request.windows(signed.len());
-        found.any(|at| at == signed.as_bytes())
+        let signed = ["/", "%2F"].map(|end| format!("Credential={key}{end}"));
+        signed.iter().any(|signed| {
+            let mut found = request.windows(signed.len());
+            found.any(|at| at == signed.as_bytes())
+        })
     }
 }
 
@@ -247,7 +288,8 @@ fn accept(client: &TcpStream, upstream: &str, weather: &Arc<Weather>) -> io::Res
     let (from, to) = (server, client.try_clone()?);
     let shared = Arc::clone(weather);
     thread::spawn(move || {
-        carry(&from, &to, &shared, |_| {
+        carry(&from, &to, &shared, |bytes| {
+            shared.rewrite(bytes);
             answered.store(true, Ordering::SeqCst);
             Ok(())
         });
@@ -260,7 +302,7 @@ fn carry(
     from: &TcpStream,
     to: &TcpStream,
     weather: &Weather,
-    before: impl FnMut(&[u8]) -> io::Result<()>,
+    before: impl FnMut(&mut [u8]) -> io::Result<()>,
 ) {
     let _ = pass(from, to, weather, before);
     let _ = from.shutdown(Shutdown::Both);
@@ -271,12 +313,12 @@ fn pass(
     mut from: &TcpStream,
     mut to: &TcpStream,
     weather: &Weather,
-    mut before: impl FnMut(&[u8]) -> io::Result<()>,
+    mut before: impl FnMut(&mut [u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let read = from.read(&mut buffer)?;
-        let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else {
+        let Some(bytes) = buffer.get_mut(..read).filter(|bytes| !bytes.is_empty()) else {
             return Ok(());
         };
         before(bytes)?;
@@ -345,6 +387,36 @@ mod tests {
         assert!(start.elapsed() >= Duration::from_millis(150));
         assert_eq!(proxy.requests(), 3);
         assert_eq!(proxy.passed(), 3 * 100_006);
+    }
+
+    #[test]
+    fn an_answer_is_rewritten_to_its_length() {
+        let proxy = Proxy::before(&answering(2)).unwrap();
+        let mut client = client_of(&proxy);
+        for (read, expected) in [("s", b"ans  r"), ("SWE", b"anSWEr")] {
+            proxy.rewrite(&[("swe", read)]);
+            client.write_all(&[1; 100_000]).unwrap();
+            let mut answer = [0; 6];
+            client.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, expected);
+        }
+    }
+
+    #[test]
+    fn a_key_has_expired_in_a_header_and_in_a_url() {
+        let proxy = Proxy::before("http://127.0.0.1:1").unwrap();
+        proxy.expire_key("KEY");
+        for (request, refused) in [
+            ("GET /b\r\nauthorization: AWS4 Credential=KEY/2026", true),
+            ("GET /b?versions&X-Amz-Credential=KEY%2F2026", true),
+            ("GET /b?X-Amz-Credential=KEYS%2F2026", false),
+        ] {
+            assert_eq!(
+                proxy.weather.refuses(request.as_bytes()),
+                refused,
+                "{request}"
+            );
+        }
     }
 
     #[test]

@@ -171,7 +171,8 @@ async fn take(
     let cluster = context.cluster()?;
     let mut options = options(context, args)?;
     // Why one cannot be opened is said when the backup is to be copied there.
-    let others = others.filter_map(|other| other.cluster().ok()).collect();
+    let others: Vec<_> = others.filter_map(|other| other.cluster().ok()).collect();
+    options.archives.clone_from(&others);
     options.siblings = mirror::siblings(&cluster, others).await?;
     let shown = progress.clone();
     let _display = Display::start(Act::Backup, &shown, context.wants_progress);

@@ -133,6 +133,42 @@ fn no_layer_comes_with_the_wal_of_another_server() {
     assert_eq!((layers(), wal(&two.far)), before);
 }
 
+/// The archiver is refused by one of them, and brings nothing to the other either.
+#[test]
+fn no_backup_begins_where_another_repository_has_wal_of_another_server() {
+    let two = Two::in_directories();
+    let cluster = &two.stage.cluster;
+    two.stage.archive_all();
+    two.stage.set_archive_command("false");
+    let finish = "SELECT pg_create_restore_point('x'), pg_switch_wal()";
+    cluster.sql("postgres", finish).unwrap();
+    let waits = "SELECT count(*) > 0 FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'";
+    cluster.wait_for("postgres", waits, PATIENCE).unwrap();
+    let waits = waits.replace("count(*) > 0", "min(replace(name, '.ready', ''))");
+    let name = cluster.sql("postgres", &waits).unwrap();
+    let other = cluster.create_dir("other").unwrap().join(&name);
+    fs::copy(cluster.pgdata().join("pg_wal").join(&name), &other).unwrap();
+    files::flip(&other, |_| 5000);
+    cluster.own(&other).unwrap();
+    let push = two.run(&["--repo", "far", "archive-push", other.to_str().unwrap()]);
+    assert!(push.status.success(), "{}", log(&push));
+    let stored = || {
+        let wal = |root: &Path| files::segments(&root.join("main/wal/00000001"));
+        let layers = [&two.near, &two.far].map(|root| root.join("main/layer").exists());
+        (wal(&two.near), wal(&two.far), layers)
+    };
+    let before = stored();
+    let pgdata = two.stage.pgdata();
+    for wal in ["auto", "stream"] {
+        let output = two.run(&["backup", "-D", &pgdata, "--wal", wal]);
+        assert_eq!(output.status.code(), Some(EXISTS), "{}", log(&output));
+        let said = log(&output);
+        let why = format!("the archive in file://{} already has", two.far.display());
+        assert!(said.contains(&why) && said.contains(&name), "{said}");
+        assert_eq!(stored(), before);
+    }
+}
+
 #[test]
 fn a_restore_out_of_the_repositories_of_two_servers_is_refused_and_who_looks_is_told() {
     let two = one_server();

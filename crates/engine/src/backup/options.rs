@@ -140,6 +140,9 @@ pub struct BackupOptions {
     /// The same cluster in other repositories, sealed in the same way: they get the objects of the layer while it is made, as
     /// far as they take them. A copy ([`crate::mirror`]) makes the layer exist there.
     pub siblings: Vec<ClusterRepository>,
+    /// The same cluster in other repositories, sealed however it is, into which the server may archive as well: none of them
+    /// may have WAL of another history.
+    pub archives: Vec<ClusterRepository>,
     /// Repositories that may not lie among the files of the cluster either, whether they take part or not.
     pub others: Vec<Repository>,
 }
@@ -166,6 +169,7 @@ impl Default for BackupOptions {
             max_rate: None,
             impact: Impact::default(),
             siblings: Vec::new(),
+            archives: Vec::new(),
             others: Vec::new(),
         }
     }

@@ -57,9 +57,7 @@ pub async fn plan(cluster: &ClusterRepository, options: &BackupOptions) -> Resul
     let finisher = Finisher::find(&ready, options).await?;
     found.warnings.extend(finisher.doubt());
     let wal = choose_wal(options, &ready, cluster).await?;
-    found.warnings.extend(wal.trouble.clone());
-    let archive = route(cluster, &ready).archive(options.codec)?;
-    archive.check_now(&ready.session).await?;
+    found.warnings.extend(wal.doubts());
     Ok(BackupPlan {
         kind: choice.kind,
         parent: choice.chain.first().map(|layer| layer.label.clone()),
@@ -96,8 +94,8 @@ pub async fn run(
     cluster.require_newest_epoch().await?;
     let choice = choose_type(&catalog, options.backup_type, options.parent.as_ref())?;
     let wal = wal?;
-    if let Some(trouble) = &wal.trouble {
-        tracing::warn!("{trouble}");
+    for doubt in wal.doubts() {
+        tracing::warn!("{doubt}");
     }
     let abort = Abort::new();
     let lost = abort.clone();
@@ -169,12 +167,18 @@ async fn choose_wal(
     ready: &Ready,
     cluster: &ClusterRepository,
 ) -> Result<WalChoice> {
-    wal::choose(options.wal, &ready.session, route(cluster, ready)).await
+    let route = route(cluster, options, ready);
+    wal::choose(options.wal, &ready.session, route).await
 }
 
-fn route<'a>(cluster: &'a ClusterRepository, ready: &'a Ready) -> WalRoute<'a> {
+fn route<'a>(
+    cluster: &'a ClusterRepository,
+    options: &'a BackupOptions,
+    ready: &'a Ready,
+) -> WalRoute<'a> {
     WalRoute {
         cluster,
+        others: &options.archives,
         record: &ready.record,
         data_directory: &ready.data_directory,
     }
@@ -273,7 +277,7 @@ impl Backup<'_> {
         // Early, so that no work is done in vain; the commit looks again.
         let chain = &self.chain;
         let leaving = catalog::check_stays(&chain.cluster, &chain.layers).await?;
-        let archive = route(&chain.cluster, ready).archive(self.options.codec)?;
+        let archive = route(&chain.cluster, self.options, ready).archive(self.options.codec)?;
         let stream = self.hold_wal(ready, &archive).await?;
         let finding = Finisher::find(ready, self.options);
         let finisher = self.abort.guard(finding).await?;
@@ -284,12 +288,16 @@ impl Backup<'_> {
         let token = self.abort.guard(self.make_token(ready)).await?;
         self.stopwatch.end("prepare");
         // The start finishes a segment, which may be the first that the archive has of another history.
-        let ours = archive.check_now(&ready.session);
+        let ours = archive.check_written(&ready.session);
         self.abort.guard(ours).await?;
         let start = self.start(ready).await?;
         catalog::check_wal(&leaving, start.lsn)?;
         let ours = archive.check_future(&ready.session, start.timeline());
         self.abort.guard(ours).await?;
+        if stream.is_some() {
+            // The start finished a segment, and another server may have been quicker since the last look.
+            self.abort.guard(archive.check_waiting()).await?;
+        }
         let following =
             stream.map(|stream| stream.follow(start.timeline(), start.lsn, &self.abort));
         let mut copied = self.copy(ready, &start, token).await?;
@@ -358,7 +366,7 @@ impl Backup<'_> {
     /// What somebody should look at, though the backup is good.
     async fn doubts(&self) -> Vec<String> {
         let clock = self.layer.clock_doubt().await;
-        self.wal.trouble.iter().cloned().chain(clock).collect()
+        self.wal.doubts().chain(clock).collect()
     }
 
     /// Puts the server into backup mode.

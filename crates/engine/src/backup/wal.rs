@@ -6,6 +6,7 @@
 //! not stored yet.
 
 mod check;
+mod other_history;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,15 @@ pub struct WalChoice {
     pub reason: String,
     /// The server's archiver is relied on by whoever restores to a later point, and does not work.
     pub trouble: Option<String>,
+    /// What could not be compared of what waits for it.
+    pub unknown: Vec<String>,
+}
+
+impl WalChoice {
+    /// What somebody should look at.
+    pub fn doubts(&self) -> impl Iterator<Item = String> {
+        self.unknown.iter().chain(&self.trouble).cloned()
+    }
 }
 
 impl std::fmt::Display for WalChoice {
@@ -73,6 +83,8 @@ impl std::fmt::Display for WalChoice {
 #[derive(Clone, Copy)]
 pub(super) struct WalRoute<'a> {
     pub(super) cluster: &'a ClusterRepository,
+    /// The same cluster in other repositories.
+    pub(super) others: &'a [ClusterRepository],
     pub(super) record: &'a ClusterRecord,
     pub(super) data_directory: &'a Path,
 }
@@ -90,6 +102,7 @@ impl WalRoute<'_> {
         let segment_size = u64::from(self.record.wal_segment_size);
         Ok(ServerArchive {
             cluster: self.cluster.clone(),
+            others: self.others.to_vec(),
             record: self.record.clone(),
             segment_size: WalSegmentSize::try_from(segment_size)?,
             wal_directory: ServerArchive::wal_directory(self.data_directory),
@@ -103,12 +116,18 @@ impl WalRoute<'_> {
 /// `auto` waits for the server's archiver only when it is seen to work: the command is ours,
 /// its last attempt did not fail, it keeps up, and the file archived last is in this
 /// repository. In doubt the backup takes its WAL itself. That both store a segment does no harm: it is compared.
+///
+/// # Errors
+/// `AlreadyExists` when the archive has another history: nothing of this server's may be stored there.
 pub(super) async fn choose(
     mode: WalMode,
     session: &Session,
     route: WalRoute<'_>,
 ) -> Result<WalChoice> {
+    let archive = route.archive(Codec::default())?;
+    let unknown = archive.check_now(session).await?;
     let mut choice = decide(mode, session, route).await?;
+    choice.unknown = unknown;
     if choice.streams && session.facts().archives() {
         // The backup does not depend on it: what cannot be asked is no trouble.
         let archiver = session.archiver().await.unwrap_or_default();
@@ -131,6 +150,7 @@ async fn decide(mode: WalMode, session: &Session, route: WalRoute<'_>) -> Result
             streams,
             reason,
             trouble: None,
+            unknown: Vec::new(),
         })
     };
     match mode {
@@ -196,6 +216,8 @@ fn does_not_archive(facts: &ServerFacts) -> Error {
 #[derive(Clone, Debug)]
 pub(super) struct ServerArchive {
     pub(super) cluster: ClusterRepository,
+    /// The same cluster in other repositories, into which the server may archive as well.
+    others: Vec<ClusterRepository>,
     pub(super) record: ClusterRecord,
     pub(super) segment_size: WalSegmentSize,
     pub(super) wal_directory: PathBuf,
@@ -320,51 +342,6 @@ impl ServerArchive {
         Ok(())
     }
 
-    /// Refuses an archive that has a segment which the server has not finished: one of another history, of which the
-    /// server's own will never arrive.
-    pub(super) async fn check_future(&self, session: &Session, timeline: TimelineId) -> Result<()> {
-        if session.facts().in_recovery {
-            // Its primary is ahead.
-            return Ok(());
-        }
-        let size = self.segment_size;
-        let segment = WalSegment::containing(timeline, session.wal_end().await?, size);
-        let name = segment.file_name(size);
-        let held = archive::Archive::new(&self.cluster, self.record.clone())?;
-        // What is damaged is looked at when the server has finished its own.
-        let is_there = match held.holds(&name).await {
-            Err(error) if error.kind() == Kind::Repository => return Err(error),
-            held => held.unwrap_or(true),
-        };
-        if !is_there {
-            return Ok(());
-        }
-        // Or the server has filled it meanwhile, which it says later than its archiver may have brought it.
-        let next = session.insert_position().await?;
-        if WalSegment::containing(timeline, next, size) != segment {
-            return Ok(());
-        }
-        Err(Error::new(
-            Kind::AlreadyExists,
-            format!("the archive already has WAL segment \"{name}\", which the server is still writing: it is of another history"),
-        )
-        .hint(
-            "the server was set back to an earlier state, or a copy of it archives under this cluster's name: give this \
-             server a name of its own (pgstrata init --cluster NAME, the same NAME in its archive_command, a full backup); \
-             or begin a new timeline within this segment (the steps are in OPERATIONS.md, \"When the archive has another \
-             history\": a fast stop would finish the segment, and the archiver would stumble over it)",
-        ))
-    }
-
-    /// The same before the backup starts, which would finish that segment.
-    pub(super) async fn check_now(&self, session: &Session) -> Result<()> {
-        let end = session.wal_end().await?;
-        match session.timeline(end).await? {
-            Some(timeline) => self.check_future(session, timeline).await,
-            None => Ok(()),
-        }
-    }
-
     /// Compares what the archive has with the server's own files. What the server has removed, it removed because
     /// its archiver had brought it.
     async fn check_same(&self, session: &Session, segments: &[WalSegment]) -> Result<()> {
@@ -399,6 +376,7 @@ impl ServerArchive {
         match waited.await {
             Ok(()) => self.check_same(session, &segments).await,
             Err(error) if error.kind() == Kind::WalMissing => {
+                self.check_waiting().await?;
                 let why = self.archiver(session).await.why;
                 let advice = format!("{why}; or use --wal stream");
                 Err(Error::new(Kind::WalMissing, error.to_string()).hint(advice))
@@ -434,6 +412,8 @@ impl ServerArchive {
                 () = self.until_it_is_broken(session, pause) => false,
             };
             pause *= 2;
+            // What the archiver is refused no backup may store either, and nothing behind it.
+            self.check_waiting().await?;
             let why = self.archiver(session).await.why;
             let (more, missing) = self.store_what_is_left(session, &held, &segments).await?;
             stored += more;

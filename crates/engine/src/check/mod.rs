@@ -224,11 +224,7 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
             // WAL of another cluster must not get into this one's archive.
             match (same.is_some(), state.has_room_to_switch()) {
                 (true, true) => check_wal(&mut report, &session, &wal, options).await,
-                (true, false) => {
-                    let what =
-                        "not looked at: that begins a new segment, for which pg_wal has no room";
-                    report.warn("WAL", what.to_owned(), "make room for it first");
-                }
+                (true, false) => check_history_alone(&mut report, &session, &wal).await,
                 (false, _) => {}
             }
         }
@@ -323,6 +319,19 @@ async fn check_wal(
 ) {
     match wal.run(session, options.wal, options.wal_timeout).await {
         Ok(proof) => report.remark("WAL", proof.detail, proof.doubt),
+        Err(error) => {
+            report.note("WAL", Err::<(), _>(error), |()| String::new());
+        }
+    }
+}
+
+/// What waits for an archiver that is refused may be why there is no room.
+async fn check_history_alone(report: &mut CheckReport, session: &Session, wal: &WalCheck<'_>) {
+    match wal.require_own_history(session).await {
+        Ok(()) => {
+            let what = "not looked at: that begins a new segment, for which pg_wal has no room";
+            report.warn("WAL", what.to_owned(), "make room for it first");
+        }
         Err(error) => {
             report.note("WAL", Err::<(), _>(error), |()| String::new());
         }

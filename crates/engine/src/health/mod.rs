@@ -7,6 +7,7 @@
 
 mod age;
 mod archivers;
+pub(crate) mod beside;
 mod layers;
 pub(crate) mod server;
 mod wal;
@@ -208,18 +209,7 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
             .to_owned(),
     }));
     match facts.archived {
-        Ok(archived) => {
-            let holes = holes(facts.catalog, archived, facts.now);
-            alarms.extend(holes.iter().map(|hole| hole.alarm(archived)));
-            let lost = lost_histories(facts.catalog, archived, facts.now);
-            alarms.extend(lost.iter().map(LostHistory::alarm));
-            let bare = wal::bare_timelines(facts.catalog, archived);
-            let refused = facts.refused.filter(|_| bare.is_empty());
-            alarms.extend(bare);
-            alarms.extend(refused.map(wal::branches));
-            alarms.extend(wal::damaged(facts.catalog, archived));
-            alarms.extend(wal::unread_releases(archived));
-        }
+        Ok(archived) => alarms.extend(of_archive(facts, archived)),
         Err(error) => alarms.push(Alarm {
             severity: Severity::Error,
             kind: AlarmKind::Archive,
@@ -233,5 +223,29 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
     alarms.extend(age::age(facts));
     alarms.extend(age::verified(facts));
     alarms.sort_by_key(|alarm| std::cmp::Reverse(alarm.severity));
+    alarms
+}
+
+/// What is wrong with the archive, and with what it tells of servers.
+fn of_archive(facts: &Facts<'_>, archived: &ArchivedWal) -> Vec<Alarm> {
+    let mut alarms = Vec::new();
+    let holes = holes(facts.catalog, archived, facts.now);
+    let unproved = beside::unproved(facts.catalog, archived);
+    alarms.extend(holes.iter().map(|hole| {
+        let mut alarm = hole.alarm(archived);
+        if beside::is_doubted(&unproved, hole.first.timeline) {
+            alarm.to_do.push_str(beside::MAY_BE_OF_ANOTHER);
+        }
+        alarm
+    }));
+    alarms.extend(beside::alarms(&unproved, archived));
+    let lost = lost_histories(facts.catalog, archived, facts.now);
+    alarms.extend(lost.iter().map(LostHistory::alarm));
+    let bare = wal::bare_timelines(facts.catalog, archived);
+    let refused = facts.refused.filter(|_| bare.is_empty());
+    alarms.extend(bare);
+    alarms.extend(refused.map(wal::branches));
+    alarms.extend(wal::damaged(facts.catalog, archived));
+    alarms.extend(wal::unread_releases(archived));
     alarms
 }

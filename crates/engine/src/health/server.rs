@@ -13,7 +13,8 @@ use super::{Alarm, AlarmKind, Severity};
 use crate::server::archiver::Archiving;
 use crate::server::held::{ForeignSlot, HeldWal};
 use crate::server::pg_wal::WalDirectory;
-use crate::server::session::{OwnSlot, RecoverySetting};
+use crate::server::recovery_left::{RecoveryLeft, RecoverySetting};
+use crate::server::session::OwnSlot;
 
 /// A server begins a new segment before the old one is archived, and a backup ends one.
 const SPARE_SEGMENTS: u64 = 2;
@@ -24,8 +25,8 @@ pub(crate) struct ServerState {
     /// Slots with a name of ours.
     pub(crate) own_slots: Result<Vec<OwnSlot>>,
     pub(crate) held: Result<HeldWal>,
-    /// What a primary has in its configuration files of a recovery that has ended.
-    pub(crate) recovery: Result<Vec<RecoverySetting>>,
+    /// What a primary has in its configuration files of a recovery.
+    pub(crate) recovery: Result<RecoveryLeft>,
     /// `None` when it is not known where it is.
     pub(crate) pg_wal: Option<Result<WalDirectory>>,
     /// The time that WAL may take into the repository.
@@ -89,7 +90,11 @@ impl ServerVerdict {
 
 /// What is known of the server, in the order in which `check` shows it. The archiver is judged by [`archiver`].
 pub(crate) fn judge(state: &ServerState) -> Vec<ServerVerdict> {
-    let mut verdicts = Vec::from_iter(ended_recovery(&state.recovery));
+    let mut verdicts = match &state.recovery {
+        Ok(left) => Vec::from_iter(ended_recovery(&left.settings)),
+        Err(error) => vec![ServerVerdict::unseen(AlarmKind::Configuration, error)],
+    };
+    verdicts.extend(unknown_of_recovery(&state.recovery));
     verdicts.extend(own_slots(&state.own_slots));
     match &state.held {
         Ok(held) => verdicts.extend(held.slots.iter().filter_map(foreign_slot)),
@@ -168,16 +173,15 @@ pub(crate) fn configuration(warnings: Result<Vec<String>>) -> Vec<ServerVerdict>
 }
 
 /// A primary passes over the settings of its own recovery; a standby that is made from it has them, too, and obeys.
-fn ended_recovery(settings: &Result<Vec<RecoverySetting>>) -> Option<ServerVerdict> {
+fn ended_recovery(settings: &[RecoverySetting]) -> Option<ServerVerdict> {
     const KIND: AlarmKind = AlarmKind::Configuration;
-    let settings = match settings {
-        Ok(settings) => settings,
-        Err(error) => return Some(ServerVerdict::unseen(KIND, error)),
-    };
     let (targets, others): (Vec<_>, Vec<_>) = settings.iter().partition(|one| names_target(one));
     let timeline = others.iter().find(|one| pins_timeline(one)).copied();
     let action = others.iter().find(|one| one.name == TARGET_ACTION);
-    let then = match (targets.is_empty(), action.map(|one| one.value.as_str())) {
+    let then = match (
+        targets.is_empty(),
+        action.and_then(|one| one.value.as_deref()),
+    ) {
         (true, _) => "follows no timeline but that one, whatever this server does",
         (false, Some("promote")) => {
             "promotes itself there, and is a second primary beside this one"
@@ -187,7 +191,10 @@ fn ended_recovery(settings: &Result<Vec<RecoverySetting>>) -> Option<ServerVerdi
     };
     let set = targets.iter().copied().chain(timeline);
     let set: Vec<String> = set
-        .map(|one| format!("{} = '{}'", one.name, one.value))
+        .map(|one| match &one.value {
+            Some(value) => format!("{} = '{value}'", one.name),
+            None => format!("{}, whose value is not seen before a restart", one.name),
+        })
         .collect();
     if set.is_empty() {
         return None;
@@ -197,8 +204,8 @@ fn ended_recovery(settings: &Result<Vec<RecoverySetting>>) -> Option<ServerVerdi
     Some(ServerVerdict::warning(
         KIND,
         format!(
-            "settings of a recovery that has ended are still there ({}): a standby that is made from this server obeys them: it \
-             {then}",
+            "settings of a recovery are in the configuration files of a primary ({}): a standby that is made from this server obeys \
+             them: it {then}",
             set.join(", ")
         ),
         format!(
@@ -215,20 +222,24 @@ const TARGET_TIMELINE: &str = "recovery_target_timeline";
 
 /// Whether a setting says where recovery stops.
 fn names_target(setting: &RecoverySetting) -> bool {
+    is_target(&setting.name)
+}
+
+fn is_target(name: &str) -> bool {
     let of_the_stop = [TARGET_ACTION, TARGET_TIMELINE, "recovery_target_inclusive"];
-    let name = setting.name.as_str();
     name.starts_with("recovery_target") && !of_the_stop.contains(&name)
 }
 
 fn pins_timeline(setting: &RecoverySetting) -> bool {
-    setting.name == TARGET_TIMELINE && setting.value != "latest"
+    setting.name == TARGET_TIMELINE && setting.value.as_deref() != Some("latest")
 }
 
 /// Whether a setting is of the way to a target. A `restore_command` is when a restore has written it: what `archive-get` is told
 /// there is about that way.
 fn is_of_the_way(setting: &RecoverySetting) -> bool {
     let told = ["--on-hole=", "--along="];
-    let is_ours = in_auto_conf(setting) && told.iter().any(|word| setting.value.contains(word));
+    let value = setting.value.as_deref().unwrap_or_default();
+    let is_ours = in_auto_conf(setting) && told.iter().any(|word| value.contains(word));
     setting.name != "restore_command" || is_ours
 }
 
@@ -242,8 +253,29 @@ fn take_out(setting: &RecoverySetting) -> String {
     let name = &setting.name;
     match &setting.file {
         Some(file) if !in_auto_conf(setting) => format!("take {name} out of \"{file}\""),
+        // It came after the server's last start, and so from no restore.
+        None if setting.value.is_none() => format!(
+            "ALTER SYSTEM RESET {name}, or take {name} out of the other configuration files"
+        ),
         _ => format!("ALTER SYSTEM RESET {name}"),
     }
+}
+
+/// Nobody who may not see the files knows whether a target was taken out of them, or exchanged for another.
+fn unknown_of_recovery(left: &Result<RecoveryLeft>) -> Option<ServerVerdict> {
+    let left = left.as_ref().ok()?;
+    let unknown = left.unknown.iter().map(String::as_str);
+    let binding: Vec<&str> = unknown
+        .filter(|name| is_target(name) || *name == TARGET_TIMELINE)
+        .collect();
+    (!binding.is_empty()).then(|| {
+        let why = format!(
+            "{} was changed in the configuration files since the server was started, and what it is there now, if anything, this \
+             role and user may not see: ask on the server's host as its user, or as a superuser",
+            binding.join(", ")
+        );
+        ServerVerdict::unseen(AlarmKind::Configuration, why)
+    })
 }
 
 /// Why the server's WAL does not come into this repository, as far as the file archived last tells.
@@ -467,14 +499,14 @@ mod tests {
     fn setting(name: &str, value: &str, file: Option<&str>) -> RecoverySetting {
         RecoverySetting {
             name: name.to_owned(),
-            value: value.to_owned(),
+            value: Some(value.to_owned()),
             file: file.map(str::to_owned),
         }
     }
 
     /// The reason, and what to do, when a primary has these settings.
     fn told_of(settings: &[RecoverySetting]) -> Option<(String, String)> {
-        match ended_recovery(&Ok(settings.to_vec()))? {
+        match ended_recovery(settings)? {
             ServerVerdict::Wrong(alarm) => {
                 assert_eq!(alarm.kind, AlarmKind::Configuration);
                 assert_eq!(alarm.severity, Severity::Warning);
@@ -526,6 +558,37 @@ mod tests {
             let told = told_of(&[setting(name, "2026-11-21 09:33:05+00", file)]).unwrap();
             assert!(told.1.starts_with(to_do), "{told:?}");
         }
+    }
+
+    #[test]
+    fn what_is_not_seen_of_a_target_is_not_taken_for_nothing() {
+        let unseen = |name: &str| RecoverySetting {
+            value: None,
+            ..setting(name, "", None)
+        };
+        let (reason, to_do) = told_of(&[unseen("recovery_target_time")]).unwrap();
+        assert!(reason.contains("is not seen before"), "{reason}");
+        assert!(reason.contains("stops there"), "{reason}");
+        let words =
+            "or take recovery_target_time out of the other configuration files; then SELECT";
+        assert!(to_do.contains(words), "{to_do}");
+        let (reason, _) = told_of(&[unseen(TARGET_TIMELINE)]).unwrap();
+        assert!(reason.contains("follows no timeline but"), "{reason}");
+
+        let unknown = |name: &str| {
+            unknown_of_recovery(&Ok(RecoveryLeft {
+                unknown: vec![name.to_owned()],
+                ..RecoveryLeft::default()
+            }))
+        };
+        for name in ["recovery_target_xid", TARGET_TIMELINE] {
+            let verdict = unknown(name);
+            assert!(
+                matches!(&verdict, Some(ServerVerdict::Unseen { why, .. }) if why.starts_with(name)),
+                "{verdict:?}"
+            );
+        }
+        assert_eq!(unknown(TARGET_ACTION), None);
     }
 
     #[test]

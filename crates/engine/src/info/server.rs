@@ -18,6 +18,7 @@ use crate::health::{Alarm, AlarmKind};
 use crate::server::archiver::Archiving;
 use crate::server::control::control_of_server;
 use crate::server::outside::outside;
+use crate::server::recovery_left::recovery_left;
 use crate::server::{ConnectionOptions, Session, pg_wal};
 
 /// Who wants to see the repository does not wait longer for the server.
@@ -196,7 +197,7 @@ pub(crate) async fn state(
     ServerState {
         own_slots: session.own_slots().await,
         held: session.held_wal().await,
-        recovery: session.recovery_settings().await,
+        recovery: recovery_left(session, directory).await,
         pg_wal: directory.map(|directory| pg_wal::look(&directory.join("pg_wal"))),
         patience,
     }

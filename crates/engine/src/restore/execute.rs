@@ -4,6 +4,7 @@
 //! durable; `pg_control`; markers gone. Killed anywhere before `pg_control`, no server starts from what is there, and the same
 //! restore begins anew; killed after it, only markers are left, and the same restore removes them.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write as _};
@@ -42,8 +43,8 @@ use super::place::beneath;
 use super::place::claim::Claimed;
 use super::place::in_place::{Inventory, needs_link, remember};
 use super::place::layout::{Condition, Layout, new_marker};
-use super::place::own_settings::{has_delay, is_set};
-use super::settings::{KeptLine, RecoverySettings};
+use super::place::own_settings::{has_delay, is_set, spellings_of_targets};
+use super::settings::{KeptLine, RecoverySettings, names_target};
 use super::{ArchiveMode, Method, Target, TargetAction};
 use crate::frames::{Chain, FrameReader};
 use crate::server::control::CONTROL_PATH;
@@ -291,12 +292,12 @@ impl Restore {
         })?;
         let config = layout.config_root();
         let settled = Configuration::new(&claimed.roots, &writer, config, &outside).settle()?;
-        self.done.notes.extend(settled);
+        self.done.notes.extend(settled.notes);
         writer.list_settled()?;
         self.write_label_and_map(claimed, &writer, layout)?;
         wal.in_place(self.plan.major, manifest.start_lsn)
             .require_own_tablespaces(&claimed.roots[0].path)?;
-        self.write_settings(claimed, &writer)?;
+        self.write_settings(claimed, &writer, settled.targets)?;
         let mode = if writer.group_access() { 0o750 } else { 0o700 };
         // A directory for configuration keeps what its owner gave it.
         let of_the_cluster = claimed.roots.len() - usize::from(config > 0);
@@ -440,7 +441,14 @@ impl Restore {
         Ok(())
     }
 
-    fn write_settings(&mut self, claimed: &Claimed, writer: &Writer<'_>) -> Result<()> {
+    /// `taken_out`: targets that the source's configuration had, as they were spelt; where the server is started with a
+    /// configuration elsewhere, they are still there.
+    fn write_settings(
+        &mut self,
+        claimed: &Claimed,
+        writer: &Writer<'_>,
+        taken_out: BTreeSet<String>,
+    ) -> Result<()> {
         let options = &self.plan.options;
         let label = self.plan.chain[0].label.to_string();
         // The end of what is to be recovered: the server opens there, as at any other end of the archive.
@@ -450,6 +458,9 @@ impl Restore {
         let (inclusive, action, timeline) = stop.as_ref().map_or(asked, |_| told);
         let root = &claimed.roots[0];
         let config = &claimed.roots[self.plan.layout.config_root()].path;
+        let others = taken_out.into_iter().filter(|name| !names_target(name));
+        let spellings = spellings_of_targets(config, &root.path).into_iter();
+        let spellings = BTreeSet::from_iter(spellings.chain(others));
         let settings = RecoverySettings {
             label: &label,
             target: stop.as_ref().unwrap_or(&options.target),
@@ -466,6 +477,7 @@ impl Restore {
             },
             archiving_off: self.plan.archive_mode == ArchiveMode::Off,
             has_delay: has_delay(config, &root.path),
+            spellings: &Vec::from_iter(spellings),
         };
         let about = || format!("could not read \"{}\"", root.path.join(AUTO_CONF).display());
         let path = Path::new(AUTO_CONF);

@@ -34,6 +34,10 @@ const READS_NOTHING_AHEAD: &str = "recovery reads no WAL behind its target, whic
 /// one may move an address of the network, the other delete WAL that the source's standbys need.
 const COMMANDS_OF_THE_SOURCE: [&str; 2] = ["recovery_end_command", "archive_cleanup_command"];
 
+/// What the copy's file says of targets that configuration which is not the copy's may have. A line hides those before it that
+/// spell the name as it does; the server obeys all others in their order, and there no second target may come.
+const OTHER_SPELLINGS: &str = "no target is taken from a postgresql.conf that spells its name so";
+
 /// What becomes of the settings of a recovery that has ended: whoever makes a standby copies the file, and the standby obeys
 /// what its primary passes over.
 const STAYS: &str = "the settings of this recovery stay in postgresql.auto.conf, where a standby that is made from this server finds them: it \
@@ -151,6 +155,8 @@ pub(crate) struct RecoverySettings<'a> {
     pub(crate) archiving_off: bool,
     /// Whether the layer's configuration has a standby wait before it replays.
     pub(crate) has_delay: bool,
+    /// How the source's configuration spells parameters that name a target, where that is not in lower case.
+    pub(crate) spellings: &'a [String],
 }
 
 impl RecoverySettings<'_> {
@@ -177,7 +183,8 @@ impl RecoverySettings<'_> {
     pub(crate) fn rewrite(&self, old: &[u8]) -> Vec<u8> {
         let mut new = Vec::with_capacity(old.len() + 1024);
         for line in lines(old) {
-            if setting_name(line).is_some_and(|name| is_recovery_setting(&name)) {
+            let name = conf::spelling(line).map(|name| name.to_ascii_lowercase());
+            if name.is_some_and(|name| is_recovery_setting(&name)) {
                 new.extend_from_slice(b"# of an earlier recovery: ");
             }
             new.extend_from_slice(line);
@@ -201,6 +208,12 @@ impl RecoverySettings<'_> {
             new.extend_from_slice(format!("# {note}\n").as_bytes());
         }
         let line = |name: &str, value: &str| format!("{name} = {}\n", quote_setting(value));
+        if !self.spellings.is_empty() && *self.target != Target::None {
+            new.extend_from_slice(format!("# {OTHER_SPELLINGS}\n").as_bytes());
+            for name in self.spellings {
+                new.extend_from_slice(line(name, "").as_bytes());
+            }
+        }
         for (name, value) in self.settings() {
             new.extend_from_slice(line(name, &value).as_bytes());
         }
@@ -316,16 +329,9 @@ fn is_recovery_setting(name: &str) -> bool {
         || COMMANDS_OF_THE_SOURCE.contains(&name)
 }
 
-/// The parameter that a line of a configuration file sets, in lower case; `None` for comments and blank lines.
-pub(crate) fn setting_name(line: &[u8]) -> Option<String> {
-    let line = line.trim_ascii_start();
-    let part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.$".contains(byte);
-    let end = line
-        .iter()
-        .position(|byte| !part(byte))
-        .unwrap_or(line.len());
-    let name = String::from_utf8_lossy(&line[..end]);
-    (end > 0).then(|| name.to_ascii_lowercase())
+/// Whether a parameter, in lower case, names a target.
+pub(crate) fn names_target(parameter: &str) -> bool {
+    TARGETS.iter().any(|(_, name)| *name == parameter)
 }
 
 /// A value between single quotes, as configuration files have it.
@@ -382,6 +388,7 @@ mod tests {
             kept: &[],
             archiving_off: false,
             has_delay: false,
+            spellings: &[],
         }
     }
 
@@ -650,9 +657,21 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_blank_lines_set_nothing() {
-        for line in ["", "   ", "# recovery_target = 'immediate'", "'x'"] {
-            assert_eq!(setting_name(line.as_bytes()), None, "{line:?}");
+    fn a_target_in_another_spelling_is_hidden_ahead_of_all_others() {
+        let spellings = ["Recovery_Target_Time".to_owned()];
+        for (target, hides) in [
+            (Target::None, false),
+            (Target::Default, true),
+            (Target::Lsn("0/3000000".parse().unwrap()), true),
+        ] {
+            let settings = RecoverySettings {
+                spellings: &spellings,
+                ..settings(&target, &[])
+            };
+            let new = rewritten(&settings, "Recovery_Target_Time = 'x'\n");
+            let hidden = new.find("\nRecovery_Target_Time = ''\n");
+            assert_eq!(hidden.is_some(), hides, "{new}");
+            assert!(hidden <= new.find("\nrecovery_target = "), "{new}");
         }
     }
 }

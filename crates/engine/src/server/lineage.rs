@@ -24,6 +24,9 @@ use super::scan::tablespaces;
 /// Under this name it is written, then renamed.
 const TEMPORARY: &str = "pgstrata.lineage.tmp";
 
+/// How the reason begins that a directory is a copy. Manifests keep it.
+const IS_A_COPY: &str = "the data directory is a copy";
+
 /// Far above what the largest one takes: 8 lines of 256 layers are 400 kB.
 const MAX_BYTES: u64 = 4 << 20;
 
@@ -95,12 +98,16 @@ pub fn of_another(lineage: &Lineage, place: &Place, system_identifier: u64) -> O
     let was = &lineage.place;
     if was.directory.identity != place.directory.identity {
         let of = was.directory.path.as_deref().unwrap_or("another directory");
-        return Some(format!(
-            "the data directory is a copy: its lineage file is that of \"{of}\""
-        ));
+        return Some(format!("{IS_A_COPY}: its lineage file is that of \"{of}\""));
     }
     (was.control != place.control)
         .then(|| "global/pg_control was replaced since the lineage file was written".to_owned())
+}
+
+/// Whether a reason that [`of_another`] gave, now or when a layer was made, is that the directory is a copy.
+#[must_use]
+pub fn tells_of_copy(reason: &str) -> bool {
+    reason.starts_with(IS_A_COPY)
 }
 
 /// Which directory `data` is, and where its links lead.

@@ -17,6 +17,7 @@ pub(crate) mod outside;
 mod parameters;
 pub(crate) mod pg_wal;
 pub mod primary;
+pub(crate) mod recovery_left;
 mod revocation;
 pub mod scan;
 mod service;
@@ -27,6 +28,7 @@ mod target;
 mod tls;
 pub mod tracker;
 mod tracker_rows;
+pub(crate) mod written;
 
 pub use conninfo::ConnectionOptions;
 pub use control::read_control;

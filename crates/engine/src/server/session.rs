@@ -78,17 +78,6 @@ pub struct OwnSlot {
     pub process: Option<i32>,
 }
 
-/// A setting of recovery that a configuration file makes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecoverySetting {
-    /// Its name.
-    pub name: String,
-    /// Its value, not empty.
-    pub value: String,
-    /// The file; `None` when our role may not see that.
-    pub file: Option<String>,
-}
-
 /// Whether the server runs the tracker's library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrackerLibrary {
@@ -480,31 +469,6 @@ impl Session {
         let act = "could not ask which server the standby follows";
         let query = "SELECT (SELECT setting FROM pg_settings WHERE name = 'primary_conninfo')";
         get(&self.ask(act, query, &[]).await?, 0, act)
-    }
-
-    /// What a primary still has of a recovery in its configuration files: how to reach a target, and which. Nothing of a standby,
-    /// which needs them. A setting that waits for a restart was taken out of the files, or is another one there.
-    ///
-    /// # Errors
-    /// When the server does not answer.
-    pub async fn recovery_settings(&self) -> Result<Vec<RecoverySetting>> {
-        if self.facts.in_recovery {
-            return Ok(Vec::new());
-        }
-        let act = "could not ask for the settings of recovery";
-        let query = "SELECT name, setting, sourcefile FROM pg_settings
-                      WHERE (name LIKE 'recovery\\_target%' OR name = 'restore_command')
-                        AND source = 'configuration file' AND setting <> '' AND NOT pending_restart
-                      ORDER BY name";
-        let rows = rows_of(&self.asker, act, query).await?;
-        let setting = |row: &Row| {
-            Ok(RecoverySetting {
-                name: get(row, 0, act)?,
-                value: get(row, 1, act)?,
-                file: get(row, 2, act)?,
-            })
-        };
-        rows.iter().map(setting).collect()
     }
 
     /// Where the server's configuration files are.

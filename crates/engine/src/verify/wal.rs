@@ -207,13 +207,17 @@ impl Verifier {
         let archived = self.settled(archive, catalog, seen).await?;
         seen.settled = Some(archived.clone());
         let holes = health::holes(catalog, &archived, Timestamp::now());
+        let unproved = health::beside::unproved(catalog, &archived);
         for hole in holes.iter().filter(|hole| !seen.is_known(hole)) {
             let key = archive.key(ArchiveFile::Segment(hole.first));
-            let message = format!(
+            let mut message = format!(
                 "{}: a restore of {} ends before it",
                 hole.describe(&archived),
                 hole.from.label
             );
+            if health::beside::is_doubted(&unproved, hole.first.timeline) {
+                message.push_str(health::beside::MAY_BE_OF_ANOTHER);
+            }
             match hole.is_firm {
                 true => self.findings.add(FindingKind::WalMissing, "", key, message),
                 false => {

@@ -22,7 +22,7 @@ use object_store::client::{
 use object_store::{Certificate, ClientOptions};
 use tokio::time::{Sleep, sleep};
 
-use super::strange;
+use super::page::PageRequest;
 use crate::error::{Error, FileContext, Kind, Result};
 
 /// The default of `read_timeout`. S3 and its likes answer within seconds, also under load; ten tries fit into
@@ -97,7 +97,7 @@ impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         let size_bytes = u64::try_from(request.body().content_length()).unwrap_or(u64::MAX);
         let limit = allowed(self.stall, size_bytes);
-        let lists = strange::is_listing(request.method(), request.uri());
+        let page = PageRequest::of(request.method(), request.uri());
         let answer = tokio::time::timeout(limit, self.inner.execute(request)).await;
         let (head, body) = answer.map_err(|_| stalled(limit))??.into_parts();
         let length = head.headers.get("content-length");
@@ -108,9 +108,13 @@ impl HttpService for Client {
             stall: self.stall,
             alarm: None,
         });
-        let body = match lists && head.status.is_success() {
-            true => strange::without_strangers(body.bytes().await?).into(),
-            false => body,
+        let body = match page.filter(|_| head.status.is_success()) {
+            Some(page) => {
+                let read = page.read(body.bytes().await?);
+                let read = read.map_err(|error| HttpError::new(HttpErrorKind::Decode, error));
+                read?.into()
+            }
+            None => body,
         };
         Ok(HttpResponse::from_parts(head, body))
     }

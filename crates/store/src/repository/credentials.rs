@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use object_store::CredentialProvider;
 use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
+use object_store::gcp::GoogleConfigKey;
 
+use super::settings::Said;
 use crate::error::{Error, Kind, Result};
 use crate::input::{read_settings, require_private};
 
@@ -48,6 +50,30 @@ pub(super) fn read_option(name: &str, path: &str) -> Result<String> {
         require_private(Path::new(path), &what)?;
     }
     Ok(text.trim().to_owned())
+}
+
+/// Refuses a file with a key of Google that others may use, whoever names it; also the one that the client looks for in
+/// the home directory by itself.
+///
+/// # Errors
+/// As [`require_private`].
+pub(super) fn require_private_keys(
+    said: &Said<GoogleConfigKey>,
+    home: Option<&String>,
+) -> Result<()> {
+    use GoogleConfigKey as Key;
+    let named = [Key::ServiceAccount, Key::ApplicationCredentials].map(|key| said.value(key));
+    for file in named.into_iter().flatten() {
+        require_private(Path::new(file), "key file")?;
+    }
+    let other = [Key::ServiceAccountKey, Key::BearerToken].map(|key| said.value(key));
+    let names_any = named.iter().chain(&other).any(Option::is_some);
+    let own = home
+        .map(|home| Path::new(home).join(".config/gcloud/application_default_credentials.json"));
+    match own.filter(|file| !names_any && file.exists()) {
+        Some(file) => require_private(&file, "key file"),
+        None => Ok(()),
+    }
 }
 
 /// Whether the option `key` is set to a secret, and not to the name of a file that holds one. A URL with a user or a
@@ -92,6 +118,7 @@ pub(super) struct Secrets(Arc<Mutex<Vec<String>>>);
 impl Secrets {
     pub(super) fn add(&self, secret: &str) {
         self.add_one(secret);
+        self.add_one(&in_url(secret));
         if let Some((_, password)) = user_in(secret).and_then(|user| user.split_once(':')) {
             self.add_one(password);
         }
@@ -113,6 +140,20 @@ impl Secrets {
         all.iter()
             .fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }
+}
+
+/// The text as a signed URL has it, which an answer may repeat.
+fn in_url(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
 }
 
 /// Where the keys of an S3 account come from; each beats those before it.
@@ -470,10 +511,10 @@ mod tests {
         for secret in ["a", "s3", "", "key!", "key!and more"] {
             secrets.add(secret);
         }
-        let said = "an s3 repository refuses key!and more, and key!";
+        let said = "an s3 repository refuses key!and more, and key%21and%20more, and key!";
         assert_eq!(
             secrets.hidden_in(said),
-            "an s3 repository refuses ***, and ***"
+            "an s3 repository refuses ***, and ***, and ***"
         );
     }
 

@@ -13,16 +13,20 @@ mod client;
 mod credentials;
 mod delete;
 mod directory;
+mod existing;
 #[doc(hidden)]
 pub mod fault;
 mod local;
 mod open;
+mod page;
 mod probe;
 mod reason;
 pub(crate) mod record;
 mod refused;
 mod reserve;
 mod retries;
+mod settings;
+mod signatures;
 mod spill;
 mod strange;
 pub mod versions;
@@ -50,31 +54,18 @@ use crate::limits;
 use credentials::{Renewal, Secrets};
 pub use credentials::{is_secret_option, read_credentials};
 pub use directory::{ANSWERS_WITHIN, RealDirectory, no_answer};
+use existing::{SETTLES, There};
 use local::{LocalStore, Owner, Remembering};
 pub use open::RepositoryOptions;
 pub(crate) use probe::PROBE;
 use reason::Reason;
 use retries::{Patience, Retries};
+pub use settings::is_same_option;
 use strange::is_strange;
 use versions::{Bucket, Retention};
 
 /// Requests that the `object_store` crate makes at once for several ranges of one object.
 const RANGES_AT_ONCE: usize = 10;
-
-/// How long an object may show its beginning only, or be refused and not be there. Stores that do so at all copy it within
-/// the machine, or refuse two creates at once and keep neither.
-const SETTLES: Duration = Duration::from_secs(10);
-
-/// What stands under a name that was to be created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum There {
-    /// Exactly what was to be written: an earlier try has done it.
-    Same,
-    /// So many bytes, with which what was to be written begins; there are more of those.
-    Beginning(u64),
-    Other,
-    Nothing,
-}
 
 /// One listed object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,9 +200,10 @@ impl Repository {
     ///
     /// # Errors
     /// `AlreadyExists` when the object is there with other contents; `Repository` when it
-    /// cannot be written.
+    /// cannot be written; `Unsupported` when it cannot be locked.
     pub async fn create(&self, key: &str, body: Bytes) -> Result<()> {
         const ACT: &str = "could not write";
+        self.require_lockable()?;
         let path = self.path(key)?;
         let mut retries = self.retries();
         let mut hidden = Retries::new(self.0.patience.later.min(SETTLES));
@@ -240,7 +232,7 @@ impl Repository {
             if !again || !retries.wait().await {
                 return Err(self.error(ACT, key, &error));
             }
-            tracing::debug!(key, %error, "repeating a create");
+            tracing::debug!(key, error = %self.why(&error), "repeating a create");
         }
     }
 
@@ -605,40 +597,9 @@ impl Repository {
                 path: path.to_string(),
                 source: Box::new(denied),
             }),
+            // Whether it is there is not known.
+            Err(error) if self.may_pass(&error) => Err(error),
             Err(_) => Err(denied),
-        }
-    }
-
-    /// What a create that was refused has met. A store that shows an object while its bytes still come has some seconds to
-    /// take them all.
-    async fn what_is_there(&self, key: &str, path: &Path, body: &Bytes) -> Result<There> {
-        let mut settling = Retries::new(self.0.patience.later.min(SETTLES));
-        loop {
-            let there = self.compare(key, path, body).await?;
-            let may_grow = matches!(there, There::Beginning(_));
-            if !may_grow || !settling.wait().await {
-                return Ok(there);
-            }
-        }
-    }
-
-    async fn compare(&self, key: &str, path: &Path, body: &Bytes) -> Result<There> {
-        let Some(size) = self.size(key).await? else {
-            return Ok(There::Nothing);
-        };
-        let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
-        // A file has its name only when it is whole.
-        let may_be_part = size < length && self.0.local.is_none();
-        if size != length && !may_be_part {
-            return Ok(There::Other);
-        }
-        let read = self.retrying(|| async { self.0.store.get(path).await?.bytes().await });
-        match read.await {
-            Ok(stored) if stored == body => Ok(There::Same),
-            Ok(stored) if may_be_part && body.starts_with(&stored) => Ok(There::Beginning(size)),
-            Ok(_) => Ok(There::Other),
-            Err(error) if Reason::of(&error).object_is_absent => Ok(There::Nothing),
-            Err(error) => Err(self.error("could not read", key, &error)),
         }
     }
 
@@ -679,7 +640,7 @@ impl Repository {
                     if !self.may_pass(&error) || !retries.wait().await {
                         return Err(error);
                     }
-                    tracing::debug!(%error, "repeating a request to the repository");
+                    tracing::debug!(error = %self.why(&error), "repeating a request to the repository");
                 }
             }
         }
@@ -743,15 +704,6 @@ impl Repository {
         } else {
             format!("\"{key}\" in {}", self.url())
         }
-    }
-
-    fn too_short(&self, key: &str, end: u64, size: Option<u64>) -> Error {
-        let object = self.object(key);
-        let size = size.map_or("shorter".to_owned(), |s| format!("{s} bytes long"));
-        Error::new(
-            Kind::Damaged,
-            format!("could not read {object}: it is {size}, expected at least {end} bytes"),
-        )
     }
 
     /// Stores answer a range beyond the end in ways of their own; the size tells.

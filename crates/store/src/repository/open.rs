@@ -2,26 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::aws::{AmazonS3Builder, Checksum};
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
 use super::client;
 use super::credentials::{
     CredentialSource, Renewal, Renewed, Secrets, is_secret_option, read_credentials, read_option,
+    require_private_keys,
 };
 use super::local::LocalStore;
 use super::retries::Patience;
-use super::versions::Bucket;
-use crate::error::{Error, Kind, Result};
+use super::settings::{Said, environment, name_of, unknown, usage};
+use super::versions::{Bucket, ServerSide};
+use crate::error::{Error, Result};
 use crate::limits;
 
 /// Where a repository is and how to reach it.
@@ -34,7 +35,8 @@ pub struct RepositoryOptions {
     /// `connect_timeout`, `read_timeout`, `timeout`, and every key of the `object_store` crate
     /// for the scheme (`access_key_id`, `secret_access_key`, `service_account_path`, ...).
     /// `KEY_file` takes the value of `KEY` from a file. Options beat the environment
-    /// (`AWS_*`, `GOOGLE_*`, `AZURE_*`), which beats the instance's role.
+    /// (`AWS_*`, `GOOGLE_*`, `AZURE_*`), which beats the instance's role; an address or a credential among them beats all
+    /// others of the environment.
     pub options: BTreeMap<String, String>,
     /// A file with more options, which beats the environment and not the options. Keys and session
     /// tokens are read from it again when it changes.
@@ -85,8 +87,9 @@ pub(super) struct Opened {
 
 /// Set before the environment and the options, which override them.
 ///
-/// A request that moves all the time is not cut off before a quarter of an hour.
-const DEFAULTS: &[(&str, &str)] = &[("connect_timeout", "5s"), ("timeout", "900s")];
+/// `client` ends what stands still, by the length of what is sent. The largest object, a WAL segment of 1 GB, has two hours
+/// then. What is still on its way after three does not move, whatever it seems.
+const DEFAULTS: &[(&str, &str)] = &[("connect_timeout", "5s"), ("timeout", "3h")];
 
 /// The second is longer than several tries over connections that stall; `client` says how long one is believed.
 pub(super) const PATIENCE: Patience = Patience {
@@ -95,13 +98,18 @@ pub(super) const PATIENCE: Patience = Patience {
 };
 
 pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
+    open_in(environment(), options)
+}
+
+/// In that environment: its variables by their names in lower case.
+fn open_in(environment: BTreeMap<String, String>, options: &RepositoryOptions) -> Result<Opened> {
     let url = options.url.trim_end_matches('/');
     let (scheme, rest) = split_scheme(url)?;
     if !["file", "memory"].contains(&scheme) {
         // From now on this process's memory holds the keys of the store.
         limits::leave_no_core_dump();
     }
-    let mut settings = Settings::new(options)?;
+    let mut settings = Settings::new(options, environment)?;
     let patience = settings.patience()?;
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if bucket.contains('@') {
@@ -171,8 +179,11 @@ fn directory(rest: &str) -> Result<&str> {
     Ok(rest)
 }
 
-/// Options not used yet, and what the environment says.
+/// What is said and not used yet.
 struct Settings {
+    environment: BTreeMap<String, String>,
+    /// The credentials file says it.
+    file: BTreeMap<String, String>,
     options: BTreeMap<String, String>,
     /// Where keys come from that may change.
     source: CredentialSource,
@@ -181,39 +192,46 @@ struct Settings {
 }
 
 impl Settings {
-    fn new(given: &RepositoryOptions) -> Result<Self> {
+    fn new(given: &RepositoryOptions, environment: BTreeMap<String, String>) -> Result<Self> {
         let lower = |options: &BTreeMap<String, String>| -> BTreeMap<String, String> {
             let pairs = options.iter();
             pairs
                 .map(|(key, value)| (key.to_ascii_lowercase(), value.clone()))
                 .collect()
         };
-        let own = lower(&given.options);
-        let mut options = match &given.credentials {
+        let options = lower(&given.options);
+        let file = match &given.credentials {
             Some(file) => lower(&read_credentials(file)?),
             None => BTreeMap::new(),
         };
-        options.extend(own.clone());
         let secrets = Secrets::default();
-        for (key, value) in &options {
+        for (key, value) in file.iter().chain(&options) {
             if is_secret_option(key, value) {
                 secrets.add(value);
             }
         }
         Ok(Self {
-            options,
+            environment,
+            file,
             source: CredentialSource {
                 environment: BTreeMap::new(),
                 file: given.credentials.clone(),
-                options: own,
+                options: options.clone(),
             },
+            options,
             secrets,
             renewal: Renewal::None,
         })
     }
 
+    /// An option that is none of the store's client.
+    fn take(&mut self, name: &str) -> Option<String> {
+        let of_file = self.file.remove(name);
+        self.options.remove(name).or(of_file)
+    }
+
     fn patience(&mut self) -> Result<Patience> {
-        let Some(text) = self.options.remove("retry_seconds") else {
+        let Some(text) = self.take("retry_seconds") else {
             return Ok(PATIENCE);
         };
         let seconds: u64 = text.parse().map_err(|_| {
@@ -229,90 +247,80 @@ impl Settings {
     }
 
     fn refuse_rest(&self, scheme: &str) -> Result<()> {
-        match self.options.keys().next() {
+        match self.file.keys().chain(self.options.keys()).next() {
             Some(key) => Err(unknown(key, scheme)),
             None => Ok(()),
         }
     }
 
-    /// Hands every setting to `set`: defaults, then the environment, then the options.
-    fn apply<B, K: FromStr>(
-        &mut self,
-        scheme: &str,
-        environment: &[&str],
-        mut builder: B,
-        set: impl Fn(B, K, String) -> B,
-    ) -> Result<B> {
-        for (key, value) in DEFAULTS {
-            if let Ok(key) = key.parse() {
-                builder = set(builder, key, (*value).to_owned());
-            }
-        }
-        for (name, value) in std::env::vars() {
-            let name = name.to_ascii_lowercase();
-            if !environment.iter().any(|prefix| name.starts_with(prefix)) {
+    /// All that is said, in the words of a store; `prefixes` are those of its variables.
+    fn said<K: FromStr>(&mut self, scheme: &str, prefixes: &[&str]) -> Result<Said<K>> {
+        let mut said = Said {
+            environment: Vec::new(),
+            options: Vec::new(),
+        };
+        for (name, value) in &self.environment {
+            if !prefixes.iter().any(|prefix| name.starts_with(prefix)) {
                 continue;
             }
             if let Ok(key) = name.parse() {
-                if is_secret_option(&name, &value) {
-                    self.secrets.add(&value);
+                if is_secret_option(name, value) {
+                    self.secrets.add(value);
                 }
-                self.source.environment.insert(name, value.clone());
-                builder = set(builder, key, value);
+                said.environment.push((key, value.clone()));
             }
         }
-        for (name, value) in std::mem::take(&mut self.options) {
-            let (key, value) = if let Ok(key) = name.parse() {
-                (key, value)
-            } else {
-                let key = name.strip_suffix("_file").and_then(|k| k.parse().ok());
-                let key = key.ok_or_else(|| unknown(&name, scheme))?;
-                let value = read_option(&name, &value)?;
-                if is_secret_option(name.trim_end_matches("_file"), &value) {
-                    self.secrets.add(&value);
-                }
-                (key, value)
-            };
-            builder = set(builder, key, value);
+        let file = std::mem::take(&mut self.file);
+        for (name, value) in file.into_iter().chain(std::mem::take(&mut self.options)) {
+            if let Ok(key) = name.parse() {
+                said.options.push((key, value));
+                continue;
+            }
+            let key = name.strip_suffix("_file").and_then(|key| key.parse().ok());
+            let key = key.ok_or_else(|| unknown(&name, scheme))?;
+            let value = read_option(&name, &value)?;
+            if is_secret_option(name.trim_end_matches("_file"), &value) {
+                self.secrets.add(&value);
+            }
+            said.options.push((key, value));
         }
-        Ok(builder)
+        Ok(said)
     }
 
     fn s3(&mut self, bucket: &str) -> Result<Bucket> {
-        if let Some(style) = self.options.remove("path_style") {
-            let virtual_host = match style.as_str() {
-                "true" | "yes" | "on" | "1" => "false",
-                "false" | "no" | "off" | "0" => "true",
-                _ => {
-                    return Err(usage(format!(
-                        "path_style is \"{style}\", not true or false"
-                    )));
-                }
-            };
-            let key = "virtual_hosted_style_request".to_owned();
-            self.options.insert(key, virtual_host.to_owned());
+        for options in [&mut self.file, &mut self.options] {
+            if let Some(style) = options.remove("path_style") {
+                let key = "virtual_hosted_style_request".to_owned();
+                options.insert(key, virtual_host(&style)?.to_owned());
+            }
         }
-        self.judge_plain_http(&S3_HTTP)?;
+        let dialer = client::Dialer::default();
         // Signing the payload costs more than all compression; frames and manifests carry
         // checksums of their own, and TLS protects the transport. Without a checksum, which costs nothing that can be
         // measured, some stores keep what came of an upload when its connection breaks, and call it the object.
-        let is_checked = self.has_checksums();
-        let dialer = client::Dialer::default();
         let mut builder = AmazonS3Builder::new()
-            .with_client_options(self.client_options(Some("AWS_CA_BUNDLE"))?)
+            .with_client_options(self.client_options(Some("aws_ca_bundle"))?)
             .with_http_connector(dialer.clone())
             .with_unsigned_payload(true)
             .with_retry(request_retries());
-        if is_checked {
-            builder = builder.with_checksum_algorithm(Checksum::CRC64NVME);
+        let mut said = self.said("s3", &["aws_"])?;
+        said.settle_s3()?;
+        match said.value(AmazonS3ConfigKey::Checksum) {
+            // The store's client knows no word for that.
+            Some("none") => said.leave_out(AmazonS3ConfigKey::Checksum),
+            _ => builder = builder.with_checksum_algorithm(Checksum::CRC64NVME),
         }
-        let mut builder = self
-            .apply("s3", &["aws_"], builder, AmazonS3Builder::with_config)?
-            .with_bucket_name(bucket);
-        let source = std::mem::take(&mut self.source);
+        let server_side = ServerSide::of(&said)?;
+        let mut source = std::mem::take(&mut self.source);
+        let of_environment = said.environment.iter();
+        source.environment = of_environment
+            .map(|(key, value)| (key.as_ref().to_owned(), value.clone()))
+            .collect();
         if !source.names_keys()? {
             self.renewal = Renewal::ByMachine;
         }
+        let mut builder =
+            handed(said, builder, AmazonS3Builder::with_config).with_bucket_name(bucket);
         if let Some(renewed) = Renewed::of(source, &self.secrets)? {
             let renewed = Arc::new(renewed);
             self.renewal = Renewal::OfFiles(Arc::clone(&renewed));
@@ -322,36 +330,30 @@ impl Settings {
         let http = dialer
             .made()
             .expect("whoever builds a store makes a client");
-        let name = bucket.to_owned();
-        Ok(Bucket { s3, http, name })
-    }
-
-    /// Whether objects go to S3 with checksums. The store's client knows no word for "none", so that option ends here.
-    fn has_checksums(&mut self) -> bool {
-        let names = ["checksum_algorithm", "aws_checksum_algorithm"];
-        let is_none = |name: &&str| self.options.get(*name).is_some_and(|told| told == "none");
-        let Some(name) = names.into_iter().find(is_none) else {
-            return true;
-        };
-        self.options.remove(name);
-        false
+        Ok(Bucket {
+            s3,
+            http,
+            name: bucket.to_owned(),
+            server_side,
+        })
     }
 
     /// What the store's client is before all other options; `variable` may name certificates too.
     fn client_options(&mut self, variable: Option<&str>) -> Result<ClientOptions> {
-        let told = self.options.remove("ca_file");
-        let told = told.or_else(|| std::env::var(variable?).ok());
+        let told = self.take("ca_file");
+        let told = told.or_else(|| self.environment.get(variable?).cloned());
         client::options(told.as_deref().filter(|path| !path.is_empty()))
     }
 
     fn gs(&mut self, bucket: &str) -> Result<Arc<dyn ObjectStore>> {
-        self.judge_plain_http(&GS_HTTP)?;
         let builder = GoogleCloudStorageBuilder::new()
             .with_client_options(self.client_options(None)?)
             .with_http_connector(client::Dialer::default())
             .with_retry(request_retries());
-        let set = GoogleCloudStorageBuilder::with_config;
-        self.apply("gs", &["google_"], builder, set)?
+        let mut said: Said<GoogleConfigKey> = self.said("gs", &["google_"])?;
+        said.settle_google()?;
+        require_private_keys(&said, self.environment.get("home"))?;
+        handed(said, builder, GoogleCloudStorageBuilder::with_config)
             .with_bucket_name(bucket)
             .build()
             .map(shared)
@@ -359,43 +361,18 @@ impl Settings {
     }
 
     fn az(&mut self, container: &str) -> Result<Arc<dyn ObjectStore>> {
-        self.judge_plain_http(&AZ_HTTP)?;
         let builder = MicrosoftAzureBuilder::new()
             .with_client_options(self.client_options(None)?)
             .with_http_connector(client::Dialer::default())
             .with_retry(request_retries());
-        let set = MicrosoftAzureBuilder::with_config;
-        self.apply("az", &["azure_", "msi_", "identity_"], builder, set)?
+        let mut said: Said<AzureConfigKey> = self.said("az", &["azure_", "msi_", "identity_"])?;
+        let emulator = self.environment.get("azurite_blob_storage_url");
+        said.settle_azure(emulator.map(String::as_str))?;
+        handed(said, builder, MicrosoftAzureBuilder::with_config)
             .with_container_name(container)
             .build()
             .map(shared)
             .map_err(|e| self.bad_settings("az", &e))
-    }
-
-    /// Who does not say that the network may see everything gets no plain HTTP, but to this machine.
-    fn judge_plain_http(&mut self, keys: &HttpKeys) -> Result<()> {
-        let option = |names: &[&str]| {
-            let given = names.iter().find_map(|n| self.options.get(*n).cloned());
-            given.or_else(|| {
-                let of_environment = |n: &&str| std::env::var(n.to_ascii_uppercase()).ok();
-                names.iter().find_map(of_environment)
-            })
-        };
-        let endpoint = option(keys.endpoint).unwrap_or_default();
-        let Some(place) = endpoint.strip_prefix("http://") else {
-            return Ok(());
-        };
-        match option(keys.allow) {
-            Some(told) if ["true", "1", "yes", "on"].contains(&told.as_str()) => Ok(()),
-            None if is_this_machine(place) => {
-                self.options.insert("allow_http".to_owned(), "true".to_owned());
-                Ok(())
-            }
-            _ => Err(
-                usage("the repository's endpoint is not encrypted (http://): the network would see every page and could change it")
-                    .hint("use https://, with ca_file for a certificate authority of your own; where the network is trusted, say so with --storage allow_http=true"),
-            ),
-        }
     }
 
     fn bad_settings(&self, scheme: &str, error: &object_store::Error) -> Error {
@@ -414,49 +391,24 @@ impl Settings {
     }
 }
 
-/// What a store calls its address, and the word that it may be plain.
-struct HttpKeys {
-    endpoint: &'static [&'static str],
-    allow: &'static [&'static str],
+/// What the client calls it, which asks whether the bucket stands in the name of the host.
+fn virtual_host(path_style: &str) -> Result<&'static str> {
+    match path_style {
+        "true" | "yes" | "on" | "1" => Ok("false"),
+        "false" | "no" | "off" | "0" => Ok("true"),
+        _ => Err(usage(format!(
+            "path_style is \"{path_style}\", not true or false"
+        ))),
+    }
 }
 
-const S3_HTTP: HttpKeys = HttpKeys {
-    endpoint: &[
-        "endpoint",
-        "endpoint_url",
-        "aws_endpoint",
-        "aws_endpoint_url",
-        "aws_endpoint_url_s3",
-    ],
-    allow: &["allow_http", "aws_allow_http"],
-};
-
-const AZ_HTTP: HttpKeys = HttpKeys {
-    endpoint: &["endpoint", "azure_endpoint", "azure_storage_endpoint"],
-    allow: &["allow_http", "azure_allow_http"],
-};
-
-const GS_HTTP: HttpKeys = HttpKeys {
-    endpoint: &["base_url", "google_base_url"],
-    allow: &["allow_http"],
-};
-
-/// Whether what follows `http://` leads no further than this machine.
-fn is_this_machine(place: &str) -> bool {
-    let authority = place.split(['/', '?', '#']).next().unwrap_or_default();
-    // What stands before it names a user, and may look like this machine.
-    if authority.contains('@') {
-        return false;
-    }
-    let host = match authority.strip_prefix('[') {
-        Some(rest) => rest.split(']').next(),
-        None => authority.split(':').next(),
-    };
-    let host = host.unwrap_or_default();
-    let is_loopback = host
-        .parse::<IpAddr>()
-        .is_ok_and(|address| address.is_loopback());
-    host == "localhost" || is_loopback
+/// Hands every setting to `set`: defaults, then what is said.
+fn handed<B, K: FromStr>(said: Said<K>, builder: B, set: impl Fn(B, K, String) -> B) -> B {
+    let defaults = DEFAULTS.iter();
+    let defaults =
+        defaults.filter_map(|(key, value)| Some((key.parse().ok()?, (*value).to_owned())));
+    let all = defaults.chain(said.environment).chain(said.options);
+    all.fold(builder, |builder, (key, value)| set(builder, key, value))
 }
 
 fn shared(store: impl ObjectStore) -> Arc<dyn ObjectStore> {
@@ -476,119 +428,224 @@ fn request_retries() -> RetryConfig {
     }
 }
 
-fn usage(message: impl Into<String>) -> Error {
-    Error::new(Kind::Usage, message)
-}
-
-/// Options that people set, by scheme; the `object_store` crate knows some more.
-const KNOWN: &[(&str, &[&str])] = &[
-    ("file", &["retry_seconds"]),
-    (
-        "s3",
-        &[
-            "access_key_id",
-            "secret_access_key",
-            "session_token",
-            "endpoint",
-            "region",
-            "path_style",
-            "allow_http",
-            "ca_file",
-            "checksum_algorithm",
-            "conditional_put",
-            "unsigned_payload",
-            "skip_signature",
-            "connect_timeout",
-            "read_timeout",
-            "timeout",
-            "retry_seconds",
-        ],
-    ),
-    (
-        "gs",
-        &[
-            "service_account",
-            "service_account_key",
-            "application_credentials",
-            "base_url",
-            "allow_http",
-            "ca_file",
-            "connect_timeout",
-            "read_timeout",
-            "timeout",
-            "retry_seconds",
-        ],
-    ),
-    (
-        "az",
-        &[
-            "account_name",
-            "access_key",
-            "sas_key",
-            "client_id",
-            "client_secret",
-            "tenant_id",
-            "federated_token_file",
-            "credential_type",
-            "endpoint",
-            "allow_http",
-            "ca_file",
-            "connect_timeout",
-            "read_timeout",
-            "timeout",
-            "retry_seconds",
-        ],
-    ),
-];
-
-/// What people call a repository of that scheme.
-fn name_of(scheme: &str) -> &str {
-    match scheme {
-        "file" => "a repository in a directory",
-        "s3" => "an S3 repository",
-        "gs" => "a repository on Google Cloud Storage",
-        "az" => "a repository on Azure Blob Storage",
-        other => other,
-    }
-}
-
-fn unknown(key: &str, scheme: &str) -> Error {
-    let error = usage(format!("{} has no option \"{key}\"", name_of(scheme)));
-    match KNOWN.iter().find(|(known, _)| *known == scheme) {
-        Some((_, keys)) => error.hint(format!(
-            "it has {}; KEY_file takes the value of KEY from a file",
-            keys.join(", ")
-        )),
-        None => error,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use object_store::{ClientConfigKey, ObjectStoreExt};
+    use pgstrata_testbed::recorder::{Asked, Recorder, Reply};
+
     use super::*;
+    use crate::error::Kind;
+    use crate::repository::settings::KNOWN;
+
+    fn listening() -> Recorder {
+        let absent = |_: &Asked| Reply {
+            status: 404,
+            ..Reply::default()
+        };
+        Recorder::start(absent).unwrap()
+    }
+
+    /// Asks for an object in that environment.
+    async fn ask(environment: &[(&str, &str)], options: &RepositoryOptions) {
+        let opened = opened(environment, options).unwrap();
+        let asked = opened.store.head(&Path::from("x")).await;
+        assert!(
+            matches!(asked, Err(object_store::Error::NotFound { .. })),
+            "{asked:?}"
+        );
+    }
+
+    fn opened(environment: &[(&str, &str)], options: &RepositoryOptions) -> Result<Opened> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        open_in(environment.iter().map(owned).collect(), options)
+    }
+
+    fn written(directory: &tempfile::TempDir, text: &str, mode: u32) -> PathBuf {
+        let file = directory.path().join("said");
+        std::fs::write(&file, text).unwrap();
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&file, mode).unwrap();
+        file
+    }
+
+    fn s3() -> RepositoryOptions {
+        RepositoryOptions::new("s3://b/p")
+            .with("access_key_id", "a")
+            .with("secret_access_key", "b")
+    }
+
+    fn azure() -> RepositoryOptions {
+        RepositoryOptions::new("az://c/p").with("account_name", "account")
+    }
+
+    #[tokio::test]
+    async fn no_variable_overrides_an_address_that_an_option_or_the_file_names() {
+        let (ours, theirs) = (listening(), listening());
+        let scratch = tempfile::tempdir().unwrap();
+        let of_s3: Vec<_> = ["aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint"]
+            .map(|name| (name, theirs.endpoint()))
+            .into();
+        for name in ["endpoint", "aws_endpoint", "endpoint_url"] {
+            ask(&of_s3, &s3().with(name, ours.endpoint())).await;
+        }
+        let text = format!("endpoint = '{}'\n", ours.endpoint());
+        let mut of_file = s3();
+        of_file.credentials = Some(written(&scratch, &text, 0o600));
+        ask(&of_s3, &of_file).await;
+        let of_azure = [
+            ("azure_storage_endpoint", theirs.endpoint()),
+            ("azure_storage_use_emulator", "true"),
+            ("azurite_blob_storage_url", theirs.endpoint()),
+        ];
+        let named = azure().with("sas_key", "sig=x");
+        ask(&of_azure, &named.with("endpoint", ours.endpoint())).await;
+        assert_eq!((ours.asked().len(), theirs.asked().len()), (5, 0));
+        // An option beats the file, whatever the names.
+        let of_file = of_file.with("aws_endpoint", theirs.endpoint());
+        ask(&[], &of_file).await;
+        // Where nobody else says it, the environment does; what is said of S3 alone counts more there.
+        let both = [
+            ("aws_endpoint_url", ours.endpoint()),
+            ("aws_endpoint_url_s3", theirs.endpoint()),
+        ];
+        ask(&both, &s3()).await;
+        assert_eq!((ours.asked().len(), theirs.asked().len()), (5, 2));
+    }
 
     #[test]
-    fn only_this_machine_is_reached_without_tls_by_itself() {
-        for near in [
-            "localhost",
-            "localhost:9000/x",
-            "127.0.0.1:1",
-            "127.9.9.9",
-            "[::1]:9000",
-        ] {
-            assert!(is_this_machine(near), "{near}");
+    fn plain_http_is_judged_by_the_address_to_which_requests_go() {
+        let (near, far) = ("http://127.0.0.1:1", "http://192.0.2.1");
+        let azure = azure().with("access_key", "Zm9v");
+        let refused: &[(&[(&str, &str)], RepositoryOptions)] = &[
+            (
+                &[("aws_endpoint_url", near), ("aws_endpoint_url_s3", far)],
+                s3(),
+            ),
+            (&[("aws_endpoint", near)], s3().with("endpoint_url", far)),
+            (&[("azure_storage_endpoint", far)], azure.clone()),
+            (
+                &[("azurite_blob_storage_url", far)],
+                azure.clone().with("use_emulator", "true"),
+            ),
+            (
+                &[("azure_authority_host", far)],
+                azure.clone().with("endpoint", near),
+            ),
+            (
+                &[("google_base_url", far)],
+                RepositoryOptions::new("gs://b/p").with("skip_signature", "true"),
+            ),
+        ];
+        for (environment, options) in refused {
+            let error = opened(environment, options).map(|_| ()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage, "{environment:?}: {error}");
+            assert!(error.to_string().contains("http://"), "{error}");
         }
-        for far in [
-            "s3.example.com",
-            "10.0.0.1:9000",
-            "localhost.example.com",
-            "[::2]",
-            "",
-            "x@localhost",
-            "localhost:x@192.0.2.2:9000",
+        let ours = s3().with("endpoint", near);
+        opened(&[("aws_endpoint_url_s3", far)], &ours).unwrap();
+        opened(&[("aws_endpoint_url_s3", near)], &s3()).unwrap();
+        opened(&[], &azure.with("use_emulator", "true")).unwrap();
+    }
+
+    /// What the environment has to open Azure with, each way that beats a signature in the client.
+    const OTHERS: &[(&str, &str)] = &[
+        ("azure_storage_account_key", "Zm9v"),
+        ("azure_storage_token", "theirs"),
+        ("azure_client_id", "theirs"),
+        ("azure_tenant_id", "theirs"),
+        ("azure_client_secret", "theirs"),
+        ("azure_federated_token_file", "/nowhere"),
+        ("azure_credential_type", "access_key"),
+    ];
+
+    #[tokio::test]
+    async fn no_variable_opens_azure_when_the_file_or_an_option_does() {
+        let server = listening();
+        let scratch = tempfile::tempdir().unwrap();
+        let at = azure().with("endpoint", server.endpoint());
+        let mut of_file = at.clone();
+        let text = "sas_key = 'sv=x&sig=ours'\n";
+        of_file.credentials = Some(written(&scratch, text, 0o600));
+        let key = ("access_key", "b3Vycw==");
+        for options in [
+            of_file.clone(),
+            at.clone().with("sas_key", "?sv=x&sig=ours"),
+            of_file.with("credential_type", "sas_token"),
         ] {
-            assert!(!is_this_machine(far), "{far}");
+            ask(OTHERS, &options).await;
         }
+        for options in [
+            at.clone().with(key.0, key.1),
+            at.clone().with("token", "ours"),
+        ] {
+            ask(OTHERS, &options).await;
+        }
+        // Who silently leaves it to the environment gets what it has.
+        ask(OTHERS, &at).await;
+        let asked = server.asked();
+        let (signed, opened) = asked.split_at(3);
+        for asked in signed {
+            assert!(asked.target.contains("sig=ours"), "{asked:?}");
+            assert!(!asked.headers.contains_key("authorization"), "{asked:?}");
+        }
+        let words = opened.iter().map(|asked| {
+            let said = asked.headers["authorization"].split(':').next().unwrap();
+            said.to_owned()
+        });
+        let words: Vec<String> = words.collect();
+        assert_eq!(
+            words,
+            ["SharedKey account", "Bearer ours", "SharedKey account"]
+        );
+    }
+
+    #[test]
+    fn a_key_file_of_google_that_others_can_read_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let text = "{\"type\": \"service_account\", \"private_key\": \"x\", \"private_key_id\": \"x\", \
+             \"client_email\": \"x\", \"disable_oauth\": true}";
+        let default = home.path().join(".config/gcloud");
+        std::fs::create_dir_all(&default).unwrap();
+        let default = default.join("application_default_credentials.json");
+        let home = home.path().to_str().unwrap();
+        for (mode, is_refused) in [(0o644, true), (0o660, true), (0o600, false)] {
+            let file = written(&scratch, text, mode);
+            std::fs::copy(&file, &default).unwrap();
+            let path = file.to_str().unwrap();
+            let bucket = RepositoryOptions::new("gs://b/p");
+            let require = |environment: &[(&str, &str)], options: &RepositoryOptions| {
+                let kind = opened(environment, options).err().map(|error| error.kind());
+                let refused = kind == Some(Kind::Refused);
+                assert_eq!(refused, is_refused, "{mode:o} {environment:?} {kind:?}");
+            };
+            for name in [
+                "service_account",
+                "service_account_path",
+                "application_credentials",
+            ] {
+                require(&[], &bucket.clone().with(name, path));
+                require(&[(&format!("google_{name}"), path)], &bucket);
+            }
+            require(&[("home", home)], &bucket);
+        }
+    }
+
+    #[test]
+    fn nothing_ends_the_largest_upload_that_moves() {
+        let empty = Said::<AmazonS3ConfigKey> {
+            environment: Vec::new(),
+            options: Vec::new(),
+        };
+        let builder = handed(empty, AmazonS3Builder::new(), AmazonS3Builder::with_config);
+        let key = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+        let timeout = builder.get_config_value(&key).unwrap();
+        let timeout: jiff::SignedDuration = timeout.parse().unwrap();
+        // So long does `client` believe in a segment of 1 GiB.
+        let believed = jiff::SignedDuration::from_secs(30 + (1 << 30) / 150_000);
+        assert!(timeout > believed, "{timeout} {believed}");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use object_store::client::{HttpError, HttpErrorKind};
 use quick_xml::DeError;
 
 use super::fault::Injected;
+use super::page::NoListing;
+use super::signatures::without_signatures;
 use super::versions::OfThePast;
 use crate::error::{Error, Kind};
 
@@ -88,7 +90,8 @@ const CODES: &[(&str, &str, &str)] = &[
         "access denied, to these credentials or from this address",
         ACCESS,
     ),
-    (MAY_NOT, "access denied", ACCESS),
+    (MAY_NOT[0], "access denied", ACCESS),
+    (MAY_NOT[1], "access denied", ACCESS),
     ("AuthorizationResourceTypeMismatch", "access denied", ACCESS),
     ("InsufficientAccountPermissions", "access denied", ACCESS),
     (
@@ -166,13 +169,17 @@ const AUTHORITY: &str =
     "name the file of its certificate authority with --s3-ca-file, or the storage option ca_file";
 const NAME: &str = "write the endpoint with a name that its certificate has";
 
-/// What Azure says to those who may create and not overwrite, also when the object is there, whatever the condition.
-const MAY_NOT: &str = "AuthorizationPermissionMismatch";
+/// What Azure says to those who may create and not overwrite when the object is there, whatever the condition: the service
+/// itself, and its emulator, which says the same where nothing may be created.
+const MAY_NOT: [&str; 2] = [
+    "UnauthorizedBlobOverwrite",
+    "AuthorizationPermissionMismatch",
+];
 
 /// Whether a create was denied because the object is there, or because nothing may be created.
 pub(super) fn may_deny_what_exists(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::PermissionDenied { .. })
-        && xml_code(&error.to_string()) == Some(MAY_NOT)
+        && xml_code(&error.to_string()).is_some_and(|code| MAY_NOT.contains(&code))
 }
 
 /// The code of S3 for clocks that differ.
@@ -299,8 +306,13 @@ impl Reason {
             .unwrap_or_else(|| Self::of_rest(error, causes))
     }
 
-    /// A listing that ends within its text, as of a connection that was cut.
+    /// A listing that ends within its text, as of a connection that was cut, or that is none, or part of one.
     fn of_listing(causes: &[&(dyn StdError + 'static)]) -> Option<Self> {
+        let none = causes.iter().find_map(|c| c.downcast_ref::<NoListing>());
+        if let Some(none) = none {
+            let text = one_line(&none.to_string());
+            return Some(Self::plain(text, Some(none.hint)).passing(true));
+        }
         let read = causes.iter().find_map(|cause| cause.downcast_ref())?;
         let is_cut = matches!(read, DeError::InvalidXml(_) | DeError::UnexpectedEof);
         let text = format!("the store's listing cannot be read: {read}");
@@ -553,9 +565,10 @@ fn xml_code(answer: &str) -> Option<&str> {
     rest.split_once("</Code>").map(|(code, _)| code)
 }
 
-/// On one line, without query strings (they may carry signatures), not too long.
+/// On one line, without query strings and signatures, not too long.
 fn one_line(text: &str) -> String {
-    let words = text
+    let shown = without_signatures(text);
+    let words = shown
         .split_whitespace()
         .map(|word| match word.split_once('?') {
             Some((address, _)) if address.contains("://") => address,
@@ -684,6 +697,31 @@ mod tests {
             assert!(reason.may_pass && reason.text.contains(code), "{reason:?}");
         }
         assert!(!of_refusal("InvalidRequest", "never").may_pass);
+    }
+
+    #[test]
+    fn what_an_unknown_answer_repeats_of_a_signature_is_not_shown() {
+        let reason = of_refusal("Unknown", "?X-Amz-Security-Token=IQo%2Fx%3D");
+        assert!(!reason.text.contains("IQo"), "{}", reason.text);
+        assert!(
+            reason.text.contains("Security-Token=***"),
+            "{}",
+            reason.text
+        );
+    }
+
+    /// The service itself, and not the emulator, answers so.
+    #[test]
+    fn azure_may_deny_what_is_there_with_either_code() {
+        for code in MAY_NOT {
+            let body = format!("<Error><Code>{code}</Code><Message>no</Message></Error>");
+            let denied = object_store::Error::PermissionDenied {
+                path: "main/cluster".to_owned(),
+                source: format!("status code: 403 Forbidden: {body}").into(),
+            };
+            assert!(may_deny_what_exists(&denied), "{code}");
+            assert!(Reason::of(&denied).is_denial(), "{code}");
+        }
     }
 
     #[test]

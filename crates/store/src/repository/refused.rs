@@ -1,17 +1,33 @@
-//! Why a create was refused, in words.
+//! Why a create was refused or a range could not be read, in words; and a failure for the log.
 
 use bytes::Bytes;
 
 use super::Repository;
+use super::reason::Reason;
 use crate::error::{Error, Kind};
 
 impl Repository {
+    /// Why a request failed, without what is secret: an answer may repeat the URL or the headers that were signed.
+    pub(super) fn why(&self, error: &object_store::Error) -> String {
+        self.0.secrets.hidden_in(&Reason::of(error).text)
+    }
+
     /// It is there, and is another.
     pub(super) fn exists_with_other_contents(&self, key: &str) -> Error {
         let object = self.object(key);
         Error::new(
             Kind::AlreadyExists,
             format!("could not write {object}: it exists with other contents"),
+        )
+    }
+
+    /// The object has so many bytes, if that is known, and more were asked for.
+    pub(super) fn too_short(&self, key: &str, end: u64, size: Option<u64>) -> Error {
+        let object = self.object(key);
+        let size = size.map_or("shorter".to_owned(), |s| format!("{s} bytes long"));
+        Error::new(
+            Kind::Damaged,
+            format!("could not read {object}: it is {size}, expected at least {end} bytes"),
         )
     }
 

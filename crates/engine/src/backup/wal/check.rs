@@ -17,6 +17,9 @@ use crate::health::{self, server::ServerVerdict};
 use crate::server::Session;
 use crate::server::archiver::TAKEN_WITHIN;
 
+/// What to do about a file that waits for the archiver and could not be compared with the archive's.
+const COMPARE: &str = "run pgstrata archive-push with that file: it says what is wrong with it, and mends what is damaged in the archive";
+
 /// Whether WAL will get into the repository.
 pub(crate) struct WalCheck<'a> {
     pub(crate) cluster: &'a ClusterRepository,
@@ -42,21 +45,42 @@ impl WalCheck<'_> {
         mode: WalMode,
         timeout: Duration,
     ) -> Result<WalProof> {
-        // A switch would finish the segment that shows it.
-        self.archive()?.check_now(session).await?;
+        // A switch would finish the segment that shows another history: so that is looked for before.
+        let choice = choose(mode, session, self.route()).await?;
+        let proof = self.prove(session, mode, timeout, &choice).await?;
+        Ok(match choice.unknown.join("; ") {
+            unknown if unknown.is_empty() => proof,
+            unknown => WalProof {
+                detail: format!("{}; {unknown}", proof.detail),
+                doubt: Some(proof.doubt.unwrap_or_else(|| COMPARE.to_owned())),
+            },
+        })
+    }
+
+    /// Refuses an archive that has another history, and changes nothing.
+    pub(crate) async fn require_own_history(&self, session: &Session) -> Result<()> {
+        self.archive()?.check_now(session).await.map(|_| ())
+    }
+
+    async fn prove(
+        &self,
+        session: &Session,
+        mode: WalMode,
+        timeout: Duration,
+        choice: &WalChoice,
+    ) -> Result<WalProof> {
         let facts = session.facts();
-        let route = self.route();
-        let choice = choose(mode, session, route).await?;
         let archives = match (choice.streams, mode) {
             (false, _) => true,
-            (true, WalMode::Auto) => route
+            (true, WalMode::Auto) => self
+                .route()
                 .archiving(session, TAKEN_WITHIN)
                 .await?
                 .may_be_proved(),
             (true, _) => false,
         };
         if !archives {
-            return self.check_stream(session, &choice, timeout).await;
+            return self.check_stream(session, choice, timeout).await;
         }
         if facts.in_recovery || !facts.may_switch_wal {
             let hint = if facts.in_recovery {
@@ -135,6 +159,7 @@ impl WalCheck<'_> {
     fn route(&self) -> WalRoute<'_> {
         WalRoute {
             cluster: self.cluster,
+            others: &[],
             record: self.record,
             data_directory: self.data_directory,
         }

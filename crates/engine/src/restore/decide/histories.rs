@@ -163,6 +163,7 @@ mod tests {
             candidate: 0,
             coverage: archive.coverage(&history, Lsn::new(5 << 24), None),
             history,
+            stops_at: None,
             stop_before: None,
             notes: Vec::new(),
         };

@@ -348,6 +348,7 @@ impl Locator<'_> {
     ///
     /// Also when a later one was named: up to there they are one history.
     fn ending_at(&self, stop: &Event, mut selection: Selection) -> Selection {
+        selection.stops_at = Some(stop.start);
         let history = &selection.history;
         let own = history.timeline_at(stop.start);
         let Some(own) = own.filter(|own| *own != history.timeline()) else {

@@ -10,5 +10,6 @@ pub(super) mod own_wal;
 pub(super) mod plan;
 mod scan;
 mod select;
+mod servers;
 mod sightings;
 mod survey;

@@ -24,7 +24,8 @@ use super::branches::refuse_leaving;
 use super::histories::{passed_over, require_histories, require_way_known};
 use super::locate::Locator;
 use super::own_wal::LayerWal;
-use super::select::{Candidate, Lost, Request, Selection, Told};
+use super::select::{BesideLayer, Candidate, Lost, Request, Selection, Told};
+use super::servers::one_server;
 use super::survey::{self, LayerFetch, Survey};
 use crate::frames::Chain;
 use crate::health;
@@ -348,7 +349,7 @@ async fn choose(cluster: &ClusterRepository, options: &RestoreOptions) -> Result
     };
     let chosen = locator.select(&request).await.and_then(|selection| {
         require_histories(&selection, &request, &archive, &candidates)?;
-        Ok(selection)
+        one_server(selection, &request, &archive, &candidates)
     });
     let mut selection = match chosen {
         Ok(selection) => selection,
@@ -540,12 +541,11 @@ pub(super) fn candidates(catalog: &Catalog, named: Option<&Label>) -> (Vec<Candi
         timeline: layer.manifest.timeline,
         finished_at: layer.manifest.finished_at,
         stamp: layer.manifest.state_stamp(),
-        // Where that layer is gone, there is nothing to choose.
-        beside: layer
-            .manifest
-            .beside
-            .clone()
-            .filter(|beside| catalog.layers.standing_for(&beside.layer).is_some()),
+        beside: layer.manifest.beside.as_ref().map(|beside| BesideLayer {
+            label: beside.layer.label.clone(),
+            reason: beside.reason.clone(),
+            is_there: catalog.layers.standing_for(&beside.layer).is_some(),
+        }),
     };
     let (mut candidates, mut lost) = (Vec::new(), Vec::new());
     for layer in &catalog.layers {

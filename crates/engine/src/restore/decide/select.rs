@@ -9,7 +9,6 @@
 
 use jiff::Timestamp;
 use pgstrata_layer::label::Label;
-use pgstrata_layer::manifest::Beside;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegment};
@@ -32,7 +31,16 @@ pub(crate) struct Candidate {
     /// When the backup was made whose state it is, as [`pgstrata_layer::manifest::Manifest::state_stamp`].
     pub(crate) stamp: String,
     /// What may lie beside it on its timeline.
-    pub(crate) beside: Option<Beside>,
+    pub(crate) beside: Option<BesideLayer>,
+}
+
+/// The layer that another one does not seem to come after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BesideLayer {
+    pub(crate) label: String,
+    pub(crate) reason: String,
+    /// Whether it is still there; else there is no other server to choose.
+    pub(crate) is_there: bool,
 }
 
 /// A layer that cannot be restored, and might have been the one.
@@ -82,6 +90,8 @@ pub(crate) struct Selection {
     pub(crate) history: TimelineHistory,
     /// WAL that recovery will read, as far as the archive knows.
     pub(crate) coverage: Coverage,
+    /// Where the record begins at which recovery stops, when it was found.
+    pub(crate) stops_at: Option<Lsn>,
     /// Where recovery to the end of the archive must be told to stop, lest it leave its history.
     pub(crate) stop_before: Option<Lsn>,
     /// Things the user should know.
@@ -108,7 +118,6 @@ pub(crate) fn select(
     let mut notes = notes(request.target, &candidates[candidate]);
     notes.extend(passed_over(candidates, candidate, request, archive)?);
     notes.extend(branches(candidates, candidate, request, archive, &history)?);
-    notes.extend(others(candidates, candidate, request, &history));
     let coverage = reach(
         &candidates[candidate],
         request,
@@ -120,6 +129,7 @@ pub(crate) fn select(
         candidate,
         history,
         coverage,
+        stops_at: None,
         stop_before: None,
         notes,
     })
@@ -316,38 +326,6 @@ fn branches(
         notes.extend(behind.explain(request.target, true)?);
     }
     Ok(notes)
-}
-
-/// Sentences about layers on the way that may be of another server than one before them, on the same timeline. Unlike a
-/// branch such a server has no WAL that is told from the other's, and mostly it is the same one, moved.
-fn others(
-    candidates: &[Candidate],
-    chosen: usize,
-    request: &Request<'_>,
-    history: &TimelineHistory,
-) -> Vec<String> {
-    let chosen = &candidates[chosen];
-    let until = match request.target {
-        Target::Lsn(lsn) => *lsn,
-        Target::Immediate | Target::None => chosen.stop,
-        _ => request.told.stop.unwrap_or(Lsn::new(u64::MAX)),
-    };
-    // Who names a layer means the server of that one.
-    let meant = |layer: &Candidate| request.label.is_some() && layer.stop <= chosen.stop;
-    let on_way = candidates.iter().filter(|layer| {
-        let passed = history.contains(layer.timeline, layer.start..layer.stop);
-        passed && layer.start < until && !meant(layer)
-    });
-    let notes = on_way.filter_map(|layer| {
-        let Beside { layer: other, reason } = layer.beside.as_ref()?;
-        let (label, timeline, other) = (&layer.label, layer.timeline, &other.label);
-        Some(format!(
-            "layer {label} may be of another server than layer {other}, which is of the same timeline {timeline}: the data \
-             directory of {label} is not known to come after {other} ({reason}). Of two such servers the archive holds \
-             the WAL of one. If the other is meant, restore its newest layer by name with --target-type immediate"
-        ))
-    });
-    notes.collect()
 }
 
 /// Whether `candidate` leads to the target, and along which history.

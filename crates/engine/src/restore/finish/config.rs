@@ -3,7 +3,9 @@
 //! The layer's files have been restored below `pgstrata.config`, as any others. From there they go to the directory that
 //! the user names, or into the data directory. On the way, what they say about places is made true again: includes lead to
 //! where the included files are now, and settings that would lead the server back to its source, to its data above all, are
-//! commented out. Files of the data directory itself are changed only for that.
+//! commented out. So are targets of an earlier recovery: the server refuses a second one, and takes one whose name has capitals
+//! for a second one even where `postgresql.auto.conf` sets it anew. Files of the data directory itself are changed only for that;
+//! `postgresql.auto.conf` is [`crate::restore::settings`]' to rewrite.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -11,12 +13,13 @@ use std::path::Path;
 
 use pgstrata_layer::entry::EntryKind;
 use pgstrata_layer::outside::{Role, TOP, entry_path, parse};
-use pgstrata_pgdata::conf::{Mention, quoted, settings, tokens};
+use pgstrata_pgdata::conf::{Mention, quoted, settings, spelling, tokens};
 use pgstrata_store::error::{FileContext, Result};
 
 use crate::restore::copy::write::{AUTO_CONF, Below, Writer};
 use crate::restore::place::beneath;
 use crate::restore::place::claim::Root;
+use crate::restore::settings::names_target;
 use crate::server::outside::{Syntax, is_read_in_directory, resolve};
 
 /// Where included files go that cannot lie beside the file that includes them.
@@ -65,7 +68,17 @@ pub(crate) struct Configuration<'a> {
     queue: VecDeque<(Spot, Syntax)>,
     seen: BTreeSet<(Spot, Syntax)>,
     taken_out: BTreeSet<String>,
+    /// Parameters that named a target, as they were spelt.
+    targets: BTreeSet<String>,
     missing: BTreeSet<String>,
+}
+
+/// What is to be known of configuration that is in its place.
+pub(crate) struct Settled {
+    /// What to say about it.
+    pub(crate) notes: Vec<String>,
+    /// The parameters that named a target of recovery, as they were spelt; their lines were taken out.
+    pub(crate) targets: BTreeSet<String>,
 }
 
 impl<'a> Configuration<'a> {
@@ -97,12 +110,13 @@ impl<'a> Configuration<'a> {
             queue: VecDeque::new(),
             seen: BTreeSet::new(),
             taken_out: BTreeSet::new(),
+            targets: BTreeSet::new(),
             missing: BTreeSet::new(),
         }
     }
 
-    /// Puts every file in its place; returns what to say about it.
-    pub(crate) fn settle(mut self) -> Result<Vec<String>> {
+    /// Puts every file in its place.
+    pub(crate) fn settle(mut self) -> Result<Settled> {
         self.queue
             .push_back((Spot::Inside(AUTO_CONF.to_owned()), Syntax::Settings));
         for role in [Role::ConfigFile, Role::HbaFile, Role::IdentFile] {
@@ -134,7 +148,10 @@ impl<'a> Configuration<'a> {
         if beneath::exists(&data.dir, top).context(about)? {
             beneath::remove_all(&data.dir, top).context(about)?;
         }
-        Ok(self.notes())
+        Ok(Settled {
+            notes: self.notes(),
+            targets: self.targets,
+        })
     }
 
     /// The file that the server takes for that purpose.
@@ -211,6 +228,9 @@ impl<'a> Configuration<'a> {
             } else if self.is_of_another(spot, &setting.name, &setting.value) {
                 edits.push(taken_out(setting.line.start));
                 self.taken_out.insert(setting.name);
+            } else if names_target(&setting.name) && *spot != Spot::Inside(AUTO_CONF.to_owned()) {
+                edits.push(taken_out(setting.line.start));
+                self.targets.extend(spelling(&text[setting.line]));
             }
         }
         Ok(edited(text, edits))
@@ -401,6 +421,13 @@ impl<'a> Configuration<'a> {
             notes.push(format!(
                 "taken out of the configuration, because they name files of the source: {}",
                 taken_out.join(", ")
+            ));
+        }
+        let targets: Vec<&str> = self.targets.iter().map(String::as_str).collect();
+        if !targets.is_empty() {
+            notes.push(format!(
+                "taken out of the configuration, because a server takes one target of recovery at a time: {}",
+                targets.join(", ")
             ));
         }
         for missing in &self.missing {

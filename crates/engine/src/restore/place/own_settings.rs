@@ -1,18 +1,15 @@
-//! What the configuration in a data directory sets, as its server reads it: `postgresql.conf` with all that it includes, then
-//! `postgresql.auto.conf`. Of several lines about one setting the last one counts.
+//! What the configuration in a data directory sets, as its server reads it.
 //!
 //! A file that cannot be read sets nothing here; the log names it.
 
-use std::ffi::OsStr;
-use std::fs;
+use std::collections::BTreeSet;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use pgstrata_pgdata::conf::{self, Mention};
+use pgstrata_pgdata::conf;
 
-use crate::restore::settings::{APPLY_DELAY, KeptLine, STANDBY_SETTINGS, lines, setting_name};
-use crate::server::outside::{DEEPEST, is_read_in_directory, read, resolve};
+use crate::restore::settings::{APPLY_DELAY, KeptLine, STANDBY_SETTINGS, names_target};
+use crate::server::written::{WrittenLine, WrittenSettings};
 
 /// The lines that a standby keeps of its configuration when it is refreshed.
 pub(crate) fn kept_settings(data: &Path) -> Vec<KeptLine> {
@@ -34,78 +31,37 @@ pub(crate) fn has_delay(config: &Path, data: &Path) -> bool {
     settings.any(|setting| setting.value != b"0")
 }
 
+/// How the configuration spells parameters that name a target, where that is not in lower case.
+pub(crate) fn spellings_of_targets(config: &Path, data: &Path) -> BTreeSet<String> {
+    let lines = written(config, data, names_target);
+    let spellings = lines.iter().filter_map(|one| conf::spelling(&one.line));
+    spellings.filter(|name| !names_target(name)).collect()
+}
+
 /// All lines about the setting, in the order in which a server reads them whose `postgresql.conf` is in `config`.
 fn lines_about(name: &str, config: &Path, data: &Path) -> Vec<Vec<u8>> {
-    let mut found = ConfigLines {
-        name,
-        lines: Vec::new(),
-    };
-    found.read(&config.join("postgresql.conf"), 0);
-    found.read(&data.join("postgresql.auto.conf"), 0);
+    let lines = written(config, data, |other| other == name).into_iter();
+    lines.map(|one| one.line).collect()
+}
+
+fn written(config: &Path, data: &Path, is_asked: impl Fn(&str) -> bool) -> Vec<WrittenLine> {
+    let config_file = config.join("postgresql.conf");
+    let found = WrittenSettings::read(&config_file, data, &is_asked);
+    for (path, error) in found.unread {
+        if error.kind() != io::ErrorKind::NotFound {
+            let path = path.display();
+            tracing::warn!(
+                "could not read \"{path}\": what it sets of a standby is not kept: {error}"
+            );
+        }
+    }
     found.lines
-}
-
-/// Lines about one setting.
-struct ConfigLines<'a> {
-    name: &'a str,
-    lines: Vec<Vec<u8>>,
-}
-
-impl ConfigLines<'_> {
-    fn read(&mut self, file: &Path, depth: u32) {
-        let text = match read(file) {
-            Ok((_, text)) => text,
-            Err(error) => return unread(file, &error),
-        };
-        for line in lines(&text) {
-            let Some(name) = setting_name(line) else {
-                continue;
-            };
-            if name == self.name {
-                self.lines.push(line.to_vec());
-            } else if let Some(mention) = Mention::of_word(&name)
-                && depth < DEEPEST
-                && let Some(named) = conf::settings(line).pop()
-            {
-                for file in files_of(file, mention, &named.value) {
-                    self.read(&file, depth + 1);
-                }
-            }
-        }
-    }
-}
-
-/// The files that an include of the file `by` means, in the server's order.
-fn files_of(by: &Path, mention: Mention, named: &[u8]) -> Vec<PathBuf> {
-    let above = by.parent().unwrap_or(Path::new("/"));
-    let path = resolve(above, Path::new(OsStr::from_bytes(named)));
-    if mention != Mention::Directory {
-        return vec![path];
-    }
-    let entries = match fs::read_dir(&path) {
-        Ok(entries) => entries,
-        Err(error) => {
-            unread(&path, &error);
-            return Vec::new();
-        }
-    };
-    let names = entries.flatten().map(|entry| entry.file_name());
-    let is_read = |name: &OsStr| is_read_in_directory(&name.to_string_lossy());
-    let files = names.filter(|name| is_read(name));
-    let mut files: Vec<PathBuf> = files.map(|name| path.join(name)).collect();
-    files.sort_unstable();
-    files
-}
-
-fn unread(path: &Path, error: &io::Error) {
-    if error.kind() != io::ErrorKind::NotFound {
-        let path = path.display();
-        tracing::warn!("could not read \"{path}\": what it sets of a standby is not kept: {error}");
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -150,5 +106,20 @@ mod tests {
         put("conf.d/5.conf", "recovery_min_apply_delay = '2h'\n");
         put("postgresql.auto.conf", "recovery_min_apply_delay = '0'\n");
         assert!(has_delay(data, data));
+    }
+
+    #[test]
+    fn names_of_targets_in_capitals_are_found_in_all_files() {
+        let data = tempfile::tempdir().unwrap();
+        let data = data.path();
+        let put = |file: &str, text: &str| fs::write(data.join(file), text).unwrap();
+        put(
+            "postgresql.conf",
+            "recovery_target_time = 'x'\nRecovery_Target_Action = 'pause'\nInclude 'a.conf'\n# RECOVERY_TARGET = 'x'\n",
+        );
+        assert!(spellings_of_targets(data, data).is_empty());
+        put("a.conf", "Recovery_Target_Time = 'x'\nRECOVERY_TARGET''\n");
+        let found = spellings_of_targets(data, data);
+        assert!(found.iter().eq(["RECOVERY_TARGET", "Recovery_Target_Time"]));
     }
 }

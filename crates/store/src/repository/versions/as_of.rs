@@ -32,7 +32,7 @@ impl fmt::Display for OfThePast {
 
 impl StdError for OfThePast {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source()
+        Some(&*self.0)
     }
 }
 

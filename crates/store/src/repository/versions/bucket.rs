@@ -13,6 +13,7 @@ use object_store::{Error, Result};
 
 use super::Versioning;
 use super::listing::{Version, VersionPage};
+use super::server_side::ServerSide;
 use crate::repository::strange::has_path;
 
 /// A signed URL is used at once; only clocks that differ need some room.
@@ -25,6 +26,8 @@ pub(crate) struct Bucket {
     pub(crate) http: HttpClient,
     /// Its name.
     pub(crate) name: String,
+    /// How the store is to encrypt objects.
+    pub(in crate::repository) server_side: ServerSide,
 }
 
 /// One request.
@@ -156,8 +159,10 @@ impl Bucket {
     pub(super) async fn put_on_top(&self, path: &Path, id: &str) -> Result<Option<String>> {
         let (key, id) = (encoded(path.as_ref()), encoded(id));
         let source = format!("/{}/{key}?versionId={id}", self.name);
+        let mut headers = vec![("x-amz-copy-source", source)];
+        headers.extend_from_slice(self.server_side.headers());
         let ask = Ask {
-            headers: vec![("x-amz-copy-source", source)],
+            headers,
             ..Ask::default()
         };
         let (headers, body) = self.answer(Method::PUT, path, ask).await?;

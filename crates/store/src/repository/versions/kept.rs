@@ -125,7 +125,7 @@ impl Repository {
             Ok(versions) => versions,
             Err(error) if self.may_pass(&error) => return Err(self.no_versions(key, &error)),
             Err(error) => {
-                tracing::debug!(key, %error, "whether an object was replaced is not known");
+                tracing::debug!(key, error = %self.why(&error), "whether an object was replaced is not known");
                 return Ok(None);
             }
         };

@@ -5,6 +5,7 @@ use object_store::Result;
 use serde::Deserialize;
 
 use super::bucket::generic;
+use crate::repository::page::{VERSIONS, is_last, require_end, require_root};
 
 /// The id of what was there before the bucket had versions.
 pub(super) const BEFORE_VERSIONS: &str = "null";
@@ -38,7 +39,7 @@ impl Version {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct VersionPage {
-    is_truncated: bool,
+    is_truncated: Option<String>,
     next_key_marker: Option<String>,
     next_version_id_marker: Option<String>,
     #[serde(rename = "$value")]
@@ -68,7 +69,9 @@ impl VersionPage {
     /// Reads an answer, and what it lists, in its order.
     pub(super) fn read(body: &[u8]) -> Result<(Self, Vec<Version>)> {
         let text = std::str::from_utf8(body).map_err(generic)?;
+        require_root(text, VERSIONS).map_err(generic)?;
         let mut page: Self = quick_xml::de::from_str(text).map_err(generic)?;
+        require_end(page.is_truncated.as_deref(), page.next().is_some()).map_err(generic)?;
         let mut versions = Vec::with_capacity(page.entries.len());
         for entry in std::mem::take(&mut page.entries) {
             match entry {
@@ -85,12 +88,10 @@ impl VersionPage {
 
     /// Where the next page begins, if this is not the last one: behind this key and id.
     pub(super) fn next(&self) -> Option<(String, String)> {
-        let key = self
-            .next_key_marker
-            .as_ref()
-            .filter(|_| self.is_truncated)?;
+        let key = self.next_key_marker.clone().unwrap_or_default();
         let id = self.next_version_id_marker.clone();
-        Some((key.clone(), id.unwrap_or_default()))
+        let goes_on = !is_last(self.is_truncated.as_deref()) && !key.is_empty();
+        goes_on.then(|| (key, id.unwrap_or_default()))
     }
 
     /// Whether the page, which listed these, ends with a version from before the bucket had versions, on which something
@@ -192,6 +193,29 @@ mod tests {
         let seconds = versions.iter().map(|version| version.modified.to_string());
         let expected = [48, 44, 42, 46, 40].map(|second| format!("2026-11-23T13:02:{second}Z"));
         assert_eq!(seconds.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_page_that_is_none_or_leads_to_no_end_is_refused() {
+        let page = |inner: &str| format!("<ListVersionsResult>{inner}</ListVersionsResult>");
+        let more = "<IsTruncated>true</IsTruncated>";
+        for (text, said) in [
+            (
+                "<Error><Code>Busy</Code></Error>".to_owned(),
+                "<Error> (Busy) instead",
+            ),
+            ("<html></html>".to_owned(), "<html> instead"),
+            (String::new(), "cannot be read"),
+            (page(""), "whether more follows"),
+            (page(more), "and not where"),
+            (page(&format!("{more}<NextKeyMarker/>")), "and not where"),
+        ] {
+            let refused = VersionPage::read(text.as_bytes()).unwrap_err().to_string();
+            assert!(refused.contains(said), "{text}: {refused}");
+        }
+        let (last, _) =
+            VersionPage::read(page("<IsTruncated>false</IsTruncated>").as_bytes()).unwrap();
+        assert_eq!(last.next(), None);
     }
 
     fn id_of_second(second: u32) -> String {

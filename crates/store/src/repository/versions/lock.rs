@@ -95,13 +95,15 @@ impl Bucket {
     ) -> StoreResult<()> {
         // The store asks for a checksum of what it is to lock.
         let sum = checksum(CrcAlgorithm::Crc64Nvme, body).to_be_bytes();
+        let mut headers = vec![
+            ("if-none-match", "*".to_owned()),
+            ("x-amz-checksum-crc64nvme", BASE64_STANDARD.encode(sum)),
+            ("x-amz-object-lock-mode", retention.word().to_owned()),
+            ("x-amz-object-lock-retain-until-date", written(until)),
+        ];
+        headers.extend_from_slice(self.server_side.headers());
         let ask = Ask {
-            headers: vec![
-                ("if-none-match", "*".to_owned()),
-                ("x-amz-checksum-crc64nvme", BASE64_STANDARD.encode(sum)),
-                ("x-amz-object-lock-mode", retention.word().to_owned()),
-                ("x-amz-object-lock-retain-until-date", written(until)),
-            ],
+            headers,
             body: body.clone(),
             ..Ask::default()
         };
@@ -196,7 +198,7 @@ impl Repository {
         retention.is_some_and(|retention| retention.with_margin(created) > Timestamp::now())
     }
 
-    /// Refuses a store that cannot lock objects.
+    /// Refuses a store that cannot lock objects, or not as it is to encrypt them.
     ///
     /// # Errors
     /// `Unsupported` then; `Repository` when that cannot be known.
@@ -211,6 +213,7 @@ impl Repository {
                 "leave out --retain, and let the store keep what is deleted by rules of its own, or use a bucket of S3 with Object Lock",
             ));
         };
+        bucket.server_side.require_key_of_store("locked")?;
         let asked = self.retrying(|| bucket.has_lock()).await;
         match asked
             .map_err(|error| self.error("could not ask for the Object Lock of", "", &error))?
@@ -280,9 +283,20 @@ impl Repository {
         };
         let asked = self.retrying(|| bucket.has_lock()).await;
         asked.unwrap_or_else(|error| {
-            tracing::debug!(%error, "whether objects can be locked is not known");
+            tracing::debug!(error = %self.why(&error), "whether objects can be locked is not known");
             false
         })
+    }
+
+    /// Refuses to create in a locked cluster what cannot be locked.
+    ///
+    /// # Errors
+    /// `Unsupported` then.
+    pub(in crate::repository) fn require_lockable(&self) -> Result<()> {
+        match (&self.0.bucket, self.retention()) {
+            (Some(bucket), Some(_)) => bucket.server_side.require_key_of_store("locked"),
+            _ => Ok(()),
+        }
     }
 
     /// Creates an object that is to be locked; `None` when it is not.

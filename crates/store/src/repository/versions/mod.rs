@@ -10,6 +10,7 @@ mod kept;
 mod listing;
 mod lock;
 mod moment;
+mod server_side;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub use self::kept::KeptObject;
 pub use self::listing::Version;
 pub use self::lock::Retention;
 pub use self::moment::Since;
+pub(super) use self::server_side::ServerSide;
 use super::Repository;
 use super::reason::VERSIONS;
 use super::strange::is_strange;
@@ -61,6 +63,7 @@ impl Repository {
         moment: Timestamp,
         back: &BTreeSet<String>,
     ) -> Result<Since> {
+        self.require_key_of_store()?;
         self.require_versions().await?;
         let listed = self.versions_beginning(prefix, "/").await?;
         let versions = listed.map_err(|error| self.no_versions(prefix, &error))?;
@@ -99,6 +102,7 @@ impl Repository {
     /// # Errors
     /// `Repository` when it cannot be done.
     pub async fn bring_back(&self, version: &Version) -> Result<Option<String>> {
+        self.require_key_of_store()?;
         let (bucket, path) = (self.bucket()?, self.path(&version.key)?);
         let copied = self
             .retrying(|| bucket.put_on_top(&path, &version.id))
@@ -118,6 +122,12 @@ impl Repository {
         let store = AsOf::new(self.bucket()?.clone(), moment);
         let url = format!("{} as of {moment}", self.url());
         Ok(self.showing(Arc::new(store), url))
+    }
+
+    /// A copy within the store would need the key of the customer twice.
+    fn require_key_of_store(&self) -> Result<()> {
+        let server_side = &self.bucket()?.server_side;
+        server_side.require_key_of_store("brought back")
     }
 
     fn bucket(&self) -> Result<&Bucket> {
