@@ -570,7 +570,9 @@ fn a_locked_cluster_in_a_bucket_without_locks_is_named() {
         format!("s3://{}", plain.bucket()),
         file.display().to_string(),
     );
+    let at = ["--s3-endpoint", plain.endpoint()];
     let own = ["--repo", &url, "--cluster", "main", "--credentials", &file];
+    let own = [&own[..], &at].concat();
     for (words, code) in [
         (&["init", "--pgdata", &pgdata][..], UNSUPPORTED),
         (

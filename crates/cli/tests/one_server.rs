@@ -56,7 +56,11 @@ fn over(stage: &Stage, connection: &str, words: &[&str]) -> Output {
     let mut command = stage.command(&["--output", "json"]);
     command.args(words);
     command.args(["-D", &pgdata, "-d", connection]);
-    command.output().unwrap()
+    let output = command.output().unwrap();
+    // The server counts connections of a role until their processes have ended.
+    let none = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE usename = 'backup')";
+    stage.cluster.wait_for("postgres", none, PATIENCE).unwrap();
+    output
 }
 
 fn report(output: &Output) -> Value {
@@ -86,7 +90,8 @@ fn compared(stage: &Stage, connection: &str, kind: &str, why: &str) {
 /// The item of a report with this name.
 fn item<'a>(report: &'a Value, name: &str) -> &'a Value {
     let mut items = report["items"].as_array().unwrap().iter();
-    items.find(|item| item["name"] == name).unwrap()
+    let found = items.find(|item| item["name"] == name);
+    found.unwrap_or_else(|| panic!("no item {name}: {report:#}"))
 }
 
 #[test]
