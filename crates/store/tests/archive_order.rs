@@ -174,7 +174,8 @@ async fn a_segment_that_the_server_uses_again_while_it_is_read_is_not_stored_as_
         let (from, to) = (path.clone(), path.with_file_name(after.file_name(size)));
         let later = wal::contents(after, size, 2);
         let server = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_micros(300 * round));
+            // Soon in the first rounds, and at last later than the slowest machine reads.
+            std::thread::sleep(Duration::from_micros(3 * round.pow(3)));
             std::fs::rename(&from, &to).unwrap();
             let file = std::fs::OpenOptions::new().write(true).open(&to).unwrap();
             file.write_all_at(&later, 0).unwrap();
