@@ -13,7 +13,9 @@ use super::{Alarm, AlarmKind, Severity};
 use crate::server::archiver::Archiving;
 use crate::server::held::{ForeignSlot, HeldWal};
 use crate::server::pg_wal::WalDirectory;
-use crate::server::recovery_left::{RecoveryLeft, RecoverySetting};
+use crate::server::recovery_left::{
+    RecoveryLeft, RecoverySetting, TARGET_ACTION, TARGET_TIMELINE, names_target,
+};
 use crate::server::session::OwnSlot;
 
 /// A server begins a new segment before the old one is archived, and a backup ends one.
@@ -175,7 +177,8 @@ pub(crate) fn configuration(warnings: Result<Vec<String>>) -> Vec<ServerVerdict>
 /// A primary passes over the settings of its own recovery; a standby that is made from it has them, too, and obeys.
 fn ended_recovery(settings: &[RecoverySetting]) -> Option<ServerVerdict> {
     const KIND: AlarmKind = AlarmKind::Configuration;
-    let (targets, others): (Vec<_>, Vec<_>) = settings.iter().partition(|one| names_target(one));
+    let (targets, others): (Vec<_>, Vec<_>) =
+        settings.iter().partition(|one| names_target(&one.name));
     let timeline = others.iter().find(|one| pins_timeline(one)).copied();
     let action = others.iter().find(|one| one.name == TARGET_ACTION);
     let then = match (
@@ -216,20 +219,6 @@ fn ended_recovery(settings: &[RecoverySetting]) -> Option<ServerVerdict> {
     ))
 }
 
-const TARGET_ACTION: &str = "recovery_target_action";
-
-const TARGET_TIMELINE: &str = "recovery_target_timeline";
-
-/// Whether a setting says where recovery stops.
-fn names_target(setting: &RecoverySetting) -> bool {
-    is_target(&setting.name)
-}
-
-fn is_target(name: &str) -> bool {
-    let of_the_stop = [TARGET_ACTION, TARGET_TIMELINE, "recovery_target_inclusive"];
-    name.starts_with("recovery_target") && !of_the_stop.contains(&name)
-}
-
 fn pins_timeline(setting: &RecoverySetting) -> bool {
     setting.name == TARGET_TIMELINE && setting.value.as_deref() != Some("latest")
 }
@@ -266,7 +255,7 @@ fn unknown_of_recovery(left: &Result<RecoveryLeft>) -> Option<ServerVerdict> {
     let left = left.as_ref().ok()?;
     let unknown = left.unknown.iter().map(String::as_str);
     let binding: Vec<&str> = unknown
-        .filter(|name| is_target(name) || *name == TARGET_TIMELINE)
+        .filter(|name| names_target(name) || *name == TARGET_TIMELINE)
         .collect();
     (!binding.is_empty()).then(|| {
         let why = format!(

@@ -44,10 +44,11 @@ use super::place::claim::Claimed;
 use super::place::in_place::{Inventory, needs_link, remember};
 use super::place::layout::{Condition, Layout, new_marker};
 use super::place::own_settings::{has_delay, is_set, spellings_of_targets};
-use super::settings::{KeptLine, RecoverySettings, names_target};
+use super::settings::{KeptLine, RecoverySettings};
 use super::{ArchiveMode, Method, Target, TargetAction};
 use crate::frames::{Chain, FrameReader};
 use crate::server::control::CONTROL_PATH;
+use crate::server::recovery_left::names_target;
 
 /// Name under which `pg_control` is written before it is renamed.
 const CONTROL_TEMPORARY: &str = "global/pg_control.pgstrata";

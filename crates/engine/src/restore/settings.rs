@@ -329,11 +329,6 @@ fn is_recovery_setting(name: &str) -> bool {
         || COMMANDS_OF_THE_SOURCE.contains(&name)
 }
 
-/// Whether a parameter, in lower case, names a target.
-pub(crate) fn names_target(parameter: &str) -> bool {
-    TARGETS.iter().any(|(_, name)| *name == parameter)
-}
-
 /// A value between single quotes, as configuration files have it.
 fn quote_setting(value: &str) -> String {
     let mut quoted = String::with_capacity(value.len() + 2);

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+use pgstrata_store::archive::archiver_marks;
 use pgstrata_store::error::{FileContext, Result};
 use rustix::fs::statvfs;
 
@@ -55,21 +56,14 @@ pub(crate) fn look(pg_wal: &Path) -> Result<WalDirectory> {
 /// # Errors
 /// `File` when it cannot be read.
 pub(crate) fn waiting(pg_wal: &Path) -> Result<Waiting> {
-    let status = pg_wal.join("archive_status");
-    let about = || format!("could not look into \"{}\"", status.display());
     let mut found = Waiting::default();
-    for entry in fs::read_dir(&status).context(about)? {
-        let entry = entry.context(about)?;
-        let name = entry.file_name();
-        let Some(file) = name.to_str().and_then(|name| name.strip_suffix(".ready")) else {
-            continue;
-        };
+    for (file, mark) in archiver_marks(pg_wal)? {
         found.count += 1;
         // It may have been archived by now.
-        let Ok(modified) = entry.metadata().and_then(|meta| meta.modified()) else {
+        let Ok(modified) = mark.metadata().and_then(|meta| meta.modified()) else {
             continue;
         };
-        let this = (modified, file.to_owned());
+        let this = (modified, file);
         found.first = Some(match found.first.take() {
             Some(first) => first.min(this),
             None => this,

@@ -15,6 +15,18 @@ use super::Session;
 use super::session::{get, rows_of};
 use super::written::{WrittenLine, WrittenSettings};
 
+/// What a server does at its target.
+pub(crate) const TARGET_ACTION: &str = "recovery_target_action";
+
+/// Which timeline a server follows.
+pub(crate) const TARGET_TIMELINE: &str = "recovery_target_timeline";
+
+/// Whether a parameter, in lower case, says where recovery stops.
+pub(crate) fn names_target(parameter: &str) -> bool {
+    let of_the_stop = [TARGET_ACTION, TARGET_TIMELINE, "recovery_target_inclusive"];
+    parameter.starts_with("recovery_target") && !of_the_stop.contains(&parameter)
+}
+
 /// A setting of recovery that a configuration file makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecoverySetting {

@@ -10,11 +10,11 @@
 //! a backup that finds both ends its own keeps nobody's WAL from the archive that is not kept from it already. A few are read at
 //! each end, for one may be damaged, and two servers that do little may write one segment alike by chance.
 
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::path::Path;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use pgstrata_pgdata::ArchiveFile;
+use pgstrata_pgdata::{ArchiveFile, WalSegmentSize};
 
 use super::whole::Forks;
 use super::{Archive, WHOLE_BYTES, timeline_of};
@@ -43,15 +43,47 @@ enum WaitingVerdict {
     Unknown(String, String),
 }
 
+/// What the server has marked for its archiver: the names of the files, and the marks.
+///
+/// # Errors
+/// `File` when it cannot be read.
+pub fn archiver_marks(pg_wal: &Path) -> Result<Vec<(String, DirEntry)>> {
+    let directory = pg_wal.join("archive_status");
+    let about = || format!("could not look into \"{}\"", directory.display());
+    let mut marks = Vec::new();
+    for mark in fs::read_dir(&directory).context(about)? {
+        let mark = mark.context(about)?;
+        let name = mark.file_name();
+        let name = name.to_str().and_then(|name| name.strip_suffix(".ready"));
+        marks.extend(name.map(|name| (name.to_owned(), mark)));
+    }
+    Ok(marks)
+}
+
+/// What is marked and has a name that the archive knows, in the archiver's order but for histories, which it takes first.
+///
+/// # Errors
+/// As for [`archiver_marks`].
+pub fn waiting_files(pg_wal: &Path, size: WalSegmentSize) -> Result<Vec<ArchiveFile>> {
+    let marks = archiver_marks(pg_wal)?.into_iter();
+    let files = marks.filter_map(|(name, _)| ArchiveFile::parse(&name, size).ok());
+    let mut files: Vec<ArchiveFile> = files.collect();
+    files.sort_unstable_by_key(|file| file.file_name(size));
+    Ok(files)
+}
+
 impl Archive {
-    /// Compares what waits for the archiver in `pg_wal` with the archive, at both ends of what that has of it.
+    /// Compares what waits for the archiver in `pg_wal`, as [`waiting_files`] has it, with the archive, at both ends of what
+    /// that has of it.
     ///
     /// # Errors
-    /// `File` when the marks cannot be read; when the archive cannot be.
-    pub async fn compare_waiting(&self, pg_wal: &Path) -> Result<WaitingCompared> {
+    /// `File` when the histories beside it cannot be read; when the archive cannot be.
+    pub async fn compare_waiting(
+        &self,
+        pg_wal: &Path,
+        waiting: &[ArchiveFile],
+    ) -> Result<WaitingCompared> {
         let mut found = WaitingCompared::default();
-        let (archive, directory) = (self.clone(), pg_wal.to_owned());
-        let waiting = blocking(move || archive.waiting(&directory)).await?;
         let present = self.present_of(waiting).await?;
         if present.is_empty() {
             return Ok(found);
@@ -73,22 +105,8 @@ impl Archive {
         Ok(found)
     }
 
-    /// What the server has marked for its archiver, in the archiver's order but for histories, which it takes first.
-    fn waiting(&self, pg_wal: &Path) -> Result<Vec<ArchiveFile>> {
-        let marks = pg_wal.join("archive_status");
-        let about = || format!("could not look into \"{}\"", marks.display());
-        let mut waiting = Vec::new();
-        for mark in fs::read_dir(&marks).context(about)? {
-            let name = mark.context(about)?.file_name();
-            let name = name.to_str().and_then(|name| name.strip_suffix(".ready"));
-            waiting.extend(name.and_then(|name| self.parse(name).ok()));
-        }
-        waiting.sort_unstable_by_key(|file| file.file_name(self.segment_size));
-        Ok(waiting)
-    }
-
     /// Those that are in the archive, in the same order.
-    async fn present_of(&self, waiting: Vec<ArchiveFile>) -> Result<Vec<ArchiveFile>> {
+    async fn present_of(&self, waiting: &[ArchiveFile]) -> Result<Vec<ArchiveFile>> {
         let mut present = Vec::new();
         for of_timeline in waiting.chunk_by(|one, next| timeline_of(*one) == timeline_of(*next)) {
             let listed = self.listed_from(of_timeline[0]).await?;

@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use object_store::CredentialProvider;
 use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
 use object_store::gcp::GoogleConfigKey;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::settings::Said;
 use crate::error::{Error, Kind, Result};
@@ -144,16 +145,12 @@ impl Secrets {
 
 /// The text as a signed URL has it, which an answer may repeat.
 fn in_url(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
+    const SIGNED: &AsciiSet = &NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'_')
+        .remove(b'.')
+        .remove(b'~');
+    utf8_percent_encode(text, SIGNED).to_string()
 }
 
 /// Where the keys of an S3 account come from; each beats those before it.

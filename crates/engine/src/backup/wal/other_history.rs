@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment};
-use pgstrata_store::archive::{Archive, WaitingCompared};
+use pgstrata_store::archive::{Archive, WaitingCompared, waiting_files};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -17,7 +17,6 @@ use tokio::time::timeout;
 
 use super::ServerArchive;
 use crate::server::Session;
-use crate::server::pg_wal::waiting;
 
 /// What there is to do in either case.
 const SET_BACK: &str = "the server was set back to an earlier state, or a copy of it archives under this cluster's name: give this \
@@ -88,18 +87,19 @@ impl ServerArchive {
     /// Refuses an archive, or another one into which the server may archive, that has other contents under the name of a
     /// file that waits for the archiver. Answers what could not be compared.
     pub(in crate::backup) async fn check_waiting(&self) -> Result<Vec<String>> {
-        let directory = self.wal_directory.clone();
-        match blocking(move || waiting(&directory)).await {
-            Ok(found) if found.count == 0 => return Ok(Vec::new()),
-            Ok(_) => {}
+        let (pg_wal, size) = (&self.wal_directory, self.segment_size);
+        let directory = pg_wal.clone();
+        let waiting = match blocking(move || waiting_files(&directory, size)).await {
+            Ok(waiting) if waiting.is_empty() => return Ok(Vec::new()),
+            Ok(waiting) => waiting,
             Err(error) => return Ok(vec![not_known("what waits for the archiver", &error)]),
-        }
+        };
         let own = Archive::new(&self.cluster, self.record.clone())?;
-        let compared = own.compare_waiting(&self.wal_directory).await?;
+        let compared = own.compare_waiting(pg_wal, &waiting).await?;
         let mut unknown = self.judge(compared, "the archive")?;
         for other in &self.others {
             let place = format!("the archive in {}", other.repository.url());
-            let comparing = compare_in(other, &self.wal_directory);
+            let comparing = compare_in(other, pg_wal, &waiting);
             match timeout(ANSWERS_WITHIN, comparing).await {
                 Ok(Ok(compared)) => unknown.extend(self.judge(compared, &place)?),
                 // This backup does not depend on it.
@@ -131,8 +131,13 @@ impl ServerArchive {
     }
 }
 
-async fn compare_in(other: &ClusterRepository, pg_wal: &Path) -> Result<WaitingCompared> {
-    Archive::load(other).await?.compare_waiting(pg_wal).await
+async fn compare_in(
+    other: &ClusterRepository,
+    pg_wal: &Path,
+    waiting: &[ArchiveFile],
+) -> Result<WaitingCompared> {
+    let archive = Archive::load(other).await?;
+    archive.compare_waiting(pg_wal, waiting).await
 }
 
 fn not_known(what: &str, why: &impl std::fmt::Display) -> String {

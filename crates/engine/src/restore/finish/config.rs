@@ -19,8 +19,8 @@ use pgstrata_store::error::{FileContext, Result};
 use crate::restore::copy::write::{AUTO_CONF, Below, Writer};
 use crate::restore::place::beneath;
 use crate::restore::place::claim::Root;
-use crate::restore::settings::names_target;
 use crate::server::outside::{Syntax, is_read_in_directory, resolve};
+use crate::server::recovery_left::names_target;
 
 /// Where included files go that cannot lie beside the file that includes them.
 const INCLUDED: &str = "pgstrata.included";

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use pgstrata_pgdata::conf;
 
-use crate::restore::settings::{APPLY_DELAY, KeptLine, STANDBY_SETTINGS, names_target};
+use crate::restore::settings::{APPLY_DELAY, KeptLine, STANDBY_SETTINGS};
+use crate::server::recovery_left::names_target;
 use crate::server::written::{WrittenLine, WrittenSettings};
 
 /// The lines that a standby keeps of its configuration when it is refreshed.
