@@ -570,6 +570,27 @@ async fn part_of_an_upload_is_never_taken_for_the_object() {
     assert!(hint.contains("checksum_algorithm"), "{hint}");
 }
 
+/// The gateway of these tests is one for uploads of more than 256 KiB, depending on who is faster.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_refuses_before_it_has_read_the_bytes_is_asked_what_is_there() {
+    let server = S3Server::start().unwrap();
+    let network = Proxy::before(server.endpoint()).unwrap();
+    let options = support::options(&server, "p")
+        .with("endpoint", network.endpoint())
+        .with("retry_seconds", "1");
+    let repository = Repository::open(&options).unwrap();
+    let body = Bytes::from(vec![7; 1_000_000]);
+    repository.create("main/pack", body.clone()).await.unwrap();
+    network.break_uploads();
+    repository.create("main/pack", body.clone()).await.unwrap();
+    let other = Bytes::from(vec![8; body.len()]);
+    let error = repository.create("main/pack", other).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::AlreadyExists, "{error}");
+    let error = repository.create("main/new", body).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Repository, "{error}");
+    assert_eq!(repository.size("main/new").await.unwrap(), None);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_a_deletion_marker_hides_is_said_so_in_time() {
     let server = S3Server::start_with(Bucket::Versioned).unwrap();

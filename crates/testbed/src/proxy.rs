@@ -32,6 +32,8 @@ struct Weather {
     stalls_one: AtomicBool,
     /// An access key whose session token has expired.
     expired_key: Mutex<Option<String>>,
+    /// Whether the connection of every upload breaks as soon as it begins.
+    breaks_uploads: AtomicBool,
     /// What the server says, and what its clients read instead.
     rewritten: Mutex<Vec<(String, String)>>,
     /// Every so many connections one is closed as soon as it is used; 0 is none.
@@ -100,6 +102,13 @@ impl Proxy {
         self.weather.stall_after.store(bytes, Ordering::SeqCst);
     }
 
+    /// Breaks the connection of every upload as soon as it begins, as a store does that refuses before it has read the bytes:
+    /// its answer is lost.
+    pub fn break_uploads(&self) {
+        self.clear();
+        self.weather.breaks_uploads.store(true, Ordering::SeqCst);
+    }
+
     /// Answers requests signed with this access key as a store does when the session token that came with it has expired.
     pub fn expire_key(&self, access_key: &str) {
         self.clear();
@@ -139,6 +148,7 @@ impl Proxy {
     pub fn clear(&self) {
         self.weather.stopped.store(false, Ordering::SeqCst);
         self.weather.stalls_one.store(false, Ordering::SeqCst);
+        self.weather.breaks_uploads.store(false, Ordering::SeqCst);
         *self.weather.expired_key() = None;
         self.weather.rewritten().clear();
         for setting in [
@@ -277,6 +287,9 @@ fn accept(client: &TcpStream, upstream: &str, weather: &Arc<Weather>) -> io::Res
                 }
                 let delay = shared.delay_microseconds.load(Ordering::SeqCst);
                 thread::sleep(Duration::from_micros(delay));
+                if bytes.starts_with(b"PUT ") && shared.breaks_uploads.load(Ordering::SeqCst) {
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
                 if shared.refuses(bytes) {
                     shared.refused.fetch_add(1, Ordering::SeqCst);
                     return Err(refuse(&from));

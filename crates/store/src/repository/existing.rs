@@ -34,6 +34,14 @@ pub(super) enum There {
 }
 
 impl Repository {
+    /// Whether a create that brought no answer left something, or met it. A store may refuse a taken name before it has read
+    /// the bytes, and close: then its refusal is lost however often they are sent. When this cannot be known, they are sent
+    /// again.
+    pub(super) async fn is_taken(&self, path: &Path) -> bool {
+        let _permit = self.permit(1).await;
+        self.0.store.head(path).await.is_ok()
+    }
+
     /// What a create that was refused has met. A store that shows an object while its bytes still come has some seconds to
     /// take them all.
     pub(super) async fn what_is_there(

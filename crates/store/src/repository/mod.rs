@@ -215,24 +215,25 @@ impl Repository {
                 }
                 Err(error) => error,
             };
-            let again = match &error {
-                object_store::Error::AlreadyExists { .. } => {
-                    self.note_answer();
-                    match self.what_is_there(key, &path, &body).await? {
-                        There::Same => return Ok(()),
-                        There::Other => return Err(self.exists_with_other_contents(key)),
-                        There::Beginning(size) => return Err(self.cut_off(key, size, &body)),
-                        // Deleted since, or the store refused two creates at once and kept neither.
-                        There::Nothing if hidden.wait().await => continue,
-                        There::Nothing => return Err(self.hidden(key)),
-                    }
+            if matches!(error, object_store::Error::AlreadyExists { .. }) {
+                self.note_answer();
+            } else {
+                if !self.may_pass(&error) || !retries.wait().await {
+                    return Err(self.error(ACT, key, &error));
                 }
-                other => self.may_pass(other),
-            };
-            if !again || !retries.wait().await {
-                return Err(self.error(ACT, key, &error));
+                tracing::debug!(key, error = %self.why(&error), "repeating a create");
+                if !self.is_taken(&path).await {
+                    continue;
+                }
             }
-            tracing::debug!(key, error = %self.why(&error), "repeating a create");
+            match self.what_is_there(key, &path, &body).await? {
+                There::Same => return Ok(()),
+                There::Other => return Err(self.exists_with_other_contents(key)),
+                There::Beginning(size) => return Err(self.cut_off(key, size, &body)),
+                // Deleted since, or the store refused two creates at once and kept neither.
+                There::Nothing if hidden.wait().await => {}
+                There::Nothing => return Err(self.hidden(key)),
+            }
         }
     }
 

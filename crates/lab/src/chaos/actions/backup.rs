@@ -50,6 +50,9 @@ pub(super) const NO_PARENT: Excuse = excuse(&[10, 13], &["parent", "full", "hist
 /// What it was to stand on is being removed.
 const OVERTAKEN: Excuse = excuse(&[13], &["remov"]);
 
+/// A database that recovery would copy from a directory that the backup has not seen whole.
+const DATABASE_MOVED: Excuse = excuse(&[13], &["was moved from", "was copied file by file"]);
+
 /// Done, with a warning. Which one is looked at where the report is.
 const WARNED: Excuse = excuse(&[3], &[]);
 
@@ -187,7 +190,7 @@ fn go_on_beside(
                 let serial = world.next_serial();
                 statements::run_one(&world.server, chance, serial)?;
             }
-            Ok(Vec::new())
+            Ok(vec![DATABASE_MOVED])
         }
         Beside::Settings => settings::change(world, chance, step).map(|()| Vec::new()),
         Beside::SecondBackup => second(world, step).map(|_| vec![BUSY]),
