@@ -1,6 +1,6 @@
 //! What is fuzzed: each target takes bytes as a stranger's, and must neither panic nor hang, whatever they are.
 //!
-//! Used by the fuzzer, and by the test of crates/layer that puts the corpus through the targets. What has a checksum is
+//! Used by the fuzzer, and by the test of crates/store that puts the corpus through the targets. What has a checksum is
 //! given twice: as it is, and with the checksums that it should have, so that what lies behind them is reached.
 
 #![allow(
@@ -12,7 +12,9 @@
     reason = "a failure here is a failed test"
 )]
 
+mod answers;
 mod conninfo;
+mod envelope;
 mod input;
 mod models;
 mod objects;
@@ -28,7 +30,7 @@ pub mod support;
 pub type Target = fn(&[u8]);
 
 /// All of them by name.
-pub const TARGETS: [(&str, Target); 20] = [
+pub const TARGETS: [(&str, Target); 22] = [
     ("frame", objects::frame),
     ("pack", objects::pack),
     ("index", objects::index),
@@ -38,6 +40,8 @@ pub const TARGETS: [(&str, Target); 20] = [
     ("record", records::record),
     ("sealed", sealed::sealed),
     ("secrets", sealed::secrets),
+    ("envelope", envelope::envelope),
+    ("answers", answers::answers),
     ("control", pgdata::control),
     ("label", pgdata::label),
     ("wal-page", pgdata::wal_page),

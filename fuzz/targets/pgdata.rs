@@ -3,6 +3,7 @@
 use pgstrata_layer::digest;
 use pgstrata_pgdata::control::ControlFile;
 use pgstrata_pgdata::label::{BackupLabel, TablespaceMap};
+use pgstrata_pgdata::wal_pages::TimelinePages;
 use pgstrata_pgdata::{
     ArchiveFile, FileChecksum, LockFile, Lsn, Major, RecordReader, TimelineHistory, TimelineId,
     WalPageHeader, WalSegment, WalSegmentSize, conf as configuration,
@@ -45,6 +46,7 @@ pub fn label(bytes: &[u8]) {
 }
 
 pub fn wal_page(bytes: &[u8]) {
+    timeline_pages(bytes);
     if let Ok(page) = WalPageHeader::parse(bytes) {
         let size = page.segment_size;
         let name = page.segment().file_name(size);
@@ -58,6 +60,43 @@ pub fn wal_page(bytes: &[u8]) {
             }
         }
     }
+}
+
+/// Where pages of a timeline lie, however they come: pages with these heads, some with the address that they should have.
+fn timeline_pages(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let from_start = u64::from(input.word()) << 13;
+    // So many bytes before the end of all WAL.
+    let begin = match input.chance() {
+        true => from_start,
+        false => from_start.wrapping_neg(),
+    };
+    let step = 1 + 61 * input.below(256);
+    let (mut pages, mut first, mut last_other) = (Vec::new(), None, None);
+    while !input.is_empty() && pages.len() < 8 * PAGE {
+        let Some(address) = begin.checked_add(u64::try_from(pages.len()).unwrap()) else {
+            break;
+        };
+        let is_placed = input.chance();
+        let mut page = input.take(24).to_vec();
+        page.resize(PAGE, 7);
+        if is_placed {
+            page[8..16].copy_from_slice(&address.to_le_bytes());
+            page[5..8].fill(0);
+        }
+        if page[8..16] == address.to_le_bytes() {
+            match u32::from_le_bytes(page[4..8].try_into().unwrap()) {
+                2 => first = first.or(Some(Lsn::new(address))),
+                _ => last_other = Some(Lsn::new(address)),
+            }
+        }
+        pages.extend(page);
+    }
+    let mut seen = TimelinePages::of(TimelineId::new(2), Lsn::new(begin));
+    for piece in pages.chunks(step) {
+        seen.feed(piece);
+    }
+    assert_eq!((seen.first(), seen.last_other()), (first, last_other));
 }
 
 /// Records with any contents, in pages and with checksums as they should be, then with some bytes changed.
@@ -191,9 +230,19 @@ impl Pages {
 }
 
 pub fn conf(bytes: &[u8]) {
+    for line in bytes.split(|&byte| byte == b'\n') {
+        // A name is there, or the line has none and sets nothing.
+        let sets = !configuration::settings(line).is_empty();
+        match configuration::spelling(line) {
+            Some(name) => assert!(!name.is_empty()),
+            None => assert!(!sets),
+        }
+    }
     for setting in configuration::settings(bytes) {
         assert!(setting.line.start <= setting.line.end);
         assert!(setting.line.end <= bytes.len());
+        let spelling = configuration::spelling(&bytes[setting.line.clone()]).unwrap();
+        assert_eq!(spelling.to_ascii_lowercase(), setting.name);
         let word = std::str::from_utf8(&setting.value);
         let Ok(word) = word.map(|word| word.replace('\n', "")) else {
             continue;
@@ -214,12 +263,17 @@ pub fn conf(bytes: &[u8]) {
 }
 
 pub fn history(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else {
-        return;
-    };
     let sum = digest::page(bytes);
     for timeline in [2, 7, u32::MAX] {
-        let Ok(history) = TimelineHistory::parse(TimelineId::new(timeline), text) else {
+        let timeline = TimelineId::new(timeline);
+        let read = TimelineHistory::read(timeline, bytes);
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            assert_eq!(
+                TimelineHistory::parse(timeline, text).ok(),
+                read.as_ref().ok().cloned()
+            );
+        }
+        let Ok(history) = read else {
             continue;
         };
         let entries = history.entries();

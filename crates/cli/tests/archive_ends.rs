@@ -224,6 +224,15 @@ fn what_cannot_be_written_changes_nothing(stage: &Stage, (get, end): (&str, &str
     assert_eq!(code(&help), 0);
 }
 
+/// A server and a program are told of the same end.
+fn document_names_the_exit_code(stage: &Stage, get: &str, (ended, kind): (i32, &str)) {
+    let output = in_shell(stage, "", &format!("--output json {get}"));
+    let document = support::schema::document(&String::from_utf8(output.stdout.clone()).unwrap());
+    assert_eq!(code(&output), ended, "{document:#}");
+    assert_eq!(document["exit_code"], ended, "{document:#}");
+    assert_eq!(document["kind"], kind, "{document:#}");
+}
+
 fn damage_and_holes_stop(stage: &Stage, names: &[String], to: &str) {
     let (hole, later) = (&names[1], &names[2]);
     let path = object(stage, hole);
@@ -237,12 +246,16 @@ fn damage_and_holes_stop(stage: &Stage, names: &[String], to: &str) {
         said.contains(hole.as_str()) && said.contains(later.as_str()),
         "{said}"
     );
-    let output = in_shell(stage, "", &format!("{get} --on-hole end"));
+    document_names_the_exit_code(stage, &get, (STOP, "wal-missing"));
+    let end = format!("{get} --on-hole end");
+    let output = in_shell(stage, "", &end);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(code(&output), END, "{said}");
     assert!(said.contains(hole.as_str()), "{said}");
+    document_names_the_exit_code(stage, &end, (END, "not-found"));
     fs::write(&path, &good[..good.len() / 2]).unwrap();
     assert_eq!(code(&in_shell(stage, "", &get)), STOP);
+    document_names_the_exit_code(stage, &get, (STOP, "damaged"));
     fs::write(&path, &good).unwrap();
     assert_eq!(code(&in_shell(stage, "", &get)), 0);
     // What cannot be read is not absent.

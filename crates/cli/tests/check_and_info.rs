@@ -153,7 +153,12 @@ fn wal_that_does_not_arrive_and_slots_left_behind_are_named() {
     require(
         &document,
         "WAL",
-        &["warning: ", "store their own", "archive_command"],
+        &[
+            "warning: ",
+            "store their own",
+            "cannot be restored: every moment after the end of the newest backup",
+            "archive_command",
+        ],
     );
 
     let broken = "pgstrata-is-not-there archive-push %p";

@@ -162,6 +162,9 @@ fn usage_errors_are_documents_too() {
 fn an_unknown_cluster_has_one_exit_code() {
     let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
     let pgdata = stage.pgdata();
+    let far = format!("file://{}", stage.target("far").display());
+    let identity = stage.target("identity").display().to_string();
+    stage.ok(&["key", "generate", &identity]);
     for arguments in [
         &["info"][..],
         &["verify"],
@@ -171,9 +174,19 @@ fn an_unknown_cluster_has_one_exit_code() {
         &["restore", "--target-dir", "/nowhere/at/all"],
         &["backup", "-D", &pgdata],
         &["archive-push", "/nowhere/000000010000000000000001"],
+        &["pin", "latest"],
+        &["pin", "20200101-000000F"],
+        &["unpin", "latest"],
+        &["annotate", "latest", "ticket=DB-1"],
+        &["copy", "--to", &far],
+        &["copy", "--to", &far, "--dry-run"],
+        &["key", "check"],
+        &["--identity", &identity, "key", "check"],
+        &["--identity", &identity, "key", "rotate"],
     ] {
         let (document, code) = document_of(&stage, &[&["--cluster", "other"], arguments].concat());
         assert_eq!(code, NOT_FOUND, "{arguments:?}: {document:#}");
+        assert_eq!(document["exit_code"], NOT_FOUND, "{document:#}");
         let message = document["message"].as_str().unwrap();
         assert!(
             message.contains("\"other\" is not in the repository"),

@@ -1,7 +1,11 @@
 //! Configuration outside the data directory, as Debian's packages have it: it is in the backup, and the restored server
 //! starts with it, from the data directory or from a directory of its own.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail like tests"
+)]
 
 mod support;
 
@@ -250,12 +254,16 @@ fn configuration_that_backups_leave_out_is_an_alarm_of_all_who_judge() {
             _ => ("/alarms", "/kind", "/reason"),
         };
         let all = document.pointer(place).unwrap().as_array().unwrap().iter();
-        let of_files = all.filter(|one| ["files", "configuration"].contains(&text(one, kind)));
-        let of_files: Vec<&str> = of_files.map(|one| text(one, reason)).collect();
-        let named = of_files
-            .iter()
-            .any(|said| said.contains(ident.to_str().unwrap()));
-        assert!(named, "{command}: {of_files:?} in {shown}");
+        let mut of_files = all.filter(|one| ["files", "configuration"].contains(&text(one, kind)));
+        let named = of_files.find(|one| text(one, reason).contains(ident.to_str().unwrap()));
+        let named = named.unwrap_or_else(|| panic!("{command}: {shown}"));
+        let lost = match command {
+            "check" => text(named, reason).split_once("; cannot be restored: "),
+            _ => Some(("", text(named, "/lost"))),
+        };
+        let lost = lost.map(|(_, lost)| lost);
+        let expected = "this part of the configuration, when this host is lost";
+        assert_eq!(lost, Some(expected), "{command}: {named:#}");
     }
 }
 

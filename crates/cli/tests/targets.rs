@@ -121,6 +121,57 @@ fn rule_13_12_times_are_those_of_commits_on_18() {
     times_are_those_of_commits(Major::V18, Store::Directory);
 }
 
+/// Of WAL that cannot be read nothing is known but when the store took it, by the clock of the store. Nothing passes over
+/// that answer but WAL that can be read.
+#[test]
+fn a_time_in_wal_that_cannot_be_read_is_judged_by_when_that_was_stored() {
+    let stage = stage(Major::V17, Store::Directory);
+    let full = layer(&stage, "full");
+    insert(&stage, 1);
+    let readable = now(&stage);
+    insert(&stage, 2);
+    stage.archive_all();
+    let asked = now(&stage);
+    insert(&stage, 3);
+    stage.archive_all();
+    let last = segments(&stage).pop().unwrap();
+    let good = fs::read(&last).unwrap();
+    let mut damaged = good.clone();
+    damaged[good.len() / 2] ^= 1;
+    let time = |target| ["--target-type", "time", "--target", target];
+    let target = stage.target("planned").display().to_string();
+    let planned = |time: &[&str]| {
+        let plan = ["restore", "--target-dir", &target, "--dry-run"];
+        let plan = stage.json(&[&plan[..], time].concat());
+        assert_eq!(text(&plan, "/label"), full);
+        plan["notes"].to_string()
+    };
+    let unread = "archived WAL could not be read";
+
+    fs::write(&last, &damaged).unwrap();
+    let notes = planned(&time(&asked));
+    assert!(notes.contains(unread), "{notes}");
+    // The same WAL, stored by a clock that is behind.
+    store_clock(&stage, "1 hour ago");
+    let name = last.file_name().unwrap().display();
+    let stored = format!("its last segment, {name}, was stored at ");
+    let words = [
+        "after all that is known of the archive",
+        unread,
+        &stored,
+        "--target-type=default",
+    ];
+    refused(&stage, &time(&asked), &words);
+    // What lies before it is found by what was committed.
+    let notes = planned(&time(&readable));
+    assert!(!notes.contains(unread), "{notes}");
+
+    fs::write(&last, &good).unwrap();
+    store_clock(&stage, "1 hour ago");
+    let notes = planned(&time(&asked));
+    assert!(!notes.contains(unread), "{notes}");
+}
+
 /// A backup that waited for its WAL was finished long after its last page, and leads to times in between.
 #[test]
 fn a_time_between_the_stop_of_a_backup_and_its_manifest_is_reached() {

@@ -236,67 +236,90 @@ fn of_version_nine(key: &str, object: &[u8]) -> Vec<u8> {
     newer
 }
 
+/// What is said of an object.
+fn kind_of(report: &VerifyReport, key: &str) -> Option<FindingKind> {
+    let mut findings = report.findings.iter();
+    let found = findings.find(|found| found.object == key);
+    found.map(|found| found.kind)
+}
+
+/// Puts `part` into the place of the first part of a layer's index, and into its manifest.
+async fn replace_index(repository: &Repository, made: &Made, label: &Label, part: Vec<u8>) {
+    let mut manifest = manifest_of(repository, made, label).await;
+    manifest.index[0].index_digest = digest::contents_hex(&part);
+    let manifest = manifest::encode(&manifest);
+    replace(
+        repository,
+        &made.cluster.manifest_key(label),
+        Some(manifest),
+    )
+    .await;
+    replace(repository, &made.cluster.index_key(label, 0), Some(part)).await;
+}
+
 #[tokio::test]
 async fn what_a_newer_version_wrote_is_called_so_and_hides_no_damage() {
     let (repository, made) = scene().await;
     let wal = repository.list(&made.cluster.wal_prefix()).await.unwrap();
-    let (label, below) = (&made.labels[1], &made.labels[0]);
-    let pack = made.cluster.pack_key(below, 1);
+    // No layer stands on the newest: its manifest may change, which names the index.
+    let (newest, label, below) = (&made.labels[2], &made.labels[1], &made.labels[0]);
+    let (cluster, pack) = (&made.cluster, made.cluster.pack_key(below, 1));
+    let index = cluster.index_key(newest, 0);
     for key in [
-        made.cluster.cluster_key(),
-        made.cluster.manifest_key(label),
-        made.cluster.pack_key(label, 0),
+        cluster.cluster_key(),
+        cluster.manifest_key(label),
+        cluster.pack_key(label, 0),
+        index.clone(),
+        cluster.digest_key(label, 0),
+        cluster.claim_key(label),
+        cluster.committed_key(label),
         wal[0].key.clone(),
     ] {
         let original = repository.get(&key).await.unwrap().to_vec();
         let newer = of_version_nine(&key, &original);
-        replace(&repository, &key, Some(newer)).await;
-        let kind_of = |report: &VerifyReport, key: &str| {
-            let mut findings = report.findings.iter();
-            findings
-                .find(|found| found.object == key)
-                .map(|found| found.kind)
-        };
+        match key == index {
+            true => replace_index(&repository, &made, newest, newer).await,
+            false => replace(&repository, &key, Some(newer)).await,
+        }
         let report = verify(&repository, &made, Scope::All, true).await;
-        assert_eq!(
-            kind_of(&report, &key),
-            Some(FindingKind::Unsupported),
-            "{key}"
-        );
-        assert_eq!(report.recorded, key != made.cluster.cluster_key());
+        let unsupported = Some(FindingKind::Unsupported);
+        assert_eq!(kind_of(&report, &key), unsupported, "{key}");
+        assert_eq!(report.recorded, key != cluster.cluster_key());
+        // A finished layer is restored without its claim.
+        let is_claim = key.ends_with("/claim") || key.ends_with("/committed");
+        let failure = (!is_claim).then_some(Kind::Unsupported);
         if !key.ends_with("/manifest") {
-            assert_eq!(
-                report.failure(),
-                Some(Kind::Unsupported),
-                "{:?}",
-                report.findings
-            );
+            assert_eq!(report.failure(), failure, "{:?}", report.findings);
         }
         let whole = repository.get(&pack).await.unwrap().to_vec();
         replace(&repository, &pack, None).await;
         let report = verify(&repository, &made, Scope::All, false).await;
-        assert_eq!(
-            kind_of(&report, &key),
-            Some(FindingKind::Unsupported),
-            "{key}"
-        );
+        assert_eq!(kind_of(&report, &key), unsupported, "{key}");
         assert_eq!(kind_of(&report, &pack), Some(FindingKind::Missing), "{key}");
         assert_eq!(report.failure(), Some(Kind::Damaged), "{key}");
         replace(&repository, &pack, Some(whole)).await;
-        replace(&repository, &key, Some(original)).await;
+        match key == index {
+            true => replace_index(&repository, &made, newest, original).await,
+            false => replace(&repository, &key, Some(original)).await,
+        }
     }
-    // That the record of the cluster is lost hides nothing either.
-    replace(&repository, &made.cluster.cluster_key(), None).await;
+    let report = verify(&repository, &made, Scope::All, true).await;
+    assert_eq!(report.findings, []);
+}
+
+#[tokio::test]
+async fn a_lost_record_of_the_cluster_hides_no_damage() {
+    let (repository, made) = scene().await;
+    let pack = made.cluster.pack_key(&made.labels[0], 1);
+    let record = made.cluster.cluster_key();
+    replace(&repository, &record, None).await;
     replace(&repository, &pack, None).await;
     let report = verify(&repository, &made, Scope::All, false).await;
-    let record = made.cluster.cluster_key();
     for (object, kind) in [
         (&pack, FindingKind::Missing),
         (&record, FindingKind::Damaged),
     ] {
-        let mut found = report.findings.iter();
-        let found = found.find(|found| found.object == *object);
-        assert_eq!(found.map(|found| found.kind), Some(kind), "{object}");
+        assert_eq!(kind_of(&report, object), Some(kind), "{object}");
     }
 }
 

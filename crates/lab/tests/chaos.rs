@@ -34,6 +34,8 @@ fn chaos(scratch: &Path, words: &[&str]) -> Output {
     let out = scratch.join("out");
     let mut command = Command::new(env!("CARGO_BIN_EXE_pgstrata-lab"));
     command.arg("chaos").args(words).arg("--out").arg(out);
+    // Beside other tests what gives way hardly gets on.
+    command.env("PGSTRATA_IMPACT", "none");
     command.output().unwrap()
 }
 
@@ -54,6 +56,7 @@ fn finds_nothing(words: &[&str]) -> String {
     said(&output)
 }
 
+/// Seed 7 took the place of 1 when the run had to find changes by page LSNs. No finding of either is noted.
 #[test]
 fn thirty_steps_on_15_with_page_lsns_find_nothing() {
     let how = ["--seed", "7", "--steps", "30", "--major", "15"];
@@ -69,6 +72,7 @@ fn thirty_steps_on_15_with_page_lsns_find_nothing() {
     assert!(said.contains(" by lsn"), "{said}");
 }
 
+/// Seed 5 took the place of 2 when the run had to find changes by the tracker. No finding of either is noted.
 #[test]
 fn thirty_steps_on_18_with_the_tracker_find_nothing() {
     let how = ["--seed", "5", "--steps", "30", "--major", "18", "--tracker"];
@@ -76,12 +80,14 @@ fn thirty_steps_on_18_with_the_tracker_find_nothing() {
     assert!(said.contains(" by tracker"), "{said}");
 }
 
+/// The seed is the first that this run had. No finding of it is noted.
 #[test]
 fn twenty_steps_on_16_find_nothing() {
     let how = ["--seed", "3", "--steps", "20", "--major", "16"];
     finds_nothing(&[&how[..], &["--store", "directory", "--at-the-end", "2"]].concat());
 }
 
+/// The seed is the first that this run had, and finds changes by WAL summaries. No finding of it is noted.
 #[test]
 fn twenty_steps_on_17_find_nothing() {
     let how = ["--seed", "4", "--steps", "20", "--major", "17"];
@@ -89,14 +95,14 @@ fn twenty_steps_on_17_find_nothing() {
     assert!(said.contains(" by summary"), "{said}");
 }
 
-/// The network of this seed stalled in the middle of an object once, and the store kept what had come.
+/// The network of this seed stalled in the middle of an object once, and the store kept what had come: keep the seed.
 #[test]
 fn twenty_steps_on_s3_find_nothing() {
     let how = ["--seed", "2", "--steps", "20", "--major", "18"];
     finds_nothing(&[&how[..], &["--store", "s3", "--at-the-end", "2"]].concat());
 }
 
-/// With this seed a copy lives beside its original for ten steps, and both are backed up.
+/// With this seed a copy lives beside its original for ten steps, and both are backed up: keep the seed.
 const TWO_SERVERS: [&str; 2] = ["105071", "15"];
 
 #[test]

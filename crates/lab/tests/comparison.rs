@@ -190,8 +190,8 @@ fn a_known_effect_is_found_with_an_interval_that_holds_it() {
     )
     .unwrap();
     let (one, other) = (
-        arm("short", Major::V18, ",guc.lab.pause=0.020"),
-        arm("long", Major::V18, ",guc.lab.pause=0.030"),
+        arm("short", Major::V18, ",guc.lab.pause=0.030"),
+        arm("long", Major::V18, ",guc.lab.pause=0.090"),
     );
     let (experiment, _) = lab.experiment(&ab(
         &one,
@@ -209,9 +209,9 @@ fn a_known_effect_is_found_with_an_interval_that_holds_it() {
     let compared = analysis.row("tps").unwrap().comparisons[1].clone().unwrap();
     assert_eq!(compared.verdict, Verdict::Worse);
     let interval = compared.interval.unwrap();
-    // Two thirds, but for what a query takes beside its pause. How wide it is, is the machine's affair.
-    assert!(interval.low < 0.75, "{interval:?}");
-    assert!(interval.high > 0.6, "{interval:?}");
+    // A third, but for what a query takes beside its pause. How wide it is, is the machine's affair.
+    assert!(interval.low < 0.5, "{interval:?}");
+    assert!(interval.high > 0.3, "{interval:?}");
 }
 
 #[test]
@@ -336,6 +336,29 @@ fn an_interrupted_comparison_puts_back_what_it_changed() {
     let rest: Vec<String> = told.map(Result::unwrap).collect();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
     assert_eq!(cluster.sql("postgres", written).unwrap(), "0");
+}
+
+#[test]
+fn settings_that_could_not_be_put_back_are_warned_of() {
+    let cluster = Cluster::builder(Major::V15).start().unwrap();
+    let role = "CREATE ROLE lent SUPERUSER LOGIN";
+    cluster.sql("postgres", role).unwrap();
+    let lab = Lab::new();
+    // Who changes the settings loses the right to do so while the server is measured.
+    let script = lab.scratch.path().join("lose.sql");
+    std::fs::write(&script, "ALTER ROLE lent NOSUPERUSER;\n").unwrap();
+    let dsn = cluster.conninfo_as("lent", "postgres");
+    let base = format!("base:reload.work_mem=8MB,dsn={dsn}");
+    let arm = format!("arm:reload.work_mem=9MB,dsn={dsn}");
+    let out = lab.out();
+    let more = ["--blocks", "1", "-w", script.to_str().unwrap(), "--out"];
+    let output = lab.run(&[&ab(&base, &arm, &more)[..], &[out.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(5), "{}", said(&output));
+    let report = lab.run(&["report", out.to_str().unwrap()]);
+    let printed = text(&report.stdout);
+    let warned = "! ENV-SETTINGS-LEFT  could not put back the settings of";
+    assert!(printed.contains(warned), "{printed}");
+    assert!(printed.contains("ALTER SYSTEM RESET work_mem"), "{printed}");
 }
 
 #[test]

@@ -65,6 +65,33 @@ fn a_gate_passes_fails_or_says_that_it_cannot_tell() {
 }
 
 #[test]
+fn a_gate_says_what_the_mark_of_an_unstable_interval_means() {
+    for is_unstable in [true, false] {
+        let lab = saved(1.0, 0.01);
+        let mut experiment = made::experiment(1.0, 0.01);
+        // One block far off widens the interval, and leaves the bootstrap of the median as it is.
+        for run in experiment.runs.iter_mut().filter(|run| run.arm == 1) {
+            let step = f64::from(u32::try_from(run.block).unwrap());
+            let far = if is_unstable && run.block > 6 {
+                1.9
+            } else {
+                1.0
+            };
+            run.values.insert("tps".to_owned(), far * (1000.0 + step));
+        }
+        experiment.save(&lab.out()).unwrap();
+        let junit = lab.scratch.path().join("junit.xml");
+        let gate = ["gate", "--fail-if", "tps < 1.5", "--junit"];
+        let output = ask(&lab, &[&gate[..], &[junit.to_str().unwrap()]].concat());
+        let xml = std::fs::read_to_string(&junit).unwrap();
+        for said in [text(&output.stdout), xml] {
+            assert_eq!(said.contains(" ~"), is_unstable, "{said}");
+            assert_eq!(said.contains("~ marks an interval"), is_unstable, "{said}");
+        }
+    }
+}
+
+#[test]
 fn a_gate_proves_nothing_that_the_report_does_not() {
     let cannot_tell = |change: &dyn Fn(&mut Experiment)| {
         let lab = saved(0.9, 0.005);
@@ -252,6 +279,52 @@ fn results_of_two_sessions_are_at_most_possibly_different() {
     let said = said(&output);
     assert!(said.contains("STAT-UNPAIRED"), "{said}");
     assert!(said.contains("possibl"), "{said}");
+}
+
+#[test]
+fn a_comparison_of_results_names_its_own_command_and_the_files_of_both() {
+    let (one, other) = (saved(1.0, 0.01), saved(1.0, 0.01));
+    let mut first = made::experiment(1.0, 0.01);
+    first.command.push("--of-the-first".to_owned());
+    first.save(&one.out()).unwrap();
+    let page = one.scratch.path().join("page.html");
+    let (first, second) = (one.out(), other.out());
+    let words = ["compare", first.to_str().unwrap(), second.to_str().unwrap()];
+    let output = one.run(&[&words[..], &["--html", page.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let printed = text(&output.stdout);
+    let repeat = printed.lines().find(|line| line.starts_with("repeat"));
+    let repeat = repeat.unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(repeat[1..6], [&["pgstrata", "lab"], &words[..]].concat());
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(!page.contains("--of-the-first"), "{page}");
+    assert!(!page.contains("The seed"), "{page}");
+    for name in ["base 1: result.json", "base 2: result.json"] {
+        assert!(page.contains(name), "no {name} in {page}");
+    }
+    assert!(page.contains("href=\"out/result.json\""), "{page}");
+}
+
+#[test]
+fn what_is_run_again_is_told_as_a_shell_takes_it() {
+    let lab = saved(1.0, 0.01);
+    let mut experiment = made::experiment(1.0, 0.01);
+    let words = ["pgstrata", "lab", "workloads", "show", "it's none"];
+    experiment.command = words.map(str::to_owned).into();
+    experiment.save(&lab.out()).unwrap();
+    let output = ask(&lab, &["rerun"]);
+    let told = text(&output.stderr);
+    let typed = r"pgstrata lab workloads show 'it'\''s none' --out=";
+    assert!(told.starts_with(typed), "{told}");
+}
+
+#[test]
+fn one_arm_alone_has_no_ratio_that_could_be_claimed() {
+    let lab = Lab::new();
+    let claim = ["--hypothesis", "it is quick", "--claim", "tps >= 1"];
+    let output = lab.run(&[&["run", "--dry-run"], &claim[..]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(text(&output.stderr).contains("one arm alone"));
 }
 
 #[test]

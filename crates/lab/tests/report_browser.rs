@@ -13,7 +13,7 @@ use std::path::Path;
 use pgstrata_lab::format::Unit;
 use pgstrata_lab::measure::environment::{Environment, Level, Warning};
 use pgstrata_lab::measure::result::{
-    Arm, Beside, Experiment, Mark, Metric, Phase, Plan, Published, Run, Table,
+    Arm, Beside, Claim, Experiment, Mark, Metric, Phase, Plan, Published, Run, Table,
 };
 use pgstrata_lab::measure::sample::Samples;
 use pgstrata_lab::measure::stat::Interval;
@@ -142,6 +142,10 @@ fn experiment() -> Experiment {
         notes: vec!["A sentence.".to_owned()],
         plan: Plan {
             sweep: Some(vec![1.0, 2.0, 4.0]),
+            claims: vec![
+                Claim::at_least("tps", 2, 0.97).against(1),
+                Claim::at_most("p99", 1, 1.15),
+            ],
             ..made.plan
         },
         ..made
@@ -210,6 +214,38 @@ fn troubled() -> Experiment {
         arm.environment = Some(environment);
     }
     experiment
+}
+
+#[test]
+fn the_conclusion_comes_first_then_what_to_beware_of_then_how_it_was_measured() {
+    let mut experiment = troubled();
+    experiment.interrupted = Some("there was no room".to_owned());
+    let (_, conclusion) = conclude(&experiment, &analyse(&experiment));
+    let facts = ["workload none", "How it was measured", "<dt>workload</dt>"];
+    for (text, facts) in for_people(&experiment).iter().zip(facts) {
+        let mut before = 0;
+        for words in [&conclusion, "RUN-INCOMPLETE", facts] {
+            let at = place(text, words);
+            assert!(at > before, "{words} is too early in {text}");
+            before = at;
+        }
+        assert_eq!(text.matches("there was no room").count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn what_the_conclusion_rests_on_is_the_first_picture() {
+    let page = |experiment: &Experiment| html::render(experiment, &analyse(experiment));
+    let claimed = experiment();
+    let mut open = claimed.clone();
+    open.plan.claims.clear();
+    assert!(!page(&open).contains("rests on"));
+    let page = page(&claimed);
+    let picture = place(&page, "<h2 id=\"what-the-conclusion-rests-on\"");
+    assert!(page.contains("href=\"#what-the-conclusion-rests-on\""));
+    assert!(picture < place(&page, "<h2 id=\"beside-what-was-published\""));
+    assert!(picture < place(&page, "<svg"));
+    assert!(page.contains("at least 0.97"), "{page}");
 }
 
 /// The three reports for people, each in one line and without what keeps words together.

@@ -21,11 +21,21 @@ fn bindir(major: Major) -> String {
 
 /// Runs an experiment on a server of this version, with our program where it takes backups.
 fn measured(words: &str, major: Major) -> (Experiment, String) {
+    let (_, experiment, printed) = kept(words, major);
+    (experiment, printed)
+}
+
+/// The same, with the lab that has its files.
+fn kept(words: &str, major: Major) -> (Lab, Experiment, String) {
     let (program, bindir) = (pgstrata(), bindir(major));
     let mut all: Vec<&str> = words.split(' ').collect();
     all.extend(["--bindir", &bindir]);
     if takes_backups(words) {
         all.extend(["--pgstrata", &program]);
+    }
+    if !words.contains("--settle") {
+        // What is measured here is compared with nothing: a busy machine may stay so.
+        all.extend(["--settle", "0s"]);
     }
     let lab = Lab::new();
     let (experiment, printed) = lab.experiment(&all);
@@ -39,6 +49,23 @@ fn measured(words: &str, major: Major) -> (Experiment, String) {
         experiment.plan.claims.len(),
         "{plan}"
     );
+    // Either there are figures of others, or it is said that there are none.
+    let is_told = |note: &String| note.starts_with("Nobody has published figures");
+    assert_eq!(
+        experiment.notes.iter().any(is_told),
+        experiment.published.is_empty()
+    );
+    // Arms are told apart by what is said of them, and what is known of their server is known of all.
+    let described: std::collections::BTreeSet<&str> = experiment
+        .arms
+        .iter()
+        .map(|arm| arm.description.as_str())
+        .collect();
+    assert_eq!(described.len(), experiment.arms.len(), "{described:?}");
+    assert!(
+        !printed.contains("An environment was captured"),
+        "{printed}"
+    );
     for run in &experiment.runs {
         assert!(
             run.values.contains_key("cpu_foreign"),
@@ -47,7 +74,7 @@ fn measured(words: &str, major: Major) -> (Experiment, String) {
             run.values
         );
     }
-    (experiment, printed)
+    (lab, experiment, printed)
 }
 
 /// Uses a processor until it is dropped.
@@ -216,7 +243,11 @@ fn an_increment_stores_what_changed_and_restores_to_the_source() {
     let frozen = value("pgstrata full", "changed.frozen.checksums");
     assert!(value("pgstrata full", "changed.unvacuumed.checksums") > 2.0 * frozen);
     let words: Vec<&str> = printed.split_ascii_whitespace().collect();
-    assert!(words.join(" ").contains("sets hint bits"), "{printed}");
+    let words = words.join(" ");
+    assert!(words.contains("sets hint bits"), "{printed}");
+    let served = "served all arms, frozen, checksums on.";
+    assert!(words.contains(served), "{printed}");
+    assert!(words.contains("servers of the scenes"), "{printed}");
 }
 
 #[test]
@@ -276,7 +307,7 @@ fn restored_in_all_orders(storage: &str) {
 
 #[test]
 fn what_users_feel_is_measured_while_backups_run_and_while_none_does() {
-    let (experiment, printed) = measured(
+    let (lab, experiment, printed) = kept(
         "impact --preset tiny -s 1 -R 600 --blocks 1 --change-source summary --upkeep",
         Major::V17,
     );
@@ -297,10 +328,17 @@ fn what_users_feel_is_measured_while_backups_run_and_while_none_does() {
         assert!(run.values["p50"] > 0.0);
         let works = run.arm > 0;
         assert_eq!(run.values.contains_key("backups"), works);
+        assert_eq!(run.values.contains_key("added_waiting"), works);
         assert_eq!(run.phases.is_empty(), !works);
     }
     let words: Vec<&str> = printed.split_ascii_whitespace().collect();
     assert!(words.join(" ").contains("each takes"), "{printed}");
+    // What the figures were made of is there, and the page leads to it.
+    let page = std::fs::read_to_string(lab.out().join("report.html")).unwrap();
+    for name in ["transactions.log.zst", "slices.csv"] {
+        assert!(lab.out().join(name).exists(), "{name}");
+        assert!(page.contains(&format!("href=\"{name}\"")), "{name}");
+    }
 }
 
 #[test]
@@ -377,6 +415,8 @@ fn the_same_change_in_clusters_of_two_sizes() {
         assert!(value(0, name) > 0.0);
     }
     assert!(printed.contains("size MB"), "{printed}");
+    // It is what is measured, and nothing to beware of.
+    assert!(!printed.contains("ENV-ARMS-SIZE"), "{printed}");
 }
 
 #[test]

@@ -47,7 +47,9 @@ impl TimelinePages {
                 self.head.extend_from_slice(taken);
                 self.look();
             }
-            self.at += u64::try_from(taken.len()).unwrap_or(0);
+            // Behind the last page of all WAL there is no place.
+            let taken = u64::try_from(taken.len()).unwrap_or(0);
+            self.at = self.at.wrapping_add(taken);
             if self.at.is_multiple_of(WAL_PAGE_BYTES) {
                 self.head.clear();
             }

@@ -553,3 +553,76 @@ fn report_text(report: &BackupReport) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use pgstrata_engine::backup::WalChoice;
+    use pgstrata_layer::label::Label;
+    use pgstrata_layer::manifest::{ChangeSourceRecord, Totals};
+    use pgstrata_pgdata::{Lsn, TimelineId};
+
+    use super::*;
+
+    /// A backup of 2,900 pages, of which 2,798 are marked and 1,500 stored.
+    fn report(label: &str, used: ChangeSource) -> BackupReport {
+        BackupReport {
+            label: Label::parse(label).unwrap(),
+            parent: None,
+            type_reason: String::new(),
+            change_source: ChangeSourceRecord {
+                used,
+                reason: String::new(),
+            },
+            audit: None,
+            wal: WalChoice {
+                streams: false,
+                reason: String::new(),
+                trouble: None,
+                unknown: Vec::new(),
+            },
+            wal_segments_stored: 0,
+            start_lsn: Lsn::new(0x0100_0028),
+            stop_lsn: Lsn::new(0x0100_0138),
+            timeline: TimelineId::FIRST,
+            from_standby: false,
+            totals: Totals {
+                relation_blocks: 2900,
+                pages_marked: 2798,
+                pages_stored: 1500,
+                ..Totals::default()
+            },
+            pack_count: 1,
+            pack_bytes: 0,
+            corrupt_pages: Vec::new(),
+            warnings: Vec::new(),
+            started_at: Timestamp::UNIX_EPOCH,
+            finished_at: Timestamp::UNIX_EPOCH,
+            phases: Vec::new(),
+        }
+    }
+
+    /// Everything is stored in a full backup, so nobody has called pages changed.
+    #[test]
+    fn only_a_change_source_says_how_many_pages_may_have_changed() {
+        let increment = "20261121-093305F_20261122-093305I";
+        for (label, used, expected) in [
+            ("20261121-093305F", ChangeSource::Everything, ""),
+            (
+                increment,
+                ChangeSource::Tracker,
+                "; tracker says that 2,798 may have changed",
+            ),
+            (
+                increment,
+                ChangeSource::Lsn,
+                "; lsn says that 2,798 may have changed",
+            ),
+        ] {
+            let text = report_text(&report(label, used));
+            let pages = text.lines().find(|line| line.starts_with("  pages"));
+            let expected = format!("  pages    1,500 of 2,900 stored{expected}");
+            assert_eq!(pages, Some(expected.as_str()), "{text}");
+        }
+    }
+}

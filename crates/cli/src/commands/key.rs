@@ -11,7 +11,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys::{self, Admission, EpochSeen, KeySummary, Recipients, Ring};
 use serde_json::{Value, json};
 
-use super::{Context, refuse_newer};
+use super::{Context, known_cluster};
 use crate::args::{KeyCommand, RecipientArgs};
 use crate::exit;
 use crate::identity;
@@ -23,8 +23,7 @@ pub(super) async fn run(context: &Context, command: &KeyCommand) -> Result<u8> {
         context.report("key/1", &document, || format!("{recipient}\n"))?;
         return Ok(0);
     }
-    let cluster = context.cluster()?;
-    refuse_newer(&cluster).await?;
+    let cluster = known_cluster(context).await?;
     let ring = ring(&cluster).await?;
     let is_check = matches!(command, KeyCommand::Check);
     let (epochs, forged) = match is_check {

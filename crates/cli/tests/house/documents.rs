@@ -57,15 +57,18 @@ impl House {
 
     fn walk(&mut self, directory: &Path, below: &str) {
         const NOT_OURS: [&str; 3] = ["target", "build", "golden"];
+        // What continuous integration runs is in it.
+        const HIDDEN_AND_OURS: &str = ".ci";
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
             let relative = format!("{below}{name}");
             if path.is_dir() {
-                if !name.starts_with('.') {
+                let is_hidden = name.starts_with('.') && name != HIDDEN_AND_OURS;
+                if !is_hidden {
                     self.add(format!("{relative}/"));
                 }
-                if !name.starts_with('.') && !NOT_OURS.contains(&name) {
+                if !is_hidden && !NOT_OURS.contains(&name) {
                     self.walk(&path, &format!("{relative}/"));
                 }
                 continue;
@@ -389,35 +392,55 @@ fn a_dead_link_is_noticed() {
     }
 }
 
+/// Whether people write comments in a file: in sources, and in programs, which may have no extension. What has none
+/// elsewhere is data, as are most files of the fuzzer.
+fn has_comments(path: &str, extension: &str) -> bool {
+    let is_below = |tops: &[&str]| tops.iter().any(|top| path.starts_with(top));
+    match extension {
+        "toml" => true,
+        "" => path == "Makefile" || is_below(&[".ci/", "ext/", "scripts/"]),
+        "rs" if path.starts_with("fuzz/") => true,
+        _ => is_below(&["crates/", "ext/", "scripts/"]) && !path.contains("/golden/"),
+    }
+}
+
 #[test]
 fn every_pointer_to_a_file_or_a_section_leads_somewhere() {
+    const ONE_OF_EACH_KIND: [&str; 8] = [
+        ".ci/run",
+        "Makefile",
+        "clippy.toml",
+        "crates/cli/tests/house.rs",
+        "ext/pgstrata.c",
+        "ext/test/torture",
+        "fuzz/targets/input.rs",
+        "scripts/check",
+    ];
     let house = House::read();
-    let mut looked_at = 0;
+    let mut looked_at = BTreeSet::new();
     let mut dead = Vec::new();
     for path in &house.paths {
         let name = path.rsplit('/').next().unwrap_or(path);
         let (_, extension) = name.rsplit_once('.').unwrap_or((name, ""));
         let mark = COMMENTS.iter().find(|(known, _)| *known == extension);
-        // This file has bad examples; what has no extension elsewhere is data.
-        let is_ours = ["crates/", "ext/", "scripts/"]
-            .iter()
-            .any(|top| path.starts_with(top))
-            && !path.contains("/golden/")
-            && (!extension.is_empty() || path.starts_with("scripts/"))
-            || extension == "toml";
-        if path.ends_with("house/documents.rs") || path.ends_with('/') || !is_ours {
+        // This file has bad examples.
+        let is_ours = !path.ends_with("house/documents.rs") && has_comments(path, extension);
+        if path.ends_with('/') || !is_ours {
             continue;
         }
         let Some((_, mark)) = mark else { continue };
         let text = fs::read_to_string(root().join(path)).unwrap();
-        looked_at += 1;
+        looked_at.insert(path.as_str());
         dead.extend(house.dead_pointers(path, &comments(&text, mark)));
         dead.extend(house.dead_pointers(path, &strings(&text)));
     }
     for (path, text) in &house.documents {
         dead.extend(house.dead_pointers(path, text));
     }
-    assert!(looked_at > 100, "looked at {looked_at} files");
+    assert!(looked_at.len() > 100, "looked at {looked_at:?}");
+    for path in ONE_OF_EACH_KIND {
+        assert!(looked_at.contains(path), "did not look at {path}");
+    }
     dead.sort();
     dead.dedup();
     assert!(dead.is_empty(), "{dead:#?}");
@@ -587,4 +610,63 @@ fn nothing_is_pasted_twice_into_a_document() {
         }
     }
     assert!(twice.is_empty(), "{twice:#?}");
+}
+
+/// The names that a backup leaves out, as the rules in `exclude.rs` have them.
+fn left_out(rules: &str) -> BTreeSet<&str> {
+    /// Where some of the names count.
+    const PLACES: [&str; 3] = ["base", "global", "pg_tblspc"];
+    let rules = rules.split("#[cfg(test)]").next().unwrap_or(rules);
+    let names = rules.split("b\"").skip(1);
+    let names = names.filter_map(|rest| rest.split('"').next());
+    names.filter(|name| !PLACES.contains(name)).collect()
+}
+
+/// A section of a document, up to the next heading.
+fn section<'a>(text: &'a str, heading: &str) -> &'a str {
+    let (_, section) = text
+        .split_once(&format!("# {heading}\n"))
+        .unwrap_or_default();
+    section.split("\n#").next().unwrap_or(section)
+}
+
+/// Names that a section does not say; of prefixes it may say what begins with them.
+fn unsaid<'a>(names: &BTreeSet<&'a str>, section: &str) -> Vec<&'a str> {
+    let is_said = |name: &str| {
+        section.contains(&format!("`{name}`")) || section.contains(&format!("`{name}*`"))
+    };
+    names
+        .iter()
+        .copied()
+        .filter(|name| !is_said(name))
+        .collect()
+}
+
+#[test]
+fn documents_say_every_name_that_a_backup_leaves_out() {
+    let rules = fs::read_to_string(root().join("crates/pgdata/src/exclude.rs")).unwrap();
+    let names = left_out(&rules);
+    assert!(names.len() > 20, "found only {names:?}");
+    for known in ["pg_wal", "postmaster.pid", "lost+found", "pgsql_tmp"] {
+        assert!(names.contains(known), "{known} is not in {names:?}");
+    }
+    let documents = House::read().documents;
+    for (path, heading) in [
+        ("docs/FORMAT.md", "What is left out"),
+        ("docs/OPERATIONS.md", "What is backed up"),
+    ] {
+        let unsaid = unsaid(&names, section(&documents[path], heading));
+        assert!(unsaid.is_empty(), "{path} does not say {unsaid:?}");
+    }
+}
+
+#[test]
+fn a_name_that_is_left_out_unsaid_is_noticed() {
+    let rules = "const A: [&[u8]; 2] = [b\"one\", b\"two\"];\nmatch x { b\"base\" => 1 }\n#[cfg(test)]\nb\"three\"";
+    let names = left_out(rules);
+    assert!(names.iter().eq(&["one", "two"]), "{names:?}");
+    let text = "# A\n`one`, `two`\n### B\n`one*`\n## C\n`two`\n";
+    assert_eq!(unsaid(&names, section(text, "A")), Vec::<&str>::new());
+    assert_eq!(unsaid(&names, section(text, "B")), ["two"]);
+    assert_eq!(unsaid(&names, section(text, "D")), ["one", "two"]);
 }

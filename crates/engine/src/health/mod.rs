@@ -132,6 +132,12 @@ impl Alarm {
             to_do: error.hint_text().unwrap_or_default().to_owned(),
         }
     }
+
+    /// What it costs, to be put behind the reason.
+    pub(crate) fn losses(&self) -> String {
+        let lost = self.lost.as_ref();
+        lost.map_or_else(String::new, |lost| format!("; cannot be restored: {lost}"))
+    }
 }
 
 /// What is judged.

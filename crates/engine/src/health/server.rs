@@ -159,18 +159,23 @@ pub(crate) fn archiver(archiving: &Archiving) -> ServerVerdict {
     }
 }
 
-/// Configuration outside the data directory that no backup stores.
+/// Configuration outside the data directory that no backup stores; `check` has seen the files in it, too.
 pub(crate) fn configuration(warnings: Result<Vec<String>>) -> Vec<ServerVerdict> {
     const KIND: AlarmKind = AlarmKind::Configuration;
+    // So all warnings about configuration say it. Of a link that was followed nothing is lost.
+    const LEFT_OUT: &str = "not in the backup";
+    let judged = |warning: String| {
+        let is_left_out = warning.contains(LEFT_OUT);
+        let to_do = "see \"What is backed up\" in OPERATIONS.md";
+        let verdict = ServerVerdict::warning(KIND, warning, to_do);
+        match is_left_out {
+            true => verdict.losing("this part of the configuration, when this host is lost"),
+            false => verdict,
+        }
+    };
     match warnings {
         Err(error) => vec![ServerVerdict::unseen(KIND, error)],
-        Ok(warnings) => {
-            let to_do = "see \"What is backed up\" in OPERATIONS.md";
-            let warnings = warnings.into_iter();
-            warnings
-                .map(|warning| ServerVerdict::warning(KIND, warning, to_do))
-                .collect()
-        }
+        Ok(warnings) => warnings.into_iter().map(judged).collect(),
     }
 }
 
@@ -483,6 +488,20 @@ mod tests {
             reason.starts_with("3 files wait to be archived, the first since 2"),
             "{reason}"
         );
+    }
+
+    #[test]
+    fn configuration_that_no_backup_has_is_lost_with_its_host() {
+        let lost = |warning: &str| match &configuration(Ok(vec![warning.to_owned()]))[..] {
+            [ServerVerdict::Wrong(alarm)] => alarm.lost.clone(),
+            verdicts => panic!("{verdicts:?}"),
+        };
+        let left_out = "could not read \"/etc/pg_hba.conf\", which belongs to the server's configuration, so it is not in the backup: \
+             permission denied";
+        let expected = "this part of the configuration, when this host is lost";
+        assert_eq!(lost(left_out).as_deref(), Some(expected));
+        let followed = "followed the link \"conf.d\" to \"/etc/conf.d\": a restore makes an ordinary file or directory of it";
+        assert_eq!(lost(followed), None);
     }
 
     fn setting(name: &str, value: &str, file: Option<&str>) -> RecoverySetting {

@@ -9,18 +9,19 @@ use clap::Args;
 use crate::experiments::shared::Usage;
 use crate::format;
 use crate::measure::environment::warning::warning;
-use crate::measure::environment::{self, Warning};
+use crate::measure::environment::{self, Warning, mask};
 use crate::measure::expectation::{Expectation, Gate};
-use crate::measure::result::{Arm, Claim, Experiment, Run};
+use crate::measure::result::{Arm, Claim, Experiment, Run, typed};
 use crate::measure::stat::paired::Comparison;
 use crate::measure::stat::{median, plan as planner, trend};
 use crate::number::real;
 use crate::quantity;
 use crate::report::analysis::{self, Analysis};
 use crate::report::conclusion::{self, Outcome};
+use crate::report::files::{self, Link};
 use crate::report::junit::Case;
 use crate::report::output::{self, code, print, style, tell};
-use crate::report::{csv, html, junit, markdown, terminal};
+use crate::report::{csv, html, junit, markdown, terminal, unstable};
 
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
@@ -262,6 +263,10 @@ impl Half {
             )
         })?;
         arm.name = format!("{} {number}", arm.name);
+        if let Some(server) = &mut arm.environment {
+            // What it served there is not what it serves here.
+            server.facts.remove(environment::SERVED);
+        }
         let counts = |run: &&Run| run.arm == 0 && analysis.counted.contains(&run.block);
         let runs = experiment.runs.iter().filter(counts).cloned().collect();
         // Those that come of the runs alone are found again, of both.
@@ -293,7 +298,7 @@ impl Half {
 ///
 /// # Errors
 /// Fails when a result cannot be read, or they measure different things.
-pub fn compare(arguments: &CompareArguments) -> Result<u8> {
+pub fn compare(arguments: &CompareArguments, words: &[String]) -> Result<u8> {
     let first = Half::load(&arguments.first, 1)?;
     let second = Half::load(&arguments.second, 2)?;
     if first.experiment.metrics != second.experiment.metrics {
@@ -307,10 +312,24 @@ pub fn compare(arguments: &CompareArguments) -> Result<u8> {
             first.experiment.workload, second.experiment.workload
         ));
     }
-    let both = merged(first, second);
+    let names = [&first, &second].map(|half| half.arm.name.clone());
+    let both = Experiment {
+        // What is repeated is the comparison, and no session.
+        command: words.iter().map(|word| mask::mask(word)).collect(),
+        ..merged(first, second)
+    };
     let analysis = analysis::analyse(&both);
     if let Some(file) = &arguments.html {
-        write(file, &html::render(&both, &analysis))?;
+        let results = [&arguments.first, &arguments.second];
+        let links = results.iter().zip(&names).flat_map(|(result, name)| {
+            let links = files::links(result, file).into_iter();
+            links.map(move |link| Link {
+                name: format!("{name}: {}", link.name),
+                ..link
+            })
+        });
+        let links: Vec<Link> = links.collect();
+        write(file, &html::render_with(&both, &analysis, &links))?;
     }
     print(&terminal::render(&both, &analysis, style(false)))?;
     Ok(code(&both, &analysis))
@@ -443,6 +462,10 @@ fn case(
             let why = compared.verdict.words(experiment.plan.margin);
             words.push_str(&format!("; {why}"));
         }
+        if compared.unstable {
+            // A build server shows each message by itself.
+            words.push_str(&format!("; {}", unstable::MEANING));
+        }
         words
     };
     Case {
@@ -477,7 +500,7 @@ pub fn rerun(arguments: &RerunArguments) -> Result<u8> {
     });
     let at = words.iter().position(|w| w == "--").unwrap_or(words.len());
     words.insert(at, format!("--out={}", out.display()));
-    tell(&words.join(" "));
+    tell(&typed(&words));
     let status = super::repeat(&words)?;
     let again = Experiment::load(&out)?;
     let environments = (

@@ -80,6 +80,9 @@ pub struct AbArguments {
 /// Fails when a run does.
 pub fn run(arguments: RunArguments, words: &[String]) -> Result<u8> {
     let arm = ArmSpec::parse(&arguments.arm).map_err(|e| Usage(format!("{e:#}")))?;
+    // One arm alone has no ratio that could be claimed.
+    let loads = std::slice::from_ref(&arguments.load);
+    arguments.shared.claims(&metrics(loads), 1)?;
     let plan = Comparison {
         kind: "run".to_owned(),
         title: format!("{} on {}", arguments.load.workload.join(" + "), arm.name),

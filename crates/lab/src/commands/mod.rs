@@ -125,7 +125,7 @@ fn dispatch(command: Command, words: &[String]) -> Result<u8> {
         Command::Bench(arguments) => crate::experiments::bench(arguments, words),
         Command::Chaos(arguments) => chaos::run(&arguments, words),
         Command::Report(arguments) => compare::report(&arguments),
-        Command::Compare(arguments) => compare::compare(&arguments),
+        Command::Compare(arguments) => compare::compare(&arguments, words),
         Command::Gate(arguments) => compare::gate(&arguments),
         Command::Rerun(arguments) => compare::rerun(&arguments),
         Command::Workloads(arguments) => inspect::workloads(&arguments),

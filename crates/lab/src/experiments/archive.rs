@@ -179,7 +179,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             .conf("wal_keep_size", "8GB")
             .conf("archive_mode", "off");
         let arena = tools.arena(server.start()?)?;
-        stage.experiment.arms[0].environment = Some(strata::environment(&arena)?);
+        strata::capture(&mut stage, &arena, strata::ALL_ARMS)?;
         let wal = Wal::write(&arena, segments)?;
         let server = S3Server::start()?;
         let link = Proxy::before(server.endpoint())?;

@@ -24,6 +24,7 @@ use crate::contenders::pgstrata::Storage;
 use crate::experiments::shared::Shared;
 use crate::format::Unit;
 use crate::interrupt;
+use crate::measure::environment::Environment;
 use crate::measure::result::{Arm, Claim, Metric};
 use crate::measure::stat::verdict::Better;
 use crate::report::output::{print, tell};
@@ -161,8 +162,13 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         )),
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
-    let outcome = scenes(&mut stage, arguments, &tools, &contenders);
-    stage.close(outcome, |experiment| table::describe(experiment, &variants))
+    stage.experiment.warnings.extend(tools.left_out());
+    let mut servers = Vec::new();
+    let outcome = scenes(&mut stage, arguments, (&tools, &contenders), &mut servers);
+    stage.close(outcome, |experiment| {
+        table::describe(experiment, &variants);
+        experiment.tables.extend(table::servers(&servers));
+    })
 }
 
 /// Of the first increment after our full backup.
@@ -171,12 +177,12 @@ fn claims(variants: &[Variant]) -> impl Iterator<Item = Claim> {
     vacuumed.map(|variant| Claim::at_most(&format!("time{}", variant.key()), 1, table::PUBLISHED.0))
 }
 
-/// One scene after the other, on clusters of their own.
+/// One scene after the other, on clusters of their own; `servers` says how each was found.
 fn scenes(
     stage: &mut Stage,
     arguments: &Arguments,
-    tools: &Tools,
-    contenders: &[Box<dyn Contender + '_>],
+    (tools, contenders): (&Tools, &[Box<dyn Contender + '_>]),
+    servers: &mut Vec<(String, Environment)>,
 ) -> Result<()> {
     let given = arguments.extension.as_deref();
     let extension = strata::tracker(&arguments.change_source, &tools.programs, given)?;
@@ -190,6 +196,7 @@ fn scenes(
             extension.as_ref(),
             contenders,
         )?;
+        servers.push((variant.words(), scene.server(stage)?));
         scene.measure(stage, arguments.preset == Preset::Large)?;
     }
     Ok(())

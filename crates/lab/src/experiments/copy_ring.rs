@@ -100,6 +100,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         ..Options::default()
     };
     let base = comparison(load, &arguments.shared, words)?;
+    let has_own_arms = arguments.base.is_none() && arguments.arm.is_empty();
     let plan = Comparison {
         kind: "copy-ring".to_owned(),
         hypothesis: Some(
@@ -107,17 +108,12 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
                 .shared
                 .hypothesis
                 .clone()
-                .unwrap_or_else(|| "a larger bulk-write ring makes COPY faster".to_owned()),
+                .unwrap_or_else(|| expected(&arms, has_own_arms)),
         ),
         title: "COPY through the bulk-write ring".to_owned(),
-        claims: match (
-            &arguments.shared.hypothesis,
-            &arguments.base,
-            &arguments.arm[..],
-        ) {
-            // The arms of its own: the larger ring first.
-            (None, None, []) => vec![Claim::at_least("latency_mean", 1, 1.0)],
-            _ => arguments.shared.claims(&metrics(), arms.len())?,
+        claims: match &arguments.shared.hypothesis {
+            None => claims(arms.len(), has_own_arms),
+            Some(_) => arguments.shared.claims(&metrics(), arms.len())?,
         },
         expectations: expectations(&arms)?,
         arms,
@@ -141,9 +137,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
                 Statement::Ctas => "CREATE TABLE AS",
             }
         );
-        // The larger ring first.
-        let own_arms = arguments.base.is_none() && arguments.arm.is_empty();
-        describe(experiment, own_arms);
+        describe(experiment, has_own_arms);
     })
 }
 
@@ -211,6 +205,28 @@ fn arms(arguments: &Arguments, setup: &std::path::Path) -> Result<Vec<ArmSpec>> 
     Ok(arms)
 }
 
+/// What is expected: of arms of others nobody knows here which has the larger ring.
+fn expected(arms: &[ArmSpec], has_own_arms: bool) -> String {
+    let names: Vec<&str> = arms.iter().map(|arm| arm.name.as_str()).collect();
+    match (&names[..], has_own_arms) {
+        ([base, others @ ..], false) => format!(
+            "COPY takes no longer with {} than with {base}",
+            others.join(", ")
+        ),
+        _ => "a larger bulk-write ring makes COPY faster".to_owned(),
+    }
+}
+
+/// The same in numbers.
+fn claims(arms: usize, has_own_arms: bool) -> Vec<Claim> {
+    let claim = |arm| match has_own_arms {
+        // The larger ring is the base.
+        true => Claim::at_least("latency_mean", arm, 1.0),
+        false => Claim::at_most("latency_mean", arm, 1.0),
+    };
+    (1..arms).map(claim).collect()
+}
+
 /// pg_stat_io proves that the ring was used, since PostgreSQL 16.
 fn expectations(arms: &[ArmSpec]) -> Result<Vec<Expectation>> {
     for arm in arms {
@@ -236,10 +252,14 @@ fn metrics() -> Vec<Metric> {
     metrics
 }
 
-fn describe(experiment: &mut Experiment, own_arms: bool) {
-    if own_arms {
-        experiment.published = vec![beside(experiment)];
-    }
+fn describe(experiment: &mut Experiment, has_own_arms: bool) {
+    experiment.published = (1..experiment.arms.len())
+        .map(|arm| match has_own_arms {
+            true => beside(experiment, (0, arm)),
+            // As in the talk the unpatched build is the base.
+            false => beside(experiment, (arm, 0)),
+        })
+        .collect();
     experiment.metrics = metrics();
     let arms = experiment.arms.len();
     let table = (0..arms).map(|arm| row(experiment, arm)).collect();
@@ -267,11 +287,11 @@ fn describe(experiment: &mut Experiment, own_arms: bool) {
     }
 }
 
-/// Of the small ring to the large one, as the lab's own arms are.
-fn beside(experiment: &Experiment) -> Published {
+/// The second of two arms to the first one: the small ring to the large one, or the unpatched build to the patched one.
+fn beside(experiment: &Experiment, arms: (usize, usize)) -> Published {
     let plan = &experiment.plan;
     let ratio = |(name, metric, published): (&str, &str, f64)| {
-        let (large, small) = experiment.pairs(metric, (0, 1), &experiment.counted_blocks());
+        let (large, small) = experiment.pairs(metric, arms, &experiment.counted_blocks());
         let compared = paired::compare(&large, &small, Better::Lower, plan.margin, plan.seed);
         Beside {
             name: name.to_owned(),
@@ -280,8 +300,9 @@ fn beside(experiment: &Experiment) -> Published {
             interval: compared.and_then(|compared| compared.interval),
         }
     };
+    let (large, small) = (&experiment.arms[arms.0].name, &experiment.arms[arms.1].name);
     Published {
-        figure: "Times as long with the small ring as with the large one".to_owned(),
+        figure: format!("Times as long with {small} as with {large}"),
         unit: Unit::Ratio,
         source: "Published: 50 transactions of a build with the small ring, then 50 of one with the large ring."
             .to_owned(),
@@ -338,4 +359,71 @@ fn row(experiment: &Experiment, arm: usize) -> Vec<String> {
         ring("writes"),
         ring("reuses"),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::result::Arm;
+
+    #[test]
+    fn arms_of_others_have_a_claim_and_a_picture_as_those_of_the_lab_have() {
+        let arm = |name: &str| Arm {
+            name: name.to_owned(),
+            description: String::new(),
+            environment: None,
+        };
+        let run = |block, arm, seconds: f64| Run {
+            block,
+            arm,
+            values: [("latency_mean".to_owned(), seconds)].into(),
+            ..Run::default()
+        };
+        let mut experiment = Experiment {
+            arms: ["unpatched", "patched", "more"].map(arm).into(),
+            ..Experiment::default()
+        };
+        experiment.plan.interleaved = true;
+        experiment.plan.foreign_limit = 1.0;
+        for block in 0..8 {
+            for (arm, seconds) in [(0, 3.0), (1, 2.0), (2, 1.5)] {
+                experiment.runs.push(run(block, arm, seconds));
+            }
+        }
+        let specs = ["unpatched", "patched", "more"].map(|name| ArmSpec::parse(name).unwrap());
+        assert_eq!(
+            expected(&specs, false),
+            "COPY takes no longer with patched, more than with unpatched"
+        );
+        let claims = claims(3, false);
+        assert_eq!(claims.len(), 2);
+        assert_eq!(claims[1], Claim::at_most("latency_mean", 2, 1.0));
+        describe(&mut experiment, false);
+        let figures: Vec<&str> = experiment
+            .published
+            .iter()
+            .map(|p| p.figure.as_str())
+            .collect();
+        assert_eq!(
+            figures,
+            [
+                "Times as long with unpatched as with patched",
+                "Times as long with unpatched as with more"
+            ]
+        );
+        let ours: Vec<f64> = experiment
+            .published
+            .iter()
+            .map(|p| p.rows[0].ours.unwrap())
+            .collect();
+        assert!(
+            (ours[0] - 1.5).abs() < 1e-9 && (ours[1] - 2.0).abs() < 1e-9,
+            "{ours:?}"
+        );
+        // Of the lab's own the base has the larger ring.
+        describe(&mut experiment, true);
+        let own = &experiment.published[0];
+        assert_eq!(own.figure, "Times as long with patched as with unpatched");
+        assert!((own.rows[0].ours.unwrap() - 2.0 / 3.0).abs() < 1e-9);
+    }
 }

@@ -134,6 +134,10 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         )),
     };
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
+    // Beside an S3 server of ours nobody else takes part anyhow.
+    if matches!(arguments.storage, Place::Directory) {
+        stage.experiment.warnings.extend(tools.left_out());
+    }
     let outcome = (|| {
         let mut chain = Chain::make(&tools, (scale, &pgbench), &contenders, &storage)?;
         let cold = arguments.preset == Preset::Large;

@@ -81,6 +81,26 @@ enum Way {
     Directory,
 }
 
+impl Act {
+    fn words(self, latency: u64) -> String {
+        match self {
+            Self::Restore(Way::Slow) => format!(
+                "the whole chain, from an S3 server whose requests take {latency} ms longer"
+            ),
+            Self::Restore(Way::Near) => {
+                "the whole chain, from the same S3 server without that latency".to_owned()
+            }
+            Self::Restore(Way::Directory) => {
+                "the whole chain, from the same objects as files".to_owned()
+            }
+            Self::Transfer => format!(
+                "as many bytes of its packs as a restore fetches, thrown away; requests take {latency} ms longer"
+            ),
+            Self::Copy => "the cluster's files copied on this machine, and synced".to_owned(),
+        }
+    }
+}
+
 const ACTS: [(&str, Act); 5] = [
     ("restore from S3, with latency", Act::Restore(Way::Slow)),
     ("restore from S3, without", Act::Restore(Way::Near)),
@@ -121,10 +141,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
         arms: ACTS
             .map(|(name, act)| Arm {
                 name: name.to_owned(),
-                description: match act {
-                    Act::Restore(_) => "the whole chain".to_owned(),
-                    Act::Transfer | Act::Copy => "what the machine can do at all".to_owned(),
-                },
+                description: act.words(arguments.latency),
                 environment: None,
             })
             .into(),
@@ -144,7 +161,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
             .conf("autovacuum", "off")
             .conf("archive_mode", "off");
         let arena = tools.arena(server.start()?)?;
-        stage.experiment.arms[0].environment = Some(strata::environment(&arena)?);
+        strata::capture(&mut stage, &arena, strata::ALL_ARMS)?;
         let server = S3Server::start()?;
         let link = Proxy::before(server.endpoint())?;
         link.delay(std::time::Duration::from_millis(arguments.latency));
@@ -416,4 +433,16 @@ fn describe(experiment: &mut Experiment) {
         note: None,
     };
     experiment.tables = vec![table];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ACTS;
+
+    #[test]
+    fn no_two_arms_are_described_alike() {
+        let words: std::collections::BTreeSet<String> =
+            ACTS.iter().map(|(_, act)| act.words(20)).collect();
+        assert_eq!(words.len(), ACTS.len(), "{words:?}");
+    }
 }

@@ -87,8 +87,14 @@ impl Shared {
     /// What the user claims of every arm but the base.
     ///
     /// # Errors
-    /// When it is no bound, or of something that is not measured.
+    /// When it is no bound, or of something that is not measured, or there is nothing but the base.
     pub fn claims(&self, metrics: &[Metric], arms: usize) -> Result<Vec<Claim>> {
+        if let (Some(text), 0 | 1) = (self.claim.first(), arms) {
+            let what = format!(
+                "could not claim \"{text}\": it is of a ratio to the base, and there is one arm alone"
+            );
+            return Err(Usage(what).into());
+        }
         let mut claims = Vec::new();
         for text in &self.claim {
             let usage = |error: anyhow::Error| Usage(format!("{error:#}"));
@@ -194,6 +200,7 @@ pub fn execute_and(
     ));
     let mut experiment = ab::run(plan, &tell)?;
     describe(&mut experiment);
+    experiment.note_what_is_published();
     experiment.name_arms_in_warnings();
     deliver(&experiment, &plan.out, shared.ascii)
 }

@@ -25,7 +25,6 @@ use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::{ToolArguments, Tools};
 use crate::contenders::contender::Contender;
-use crate::contenders::pgbackrest::PgBackRest;
 use crate::contenders::pgstrata::{Pgstrata, Storage};
 use crate::format::Unit;
 use crate::measure::result::{Arm, Claim, Metric};
@@ -136,16 +135,7 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     }
     let sketch = sketch(arguments, &tools, arms);
     let mut stage = Stage::open(sketch, &arguments.shared, words)?;
-    if let Some(others) = tools.others
-        && PgBackRest::installed()
-            .first()
-            .is_some_and(|pgbackrest| !pgbackrest.knows(others.major))
-    {
-        stage.note(format!(
-            "pgBackRest is left out: the installed release does not know PostgreSQL {}.",
-            others.major
-        ));
-    }
+    stage.experiment.warnings.extend(tools.left_out());
     let mut profiles = Vec::new();
     let outcome = (|| {
         let given = arguments.extension.as_deref();
@@ -253,10 +243,9 @@ fn arms(contenders: &[Box<dyn Contender + '_>], tools: &Tools) -> Vec<Arm> {
     let contenders = contenders
         .iter()
         .map(|contender| (contender.name(), contender.words()));
-    let limits = Limit::ALL.iter().map(|limit| {
-        let description = "what the machine can do at all".to_owned();
-        (limit.name(tools.jobs), description)
-    });
+    let limits = Limit::ALL
+        .iter()
+        .map(|limit| (limit.name(tools.jobs), limit.words(tools.jobs)));
     contenders
         .chain(limits)
         .map(|(name, description)| Arm {

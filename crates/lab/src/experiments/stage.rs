@@ -194,6 +194,7 @@ impl<'a> Stage<'a> {
             return failure.map_or(Err(interrupt::Interrupted.into()), Err);
         }
         describe(&mut self.experiment);
+        self.experiment.note_what_is_published();
         let known = surroundings(&self.experiment);
         self.experiment.warnings.extend(known);
         self.experiment.name_arms_in_warnings();
@@ -230,6 +231,9 @@ fn surroundings(experiment: &Experiment) -> Vec<Warning> {
     if found.is_empty() {
         found = warning::of(&host::capture(Path::new("/"), None));
     }
+    // What an experiment loads is as large as it means it to be.
+    let apart = experiment.arms_apart().into_iter();
+    found.extend(apart.filter(|warning| warning.id != "ENV-ARMS-SIZE"));
     for warning in &mut found {
         warning.level = warning.level.min(Level::Warn);
     }

@@ -21,6 +21,9 @@ use crate::measure::session;
 use crate::number::real_u64;
 use pgstrata_testbed::cluster::Major;
 
+/// What one server serves in most experiments.
+pub(super) const ALL_ARMS: &str = "all arms";
+
 /// Everybody who can take part here: `pgstrata` with these change sources, the
 /// server's own tools where they know increments, and what is installed and knows
 /// this server, each with every way to find what changed; without one nobody else.
@@ -210,6 +213,16 @@ pub(super) fn environment(arena: &Arena) -> Result<Environment> {
     let mut client = session::connect(&arena.cluster.conninfo("postgres"))?;
     let data = arena.cluster.pgdata();
     Ok(environment::of_server(&mut client, Some(data)))
+}
+
+/// The same of the first arm, for the record of an experiment in which one server serves `served`: "all arms".
+pub(super) fn capture(stage: &mut Stage, arena: &Arena, served: &str) -> Result<Environment> {
+    let mut found = environment(arena)?;
+    if let Some(arm) = stage.experiment.arms.first_mut() {
+        found.found(environment::SERVED, served);
+        arm.environment.get_or_insert_with(|| found.clone());
+    }
+    Ok(found)
 }
 
 /// Runs a command and says what it cost, in the values of a run.

@@ -10,6 +10,9 @@ use super::extension::{self, Extension};
 use super::shared::Preset;
 use crate::contenders::Peers;
 use crate::contenders::contender::{Arena, jobs};
+use crate::contenders::pgbackrest::PgBackRest;
+use crate::measure::environment::Warning;
+use crate::measure::environment::warning::warning;
 use crate::measure::programs::{self, Programs};
 use pgstrata_testbed::cluster::{Builder, Cluster, Major};
 
@@ -50,6 +53,12 @@ impl ToolArguments {
     }
 }
 
+fn outdated(is_known: bool, major: Major) -> Option<Warning> {
+    let found =
+        format!("pgBackRest takes no part: the installed release does not know PostgreSQL {major}");
+    (!is_known).then(|| warning("TOOL-LEFT-OUT", found))
+}
+
 /// Programs that are there.
 pub(super) struct Tools {
     /// The server's.
@@ -83,6 +92,13 @@ impl Tools {
         builder
     }
 
+    /// Who is installed and takes no part, as it does not know this server.
+    pub(super) fn left_out(&self) -> Option<Warning> {
+        let others = self.others?;
+        let installed = PgBackRest::installed();
+        outdated(installed.first()?.knows(others.major), others.major)
+    }
+
     fn knows_ptrack(&self) -> bool {
         self.others.is_some_and(|others| others.ptrack)
     }
@@ -93,5 +109,18 @@ impl Tools {
             cluster.sql("postgres", "CREATE EXTENSION ptrack")?;
         }
         Arena::new(cluster, &self.pgstrata, self.jobs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Major, outdated};
+
+    #[test]
+    fn who_does_not_know_the_server_is_warned_of_and_the_others_are_not() {
+        assert_eq!(outdated(true, Major::V17), None);
+        let warning = outdated(false, Major::V17).unwrap();
+        assert!(warning.found.ends_with("PostgreSQL 17"), "{warning:?}");
+        assert!(!warning.fix.is_empty());
     }
 }

@@ -585,7 +585,8 @@ impl<'a> Engine<'a> {
                 let words = mask::mask(&format!("{error:#}"));
                 // Whoever was interrupted is not told of errors.
                 (self.tell)(&words);
-                self.experiment.notes.push(words);
+                let left = warning("ENV-SETTINGS-LEFT", words);
+                self.experiment.warnings.push(left);
             }
             outcome = outcome.and(done);
         }
@@ -594,20 +595,7 @@ impl<'a> Engine<'a> {
 
     /// Only at the end is every arm's environment known: which runs first is left to chance.
     fn compare_arms(&mut self) {
-        let arms = &self.experiment.arms;
-        let base = arms.first().and_then(|arm| arm.environment.as_ref());
-        let found: Vec<_> = arms
-            .iter()
-            .skip(1)
-            .filter_map(|arm| {
-                Some(warning::between(
-                    base?,
-                    arm.environment.as_ref()?,
-                    &arm.name,
-                ))
-            })
-            .flatten()
-            .collect();
+        let found = self.experiment.arms_apart();
         self.experiment.warnings.extend(found);
     }
 

@@ -102,6 +102,9 @@ pub struct Claim {
     /// Index of the arm to which its ratio is meant: the base's, where nothing else is said.
     #[serde(default, skip_serializing_if = "is_base")]
     pub against: usize,
+    /// The published value to which its ratio is meant, in the place of another arm's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<f64>,
     /// The least ratio, inclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
@@ -118,6 +121,7 @@ impl Claim {
             metric: metric.to_owned(),
             arm,
             against: 0,
+            published: None,
             at_least: None,
             at_most: Some(ratio),
         }
@@ -128,6 +132,15 @@ impl Claim {
     pub fn against(self, arm: usize) -> Self {
         Self {
             against: arm,
+            ..self
+        }
+    }
+
+    /// The same of the ratio to what was published.
+    #[must_use]
+    pub fn to_published(self, value: f64) -> Self {
+        Self {
+            published: Some(value),
             ..self
         }
     }
@@ -470,6 +483,29 @@ impl Experiment {
             if !named.is_empty() && named.len() < known.len() {
                 warning.found = format!("{}: {}", named.join(", "), warning.found);
             }
+        }
+    }
+
+    /// What is wrong with comparing arms to the base, as far as their environments are known.
+    #[must_use]
+    pub fn arms_apart(&self) -> Vec<Warning> {
+        let mut known = self.arms.iter().map(|arm| (arm, arm.environment.as_ref()));
+        let Some((_, Some(base))) = known.next() else {
+            return Vec::new();
+        };
+        let between = |(arm, environment): (&Arm, Option<&Environment>)| {
+            Some(warning::between(base, environment?, &arm.name))
+        };
+        known.filter_map(between).flatten().collect()
+    }
+
+    /// Says so where no published figures stand beside ours.
+    pub fn note_what_is_published(&mut self) {
+        if self.published.is_empty() {
+            self.notes.push(
+                "Nobody has published figures for this experiment that we know of, so none stand beside ours."
+                    .to_owned(),
+            );
         }
     }
 

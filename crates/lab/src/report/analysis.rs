@@ -143,6 +143,29 @@ impl Analysis {
         Some(compared)
     }
 
+    /// An arm's ratio to a published value, from the blocks that count.
+    #[must_use]
+    pub fn to_published(
+        &self,
+        experiment: &Experiment,
+        (metric, arm): (&str, usize),
+        published: f64,
+    ) -> Option<Comparison> {
+        let plan = &experiment.plan;
+        let better = experiment.metrics.iter().find(|m| m.name == metric)?.better;
+        let values = experiment.values(metric, arm);
+        let base = vec![published; values.len()];
+        let mut compared = paired::compare(&base, &values, better, plan.margin, plan.seed)?;
+        let missing = self.counted.len().saturating_sub(values.len());
+        if missing > 0 {
+            compared.verdict = Verdict::Partial { missing };
+        }
+        if self.is_blocked() {
+            compared.verdict = Verdict::Withheld;
+        }
+        Some(compared)
+    }
+
     /// A sentence for each block that does not count; a reader counts them from 1.
     #[must_use]
     pub fn dropped_words(&self) -> Vec<String> {
@@ -449,6 +472,18 @@ fn partial(experiment: &Experiment) -> Option<Warning> {
     (!found.is_empty()).then(|| warning("STAT-PARTIAL", found.join(", ")))
 }
 
+/// Of how many runs nobody knows who used the processors.
+fn unwatched(experiment: &Experiment) -> Option<Warning> {
+    let runs = experiment.runs.iter();
+    let unknown = runs.filter(|run| !run.values.contains_key(FOREIGN)).count();
+    (unknown > 0).then(|| {
+        let of = experiment.runs.len();
+        let found =
+            format!("what others used of the processors is not known of {unknown} of {of} runs");
+        warning("ENV-FOREIGN-UNKNOWN", found)
+    })
+}
+
 fn warnings(experiment: &Experiment) -> Vec<Warning> {
     let mut warnings = experiment.warnings.clone();
     let plan = &experiment.plan;
@@ -485,6 +520,10 @@ fn warnings(experiment: &Experiment) -> Vec<Warning> {
         ));
     }
     warnings.extend(partial(experiment));
+    warnings.extend(unwatched(experiment));
+    if let Some(why) = &experiment.interrupted {
+        warnings.push(warning("RUN-INCOMPLETE", why.clone()));
+    }
     for (name, id, limit) in [
         ("cpu_steal", "ENV-STEAL", 0.01),
         ("client_thread_busy", "LOAD-CLIENT-BOUND", 0.85),
@@ -508,4 +547,37 @@ fn warnings(experiment: &Experiment) -> Vec<Warning> {
     let repeats = |id: &str| id.starts_with("ENV-OTHER-");
     warnings.dedup_by(|a, b| a.id == b.id && (a.found == b.found || repeats(&a.id)));
     warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::pictures::tests::experiment;
+
+    #[test]
+    fn runs_of_which_nobody_knows_what_others_did_and_a_plan_that_was_cut_short_are_warned_of() {
+        let ids = |experiment: &Experiment| -> Vec<String> {
+            let all = analyse(experiment).warnings.into_iter();
+            all.map(|warning| format!("{} {}", warning.id, warning.found))
+                .collect()
+        };
+        let mut experiment = experiment(&[1.0]);
+        for run in &mut experiment.runs {
+            run.note_foreign(0.0);
+        }
+        assert_eq!(ids(&experiment), Vec::<String>::new());
+        experiment.runs[2].values.remove(FOREIGN);
+        experiment.interrupted = Some("no room".to_owned());
+        assert_eq!(
+            ids(&experiment),
+            [
+                "ENV-FOREIGN-UNKNOWN what others used of the processors is not known of 1 of 16 runs",
+                "RUN-INCOMPLETE no room"
+            ]
+        );
+        for warning in analyse(&experiment).warnings {
+            assert!(!warning.why.is_empty(), "{warning:?}");
+            assert!(!warning.fix.is_empty(), "{warning:?}");
+        }
+    }
 }

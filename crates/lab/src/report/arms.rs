@@ -42,26 +42,30 @@ pub(super) fn apart(experiment: &Experiment) -> Vec<Apart<'_>> {
     let Some(((base, first), rest)) = captured.split_first() else {
         return Vec::new();
     };
-    // What a database holds and hashes of it differ without any meaning for the comparison.
-    let means = |fact: &Difference| {
-        !fact.name.starts_with("contents.") && !fact.name.ends_with("fingerprint")
-    };
     rest.iter()
         .map(|(name, second)| Apart {
             base,
             name,
             facts: environment::diff(first, second)
                 .into_iter()
-                .filter(means)
+                .filter(Difference::is_of_the_server)
                 .collect(),
         })
         .collect()
 }
 
-/// Whose environment was captured, where that is not every arm's: of the others nothing is known.
+/// Whose environment was captured, where that is not every arm's: of the others nothing is known, unless the same server
+/// served them.
 pub(super) fn only(experiment: &Experiment) -> Option<String> {
     let captured = captured(experiment);
     let is_part = !captured.is_empty() && captured.len() < experiment.arms.len();
+    if let ([(_, server)], true) = (&captured[..], is_part)
+        && let Some(served) = server.get(environment::SERVED)
+    {
+        return Some(format!(
+            "One server, whose environment was captured, served {served}."
+        ));
+    }
     let names: Vec<&str> = captured.iter().map(|(name, _)| *name).collect();
     is_part.then(|| {
         format!(
@@ -109,6 +113,14 @@ mod tests {
         assert!(apart(&one).is_empty());
         let only = only(&one).unwrap();
         assert_eq!(only, "An environment was captured of fsync on only.");
+        let mut shared = one;
+        let server = shared.arms[0].environment.as_mut().unwrap();
+        server.found(environment::SERVED, "all arms");
+        let only = super::only(&shared).unwrap();
+        assert_eq!(
+            only,
+            "One server, whose environment was captured, served all arms."
+        );
         // The base need not be the one that is known.
         let later = experiment(&[None, Some("on"), Some("off")]);
         assert_eq!(apart(&later)[0].base, "fsync on");

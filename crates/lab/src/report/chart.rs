@@ -268,11 +268,12 @@ impl Plane {
             self.floor()
         );
         for (tick, label) in chosen {
-            // A label in the middle of the last tick would leave the paper.
+            // A label in the middle of the first or of the last tick would leave the paper.
             let half = real(label.chars().count()) * TICK_LETTER / 2.0;
-            let (x, anchor) = match self.px(tick) + half > self.width {
-                true => (self.width - 1.0, "end"),
-                false => (self.px(tick), "middle"),
+            let (x, anchor) = match self.px(tick) {
+                at if at + half > self.width => (self.width - 1.0, "end"),
+                at if at - half < 0.0 => (1.0, "start"),
+                at => (at, "middle"),
             };
             out.push_str(&format!(
                 "<text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
@@ -481,7 +482,7 @@ fn outline(plane: &Plane, piece: &[(f64, f64, f64)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, Plot, Shade};
+    use super::{Line, Plane, Plot, Shade, TICK_LETTER};
 
     fn stacked(lines: &[&[f64]]) -> String {
         let line = |values: &&[f64]| Line {
@@ -515,6 +516,30 @@ mod tests {
             assert!(!drawn.contains("d=\"Z"), "{drawn}");
             assert!(!drawn.contains("NaN"), "{drawn}");
         }
+    }
+
+    #[test]
+    fn the_labels_of_the_first_and_the_last_tick_stay_on_the_paper() {
+        // On narrow paper names stand above rows, and little is left beside them.
+        let plane = Plane::new((360.0, 100.0), (0.0, 1.0), (0.0, 1.0)).with_left(12.0);
+        let ticks = [0.0, 0.5, 1.0].map(|at| (at, "1000 ms".to_owned()));
+        let drawn = plane.x_axis("", Some(&ticks));
+        let mut labels = 0;
+        for text in drawn.split("<text class=\"tick\"").skip(1) {
+            let of = |name: &str| {
+                let from = text.split(&format!(" {name}=\"")).nth(1).unwrap();
+                from.split('"').next().unwrap()
+            };
+            let (x, length) = (of("x").parse::<f64>().unwrap(), 7.0 * TICK_LETTER);
+            let from = match of("text-anchor") {
+                "start" => x,
+                "middle" => x - length / 2.0,
+                _ => x - length,
+            };
+            assert!(from >= 0.0 && from + length <= 360.0, "{text}");
+            labels += 1;
+        }
+        assert_eq!(labels, 3);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The one sentence that a reader came for.
 
-use crate::format;
+use crate::format::{self, Unit};
 use crate::measure::result::{Claim, Experiment, Metric};
 use crate::measure::stat::paired::{self, CONFIDENCE, Comparison};
 use crate::measure::stat::verdict::Verdict;
@@ -51,7 +51,10 @@ pub fn conclude(experiment: &Experiment, analysis: &Analysis) -> (Outcome, Strin
     if claims.is_empty() {
         let figures = some_of(primary(experiment, analysis));
         return match stated {
-            "" => (Outcome::Open, format!("Measured, not judged: {figures}.")),
+            "" => (
+                Outcome::Open,
+                format!("Nothing was claimed, so nothing is judged: {figures}."),
+            ),
             stated => {
                 let sentence = format!(
                     "Whether {stated} is for the reader to judge, as no --claim says it in numbers: {figures}."
@@ -78,14 +81,42 @@ pub fn conclude(experiment: &Experiment, analysis: &Analysis) -> (Outcome, Strin
 }
 
 /// What `claim` compares.
-fn comparison(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Option<Comparison> {
-    match claim.against {
-        0 => {
+pub(super) fn comparison(
+    experiment: &Experiment,
+    analysis: &Analysis,
+    claim: &Claim,
+) -> Option<Comparison> {
+    match (claim.published, claim.against) {
+        (Some(published), _) => {
+            analysis.to_published(experiment, (&claim.metric, claim.arm), published)
+        }
+        (None, 0) => {
             let row = analysis.row(&claim.metric)?;
             row.comparisons.get(claim.arm)?.clone()
         }
-        base => analysis.beside(experiment, &claim.metric, (base, claim.arm)),
+        (None, base) => analysis.beside(experiment, &claim.metric, (base, claim.arm)),
     }
+}
+
+/// What `claim` is of: `p99, pgstrata full to quiet`.
+pub(super) fn name(experiment: &Experiment, claim: &Claim) -> String {
+    let title = title(experiment, claim);
+    let arm = arm_name(experiment, claim.arm);
+    match claim.published {
+        Some(_) => format!("{title}, {arm} to the published"),
+        None => format!("{title}, {arm} to {}", arm_name(experiment, claim.against)),
+    }
+}
+
+fn title<'a>(experiment: &'a Experiment, claim: &'a Claim) -> &'a str {
+    let mut metrics = experiment.metrics.iter();
+    let known = metrics.find(|metric| metric.name == claim.metric);
+    known.map_or(&claim.metric, |metric| &metric.title)
+}
+
+fn arm_name(experiment: &Experiment, arm: usize) -> &str {
+    let arm = experiment.arms.get(arm);
+    arm.map_or("?", |arm| arm.name.as_str())
 }
 
 /// What became of one of `bounds` claims that are judged together.
@@ -126,34 +157,42 @@ pub fn judge(
 fn paired_values(experiment: &Experiment, claim: &Claim) -> Option<(Vec<f64>, Vec<f64>)> {
     experiment.plan.interleaved.then(|| {
         let blocks = experiment.counted_blocks();
-        experiment.pairs(&claim.metric, (claim.against, claim.arm), &blocks)
+        match claim.published {
+            Some(published) => {
+                let values = experiment.values(&claim.metric, claim.arm);
+                (vec![published; values.len()], values)
+            }
+            None => experiment.pairs(&claim.metric, (claim.against, claim.arm), &blocks),
+        }
     })
 }
 
 /// `p99 of pgstrata full is 3.2 (2.0 … 6.5) times that of quiet, and was to be at most 1.15`.
 fn in_words(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> String {
     let measured = measured(experiment, analysis, claim);
+    // As they were claimed: 1.15, and not 1.150.
     let bound = match (claim.at_least, claim.at_most) {
-        (Some(least), None) => format!("at least {}", format::ratio(least, None)),
-        (None, Some(most)) => format!("at most {}", format::ratio(most, None)),
+        (Some(least), None) => format!("at least {least}"),
+        (None, Some(most)) => format!("at most {most}"),
         (least, most) => format!(
             "between {} and {}",
-            format::ratio(least.unwrap_or_default(), None),
-            format::ratio(most.unwrap_or_default(), None)
+            least.unwrap_or_default(),
+            most.unwrap_or_default()
         ),
     };
     format!("{measured}, and was to be {bound}")
 }
 
 fn measured(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> String {
-    let (metric, arm) = (claim.metric.as_str(), claim.arm);
-    let title = experiment.metrics.iter().find(|m| m.name == metric);
-    let title = title.map_or(metric, |m| m.title.as_str());
-    let name = |arm: usize| {
-        experiment
-            .arms
-            .get(arm)
-            .map_or("?", |arm| arm.name.as_str())
+    let (title, arm) = (title(experiment, claim), arm_name(experiment, claim.arm));
+    let base = match claim.published {
+        Some(published) => {
+            let mut metrics = experiment.metrics.iter();
+            let unit = metrics.find(|metric| metric.name == claim.metric);
+            let unit = unit.map_or(Unit::Ratio, |metric| metric.unit);
+            format!("the published {}", format::value(published, unit))
+        }
+        None => format!("that of {}", arm_name(experiment, claim.against)),
     };
     match comparison(experiment, analysis, claim) {
         // A figure in the first sentence would be believed, whatever the table says of it.
@@ -161,18 +200,19 @@ fn measured(experiment: &Experiment, analysis: &Analysis, claim: &Claim) -> Stri
             verdict: Verdict::Partial { missing },
             ..
         }) => format!(
-            "{title} of {} cannot be compared with that of {}, as in {missing} blocks an arm has no value",
-            name(arm),
-            name(claim.against)
+            "{title} of {arm} cannot be compared with {base}, as in {missing} blocks an arm has no value"
         ),
-        Some(compared) => format!(
-            "{title} of {} is {} ({}) times that of {}",
-            name(arm),
+        Some(compared) if compared.interval.is_some() => format!(
+            "{title} of {arm} is {} ({}) times {base}",
             ratio_words(&compared),
-            interval_words(&compared),
-            name(claim.against)
+            interval_words(&compared)
         ),
-        None => format!("{title} of {} was not compared", name(arm)),
+        // Digits are for an interval to justify.
+        Some(compared) => format!(
+            "{title} of {arm} is {} times {base}, without an interval",
+            format::value(compared.ratio, Unit::Ratio)
+        ),
+        None => format!("{title} of {arm} was not compared"),
     }
 }
 
@@ -351,11 +391,55 @@ mod tests {
         experiment.arms.truncate(1);
         experiment.runs.retain(|run| run.arm == 0);
         let (_, sentence) = conclude(&experiment, &analyse(&experiment));
-        assert_eq!(sentence, "Measured, not judged: tps of A is 100.");
+        assert_eq!(
+            sentence,
+            "Nothing was claimed, so nothing is judged: tps of A is 100."
+        );
         experiment.runs.clear();
         experiment.interrupted = Some("no room".to_owned());
         let (_, sentence) = conclude(&experiment, &analyse(&experiment));
         assert_eq!(sentence, "Nothing was measured: no room.");
+    }
+
+    #[test]
+    fn a_bound_is_told_as_it_was_claimed_and_a_ratio_without_an_interval_without_its_digits() {
+        let mut experiment = experiment(&[Claim::at_most("tps", 1, 1.15)]);
+        let (_, sentence) = conclude(&experiment, &analyse(&experiment));
+        assert!(
+            sentence.ends_with(") times that of A, and was to be at most 1.15."),
+            "{sentence}"
+        );
+        experiment.runs.retain(|run| run.block < 2);
+        let (found, sentence) = conclude(&experiment, &analyse(&experiment));
+        assert_eq!(found, Outcome::Unclear, "{sentence}");
+        let words = "tps of B is 0.899 times that of A, without an interval, and was";
+        assert!(sentence.contains(words), "{sentence}");
+    }
+
+    #[test]
+    fn a_claim_may_be_of_what_was_published() {
+        let mut experiment = experiment(&[]);
+        experiment.arms.truncate(1);
+        experiment.runs.retain(|run| run.arm == 0);
+        // From 100 to 100.9 was measured.
+        for (published, outcome) in [
+            (110.0, Outcome::Held),
+            (100.4, Outcome::Unclear),
+            (90.0, Outcome::Failed),
+        ] {
+            let claim = Claim::at_most("tps", 0, 1.0).to_published(published);
+            let text = serde_json::to_string(&claim).unwrap();
+            assert_eq!(serde_json::from_str::<Claim>(&text).unwrap(), claim);
+            experiment.plan.claims = vec![claim];
+            let (found, sentence) = conclude(&experiment, &analyse(&experiment));
+            assert_eq!(found, outcome, "{sentence}");
+            let words = format!("times the published {published:.0}");
+            assert!(sentence.contains(&words), "{sentence}");
+        }
+        experiment.runs[3].values.clear();
+        let (found, sentence) = conclude(&experiment, &analyse(&experiment));
+        assert_eq!(found, Outcome::Unclear, "{sentence}");
+        assert!(sentence.contains("in 1 blocks"), "{sentence}");
     }
 
     #[test]

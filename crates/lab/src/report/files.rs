@@ -15,12 +15,17 @@ pub struct Link {
 }
 
 /// What experiments write, and what is in it.
-const KNOWN: [(&str, &str); 6] = [
+const KNOWN: [(&str, &str); 8] = [
     ("result.json", "everything measured"),
     ("runs.csv", "a line for each value of each run"),
     ("plan.toml", "the plan, written before the first run"),
     ("env.json", "the environment of the base"),
     ("runs/", "what pgbench said in each run"),
+    (
+        "transactions.log.zst",
+        "every transaction of the load, as pgbench logged it",
+    ),
+    ("slices.csv", "when each slice of the load began and ended"),
     ("pgbench.err", "what pgbench complained of"),
 ];
 
@@ -113,7 +118,13 @@ mod tests {
         let result = scratch.path().join("a result");
         std::fs::create_dir_all(result.join("runs")).unwrap();
         std::fs::create_dir_all(scratch.path().join("pages/of today")).unwrap();
-        for name in ["result.json", "plan.toml", "full 1.svg", "other.txt"] {
+        for name in [
+            "result.json",
+            "plan.toml",
+            "transactions.log.zst",
+            "full 1.svg",
+            "other.txt",
+        ] {
             std::fs::write(result.join(name), "").unwrap();
         }
         let hrefs = |result: &Path, page: &str| -> Vec<String> {
@@ -122,7 +133,13 @@ mod tests {
         };
         assert_eq!(
             hrefs(&result, "a result/report.html"),
-            ["result.json", "plan.toml", "runs/", "full%201.svg"]
+            [
+                "result.json",
+                "plan.toml",
+                "runs/",
+                "transactions.log.zst",
+                "full%201.svg"
+            ]
         );
         let elsewhere = hrefs(&result.join("result.json"), "pages/of today/page.html");
         assert_eq!(elsewhere[0], "../../a%20result/result.json");

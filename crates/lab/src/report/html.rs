@@ -4,7 +4,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::arms::{self, Apart};
 use super::files::Link;
-use super::{beside, pictures, sweep, unstable};
+use super::{beside, forest, pictures, sweep, unstable};
 use crate::format;
 use crate::measure::environment::{Environment, Fact, Level};
 use crate::measure::result::{Arm, Experiment, Metric, Table};
@@ -56,7 +56,7 @@ pub fn render_with(experiment: &Experiment, analysis: &Analysis, links: &[Link])
             }
             body {
                 main {
-                    (head(experiment, analysis))
+                    (head(experiment))
                     (conclusion)
                     @if let Some((title, body)) = &beware { (section(title, body)) }
                     (hero)
@@ -101,10 +101,16 @@ fn section(title: &str, body: &Markup) -> Markup {
     }
 }
 
-/// Everything below the head, in the order of reading.
+/// Everything below the tiles, in the order of reading.
 fn sections(experiment: &Experiment, analysis: &Analysis, links: &[Link]) -> Vec<Section> {
     let beside: String = experiment.published.iter().map(beside::draw).collect();
-    let mut sections = Vec::new();
+    let facts = facts(experiment, analysis);
+    let mut sections = vec![("How it was measured".to_owned(), list_of(&facts))];
+    let claims = forest::claims(experiment, analysis);
+    if !claims.is_empty() {
+        let title = "What the conclusion rests on".to_owned();
+        sections.insert(0, (title, PreEscaped(claims)));
+    }
     if !beside.is_empty() {
         sections.push(("Beside what was published".to_owned(), PreEscaped(beside)));
     }
@@ -160,7 +166,18 @@ fn nothing() -> Markup {
     PreEscaped(String::new())
 }
 
-fn head(experiment: &Experiment, analysis: &Analysis) -> Markup {
+fn head(experiment: &Experiment) -> Markup {
+    let day = experiment.created.get(..10).unwrap_or(&experiment.created);
+    html! {
+        header {
+            p class="kind" { "pgstrata lab · " (experiment.kind) " · " (day) }
+            h1 { (experiment.title) }
+        }
+    }
+}
+
+/// What was done, how often, and where.
+fn facts(experiment: &Experiment, analysis: &Analysis) -> Vec<(String, String)> {
     let plan = &experiment.plan;
     let mut facts = vec![("workload".to_owned(), experiment.workload.clone())];
     if experiment.arms.len() > 1 || experiment.hypothesis.is_some() {
@@ -193,17 +210,7 @@ fn head(experiment: &Experiment, analysis: &Analysis) -> Markup {
     if let Some((_, env)) = arms::captured(experiment).first() {
         facts.extend(machine(env));
     }
-    if let Some(why) = &experiment.interrupted {
-        facts.push(("incomplete".to_owned(), why.clone()));
-    }
-    let day = experiment.created.get(..10).unwrap_or(&experiment.created);
-    html! {
-        header {
-            p class="kind" { "pgstrata lab · " (experiment.kind) " · " (day) }
-            h1 { (experiment.title) }
-            (list_of(&facts))
-        }
-    }
+    facts
 }
 
 fn list_of(facts: &[(String, String)]) -> Markup {
@@ -388,7 +395,7 @@ fn pictures(experiment: &Experiment, analysis: &Analysis) -> Vec<Section> {
     let runs = experiment.metrics.first();
     let runs = runs.map(|metric| pictures::dots(experiment, metric));
     let sections = [
-        ("How sure", pictures::forest(experiment, analysis)),
+        ("How sure", forest::forest(experiment, analysis)),
         ("Along the sweep", sweep::sweep(experiment)),
         ("Run by run", runs.unwrap_or_default()),
         ("Over time", pictures::throughput(experiment)),
@@ -479,8 +486,11 @@ fn everything(env: &Environment) -> Markup {
 fn repeat(experiment: &Experiment) -> Markup {
     html! {
         pre { (experiment.typed()) }
-        p class="note" {
-            "The seed " (experiment.plan.seed) " decides the order of runs and pgbench's keys."
+        // Of two results each has a seed of its own.
+        @if experiment.kind != "compare" {
+            p class="note" {
+                "The seed " (experiment.plan.seed) " decides the order of runs and pgbench's keys."
+            }
         }
     }
 }

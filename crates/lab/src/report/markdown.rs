@@ -69,9 +69,6 @@ fn facts(experiment: &Experiment, analysis: &Analysis) -> String {
         analysis.counted.len(),
         analysis.dropped.len()
     );
-    if let Some(why) = &experiment.interrupted {
-        let _ = writeln!(out, "- incomplete: {why}");
-    }
     let _ = writeln!(out, "- `{}`\n", experiment.typed());
     out
 }

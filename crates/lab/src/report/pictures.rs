@@ -1,19 +1,32 @@
-//! The pictures of a report: forest, dots, throughput, latency, resources.
+//! The pictures of a report: dots, throughput, latency, resources.
 
 use super::chart::{Line, Plane, Plot, Shade, escape};
-use super::rows::Rows;
 use crate::format::{self, Scale, Unit};
 use crate::measure::result::{Experiment, Metric, Run};
 use crate::measure::sample::{CHARTS, Chart};
 use crate::measure::stat::median;
-use crate::measure::stat::paired::Comparison;
 use crate::number::real;
-use crate::report::analysis::Analysis;
 
 /// Wide and narrow paper: one of them is shown, by the width of the window.
 const PAPERS: [(f64, &str); 2] = [(900.0, "wide"), (360.0, "narrow")];
-/// Logarithm of the greatest ratio that is drawn: beyond it an arrow says enough.
-const FARTHEST: f64 = 4.0;
+/// Colours of the style sheet: arms beyond them begin again, in another shape or with another stroke.
+const COLOURS: usize = 12;
+/// Shapes of points.
+const SHAPES: usize = 3;
+
+/// The class of an arm's colour, with a stroke of its own where an arm before it has that colour.
+pub(super) fn class(arm: usize) -> String {
+    let colour = format!("a{}", arm % COLOURS);
+    match arm / COLOURS {
+        0 => colour,
+        round => format!("{colour} d{}", 1 + (round - 1) % 2),
+    }
+}
+
+/// Arms differ in shape as well as in colour, and two of one colour differ in shape.
+fn shape_of(arm: usize) -> usize {
+    (arm + arm / COLOURS) % SHAPES
+}
 
 pub(super) fn both(draw: impl Fn(f64, &str) -> String) -> String {
     PAPERS
@@ -32,127 +45,6 @@ pub(super) fn plot(plot: &Plot) -> String {
         escape(&plot.title),
         plot.legend()
     )
-}
-
-/// Ratios with intervals, one row per arm and metric, the margin shaded.
-#[must_use]
-pub fn forest(experiment: &Experiment, analysis: &Analysis) -> String {
-    let mut rows = Vec::new();
-    for row in &analysis.rows {
-        let title = experiment
-            .metrics
-            .iter()
-            .find(|m| m.name == row.metric)
-            .map_or(&row.metric, |m| &m.title);
-        for (arm, compared) in row.comparisons.iter().enumerate() {
-            if let Some(compared) = compared {
-                let name = if experiment.arms.len() > 2 {
-                    format!("{title}, {}", experiment.arms[arm].name)
-                } else {
-                    title.clone()
-                };
-                rows.push((name, arm, compared));
-            }
-        }
-    }
-    if rows.is_empty() {
-        return String::new();
-    }
-    let margin = experiment.plan.margin;
-    let mut reach = (1.0f64 + margin).ln() * 2.0;
-    for (_, _, compared) in &rows {
-        let ends = compared
-            .interval
-            .map_or([compared.ratio; 2], |i| [i.low, i.high]);
-        reach = ends.iter().map(|r| r.ln().abs()).fold(reach, f64::max);
-    }
-    let reach = reach.min(FARTHEST) * 1.1;
-    let drawing = both(|width, class| forest_on((width, class), &rows, margin, reach));
-    let legend = match drawing.contains("class=\"point arrow") {
-        true => {
-            "<div class=\"legend\"><span class=\"key\">◀ ▶ goes on beyond the frame</span></div>"
-        }
-        false => "",
-    };
-    format!(
-        "<figure><figcaption>Ratios to {} with 95 % intervals; the band is “same”</figcaption>{legend}{drawing}</figure>",
-        escape(&experiment.arms[0].name)
-    )
-}
-
-fn forest_on(
-    (width, class): (f64, &str),
-    compared: &[(String, usize, &Comparison)],
-    margin: f64,
-    reach: f64,
-) -> String {
-    let names: Vec<&str> = compared.iter().map(|row| row.0.as_str()).collect();
-    let rows = Rows::new(width, &names, (-reach, reach));
-    let plane = &rows.plane;
-    let mut out = plane.open("ratios to the base with 95 % intervals", class);
-    let edge = (1.0 + margin).ln();
-    out.push_str(&format!(
-            "<rect class=\"margin\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\"><title>same within ±{}</title></rect>",
-            plane.px(-edge), plane.top(), plane.px(edge) - plane.px(-edge), plane.floor() - plane.top(), format::percent(margin)
-        ));
-    let ticks: Vec<(f64, String)> = ratio_ticks(reach, width)
-        .into_iter()
-        .map(|r| (r.ln(), ratio_label(r)))
-        .collect();
-    out.push_str(&plane.x_axis("ratio to the base", Some(&ticks)));
-    out.push_str(&rows.across("one", 0.0));
-    for (index, (name, arm, compared)) in compared.iter().enumerate() {
-        out.push_str(&rows.name(index));
-        let class = format!("a{arm}");
-        let ratio = compared.ratio.ln();
-        let (low, high) = compared
-            .interval
-            .map_or((ratio, ratio), |i| (i.low.ln(), i.high.ln()));
-        let words = format!("{name} {}", super::analysis::ratio_words(compared));
-        if compared.interval.is_some() && low < reach && high > -reach {
-            out.push_str(&rows.whisker(index, &class, (low.max(-reach), high.min(reach))));
-        }
-        if ratio.abs() <= reach {
-            out.push_str(&rows.point(index, &class, ratio, &words));
-        }
-        for end in [-reach, reach] {
-            if (end < 0.0 && low < end) || (end > 0.0 && high > end) {
-                out.push_str(&rows.arrow(index, &class, end, &words));
-            }
-        }
-    }
-    out.push_str("</svg>");
-    out
-}
-
-fn ratio_ticks(reach: f64, width: f64) -> Vec<f64> {
-    let wanted = if width < 500.0 { 3 } else { 6 };
-    let candidates: &[f64] = if reach < 0.15 {
-        return super::chart::ticks((-reach).exp(), reach.exp(), wanted);
-    } else if reach < 0.8 {
-        &[0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0]
-    } else {
-        &[0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0]
-    };
-    let inside: Vec<f64> = candidates
-        .iter()
-        .copied()
-        .filter(|r| r.ln().abs() <= reach)
-        .collect();
-    if width < 500.0 && inside.len() > 5 {
-        inside
-            .into_iter()
-            .filter(|r| [0.05, 0.1, 0.5, 0.7, 1.0, 1.5, 2.0, 10.0, 20.0].contains(r))
-            .collect()
-    } else {
-        inside
-    }
-}
-
-fn ratio_label(ratio: f64) -> String {
-    let text = format!("{ratio:.3}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    text.to_owned()
 }
 
 /// What an axis of this metric is called.
@@ -253,21 +145,21 @@ fn place(block: usize, arm: usize, arms: f64) -> f64 {
     real(block) + (real(arm) - (arms - 1.0) / 2.0) * (0.5 / arms.max(1.0))
 }
 
-/// Arms differ in shape as well as in colour.
 fn shape(plane: &Plane, at: (f64, f64), arm: usize, faded: &str, title: &str) -> String {
     let (x, y) = (plane.px(at.0), plane.py(at.1));
     let title = format!("<title>{}</title>", escape(title));
-    match arm % 3 {
+    let class = format!("point {}{faded}", class(arm));
+    match shape_of(arm) {
         0 => format!(
-            "<circle class=\"point a{arm}{faded}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\">{title}</circle>"
+            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\">{title}</circle>"
         ),
         1 => format!(
-            "<rect class=\"point a{arm}{faded}\" x=\"{:.1}\" y=\"{:.1}\" width=\"8.5\" height=\"8.5\">{title}</rect>",
+            "<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"8.5\" height=\"8.5\">{title}</rect>",
             x - 4.25,
             y - 4.25
         ),
         _ => format!(
-            "<path class=\"point a{arm}{faded}\" d=\"M{x:.1} {:.1}l5.5 9.5h-11z\">{title}</path>",
+            "<path class=\"{class}\" d=\"M{x:.1} {:.1}l5.5 9.5h-11z\">{title}</path>",
             y - 5.5
         ),
     }
@@ -283,8 +175,9 @@ fn arm_legend(experiment: &Experiment) -> String {
         .enumerate()
         .map(|(index, arm)| {
             format!(
-                "<span class=\"key\"><i class=\"dot a{index} k{}\"></i>{}</span>",
-                index % 3,
+                "<span class=\"key\"><i class=\"dot a{} k{}\"></i>{}</span>",
+                index % COLOURS,
+                shape_of(index),
                 escape(&arm.name)
             )
         })
@@ -308,7 +201,7 @@ pub fn throughput(experiment: &Experiment) -> String {
                 .enumerate()
                 .map(|(s, v)| (real(s) + 0.5, *v))
                 .collect(),
-            class: format!("a{} thin", run.arm),
+            class: format!("{} thin", class(run.arm)),
             label: None,
         });
         marks.extend(run.marks.iter().map(|mark| (mark.at, mark.what.clone())));
@@ -327,7 +220,7 @@ pub fn throughput(experiment: &Experiment) -> String {
             .collect();
         lines.push(Line {
             points,
-            class: format!("a{index} thick"),
+            class: format!("{} thick", class(index)),
             label: Some(arm.name.clone()),
         });
     }
@@ -397,7 +290,7 @@ fn latency_lines(experiment: &Experiment, divisor: f64) -> Vec<Line> {
                 .iter()
                 .map(|(q, v)| (place(*q), v / divisor))
                 .collect(),
-            class: format!("a{} thin", run.arm),
+            class: format!("{} thin", class(run.arm)),
             label: None,
         });
     }
@@ -416,7 +309,7 @@ fn latency_lines(experiment: &Experiment, divisor: f64) -> Vec<Line> {
             .collect();
         lines.push(Line {
             points,
-            class: format!("a{index} thick"),
+            class: format!("{} thick", class(index)),
             label: Some(arm.name.clone()),
         });
     }
@@ -557,15 +450,14 @@ fn resource_plot(chart: &Chart, run: &Run, arm: &str) -> Plot {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::measure::result::Arm;
     use crate::measure::sample::Samples;
     use crate::measure::stat::verdict::Better;
-    use crate::report::analysis::analyse;
 
     /// Blocks of a base that takes a second, and of arms that take as many as `arms` says, a little more or less.
-    fn experiment(arms: &[f64]) -> Experiment {
+    pub(in crate::report) fn experiment(arms: &[f64]) -> Experiment {
         let arm = |nth: usize| Arm {
             name: format!("arm {nth}"),
             description: String::new(),
@@ -597,23 +489,6 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_at_the_frame_has_an_arrow_and_the_legend_says_why() {
-        let drawn = |arms: &[f64]| {
-            let experiment = experiment(arms);
-            forest(&experiment, &analyse(&experiment))
-        };
-        let near = drawn(&[70.0]);
-        assert!(!near.contains("point arrow") && !near.contains("beyond the frame"));
-        assert!(near.contains("class=\"point a1\""), "{near}");
-        let far = drawn(&[1000.0, 2.0]);
-        // On wide and on narrow paper; where the point would be there is no place.
-        assert_eq!(far.matches("class=\"point arrow a1\"").count(), 2, "{far}");
-        assert_eq!(far.matches("class=\"point a1\"").count(), 0, "{far}");
-        assert_eq!(far.matches("class=\"point a2\"").count(), 2, "{far}");
-        assert!(far.contains("beyond the frame"), "{far}");
-    }
-
-    #[test]
     fn every_arm_has_a_picture_of_its_resources_and_one_without_samples_is_named() {
         let mut experiment = experiment(&[1.0; 8]);
         for run in experiment.runs.iter_mut().filter(|run| run.arm != 3) {
@@ -630,6 +505,37 @@ mod tests {
         let left_out = "Not drawn, since nothing was sampled: arm 3.";
         assert!(drawn.contains(left_out), "{drawn}");
         assert!(!resources(&Experiment::default()).contains("arm"));
+    }
+
+    #[test]
+    fn more_arms_than_colours_are_drawn_and_none_looks_like_another() {
+        let style = include_str!("style.css");
+        let mut experiment = experiment(&[1.0; 29]);
+        for run in &mut experiment.runs {
+            run.throughput = vec![1.0; 4];
+            run.latency = vec![(0.0, 0.1), (0.5, 0.2)];
+        }
+        let metric = &experiment.metrics[0];
+        let dots = dots(&experiment, metric);
+        for drawn in [&dots, &throughput(&experiment), &latency(&experiment)] {
+            for kind in ["line", "point", "dot"] {
+                let begin = format!("class=\"{kind} a");
+                for class in drawn.split(&begin).skip(1) {
+                    let colour = class.split([' ', '"']).next().unwrap();
+                    let rule = format!(".{kind}.a{colour}{{");
+                    assert!(style.contains(&rule), "{rule} is in no style");
+                }
+            }
+        }
+        let keys = dots.split("<i class=\"").skip(1);
+        let keys: std::collections::BTreeSet<&str> =
+            keys.map(|key| key.split('"').next().unwrap()).collect();
+        assert_eq!(keys.len(), 30, "{keys:?}");
+        let lines: std::collections::BTreeSet<String> = (0..30).map(class).collect();
+        assert_eq!(lines.len(), 30);
+        for stroke in ["d1", "d2"] {
+            assert!(style.contains(&format!(".line.{stroke}{{")), "{stroke}");
+        }
     }
 
     #[test]

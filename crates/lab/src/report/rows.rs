@@ -115,6 +115,20 @@ impl Rows {
         stretches.into_iter().map(line).collect()
     }
 
+    /// A bound at a place of the range, and a shade from there to an end of it.
+    pub(super) fn beyond(&self, row: usize, (bound, end): (f64, f64), words: &str) -> String {
+        let (x, to, y) = (self.plane.px(bound), self.plane.px(end), self.y(row));
+        format!(
+            "<rect class=\"beyond\" x=\"{0:.1}\" y=\"{1:.1}\" width=\"{4:.1}\" height=\"18\"><title>{2}</title></rect>\
+             <line class=\"bound\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{1:.1}\" y2=\"{3:.1}\"><title>{2}</title></line>",
+            x.min(to),
+            y - 8.0,
+            escape(words),
+            y + 10.0,
+            (to - x).abs()
+        )
+    }
+
     /// A sign that something goes on beyond this end of a range around 0.
     pub(super) fn arrow(&self, row: usize, class: &str, end: f64, words: &str) -> String {
         let outward = if end > 0.0 { 5.0 } else { -5.0 };

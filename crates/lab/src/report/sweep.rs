@@ -1,7 +1,7 @@
 //! The picture of a sweep: what happens along the values of one setting or load.
 
 use super::chart::{Line, Plot};
-use super::pictures::{axis_name, plot};
+use super::pictures::{axis_name, class, plot};
 use crate::format::Unit;
 use crate::measure::result::{Experiment, Metric};
 use crate::measure::stat::median;
@@ -125,7 +125,7 @@ fn along(
         };
         lines.push(Line {
             points: arms.iter().filter_map(middle).collect(),
-            class: format!("a{index} thick"),
+            class: format!("{} thick", class(index)),
             label: (!alone).then(|| metric.title.clone()),
         });
     }

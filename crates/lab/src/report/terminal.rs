@@ -27,9 +27,10 @@ pub struct Style {
 #[must_use]
 pub fn render(experiment: &Experiment, analysis: &Analysis, style: Style) -> String {
     let mut parts = vec![
-        header(experiment, analysis),
+        format!("{}\n", experiment.title),
         wrapped(&conclude(experiment, analysis).1) + "\n",
         beware(experiment, analysis),
+        facts(experiment, analysis),
     ];
     parts.extend(experiment.tables.iter().map(words_table));
     if experiment.arms.len() > 1 {
@@ -47,10 +48,10 @@ pub fn render(experiment: &Experiment, analysis: &Analysis, style: Style) -> Str
     if style.ascii { ascii(&out) } else { out }
 }
 
-fn header(experiment: &Experiment, analysis: &Analysis) -> String {
+/// What was done, and how often.
+fn facts(experiment: &Experiment, analysis: &Analysis) -> String {
     let mut out = String::new();
     let plan = &experiment.plan;
-    let _ = writeln!(out, "{}", experiment.title);
     let _ = writeln!(out, "workload    {}", experiment.workload);
     let hypothesis = experiment.hypothesis.as_deref().unwrap_or("none stated");
     if experiment.arms.len() > 1 || experiment.hypothesis.is_some() {
@@ -75,9 +76,6 @@ fn header(experiment: &Experiment, analysis: &Analysis) -> String {
         analysis.counted.len(),
         analysis.dropped.len()
     );
-    if let Some(why) = &experiment.interrupted {
-        let _ = writeln!(out, "incomplete  {why}");
-    }
     out.push('\n');
     out
 }

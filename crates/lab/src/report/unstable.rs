@@ -1,7 +1,7 @@
 //! The mark of an interval that the bootstrap does not confirm: said once what it means, where it is first seen.
 
 /// What the mark means.
-pub(super) const MEANING: &str = "~ marks an interval that the bootstrap finds wider or narrower by more than a fifth: \
+pub(crate) const MEANING: &str = "~ marks an interval that the bootstrap finds wider or narrower by more than a fifth: \
                                   more blocks would settle it.";
 
 /// Puts what the mark means behind the first part that shows it.

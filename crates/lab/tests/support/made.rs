@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pgstrata_lab::format::Unit;
-use pgstrata_lab::measure::result::{Arm, Experiment, Metric, Plan, Run, SCHEMA};
+use pgstrata_lab::measure::result::{Arm, Experiment, FOREIGN, Metric, Plan, Run, SCHEMA};
 use pgstrata_lab::measure::stat::verdict::Better;
 
 /// Ten blocks of a base of 1000 tps and an arm with `effect` times that; single
@@ -24,7 +24,7 @@ pub(crate) fn experiment(effect: f64, noise: f64) -> Experiment {
             arm,
             started: 1_700_000_000.0 + step * 20.0,
             seconds: 10.0,
-            values: BTreeMap::from([("tps".to_owned(), tps)]),
+            values: BTreeMap::from([("tps".to_owned(), tps), (FOREIGN.to_owned(), 0.0)]),
             ..Run::default()
         }
     };

@@ -38,6 +38,8 @@ impl Lab {
         command
             .args(words)
             .current_dir(self.scratch.path())
+            // Beside other tests a backup that gives way hardly gets on.
+            .env("PGSTRATA_IMPACT", "none")
             .env("PGSTRATA_LAB_LOCK", self.scratch.path().join("lock"));
         command
     }

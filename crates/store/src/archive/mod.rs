@@ -18,6 +18,7 @@ mod inspect;
 mod inventory;
 mod mended;
 mod notes;
+mod preface;
 mod push;
 mod rivals;
 mod sealed;

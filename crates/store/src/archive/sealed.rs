@@ -10,7 +10,7 @@ use pgstrata_layer::seal::{
 };
 use pgstrata_layer::wal::{self, WalDescription, WalHeader, WalReader, WalWriter};
 
-use super::Archive;
+use super::{Archive, preface};
 use crate::error::{Error, Kind, Result};
 use crate::keys::{Ring, Sealing};
 
@@ -128,30 +128,13 @@ fn begin(ring: &Ring, file_name: &str, raw_header: &[u8]) -> Result<Sealer> {
         Class::Catalog => (ring.catalog_key(header.epoch)?.clone(), Vec::new()),
     };
     let sealed_header = header_key(ring, &header, file_name)?.seal_small(raw_header);
-    let mut preface = Vec::new();
-    for part in [&sealed_key, &sealed_header] {
-        let length = u32::try_from(part.len()).expect("keys are short");
-        preface.extend_from_slice(&length.to_le_bytes());
-        preface.extend_from_slice(part);
-    }
+    let preface = preface::join(&sealed_key, &sealed_header);
     let place = SealedPlace {
         seal_id: ring.seal_id(),
         name: &place_of(file_name),
     };
     let own = ObjectKey::derive(&key, header.class, &header.salt, place);
     Ok(Sealer::new(own, &header, &preface))
-}
-
-/// Sealed data key, and sealed header.
-fn split_preface(preface: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (key, rest) = split_part(preface)?;
-    let (header, rest) = split_part(rest)?;
-    rest.is_empty().then_some((key, header))
-}
-
-fn split_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<4>()?;
-    rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
 }
 
 fn damaged(file_name: &str, what: &str) -> Error {
@@ -181,7 +164,7 @@ fn open_header(ring: &Ring, sealed: &Header, preface: &[u8], file_name: &str) ->
             "is sealed for others than its name says",
         ));
     }
-    let parts = split_preface(preface);
+    let parts = preface::split(preface);
     let (key, small) = parts.ok_or_else(|| damaged(file_name, "has no sealed header"))?;
     if sealed.class == Class::Catalog && !key.is_empty() {
         return Err(damaged(file_name, "has a key that its kind does not have"));
@@ -266,7 +249,7 @@ impl ObjectReader {
             return Ok(Stage::Clear);
         };
         let header = open_header(ring, sealed, preface, name)?;
-        let parts = split_preface(preface);
+        let parts = preface::split(preface);
         let (sealed_key, _) = parts.ok_or_else(|| damaged(name, "has no sealed key"))?;
         let is_opened =
             sealed.class == Class::Catalog || self.is_wanted || ring.opens_data(sealed.epoch);

@@ -103,7 +103,9 @@ fn find_secret(text: &str) -> Option<(usize, usize)> {
         let begin = at + SECRET.len();
         let rest = upper.get(begin..).unwrap_or_default();
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric());
-        let length = end.unwrap_or(rest.len());
+        // Another one may follow without a line end between them: it is found by its own beginning.
+        let ends = [end, rest.find(SECRET)].into_iter().flatten();
+        let length = ends.min().unwrap_or(rest.len());
         let is_secret = rest.starts_with('1') && length >= TELLING || length >= 5 * TELLING;
         is_secret.then_some((begin, begin + length))
     })
@@ -217,6 +219,9 @@ mod tests {
             assert!(!shown.contains(&secret[16..]), "{shown}");
             assert!(shown.contains(&recipient) && shown.contains("...\"\necho"));
         }
+        // As files become one that ends without a line end.
+        let joined = format!("{own}{own}");
+        assert_eq!(mask(&joined), "AGE-SECRET-KEY-...AGE-SECRET-KEY-...");
         for harmless in [
             "an identity begins with AGE-SECRET-KEY-1; make one",
             "/keys/age-secret-key-prod.txt",

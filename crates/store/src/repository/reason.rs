@@ -10,7 +10,6 @@ use super::fault::Injected;
 use super::page::NoListing;
 use super::signatures::without_signatures;
 use super::versions::OfThePast;
-use crate::error::{Error, Kind};
 
 /// One failure, explained.
 #[derive(Debug)]
@@ -247,25 +246,6 @@ impl Reason {
         self.hint == Some(MEMORY)
     }
 
-    /// Whether the store would say the same again, now and later.
-    fn is_final(&self) -> bool {
-        !self.may_pass && !self.token_has_expired
-    }
-
-    /// The error with what others have to know of it; `asks` says that it is about an object that was asked for.
-    pub(super) fn noted_in(&self, error: Error, asks: bool) -> Error {
-        let is_withheld = asks && error.kind() == Kind::Repository && self.is_final();
-        let error = match is_withheld {
-            true => error.for_withholding(),
-            false => error,
-        };
-        match self.is_lack_of_space() {
-            true => error.for_lack_of_space(),
-            false if self.is_denial() => error.for_denial(),
-            false => error,
-        }
-    }
-
     /// Whether the credentials do not allow it.
     pub(super) fn is_denial(&self) -> bool {
         self.hint == Some(ACCESS) || self.hint == Some(VERSIONS)
@@ -348,7 +328,7 @@ impl Reason {
         if !passes || full {
             return None;
         }
-        let code = xml_code(whole).map_or(String::new(), |c| format!(" ({c})"));
+        let code = xml_code(whole).map_or(String::new(), |c| format!(" ({})", one_line(c)));
         let text = format!("the store answered with status {number}{code}");
         Some(Self::plain(text, Some("try again later, or ask who runs the store")).passing(true))
     }
@@ -389,6 +369,7 @@ impl Reason {
         let known = CODES.iter().find(|(c, _, _)| *c == code);
         // Answers about a wrong signature repeat all headers.
         if known.is_none() && whole.contains("x-amz-checksum") {
+            let code = one_line(code);
             let text = format!("the store takes no checksum of an object ({code})");
             return Some(Self::plain(text, Some(NO_CHECKSUMS)));
         }
@@ -420,7 +401,7 @@ impl Reason {
         if let Some((code, text, hint)) = CODES.iter().find(|(known, _, _)| *known == code) {
             return Some(Self::plain(format!("{text} ({code})"), Some(hint)));
         }
-        let text = format!("the store did not delete it ({code})");
+        let text = format!("the store did not delete it ({})", one_line(code));
         Some(Self::plain(text, None).passing(PASSING.contains(&code)))
     }
 
@@ -543,7 +524,7 @@ impl Reason {
         let code = xml_code(whole);
         let absent = !answered || code.is_some_and(|c| ABSENT.contains(&c));
         if !absent {
-            let code = code.unwrap_or("no code");
+            let code = code.map_or("no code".to_owned(), one_line);
             return Self::plain(
                 format!("the store answered with status 404 ({code})"),
                 Some(REACH),
@@ -708,6 +689,12 @@ mod tests {
             "{}",
             reason.text
         );
+        let code = "a\nx-amz-security-token:IQo";
+        let of_checksum = of_refusal(code, "x-amz-checksum-crc64nvme");
+        for reason in [of_checksum, of_deletion(code, "no")] {
+            let is_hidden = reason.text.ends_with("(a x-amz-security-token:***)");
+            assert!(is_hidden, "{}", reason.text);
+        }
     }
 
     /// The service itself, and not the emulator, answers so.

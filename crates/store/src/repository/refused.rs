@@ -6,6 +6,27 @@ use super::Repository;
 use super::reason::Reason;
 use crate::error::{Error, Kind};
 
+impl Reason {
+    /// Whether the store would say the same again, now and later.
+    fn is_final(&self) -> bool {
+        !self.may_pass && !self.token_has_expired
+    }
+
+    /// The error with what others have to know of it; `asks` says that it is about an object that was asked for.
+    pub(super) fn noted_in(&self, error: Error, asks: bool) -> Error {
+        let is_withheld = asks && error.kind() == Kind::Repository && self.is_final();
+        let error = match is_withheld {
+            true => error.for_withholding(),
+            false => error,
+        };
+        match self.is_lack_of_space() {
+            true => error.for_lack_of_space(),
+            false if self.is_denial() => error.for_denial(),
+            false => error,
+        }
+    }
+}
+
 impl Repository {
     /// Why a request failed, without what is secret: an answer may repeat the URL or the headers that were signed.
     pub(super) fn why(&self, error: &object_store::Error) -> String {

@@ -10,20 +10,36 @@ use bytes::Bytes;
 use object_store::path::Path;
 use pgstrata_layer::plain::{is_plain, plain};
 use quick_xml::Reader;
-use quick_xml::escape::unescape;
 use quick_xml::events::Event;
+use serde::Deserialize;
 
 /// U+FEFF in UTF-8, with which Azure begins its listings.
 const ENCODING: &[u8] = b"\xEF\xBB\xBF";
 
-/// What stands for one object in a listing: of S3 and Google Cloud Storage, and of Azure.
-const OBJECTS: [&[u8]; 2] = [b"Contents", b"Blob"];
+/// What stands for one object in a listing, or for those behind a slash: of S3 and Google Cloud Storage, and of Azure.
+const ENTRIES: [&[u8]; 4] = [b"Contents", b"CommonPrefixes", b"Blob", b"BlobPrefix"];
 
-/// What stands for those behind a slash, with which its name ends.
-const PREFIXES: [&[u8]; 2] = [b"CommonPrefixes", b"BlobPrefix"];
+/// Its name, as the `object_store` crate reads it.
+#[derive(Deserialize)]
+#[serde(rename_all_fields = "PascalCase")]
+enum ListEntry {
+    Contents { key: String },
+    CommonPrefixes { prefix: String },
+    Blob { name: String },
+    BlobPrefix { name: String },
+}
 
-/// What holds its name.
-const NAMES: [&[u8]; 3] = [b"Key", b"Prefix", b"Name"];
+impl ListEntry {
+    fn has_path(&self) -> bool {
+        match self {
+            Self::Contents { key: name } | Self::Blob { name } => has_path(name),
+            // It ends with that slash.
+            Self::CommonPrefixes { prefix: name } | Self::BlobPrefix { name } => {
+                has_path(name.strip_suffix('/').unwrap_or(name))
+            }
+        }
+    }
+}
 
 /// The listing without objects that have no path. One that cannot be read stays as it is: who reads it says why.
 /// So does one without them, but for the mark of its encoding: a reader that counts bytes does not count that.
@@ -92,38 +108,14 @@ fn strangers(listing: &str) -> Option<Vec<Range<usize>>> {
             Event::Eof => return Some(found),
             _ => continue,
         };
-        let is_prefix = PREFIXES.contains(&tag.name().as_ref());
-        if !is_prefix && !OBJECTS.contains(&tag.name().as_ref()) {
+        if !ENTRIES.contains(&tag.local_name().as_ref()) {
             continue;
         }
-        let inner = within(reader.read_to_end(tag.name()).ok()?)?;
+        reader.read_to_end(tag.name()).ok()?;
         let end = usize::try_from(reader.buffer_position()).ok()?;
-        let name = name_in(&listing[inner])?;
-        let path = match is_prefix {
-            true => name.strip_suffix('/').unwrap_or(&name),
-            false => &name,
-        };
-        if !has_path(path) {
+        let entry: ListEntry = quick_xml::de::from_str(&listing[start..end]).ok()?;
+        if !entry.has_path() {
             found.push(start..end);
-        }
-    }
-}
-
-/// The same in memory.
-fn within(span: Range<u64>) -> Option<Range<usize>> {
-    Some(usize::try_from(span.start).ok()?..usize::try_from(span.end).ok()?)
-}
-
-fn name_in(entry: &str) -> Option<String> {
-    let mut reader = Reader::from_str(entry);
-    loop {
-        match reader.read_event().ok()? {
-            Event::Start(tag) if NAMES.contains(&tag.name().as_ref()) => {
-                let text = &entry[within(reader.read_to_end(tag.name()).ok()?)?];
-                return Some(unescape(text).map_or_else(|_| text.to_owned(), Into::into));
-            }
-            Event::Eof => return None,
-            _ => {}
         }
     }
 }
@@ -154,6 +146,8 @@ mod tests {
             "/a",
             "a&#1;",
             ".",
+            "<![CDATA[/a]]>",
+            "a/<!-- -->/b",
         ];
         for strange in strange {
             let kinds: [&dyn Fn(&str) -> String; 2] = [&object, &blob];
@@ -177,6 +171,9 @@ mod tests {
         };
         let all = prefixes(&["a/b/", "a/b&#xA;/", "a//", "c/"]);
         assert_eq!(kept(&all), prefixes(&["a/b/", "c/"]));
+        let own =
+            "<R><s:Contents><Owner><Name>n</Name></Owner><s:Key>a//b</s:Key></s:Contents></R>";
+        assert_eq!(kept(own), "<R></R>");
         for broken in [
             "",
             "<R",

@@ -149,6 +149,7 @@ impl WalCheck<'_> {
                 if !detail.contains(&alarm.reason) {
                     detail = format!("{detail}; {}", alarm.reason);
                 }
+                detail.push_str(&alarm.losses());
                 Some(alarm.to_do)
             }
             ServerVerdict::Fine { .. } | ServerVerdict::Unseen { .. } => None,

@@ -27,7 +27,7 @@ use pgstrata_store::error::Result;
 
 use super::scan::{Unread, WalScan};
 use super::select::{
-    Candidate, Request, Selection, Told, after_last_commit, beyond, beyond_minimal, given_up,
+    Candidate, Request, Selection, Told, after_last_commit, beyond, beyond_minimal, gap, given_up,
     lost_end, select, unreachable,
 };
 use super::sightings::{Event, Wanted, What};
@@ -192,7 +192,7 @@ impl Locator<'_> {
             ));
         };
         self.require_on_way(&request, coverage, &unread)?;
-        self.by_upload(request.target, time, coverage)?;
+        self.by_upload(request.target, time, coverage, &unread)?;
         selection.notes.push(unsure(request.target, &unread));
         Ok(selection)
     }
@@ -249,8 +249,14 @@ impl Locator<'_> {
     }
 
     /// What is known when the WAL cannot be read: transactions ended before their segment was stored, by the clock of
-    /// the store.
-    fn by_upload(&self, target: &Target, time: Timestamp, coverage: &Coverage) -> Result<()> {
+    /// the store. That may be wrong, so the refusal says what it rests on.
+    fn by_upload(
+        &self,
+        target: &Target,
+        time: Timestamp,
+        coverage: &Coverage,
+        unread: &Unread,
+    ) -> Result<()> {
         if coverage
             .stored_at
             .is_some_and(|stored_at| stored_at >= time)
@@ -266,7 +272,14 @@ impl Locator<'_> {
             Some(at) => format!("its last segment, {last}, was stored at {}", written(at)),
             None => format!("it is not known when its last segment, {last}, was stored"),
         };
-        Err(after_last_commit(target, coverage, self.listed, &last))
+        if coverage.more_after {
+            return Err(gap(target, coverage, self.listed));
+        }
+        Err(unreachable(format!(
+            "{target} is after all that is known of the archive: archived WAL could not be read ({}), and {last}, by the clock of the store",
+            unread.why
+        ))
+        .hint("Mend the WAL that cannot be read (\"pgstrata verify\" names it), wait until later WAL is archived, or restore to the end of the archive (--target-type=default)."))
     }
 
     /// A transaction or a restore point.

@@ -563,7 +563,7 @@ pub(super) fn lost_end(
 }
 
 /// Why recovery does not get past the end of `coverage`, behind which there is more: WAL was lost there, or given up.
-fn gap(target: &Target, coverage: &Coverage, archive: &ArchivedWal) -> Error {
+pub(super) fn gap(target: &Target, coverage: &Coverage, archive: &ArchivedWal) -> Error {
     let missing = coverage.missing.file_name(archive.segment_size());
     let so = format!("recovery cannot get to {target}");
     match archive.released_before(coverage.missing) {

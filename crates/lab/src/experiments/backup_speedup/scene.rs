@@ -18,6 +18,7 @@ use crate::experiments::tools::Tools;
 use crate::format::{self, Unit};
 use crate::interrupt;
 use crate::measure::cost;
+use crate::measure::environment::Environment;
 use crate::measure::result::FOREIGN;
 use crate::measure::session;
 use crate::number::real_u64;
@@ -217,16 +218,14 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
+    /// The scene's server, as it is found.
+    pub(super) fn server(&self, stage: &mut Stage) -> Result<Environment> {
+        let served = format!("{}, {}", strata::ALL_ARMS, self.variant.words());
+        strata::capture(stage, &self.arena, &served)
+    }
+
     /// All blocks, then a restore of one more increment of each tool.
     pub(super) fn measure(&self, stage: &mut Stage, cold: bool) -> Result<()> {
-        if let Some(arm) = stage
-            .experiment
-            .arms
-            .first_mut()
-            .filter(|arm| arm.environment.is_none())
-        {
-            arm.environment = Some(strata::environment(&self.arena)?);
-        }
         strata::note_releases(stage, &self.arena, self.contenders);
         let acts = strata::acts(self.contenders);
         for (block, order) in stage.orders().into_iter().enumerate() {
@@ -324,7 +323,10 @@ impl<'a> Scene<'a> {
     fn restore(&self, contender: &dyn Contender) -> Result<BTreeMap<String, f64>> {
         self.arena.select(Some(contender))?;
         let target = self.arena.restore_target()?;
+        let window = self.arena.window();
         let cost = cost::run(&mut contender.restore(&self.arena, 1, &target))?;
+        // The restored server, which is opened next, is not known to be ours.
+        let foreign = window.close().foreign;
         let began = Instant::now();
         let restored = self.arena.open(&target, &[])?;
         let opened = began.elapsed().as_secs_f64();
@@ -343,6 +345,7 @@ impl<'a> Scene<'a> {
         drop(restored);
         self.arena.take_away(&target)?;
         Ok(BTreeMap::from([
+            (FOREIGN.to_owned(), foreign),
             ("restore".to_owned(), cost.wall_seconds),
             ("open".to_owned(), cost.wall_seconds + opened),
             ("verified".to_owned(), cost.wall_seconds + verified),

@@ -2,6 +2,7 @@
 
 use super::scene::Variant;
 use crate::format::{self, MISSING, Unit};
+use crate::measure::environment::{self, Difference, Environment};
 use crate::measure::result::{Beside, Experiment, Published, Table};
 use crate::measure::stat::paired;
 use crate::measure::stat::verdict::Better;
@@ -32,6 +33,28 @@ pub(super) fn describe(experiment: &mut Experiment, variants: &[Variant]) {
                 .to_owned(),
         );
     }
+}
+
+/// What the servers of further scenes have otherwise than that of the first one.
+pub(super) fn servers(servers: &[(String, Environment)]) -> Option<Table> {
+    let ((words, first), rest) = servers.split_first()?;
+    let rows: Vec<Vec<String>> = rest
+        .iter()
+        .flat_map(|(scene, server)| {
+            let facts = environment::diff(first, server).into_iter();
+            let facts = facts.filter(Difference::is_of_the_server);
+            facts.map(move |fact| vec![scene.clone(), fact.name, fact.first, fact.second])
+        })
+        .collect();
+    let note = rows
+        .is_empty()
+        .then(|| "They differ in nothing that was captured.".to_owned());
+    (!rest.is_empty()).then(|| Table {
+        title: "What differs between the servers of the scenes".to_owned(),
+        head: ["scene", "what", words, "there"].map(str::to_owned).into(),
+        rows,
+        note,
+    })
 }
 
 /// The full backup that an increment is compared with: its own tool's.

@@ -2,7 +2,7 @@
 
 use super::{Names, Order, steps};
 use crate::format::{self, Unit};
-use crate::measure::result::{Beside, Experiment, Published, Run, Table};
+use crate::measure::result::{Beside, Claim, Experiment, Published, Run, Table};
 use crate::measure::stat::paired::CONFIDENCE;
 use crate::measure::stat::plan::FEWEST_BLOCKS;
 use crate::measure::stat::{median, resample};
@@ -54,6 +54,22 @@ pub(super) fn describe(experiment: &mut Experiment, size: f64, order: Order) {
     experiment.published = (0..experiment.arms.len())
         .map(|arm| beside(experiment, arm, size, order))
         .collect();
+}
+
+/// That each step of each arm takes no longer than was published, where that can be compared.
+pub(super) fn claims(arms: usize, size: f64, order: Order) -> Vec<Claim> {
+    let known: Vec<(&str, f64)> = PUBLISHED
+        .iter()
+        .filter_map(|(step, _)| match published(step, size, order) {
+            (Some(seconds), true) => Some((*step, seconds)),
+            _ => None,
+        })
+        .collect();
+    let of_arm = |arm| {
+        let known = known.iter();
+        known.map(move |(step, seconds)| Claim::at_most(step, arm, 1.0).to_published(*seconds))
+    };
+    (0..arms).flat_map(of_arm).collect()
 }
 
 /// One picture for each arm.
@@ -180,4 +196,33 @@ fn plans(runs: &[&Run], step: &str) -> String {
             .collect(),
     };
     words.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Order, claims};
+    use crate::measure::result::Claim;
+
+    #[test]
+    fn every_published_step_that_can_be_compared_is_claimed_of_every_arm() {
+        let ten = claims(2, 1.0, Order::Tutorial);
+        let steps: Vec<&str> = ten.iter().map(|claim| claim.metric.as_str()).collect();
+        let expected = [
+            "create_table",
+            "vacuum",
+            "query3",
+            "create_index",
+            "cluster",
+            "query5",
+        ];
+        assert_eq!(steps, [expected, expected].concat());
+        // Ten times the size, ten times the time.
+        assert_eq!(
+            ten[0],
+            Claim::at_most("create_table", 0, 1.0).to_published(3.0)
+        );
+        assert_eq!(ten[11].arm, 1);
+        // In the author's order both queries by name can be compared, too.
+        assert_eq!(claims(1, 0.1, Order::Cbc).len(), 8);
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::trace::{Felt, Load, Spell};
-use super::{Act, Size, Upkeep};
+use super::{Act, Size, Upkeep, trace};
 use crate::contenders::contender::{Arena, Contender};
 use crate::contenders::pgstrata::Pgstrata;
 use crate::experiments::extension::Extension;
@@ -14,6 +14,7 @@ use crate::experiments::speed::workload::ANSWER_OF_PGBENCH;
 use crate::experiments::stage::Stage;
 use crate::experiments::strata;
 use crate::experiments::tools::Tools;
+use crate::format::{self, Unit};
 use crate::interrupt;
 use crate::measure::cost;
 use crate::measure::pgbench::options::{Options, Script};
@@ -125,7 +126,7 @@ impl<'a> Scene<'a> {
         acts: &[Act],
         (size, rate, watch): (Size, Rate, bool),
     ) -> Result<()> {
-        stage.experiment.arms[0].environment = Some(strata::environment(&self.arena)?);
+        strata::capture(stage, &self.arena, strata::ALL_ARMS)?;
         strata::note_releases(stage, &self.arena, self.contenders);
         let rate = match rate {
             Rate::PerSecond(rate) => rate,
@@ -148,7 +149,13 @@ impl<'a> Scene<'a> {
         let outcome = self.slices(stage, (acts, size, watch), &mut pgbench, &mut slices);
         let spells: Vec<Vec<Spell>> = slices.iter().map(|s| s.spells.clone()).collect();
         // Whole slices count even if the experiment was cut short.
-        let felt = pgbench.finish(&spells)?;
+        let (felt, kept) = pgbench.finish(&spells)?;
+        let each = slices.iter().map(|s| (&s.run, s.spells.as_slice()));
+        trace::keep_slices(each, &stage.out)?;
+        stage.note(format!(
+            "Every transaction of the load is kept beside the result, as pgbench logged it: {}.",
+            format::value(real_u64(kept), Unit::Bytes)
+        ));
         for (slice, felt) in slices.into_iter().zip(felt) {
             stage
                 .experiment

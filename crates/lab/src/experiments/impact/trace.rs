@@ -1,18 +1,44 @@
 //! One pgbench that runs from beginning to end, and its log cut into slices.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use zstd::stream::Encoder;
 
 use crate::interrupt;
 use crate::measure::latency::Latencies;
 use crate::measure::pgbench::options::Options;
+use crate::measure::result::Run;
 use crate::measure::workload;
 use crate::number::whole;
+
+/// The log of all transactions.
+const KEPT: &str = "transactions.log.zst";
+/// Where the slices are in it.
+const SLICES: &str = "slices.csv";
+
+/// Writes down when each slice was, in as many spells as it has: with the log, all that its figures are made of.
+pub(super) fn keep_slices<'a>(
+    slices: impl Iterator<Item = (&'a Run, &'a [Spell])>,
+    directory: &Path,
+) -> Result<()> {
+    let mut text = "block,arm,from,to\n".to_owned();
+    for (run, spells) in slices {
+        for Spell { from, to } in spells {
+            text.push_str(&format!(
+                "{},{},{from:.6},{to:.6}\n",
+                run.block + 1,
+                run.arm + 1
+            ));
+        }
+    }
+    let file = directory.join(SLICES);
+    fs::write(&file, text).with_context(|| format!("could not write \"{}\"", file.display()))
+}
 
 /// The load; ends when dropped.
 pub(super) struct Load {
@@ -66,25 +92,17 @@ impl Load {
         Ok(())
     }
 
-    /// Ends it and reads what the transactions due within each spell had to wait.
-    pub(super) fn finish(mut self, slices: &[Vec<Spell>]) -> Result<Vec<Felt>> {
+    /// Ends it and reads what the transactions due within each spell had to wait; its log is kept, small, and how large it
+    /// then is comes with that.
+    pub(super) fn finish(mut self, slices: &[Vec<Spell>]) -> Result<(Vec<Felt>, u64)> {
         // pgbench writes its log in pieces: what is in the last one is lost.
         let _ = interrupt::sleep(Duration::from_secs(2));
         self.stop();
         let mut trace = Trace::of(slices);
-        let wrong = || format!("could not read the log in \"{}\"", self.directory.display());
-        for entry in fs::read_dir(&self.directory).with_context(wrong)?.flatten() {
-            let name = entry.file_name();
-            if !name.to_string_lossy().starts_with("log.") {
-                continue;
-            }
-            let file = File::open(entry.path()).with_context(wrong)?;
-            for line in BufReader::new(file).lines() {
-                trace.add(&line.with_context(wrong)?);
-            }
-            fs::remove_file(entry.path()).with_context(wrong)?;
-        }
-        Ok(trace.felt)
+        let kept = trace.read(&self.directory).with_context(|| {
+            format!("could not read the log in \"{}\"", self.directory.display())
+        })?;
+        Ok((trace.felt, kept))
     }
 
     fn stop(&mut self) {
@@ -143,6 +161,29 @@ impl Trace {
         }
     }
 
+    /// Reads what pgbench's threads have logged, and makes one small file of it; returns its size.
+    fn read(&mut self, directory: &Path) -> Result<u64> {
+        let mut logs: Vec<PathBuf> = fs::read_dir(directory)?
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("log."))
+            .map(|entry| entry.path())
+            .collect();
+        logs.sort();
+        let kept = directory.join(KEPT);
+        let mut keeper = Encoder::new(BufWriter::new(File::create(&kept)?), 1)?;
+        for log in logs {
+            for line in BufReader::new(File::open(&log)?).lines() {
+                let line = line?;
+                self.add(&line);
+                writeln!(keeper, "{line}")?;
+            }
+            // Both at once may be more than there is room for.
+            fs::remove_file(log)?;
+        }
+        keeper.finish()?.flush()?;
+        Ok(fs::metadata(kept)?.len())
+    }
+
     /// One line of the log; the last one may have been cut short.
     fn add(&mut self, line: &str) {
         let Some((due, response, lag)) = transaction(line) else {
@@ -180,7 +221,64 @@ fn transaction(line: &str) -> Option<(f64, u64, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Spell, Trace};
+    use super::{KEPT, SLICES, Spell, Trace, keep_slices};
+    use crate::measure::result::Run;
+
+    #[test]
+    fn what_is_kept_of_the_log_makes_the_same_figures_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = |name: &str| scratch.path().join(name);
+        std::fs::write(file("log.7"), "0 1 500000 0 101 400000 300000\n").unwrap();
+        std::fs::write(file("log.7.1"), "1 1 2000 0 102 502000 1000\n").unwrap();
+        std::fs::write(file("pgbench.err"), "log of something else\n").unwrap();
+        let spells = [
+            vec![Spell {
+                from: 100.25,
+                to: 101.0,
+            }],
+            vec![Spell {
+                from: 102.0,
+                to: 103.0,
+            }],
+        ];
+        let mut trace = Trace::of(&spells);
+        let size = trace.read(scratch.path()).unwrap();
+        assert_eq!(size, std::fs::metadata(file(KEPT)).unwrap().len());
+        assert!(!file("log.7").exists() && !file("log.7.1").exists());
+        assert!(file("pgbench.err").exists());
+        let kept = std::fs::File::open(file(KEPT)).unwrap();
+        let kept = String::from_utf8(zstd::decode_all(kept).unwrap()).unwrap();
+        assert_eq!(kept.lines().count(), 2, "{kept}");
+
+        let runs = [(0, 1), (2, 0)].map(|(block, arm)| Run {
+            block,
+            arm,
+            ..Run::default()
+        });
+        let slices = runs.iter().zip(spells.iter().map(Vec::as_slice));
+        keep_slices(slices, scratch.path()).unwrap();
+        let written = std::fs::read_to_string(file(SLICES)).unwrap();
+        let lines: Vec<&str> = written.lines().skip(1).collect();
+        assert_eq!(
+            lines,
+            ["1,2,100.250000,101.000000", "3,1,102.000000,103.000000"]
+        );
+        let spell = |line: &&str| {
+            let numbers: Vec<f64> = line.split(',').map(|n| n.parse().unwrap()).collect();
+            vec![Spell {
+                from: numbers[2],
+                to: numbers[3],
+            }]
+        };
+        let again: Vec<Vec<Spell>> = lines.iter().map(spell).collect();
+        let mut again = Trace::of(&again);
+        kept.lines().for_each(|line| again.add(line));
+        for (one, other) in trace.felt.iter().zip(&again.felt) {
+            assert_eq!(one.response.count(), 1);
+            assert_eq!(one.response.longest(), other.response.longest());
+            assert!((one.lag - other.lag).abs() < 1e-9);
+        }
+    }
 
     #[test]
     fn a_transaction_belongs_to_the_slice_in_which_it_was_due() {

@@ -174,7 +174,7 @@ impl<'a> Chain<'a> {
 
     /// All restores, in blocks of random order.
     pub(super) fn measure(&mut self, stage: &mut Stage, cold: bool, watch: bool) -> Result<()> {
-        stage.experiment.arms[0].environment = Some(strata::environment(&self.arena)?);
+        strata::capture(stage, &self.arena, strata::ALL_ARMS)?;
         strata::note_releases(stage, &self.arena, self.contenders);
         let (objects, layers) = self.layers()?;
         self.note_bound(stage, &layers);

@@ -61,7 +61,7 @@ impl Rounds<'_> {
     /// Measures all blocks.
     pub(super) fn measure(&self, stage: &mut Stage) -> Result<()> {
         strata::note_releases(stage, self.arena, self.contenders);
-        stage.experiment.arms[0].environment = Some(strata::environment(self.arena)?);
+        strata::capture(stage, self.arena, strata::ALL_ARMS)?;
         let mut random = Pcg64::seed_from_u64(stage.experiment.plan.seed);
         for block in 0..stage.experiment.plan.blocks {
             self.block(stage, block, &mut random)?;

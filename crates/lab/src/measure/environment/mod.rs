@@ -164,8 +164,12 @@ pub struct Difference {
     pub second: String,
 }
 
+/// The fact that says for which arms a server was there whose environment only one of them has.
+pub const SERVED: &str = "server.served";
+
 /// Facts that differ between any two captures and mean nothing.
-const VOLATILE: [&str; 9] = [
+const VOLATILE: [&str; 10] = [
+    SERVED,
     "noise.",
     "memory.available",
     "memory.page_tables",
@@ -176,6 +180,14 @@ const VOLATILE: [&str; 9] = [
     "server.pid",
     "server.started",
 ];
+
+impl Difference {
+    /// Whether it can mean anything for a comparison: what a database holds and hashes of it cannot.
+    #[must_use]
+    pub fn is_of_the_server(&self) -> bool {
+        !self.name.starts_with("contents.") && !self.name.ends_with("fingerprint")
+    }
+}
 
 /// What differs, settings last, readable units.
 #[must_use]

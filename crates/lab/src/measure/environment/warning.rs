@@ -56,7 +56,7 @@ pub fn warning(id: &str, found: impl Into<String>) -> Warning {
 }
 
 /// Conditions that show while measuring or in the plan: id, level, why, fix.
-const MEASURED: [(&str, Level, &str, &str); 16] = [
+const MEASURED: [(&str, Level, &str, &str); 20] = [
     (
         "ENV-EXE-CHANGED",
         Level::Block,
@@ -84,8 +84,32 @@ const MEASURED: [(&str, Level, &str, &str); 16] = [
     (
         "ENV-FOREIGN-CPU",
         Level::Warn,
-        "other programs used the processor while it was measured; one such block can hide a real effect",
+        "other programs used the processor while it was measured, as may have what a tool left at work in the background; one such block can hide a real effect",
         "close them, or use a quieter machine",
+    ),
+    (
+        "ENV-FOREIGN-UNKNOWN",
+        Level::Warn,
+        "the processes of a server that is reached by dsn cannot be told from others, so that no block is left out because of others",
+        "measure a server of the lab's own, or see to it that nobody else works there",
+    ),
+    (
+        "ENV-SETTINGS-LEFT",
+        Level::Warn,
+        "a server of others is not as it was before",
+        "do by hand what is said there",
+    ),
+    (
+        "TOOL-LEFT-OUT",
+        Level::Warn,
+        "nothing here says how it compares with that tool",
+        "install a release that knows this server",
+    ),
+    (
+        "RUN-INCOMPLETE",
+        Level::Warn,
+        "the experiment ended before its plan did, so there are fewer figures than were planned",
+        "measure again",
     ),
     (
         "ENV-STEAL",

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use object_store::Result;
 use serde::Deserialize;
 
+use super::super::page::{VERSIONS, is_last, require_end, require_root};
 use super::bucket::generic;
-use crate::repository::page::{VERSIONS, is_last, require_end, require_root};
 
 /// The id of what was there before the bucket had versions.
 pub(super) const BEFORE_VERSIONS: &str = "null";
