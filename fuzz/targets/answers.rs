@@ -1,6 +1,6 @@
 //! What object stores answer: pages of a listing, and why a request failed.
 //!
-//! The files of the store that read it need nothing else of it but two errors of its own, which have stand-ins here.
+//! The files of the store that read it need nothing else of it but an error that tests inject, which has a stand-in here.
 
 use std::io;
 
@@ -24,8 +24,7 @@ mod signatures;
 mod strange;
 
 use page::PageRequest;
-use reason::Reason;
-use versions::OfThePast;
+use reason::{OfThePast, Reason};
 
 const S3: &str = "http://s/b?list-type=2&continuation-token=t";
 const AZURE: &str = "http://s/c?restype=container&comp=list&marker=t";

@@ -194,7 +194,7 @@ active proctype world()
 		/* one layer is there, and its WAL */
 		finish_segment(0);
 		archive[0] = contents; server[0].next = 1;
-		own[0] = contents; noted[0] = server[0].archives;
+		own[0] = contents; noted[0] = 1;
 		server[0].has_list = 1; server[0].list = 1;
 		layers = 1; visible = 1
 #endif
@@ -257,12 +257,12 @@ active proctype world()
 		:: server[d].archives -> server[d].marks = server[d].marks | bit_of(mine[d])
 		:: else
 		fi;
-		step[d] = 3 }
 #ifdef OVERTAKEN
+		step[d] = 3 }
 	:: atomic { step[d] == 3 && !waits_in_vain(d) -> step[d] = 4 }
 #define looks_well(d)	true
 #else
-	:: atomic { step[d] == 3 -> step[d] = 4 }
+		step[d] = 4 }
 #define looks_well(d)	(!waits_in_vain(d))
 #endif
 	:: atomic { step[d] == 4 && keeps_up(d) ->	/* it looks again, and stores its own WAL */

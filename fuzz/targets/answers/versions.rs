@@ -1,7 +1,4 @@
-//! Listings of versions, and the error of a request about the past.
-
-use std::error::Error as StdError;
-use std::fmt;
+//! Listings of versions.
 
 #[path = "../../../crates/store/src/repository/versions/listing.rs"]
 mod listing;
@@ -18,22 +15,6 @@ mod bucket {
             store: "S3",
             source,
         }
-    }
-}
-
-/// As that of the store, which holds what failed.
-#[derive(Debug)]
-pub struct OfThePast(pub Box<dyn StdError + Send + Sync>);
-
-impl fmt::Display for OfThePast {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl StdError for OfThePast {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&*self.0)
     }
 }
 

@@ -157,16 +157,14 @@ impl CheckReport {
 
     /// Notes what is wrong.
     fn alarm(&mut self, alarm: Alarm) {
-        let lost = alarm
-            .lost
-            .map(|lost| format!("; cannot be restored: {lost}"));
+        let losses = alarm.losses();
         self.items.push(CheckItem {
             name: alarm.kind.describe(),
             status: match alarm.severity {
                 Severity::Warning => CheckStatus::Warning,
                 Severity::Error => CheckStatus::Failed,
             },
-            detail: alarm.reason + &lost.unwrap_or_default(),
+            detail: alarm.reason + &losses,
             hint: Some(alarm.to_do),
         });
     }
@@ -426,7 +424,9 @@ async fn check_directory(
     if let Err(error) = require_place(cluster, &directory, found.linked).await {
         report.note("repository", Err::<(), _>(error), |()| String::new());
     }
-    for verdict in health::server::configuration(Ok(found.warnings)) {
+    let of_files = health::server::files(found.warnings);
+    let outside = health::server::configuration(Ok(found.left_out));
+    for verdict in of_files.into_iter().chain(outside) {
         report.verdict(verdict);
     }
     Some((directory, control))
@@ -447,6 +447,8 @@ async fn require_place(
 struct DirectoryFindings {
     linked: Vec<PathBuf>,
     warnings: Vec<String>,
+    /// What of the configuration outside the data directory no backup has.
+    left_out: Vec<String>,
 }
 
 async fn read_directory(
@@ -462,11 +464,11 @@ async fn read_directory(
         Ok(DirectoryFindings {
             linked: found.linked,
             warnings: found.warnings,
+            left_out: Vec::new(),
         })
     })
     .await?;
-    let outside = outside(session, directory).await?;
-    found.warnings.extend(outside.warnings);
+    found.left_out = outside(session, directory).await?.warnings;
     Ok((control, found))
 }
 

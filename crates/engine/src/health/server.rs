@@ -159,24 +159,25 @@ pub(crate) fn archiver(archiving: &Archiving) -> ServerVerdict {
     }
 }
 
-/// Configuration outside the data directory that no backup stores; `check` has seen the files in it, too.
-pub(crate) fn configuration(warnings: Result<Vec<String>>) -> Vec<ServerVerdict> {
-    const KIND: AlarmKind = AlarmKind::Configuration;
-    // So all warnings about configuration say it. Of a link that was followed nothing is lost.
-    const LEFT_OUT: &str = "not in the backup";
-    let judged = |warning: String| {
-        let is_left_out = warning.contains(LEFT_OUT);
-        let to_do = "see \"What is backed up\" in OPERATIONS.md";
-        let verdict = ServerVerdict::warning(KIND, warning, to_do);
-        match is_left_out {
-            true => verdict.losing("this part of the configuration, when this host is lost"),
-            false => verdict,
+/// Configuration outside the data directory that no backup stores.
+pub(crate) fn configuration(left_out: Result<Vec<String>>) -> Vec<ServerVerdict> {
+    let lost = "this part of the configuration, when this host is lost";
+    match left_out {
+        Err(error) => vec![ServerVerdict::unseen(AlarmKind::Configuration, error)],
+        Ok(left_out) => {
+            let verdicts = files(left_out).into_iter();
+            verdicts.map(|verdict| verdict.losing(lost)).collect()
         }
-    };
-    match warnings {
-        Err(error) => vec![ServerVerdict::unseen(KIND, error)],
-        Ok(warnings) => warnings.into_iter().map(judged).collect(),
     }
+}
+
+/// What a backup does with files that may be unexpected: it follows a link, say, and loses nothing.
+pub(crate) fn files(warnings: Vec<String>) -> Vec<ServerVerdict> {
+    let to_do = "see \"What is backed up\" in OPERATIONS.md";
+    let warnings = warnings.into_iter();
+    warnings
+        .map(|warning| ServerVerdict::warning(AlarmKind::Configuration, warning, to_do))
+        .collect()
 }
 
 /// A primary passes over the settings of its own recovery; a standby that is made from it has them, too, and obeys.
@@ -492,16 +493,17 @@ mod tests {
 
     #[test]
     fn configuration_that_no_backup_has_is_lost_with_its_host() {
-        let lost = |warning: &str| match &configuration(Ok(vec![warning.to_owned()]))[..] {
+        let lost = |verdicts: Vec<ServerVerdict>| match &verdicts[..] {
             [ServerVerdict::Wrong(alarm)] => alarm.lost.clone(),
             verdicts => panic!("{verdicts:?}"),
         };
         let left_out = "could not read \"/etc/pg_hba.conf\", which belongs to the server's configuration, so it is not in the backup: \
              permission denied";
         let expected = "this part of the configuration, when this host is lost";
-        assert_eq!(lost(left_out).as_deref(), Some(expected));
+        let verdicts = configuration(Ok(vec![left_out.to_owned()]));
+        assert_eq!(lost(verdicts).as_deref(), Some(expected));
         let followed = "followed the link \"conf.d\" to \"/etc/conf.d\": a restore makes an ordinary file or directory of it";
-        assert_eq!(lost(followed), None);
+        assert_eq!(lost(files(vec![followed.to_owned()])), None);
     }
 
     fn setting(name: &str, value: &str, file: Option<&str>) -> RecoverySetting {

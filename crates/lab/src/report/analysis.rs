@@ -132,15 +132,9 @@ impl Analysis {
         metric: &str,
         arms: (usize, usize),
     ) -> Option<Comparison> {
-        let plan = &experiment.plan;
-        let better = experiment.metrics.iter().find(|m| m.name == metric)?.better;
-        let (base, values) = experiment.pairs(metric, arms, &self.counted);
-        let mut compared = paired::compare(&base, &values, better, plan.margin, plan.seed)?;
-        withhold_partial(experiment, metric, arms, &self.counted, &mut compared);
-        if self.is_blocked() {
-            compared.verdict = Verdict::Withheld;
-        }
-        Some(compared)
+        let pairs = experiment.pairs(metric, arms, &self.counted);
+        let missing = experiment.missing(metric, arms, &self.counted);
+        self.compared(experiment, metric, pairs, missing)
     }
 
     /// An arm's ratio to a published value, from the blocks that count.
@@ -151,15 +145,24 @@ impl Analysis {
         (metric, arm): (&str, usize),
         published: f64,
     ) -> Option<Comparison> {
+        let values = experiment.values(metric, arm);
+        let missing = self.counted.len().saturating_sub(values.len());
+        let pairs = (vec![published; values.len()], values);
+        self.compared(experiment, metric, pairs, missing)
+    }
+
+    /// The ratio of the second values to the first ones; in `missing` blocks there were none.
+    fn compared(
+        &self,
+        experiment: &Experiment,
+        metric: &str,
+        (base, values): (Vec<f64>, Vec<f64>),
+        missing: usize,
+    ) -> Option<Comparison> {
         let plan = &experiment.plan;
         let better = experiment.metrics.iter().find(|m| m.name == metric)?.better;
-        let values = experiment.values(metric, arm);
-        let base = vec![published; values.len()];
         let mut compared = paired::compare(&base, &values, better, plan.margin, plan.seed)?;
-        let missing = self.counted.len().saturating_sub(values.len());
-        if missing > 0 {
-            compared.verdict = Verdict::Partial { missing };
-        }
+        withhold_partial(missing, &mut compared);
         if self.is_blocked() {
             compared.verdict = Verdict::Withheld;
         }
@@ -253,7 +256,8 @@ fn row(experiment: &Experiment, metric: &str, better: Better, blocks: &[usize]) 
     if plan.interleaved {
         for (arm, compared) in comparisons.iter_mut().enumerate() {
             if let Some(compared) = compared {
-                withhold_partial(experiment, metric, (0, arm), blocks, compared);
+                let missing = experiment.missing(metric, (0, arm), blocks);
+                withhold_partial(missing, compared);
             }
         }
     }
@@ -266,14 +270,7 @@ fn row(experiment: &Experiment, metric: &str, better: Better, blocks: &[usize]) 
 }
 
 /// Blocks without a value are those in which it went wrong: of the others alone nothing is concluded.
-fn withhold_partial(
-    experiment: &Experiment,
-    metric: &str,
-    arms: (usize, usize),
-    blocks: &[usize],
-    compared: &mut Comparison,
-) {
-    let missing = experiment.missing(metric, arms, blocks);
+fn withhold_partial(missing: usize, compared: &mut Comparison) {
     if missing > 0 {
         compared.verdict = Verdict::Partial { missing };
     }

@@ -1,6 +1,7 @@
 //! Why a store failed: in words, with what to do, and whether trying again may help.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 
 use object_store::client::{HttpError, HttpErrorKind};
@@ -9,7 +10,6 @@ use quick_xml::DeError;
 use super::fault::Injected;
 use super::page::NoListing;
 use super::signatures::without_signatures;
-use super::versions::OfThePast;
 
 /// One failure, explained.
 #[derive(Debug)]
@@ -22,6 +22,22 @@ pub(super) struct Reason {
     pub(super) object_is_absent: bool,
     /// With a newer session token the same request may succeed.
     pub(super) token_has_expired: bool,
+}
+
+/// A request about the past that failed: it needs more rights than one about the present.
+#[derive(Debug)]
+pub(super) struct OfThePast(pub(super) Box<dyn StdError + Send + Sync>);
+
+impl fmt::Display for OfThePast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for OfThePast {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.0)
+    }
 }
 
 /// Answers of object stores that mean a wrong setting: code, words, hint.

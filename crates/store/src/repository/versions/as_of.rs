@@ -1,7 +1,6 @@
 //! A bucket as it was at a moment: read-only. What was asked for once is remembered, because the past does not change.
 
 use std::collections::{BTreeSet, HashMap};
-use std::error::Error as StdError;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -19,22 +18,7 @@ use object_store::{
 use super::bucket::{Bucket, generic};
 use super::listing::Version;
 use super::moment;
-
-/// A request about the past that failed: it needs more rights than one about the present.
-#[derive(Debug)]
-pub(in crate::repository) struct OfThePast(Box<dyn StdError + Send + Sync>);
-
-impl fmt::Display for OfThePast {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl StdError for OfThePast {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&*self.0)
-    }
-}
+use crate::repository::reason::OfThePast;
 
 fn of_the_past(error: Error) -> Error {
     match error {

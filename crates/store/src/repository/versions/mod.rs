@@ -18,7 +18,6 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use self::as_of::AsOf;
-pub(super) use self::as_of::OfThePast;
 pub(super) use self::bucket::Bucket;
 pub use self::kept::KeptObject;
 pub use self::listing::Version;
