@@ -51,6 +51,7 @@ impl House {
     fn read() -> Self {
         let mut house = Self::default();
         house.walk(&root(), "");
+        house.add_what_is_built();
         assert!(house.documents.len() > 10, "{:?}", house.documents.keys());
         house
     }
@@ -78,6 +79,14 @@ impl House {
                 self.documents.insert(relative.clone(), text);
             }
             self.add(relative);
+        }
+    }
+
+    /// A comment may name what a build makes, and a clean checkout has nothing built.
+    fn add_what_is_built(&mut self) {
+        let ignored = fs::read_to_string(root().join(".gitignore")).unwrap();
+        for built in ignored.lines().filter_map(|line| line.strip_prefix('/')) {
+            self.add(built.to_owned());
         }
     }
 
