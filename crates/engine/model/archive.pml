@@ -13,7 +13,8 @@
  * Each archives segment after segment, and never passes one that is refused. A
  * backup reads the catalog, looks at the archive, starts and stops, looks again,
  * stores its own WAL, lists the layer in the directory and commits; everything
- * else may come between these. Layers expire.
+ * else may come between these. Layers expire in any order, but for those without
+ * which no restore from one before them would ask.
  *
  * Contents of segments are numbers that are used once, and of each the model
  * knows behind which one it was written: that is the truth. What makes a
@@ -25,8 +26,8 @@
  * the archive takes it (BEHIND); nobody archives between a backup's last look
  * and its own WAL (OVERTAKEN); what is not archived keeps its mark (UNMARKED),
  * and archiving is neither turned on nor off (SWITCHED); a backup that has stored
- * its own WAL commits (UNCOMMITTED); older layers expire first (ANY_EXPIRES);
- * copies are made when there is a layer (BEFORE_THE_FIRST).
+ * its own WAL commits (UNCOMMITTED); copies are made when there is a layer
+ * (BEFORE_THE_FIRST).
  *
  * Not modelled: partial segments, files that are damaged, more than one
  * repository, promotions (whoever begins a timeline leaves this one), and a
@@ -162,6 +163,20 @@ inline find_newest(d, into)
 #define asks(l, n)	(asks_for(l, 0, n) || asks_for(l, 1, n) || asks_for(l, 2, n))
 #endif
 #endif
+
+/* Layer m stays: without it no restore from one before it would ask. What is missing between them may still come. */
+#ifdef NO_WITNESS
+#define is_witness(m)	false
+#else
+#define is_before(l, m)	(is_visible(l) && begins[l] < begins[m])
+#if LAYERS == 2
+#define is_led_to(m)	(is_before(0, m) || is_before(1, m))
+#else
+#define is_led_to(m)	(is_before(0, m) || is_before(1, m) || is_before(2, m))
+#endif
+#define is_witness(m)	(beside[m] && !was_archived(m) && is_led_to(m))
+#endif
+#define may_expire(m)	(is_visible(m) && !is_witness(m))
 
 inline claim(l)
 {
@@ -321,20 +336,11 @@ active proctype world()
 		server[d].next = server[d].at; server[d].marks = 0 }
 #endif
 
-	/* ---- the oldest layer expires */
-	:: atomic { happens && visible != 0 -> events++;
-#ifdef ANY_EXPIRES
-		if
-		:: is_visible(0) -> visible = visible & ~1
-		:: is_visible(1) -> visible = visible & ~2
-		fi
-#else
-		if
-		:: is_visible(0) -> visible = visible & ~1
-		:: !is_visible(0) && is_visible(1) -> visible = visible & ~2
-		:: else -> visible = 0
-		fi
+	/* ---- a layer expires */
+	:: atomic { happens && may_expire(0) -> events++; visible = visible & ~bit_of(0) }
+	:: atomic { happens && may_expire(1) -> events++; visible = visible & ~bit_of(1) }
+#if LAYERS == 3
+	:: atomic { happens && may_expire(2) -> events++; visible = visible & ~bit_of(2) }
 #endif
-		}
 	od
 }

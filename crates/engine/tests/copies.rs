@@ -17,15 +17,15 @@ use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_engine::mirror::{self, MirrorOptions, MirrorReport};
 use pgstrata_engine::verify::{self, Scope, VerifyOptions};
 use pgstrata_layer::frame::Codec;
-use pgstrata_layer::label::Label;
 use pgstrata_layer::retention::Policy;
-use pgstrata_store::catalog::{Catalog, CopiedLayer, Layer};
+use pgstrata_store::catalog::Catalog;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use restore_common::{Made, chain_of_three};
-use steps::{Actor, MINUTES, Plan, World, alone};
+use steps::actors::{Whole, copying, made_elsewhere};
+use steps::{Actor, MINUTES, World, alone};
 
 /// Long enough to be taken for dead, and not to be given up.
 const LONG: i64 = 20 * MINUTES;
@@ -90,25 +90,6 @@ async fn a_copy_that_fails_anywhere_lists_whole_layers_and_can_be_repeated() {
     }
 }
 
-/// An actor that copies `layer` onto `chain`.
-fn copying(
-    world: &Arc<World>,
-    layer: &Layer,
-    chain: &[Arc<Layer>],
-    object: &bytes::Bytes,
-) -> Actor<Label> {
-    let (layer, chain, object) = (layer.clone(), chain.to_vec(), object.clone());
-    Actor::start(world, move |world, repository| async move {
-        let cluster = world.within(&repository);
-        let copy = CopiedLayer::begin(&cluster, &layer, &chain, "elsewhere").await?;
-        world.store_copy(&repository, &layer).await?;
-        copy.check()?;
-        let done = copy.commit(&chain, object).await;
-        copy.end(done.is_ok()).await;
-        done.map(|()| layer.label.clone())
-    })
-}
-
 fn expiry(world: &Arc<World>, ignore_restores: bool) -> Actor<ExpireReport> {
     Actor::start(world, move |world, repository| async move {
         let options = ExpireOptions {
@@ -130,19 +111,6 @@ async fn to_its_end<T: 'static>(world: &World, actor: &mut Actor<T>) {
     }
 }
 
-/// A layer made in a copy of the world, on an old chain there, with its manifest.
-async fn made_elsewhere(world: &World) -> (Layer, Vec<Arc<Layer>>, bytes::Bytes) {
-    let other = world.copy();
-    let repository = other.repository();
-    let label = other.backup(&repository, Plan::on_old()).await.unwrap();
-    let catalog = Catalog::load(&other.within(&repository)).await.unwrap();
-    let chain = catalog.chain(&label).unwrap().into_iter();
-    let chain: Vec<Arc<Layer>> = chain.skip(1).map(|layer| Arc::new(layer.clone())).collect();
-    let key = other.cluster().manifest_key(&label);
-    let object = repository.get(&key).await.unwrap();
-    (catalog.layer(&label).unwrap().clone(), chain, object)
-}
-
 /// A copy is stopped before each of its operations, for longer than a writer may be, while an expiry runs that wants what it
 /// is to stand on; then it goes on, and then somebody copies again.
 #[test]
@@ -153,8 +121,8 @@ fn a_copy_that_was_stopped_stands_on_what_is_there_or_is_refused() {
             for killed in [false, true] {
                 for nth in 0.. {
                     let world = World::new().await;
-                    let (layer, chain, object) = made_elsewhere(&world).await;
-                    let mut first = copying(&world, &layer, &chain, &object);
+                    let made = made_elsewhere(&world).await.unwrap();
+                    let mut first = copying(&world, &made);
                     let ended = !first.steps(nth).await;
                     if killed {
                         first.kill().await;
@@ -172,7 +140,7 @@ fn a_copy_that_was_stopped_stands_on_what_is_there_or_is_refused() {
                             refused += 1;
                         }
                     }
-                    let mut again = copying(&world, &layer, &chain, &object);
+                    let mut again = copying(&world, &made);
                     to_its_end(&world, &mut again).await;
                     resumed += u32::from(again.outcome().await.is_ok());
                     world.require_whole_layers().await;
@@ -195,10 +163,10 @@ fn a_copy_onto_what_is_to_go_stops_the_expiry_or_is_refused() {
         let (mut committed, mut refused) = (0, 0);
         for nth in 0.. {
             let world = World::new().await;
-            let (layer, chain, object) = made_elsewhere(&world).await;
+            let made = made_elsewhere(&world).await.unwrap();
             let mut remover = expiry(&world, false);
             let ended = !remover.steps(nth).await;
-            let mut copy = copying(&world, &layer, &chain, &object);
+            let mut copy = copying(&world, &made);
             to_its_end(&world, &mut copy).await;
             to_its_end(&world, &mut remover).await;
             match copy.outcome().await {
@@ -224,10 +192,10 @@ fn two_copies_of_one_layer_make_one() {
     alone(async {
         for nth in 0.. {
             let world = World::new().await;
-            let (layer, chain, object) = made_elsewhere(&world).await;
-            let mut one = copying(&world, &layer, &chain, &object);
+            let made = made_elsewhere(&world).await.unwrap();
+            let mut one = copying(&world, &made);
             let ended = !one.steps(nth).await;
-            let mut other = copying(&world, &layer, &chain, &object);
+            let mut other = copying(&world, &made);
             to_its_end(&world, &mut other).await;
             to_its_end(&world, &mut one).await;
             other.outcome().await.unwrap();
@@ -252,10 +220,10 @@ fn a_copy_of_what_was_copied_and_expired_meanwhile_leaves_no_manifest_alone() {
         let (mut made, mut refused) = (0, 0);
         for nth in 0.. {
             let world = World::new().await;
-            let (layer, chain, object) = gone_full(&world).await;
-            let mut one = copying(&world, &layer, &chain, &object);
+            let gone = gone_full(&world).await;
+            let mut one = copying(&world, &gone);
             let ended = !one.steps(nth).await;
-            let mut other = copying(&world, &layer, &chain, &object);
+            let mut other = copying(&world, &gone);
             to_its_end(&world, &mut other).await;
             other.outcome().await.unwrap();
             let mut remover = expiry(&world, true);
@@ -271,7 +239,7 @@ fn a_copy_of_what_was_copied_and_expired_meanwhile_leaves_no_manifest_alone() {
                 Err(error) => {
                     assert!(gives_way(&error), "at {nth}: {error}");
                     let catalog = Catalog::load(&world.within(&world.repository())).await;
-                    assert!(catalog.unwrap().layer(&layer.label).is_err(), "at {nth}");
+                    assert!(catalog.unwrap().layer(&gone.0.label).is_err(), "at {nth}");
                     refused += 1;
                 }
             }
@@ -291,8 +259,9 @@ fn a_manifest_that_comes_while_its_layer_is_removed_goes_with_it() {
     alone(async {
         for nth in 0.. {
             let world = World::new().await;
-            let (layer, chain, object) = gone_full(&world).await;
-            let mut copy = copying(&world, &layer, &chain, &object);
+            let made = gone_full(&world).await;
+            let (layer, _, object) = &made;
+            let mut copy = copying(&world, &made);
             to_its_end(&world, &mut copy).await;
             copy.outcome().await.unwrap();
             let repository = world.repository();
@@ -315,9 +284,6 @@ fn a_manifest_that_comes_while_its_layer_is_removed_goes_with_it() {
         }
     });
 }
-
-/// A layer, what it stands on, and its manifest.
-type Whole = (Layer, Vec<Arc<Layer>>, bytes::Bytes);
 
 /// The old full layer, which an expiry has removed: a copy may bring it back.
 async fn gone_full(world: &Arc<World>) -> Whole {
@@ -352,8 +318,8 @@ async fn old_layers(world: &World) -> Vec<Whole> {
 /// Copies them into the world again; false when that is refused.
 async fn copied_back(world: &Arc<World>, old: &[Whole]) -> bool {
     let mut all = true;
-    for (layer, chain, object) in old {
-        let mut copy = copying(world, layer, chain, object);
+    for made in old {
+        let mut copy = copying(world, made);
         to_its_end(world, &mut copy).await;
         if let Err(error) = copy.outcome().await {
             assert_eq!(error.kind(), Kind::Refused, "{error}");

@@ -14,16 +14,21 @@ use std::cell::RefCell;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
+use jiff::SignedDuration;
 use pgstrata_engine::health::{Alarm, AlarmKind};
 use pgstrata_engine::info::{self, InfoOptions};
 use pgstrata_engine::restore::{self, RestoreOptions, Target};
 use pgstrata_engine::verify::{self, VerifyOptions};
 use pgstrata_layer::manifest::{self, Beside, Manifest, ParentRef};
+use pgstrata_layer::retention::{LastOf, Policy};
 use pgstrata_pgdata::{Lsn, TimelineId};
 use pgstrata_store::error::Kind;
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::{Repository, RepositoryOptions};
-use restore_common::{Made, branch_off, generations, history, options, wal_segment_size};
+use restore_common::{
+    Made, branch_off, expire_by, generations, history, labels, merge_from, options, rules,
+    wal_segment_size,
+};
 
 const NOT_LISTED: &str = "its lineage file does not list it, as after a restore";
 const COPY: &str = "the data directory is a copy: its lineage file is that of \"/data\"";
@@ -34,6 +39,16 @@ type Reasons = [Option<&'static str>; 3];
 /// Three full layers, each of which does not seem to come after the one before it when that has a reason.
 async fn layers(
     repository: &Repository,
+    reasons: Reasons,
+    change: impl Fn(usize, &mut Manifest),
+) -> Made {
+    chains(repository, &[0, 1, 2], reasons, change).await
+}
+
+/// The same where those numbers are full, and others stand on the one before.
+async fn chains(
+    repository: &Repository,
+    full: &[usize],
     reasons: Reasons,
     change: impl Fn(usize, &mut Manifest),
 ) -> Made {
@@ -50,7 +65,7 @@ async fn layers(
             manifest_digest: manifest::digest(&manifest::encode(manifest)),
         });
     };
-    history(repository, &generations(), &[0, 1, 2], change).await
+    history(repository, &generations(), full, change).await
 }
 
 /// What the archiver of a server leaves of a backup that started in each of these segments.
@@ -183,6 +198,119 @@ async fn the_alarm_about_wal_of_two_servers_ends_when_no_restore_leads_along_it(
     assert_eq!(alarms(&hole, &with_hole).await, []);
     repository.delete(&manifest(0)).await.unwrap();
     assert_eq!(alarms(&repository, &made).await, []);
+}
+
+/// The first layer and the last are the last ones of their days, and the one between them tells of two servers.
+async fn on_two_days(repository: &Repository) -> Made {
+    const DAYS: [&str; 3] = ["01T12:00:00Z", "02T11:00:00Z", "02T12:00:00Z"];
+    layers(
+        repository,
+        [None, Some(NOT_LISTED), None],
+        |number, layer| {
+            layer.finished_at = format!("2026-11-{}", DAYS[number]).parse().unwrap();
+        },
+    )
+    .await
+}
+
+/// A rule by periods does not want the layer that tells; without it a restore from the first would ask nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_tells_of_two_servers_does_not_expire_before_what_leads_to_it() {
+    let two_days = rules(Policy {
+        keep_last_of: LastOf {
+            daily: Some(2),
+            ..LastOf::default()
+        },
+        ..Policy::default()
+    });
+    let repository = Repository::memory();
+    let made = on_two_days(&repository).await;
+    let expired = expire_by(&repository, &made, &two_days).await.unwrap();
+    assert!(expired.done && expired.remove.is_empty(), "{expired:?}");
+    let why = &expired.keep[1].why;
+    assert!(why.contains("may be of another server"), "{why}");
+    assert!(why.contains(made.labels[0].as_str()), "{why}");
+    let asked = planned(&repository, &made, (30, 50), None).await;
+    assert_eq!(asked.unwrap_err().0, Kind::Target);
+    // What is missing between them may still come.
+    forget(&repository, &made, 25..=26).await;
+    let expired = expire_by(&repository, &made, &two_days).await.unwrap();
+    assert!(expired.done && expired.remove.is_empty(), "{expired:?}");
+    // It is proved to come after the first.
+    let proved = Repository::memory();
+    let made = on_two_days(&proved).await;
+    note(&proved, &made, &[30]).await;
+    let expired = expire_by(&proved, &made, &two_days).await.unwrap();
+    assert_eq!(expired.remove, [made.labels[1].as_str()]);
+}
+
+/// The WAL between them is given up, and then there is nothing to ask about.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_tells_of_two_servers_goes_when_the_wal_before_it_has_gone() {
+    let two_days = Policy {
+        keep_last_of: LastOf {
+            daily: Some(2),
+            ..LastOf::default()
+        },
+        keep_wal: Some(SignedDuration::ZERO),
+        ..Policy::default()
+    };
+    let repository = Repository::memory();
+    let made = on_two_days(&repository).await;
+    let given_up = expire_by(&repository, &made, &rules(two_days))
+        .await
+        .unwrap();
+    assert!(
+        given_up.done && given_up.remove.is_empty() && given_up.wal_files > 0,
+        "{given_up:?}"
+    );
+    let expired = expire_by(&repository, &made, &rules(two_days))
+        .await
+        .unwrap();
+    assert_eq!(expired.remove, [made.labels[1].as_str()]);
+}
+
+/// The same of a merge: the merged layer tells what its newest input did.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_tells_of_two_servers_is_not_merged_away() {
+    let repository = Repository::memory();
+    let reasons = [None, Some(NOT_LISTED), None];
+    let made = chains(&repository, &[0, 1], reasons, |_, _| ()).await;
+    let merged = merge_from(&repository, &made, 2, true).await;
+    assert_eq!(merged.removed, [made.labels[2].as_str()], "{merged:?}");
+    let why = format!("{} stays: it may be of another server", made.labels[1]);
+    assert!(
+        merged.notes.iter().any(|note| note.starts_with(&why)),
+        "{merged:?}"
+    );
+    let asked = planned(&repository, &made, (30, 50), None).await;
+    assert_eq!(asked.unwrap_err().0, Kind::Target);
+
+    let repository = Repository::memory();
+    let reasons = [None, None, Some(COPY)];
+    let made = chains(&repository, &[0, 1], reasons, |_, _| ()).await;
+    let merged = merge_from(&repository, &made, 2, true).await;
+    assert_eq!(merged.removed.len(), 2, "{merged:?}");
+    assert_eq!(alarms(&repository, &made).await.len(), 1);
+}
+
+/// A chain that is too long is merged, but for what tells.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_limit_leaves_what_tells_of_two_servers() {
+    let repository = Repository::memory();
+    let reasons = [None, Some(NOT_LISTED), None];
+    let made = chains(&repository, &[0, 1], reasons, |_, _| ()).await;
+    let short = rules(Policy {
+        max_chain: Some(1),
+        ..Policy::default()
+    });
+    for _ in 0..2 {
+        let expired = expire_by(&repository, &made, &short).await.unwrap();
+        assert!(expired.done, "{expired:?}");
+        let left = labels(&repository, &made).await;
+        assert_eq!(left.len(), 3, "{left:?}");
+        assert_eq!(left[..2], made.labels[..2]);
+    }
 }
 
 /// A copy archives before its original: all WAL is the copy's.

@@ -106,6 +106,8 @@ pub enum Hold {
     Uncompared,
     /// It was found damaged, would stay if it was whole, and may be whole again.
     Doubt,
+    /// It may be of another server than layers before it that stay, and without it no restore from them would ask.
+    Witness,
 }
 
 /// A way through the history that somebody goes on with.
@@ -166,6 +168,7 @@ impl Why {
             Self::Held(Hold::Lock) => "locked",
             Self::Held(Hold::Uncompared) => "not compared with the merged layer",
             Self::Held(Hold::Doubt) => "found damaged",
+            Self::Held(Hold::Witness) => "may be of another server",
             Self::KeepFull => "--keep-full",
             Self::KeepWithin => "--keep-within",
             Self::KeepDaily => "--keep-daily",

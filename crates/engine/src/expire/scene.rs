@@ -134,9 +134,8 @@ pub(super) struct ExpireDecision {
     pub(super) limit: Option<WalLimit>,
     /// Merged layers for which layers go that a removal names: they are read back before.
     pub(super) read_back: Vec<Label>,
-    /// Layers that stay because they are to be compared with a merged one before they go, each with that, which no identity
-    /// at hand opens.
-    uncompared: HashMap<Label, Label>,
+    /// Layers that the rules do not keep and that stay all the same, each with what holds it, in words, too.
+    waiting: HashMap<Label, (Hold, String)>,
     /// Why a merge is not made that the rules want.
     pub(super) unmerged: Option<String>,
 }
@@ -266,7 +265,9 @@ impl Scene {
             let pinned = pinned || self.locked.contains_key(&own);
             inputs.contains(&own) && !needed.contains_key(&own) && !pinned
         });
-        let going: Vec<Label> = going.map(|layer| layer.label.clone()).collect();
+        let mut going: Vec<Label> = going.map(|layer| layer.label.clone()).collect();
+        let told = health::beside::witnesses(&catalog, &self.archived, &going);
+        going.retain(|label| !told.iter().any(|(witness, _)| witness == label));
         let gone = catalog.removable(&going);
         self.catalog = catalog.without(&gone);
         self.to_come = merged;
@@ -278,31 +279,45 @@ impl Scene {
         self.catalog.layers.iter().map(Layer::reference)
     }
 
-    /// Pure: what the rules of `policy` leave. What depends on pages that no identity at hand opens is left as it is.
+    /// Pure: what the rules of `policy` leave. What depends on pages that no identity at hand opens is left as it is, and what
+    /// tells that WAL may be of two servers.
     pub(super) fn decide(&self, policy: &Policy) -> ExpireDecision {
-        let mut uncompared: HashMap<Label, Label> = HashMap::new();
+        let mut waiting = HashMap::new();
         let mut layers = self.layers.clone();
         self.hold_doubtful(&mut layers, policy);
         loop {
             let mut decision = self.decide_among(&layers, policy);
-            let known = uncompared.len();
-            uncompared.extend(self.not_compared(&decision.remove));
-            if uncompared.len() == known {
+            let known = waiting.len();
+            waiting.extend(self.held_back(&decision.remove));
+            if waiting.len() == known {
                 let step = decision.plan.merge.as_ref();
                 decision.unmerged = step.and_then(|step| self.why_not(step));
                 if decision.unmerged.is_some() {
                     decision.plan.merge = None;
                 }
                 return ExpireDecision {
-                    uncompared,
+                    waiting,
                     ..decision
                 };
             }
-            let waiting = layers.iter_mut();
-            for layer in waiting.filter(|layer| uncompared.contains_key(&layer.label)) {
-                layer.hold.get_or_insert(Hold::Uncompared);
+            for layer in &mut layers {
+                if let Some((hold, _)) = waiting.get(&layer.label) {
+                    layer.hold.get_or_insert(*hold);
+                }
             }
         }
+    }
+
+    /// What must not go of what the rules do not keep.
+    fn held_back(&self, remove: &[Label]) -> Vec<(Label, (Hold, String))> {
+        let compared = self.not_compared(remove).into_iter();
+        let compared =
+            compared.map(|(label, merged)| (label, (Hold::Uncompared, describe_closed(&merged))));
+        let told = health::beside::witnesses(&self.catalog, &self.archived, remove);
+        let told = told
+            .into_iter()
+            .map(|(label, why)| (label, (Hold::Witness, why)));
+        told.chain(compared).collect()
     }
 
     /// A layer that a verification has found damaged counts for no rule, and goes no earlier than if it had found nothing: it
@@ -427,7 +442,7 @@ impl Scene {
             remove,
             own_alone,
             read_back: Vec::new(),
-            uncompared: HashMap::new(),
+            waiting: HashMap::new(),
             unmerged: None,
         }
     }
@@ -594,10 +609,11 @@ impl Scene {
         let mark = mark.map(|mark| mark.describe());
         let own = layer.reference();
         let locked = || self.locked.get(&own).copied().map(catalog::describe_lock);
-        let compared = || decision.uncompared.get(&layer.label).map(describe_closed);
+        let waiting = || decision.waiting.get(&layer.label);
+        let waiting = || waiting().map(|(_, why)| why.clone());
         let doubtful = || health::found_damaged(&self.catalog, &layer.label);
         let doubtful = || doubtful().as_deref().map(describe_doubtful);
-        mark.or_else(locked).or_else(compared).or_else(doubtful)
+        mark.or_else(locked).or_else(waiting).or_else(doubtful)
     }
 
     /// What is to be said about layers that rules by periods do not count yet.

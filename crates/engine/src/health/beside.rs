@@ -10,8 +10,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{Beside, Manifest};
-use pgstrata_pgdata::{Lsn, TimelineId, WalSegment};
+use pgstrata_pgdata::{Lsn, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::{Catalog, Layer};
 
@@ -66,8 +67,7 @@ pub(crate) fn was_archived(
 /// All of them, the oldest first.
 pub(crate) fn unproved<'a>(catalog: &'a Catalog, archived: &ArchivedWal) -> Vec<Unproved<'a>> {
     let size = archived.segment_size();
-    let begins = catalog.layers.iter().map(|layer| layer.own_wal(size).0);
-    let begins: BTreeSet<WalSegment> = begins.collect();
+    let begins = begins(catalog, size);
     let usable = usable(catalog, Some(archived));
     let mut known = BTreeSet::new();
     let found = catalog.layers.iter().filter_map(|layer| {
@@ -102,16 +102,79 @@ fn is_archived(layer: &Layer, archived: &ArchivedWal, begins: &BTreeSet<WalSegme
     was_archived((timeline, start_lsn..stop_lsn), archived, begins)
 }
 
+/// Of the layers `going` those that must stay, each with why. They may be of another server than one before them that stays, and
+/// recovery from that one comes to their WAL, or will when WAL comes that is missing now: without their manifests no restore
+/// would ask which server is meant.
+pub(crate) fn witnesses(
+    catalog: &Catalog,
+    archived: &ArchivedWal,
+    going: &[Label],
+) -> Vec<(Label, String)> {
+    let size = archived.segment_size();
+    let begins = begins(catalog, size);
+    let mut going: BTreeSet<&Label> = going.iter().collect();
+    let mut found = Vec::new();
+    // The oldest first: one that stays may lead to others.
+    for layer in &catalog.layers {
+        let Some(beside) = layer.manifest.beside.as_ref() else {
+            continue;
+        };
+        if !going.contains(&layer.label) || is_archived(layer, archived, &begins) {
+            continue;
+        }
+        let layers = catalog.layers.iter();
+        let mut staying = layers.filter(|one| !going.contains(&one.label));
+        // A merged layer has the state of another one, and says the same.
+        let own_wal = layer.own_wal(size);
+        let says_so = |one: &&Layer| one.manifest.beside.is_some() && one.own_wal(size) == own_wal;
+        if staying.clone().any(|one| says_so(&one)) {
+            continue;
+        }
+        if let Some(older) = staying.find(|older| may_lead_to(older, layer, archived)) {
+            let (other, older) = (&beside.layer.label, &older.label);
+            let why = format!(
+                "it may be of another server than {other}, and without it no restore from {older} would ask which of the two is meant"
+            );
+            going.remove(&layer.label);
+            found.push((layer.label.clone(), why));
+        }
+    }
+    found
+}
+
+/// The segments in which backups began.
+fn begins(catalog: &Catalog, size: WalSegmentSize) -> BTreeSet<WalSegment> {
+    let begins = catalog.layers.iter().map(|layer| layer.own_wal(size).0);
+    begins.collect()
+}
+
 /// Whether recovery from a layer before it comes to its WAL.
 fn is_led_to(usable: &[&Layer], layer: &Layer, archived: &ArchivedWal) -> bool {
-    let history = archived.history(layer.manifest.timeline);
     let first = layer.own_wal(archived.segment_size()).0;
-    let mut before = usable.iter().map(|older| &older.manifest);
+    let mut before = usable.iter();
     before.any(|older| {
-        older.start_lsn < layer.manifest.start_lsn
-            && history.is_ancestor(older.timeline, older.stop_lsn)
-            && leads_to(archived, (older.timeline, older.start_lsn), first)
+        is_before(older, layer, archived) && leads_to(archived, from_start(&older.manifest), first)
     })
+}
+
+/// Whether recovery from the older layer comes to the WAL of the other one, or nobody has given up that it will.
+fn may_lead_to(older: &Layer, layer: &Layer, archived: &ArchivedWal) -> bool {
+    let first = layer.own_wal(archived.segment_size()).0;
+    let history = archived.history(layer.manifest.timeline);
+    is_before(older, layer, archived)
+        && (archived.goes_on_along(&history, &older.manifest)
+            || leads_to(archived, from_start(&older.manifest), first))
+}
+
+/// Whether the older layer lies before the other one on its history.
+fn is_before(older: &Layer, layer: &Layer, archived: &ArchivedWal) -> bool {
+    let history = archived.history(layer.manifest.timeline);
+    let (older, layer) = (&older.manifest, &layer.manifest);
+    older.start_lsn < layer.start_lsn && history.is_ancestor(older.timeline, older.stop_lsn)
+}
+
+fn from_start(layer: &Manifest) -> (TimelineId, Lsn) {
+    (layer.timeline, layer.start_lsn)
 }
 
 /// Whether all WAL is there from that position on to `first`, and that segment, too.

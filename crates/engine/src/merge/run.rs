@@ -32,7 +32,7 @@ pub async fn plan(cluster: &ClusterRepository, options: &MergeOptions) -> Result
     let catalog = Catalog::load(cluster).await?;
     let choice = Choice::new(&catalog, options)?;
     choice.require_open(cluster).await?;
-    let bases = LineBases::find(cluster, Timestamp::now()).await;
+    let bases = LineBases::find(cluster, &choice.older(), Timestamp::now()).await;
     let bases = bases.unwrap_or_else(|error| LineBases {
         notes: vec![format!(
             "it is not known from which layers servers go on: {error}"
@@ -117,7 +117,7 @@ impl MergeDone {
                 };
                 // A clock that is ahead gives up no line.
                 let now = StoreTime::ask(cluster).await?.or_earlier();
-                let bases = LineBases::find(cluster, now).await?;
+                let bases = LineBases::find(cluster, &choice.older(), now).await?;
                 remove_inputs(cluster, choice, terms, (bases, &mut notes)).await?
             }
             false => Vec::new(),
@@ -263,6 +263,13 @@ impl Choice {
             .collect()
     }
 
+    /// Those whose manifests say what the merged layer does not.
+    fn older(&self) -> Vec<Label> {
+        let mut older = self.labels();
+        older.retain(|label| label.as_str() != self.newest.label);
+        older
+    }
+
     /// What can go once the merged layer exists, when all of `unwanted` may.
     fn removable(&self, catalog: &Catalog, unwanted: &[Label]) -> BTreeSet<Label> {
         if self.existing.is_some() {
@@ -285,7 +292,8 @@ impl Choice {
         gone
     }
 
-    /// The inputs that a server goes on from, each with why it stays. The newest is none: the merged layer has its state.
+    /// The inputs that a server goes on from, and those that tell of two servers, each with why it stays. The newest is none: the
+    /// merged layer has its state, and says the same.
     fn bases(&self, bases: &LineBases) -> Vec<(Label, String)> {
         let inputs = self.inputs.iter();
         let found = inputs.filter_map(|input| {
@@ -299,7 +307,10 @@ impl Choice {
             );
             Some((label.clone(), why))
         });
-        found.collect()
+        let witnesses = bases.witnesses.iter();
+        let witnesses =
+            witnesses.map(|(label, why)| (label.clone(), format!("{label} stays: {why}")));
+        found.chain(witnesses).collect()
     }
 
     fn plan(&self, catalog: &Catalog, bases: LineBases) -> MergePlan {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_engine::merge::{self, MergeOptions};
 use pgstrata_engine::restore::{self, RestoreOptions};
@@ -10,6 +11,7 @@ use pgstrata_engine::verify::{self, FindingKind, Scope, Severity, VerifyOptions}
 use pgstrata_layer::frame::Codec;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::retention::Policy;
+use pgstrata_store::catalog::{Catalog, CopiedLayer, Layer};
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
@@ -141,6 +143,39 @@ pub async fn verify_old(world: Arc<World>, repository: Repository) -> Result<()>
     Ok(())
 }
 
+/// A layer, what it stands on, and its manifest.
+pub type Whole = (Layer, Vec<Arc<Layer>>, Bytes);
+
+/// A layer made in a copy of the world, on an old chain there, with its manifest.
+pub async fn made_elsewhere(world: &World) -> Result<Whole> {
+    let other = world.copy();
+    let repository = other.repository();
+    let label = other.backup(&repository, Plan::on_old()).await?;
+    let catalog = Catalog::load(&other.within(&repository)).await?;
+    let chain = catalog.chain(&label)?.into_iter();
+    let chain = chain.skip(1).map(|layer| Arc::new(layer.clone()));
+    let key = other.cluster().manifest_key(&label);
+    let object = repository.get(&key).await?;
+    Ok((catalog.layer(&label)?.clone(), chain.collect(), object))
+}
+
+/// What a copy of one layer does to the repository.
+async fn copy_one(world: Arc<World>, repository: Repository, made: Whole) -> Result<Label> {
+    let (layer, chain, object) = made;
+    let cluster = world.within(&repository);
+    let copy = CopiedLayer::begin(&cluster, &layer, &chain, "elsewhere").await?;
+    world.store_copy(&repository, &layer).await?;
+    copy.check()?;
+    let done = copy.commit(&chain, object).await;
+    copy.end(done.is_ok()).await;
+    done.map(|()| layer.label.clone())
+}
+
+pub fn copying(world: &Arc<World>, made: &Whole) -> Actor<Label> {
+    let made = made.clone();
+    Actor::start(world, |world, repository| copy_one(world, repository, made))
+}
+
 /// Who acts beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
@@ -148,13 +183,20 @@ pub enum Who {
     OnOld,
     Expiry,
     Merge,
+    Copy,
     Verification,
     Restore,
 }
 
 impl Who {
     /// Those that store and remove layers.
-    pub const CHANGING: [Self; 4] = [Self::Full, Self::OnOld, Self::Expiry, Self::Merge];
+    pub const CHANGING: [Self; 5] = [
+        Self::Full,
+        Self::OnOld,
+        Self::Expiry,
+        Self::Merge,
+        Self::Copy,
+    ];
 
     /// Those that read them.
     pub const READING: [Self; 2] = [Self::Verification, Self::Restore];
@@ -173,6 +215,10 @@ impl Who {
                 }
                 Self::Expiry => expire(world, repository, keep_full(1)).await.map(drop),
                 Self::Merge => merge_one(world, repository, false).await.map(drop),
+                Self::Copy => {
+                    let made = made_elsewhere(&world).await?;
+                    copy_one(world, repository, made).await.map(drop)
+                }
                 Self::Verification => verify_old(world, repository).await,
                 Self::Restore => restore_old(world, repository).await,
             }

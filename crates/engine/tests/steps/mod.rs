@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -120,6 +120,10 @@ pub struct World {
     memory: Arc<InMemory>,
     clock: Arc<AtomicI64>,
     times: Arc<Mutex<HashMap<Path, i64>>>,
+    /// How many objects were written and deleted.
+    changes: Arc<AtomicU64>,
+    /// After how many of them the layers were whole.
+    whole_after: AtomicU64,
     cluster: ClusterName,
     /// What a full layer holds, and what an increment does.
     contents: Arc<[Files; 2]>,
@@ -165,6 +169,8 @@ impl World {
             memory: Arc::new(InMemory::new()),
             clock: Arc::new(AtomicI64::new(beginning)),
             times: Arc::default(),
+            changes: Arc::default(),
+            whole_after: AtomicU64::new(0),
             cluster: ClusterName::parse("main").unwrap(),
             contents: Arc::new(contents()),
             incrementals: Vec::new(),
@@ -200,6 +206,8 @@ impl World {
             memory,
             clock: Arc::new(AtomicI64::new(self.clock.load(Ordering::SeqCst))),
             times: Arc::new(Mutex::new(times)),
+            changes: Arc::default(),
+            whole_after: AtomicU64::new(0),
             cluster: self.cluster.clone(),
             contents: Arc::clone(&self.contents),
             incrementals: self.incrementals.clone(),
@@ -236,6 +244,7 @@ impl World {
             inner: Arc::clone(&self.memory),
             clock: Arc::clone(&self.clock),
             times: Arc::clone(&self.times),
+            changes: Arc::clone(&self.changes),
             gate,
             mishap,
         })
@@ -352,7 +361,13 @@ impl World {
     }
 
     /// Every layer that is listed has all it needs, and stands on layers of which that is true.
+    ///
+    /// Most operations only read: what was whole before them is whole.
     pub async fn require_whole_layers(&self) {
+        let changes = self.changes.load(Ordering::SeqCst);
+        if changes > 0 && self.whole_after.swap(changes, Ordering::SeqCst) == changes {
+            return;
+        }
         let repository = self.repository();
         let catalog = Catalog::load(&self.within(&repository)).await.unwrap();
         assert!(catalog.damaged.is_empty(), "{:?}", catalog.damaged);
@@ -516,11 +531,12 @@ async fn settle() {
 }
 
 /// The store as one process sees it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Gate {
     inner: Arc<InMemory>,
     clock: Arc<AtomicI64>,
     times: Arc<Mutex<HashMap<Path, i64>>>,
+    changes: Arc<AtomicU64>,
     gate: Option<Arc<Semaphore>>,
     /// Meets the next operation.
     mishap: Arc<Mutex<Option<Mishap>>>,
@@ -593,6 +609,7 @@ impl ObjectStore for Gate {
     ) -> object_store::Result<PutResult> {
         let mishap = self.enter().await?;
         let done = self.inner.put_opts(to, body, options).await?;
+        self.changes.fetch_add(1, Ordering::SeqCst);
         let now = self.clock.load(Ordering::SeqCst);
         self.times.lock().unwrap().insert(to.clone(), now);
         heard(mishap, done)
@@ -615,18 +632,17 @@ impl ObjectStore for Gate {
         &self,
         locations: BoxStream<'static, object_store::Result<Path>>,
     ) -> BoxStream<'static, object_store::Result<Path>> {
-        let (inner, gate) = (Arc::clone(&self.inner), self.gate.clone());
-        let mishap = Arc::clone(&self.mishap);
+        let store = self.clone();
         let deleted = locations.then(move |location| {
-            let (inner, gate) = (Arc::clone(&inner), gate.clone());
-            let mishap = Arc::clone(&mishap);
+            let store = store.clone();
             async move {
-                if let Some(gate) = gate {
-                    pass(&gate).await?;
+                if let Some(gate) = &store.gate {
+                    pass(gate).await?;
                 }
-                let mishap = meet(&mishap)?;
+                let mishap = meet(&store.mishap)?;
                 let location = location?;
-                inner.delete(&location).await?;
+                store.inner.delete(&location).await?;
+                store.changes.fetch_add(1, Ordering::SeqCst);
                 heard(mishap, location)
             }
         });
@@ -634,24 +650,18 @@ impl ObjectStore for Gate {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
-        let again = Gate {
-            inner: Arc::clone(&self.inner),
-            clock: Arc::clone(&self.clock),
-            times: Arc::clone(&self.times),
-            gate: self.gate.clone(),
-            mishap: Arc::clone(&self.mishap),
-        };
+        let store = self.clone();
         let prefix = prefix.cloned();
         let listed = async move {
             let found = async {
-                let mishap = again.enter().await?;
-                let listed = again.inner.list(prefix.as_ref());
+                let mishap = store.enter().await?;
+                let listed = store.inner.list(prefix.as_ref());
                 heard(mishap, listed.try_collect::<Vec<ObjectMeta>>().await?)
             };
             match found.await {
                 Ok(found) => found
                     .into_iter()
-                    .map(|meta| Ok(again.dated(meta)))
+                    .map(|meta| Ok(store.dated(meta)))
                     .collect(),
                 Err(error) => vec![Err(error)],
             }
