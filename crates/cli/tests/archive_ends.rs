@@ -193,6 +193,14 @@ fn what_cannot_be_had_stops(asked: &Asked<'_>) {
 }
 
 fn what_cannot_be_written_changes_nothing(stage: &Stage, (get, end): (&str, &str), to: &str) {
+    // It can be opened for writing while somebody reads it, who is gone then.
+    let pipe = stage.target("unread").display().to_string();
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    stage.cluster.own(Path::new(&pipe)).unwrap();
+    let spoken = in_shell(stage, "", &format!("--log-level debug {get}"));
+    assert!(!spoken.stderr.is_empty());
+    fs::remove_file(to).unwrap();
     for redirected in [
         ">/dev/full",
         "2>/dev/full",
@@ -200,8 +208,16 @@ fn what_cannot_be_written_changes_nothing(stage: &Stage, (get, end): (&str, &str
         ">&-",
         "2>&-",
         ">&- 2>&- <&-",
+        &format!("3<>{pipe} >{pipe} 3<&-"),
+        &format!("3<>{pipe} 2>{pipe} 3<&-"),
+        &format!("3<>{pipe} >{pipe} 2>&1 3<&-"),
     ] {
-        for globals in ["", "--output json", "--log-level debug"] {
+        for globals in [
+            "",
+            "--output json",
+            "--log-level debug",
+            "--log-level debug --output json",
+        ] {
             let got = in_shell(stage, "", &format!("{globals} {get} {redirected}"));
             assert_eq!(code(&got), 0, "{globals} {redirected}");
             assert_eq!(fs::metadata(to).unwrap().len(), 1 << 20);

@@ -13,20 +13,21 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
-use std::process::{Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use pgstrata_testbed::proxy::Proxy;
 use support::{PATIENCE, Stage, Store, files, process, schema};
 
 const ROWS: &str = "SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM numbers";
 
 /// What a shell does before the program begins, and what recovery says of how the program ended.
 ///
-/// `LIBRARY` stands for the library made of `support/provoke.c`.
-const UNDER_RECOVERY: [(&str, &str); 24] = [
+/// `LIBRARY` stands for the library made of `support/provoke.c`, `UNREAD` for streams whose reader has gone.
+const UNDER_RECOVERY: [(&str, &str); 27] = [
     // Signals. That of SIGTERM ends recovery as "pg_ctl stop" does, without an error of its own.
     ("RAISE=1 LIBRARY", "terminated by signal 1:"),
     // A shell in the background may have switched this one off.
@@ -58,15 +59,50 @@ const UNDER_RECOVERY: [(&str, &str); 24] = [
     // Nobody hears it.
     ("exec >/dev/full 2>&1;", "exit code 255"),
     ("exec >&- 2>&-;", "exit code 255"),
+    ("UNREAD", "exit code 255"),
+    (TALKATIVE, "exit code 255"),
+    ("UNREAD PANIC=1 LIBRARY", "exit code 255"),
     // Settings that make no sense.
     ("PGSTRATA_JOBS=x", "exit code 255"),
     ("PGSTRATA_CONFIG=/nowhere", "exit code 255"),
 ];
 
+/// It has much to say, and nobody hears it.
+const TALKATIVE: &str = "UNREAD PGSTRATA_LOG_LEVEL=debug PGSTRATA_OUTPUT=json";
+
+/// The same for a bucket, with the ways that a network could change: there are more threads, more memory, more descriptors.
+const UNDER_RECOVERY_FROM_A_BUCKET: [(&str, &str); 22] = [
+    ("RAISE=9 LIBRARY", "terminated by signal 9:"),
+    ("RAISE=15 LIBRARY", "startup process"),
+    ("RAISE=13 LIBRARY", "is missing from the archive"),
+    ("PANIC=1 LIBRARY", "this is a bug in pgstrata"),
+    ("PANIC_AT=8 LIBRARY", "this is a bug in pgstrata"),
+    ("PANIC_AT=40 LIBRARY", "this is a bug in pgstrata"),
+    ("PANIC_AT=150 LIBRARY", "this is a bug in pgstrata"),
+    ("MOST_THREADS=0 LIBRARY", "could not start a thread"),
+    ("MOST_THREADS=1 LIBRARY", "could not start a thread"),
+    ("MOST_THREADS=2 LIBRARY", "could not start a thread"),
+    ("prlimit --pid $$ --nproc=1;", "could not start a thread"),
+    ("ulimit -v 60000;", "could not restore file"),
+    ("ulimit -v 78000;", "could not restore file"),
+    ("ulimit -n 8;", "could not restore file"),
+    ("ulimit -n 9;", "could not restore file"),
+    ("ulimit -s 8;", "could not restore file"),
+    ("ulimit -f 0;", "exit code 255"),
+    ("NO_ROOM=1 LIBRARY", "No space left"),
+    ("exec >&- 2>&-;", "exit code 255"),
+    ("UNREAD", "exit code 255"),
+    (TALKATIVE, "exit code 255"),
+    // Signatures have a time.
+    ("CLOCK_AHEAD=86400 LIBRARY", "exit code 255"),
+];
+
 /// What recovery does without: it reaches the end of the archive, which is told by the code alone.
-const HARMLESS: [&str; 4] = [
+const HARMLESS: [&str; 6] = [
     "exec >/dev/full 2>&1;",
     "exec >&- 2>&-;",
+    "UNREAD",
+    TALKATIVE,
     "NO_ROOM=DIRECTORY PGSTRATA_SPOOL=DIRECTORY LIBRARY",
     "RAISE=13 LIBRARY",
 ];
@@ -81,15 +117,11 @@ const MISTYPED: [(&str, &str); 6] = [
     ("archive-get", ""),
 ];
 
-fn loaded(way: &str, library: &Path) -> String {
-    way.replace("LIBRARY", &format!("LD_PRELOAD={}", library.display()))
-}
-
-fn small() -> Stage {
-    let builder = Cluster::builder(Major::V15)
+fn small(major: Major, store: Store) -> Stage {
+    let builder = Cluster::builder(major)
         .initdb_arg("--wal-segsize=1")
         .conf("autovacuum", "off");
-    Stage::archiving(builder, Store::Directory)
+    Stage::archiving(builder, store)
 }
 
 /// A full backup, then a segment with a row each; the name of the third of these segments.
@@ -108,68 +140,264 @@ fn rows_in_segments(stage: &Stage) -> String {
     third
 }
 
-/// The server does not start, has not been promoted, and says why.
-fn require_stopped(target: &Path, way: &str, words: &str) {
-    let error = Cluster::adopt(Major::V15, target).start().err();
-    let error = error.map(|error| format!("{error:#}"));
-    let error = error.unwrap_or_else(|| panic!("{way}: the server has started"));
-    assert!(error.contains(words), "{way}: {error}");
-    assert!(target.join("recovery.signal").exists(), "{way}: {error}");
-    let promoted = target.join("pg_wal/00000002.history");
-    assert!(!promoted.exists(), "{way}: {error}");
+/// What provokes, beside the server's files.
+struct Provoker {
+    library: PathBuf,
+    pipe: PathBuf,
+    spool: PathBuf,
+}
+
+impl Provoker {
+    fn beside(stage: &Stage) -> Self {
+        let spool = stage.cluster.create_dir("spool").unwrap();
+        let pipe = stage.target("unread");
+        let made = Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        stage.cluster.own(&pipe).unwrap();
+        Self {
+            library: process::provoker(stage),
+            pipe,
+            spool,
+        }
+    }
+
+    /// What a shell does for that way.
+    fn shell(&self, way: &str) -> String {
+        let pipe = self.pipe.display();
+        // A pipe can be opened for writing while it has a reader.
+        let unread = format!("exec 3<>{pipe} >{pipe} 2>&1 3<&-;");
+        way.replace("UNREAD", &unread)
+            .replace("LIBRARY", &format!("LD_PRELOAD={}", self.library.display()))
+            .replace("DIRECTORY", &self.spool.display().to_string())
+    }
+}
+
+/// A restored cluster, whose recovery comes to a hole in the archive.
+struct Recovery<'a> {
+    stage: &'a Stage,
+    provoker: &'a Provoker,
+    target: PathBuf,
+    settings: String,
+}
+
+impl<'a> Recovery<'a> {
+    fn of(stage: &'a Stage, provoker: &'a Provoker, name: &str, options: &[&str]) -> Self {
+        let target = stage.target(name);
+        let directory = target.display().to_string();
+        let restore = ["restore", "--target-dir", &directory];
+        stage.ok(&[options, &restore].concat());
+        let settings = fs::read_to_string(target.join("postgresql.auto.conf")).unwrap();
+        Self {
+            stage,
+            provoker,
+            target,
+            settings,
+        }
+    }
+
+    /// Words of its settings become others, which must be there.
+    fn replace(&self, right: &str, wrong: &str) {
+        assert!(self.settings.contains(right), "{right}: {}", self.settings);
+        let text = self.settings.replacen(right, wrong, 1);
+        fs::write(self.target.join("postgresql.auto.conf"), text).unwrap();
+    }
+
+    fn begin_by(&self, way: &str) {
+        let way = self.provoker.shell(way);
+        self.replace("exec ", &format!("{way} exec "));
+    }
+
+    /// The server does not start that way, has not been promoted, and says why.
+    fn stops_by(&self, way: &str, words: &str) {
+        self.begin_by(&format!(
+            "export PGSTRATA_HOLE_TIMEOUT=0s RUST_BACKTRACE=0; {way}"
+        ));
+        self.stops(way, words);
+    }
+
+    /// The same with other words in its settings.
+    fn stops_with(&self, right: &str, wrong: &str) {
+        self.replace(right, wrong);
+        self.stops(wrong, "exit code 255");
+    }
+
+    fn stops(&self, way: &str, words: &str) {
+        let major = self.stage.cluster.major();
+        let error = Cluster::adopt(major, &self.target).start().err();
+        let error = error.map(|error| format!("{error:#}"));
+        let error = error.unwrap_or_else(|| panic!("{way}: the server has started"));
+        assert!(error.contains(words), "{way}: {error}");
+        let signal = self.target.join("recovery.signal");
+        assert!(signal.exists(), "{way}: {error}");
+        let promoted = self.target.join("pg_wal/00000002.history");
+        assert!(!promoted.exists(), "{way}: {error}");
+    }
+
+    /// The server reaches the end of the archive.
+    fn ends(&self, way: &str) {
+        let restored = self.stage.start_restored(&self.target);
+        assert_eq!(restored.sql("postgres", ROWS).unwrap(), "1 2 3 4", "{way}");
+    }
+}
+
+/// No way opens the server while the archive has a hole, and `more` says what else is tried. Restores have `options`.
+fn require_that_only_the_end_opens(
+    stage: &Stage,
+    (ways, options): (&[(&str, &str)], &[&str]),
+    more: impl FnOnce(&Recovery<'_>),
+) {
+    let third = rows_in_segments(stage);
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let provoker = Provoker::beside(stage);
+    let recovery = Recovery::of(stage, &provoker, "restored", options);
+    // Whatever copes with its way stops there.
+    let object = stage.objects().join("main/wal/00000001").join(third);
+    let beside = |name: &str| stage.objects().with_file_name(name);
+    let away = beside("away");
+    fs::rename(&object, &away).unwrap();
+    for (way, words) in ways {
+        recovery.stops_by(way, words);
+    }
+    more(&recovery);
+    // The repository is not there, its record cannot be read.
+    recovery.begin_by("");
+    let (record, kept) = (stage.objects().join("main/cluster"), beside("record"));
+    fs::rename(&record, &kept).unwrap();
+    recovery.stops("no record", "exit code 255");
+    fs::write(&record, "pgstrata cluster 1 2 00\n{}").unwrap();
+    recovery.stops("a damaged record", "exit code 255");
+    fs::rename(&kept, &record).unwrap();
+
+    fs::rename(&away, &object).unwrap();
+    recovery.ends("");
+    for (nth, way) in HARMLESS.iter().enumerate() {
+        let recovery = Recovery::of(stage, &provoker, &format!("restored {nth}"), options);
+        recovery.begin_by(way);
+        recovery.ends(way);
+    }
+    for kept in fs::read_dir(&provoker.spool).unwrap() {
+        let ahead = files::segments(&kept.unwrap().path());
+        assert!(ahead.is_empty(), "{ahead:?}");
+    }
 }
 
 #[test]
 fn rule_13_6_a_recovering_server_opens_for_no_way_to_end_but_the_proved_end() {
-    let stage = small();
-    let third = rows_in_segments(&stage);
-    stage.cluster.stop(StopMode::Fast).unwrap();
-    let target = stage.restore("restored", &[]);
-    let library = process::provoker(&stage);
-    let conf = target.join("postgresql.auto.conf");
-    let good = fs::read_to_string(&conf).unwrap();
-    // Whatever copes with its way stops there.
-    let object = stage.objects().join("main/wal/00000001").join(third);
-    let away = object.with_file_name(".away");
-    fs::rename(&object, &away).unwrap();
-    for (way, words) in UNDER_RECOVERY {
-        let before = format!(
-            "export PGSTRATA_HOLE_TIMEOUT=0s RUST_BACKTRACE=0; {} exec ",
-            loaded(way, &library)
-        );
-        fs::write(&conf, good.replacen("exec ", &before, 1)).unwrap();
-        require_stopped(&target, way, words);
-    }
-    for (right, wrong) in MISTYPED {
-        fs::write(&conf, good.replacen(right, wrong, 1)).unwrap();
-        require_stopped(&target, wrong, "exit code 255");
-    }
-    // The repository is not there, its record cannot be read.
-    let (record, kept) = (stage.objects().join("main/cluster"), stage.target("record"));
-    fs::rename(&record, &kept).unwrap();
-    require_stopped(&target, "no record", "exit code 255");
-    fs::write(&record, "pgstrata cluster 1 2 00\n{}").unwrap();
-    require_stopped(&target, "a damaged record", "exit code 255");
-    fs::rename(&kept, &record).unwrap();
+    let stage = small(Major::V15, Store::Directory);
+    require_that_only_the_end_opens(&stage, (&UNDER_RECOVERY, &[]), |recovery| {
+        for (right, wrong) in MISTYPED {
+            recovery.stops_with(right, wrong);
+        }
+    });
+}
 
-    fs::write(&conf, &good).unwrap();
-    fs::rename(&away, &object).unwrap();
-    let restored = stage.start_restored(&target);
-    assert_eq!(restored.sql("postgres", ROWS).unwrap(), "1 2 3 4");
-    let spool = stage.cluster.create_dir("spool").unwrap();
-    for way in HARMLESS {
-        let target = stage.restore(&format!("restored by {way}").replace('/', "_"), &[]);
-        let conf = target.join("postgresql.auto.conf");
-        let way = loaded(way, &library).replace("DIRECTORY", &spool.display().to_string());
-        let good = fs::read_to_string(&conf).unwrap();
-        fs::write(&conf, good.replacen("exec ", &format!("{way} exec "), 1)).unwrap();
-        let restored = stage.start_restored(&target);
-        assert_eq!(restored.sql("postgres", ROWS).unwrap(), "1 2 3 4", "{way}");
+#[test]
+fn rule_13_6_a_server_that_recovers_from_a_bucket_opens_for_the_proved_end_alone() {
+    let stage = small(Major::V18, Store::S3);
+    let proxy = Proxy::before(stage.s3_endpoint()).unwrap();
+    // Threads look for the address of a name.
+    let endpoint = proxy.endpoint().replace("127.0.0.1", "localhost");
+    let options = [
+        ["--s3-endpoint", &endpoint],
+        ["--storage", "retry_seconds=1"],
+        ["--storage", "read_timeout=1s"],
+    ];
+    let tried = (&UNDER_RECOVERY_FROM_A_BUCKET[..], &options.concat()[..]);
+    require_that_only_the_end_opens(&stage, tried, |recovery| {
+        let port = endpoint.rsplit(':').next().unwrap();
+        wrong_addresses_stop(recovery, port);
+        wrong_keys_stop(recovery, &proxy);
+        bad_networks_stop(recovery, &proxy);
+    });
+}
+
+fn wrong_addresses_stop(recovery: &Recovery<'_>, port: &str) {
+    let bucket = recovery.stage.s3().bucket();
+    for (right, wrong) in [
+        // Nobody listens there, nobody has the name, and nobody there speaks TLS.
+        (format!("localhost:{port}"), "localhost:1".to_owned()),
+        (
+            format!("http://localhost:{port}"),
+            format!("https://nowhere.invalid:{port}"),
+        ),
+        (
+            format!("http://localhost:{port}"),
+            format!("https://localhost:{port}"),
+        ),
+        // A bucket that is not there, and a place in it where nothing is.
+        (
+            format!("s3://{bucket}/backups"),
+            format!("s3://{bucket}x/backups"),
+        ),
+        (
+            format!("s3://{bucket}/backups"),
+            format!("s3://{bucket}/nothing"),
+        ),
+    ] {
+        recovery.stops_with(&right, &wrong);
     }
-    for kept in fs::read_dir(&spool).unwrap() {
-        let ahead = files::segments(&kept.unwrap().path());
-        assert!(ahead.is_empty(), "{ahead:?}");
+}
+
+/// A key that nobody has, another one's secret, one without a secret, one that has expired, and no file.
+fn wrong_keys_stop(recovery: &Recovery<'_>, proxy: &Proxy) {
+    recovery.begin_by("");
+    let file = Path::new(recovery.stage.credentials());
+    let good = fs::read_to_string(file).unwrap();
+    let s3 = recovery.stage.s3();
+    for wrong in [
+        good.replace(s3.access_key(), "nobody"),
+        good.replace(s3.secret(), s3.second_secret()),
+        good.replace(s3.secret(), ""),
+    ] {
+        assert!(wrong != good);
+        fs::write(file, &wrong).unwrap();
+        recovery.stops(&wrong, "exit code 255");
     }
+    fs::write(file, &good).unwrap();
+    proxy.expire_key(s3.access_key());
+    recovery.stops("an expired key", "exit code 255");
+    assert!(proxy.refused() > 0);
+    proxy.clear();
+    let away = file.with_extension("away");
+    fs::rename(file, &away).unwrap();
+    recovery.stops("no credentials", "exit code 255");
+    fs::rename(&away, file).unwrap();
+}
+
+/// Connections that break or stand still, from the first byte to the last, and gateways that answer for the store.
+fn bad_networks_stop(recovery: &Recovery<'_>, proxy: &Proxy) {
+    let at_once = "export PGSTRATA_HOLE_TIMEOUT=0s;";
+    recovery.begin_by(at_once);
+    proxy.clear();
+    recovery.stops("a hole", "is missing from the archive");
+    let all = proxy.passed();
+    // Who waits for the hole to be filled asks again and again, so it comes to every one of these.
+    recovery.begin_by("");
+    for after in [1, all / 3, all * 2 / 3, all] {
+        proxy.cut_after(after);
+        recovery.stops(&format!("cut after {after} of {all}"), "exit code 255");
+        assert!(proxy.has_failed(), "cut after {after} of {all}");
+    }
+    recovery.begin_by(at_once);
+    for answers in [
+        &[("200 OK", "404 No")][..],
+        &[("200 OK", "403 No")],
+        &[("200 OK", "503 No")],
+        &[("404 Not Found", "200 OK")],
+        &[("404 Not Found", "403 Forbidden")],
+        // Nothing is listed.
+        &[("<Contents>", "<Nothings>"), ("</Contents>", "</Nothings>")],
+    ] {
+        proxy.rewrite(answers);
+        recovery.stops(&format!("{answers:?}"), "exit code 255");
+    }
+    for after in [1, all / 2] {
+        proxy.stall_after(after);
+        // It asks some twenty times, each of which takes that long.
+        recovery.stops_with("read_timeout=1s", "read_timeout=200ms");
+        assert!(proxy.has_failed(), "stalled after {after} of {all}");
+    }
+    proxy.clear();
 }
 
 /// Runs the program in a shell, as the server's user.
@@ -193,9 +421,9 @@ const BUG: i32 = 101;
 
 #[test]
 fn every_other_command_ends_with_the_code_of_its_way() {
-    let stage = small();
+    let stage = small(Major::V15, Store::Directory);
     rows_in_segments(&stage);
-    let library = process::provoker(&stage);
+    let provoker = Provoker::beside(&stage);
     let pgdata = stage.pgdata();
     let restore = || {
         let target = stage.target("into");
@@ -214,7 +442,7 @@ fn every_other_command_ends_with_the_code_of_its_way() {
     for words in &commands {
         let run = |way: &str| {
             restore();
-            in_shell(&stage, &loaded(way, &library), words)
+            in_shell(&stage, &provoker.shell(way), words)
         };
         let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
         let bug = run("PANIC=1 LIBRARY");
@@ -365,7 +593,7 @@ fn require_ended(processes: &[String], what: &str) {
 
 #[test]
 fn rule_13_8_a_key_command_ends_with_who_has_asked_for_it() {
-    let stage = small();
+    let stage = small(Major::V15, Store::Directory);
     stage.archive_all();
     let keys = stage.cluster.create_dir("keys").unwrap();
     let (list, deaf) = (keys.join("list"), keys.join("deaf"));

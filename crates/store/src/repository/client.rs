@@ -121,7 +121,7 @@ impl HttpService for Client {
 }
 
 fn stalled(limit: Duration) -> HttpError {
-    let what = format!("nothing came for {} seconds", limit.as_secs());
+    let what = format!("nothing came for {limit:?}");
     HttpError::new(HttpErrorKind::Timeout, std::io::Error::other(what))
 }
 
