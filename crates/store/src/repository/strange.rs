@@ -97,18 +97,25 @@ fn pass_over(name: &str) {
     });
 }
 
-/// Where the entries lie whose names are no paths, in their order.
+/// Where the entries lie whose names are no paths, in their order. What follows the listing is not looked at, as nobody reads it.
 fn strangers(listing: &str) -> Option<Vec<Range<usize>>> {
     let mut reader = Reader::from_str(listing);
     let mut found = Vec::new();
+    let mut depth = 0_usize;
     loop {
         let start = usize::try_from(reader.buffer_position()).ok()?;
         let tag = match reader.read_event().ok()? {
             Event::Start(tag) => tag,
+            Event::End(_) if depth == 1 => return Some(found),
+            Event::End(_) => {
+                depth = depth.checked_sub(1)?;
+                continue;
+            }
             Event::Eof => return Some(found),
             _ => continue,
         };
         if !ENTRIES.contains(&tag.local_name().as_ref()) {
+            depth += 1;
             continue;
         }
         reader.read_to_end(tag.name()).ok()?;
@@ -174,6 +181,8 @@ mod tests {
         let own =
             "<R><s:Contents><Owner><Name>n</Name></Owner><s:Key>a//b</s:Key></s:Contents></R>";
         assert_eq!(kept(own), "<R></R>");
+        let followed = format!("{own}\"UTF-8\"?>\n<R x=>");
+        assert_eq!(kept(&followed), followed.replace(own, "<R></R>"));
         for broken in [
             "",
             "<R",
