@@ -113,13 +113,31 @@ fn two_servers_of_one_cluster_find_nothing() {
     finds_nothing(&[&how[..], &where_to, &["--at-the-end", "6"]].concat());
 }
 
+/// With this seed somebody destroys objects of a bucket with versions in step 6, and the network of the first rescue is slow.
+/// In step 11 a restore in place is asked to end. Keep the seed.
+const DESTROYED: [&str; 2] = ["9022", "11"];
+
+#[test]
+fn a_bucket_with_versions_whose_objects_are_destroyed_finds_nothing() {
+    let [seed, steps] = DESTROYED;
+    let how = ["--seed", seed, "--steps", steps, "--archive", "true"];
+    let said = finds_nothing(&[&how[..], &["--store", "s3", "--at-the-end", "2"]].concat());
+    assert!(said.contains("objects destroyed"), "{said}");
+    assert!(said.contains(" in place "), "{said}");
+}
+
 /// Runs a program in the place of `pgstrata`, which does something wrong; returns the finding.
 fn finding(wrong: &str) -> String {
     finding_of(["4", "6"], wrong)
 }
 
 /// The same with a seed, for so many steps.
-fn finding_of([seed, steps]: [&str; 2], wrong: &str) -> String {
+fn finding_of(run: [&str; 2], wrong: &str) -> String {
+    finding_in("directory", run, wrong)
+}
+
+/// The same where the repository is in such a store.
+fn finding_in(store: &str, [seed, steps]: [&str; 2], wrong: &str) -> String {
     let scratch = scratch();
     let real = scratch.path().join("pgstrata");
     copy_program(&pgstrata(), &real).unwrap();
@@ -140,7 +158,7 @@ fn finding_of([seed, steps]: [&str; 2], wrong: &str) -> String {
         "--archive",
         "true",
         "--store",
-        "directory",
+        store,
     ];
     let output = chaos(
         scratch.path(),
@@ -214,4 +232,15 @@ fn changes_since_a_backup_of_the_other_server_that_a_source_claims_to_know_are_n
          \tsed -i 's/\"used\": *\"digest\"/\"used\":\"lsn\"/' \"$report\"\n\tcat \"$report\"\n\texit $code\nfi",
     );
     assert!(found.contains("which is not in its past"), "{found}");
+}
+
+#[test]
+fn objects_that_a_rescue_calls_back_and_are_not_are_noticed() {
+    let found = finding_in(
+        "s3",
+        DESTROYED,
+        "case \" $* \" in *\" rescue \"*)\n\
+         \t\"$real\" --output json rescue --since 2999-12-31T00:00:00Z --dry-run 2>/dev/null\n\texit 0\n\tesac",
+    );
+    assert!(found.contains("verify"), "{found}");
 }

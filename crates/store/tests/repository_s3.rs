@@ -16,10 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pgstrata_layer::claim::ClaimRecord;
 use pgstrata_layer::cluster::{LockMode, RetentionRecord};
 use pgstrata_layer::keys::ClusterName;
-use pgstrata_layer::label::Label;
-use pgstrata_store::catalog::remove_leftover;
+use pgstrata_layer::label::{Label, LayerKind};
+use pgstrata_store::catalog::{self, Catalog, LayerPlan, remove_leftover};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind};
 use pgstrata_store::repository::versions::Retention;
@@ -453,6 +454,39 @@ async fn a_layer_of_many_packs_goes_with_few_requests() {
             .all(|object| object.key == name.manifest_key(&label))
     );
     assert!(proxy.requests() < 30, "{}", proxy.requests());
+}
+
+/// Some stores refuse a name that the marker of a deletion has. A backup that fails deletes its claim, and the next one may
+/// begin within the same second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_label_whose_claim_a_marker_hides_is_passed_over() {
+    let server = S3Server::start_with(Bucket::Versioned).unwrap();
+    let options = support::options(&server, "p").with("retry_seconds", "1");
+    let repository = Repository::open(&options).unwrap();
+    let name = ClusterName::parse("main").unwrap();
+    let cluster = ClusterRepository::new(&repository, &name);
+    let mut labels = Vec::new();
+    for number in 0..2 {
+        let record = ClaimRecord {
+            label: String::new(),
+            layer_id: format!("{number:032x}"),
+            host: "db1".to_owned(),
+            pid: 1,
+            started_at: "2026-11-21T09:33:05Z".parse().unwrap(),
+            written_by: "test".to_owned(),
+        };
+        let plan = LayerPlan {
+            kind: LayerKind::Full,
+            parent: None,
+        };
+        let catalog = Catalog::load(&cluster).await.unwrap();
+        let label = catalog::claim(&cluster, &catalog, plan, record).await;
+        let label = label.unwrap();
+        let key = name.claim_key(&label);
+        repository.delete(&key).await.unwrap();
+        labels.push(label.to_string());
+    }
+    assert_eq!(labels, ["20261121-093305F", "20261121-093306F"]);
 }
 
 /// A store that keeps connections open and holds one object; returns its address and how many connections came.

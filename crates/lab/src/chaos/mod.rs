@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
 use pgstrata_testbed::cluster::Major;
 use serde_json::Value;
 
@@ -97,6 +98,7 @@ pub fn run(plan: &Plan) -> Result<Verdict> {
     shape.is_on_s3 = plan.is_on_s3.unwrap_or(shape.is_on_s3);
     shape.archives = plan.archives.unwrap_or(shape.archives);
     shape.has_disk &= !shape.is_on_s3;
+    shape.has_versions &= shape.is_on_s3;
     print(&format!(
         "seed {} on PostgreSQL {}, {}, in {}",
         plan.seed,
@@ -210,6 +212,7 @@ fn situation(step: u64, world: &World) -> Situation {
         is_sealed: world.shape.is_sealed,
         has_network: world.store.network().is_some(),
         has_disk: world.store.disk().is_some(),
+        has_versions: world.shape.has_versions,
         is_stirred: world.is_stirred,
     }
 }
@@ -233,13 +236,29 @@ fn logged(
 
 /// What the repository lists must be what the commands said.
 fn reconcile(world: &mut World, effects: &Effects, step: &mut Step) -> Result<()> {
+    let now = Timestamp::now();
+    let mut may_go = effects.may_go.clone();
+    for culling in &effects.cullings {
+        let culled = world.truth.may_go(culling, now);
+        step.say(format!("{} may go", culled.len()));
+        may_go.extend(culled);
+    }
     if step.met_trouble() {
-        world.truth.doomed.extend(effects.may_go.iter().cloned());
+        world.truth.doomed.extend(may_go.iter().cloned());
     }
     let (layers, info) = world.layers(step)?;
-    let wrong = world
-        .truth
-        .reconcile(layers, &effects.may_go, effects.may_come);
+    let mut wrong = Vec::new();
+    for culling in &effects.cullings {
+        wrong.extend(
+            world
+                .truth
+                .states_lost(culling, &effects.may_go, &layers, now),
+        );
+    }
+    wrong.extend(world.truth.reconcile(layers, &may_go, effects.may_come));
+    for culling in &effects.cullings {
+        world.truth.give_up_wal(culling, &may_go, now);
+    }
     if !wrong.is_empty() {
         return log::found(wrong.join("; "));
     }

@@ -25,6 +25,8 @@ pub(super) enum Act {
     Merge,
     /// Layers and WAL expire
     Expire,
+    /// Somebody destroys objects, which come back
+    Rescue,
     /// A layer is pinned, or a pin taken out
     Pin,
     /// The repository is copied
@@ -73,6 +75,7 @@ impl Act {
             Self::Verify => "verify",
             Self::Merge => "merge",
             Self::Expire => "expire",
+            Self::Rescue => "rescue",
             Self::Pin => "pin",
             Self::Copy => "copy",
             Self::Keys => "keys",
@@ -108,6 +111,8 @@ pub(super) struct Situation {
     pub(super) is_sealed: bool,
     /// Whether the repository has a disk of its own.
     pub(super) has_disk: bool,
+    /// Whether the repository's bucket keeps versions.
+    pub(super) has_versions: bool,
     /// Whether the server has changed since the last moment.
     pub(super) is_stirred: bool,
 }
@@ -149,6 +154,7 @@ fn weights(now: Situation) -> Vec<(Act, u64)> {
             Act::Expire,
             when(now.layers > 3, if now.has_sibling { 9 } else { 4 }),
         ),
+        (Act::Rescue, when(now.has_versions && now.layers > 0, 7)),
         (Act::Pin, when(now.layers > 1, 2)),
         (Act::Copy, when(now.layers > 0, 3)),
         (Act::Keys, when(now.is_sealed, 6)),
@@ -185,6 +191,7 @@ mod tests {
         has_network: false,
         is_sealed: false,
         has_disk: false,
+        has_versions: false,
         is_stirred: true,
     };
 
@@ -197,6 +204,7 @@ mod tests {
                 Act::Moment,
                 Act::Judge,
                 Act::Merge,
+                Act::Rescue,
                 Act::Pin,
                 Act::Copy,
                 Act::Keys,

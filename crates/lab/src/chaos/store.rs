@@ -5,10 +5,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use pgstrata_testbed::cluster::Cluster;
 use pgstrata_testbed::proxy::Proxy;
-use pgstrata_testbed::s3::S3Server;
+use pgstrata_testbed::s3::{self, S3Server};
 
 use super::disk::Disk;
 use super::world::{NAME, Shape, copy_tree};
@@ -60,7 +60,7 @@ impl Store {
             disk: None,
         };
         if shape.is_on_s3 {
-            let bucket = Bucket::start(directory)?;
+            let bucket = Bucket::start(directory, shape.has_versions)?;
             store.directory = bucket.server.bucket_dir().join("backups");
             store.bucket = Some(bucket);
             return Ok(store);
@@ -171,6 +171,48 @@ impl Store {
         self.directory.join(NAME)
     }
 
+    /// The keys of the cluster's objects in the bucket, but for those that serve for a moment, which no rescue brings back.
+    pub(super) fn keys(&self) -> Result<Vec<String>> {
+        let bucket = self.bucket.as_ref().context("there is no bucket")?;
+        let mut keys = Vec::new();
+        loop {
+            let after = keys.last().map_or("", String::as_str);
+            let page = format!("?list-type=2&start-after={after}");
+            let listed = bucket.server.request(None, "GET", &page, "")?;
+            ensure!(
+                listed.status == 200,
+                "could not list objects: {}",
+                listed.body
+            );
+            let found = listed.body.split("<Key>").skip(1);
+            let before = keys.len();
+            keys.extend(found.filter_map(|rest| Some(rest.split_once('<')?.0.to_owned())));
+            if keys.len() == before || listed.body.contains("<IsTruncated>false<") {
+                keys.retain(|key| comes_back(key));
+                return Ok(keys);
+            }
+        }
+    }
+
+    /// Deletes an object of the bucket, or overwrites it, as somebody would who should not.
+    pub(super) fn destroy(&self, key: &str, deletes: bool) -> Result<()> {
+        let bucket = self.bucket.as_ref().context("there is no bucket")?;
+        let (method, body) = if deletes {
+            ("DELETE", "")
+        } else {
+            ("PUT", "evil")
+        };
+        let answer = bucket
+            .server
+            .request(None, method, &format!("/{key}"), body)?;
+        ensure!(
+            answer.status < 300,
+            "could not destroy \"{key}\": {}",
+            answer.body
+        );
+        Ok(())
+    }
+
     /// Lets two days pass for what is not finished: attempts that were killed, and restores.
     pub(super) fn age(&self) -> Result<()> {
         let long_ago = SystemTime::now() - LONG_AGO;
@@ -190,8 +232,12 @@ impl Store {
 }
 
 impl Bucket {
-    fn start(directory: &Path) -> Result<Self> {
-        let server = S3Server::start()?;
+    fn start(directory: &Path, has_versions: bool) -> Result<Self> {
+        let kind = match has_versions {
+            true => s3::Bucket::Versioned,
+            false => s3::Bucket::Plain,
+        };
+        let server = S3Server::start_with(kind)?;
         let proxy = Proxy::before(server.endpoint())?;
         let archiver = Proxy::before(server.endpoint())?;
         let write = |name: &str, secret: &str| -> Result<PathBuf> {
@@ -226,6 +272,17 @@ impl Bucket {
             ("PGSTRATA_CREDENTIALS", credentials.display().to_string()),
         ]
     }
+}
+
+/// Whether an object of the cluster stays for longer than a command.
+fn comes_back(key: &str) -> bool {
+    let cluster = format!("backups/{NAME}/");
+    let Some(key) = key.strip_prefix(&cluster) else {
+        return false;
+    };
+    let name = key.rsplit('/').next().unwrap_or(key);
+    let passing = ["clock/", "probe-", "restore/"];
+    !passing.iter().any(|begin| key.starts_with(begin)) && !name.starts_with("beat-")
 }
 
 fn age(path: &Path, to: SystemTime) -> Result<()> {

@@ -4,13 +4,17 @@
 //! lost must have been given up by a step that said so. Everything else follows from what the servers said:
 //! their timelines, where they stood, and up to where their archiver was told that WAL is durable.
 
+mod rules;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::contents::Contents;
+pub(super) use rules::{Culling, Period, Rules};
 
 /// A position in the WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,7 +99,7 @@ pub(super) struct Layer {
     pub(super) parent: Option<String>,
     pub(super) stop: Place,
     /// When the backup of this state ended: a merge changes nothing about it.
-    pub(super) ended: String,
+    pub(super) ended: Timestamp,
 }
 
 /// What is known.
@@ -114,8 +118,11 @@ pub(super) struct Truth {
     pub(super) merged: BTreeSet<String>,
     /// Layers that a command has pinned, and none has unpinned. A merge may replace what they stand on.
     pub(super) pinned: BTreeSet<String>,
-    /// Layers that pins alone have kept from an expiry. They are owed to their own ends: the WAL after them went.
+    /// Layers that are owed to their own ends: the WAL after them went. Pins alone have kept them from an expiry, or one gave up
+    /// the WAL between layers.
     stranded: BTreeSet<String>,
+    /// Whether an expiry has given up WAL between layers that stayed.
+    pub(super) gave_up_wal: bool,
     /// What a command was about to remove that did not end well. Whoever removes next completes it.
     pub(super) doomed: BTreeSet<String>,
     /// Timelines of servers whose storage went, or was set back, before all their WAL was archived.
@@ -223,12 +230,6 @@ impl Truth {
         })
     }
 
-    /// An expiry removes what it may, but for what is pinned.
-    pub(super) fn strand(&mut self, may_go: &BTreeSet<String>) {
-        let kept = self.pinned_chains();
-        self.stranded.extend(kept.intersection(may_go).cloned());
-    }
-
     /// The moments that must be restorable now.
     pub(super) fn promised(&self) -> Vec<Moment> {
         let owed = |moment: &&Moment| match &moment.reached_by {
@@ -286,24 +287,6 @@ impl Truth {
         self.layers.values().find(|layer| layer.stop == *end)
     }
 
-    /// What may be merged away when the newest chain of every line is to have `count` layers: the older part of any. What is
-    /// pinned is not, so more of what stands on it may be.
-    pub(super) fn may_merge_away(&self, count: usize) -> BTreeSet<String> {
-        let chains = self.layers.keys().map(|label| self.chain(label));
-        let long = chains.filter(|chain| chain.len() > count);
-        let older = long.flat_map(|chain| {
-            let is_held = chain.iter().any(|label| self.pinned.contains(label));
-            let kept = if is_held { 0 } else { count.saturating_sub(1) };
-            chain.into_iter().skip(kept)
-        });
-        older.collect()
-    }
-
-    fn newest_chain(&self) -> Vec<String> {
-        let newest = self.layers.values().max_by_key(|layer| &layer.ended);
-        newest.map_or_else(Vec::new, |layer| self.chain(&layer.label))
-    }
-
     /// The layers of the timeline that the server is on, oldest first.
     pub(super) fn line(&self) -> Vec<&Layer> {
         self.line_of(self.current)
@@ -348,43 +331,6 @@ impl Truth {
         let latest = self.latest();
         let ended = self.sibling.take();
         self.parted.extend(ended.map(|timeline| (timeline, latest)));
-    }
-
-    /// What an expiry may remove that keeps the newest `count` full layers when `coming` more may come beside it: of each
-    /// line what is older than the last of them, of those that were given up anything. With none of the known ones kept,
-    /// one that comes is; it comes on the server's line.
-    pub(super) fn may_expire(&self, count: usize, coming: usize) -> BTreeSet<String> {
-        let of_known = count.saturating_sub(coming);
-        let labels = self.layers.keys();
-        if self.is_ambiguous {
-            let newest = self.newest_chain();
-            let is_kept = |label: &&String| of_known > 0 && newest.contains(*label);
-            return labels.filter(|label| !is_kept(label)).cloned().collect();
-        }
-        let mut kept = self.newest_fulls(self.current, of_known);
-        for timeline in self.branches() {
-            kept.extend(self.newest_fulls(timeline, count));
-        }
-        labels
-            .filter(|label| !kept.contains(label.as_str()))
-            .cloned()
-            .collect()
-    }
-
-    /// The newest `count` full layers of a line, and all that comes after the first of them.
-    fn newest_fulls(&self, timeline: u32, count: usize) -> BTreeSet<&str> {
-        let Some(last) = count.checked_sub(1) else {
-            return BTreeSet::new();
-        };
-        let line = self.line_of(timeline);
-        let fulls = line.iter().filter(|layer| layer.is_full);
-        let first = fulls.rev().nth(last).copied();
-        // A merged layer has the state of one that it replaces, and that one may go.
-        let is_kept = |layer: &&&Layer| {
-            first.is_none_or(|first| layer.stop.lsn > first.stop.lsn || **layer == first)
-        };
-        let kept = line.iter().filter(is_kept);
-        kept.map(|layer| layer.label.as_str()).collect()
     }
 
     /// Whether an alarm tells of WAL that went with a server's storage, before a backup that stored its own.
@@ -451,58 +397,23 @@ impl Truth {
 mod tests {
     use super::*;
 
-    fn place(timeline: u32, lsn: u64) -> Place {
+    pub(super) fn place(timeline: u32, lsn: u64) -> Place {
         let lsn = Lsn(lsn);
         Place { timeline, lsn }
     }
 
-    fn layer(label: &str, is_full: bool, stop: Place) -> Layer {
+    pub(super) fn layer(label: &str, is_full: bool, stop: Place) -> Layer {
         let label = label.to_owned();
         Layer {
             label,
             is_full,
             parent: None,
             stop,
-            ended: format!("{:016X}", stop.lsn.0),
+            ended: Timestamp::from_second(stop.lsn.0.try_into().unwrap()).unwrap(),
         }
     }
 
-    #[test]
-    fn what_stands_on_a_pinned_layer_may_be_merged_up_to_its_end() {
-        let mut truth = Truth::new();
-        let chain = [
-            ("a", None),
-            ("b", Some("a")),
-            ("c", Some("b")),
-            ("d", Some("c")),
-        ];
-        let layers = chain.iter().zip(1..).map(|((label, parent), at)| Layer {
-            parent: parent.map(str::to_owned),
-            ..layer(label, parent.is_none(), place(1, at))
-        });
-        let none = BTreeSet::new();
-        assert!(truth.reconcile(layers.collect(), &none, true).is_empty());
-        let labels = |text: &str| text.chars().map(String::from).collect::<BTreeSet<_>>();
-        assert_eq!(truth.may_merge_away(2), labels("abc"));
-        truth.pinned.insert("b".to_owned());
-        assert_eq!(truth.may_merge_away(2), labels("abcd"));
-        assert_eq!(truth.may_merge_away(4), none);
-    }
-
-    /// Of histories that cannot be told apart the newest backup is kept, and a merge of older ones is none.
-    #[test]
-    fn a_merge_makes_no_newest_backup() {
-        let mut truth = Truth::new();
-        truth.is_ambiguous = true;
-        let layers = [("1F", 10), ("2F", 30), ("3F", 20)];
-        let layers = layers.map(|(label, lsn)| layer(label, true, place(1, lsn)));
-        let none = BTreeSet::new();
-        assert!(truth.reconcile(layers.into(), &none, true).is_empty());
-        let may_go = ["1F", "3F"].map(str::to_owned);
-        assert_eq!(truth.may_expire(1, 0), BTreeSet::from(may_go));
-    }
-
-    fn moment(at: Place, is_archived: bool) -> Moment {
+    pub(super) fn moment(at: Place, is_archived: bool) -> Moment {
         let names = Names {
             point: format!("m{}", at.lsn),
             lsn: at.lsn,
@@ -518,7 +429,7 @@ mod tests {
     }
 
     /// Layers at 100 (full), 200 and 300 (full) of timeline 1, which was left at 250 for timeline 2 with a layer at 400.
-    fn branched() -> Truth {
+    pub(super) fn branched() -> Truth {
         let mut truth = Truth::new();
         truth.begin(2, vec![place(1, 250)]);
         let layers = [
@@ -630,41 +541,11 @@ mod tests {
         assert_eq!(left, [place(1, 150), place(1, 240)]);
     }
 
-    #[test]
-    fn an_expiry_keeps_the_newest_full_layers_of_the_line_and_all_after_them() {
-        let mut truth = branched();
-        // The full layer at 300 lies on the branch that was left.
-        assert_eq!(truth.may_expire(1, 0), BTreeSet::from(["c".to_owned()]));
-        truth
-            .layers
-            .insert("e".into(), layer("e", true, place(2, 450)));
-        let expected = ["a", "b", "c", "d"].map(str::to_owned);
-        assert_eq!(truth.may_expire(1, 0), BTreeSet::from(expected));
-        assert_eq!(truth.may_expire(5, 0), BTreeSet::from(["c".to_owned()]));
-        assert_eq!(truth.may_expire(1, 1).len(), truth.layers.len());
-    }
-
     /// Timeline 1 goes on beside timeline 2, with the layer "c".
-    fn of_two_servers() -> Truth {
+    pub(super) fn of_two_servers() -> Truth {
         let mut truth = branched();
         truth.sibling = Some(1);
         truth
-    }
-
-    #[test]
-    fn an_expiry_keeps_the_line_of_a_second_server_while_it_lives_and_after_that() {
-        let mut truth = of_two_servers();
-        truth
-            .layers
-            .insert("e".into(), layer("e", true, place(2, 450)));
-        let [a, b, d] = ["a", "b", "d"].map(str::to_owned);
-        assert_eq!(truth.may_expire(1, 0), BTreeSet::from([a, b, d]));
-        // What comes is no layer of the other one.
-        assert!(!truth.may_expire(1, 1).contains("c"));
-        truth.part();
-        assert!(!truth.may_expire(1, 0).contains("c"));
-        truth.begin(3, vec![place(1, 320)]);
-        assert!(truth.may_expire(1, 0).contains("e"));
     }
 
     #[test]
@@ -704,21 +585,6 @@ mod tests {
         assert!(!truth.is_asked_about(&of_each[1]));
         truth.sibling = Some(2);
         assert!(of_each.iter().all(|moment| truth.is_asked_about(moment)));
-    }
-
-    #[test]
-    fn only_the_older_part_of_a_long_chain_is_merged_away() {
-        let mut truth = branched();
-        let stack = |label: &str, parent: &str, lsn| Layer {
-            parent: Some(parent.to_owned()),
-            ..layer(label, false, place(2, lsn))
-        };
-        truth.layers.insert("e".into(), stack("e", "a", 500));
-        truth.layers.insert("f".into(), stack("f", "e", 600));
-        assert_eq!(truth.chain("f"), ["f", "e", "a"]);
-        let gone = truth.may_merge_away(2);
-        assert_eq!(gone, BTreeSet::from(["a".to_owned(), "e".to_owned()]));
-        assert_eq!(truth.may_merge_away(9), BTreeSet::new());
     }
 
     #[test]

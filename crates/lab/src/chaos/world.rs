@@ -39,6 +39,8 @@ pub(super) struct Shape {
     pub(super) has_disk: bool,
     /// Whether the cluster is encrypted.
     pub(super) is_sealed: bool,
+    /// Whether a bucket keeps versions of its objects.
+    pub(super) has_versions: bool,
 }
 
 impl Shape {
@@ -51,6 +53,8 @@ impl Shape {
             wal_segment_mb: *chance.one(&[1, 1, 4, 16]).unwrap_or(&16),
             has_disk: chance.percent(50),
             is_sealed: chance.percent(30),
+            // The last one, so that seeds from before have the rest as it was.
+            has_versions: chance.percent(50),
         }
     }
 
@@ -58,9 +62,10 @@ impl Shape {
     pub(super) fn words(self) -> String {
         let with = |is: bool, what: &str| format!("{} {what}", if is { "with" } else { "without" });
         format!(
-            "{}, {}, {}, {}, {}, {}, WAL segments of {} MB",
+            "{}, {}, {}, {}, {}, {}, {}, WAL segments of {} MB",
             with(self.archives, "archive"),
             with(self.is_on_s3, "S3"),
+            with(self.has_versions, "versions"),
             with(self.has_disk, "a disk of its own"),
             with(self.is_sealed, "seals"),
             with(self.checksums, "checksums"),
@@ -580,7 +585,7 @@ pub(super) fn layer(document: &Value) -> Result<Layer> {
             timeline: u32::try_from(timeline)?,
             lsn: Lsn::parse(text("stop_lsn")?)?,
         },
-        ended: text("finished_at")?.to_owned(),
+        ended: text("finished_at")?.parse().context("not a time")?,
     })
 }
 

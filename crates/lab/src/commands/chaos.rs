@@ -21,9 +21,10 @@ A run makes a throwaway server with a repository and takes random steps: SQL of 
 and changes beside them, crashes of the server, commands that are killed or held, also those of the archiver and of
 recovery, too few descriptors or processes, full disks (for root, who may mount small ones), a network that fails, copies
 that go on in the place of their original or beside it, where both archive and are backed up, directories that go back,
-readers of a sealed cluster who come and go, a second repository that follows the first.
-Now and then, and at the end, it restores moments whose contents it knows, and compares every table. A command that says that it has done something and has not, or that fails for no reason
-that the step gave it, is a finding.
+readers of a sealed cluster who come and go, expiries by all rules, objects that somebody deletes and a rescue brings
+back, a second repository that follows the first.
+Now and then, and at the end, it restores moments whose contents it knows, and compares every table. A command that says
+that it has done something and has not, or that fails for no reason that the step gave it, is a finding.
 
   pgstrata lab chaos                            100 steps with a random seed, which is printed
   pgstrata lab chaos --seed 7 --steps 40        the decisions of seed 7

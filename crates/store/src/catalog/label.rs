@@ -63,6 +63,7 @@ pub async fn claim(
 ) -> Result<Label> {
     let distrusted = last_distrusted(cluster).await?;
     let mut time = catalog.next_time(record.started_at, distrusted.as_ref())?;
+    let mut hidden = None;
     for _ in 0..ATTEMPTS {
         let label = match plan.parent {
             Some(parent) => parent.successor(plan.kind, time),
@@ -75,6 +76,12 @@ pub async fn claim(
             Ok(true) => return Ok(label),
             Ok(false) => take_back(&cluster.repository, &key, &body).await,
             Err(error) if error.kind() == Kind::AlreadyExists => {}
+            // Some stores refuse a name in a bucket with versions whose object was deleted, as the claim is of a backup that failed
+            // in this second.
+            Err(error) if error.kind() == Kind::Repository && error.is_of_one_object() => {
+                tracing::debug!(%label, %error, "a label is passed over");
+                hidden = Some(error);
+            }
             Err(error) => {
                 take_back(&cluster.repository, &key, &body).await;
                 return Err(error.while_doing(format!("could not claim layer {label}")));
@@ -82,12 +89,14 @@ pub async fn claim(
         }
         time = second_after(time)?;
     }
-    Err(Error::new(
-        Kind::Busy,
-        format!(
-            "could not claim a label for a new layer: {ATTEMPTS} in a row were taken by others"
-        ),
-    ))
+    let act = "could not claim a label for a new layer";
+    Err(match hidden {
+        Some(error) => error.while_doing(act),
+        None => {
+            let what = format!("{act}: {ATTEMPTS} in a row were taken by others");
+            Error::new(Kind::Busy, what)
+        }
+    })
 }
 
 /// False when the label was given up since the catalog was loaded: the claim has gone then, the record of it has not, and

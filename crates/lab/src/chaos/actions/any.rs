@@ -74,7 +74,7 @@ pub(super) fn command(world: &mut World, chance: &mut Chance, step: &mut Step) -
             None => plain("info"),
         },
         Kind::Expire => {
-            let (call, effects) = keep::expire_call(world, chance, step, 0);
+            let (call, effects) = keep::expire_call(chance, step, 0);
             kept(call, effects, &keep::EXPIRE_EXCUSES)
         }
         Kind::Backup => backup(world, chance),

@@ -163,7 +163,7 @@ fn remove_beside(
     let (call, effects, excuses) = match merge {
         Some((call, effects)) => (call, effects, keep::MERGE_EXCUSES),
         None => {
-            let (call, effects) = keep::expire_call(world, chance, step, 1);
+            let (call, effects) = keep::expire_call(chance, step, 1);
             (call, effects, keep::EXPIRE_EXCUSES)
         }
     };

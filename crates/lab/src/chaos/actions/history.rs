@@ -19,7 +19,6 @@ use super::super::contents::Contents;
 use super::super::explain::{Excuse, excuse};
 use super::super::judge::{self, Request, Way};
 use super::super::log::{Step, found};
-use super::super::program::{Disturbance, Planned};
 use super::super::truth::Moment;
 use super::super::world::{PATIENCE, World, copy_tree, remove_tree};
 use super::{crash, disturb, moment};
@@ -78,22 +77,18 @@ pub(super) fn in_place(world: &mut World, chance: &mut Chance, step: &mut Step) 
     if !was_shut_down {
         more.push("--server-is-stopped");
     }
-    let kill = disturb(chance, 40).map(|planned| Planned {
-        what: Disturbance::Kill,
-        ..planned
-    });
     let mut way = Way {
         options: &more,
         excuses: &[NOT_ARCHIVED],
-        kill,
+        met: disturb(chance, 60),
     };
-    if !request.restore_in_place(world, &way, step)? {
+    if !request.restore_in_place(world, &way, (chance, step))? {
         step.say("refused: WAL waits for the archiver");
         world.start_server()?;
         moment::seal(world, step)?;
         world.stop(StopMode::Fast)?;
-        way.kill = None;
-        if !request.restore_in_place(world, &way, step)? {
+        way.met = None;
+        if !request.restore_in_place(world, &way, (chance, step))? {
             return found("restore --delta refuses although all WAL is archived");
         }
     }

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use jiff::{SignedDuration, Timestamp};
 
 use super::super::chance::Chance;
 use super::super::explain::{BUSY, Excuse, excuse};
 use super::super::log::Step;
+use super::super::truth::{Culling, Period, Rules};
 use super::super::world::{Call, World};
 use super::{Effects, disturb};
 
@@ -79,8 +81,12 @@ pub(super) fn merge_call(
         may_go = world.truth.twins(&chain);
         may_go.extend(chain);
     }
-    let may_come = true;
-    Some((call, Effects { may_go, may_come }))
+    let effects = Effects {
+        may_go,
+        may_come: true,
+        ..Effects::default()
+    };
+    Some((call, effects))
 }
 
 /// Pins a layer, or takes a pin out.
@@ -112,52 +118,83 @@ pub(super) fn pin(world: &mut World, chance: &mut Chance, step: &mut Step) -> Re
     Ok(())
 }
 
-/// Removes what a random rule does not keep.
-pub(super) fn expire(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
-    let_time_pass(world, chance, step)?;
-    let (call, effects) = expire_call(world, chance, step, 0);
-    let call = call.disturbed(disturb(chance, 30));
-    world.run(&call, &EXPIRE_EXCUSES, step)?;
-    Ok(effects)
-}
-
-/// The call of an expiry, and what it may do when so many layers may come beside it.
-pub(super) fn expire_call(
+/// Removes what random rules do not keep, while so many layers may come of which no command tells.
+pub(super) fn expire(
     world: &mut World,
     chance: &mut Chance,
     step: &mut Step,
     coming: usize,
-) -> (Call, Effects) {
-    let count = chance.between(1, 3);
-    let number = count.to_string();
-    let count = usize::try_from(count).unwrap_or(1);
-    let (rule, mut may_go) = match chance.below(10) {
-        0 => (["--keep-days", "1"], BTreeSet::new()),
-        1..4 => (
-            ["--max-chain", number.as_str()],
-            world.truth.may_merge_away(count.saturating_sub(coming)),
-        ),
-        _ => (
-            ["--keep-full", number.as_str()],
-            world.truth.may_expire(count, coming),
-        ),
-    };
-    // An expiry may take a layer for replaced, whatever its rule is.
-    let all: Vec<String> = world.truth.layers.keys().cloned().collect();
-    may_go.extend(world.truth.twins(&all));
-    may_go.extend(world.truth.merged.iter().cloned());
-    let mut call = Call::of(["--output", "json", "expire"]).with(rule);
+) -> Result<Effects> {
+    let_time_pass(world, chance, step)?;
+    let (mut call, effects) = expire_call(chance, step, coming);
+    call.disturb = disturb(chance, 30);
+    let outcome = world.run(&call, &EXPIRE_EXCUSES, step)?;
+    if !outcome.says_done() && outcome.disturbed.is_some() && chance.percent(60) {
+        step.say("again");
+        call.disturb = None;
+        world.run(&call, &EXPIRE_EXCUSES, step)?;
+    }
+    Ok(effects)
+}
+
+/// The call of an expiry, and what it may do when so many layers may come beside it.
+pub(super) fn expire_call(chance: &mut Chance, step: &mut Step, coming: usize) -> (Call, Effects) {
+    let rules = rules(chance);
+    let words = rules.words();
+    let mut call = Call::of(["--output", "json", "expire"]);
+    call = call.with(words.iter().map(String::as_str));
     if chance.percent(70) {
         call = call.with(["--ignore-restores"]);
     }
-    step.say(format!(
-        "{}, {} may go",
-        call.words[3..].join(" "),
-        may_go.len()
-    ));
-    let may_come = rule[0] == "--max-chain";
-    if !may_come {
-        world.truth.strand(&may_go);
+    step.say(call.words[3..].join(" "));
+    let may_come = rules.max_chain.is_some();
+    let culling = Culling {
+        rules,
+        coming,
+        began: Timestamp::now(),
+    };
+    let effects = Effects {
+        may_come,
+        cullings: vec![culling],
+        ..Effects::default()
+    };
+    (call, effects)
+}
+
+/// Rules as people combine them. `--keep-full` and `--max-chain` come one without the other: a merged layer is a full one, so
+/// nobody knows which full layers are counted.
+fn rules(chance: &mut Chance) -> Rules {
+    let mut rules = Rules::default();
+    let count = usize::try_from(chance.between(1, 3)).unwrap_or(1);
+    let period = *chance.one(&PERIODS).unwrap_or(&Period::Day);
+    match chance.below(20) {
+        0..8 => rules.full = Some(count),
+        8..13 => rules.max_chain = Some(count),
+        13..16 => rules.within = Some(span(chance)),
+        16..19 => rules.last_of = Some((period, count)),
+        _ => rules.wal = Some(span(chance)),
     }
-    (call, Effects { may_go, may_come })
+    match chance.below(10) {
+        0 => rules.within = Some(span(chance)),
+        1 => rules.last_of = Some((period, count)),
+        2..5 => rules.wal = Some(span(chance)),
+        5 => (rules.within, rules.wal) = (Some(span(chance)), Some(span(chance))),
+        _ => {}
+    }
+    rules
+}
+
+const PERIODS: [Period; 4] = [Period::Day, Period::Week, Period::Month, Period::Year];
+
+/// Hours that no short run takes.
+const LONG: [i64; 3] = [1, 24, 36];
+
+/// A span: mostly seconds, of which a run makes a layer in some.
+fn span(chance: &mut Chance) -> SignedDuration {
+    if chance.percent(25) {
+        let hours = chance.one(&LONG).copied();
+        return SignedDuration::from_hours(hours.unwrap_or(1));
+    }
+    let seconds = chance.between(1, 12) * chance.between(1, 12);
+    SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(1))
 }

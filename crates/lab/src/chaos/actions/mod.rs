@@ -9,6 +9,7 @@ mod keep;
 mod keys;
 mod mirror;
 mod moment;
+mod rescue;
 mod settings;
 mod statements;
 mod trouble;
@@ -26,7 +27,7 @@ use super::judge;
 use super::log::Step;
 use super::plan::Act;
 use super::program::{Disturbance, Planned};
-use super::truth::Moment;
+use super::truth::{Culling, Moment};
 use super::world::World;
 
 /// What a step may have done to the layers without telling.
@@ -34,6 +35,17 @@ use super::world::World;
 pub(super) struct Effects {
     pub(super) may_go: BTreeSet<String>,
     pub(super) may_come: bool,
+    /// Expiries that were run.
+    pub(super) cullings: Vec<Culling>,
+}
+
+impl Effects {
+    /// With those of something else in the same step.
+    fn add(&mut self, other: Self) {
+        self.may_go.extend(other.may_go);
+        self.may_come |= other.may_come;
+        self.cullings.extend(other.cullings);
+    }
 }
 
 /// Does it.
@@ -63,7 +75,8 @@ pub(super) fn take(
         Act::Part => fork::part(world, chance, step)?,
         Act::FullDisk => want::full_disk(world, chance, step)?,
         Act::Merge => return keep::merge(world, chance, step),
-        Act::Expire => return keep::expire(world, chance, step),
+        Act::Expire => return keep::expire(world, chance, step, 0),
+        Act::Rescue => rescue::take(world, chance, step)?,
         Act::Store => return want::store(world, chance, step),
         Act::Limit => return want::limit(world, chance, step),
         Act::FullRepository => return want::full_repository(world, chance, step),

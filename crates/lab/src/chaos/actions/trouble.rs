@@ -39,15 +39,15 @@ fn overtaken(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<
     let mut gone = Effects::default();
     if !run.hold()? {
         step.say("held for two days");
-        let expired = keep::expire(world, chance, step);
+        // What is held may have made a layer, and not told yet.
+        let expired = keep::expire(world, chance, step, 1);
         run.let_go()?;
         gone = expired?;
     }
     let excuses = asked.explained_by(&[OVERTAKEN]);
     let outcome = world.finish(run, &excuses, step)?;
     let mut effects = asked.take_over(world, &outcome, step)?;
-    effects.may_go.extend(gone.may_go);
-    effects.may_come |= gone.may_come;
+    effects.add(gone);
     Ok(effects)
 }
 
@@ -64,7 +64,7 @@ fn restore(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<()
     let way = Way {
         options: &["--target-action", "promote"],
         excuses: &[],
-        kill: disturb(chance, 100),
+        met: disturb(chance, 100),
     };
     request.try_restore(world, &home, &way, step)?;
     judge::restored(world, &moment, &home, (false, step))

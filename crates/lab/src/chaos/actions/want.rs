@@ -161,7 +161,7 @@ fn restore_on(
     let way = Way {
         options: &["--target-action", "promote"],
         excuses: &[FULL],
-        kill: None,
+        met: None,
     };
     if !request.try_restore(world, &home, &way, step)? {
         step.say("full");
