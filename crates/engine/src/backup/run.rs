@@ -148,8 +148,9 @@ pub async fn run(
         siblings.end(outcome.is_ok(), &label).await;
     }
     layer.end(&outcome).await;
-    // One that has failed may wait for the server still.
-    if outcome.is_ok() {
+    // The next one may begin at once, also after this one has failed; but the server may be busy with what was interrupted.
+    let was_stopped = |error: &Error| matches!(error.kind(), Kind::Interrupted | Kind::Server);
+    if !outcome.as_ref().is_err_and(was_stopped) {
         ready.session.unlock().await;
     }
     outcome

@@ -80,6 +80,7 @@ pub async fn claim(
             // in this second.
             Err(error) if error.kind() == Kind::Repository && error.is_of_one_object() => {
                 tracing::debug!(%label, %error, "a label is passed over");
+                take_back(&cluster.repository, &key, &body).await;
                 hidden = Some(error);
             }
             Err(error) => {
