@@ -73,16 +73,14 @@ pub async fn claim(
         let body = Bytes::from(claim::encode(&record));
         let key = cluster.name.claim_key(&label);
         match claim_one(cluster, &label, body.clone()).await {
-            Ok(true) => return Ok(label),
-            Ok(false) => take_back(&cluster.repository, &key, &body).await,
-            Err(error) if error.kind() == Kind::AlreadyExists => {}
-            // Some stores refuse a name in a bucket with versions whose object was deleted, as the claim is of a backup that failed
-            // in this second.
-            Err(error) if error.kind() == Kind::Repository && error.is_of_one_object() => {
+            Ok(LabelClaim::Ours) => return Ok(label),
+            Ok(LabelClaim::GivenUp) => take_back(&cluster.repository, &key, &body).await,
+            Ok(LabelClaim::Hidden(error)) => {
                 tracing::debug!(%label, %error, "a label is passed over");
                 take_back(&cluster.repository, &key, &body).await;
                 hidden = Some(error);
             }
+            Err(error) if error.kind() == Kind::AlreadyExists => {}
             Err(error) => {
                 take_back(&cluster.repository, &key, &body).await;
                 return Err(error.while_doing(format!("could not claim layer {label}")));
@@ -100,13 +98,30 @@ pub async fn claim(
     })
 }
 
-/// False when the label was given up since the catalog was loaded: the claim has gone then, the record of it has not, and
-/// what its maker still sends would meet what we store.
-async fn claim_one(cluster: &ClusterRepository, label: &Label, body: Bytes) -> Result<bool> {
+/// What came of an attempt to take a label.
+enum LabelClaim {
+    Ours,
+    /// It was given up since the catalog was loaded: the claim has gone then, the record of it has not, and what its maker
+    /// still sends would meet what we store.
+    GivenUp,
+    /// The name is taken by what the store does not show. Some refuse a name in a bucket with versions whose object was deleted,
+    /// as the claim is of a backup that failed in this second.
+    Hidden(Error),
+}
+
+async fn claim_one(cluster: &ClusterRepository, label: &Label, body: Bytes) -> Result<LabelClaim> {
     let (repository, name) = (&cluster.repository, &cluster.name);
-    repository.create(&name.claim_key(label), body).await?;
+    match repository.create(&name.claim_key(label), body).await {
+        Err(error) if error.kind() == Kind::Repository && error.is_of_one_object() => {
+            return Ok(LabelClaim::Hidden(error));
+        }
+        created => created?,
+    }
     let record = repository.size(&name.manifest_key(label)).await?;
-    Ok(record.is_none())
+    Ok(match record {
+        None => LabelClaim::Ours,
+        Some(_) => LabelClaim::GivenUp,
+    })
 }
 
 /// A claim that stays would look like somebody at work: one of a label that we do not take, or one that was created although
