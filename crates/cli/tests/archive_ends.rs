@@ -10,7 +10,7 @@ use std::process::Output;
 
 use pgstrata_testbed::cluster::{Cluster, Major};
 use pgstrata_testbed::s3::S3Server;
-use support::{Stage, Store, files};
+use support::{Stage, Store, files, process};
 
 const STOP: i32 = 255;
 const END: i32 = 1;
@@ -194,10 +194,7 @@ fn what_cannot_be_had_stops(asked: &Asked<'_>) {
 
 fn what_cannot_be_written_changes_nothing(stage: &Stage, (get, end): (&str, &str), to: &str) {
     // It can be opened for writing while somebody reads it, who is gone then.
-    let pipe = stage.target("unread").display().to_string();
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.unwrap().success());
-    stage.cluster.own(Path::new(&pipe)).unwrap();
+    let pipe = process::pipe(stage, "unread").display().to_string();
     let spoken = in_shell(stage, "", &format!("--log-level debug {get}"));
     assert!(!spoken.stderr.is_empty());
     fs::remove_file(to).unwrap();
@@ -488,10 +485,7 @@ fn a_pipe_and_an_empty_history_are_refused_at_once() {
     ] {
         let path = scratch.join(name);
         match is_pipe {
-            true => {
-                let made = std::process::Command::new("mkfifo").arg(&path).status();
-                assert!(made.unwrap().success());
-            }
+            true => process::make_pipe(&path),
             false => fs::write(&path, "").unwrap(),
         }
         stage.cluster.own(&path).unwrap();

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, require_same_dump};
 use support::vault::Vault;
-use support::{PATIENCE, Store, text};
+use support::{PATIENCE, Store, process, text};
 
 const USAGE: i32 = 2;
 const REFUSED: i32 = 13;
@@ -60,8 +60,7 @@ fn pipe(vault: &Vault) -> (io::PipeReader, io::PipeWriter) {
 /// A pipe with a name, that the server's user may read.
 fn fifo(vault: &Vault, name: &str) -> String {
     let path = vault.identity(name);
-    let made = Command::new("mkfifo").arg(&path).status().unwrap();
-    assert!(made.success());
+    process::make_pipe(path.as_ref());
     vault.stage.cluster.own(path.as_ref()).unwrap();
     path
 }

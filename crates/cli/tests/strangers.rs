@@ -18,7 +18,7 @@ use pgstrata_pgdata::Lsn;
 use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode, require_same_dump};
 use pgstrata_testbed::s3::Bucket;
 use support::roles::quiet_moment;
-use support::{PATIENCE, Stage, Store, files, schema, text, to_lsn};
+use support::{PATIENCE, Stage, Store, files, process, schema, text, to_lsn};
 
 const PASSED_OVER: &str = "passed over an object with the name";
 
@@ -540,7 +540,7 @@ fn what_nobody_gets_is_left_out_of_a_copy_and_kept_by_an_expiry() {
     ] {
         put_no_record(&cluster.join(place), false);
     }
-    make_pipe(&segment);
+    process::make_pipe(&segment);
     let copied = stage.cluster.create_dir("copied").unwrap();
     let to = format!("file://{}", copied.display());
     let output = stage.run(&["copy", "--to", &to]);
@@ -576,11 +576,6 @@ fn what_nobody_gets_is_left_out_of_a_copy_and_kept_by_an_expiry() {
     let output = stage.run(&["expire", "--keep-full", "1"]);
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains(&words), "{told}");
-}
-
-fn make_pipe(path: &Path) {
-    let made = std::process::Command::new("mkfifo").arg(path).status();
-    assert!(made.unwrap().success());
 }
 
 /// Nobody needs to know who has begun a layer that was never finished.

@@ -14,7 +14,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -150,13 +150,9 @@ struct Provoker {
 impl Provoker {
     fn beside(stage: &Stage) -> Self {
         let spool = stage.cluster.create_dir("spool").unwrap();
-        let pipe = stage.target("unread");
-        let made = Command::new("mkfifo").arg(&pipe).status();
-        assert!(made.unwrap().success());
-        stage.cluster.own(&pipe).unwrap();
         Self {
             library: process::provoker(stage),
-            pipe,
+            pipe: process::pipe(stage, "unread"),
             spool,
         }
     }

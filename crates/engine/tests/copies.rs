@@ -13,28 +13,22 @@ mod steps;
 use std::sync::Arc;
 
 use object_store::memory::InMemory;
-use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_engine::mirror::{self, MirrorOptions, MirrorReport};
 use pgstrata_engine::verify::{self, Scope, VerifyOptions};
-use pgstrata_layer::frame::Codec;
-use pgstrata_layer::retention::Policy;
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use restore_common::{Made, chain_of_three};
-use steps::actors::{Whole, copying, made_elsewhere};
-use steps::{Actor, MINUTES, World, alone};
+use steps::actors::{Whole, copying, expiry_to_one, made_elsewhere};
+use steps::{MINUTES, VERY_LONG, World, alone, to_its_end};
 
 /// Long enough to be taken for dead, and not to be given up.
 const LONG: i64 = 20 * MINUTES;
 
 /// How long what others have completed keeps copies away, and some minutes.
 const A_DAY: i64 = (24 * 60 + 5) * MINUTES;
-
-/// Long enough for a copy to be given up.
-const VERY_LONG: i64 = 8 * 24 * 60 * MINUTES;
 
 async fn copy(from: &Repository, to: &Repository, made: &Made) -> Result<MirrorReport> {
     let options = MirrorOptions {
@@ -90,27 +84,6 @@ async fn a_copy_that_fails_anywhere_lists_whole_layers_and_can_be_repeated() {
     }
 }
 
-fn expiry(world: &Arc<World>, ignore_restores: bool) -> Actor<ExpireReport> {
-    Actor::start(world, move |world, repository| async move {
-        let options = ExpireOptions {
-            policy: Policy {
-                keep_full: Some(1),
-                ..Policy::default()
-            },
-            codec: Codec::None,
-            jobs: 1,
-            ignore_restores,
-        };
-        expire::execute(&world.within(&repository), &options, &Progress::default()).await
-    })
-}
-
-async fn to_its_end<T: 'static>(world: &World, actor: &mut Actor<T>) {
-    while actor.step().await {
-        world.require_whole_layers().await;
-    }
-}
-
 /// A copy is stopped before each of its operations, for longer than a writer may be, while an expiry runs that wants what it
 /// is to stand on; then it goes on, and then somebody copies again.
 #[test]
@@ -128,7 +101,7 @@ fn a_copy_that_was_stopped_stands_on_what_is_there_or_is_refused() {
                         first.kill().await;
                     }
                     world.pass(pause);
-                    let mut remover = expiry(&world, ignore);
+                    let mut remover = expiry_to_one(&world, ignore);
                     to_its_end(&world, &mut remover).await;
                     remover.outcome().await.unwrap();
                     to_its_end(&world, &mut first).await;
@@ -164,7 +137,7 @@ fn a_copy_onto_what_is_to_go_stops_the_expiry_or_is_refused() {
         for nth in 0.. {
             let world = World::new().await;
             let made = made_elsewhere(&world).await.unwrap();
-            let mut remover = expiry(&world, false);
+            let mut remover = expiry_to_one(&world, false);
             let ended = !remover.steps(nth).await;
             let mut copy = copying(&world, &made);
             to_its_end(&world, &mut copy).await;
@@ -226,7 +199,7 @@ fn a_copy_of_what_was_copied_and_expired_meanwhile_leaves_no_manifest_alone() {
             let mut other = copying(&world, &gone);
             to_its_end(&world, &mut other).await;
             other.outcome().await.unwrap();
-            let mut remover = expiry(&world, true);
+            let mut remover = expiry_to_one(&world, true);
             to_its_end(&world, &mut remover).await;
             assert!(remover.outcome().await.unwrap().done, "at {nth}");
             // What it takes back may be there for a moment.
@@ -266,7 +239,7 @@ fn a_manifest_that_comes_while_its_layer_is_removed_goes_with_it() {
             copy.outcome().await.unwrap();
             let repository = world.repository();
             let key = world.cluster().manifest_key(&layer.label);
-            let mut remover = expiry(&world, true);
+            let mut remover = expiry_to_one(&world, true);
             while repository.size(&key).await.unwrap().is_some() {
                 assert!(remover.step().await, "at {nth}");
             }
@@ -288,7 +261,7 @@ fn a_manifest_that_comes_while_its_layer_is_removed_goes_with_it() {
 /// The old full layer, which an expiry has removed: a copy may bring it back.
 async fn gone_full(world: &Arc<World>) -> Whole {
     let full = old_layers(world).await.swap_remove(0);
-    let mut remover = expiry(world, true);
+    let mut remover = expiry_to_one(world, true);
     to_its_end(world, &mut remover).await;
     assert!(remover.outcome().await.unwrap().done);
     full
@@ -356,11 +329,11 @@ fn what_a_stopped_expiry_was_to_remove_comes_back_whole_or_not_yet() {
         for nth in 0.. {
             let world = World::new().await;
             let old = old_layers(&world).await;
-            let mut stopped = expiry(&world, true);
+            let mut stopped = expiry_to_one(&world, true);
             let ended = !stopped.steps(nth).await;
             let decided = has_decided(&world).await;
             world.pass(LONG);
-            let mut other = expiry(&world, true);
+            let mut other = expiry_to_one(&world, true);
             to_its_end(&world, &mut other).await;
             assert!(other.outcome().await.unwrap().done, "at {nth}");
             let are_back = copied_back(&world, &old).await;
@@ -395,7 +368,7 @@ fn an_expiry_that_others_have_completed_removes_nothing_more() {
             let old = old_layers(&world).await;
             let claim = world.cluster().claim_key(&old[0].0.label);
             let repository = world.repository();
-            let mut stopped = expiry(&world, true);
+            let mut stopped = expiry_to_one(&world, true);
             loop {
                 let layers_left = repository.size(&claim).await.unwrap().is_some();
                 if has_decided(&world).await && !(before_wal && layers_left) {
@@ -405,7 +378,7 @@ fn an_expiry_that_others_have_completed_removes_nothing_more() {
             }
             for pause in [LONG, A_DAY] {
                 world.pass(pause);
-                let mut other = expiry(&world, true);
+                let mut other = expiry_to_one(&world, true);
                 to_its_end(&world, &mut other).await;
                 assert!(other.outcome().await.unwrap().done, "{before_wal}");
             }

@@ -19,7 +19,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::SignedDuration;
-use pgstrata_engine::expire::{self, ExpireOptions};
 use pgstrata_engine::mark;
 use pgstrata_layer::abandoned::{self, AbandonedRecord};
 use pgstrata_layer::label::Label;
@@ -27,20 +26,17 @@ use pgstrata_layer::mark::Pin;
 use pgstrata_layer::retention::Policy;
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::error::Kind;
-use pgstrata_store::progress::Progress;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use seed::seed;
 use steps::actors::{
-    Cleared, Who, backup, by, clearing, expire, expiry, gives_way, keep_full, merging, verify_old,
+    Cleared, Who, backup, clearing, expire, expiry, expiry_to_one, gives_way, keep_full, merging,
+    verify_old,
 };
-use steps::{Actor, HOURS, MINUTES, Mishap, Plan, World, alone};
+use steps::{Actor, HOURS, MINUTES, Mishap, Plan, VERY_LONG, World, alone, to_its_end};
 
 /// Long enough to be taken for dead.
 const LONG: i64 = 20 * MINUTES;
-
-/// Long enough for a copy to be given up.
-const VERY_LONG: i64 = 8 * 24 * HOURS;
 
 /// So far the clocks of hosts are off.
 const OFF: i64 = 5 * HOURS;
@@ -53,12 +49,6 @@ async fn clocks(seed: u64, nth: u64) -> (i64, Arc<World>) {
     let at = seed.wrapping_add(nth) % CLOCKS.len() as u64;
     let (writers, process) = CLOCKS[at as usize];
     (writers, World::with_process_ahead(process).await)
-}
-
-async fn to_its_end<T: 'static>(world: &World, actor: &mut Actor<T>) {
-    while actor.step().await {
-        world.require_whole_layers().await;
-    }
 }
 
 /// A backup is stopped before each of its operations for longer than the lease. An expiry runs meanwhile.
@@ -98,13 +88,7 @@ async fn finish_what_was_left(world: &Arc<World>, moment: &str) {
     world.pass(LONG);
     // Also of the records of restores that were lost on their way.
     let ignore_restores = true;
-    let mut last = Actor::start(world, move |world, repository| async move {
-        let options = ExpireOptions {
-            ignore_restores,
-            ..by(keep_full(1))
-        };
-        expire::execute(&world.within(&repository), &options, &Progress::default()).await
-    });
+    let mut last = expiry_to_one(world, ignore_restores);
     to_its_end(world, &mut last).await;
     let done = last.outcome().await.unwrap();
     assert!(done.done, "{moment}: {done:?}");

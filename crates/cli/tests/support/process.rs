@@ -7,6 +7,20 @@ use serde_json::Value;
 
 use super::Stage;
 
+/// Makes a named pipe.
+pub fn make_pipe(path: &Path) {
+    let made = Command::new("mkfifo").arg(path).status();
+    assert!(made.unwrap().success());
+}
+
+/// A named pipe of the server's user.
+pub fn pipe(stage: &Stage, name: &str) -> PathBuf {
+    let path = stage.target(name);
+    make_pipe(&path);
+    stage.cluster.own(&path).unwrap();
+    path
+}
+
 /// Starts the program; what it says is kept.
 pub fn spawn(stage: &Stage, arguments: &[&str]) -> Child {
     let mut command = stage.command(arguments);

@@ -61,6 +61,17 @@ pub fn expiry(world: &Arc<World>, full: usize) -> Actor<ExpireReport> {
     })
 }
 
+/// What one full layer does not need goes, also when a restore may be reading it and restores are ignored.
+pub fn expiry_to_one(world: &Arc<World>, ignore_restores: bool) -> Actor<ExpireReport> {
+    Actor::start(world, move |world, repository| async move {
+        let options = ExpireOptions {
+            ignore_restores,
+            ..by(keep_full(1))
+        };
+        expire::execute(&world.within(&repository), &options, &Progress::default()).await
+    })
+}
+
 /// What a remover has done: whether it has come to its end, and how many layers have gone.
 pub type Cleared = (bool, usize);
 

@@ -53,6 +53,9 @@ pub const MINUTES: i64 = 60;
 /// In seconds.
 pub const HOURS: i64 = 60 * MINUTES;
 
+/// Long enough for a copy to be given up.
+pub const VERY_LONG: i64 = 8 * 24 * HOURS;
+
 /// 2026-11-22.
 const BEGINNING: i64 = 1_795_305_600;
 
@@ -520,6 +523,13 @@ impl<T> Drop for Actor<T> {
     fn drop(&mut self) {
         self.task.abort();
         self.gate.close();
+    }
+}
+
+/// Every layer that is listed is whole after each of its operations.
+pub async fn to_its_end<T: 'static>(world: &World, actor: &mut Actor<T>) {
+    while actor.step().await {
+        world.require_whole_layers().await;
     }
 }
 

@@ -106,10 +106,12 @@ fn strangers(listing: &str) -> Option<Vec<Range<usize>>> {
         let start = usize::try_from(reader.buffer_position()).ok()?;
         let tag = match reader.read_event().ok()? {
             Event::Start(tag) => tag,
-            Event::End(_) if depth == 1 => return Some(found),
             Event::End(_) => {
                 depth = depth.checked_sub(1)?;
-                continue;
+                match depth {
+                    0 => return Some(found),
+                    _ => continue,
+                }
             }
             Event::Eof => return Some(found),
             _ => continue,

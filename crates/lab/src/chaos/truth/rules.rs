@@ -376,19 +376,8 @@ mod tests {
 
     #[test]
     fn what_stands_on_a_pinned_layer_may_be_merged_up_to_its_end() {
-        let mut truth = Truth::new();
-        let chain = [
-            ("a", None),
-            ("b", Some("a")),
-            ("c", Some("b")),
-            ("d", Some("c")),
-        ];
-        let layers = chain.iter().zip(1..).map(|((label, parent), at)| Layer {
-            parent: parent.map(str::to_owned),
-            ..layer(label, parent.is_none(), place(1, at))
-        });
+        let mut truth = chain_of_four();
         let none = BTreeSet::new();
-        assert!(truth.reconcile(layers.collect(), &none, true).is_empty());
         assert_eq!(truth.may_merge_away(2, &none), labels("abc"));
         truth.pinned.insert("b".to_owned());
         assert_eq!(truth.may_merge_away(2, &none), labels("abcd"));
