@@ -228,8 +228,9 @@ pub(crate) enum Command {
     /// Prove that backups will work: repository, server, privileges, and that WAL arrives
     ///
     /// The command prints one line for each thing that can be wrong: ok, warning or failed, and what to do. It
-    /// changes nothing except that the server switches to a new WAL segment. Exit code 0: backups will work;
-    /// 3: they will work, and somebody should look; 13: they will fail.
+    /// creates and removes a few objects in the repository, and the server switches to a new WAL segment; "pgstrata
+    /// info" changes nothing. Exit code 0: backups will work; 3: they will work, and there is a warning; 13: they will
+    /// fail, or something that was promised cannot be restored.
     #[command(after_help = examples::CHECK)]
     Check(CheckArgs),
 
@@ -273,7 +274,8 @@ pub(crate) enum Command {
     /// Prove that backups are what was written, and that they can be restored
     ///
     /// The command reads every object of the layers and of their WAL, checks every checksum, and lists everything that
-    /// is wrong. Exit code 0: nothing is wrong; 3: there are warnings; 14: something is damaged; 18: WAL is missing.
+    /// is wrong. Exit code 0: nothing is wrong; 3: there are warnings or alarms; 14: something is damaged; 15: an object
+    /// is not given out; 18: WAL is missing; 21: a newer version wrote something.
     #[command(visible_alias = "validate", after_help = examples::VERIFY)]
     Verify(VerifyArgs),
 

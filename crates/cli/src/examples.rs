@@ -35,7 +35,7 @@ pub(crate) const CHECK: &str = "\
 Examples:
   pgstrata check -D /var/lib/postgresql/15/main
   pgstrata check --wal stream              for servers that do not archive to this repository
-  pgstrata check --output json             for monitoring";
+  pgstrata check --max-age 26h             also fail when the newest backup is older; once a day";
 
 pub(crate) const BACKUP: &str = "\
 Examples:
@@ -68,6 +68,7 @@ Examples:
   pgstrata info                            every backup in one line
   pgstrata info 20261121-093305F           everything about one backup
   pgstrata info --costs                    what is stored, and what each rule costs
+  pgstrata info --max-age 26h --max-verify-age 8d --output json      for monitoring
   pgstrata --output json info | jq '.layers[-1].finished_at'";
 
 pub(crate) const VERIFY: &str = "\

@@ -6,8 +6,9 @@ mod support;
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,46 @@ fn lines_for_the_role() -> (String, String) {
     let (hba, ident) = lines.split_once("# pg_ident.conf").unwrap();
     let of_file = |text: &str| text.lines().skip(1).collect::<Vec<_>>().join("\n");
     (of_file(hba), of_file(ident))
+}
+
+/// The script for a schedule there: a backup with a warning is complete, and without an expiry the repository would fill.
+#[test]
+fn the_nightly_script_of_the_manual_expires_behind_every_backup_that_is_there() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
+    let text = fs::read_to_string(path).unwrap();
+    let script = text.split("# /usr/local/bin/pgstrata-nightly").nth(1);
+    let script = script.unwrap().split("```").next().unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let (program, log) = (scratch.path().join("pgstrata"), scratch.path().join("log"));
+    fs::write(
+        &program,
+        "#!/bin/sh\necho $1 >> \"$LOG\"\n[ $1 = backup ] && exit $BACKUP\nexit $EXPIRE\n",
+    )
+    .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    for (backup, expiry, code, expires) in [
+        (0, 0, 0, true),
+        (3, 0, 3, true),
+        (0, 3, 3, true),
+        (3, 13, 13, true),
+        (16, 0, 16, false),
+    ] {
+        fs::write(&log, "").unwrap();
+        let ended = Command::new("sh")
+            .args(["-c", script])
+            .env(
+                "PATH",
+                format!("{}:/usr/bin:/bin", scratch.path().display()),
+            )
+            .env("LOG", &log)
+            .env("BACKUP", backup.to_string())
+            .env("EXPIRE", expiry.to_string())
+            .status()
+            .unwrap();
+        assert_eq!(ended.code(), Some(code), "{backup} {expiry}");
+        let ran = fs::read_to_string(&log).unwrap();
+        assert_eq!(ran.contains("expire"), expires, "{ran}");
+    }
 }
 
 /// Settings of the role that would end or mislead a session that trusts them.

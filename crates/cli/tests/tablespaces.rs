@@ -11,6 +11,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -359,6 +360,52 @@ fn a_tablespace_that_was_made_while_the_backup_started_is_not_moved_in_vain() {
     let promoted = [&mapped[..], &["--target-action", "promote"]].concat();
     let copy = stage.start_restored(&stage.restore("later", &promoted));
     assert_eq!(copy.sql("postgres", "SELECT one FROM there").unwrap(), "1");
+}
+
+/// The server's map names it, and the list of files does not. A summarizer that stands still holds the backup between the two.
+#[test]
+fn a_tablespace_that_was_dropped_while_the_backup_started_is_no_riddle_to_a_restore() {
+    let builder = Cluster::builder(Major::V18).conf("summarize_wal", "on");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let short = stage.cluster.create_tablespace("short").unwrap();
+    sql(
+        &stage,
+        "CREATE TABLE rows AS SELECT generate_series(1, 1000) AS id",
+    );
+    stage.backup(&["--type", "full"]);
+    sql(
+        &stage,
+        "INSERT INTO rows SELECT generate_series(1001, 2000)",
+    );
+    let summarizer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsummarizer'";
+    let summarizer = sql(&stage, summarizer);
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &summarizer]).status();
+        assert!(sent.unwrap().success());
+    };
+    signal("-STOP");
+    let pgdata = stage.pgdata();
+    let backup = process::spawn(
+        &stage,
+        &["backup", "-D", &pgdata, "--change-source", "summary"],
+    );
+    let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE '%pg_available_wal_summaries%' AND pid <> pg_backend_pid())";
+    stage.cluster.wait_for("postgres", waits, PATIENCE).unwrap();
+    sql(&stage, "DROP TABLESPACE short");
+    signal("-CONT");
+    process::ended(backup.wait_with_output().unwrap(), "backup", 0);
+    fs::remove_dir_all(&short).unwrap();
+    let promoted = ["--target-type", "immediate", "--target-action", "promote"];
+    let target = stage.restore("dropped", &promoted);
+    assert!(!target.join("tablespace_map").exists());
+    let copy = stage.start_restored(&target);
+    assert_eq!(
+        copy.sql("postgres", "SELECT count(*) FROM rows").unwrap(),
+        "2000"
+    );
+    let left = "SELECT count(*) FROM pg_tablespace WHERE spcname = 'short'";
+    assert_eq!(copy.sql("postgres", left).unwrap(), "0");
+    assert_eq!(fs::read_dir(target.join("pg_tblspc")).unwrap().count(), 0);
 }
 
 /// Bytes of a segment of the servers below, and of the header of a page of WAL.

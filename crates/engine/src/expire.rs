@@ -26,6 +26,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use serde::Serialize;
 
+use crate::health::beside::witnesses;
 use crate::lines::{Lines, SILENCE};
 use crate::merge::{self, MergeOptions, MergeReport};
 use clocks::Clocks;
@@ -124,6 +125,8 @@ struct Expiry {
     own_alone: HashSet<ParentRef>,
     /// Whether WAL was given up of which no record says so.
     is_unrecorded: bool,
+    /// The archive, by which that was found out.
+    archived: ArchivedWal,
     report: ExpireReport,
 }
 
@@ -287,10 +290,13 @@ async fn remove(
     go_on(progress)?;
     // As long as the layer is there whose copy has ended: without it the record would count again.
     catalog::forget_old(cluster, &Catalog::load(cluster).await?, now).await?;
+    let archived = &found.archived;
+    let tell = |catalog: &Catalog, going: &[Label]| witnesses(catalog, archived, going);
     let terms = Terms {
         instead: None,
         ignore_restores: options.ignore_restores,
         wal: (report.wal_files > 0 || found.is_unrecorded).then_some(&found.own_alone),
+        witnesses: Some(&tell),
     };
     let removed = catalog::remove_layers(cluster, &found.remove, terms).await?;
     if !removed.notes.is_empty() {
@@ -426,6 +432,7 @@ async fn find(
             .as_ref()
             .is_some_and(|limit| is_unrecorded(&scene.archived, limit)),
         own_alone: decision.own_alone,
+        archived: scene.archived,
         report,
     })
 }

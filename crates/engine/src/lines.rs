@@ -10,7 +10,6 @@ use std::collections::{BTreeSet, HashSet};
 use std::iter;
 
 use jiff::{SignedDuration, Timestamp};
-use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::retention::HistoryLine;
 use pgstrata_pgdata::lsn::Lsn;
@@ -71,22 +70,18 @@ struct LineWay {
 pub(crate) struct LineBases {
     /// The newest of each line that can be restored, with the line's last timeline.
     pub(crate) layers: Vec<(ParentRef, TimelineId)>,
-    /// What is to go and tells that WAL may be of two servers, each with why it stays.
-    pub(crate) witnesses: Vec<(Label, String)>,
+    /// The archive, by which that was found out.
+    pub(crate) archived: Option<ArchivedWal>,
     /// Why it is not known which they are.
     pub(crate) notes: Vec<String>,
 }
 
 impl LineBases {
-    /// Finds them, when `going` are to go. A layer whose state a merged one has is none: that one is.
+    /// Finds them. A layer whose state a merged one has is none: that one is.
     ///
     /// # Errors
     /// When the repository cannot be read.
-    pub(crate) async fn find(
-        cluster: &ClusterRepository,
-        going: &[Label],
-        now: Timestamp,
-    ) -> Result<Self> {
+    pub(crate) async fn find(cluster: &ClusterRepository, now: Timestamp) -> Result<Self> {
         let catalog = catalog::examine_as_verified(cluster).await?;
         let mut notes = Vec::new();
         let archived = archived(cluster, &catalog, &mut notes).await?;
@@ -107,7 +102,7 @@ impl LineBases {
         });
         Ok(Self {
             layers: newest.collect(),
-            witnesses: health::beside::witnesses(&catalog, &archived, going),
+            archived: Some(archived),
             notes,
         })
     }

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_engine::expire::{self, ExpireOptions};
 use pgstrata_engine::mark;
+use pgstrata_engine::restore::{self, Method, RestoreOptions, Target};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, Manifest};
 use pgstrata_layer::mark::Pin;
@@ -26,10 +27,12 @@ use pgstrata_layer::retention::Policy;
 use pgstrata_pgdata::Lsn;
 use pgstrata_store::catalog::{self, Catalog, Restoring};
 use pgstrata_store::error::{Error, Kind};
+use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use restore_common::{
-    Made, chain_of_three, copy_of, expire_by, generations, history, labels, merge_from, rules,
+    Made, chain_of_three, copy_of, expire_by, generations, history, labels, merge_from, options,
+    rules,
 };
 
 fn keep_full(count: usize) -> ExpireOptions {
@@ -130,6 +133,52 @@ async fn a_forged_removal_takes_nothing_that_the_rules_keep() {
             .done
     );
     assert_eq!(labels(&repository, &made).await, made.labels);
+}
+
+/// A restore in place takes the directory apart before it has read a page. It does not for a layer that is about to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_taken_apart_for_a_layer_that_is_being_removed() {
+    let original = Repository::memory();
+    let made = chain_of_three(&original).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("data");
+    made.restore(&original, &directory, None).await.unwrap();
+    let control = || std::fs::read(directory.join("global/pg_control")).unwrap();
+    let before = control();
+    let in_place = async |repository: &Repository, target| {
+        let options = RestoreOptions {
+            method: Method::Delta,
+            label: Some(made.labels[1].clone()),
+            target,
+            ..options(&directory)
+        };
+        let plan = restore::plan(&made.within(repository), options).await?;
+        restore::execute(&plan, &Progress::default()).await
+    };
+    let catalog = Catalog::load(&made.within(&original)).await.unwrap();
+    let newest = catalog.layer(&made.labels[2]).unwrap().manifest.start_lsn;
+    // Its own WAL stays, and what is behind that goes.
+    let wal_goes = || Some((newest, Vec::new()));
+    for (named, wal, target, refused) in [
+        (vec![1, 0], None, Target::Immediate, true),
+        (vec![0], None, Target::Immediate, true),
+        (Vec::new(), wal_goes(), Target::Default, true),
+        (Vec::new(), wal_goes(), Target::Immediate, false),
+        (vec![2], None, Target::Immediate, false),
+    ] {
+        let repository = Repository::with_store(copy_of(&original, &made).await);
+        let named: Vec<&Label> = named.into_iter().map(|at| &made.labels[at]).collect();
+        forge(&repository, &made, &named, wal).await;
+        let done = in_place(&repository, target).await;
+        if !refused {
+            done.unwrap();
+            continue;
+        }
+        let error = done.unwrap_err();
+        assert_eq!(error.kind(), Kind::Busy, "{error}");
+        assert!(error.to_string().contains("being removed"), "{error}");
+        assert!(control() == before);
+    }
 }
 
 /// Layers start in the segments 20, 30 and 40. The archive ends with 50.

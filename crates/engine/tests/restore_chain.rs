@@ -16,11 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgstrata_engine::restore::{self, ArchiveMode, MARKER, RestoreOptions, Target};
+use pgstrata_layer::manifest::Tablespace;
 use pgstrata_store::error::Kind;
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
-use restore_common::{chain_of_three, options, page};
+use restore_common::{chain, chain_of_three, generations, options, page};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_comes_from_its_newest_source_and_is_written_once() {
@@ -129,6 +130,33 @@ async fn the_label_is_written_byte_for_byte() {
         fs::read(target.join("global/pg_control")).unwrap(),
         made.pg_control
     );
+}
+
+/// Dropped between the start of the backup and its list of files: the server's map names it, and recovery drops it once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tablespace_that_the_map_alone_names_is_left_to_the_wal() {
+    let scratch = tempfile::tempdir().unwrap();
+    let there = scratch.path().join("there").display().to_string();
+    let listed = Tablespace {
+        oid: 16500,
+        location: Some(there.clone()),
+    };
+    let (kept, gone) = (format!("16500 {there}\n"), "16501 /gone\n");
+    for (tablespaces, map, left) in [
+        (vec![listed.clone()], format!("{kept}{gone}"), Some(&kept)),
+        (vec![listed], kept.clone(), Some(&kept)),
+        (Vec::new(), gone.to_owned(), None),
+    ] {
+        let repository = Repository::memory();
+        let made = chain(&repository, &generations(), &tablespaces, Some(&map)).await;
+        let target = scratch.path().join("data");
+        made.restore(&repository, &target, None).await.unwrap();
+        let restored = fs::read_to_string(target.join("tablespace_map")).ok();
+        assert_eq!(restored.as_ref(), left);
+        assert!(!target.join("pg_tblspc/16501").is_symlink());
+        fs::remove_dir_all(&target).unwrap();
+        let _ = fs::remove_dir_all(&there);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,9 +17,11 @@ use std::time::{Duration, SystemTime};
 use jiff::SignedDuration;
 use pgstrata_engine::health::{Alarm, AlarmKind};
 use pgstrata_engine::info::{self, InfoOptions};
+use pgstrata_engine::mark;
 use pgstrata_engine::restore::{self, RestoreOptions, Target};
 use pgstrata_engine::verify::{self, VerifyOptions};
 use pgstrata_layer::manifest::{self, Beside, Manifest, ParentRef};
+use pgstrata_layer::mark::Pin;
 use pgstrata_layer::retention::{LastOf, Policy};
 use pgstrata_pgdata::{Lsn, TimelineId};
 use pgstrata_store::error::Kind;
@@ -278,7 +280,10 @@ async fn what_tells_of_two_servers_is_not_merged_away() {
     let made = chains(&repository, &[0, 1], reasons, |_, _| ()).await;
     let merged = merge_from(&repository, &made, 2, true).await;
     assert_eq!(merged.removed, [made.labels[2].as_str()], "{merged:?}");
-    let why = format!("{} stays: it may be of another server", made.labels[1]);
+    let why = format!(
+        "layer {} stays: it may be of another server",
+        made.labels[1]
+    );
     assert!(
         merged.notes.iter().any(|note| note.starts_with(&why)),
         "{merged:?}"
@@ -292,6 +297,35 @@ async fn what_tells_of_two_servers_is_not_merged_away() {
     let merged = merge_from(&repository, &made, 2, true).await;
     assert_eq!(merged.removed.len(), 2, "{merged:?}");
     assert_eq!(alarms(&repository, &made).await.len(), 1);
+}
+
+/// Nor is it where the merge was to take what leads to it as well, and somebody else holds that.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_tells_of_two_servers_is_not_merged_away_when_what_leads_to_it_is_held() {
+    let repository = Repository::memory();
+    let reasons = [None, Some(NOT_LISTED), None];
+    let made = chains(&repository, &[0], reasons, |_, _| ()).await;
+    let cluster = made.within(&repository);
+    mark::pin(&cluster, &made.labels[0], Pin::default())
+        .await
+        .unwrap();
+    let merged = merge_from(&repository, &made, 2, true).await;
+    assert_eq!(merged.removed, [made.labels[2].as_str()], "{merged:?}");
+    for (held, why) in [(0, "it is pinned"), (1, "it may be of another server")] {
+        let why = format!("layer {} stays: {why}", made.labels[held]);
+        let mut notes = merged.notes.iter();
+        assert!(notes.any(|note| note.starts_with(&why)), "{merged:?}");
+    }
+    let asked = planned(&repository, &made, (30, 50), None).await;
+    assert_eq!(asked.unwrap_err().0, Kind::Target);
+    // When nobody holds it any more, the expiry that goes on removes both.
+    mark::unpin(&cluster, &made.labels[0]).await.unwrap();
+    let newest = rules(Policy {
+        keep_full: Some(1),
+        ..Policy::default()
+    });
+    let expired = expire_by(&repository, &made, &newest).await.unwrap();
+    assert_eq!(expired.remove.len(), 2, "{expired:?}");
 }
 
 /// A chain that is too long is merged, but for what tells.

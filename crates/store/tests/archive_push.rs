@@ -6,6 +6,7 @@ mod support;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
@@ -319,6 +320,55 @@ async fn a_segment_that_the_server_may_still_write_is_refused() {
     std::fs::write(&later, begun).unwrap();
     let stored = push(&other, &current).await.unwrap();
     assert!(matches!(stored, Pushed::Stored { .. }));
+}
+
+/// What was read while the server wrote it would be cut for good.
+#[tokio::test]
+async fn a_segment_that_is_finished_while_it_is_pushed_is_stored_whole_or_not_at_all() {
+    for knows_record in [false, true] {
+        let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let direct = Repository::with_store(Arc::clone(&memory));
+        wal::init(&direct).await;
+        let store = FaultStore::holding_up(0, memory);
+        let through = Repository::with_store(store.clone());
+        let pg_wal = tempfile::tempdir().unwrap();
+        let path = wal::write(pg_wal.path(), 1, 5, 1);
+        let name = wal::file_name(1, 5);
+        let mark = pg_wal.path().join(format!("archive_status/{name}.ready"));
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&mark).unwrap();
+        let mut begun = whole.clone();
+        begun[whole.len() / 2..].fill(0);
+        std::fs::write(&path, begun).unwrap();
+        let pushing = async {
+            match knows_record {
+                true => push(&through, &path).await,
+                false => push_at_once(&through, &path).await,
+            }
+        };
+        let finishing = async {
+            store.reached().await;
+            // By now a push that reads at once has read.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            std::fs::write(&path, &whole).unwrap();
+            std::fs::write(&mark, b"").unwrap();
+            store.go_on();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            pushed = pushing => {
+                let refused = pushed.is_err_and(|error| error.kind() == Kind::Refused);
+                assert_eq!(refused, knows_record);
+            }
+            () = finishing => unreachable!(),
+        }
+        let there = stored(&direct, &name).await;
+        assert!(there.is_none_or(|there| there == whole), "it was cut");
+        std::fs::write(&mark, b"").unwrap();
+        std::fs::write(&path, &whole).unwrap();
+        push(&direct, &path).await.unwrap();
+        assert!(stored(&direct, &name).await == Some(whole));
+    }
 }
 
 #[tokio::test]

@@ -20,12 +20,12 @@ pub(crate) struct ImpactArgs {
 /// What a command takes from those who use the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImpactLevel {
-    /// What nobody else wants, however long that takes; a backup has its checkpoint spread
+    /// Use only processor and disk time that nobody else wants, however long that takes; a backup spreads its checkpoint
     Low,
-    /// What nobody else wants; when that is next to nothing, a little all the same
+    /// The same, but go on slowly on a machine that is never idle
     #[default]
     Auto,
-    /// As much as it can get
+    /// Use all that is available
     None,
 }
 

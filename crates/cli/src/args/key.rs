@@ -56,7 +56,8 @@ pub(crate) enum KeyCommand {
 
     /// Show who opens what, and what the identity at hand opens
     ///
-    /// Exit code 0: it opens something, and no single person's loss would lose everything; 3: somebody should look.
+    /// Exit code 0: it opens something, and no single person's loss would lose everything; 3: there is a warning;
+    /// 14: keys are damaged or lost.
     Check,
 
     /// Let more recipients in

@@ -26,7 +26,8 @@ pub(crate) struct RestoreArgs {
 
     /// Stop at this point, for the target types time, xid, lsn and name [default: none]
     ///
-    /// A time needs an offset from UTC or a zone: 2026-11-21 09:33:05+00
+    /// Give a time with its offset from UTC, or with its zone in brackets: 2026-11-21 09:33:05+00. Without either it is
+    /// a time of this machine's own time zone.
     #[arg(long, value_name = "POINT")]
     pub(crate) target: Option<String>,
 

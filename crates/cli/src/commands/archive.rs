@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use pgstrata_engine::restore::require_own_tablespaces;
-use pgstrata_engine::server::read_control;
+use pgstrata_engine::server::{CONTROL_PATH, read_control};
 use pgstrata_store::archive::{
     self, Ahead, GetOptions, GetOutcome, Notes, PushOptions, PushOutcome, Pushed, Source, Spool,
 };
@@ -139,7 +139,11 @@ pub(super) async fn get_file(
     let root = root.unwrap_or_else(Spool::default_root);
     // PostgreSQL runs this in the data directory; other callers may not.
     let here = env::current_dir().unwrap_or_default();
-    let control = read_control(&here).ok().map(|reading| reading.control);
+    let control = match here.join(CONTROL_PATH).try_exists() {
+        Ok(false) => None,
+        // Without it nobody would look whose segment it is, nor where it makes a tablespace.
+        Ok(true) | Err(_) => Some(read_control(&here)?.control),
+    };
     // Two servers that recover on one host must not throw out each other's segments.
     let spool = Spool::new(root, here.clone());
     let options = GetOptions {

@@ -18,6 +18,7 @@ use pgstrata_store::error::Result;
 use super::Kept;
 use super::clocks::Clocks;
 use crate::health;
+use crate::health::beside::without_witnesses;
 use crate::lines::{self, Lines, Placed, SILENCE, archived};
 use crate::merge;
 
@@ -265,10 +266,9 @@ impl Scene {
             let pinned = pinned || self.locked.contains_key(&own);
             inputs.contains(&own) && !needed.contains_key(&own) && !pinned
         });
-        let mut going: Vec<Label> = going.map(|layer| layer.label.clone()).collect();
-        let told = health::beside::witnesses(&catalog, &self.archived, &going);
-        going.retain(|label| !told.iter().any(|(witness, _)| witness == label));
-        let gone = catalog.removable(&going);
+        let going: Vec<Label> = going.map(|layer| layer.label.clone()).collect();
+        let seen = (&catalog, &self.archived);
+        let (gone, _) = without_witnesses(seen, going, |unwanted| catalog.removable(unwanted));
         self.catalog = catalog.without(&gone);
         self.to_come = merged;
         self.judge();

@@ -21,6 +21,7 @@ use super::window::FrameMaker;
 use super::write::{MergeWriter, Written};
 use super::{Input, MergeOptions, MergePlan, MergeReport};
 use crate::frames::{Chain, LayerWriter};
+use crate::health::beside::{without_witnesses, witnesses};
 use crate::lines::LineBases;
 
 /// Says what a merge would do now; changes nothing.
@@ -32,7 +33,7 @@ pub async fn plan(cluster: &ClusterRepository, options: &MergeOptions) -> Result
     let catalog = Catalog::load(cluster).await?;
     let choice = Choice::new(&catalog, options)?;
     choice.require_open(cluster).await?;
-    let bases = LineBases::find(cluster, &choice.older(), Timestamp::now()).await;
+    let bases = LineBases::find(cluster, Timestamp::now()).await;
     let bases = bases.unwrap_or_else(|error| LineBases {
         notes: vec![format!(
             "it is not known from which layers servers go on: {error}"
@@ -114,10 +115,11 @@ impl MergeDone {
                     instead: Some(&self.label),
                     ignore_restores: options.ignore_restores,
                     wal: None,
+                    witnesses: None,
                 };
                 // A clock that is ahead gives up no line.
                 let now = StoreTime::ask(cluster).await?.or_earlier();
-                let bases = LineBases::find(cluster, &choice.older(), now).await?;
+                let bases = LineBases::find(cluster, now).await?;
                 remove_inputs(cluster, choice, terms, (bases, &mut notes)).await?
             }
             false => Vec::new(),
@@ -263,13 +265,6 @@ impl Choice {
             .collect()
     }
 
-    /// Those whose manifests say what the merged layer does not.
-    fn older(&self) -> Vec<Label> {
-        let mut older = self.labels();
-        older.retain(|label| label.as_str() != self.newest.label);
-        older
-    }
-
     /// What can go once the merged layer exists, when all of `unwanted` may.
     fn removable(&self, catalog: &Catalog, unwanted: &[Label]) -> BTreeSet<Label> {
         if self.existing.is_some() {
@@ -292,8 +287,7 @@ impl Choice {
         gone
     }
 
-    /// The inputs that a server goes on from, and those that tell of two servers, each with why it stays. The newest is none: the
-    /// merged layer has its state, and says the same.
+    /// The inputs that a server goes on from, each with why it stays. The newest is none: the merged layer has its state.
     fn bases(&self, bases: &LineBases) -> Vec<(Label, String)> {
         let inputs = self.inputs.iter();
         let found = inputs.filter_map(|input| {
@@ -307,20 +301,30 @@ impl Choice {
             );
             Some((label.clone(), why))
         });
-        let witnesses = bases.witnesses.iter();
-        let witnesses =
-            witnesses.map(|(label, why)| (label.clone(), format!("{label} stays: {why}")));
-        found.chain(witnesses).collect()
+        found.collect()
     }
 
     fn plan(&self, catalog: &Catalog, bases: LineBases) -> MergePlan {
         let stays = self.bases(&bases);
         let mut unwanted = self.labels();
         unwanted.retain(|label| !stays.iter().any(|(base, _)| base == label));
+        let going = |unwanted: &[Label]| {
+            let mut going = self.removable(catalog, unwanted);
+            // The merged layer has its state, and tells the same.
+            going.retain(|label| label.as_str() != self.newest.label);
+            going.into_iter().collect()
+        };
+        let told = match &bases.archived {
+            Some(archived) => without_witnesses((catalog, archived), unwanted.clone(), going).1,
+            None => Vec::new(),
+        };
+        unwanted.retain(|label| !told.iter().any(|(witness, _)| witness == label));
         let removable = self.removable(catalog, &unwanted);
         let mut notes = catalog::at_work(catalog, StoreTime::by_this_host());
         notes.extend(bases.notes);
         notes.extend(stays.into_iter().map(|(_, why)| why));
+        let told = told.into_iter();
+        notes.extend(told.map(|(label, why)| format!("{label} stays: {why}")));
         let inputs = self.inputs.iter().map(|layer| Input {
             label: layer.label.to_string(),
             pack_bytes: layer.manifest.pack_bytes,
@@ -654,6 +658,15 @@ async fn remove_inputs(
     let is_base = |label: &Label| stays.iter().any(|(base, _)| base == label);
     let wanted = choice.inputs.iter().filter(|input| !is_base(&input.label));
     let wanted: Vec<Arc<Layer>> = wanted.cloned().collect();
+    let archived = bases.archived;
+    let tell = |catalog: &Catalog, going: &[Label]| {
+        let archived = archived.as_ref();
+        archived.map_or_else(Vec::new, |archived| witnesses(catalog, archived, going))
+    };
+    let terms = Terms {
+        witnesses: Some(&tell),
+        ..terms
+    };
     let removed = catalog::remove_layers(cluster, &wanted, terms).await?;
     if !removed.notes.is_empty() {
         notes.extend(removed.notes);
@@ -666,7 +679,7 @@ async fn remove_inputs(
     catalog::tidy_removals(cluster).await?;
     let said = |label: &Label| {
         let mut remarks = removed.remarks.iter();
-        remarks.any(|remark| remark.contains(label.as_str()))
+        remarks.any(|remark| remark.starts_with(&format!("layer {label} stays")))
     };
     let labels = choice.labels().into_iter();
     let staying = labels.filter(|label| !removed.labels.contains(label) && !said(label));

@@ -19,11 +19,11 @@ use pgstrata_layer::lineage::FILE_NAME;
 use pgstrata_layer::outside;
 use pgstrata_layer::overlay::Overlay;
 use pgstrata_layer::restoring::RestoreRecord;
+use pgstrata_pgdata::FileChecksum;
 use pgstrata_pgdata::backup_manifest::WalRange;
 use pgstrata_pgdata::exclude::empty_wal_directories;
 use pgstrata_pgdata::label::{BackupLabel, TablespaceMap};
 use pgstrata_pgdata::timeline::TimelineId;
-use pgstrata_pgdata::{FileChecksum, Oid};
 use pgstrata_store::catalog::{self, Restoring, WRITTEN_BY, host_name};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::limits;
@@ -115,8 +115,15 @@ pub async fn execute(plan: &RestorePlan, progress: &Progress) -> Result<RestoreR
         })
     };
     let (restoring, done) = match plan.method {
-        // It removes files, so it begins when the repository knows.
-        Method::Delta => (saying.await, running().await),
+        // It removes files, so it begins when the repository knows, and the layers stay.
+        Method::Delta => {
+            let restoring = saying.await;
+            let done = match require_staying(plan, restoring.is_ok()).await {
+                Ok(()) => running().await,
+                Err(error) => Err(error),
+            };
+            (restoring, done)
+        }
         Method::Overlay => futures::join!(saying, running()),
     };
     let (mut done, unsaid) = match (done, restoring) {
@@ -167,6 +174,16 @@ async fn say_what_is_needed(plan: &RestorePlan) -> Result<Restoring> {
         written_by: WRITTEN_BY.to_owned(),
     };
     Restoring::begin(&plan.inner.cluster, &record).await
+}
+
+/// Refuses to take a directory apart for layers that somebody is removing. Where that was begun before there is nothing to lose.
+async fn require_staying(plan: &RestorePlan, is_known: bool) -> Result<()> {
+    if plan.resumes {
+        return Ok(());
+    }
+    let inner = &plan.inner;
+    let goes_on = !matches!(inner.options.target, Target::Immediate | Target::None);
+    catalog::require_staying(&inner.cluster, &inner.chain, goes_on, is_known).await
 }
 
 struct Restore {
@@ -393,17 +410,17 @@ impl Restore {
             return Ok(());
         };
         let mut map = TablespaceMap::parse(text)?;
-        let mut moved = false;
+        // One that was dropped before the backup listed its files is in the server's map alone. Recovery drops it, and needs no
+        // link, which may lead into another tablespace now.
+        let named = map.locations.len();
+        map.locations
+            .retain(|location| layout.tablespaces.contains_key(&location.oid.0));
+        if map.locations.is_empty() {
+            return Ok(());
+        }
+        let mut moved = map.locations.len() < named;
         for location in &mut map.locations {
-            let Oid(oid) = location.oid;
-            let Some(directory) = layout.tablespaces.get(&oid) else {
-                return Err(Error::new(
-                    Kind::Damaged,
-                    format!(
-                        "tablespace_map names tablespace {oid}, which the manifest does not list"
-                    ),
-                ));
-            };
+            let directory = &layout.tablespaces[&location.oid.0];
             let directory = directory.to_str().ok_or_else(|| {
                 Error::new(
                     Kind::Usage,
@@ -415,7 +432,7 @@ impl Restore {
                 moved = true;
             }
         }
-        // Byte for byte unless a tablespace has moved: the server makes the links from the map.
+        // Byte for byte unless a tablespace has moved or gone: the server makes the links from the map.
         let text = if moved { map.format() } else { text.clone() };
         writer.write_whole("tablespace_map", text.as_bytes(), true)
     }

@@ -41,7 +41,7 @@ struct NewTablespace {
 ///
 /// # Errors
 /// `Refused` when the segment makes a tablespace in a directory that has one; when it makes one, and where the recovery begins
-/// cannot be read.
+/// cannot be read; when its last record goes on in the next segment, and that cannot be asked for now.
 pub async fn require_own_tablespaces(
     cluster: &ClusterRepository,
     (data_directory, control): (&Path, ControlFile),
@@ -58,12 +58,14 @@ pub async fn require_own_tablespaces(
         let next = segment.next();
         let name = next.file_name(size);
         let beside = path.with_extension("next");
-        // Without the rest recovery does not replay the record either.
-        if archive::get(cluster, &name, &beside, &GetOptions::default())
-            .await
-            .is_ok()
-            && reader.follow(next).is_ok()
-        {
+        let got = archive::get(cluster, &name, &beside, &GetOptions::default()).await;
+        let is_there = match got {
+            Ok(_) => true,
+            // Without the rest recovery does not replay the record either, as long as that is so.
+            Err(error) if is_lasting(&error) => false,
+            Err(error) => return Err(error),
+        };
+        if is_there && reader.follow(next).is_ok() {
             let file = beside.clone();
             let end = segment.end_lsn(size);
             let (_, more) = blocking(move || scan(reader, &file)).await?;
@@ -81,6 +83,12 @@ pub async fn require_own_tablespaces(
         replayed.try_for_each(|made| require_own(&data, control.major, made))
     })
     .await
+}
+
+/// Whether recovery cannot have the file either: damage behind a target stops none.
+fn is_lasting(error: &Error) -> bool {
+    let is_absent = matches!(error.kind(), Kind::NotFound | Kind::WalMissing);
+    is_absent || error.is_of_one_object() || error.is_lack_of_key()
 }
 
 /// Where recovery in `data` begins: what `backup_label` says, until the server has made that the checkpoint of `pg_control`.

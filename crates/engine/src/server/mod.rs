@@ -31,7 +31,7 @@ mod tracker_rows;
 pub(crate) mod written;
 
 pub use conninfo::ConnectionOptions;
-pub use control::read_control;
+pub use control::{CONTROL_PATH, read_control};
 pub use facts::ServerFacts;
 pub use primary::Primary;
 pub use scan::{Scan, ScannedFile};

@@ -125,20 +125,9 @@ impl Scan {
 /// # Errors
 /// When a directory cannot be read for another reason than being gone.
 pub fn scan(data_directory: &Path, major: Major) -> Result<Scan> {
-    let mut walk = Walk {
-        root: data_directory,
-        major,
-        scan: Scan::default(),
-        inside: HashSet::new(),
-        followed: HashSet::new(),
-    };
+    let mut walk = Walk::new(data_directory, major);
     walk.find_tablespaces()?;
-    walk.directory("")?;
-    let mut scan = walk.scan;
-    scan.files
-        .sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
-    scan.size_bytes = scan.files.iter().map(|file| file.size_bytes).sum();
-    Ok(scan)
+    walk.list()
 }
 
 /// The list of files, made on a thread that may block.
@@ -157,7 +146,27 @@ struct Walk<'a> {
     followed: HashSet<(u64, u64)>,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(root: &'a Path, major: Major) -> Self {
+        Self {
+            root,
+            major,
+            scan: Scan::default(),
+            inside: HashSet::new(),
+            followed: HashSet::new(),
+        }
+    }
+
+    /// All files of the cluster and of the tablespaces that were found.
+    fn list(mut self) -> Result<Scan> {
+        self.directory("")?;
+        let mut scan = self.scan;
+        scan.files
+            .sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
+        scan.size_bytes = scan.files.iter().map(|file| file.size_bytes).sum();
+        Ok(scan)
+    }
+
     fn find_tablespaces(&mut self) -> Result<()> {
         for tablespace in tablespaces(self.root)? {
             if let Some(location) = &tablespace.location {
@@ -206,8 +215,8 @@ impl Walk<'_> {
     }
 
     fn entry(&mut self, path: String) -> Result<()> {
-        if path == CONTROL_PATH {
-            // Read last, and kept in the manifest.
+        // The control file is read last, and kept in the manifest.
+        if path == CONTROL_PATH || self.is_new_tablespace(&path) {
             return Ok(());
         }
         let full = self.root.join(&path);
@@ -233,6 +242,15 @@ impl Walk<'_> {
                 None => Ok(()),
             },
         }
+    }
+
+    /// Whether it is a tablespace that was made since they were listed. The WAL of the backup makes it again, and finds nothing
+    /// in its way.
+    fn is_new_tablespace(&self, path: &str) -> bool {
+        let name = path.strip_prefix("pg_tblspc/");
+        let oid = name.and_then(|name| name.parse::<u32>().ok());
+        let is_known = |oid| self.scan.tablespaces.iter().any(|known| known.oid == oid);
+        oid.is_some_and(|oid| !is_known(oid))
     }
 
     fn keep(&mut self, path: String, metadata: &Metadata, is_linked: bool) -> Result<()> {
@@ -470,6 +488,27 @@ mod tests {
 
     fn paths(scan: &Scan) -> Vec<&str> {
         scan.files.iter().map(|file| file.path.as_str()).collect()
+    }
+
+    #[test]
+    fn a_tablespace_that_is_made_while_files_are_listed_is_left_to_the_wal() {
+        let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        tree(root.path(), &["base/5/16384", "pg_tblspc/"]);
+        let version = Major::V17.tablespace_directory();
+        tree(elsewhere.path(), &[&format!("{version}/5/16500")]);
+        let mut walk = Walk::new(root.path(), Major::V17);
+        walk.find_tablespaces().unwrap();
+        symlink(elsewhere.path(), root.path().join("pg_tblspc/16499")).unwrap();
+        tree(
+            root.path(),
+            &[&format!("pg_tblspc/16498/{version}/5/16501")],
+        );
+        let scan = walk.list().unwrap();
+        assert_eq!(
+            paths(&scan),
+            ["base", "base/5", "base/5/16384", "pg_tblspc"]
+        );
+        assert!(scan.warnings.is_empty(), "{:?}", scan.warnings);
     }
 
     #[test]

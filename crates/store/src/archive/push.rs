@@ -214,9 +214,12 @@ impl Early {
             retention: None,
         };
         let guessed = Archive::new(&cluster.supposed(), record).ok()?;
-        let file @ ArchiveFile::Segment(_) = guessed.parse(name).ok()? else {
+        let file @ ArchiveFile::Segment(segment) = guessed.parse(name).ok()? else {
             return None;
         };
+        if !options.finished {
+            guessed.require_finished(path, segment).ok()?;
+        }
         let noted = options.notes.as_ref().is_some_and(|n| n.know(name));
         // A directory answers at once, and what is there already need not be compressed.
         let is_far = cluster.repository.directory().is_none();
@@ -283,7 +286,7 @@ impl Archive {
         let archive = self.with_newest_keys().await.map_err(doing)?;
         let looked = match early {
             Some(early) => early.looked,
-            None => archive.look(path, file, None).await,
+            None => archive.look_at_finished(path, file, options).await,
         };
         let looked = looked.map_err(doing)?;
         let (mut forks, mut is_left_out) = (Forks::default(), false);
@@ -487,6 +490,19 @@ impl Archive {
         let adjacent = ready.into_iter().zip(expected);
         let adjacent = adjacent.take_while(|(file, next)| *file == ArchiveFile::Segment(*next));
         adjacent.take(limit).map(|(file, _)| file).collect()
+    }
+
+    /// As [`Self::look`], at what the server writes no more: what is read before it has finished a segment is cut for good.
+    async fn look_at_finished(
+        &self,
+        path: &Path,
+        file: ArchiveFile,
+        options: &PushOptions,
+    ) -> Result<Looked> {
+        if let (ArchiveFile::Segment(segment), false) = (file, options.finished) {
+            self.require_finished(path, segment)?;
+        }
+        self.look(path, file, None).await
     }
 
     /// Reads the file while the archive is asked what it has, and makes it an object when it is told how.

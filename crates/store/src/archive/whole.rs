@@ -172,14 +172,13 @@ impl Archive {
     /// Whether the server asks for a segment that is none: it ends where its timeline was left.
     ///
     /// # Errors
-    /// `Refused` when the server may still write it; when somebody else asks for one that ends there; and when it cannot be told.
+    /// `Refused` when somebody else asks for one that ends there, and when it cannot be told.
     pub(super) async fn leaves_out(
         &self,
         path: &Path,
         segment: WalSegment,
         forks: &Forks,
     ) -> Result<bool> {
-        self.require_finished(path, segment)?;
         let Some(Fork { from, to, at }) = self.abandoned(path, segment, forks).await? else {
             return Ok(false);
         };
@@ -232,8 +231,8 @@ impl Archive {
         )))
     }
 
-    /// Refuses a segment in `pg_wal` that the server may still write.
-    fn require_finished(&self, path: &Path, segment: WalSegment) -> Result<()> {
+    /// Refuses a segment in `pg_wal` that the server may still write. Only what is read afterwards is whole.
+    pub(super) fn require_finished(&self, path: &Path, segment: WalSegment) -> Result<()> {
         let directory = directory_of(path);
         let marks = directory.join("archive_status");
         if !marks.is_dir() {

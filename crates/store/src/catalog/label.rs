@@ -15,6 +15,10 @@ use crate::repository::Repository;
 /// Backups that started in the same second each move one second on.
 const ATTEMPTS: u32 = 30;
 
+/// So many labels are passed over because the store hides what has their names: each costs some seconds, and a store that
+/// hides all would otherwise hold up a backup for minutes.
+const MOST_HIDDEN: usize = 5;
+
 /// How far ahead of a right clock labels may be dated: so many that each took less than a second are not made in a row.
 const DATED_AHEAD: SignedDuration = SignedDuration::from_mins(1);
 
@@ -63,7 +67,7 @@ pub async fn claim(
 ) -> Result<Label> {
     let distrusted = last_distrusted(cluster).await?;
     let mut time = catalog.next_time(record.started_at, distrusted.as_ref())?;
-    let mut hidden = None;
+    let mut hidden = Vec::new();
     for _ in 0..ATTEMPTS {
         let label = match plan.parent {
             Some(parent) => parent.successor(plan.kind, time),
@@ -76,9 +80,12 @@ pub async fn claim(
             Ok(LabelClaim::Ours) => return Ok(label),
             Ok(LabelClaim::GivenUp) => take_back(&cluster.repository, &key, &body).await,
             Ok(LabelClaim::Hidden(error)) => {
-                tracing::debug!(%label, %error, "a label is passed over");
+                tracing::warn!(%label, %error, "a label is passed over");
                 take_back(&cluster.repository, &key, &body).await;
-                hidden = Some(error);
+                hidden.push(error);
+                if hidden.len() == MOST_HIDDEN {
+                    break;
+                }
             }
             Err(error) if error.kind() == Kind::AlreadyExists => {}
             Err(error) => {
@@ -89,7 +96,7 @@ pub async fn claim(
         time = second_after(time)?;
     }
     let act = "could not claim a label for a new layer";
-    Err(match hidden {
+    Err(match hidden.pop() {
         Some(error) => error.while_doing(act),
         None => {
             let what = format!("{act}: {ATTEMPTS} in a row were taken by others");

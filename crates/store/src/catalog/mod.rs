@@ -57,11 +57,11 @@ pub(crate) use newest::{Known, labels, newest_manifest};
 pub use old_wal::{GivenUp, OldWal, Released, WalLimit, find as find_old_wal, wal_given_up};
 pub use presence::{
     NotCommitted, WRITTEN_BY, check_stays, check_wal, commit_layer, hex, host_name, removed_since,
-    unless_removed,
+    require_staying, unless_removed,
 };
 pub use records::unreadable_records;
 pub use removal::{
-    Leaving, PendingRemoval, Removed, Terms, being_removed, not_known, pending_removals,
+    Leaving, PendingRemoval, Removed, Terms, Witnesses, being_removed, not_known, pending_removals,
     remove_layers, tidy_removals,
 };
 pub use remove::remove_leftover;

@@ -233,6 +233,53 @@ pub fn check_wal(leaving: &Leaving, start_lsn: Lsn) -> Result<()> {
     }
 }
 
+/// Refuses when one of `chain`, newest first, has been removed or is about to be, also where a merged one takes its place; and
+/// when WAL behind the newest is, if what is to come of it `goes_on` behind that layer. Whoever calls it has said in the repository
+/// that he needs them, unless he may only read (`is_known`): a remover who announces later finds that, and who did before is
+/// found here.
+///
+/// # Errors
+/// `Busy` then; when the repository cannot be read.
+pub async fn require_staying(
+    cluster: &ClusterRepository,
+    chain: &[Arc<Layer>],
+    goes_on: bool,
+    is_known: bool,
+) -> Result<()> {
+    let found = match is_known {
+        true => removal::leaving(cluster).await,
+        false => removal::leaving_so_far(cluster).await,
+    };
+    let leaving = match found {
+        Err(error) if error.is_of_one_object() => {
+            tracing::warn!(%error, "it is not known whether the layers are being removed");
+            return Ok(());
+        }
+        found => found?,
+    };
+    let busy = |what: String| {
+        Err(Error::new(Kind::Busy, what).hint(
+            "nothing was changed; restore into another directory, which loses nothing when the layer goes meanwhile, or choose another \
+             layer; \"pgstrata expire --dry-run\" shows a removal that was begun and not completed",
+        ))
+    };
+    let mut going = chain.iter();
+    if let Some(layer) = going.find(|layer| leaving.layers.contains(&layer.reference())) {
+        return busy(format!("layer {} is being removed", layer.label));
+    }
+    let gone = removed_since(cluster, chain.iter().map(|layer| layer.known_as())).await?;
+    if let Some(label) = gone.first() {
+        return busy(format!(
+            "layer {label} was removed since the restore was planned"
+        ));
+    }
+    let wal = chain.first().filter(|_| goes_on);
+    match wal.map(|newest| check_wal(&leaving, newest.manifest.start_lsn)) {
+        Some(Err(error)) => busy(error.to_string()),
+        _ => Ok(()),
+    }
+}
+
 /// Those of `layers`, by their labels and the digests of their manifests, whose manifest is not there any more: they were
 /// removed since they were listed.
 ///

@@ -60,8 +60,11 @@ pub struct Removed {
     pub remarks: Vec<String>,
 }
 
+/// Of those layers of the catalog that are to go, the ones that must stay when just these go, each with why.
+pub type Witnesses<'a> = &'a (dyn Fn(&Catalog, &[Label]) -> Vec<(Label, String)> + Sync);
+
 /// What must hold for a removal.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Terms<'a> {
     /// The layer that has what is kept of them: must be there, and stay.
     pub instead: Option<&'a Label>,
@@ -70,6 +73,8 @@ pub struct Terms<'a> {
     /// Whether WAL goes that no layer needs then: of these layers nothing but the WAL that makes them consistent is
     /// needed.
     pub wal: Option<&'a HashSet<ParentRef>>,
+    /// What stays because of what others spare: it is asked about what really goes.
+    pub witnesses: Option<Witnesses<'a>>,
 }
 
 /// What a removal has decided on.
@@ -427,7 +432,18 @@ fn what_goes(
             None => unwanted.push(layer.label.clone()),
         }
     }
-    let labels = catalog.removable_beside(&unwanted, leaving);
+    let labels = loop {
+        let going = catalog.removable_beside(&unwanted, leaving);
+        let told = terms.witnesses.map(|find| find(catalog, &going));
+        let told = told.unwrap_or_default();
+        if told.is_empty() {
+            break going;
+        }
+        unwanted.retain(|label| !told.iter().any(|(witness, _)| witness == label));
+        let said = told.into_iter();
+        let said = said.map(|(witness, why)| format!("layer {witness} stays: {why}"));
+        removed.remarks.extend(said);
+    };
     let references = labels
         .iter()
         .map(|label| Ok(catalog.layer(label)?.reference()));
@@ -560,23 +576,38 @@ async fn forget_completed(cluster: &ClusterRepository, id: &str) -> Result<()> {
 /// # Errors
 /// When the repository cannot be read or written.
 pub(super) async fn leaving(cluster: &ClusterRepository) -> Result<Leaving> {
-    let found = load(cluster).await?;
-    let completed = found.completed.into_iter().map(|(id, _)| id);
-    let mut leaving = Leaving {
-        completed: completed.collect(),
-        ..Leaving::default()
-    };
-    for found in found.announced {
-        let verdict = match found.verdict {
-            Some(verdict) => verdict,
-            None => decide(cluster, &found.id, &Verdict::default())
-                .await?
-                .unwrap_or_default(),
-        };
-        leaving.layers.extend(verdict.layers);
-        leaving.wal_before = leaving.wal_before.max(verdict.wal_before);
+    let mut found = load(cluster).await?;
+    for undecided in found
+        .announced
+        .iter_mut()
+        .filter(|one| one.verdict.is_none())
+    {
+        undecided.verdict = decide(cluster, &undecided.id, &Verdict::default()).await?;
     }
-    Ok(leaving)
+    Ok(found.into())
+}
+
+/// The same, for who may not write: what is announced may yet be decided.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub(super) async fn leaving_so_far(cluster: &ClusterRepository) -> Result<Leaving> {
+    load(cluster).await.map(Leaving::from)
+}
+
+impl From<Removals> for Leaving {
+    fn from(found: Removals) -> Self {
+        let completed = found.completed.into_iter().map(|(id, _)| id);
+        let mut leaving = Leaving {
+            completed: completed.collect(),
+            ..Leaving::default()
+        };
+        for verdict in found.announced.into_iter().filter_map(|one| one.verdict) {
+            leaving.layers.extend(verdict.layers);
+            leaving.wal_before = leaving.wal_before.max(verdict.wal_before);
+        }
+        leaving
+    }
 }
 
 /// Refuses a layer that is to come back under its old label while somebody may still remove what he has decided on before:
