@@ -181,6 +181,33 @@ async fn nothing_is_taken_apart_for_a_layer_that_is_being_removed() {
     }
 }
 
+/// It was said to be made, and who cannot pin again takes nothing back of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_outlives_another_that_is_refused() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    let cluster = made.within(&repository);
+    let pin = |note: &str| Pin {
+        until: None,
+        note: Some(note.to_owned()),
+    };
+    let first = &made.labels[0];
+    mark::pin(&cluster, first, pin("first")).await.unwrap();
+    let forged = forge(&repository, &made, &[first], None).await;
+    let refused = mark::pin(&cluster, first, pin("second")).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Refused, "{refused}");
+    for key in &forged {
+        repository.delete(key).await.unwrap();
+    }
+    let unpinned = mark::unpin(&cluster, first).await;
+    assert!(unpinned.unwrap().pin.is_none());
+    // The layer that nobody had pinned is not pinned then.
+    let second = &made.labels[1];
+    forge(&repository, &made, &[second], None).await;
+    mark::pin(&cluster, second, pin("third")).await.unwrap_err();
+    assert!(mark::unpin(&cluster, second).await.is_err());
+}
+
 /// Layers start in the segments 20, 30 and 40. The archive ends with 50.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_removal_of_wal_takes_none_that_the_rules_keep() {

@@ -159,6 +159,19 @@ async fn a_tablespace_that_the_map_alone_names_is_left_to_the_wal() {
     }
 }
 
+/// Older programs stored it, where an earlier restore had left it in the directory of a server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_with_the_marker_of_a_restore_restores_without_it() {
+    let repository = Repository::memory();
+    let mut first = generations()[0].clone();
+    first.insert(MARKER.to_owned(), Some(b"{}".to_vec()));
+    let made = chain(&repository, &[first], &[], None).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let target = scratch.path().join("data");
+    made.restore(&repository, &target, None).await.unwrap();
+    assert!(target.join("PG_VERSION").exists() && !target.join(MARKER).exists());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_that_is_not_empty_is_refused_and_left_alone() {
     let repository = Repository::memory();

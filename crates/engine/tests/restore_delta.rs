@@ -20,6 +20,7 @@ use pgstrata_engine::restore::{self, MARKER, Method, RestoreReport, Target};
 use pgstrata_engine::server::lineage;
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::ControlFile;
+use pgstrata_store::catalog::{self, StoreTime};
 use pgstrata_store::error::{Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
@@ -419,6 +420,68 @@ async fn nothing_is_changed_for_a_layer_whose_own_wal_cannot_be_read() {
     let error = outcome.unwrap_err();
     assert_eq!(error.kind(), Kind::Damaged, "{error}");
     assert!(!new.join("global/pg_control").exists());
+}
+
+/// A marker that stayed would say of the server's directory that it is no cluster any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_has_changed_nothing_leaves_no_marker() {
+    let repository = Repository::memory();
+    let (made, _scratch, target) = restored(&repository).await;
+    let before = tree(&target);
+    // It cannot be marked, as on a full disk.
+    let in_the_way = target.join(format!("{MARKER}.tmp"));
+    fs::create_dir(&in_the_way).unwrap();
+    fs::write(in_the_way.join("file"), b"x").unwrap();
+    let delta = (target.as_path(), Method::Delta);
+    let error = restore(&repository, &made, delta, None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::File, "{error}");
+    fs::remove_dir_all(&in_the_way).unwrap();
+    assert!(tree(&target) == before);
+
+    // Another restore has finished since this one was planned.
+    let mut wanted = options(&target);
+    wanted.method = Method::Delta;
+    let cluster = made.within(&repository);
+    let plan = async || restore::plan(&cluster, wanted.clone()).await.unwrap();
+    let cancelled = Progress::default();
+    cancelled.cancel();
+    restore::execute(&plan().await, &cancelled)
+        .await
+        .unwrap_err();
+    let late = plan().await;
+    restore::execute(&plan().await, &Progress::default())
+        .await
+        .unwrap();
+    let error = restore::execute(&late, &Progress::default())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    assert!(!target.join(MARKER).exists());
+    made.assert_restored(&target);
+}
+
+/// Nothing but the same restore makes a cluster of it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_restore_that_took_the_directory_apart_needs_is_kept() {
+    let repository = Repository::memory();
+    let (made, _scratch, target) = restored(&repository).await;
+    let mut wanted = options(&target);
+    wanted.method = Method::Delta;
+    let cluster = made.within(&repository);
+    let now = StoreTime::ask(&cluster).await.unwrap();
+    let needed = async || catalog::in_use(&cluster, now).await.unwrap().len();
+    let before = needed().await;
+    let plan = restore::plan(&cluster, wanted.clone()).await.unwrap();
+    assert!(!plan.resumes);
+    let cancelled = Progress::default();
+    cancelled.cancel();
+    restore::execute(&plan, &cancelled).await.unwrap_err();
+    assert!(!target.join("global/pg_control").exists());
+    assert_eq!(needed().await, before + 1);
+    let plan = restore::plan(&cluster, wanted).await.unwrap();
+    assert!(plan.resumes);
+    restore::execute(&plan, &Progress::default()).await.unwrap();
+    made.assert_restored(&target);
 }
 
 /// The lineage file, which proves the link, goes with the first attempt.

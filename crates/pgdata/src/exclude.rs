@@ -52,7 +52,7 @@ const EMPTY_DIRECTORIES: [&[u8]; 8] = [
 /// Files in the data directory itself that belong to one run of the server or to one backup.
 /// `pgstrata.map` is the page tracker's, `pgstrata.lineage` says which layers lie in the directory's past: both are
 /// true of this very directory alone.
-const ROOT_FILES: [&[u8]; 14] = [
+const ROOT_FILES: [&[u8]; 16] = [
     b"backup_label",
     b"backup_manifest",
     b"backup_manifest.tmp",
@@ -61,6 +61,8 @@ const ROOT_FILES: [&[u8]; 14] = [
     b"pgstrata.lineage.tmp",
     b"pgstrata.map",
     b"pgstrata.map.tmp",
+    b"pgstrata.restore-incomplete",
+    b"pgstrata.restore-incomplete.tmp",
     b"postgresql.auto.conf.tmp",
     b"postmaster.opts",
     b"postmaster.pid",
@@ -250,6 +252,8 @@ mod tests {
                 "backup_manifest.tmp",
                 "pgstrata.lineage",
                 "pgstrata.lineage.tmp",
+                "pgstrata.restore-incomplete",
+                "pgstrata.restore-incomplete.tmp",
                 "postmaster.pid",
                 "postmaster.opts",
                 "recovery.signal",

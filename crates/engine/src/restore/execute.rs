@@ -42,7 +42,7 @@ use super::finish::lineage;
 use super::place::beneath;
 use super::place::claim::Claimed;
 use super::place::in_place::{Inventory, needs_link, remember};
-use super::place::layout::{Condition, Layout, new_marker};
+use super::place::layout::{Condition, Layout, MARKER, new_marker, read_marker};
 use super::place::own_settings::{has_delay, is_set, spellings_of_targets};
 use super::settings::{KeptLine, RecoverySettings};
 use super::{ArchiveMode, Method, Target, TargetAction};
@@ -134,7 +134,11 @@ pub async fn execute(plan: &RestorePlan, progress: &Progress) -> Result<RestoreR
         (Ok(done), Err(error)) => (done, Some(error)),
         (Err(error), restoring) => {
             if let Ok(restoring) = restoring {
-                restoring.failed().await;
+                match is_taken_apart(plan) {
+                    // Nothing but the same restore makes a cluster of it again, and needs these layers.
+                    true => restoring.copied().await,
+                    false => restoring.failed().await,
+                }
             }
             let (cluster, chain) = (&plan.inner.cluster, &plan.inner.chain);
             return Err(catalog::unless_removed(cluster, chain, error).await);
@@ -184,6 +188,11 @@ async fn require_staying(plan: &RestorePlan, is_known: bool) -> Result<()> {
     let inner = &plan.inner;
     let goes_on = !matches!(inner.options.target, Target::Immediate | Target::None);
     catalog::require_staying(&inner.cluster, &inner.chain, goes_on, is_known).await
+}
+
+/// Whether a restore in place has begun to change the directory. One that cannot be read counts as changed.
+fn is_taken_apart(plan: &RestorePlan) -> bool {
+    plan.method == Method::Delta && !matches!(read_marker(&plan.directory), Ok(None))
 }
 
 struct Restore {
@@ -369,6 +378,9 @@ impl Restore {
                 let (file, entries) = planned?;
                 if progress.is_cancelled() {
                     return Err(Error::new(Kind::Interrupted, "interrupted"));
+                }
+                if file.path == MARKER {
+                    continue;
                 }
                 files += 1;
                 if outside::parse(&file.path).is_some() {

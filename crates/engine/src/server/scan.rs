@@ -26,6 +26,7 @@ use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
+use super::apart::MARKER;
 use super::control::CONTROL_PATH;
 use super::outside::Outside;
 
@@ -228,6 +229,12 @@ impl<'a> Walk<'a> {
         let kind = entry_type(&metadata);
         match decide(&path, kind, self.major) {
             Decision::Skip => {
+                if path == MARKER {
+                    self.warn(format!(
+                        "left out \"{path}\": a restore left it that failed before it changed anything; delete it, as long as no restore \
+                         to this directory is at work"
+                    ));
+                }
                 if kind == EntryType::Special {
                     self.warn(format!(
                         "left out \"{path}\": it is neither a file nor a directory"
@@ -488,6 +495,21 @@ mod tests {
 
     fn paths(scan: &Scan) -> Vec<&str> {
         scan.files.iter().map(|file| file.path.as_str()).collect()
+    }
+
+    #[test]
+    fn the_marker_of_a_restore_that_changed_nothing_is_left_out_and_named() {
+        let root = tempfile::tempdir().unwrap();
+        tree(root.path(), &["PG_VERSION", MARKER]);
+        let scan = scan(root.path(), Major::V17).unwrap();
+        assert_eq!(paths(&scan), ["PG_VERSION"]);
+        let [warning] = &scan.warnings[..] else {
+            panic!("{:?}", scan.warnings);
+        };
+        assert!(
+            warning.contains(MARKER) && warning.contains("delete it"),
+            "{warning}"
+        );
     }
 
     #[test]

@@ -245,6 +245,11 @@ async fn read(
 /// # Errors
 /// When the repository cannot be written.
 pub async fn add(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Result<()> {
+    add_object(cluster, layer, says).await.map(drop)
+}
+
+/// The same; answers the object's key.
+async fn add_object(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Result<String> {
     let mut record = MarkRecord {
         layer: layer.reference(),
         number: 0,
@@ -268,7 +273,7 @@ pub async fn add(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Resu
             Err(error) if error.kind() == Kind::AlreadyExists => {
                 record.number = record.number.saturating_add(1);
             }
-            created => return created,
+            created => return created.map(|()| key),
         }
     }
     let what = format!(
@@ -281,22 +286,31 @@ pub async fn add(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Resu
 /// Pins the first of `chain`, newest first. When it answers `Ok` nobody removes any of them until the pin ends.
 ///
 /// # Errors
-/// `Refused` when one of them is being removed, or is gone; when the repository cannot be read or written. The layer is
-/// then not pinned, unless the error says that this is not known.
+/// `Refused` when one of them is being removed, or is gone; when the repository cannot be read or written. Then the layer is
+/// pinned as it was before, unless the error says that this is not known.
 pub async fn pin(cluster: &ClusterRepository, chain: &[Arc<Layer>], pin: mark::Pin) -> Result<()> {
     let Some(layer) = chain.first() else {
         return Ok(());
     };
-    add(cluster, layer, Mark::Pin(pin)).await?;
+    let ours = add_object(cluster, layer, Mark::Pin(pin)).await?;
     let Err(error) = check_stays(cluster, chain).await else {
         return Ok(());
     };
-    match add(cluster, layer, Mark::Unpin(Unpin {})).await {
+    match take_back(cluster, layer, &ours).await {
         Ok(()) => Err(error),
         Err(other) => Err(error.hint(format!(
             "whether the layer is pinned now is not known, because the pin could not be taken back: {other}"
         ))),
     }
+}
+
+/// Says of a layer's pin what the marks but that one say: another pin, made before or meanwhile, was said to be made.
+async fn take_back(cluster: &ClusterRepository, layer: &Layer, ours: &str) -> Result<()> {
+    let mut others = objects(cluster, layer).await?;
+    others.retain(|(key, _)| key != ours);
+    let (others, _) = said(&others, layer);
+    let says = others.pin.map_or(Mark::Unpin(Unpin {}), Mark::Pin);
+    add(cluster, layer, says).await
 }
 
 /// Forgets the marks of layers that are gone, and whose state no other layer has.

@@ -13,6 +13,7 @@ use pgstrata_pgdata::FileChecksum;
 use pgstrata_store::catalog::ChainDigests;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use pgstrata_store::progress::Progress;
+use rustix::fs::{Advice, fadvise};
 
 use super::write::{Part, Writer};
 use crate::frames::WantedFrame;
@@ -83,6 +84,11 @@ impl<'a> Comparison<'a> {
         let Some(file) = self.writer.open_existing(&plan)? else {
             return self.writer.begin(plan, push);
         };
+        // What the disk has counts: a page whose writing failed may still be in memory as it should be, and then nobody is told
+        // of the failure a second time.
+        if let Err(error) = fadvise(&file, 0, None, Advice::DontNeed) {
+            tracing::debug!(%error, "what is in memory of a file is compared");
+        }
         self.read_bytes += plan.size_bytes;
         let kept = match plan.kind {
             EntryKind::Relation => self.keep_pages(&file, &mut plan, entries)?,

@@ -521,8 +521,8 @@ pub(crate) fn inspect(
 
 /// What is looked at last, because WAL may be much to read.
 async fn require_room_and_wal(plan: &RestorePlan, condition: &Condition) -> Result<()> {
-    // An interrupted restore has already taken part of the room; it is checked again once that is cleared away.
-    if !plan.resumes {
+    // One into a new directory has taken part of the room by then; it is checked again once that is cleared away.
+    if !plan.resumes || *condition == Condition::Existing {
         plan.inner.layout.check_space(&plan.inner.space)?;
     }
     match condition {
@@ -762,7 +762,8 @@ fn describe(
         method: inner.options.method,
         existing_bytes: 0,
         archive_mode: inner.archive_mode,
-        resumes: matches!(condition, Condition::Incomplete | Condition::Complete),
+        resumes: matches!(condition, Condition::Incomplete | Condition::Complete)
+            || inner.seen.marked,
         notes: selection.notes.clone(),
         inner,
     }

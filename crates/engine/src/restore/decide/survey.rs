@@ -12,7 +12,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use super::plan::prefixes;
 use crate::frames::Chain;
 use crate::restore::place::in_place::Inventory;
-use crate::restore::place::layout::Layout;
+use crate::restore::place::layout::{Layout, MARKER};
 
 /// What is fetched of one layer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,6 +59,10 @@ fn survey(
     };
     for planned in Overlay::new(chain.entries()) {
         let (file, _) = planned?;
+        // Older programs stored it, where a restore had left it in the directory of a server.
+        if file.path == MARKER {
+            continue;
+        }
         check_place(&file)?;
         check_packs(chain, losses, &file)?;
         survey.files += 1;
@@ -105,7 +109,6 @@ fn check_place(file: &FilePlan) -> Result<()> {
         "postmaster.pid",
     ];
     let wrong = OURS.contains(&file.path.as_str())
-        || file.path == crate::restore::MARKER
         || (file.kind != EntryKind::Directory
             && matches!(file.path.as_str(), "pg_wal" | "pg_tblspc" | "global"));
     match wrong {

@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::iter;
 use std::os::unix::fs::{MetadataExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,8 @@ use rustix::io::Errno;
 
 use super::beneath;
 use super::layout::{
-    CONTROL, LOST_FOUND, Layout, MARKER, MARKER_BESIDE, Marker, Seen, nearest_existing,
+    CONTROL, DirectoryState, LOST_FOUND, Layout, MARKER, MARKER_BESIDE, Marker, Seen,
+    nearest_existing, state,
 };
 use super::running::{refuse_other_server, refuse_running_server};
 use crate::server::lineage;
@@ -43,7 +45,10 @@ impl Claimed {
     /// Creates the directories and marks them; clears those that an incomplete restore has marked.
     pub(crate) fn claim(layout: &Layout, marker: &Marker) -> Result<Self> {
         let data = Root::create(&layout.data, None)?;
-        let lock = data.lock()?;
+        let (lock, was_marked) = data.lock()?;
+        if !was_marked {
+            data.require_vacant()?;
+        }
         data.clear()?;
         let locks = vec![lock, data.mark(marker)?];
         let owner = data.owner()?;
@@ -68,22 +73,21 @@ impl Claimed {
     pub(crate) fn claim_in_place(layout: &Layout, marker: &Marker, seen: &Seen) -> Result<Self> {
         let data = Root::create(&layout.data, None)?;
         data.widen("")?;
-        let locks = vec![data.lock()?, data.mark(marker)?];
-        let owner = data.owner()?;
+        let (lock, was_marked) = data.lock()?;
         let mut roots = vec![data];
-        for directory in layout.directories().into_iter().skip(1) {
-            let root = Root::create(directory, Some(owner))?;
-            root.widen("")?;
-            root.mark(marker)?;
-            roots.push(root);
-        }
+        let (own, marked) = match mark_in_place(&mut roots, layout, marker) {
+            Ok(own) => (Some(own), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
         let claimed = Self {
             roots,
-            _locks: locks,
+            _locks: iter::once(lock).chain(own).collect(),
         };
-        if let Err(error) = claimed.set_control_aside(layout, seen) {
-            if !seen.marked {
-                claimed.unmark()?;
+        let taken = marked.and_then(|()| claimed.set_control_aside(layout, seen));
+        if let Err(error) = taken {
+            // A marker that stays would say that the cluster is no cluster any more.
+            if !was_marked && let Err(left) = claimed.unmark() {
+                tracing::warn!("{left}");
             }
             return Err(error);
         }
@@ -106,18 +110,18 @@ impl Claimed {
         let quiet = refuse_running_server(&layout.data, seen.vouched)
             .and_then(|()| others.try_for_each(|other| refuse_other_server(&layout.data, other)))
             .and_then(|()| seen.is_still(data, aside));
-        if quiet.is_err() {
+        let gone = quiet.and_then(|()| beneath::remove_file(&data.dir, aside).context(about));
+        if gone.is_err() {
             let name = control.file_name().expect("it has one");
             beneath::rename(&data.dir, aside, name).context(about)?;
-            return quiet;
         }
-        beneath::remove_file(&data.dir, aside).context(about)
+        gone
     }
 
     /// Takes up a restore of which everything but the markers is done.
     pub(crate) fn reopen(layout: &Layout) -> Result<Self> {
         let data = Root::create(&layout.data, None)?;
-        let locks = vec![data.lock()?];
+        let locks = vec![data.lock()?.0];
         let owner = data.owner()?;
         let mut roots = vec![data];
         for directory in layout.directories().into_iter().skip(1) {
@@ -135,10 +139,26 @@ impl Claimed {
         Ok(user == 0 && rustix::process::geteuid().is_root())
     }
 
-    /// Removes the markers, that of the data directory last.
+    /// Removes the markers, that of the data directory last, and as many as can be removed.
     pub(crate) fn unmark(&self) -> Result<()> {
-        self.roots.iter().rev().try_for_each(Root::unmark)
+        let unmarked = self.roots.iter().rev().map(Root::unmark);
+        unmarked.fold(Ok(()), Result::and)
     }
+}
+
+/// Marks the data directory, which is the first of `roots`, and adds the others, each marked as well. Answers the lock of the
+/// data directory's marker.
+fn mark_in_place(roots: &mut Vec<Root>, layout: &Layout, marker: &Marker) -> Result<File> {
+    let owner = roots[0].owner()?;
+    let lock = roots[0].mark(marker)?;
+    for directory in layout.directories().into_iter().skip(1) {
+        let root = Root::create(directory, Some(owner))?;
+        root.widen("")?;
+        let marked = root.mark(marker);
+        roots.push(root);
+        marked?;
+    }
+    Ok(lock)
 }
 
 impl Seen {
@@ -211,24 +231,44 @@ impl Root {
         })
     }
 
-    /// Locks the marker that is there, or an empty one.
-    fn lock(&self) -> Result<File> {
+    /// Locks the marker that is there, or an empty one; answers also whether one was there.
+    fn lock(&self) -> Result<(File, bool)> {
         let about = || {
             let path = self.path.join(MARKER);
             format!("could not create \"{}\"", path.display())
         };
+        let was_marked = self.marker_now().context(about)?.is_some();
         let flags = OFlags::WRONLY | OFlags::CREATE;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = beneath::open(&self.dir, Path::new(MARKER), flags, mode).context(about)?;
+        let locked = lock(&file).context(about);
+        if locked.is_err() && !was_marked {
+            self.unmark()?;
+        }
         // Somebody may have put another in its place, or removed it, since it was opened.
         let own = Some(file.metadata().context(about)?.ino());
-        match lock(&file).context(about)? && self.marker_now().context(about)? == own {
-            true => Ok(file),
+        match locked? && self.marker_now().context(about)? == own {
+            true => Ok((file, was_marked)),
             false => Err(Error::new(
                 Kind::Busy,
                 format!("another restore to \"{}\" is at work", self.path.display()),
             )),
         }
+    }
+
+    /// Refuses when something came into the directory since it was looked at, and takes the marker back that was not there.
+    fn require_vacant(&self) -> Result<()> {
+        let DirectoryState::Occupied(name) = state(&self.path)? else {
+            return Ok(());
+        };
+        self.unmark()?;
+        let what = format!(
+            "\"{}\" holds \"{}\", which was not there when the restore was planned: another one may have finished meanwhile",
+            self.path.display(),
+            name.display()
+        );
+        Err(Error::new(Kind::Busy, what)
+            .hint("look at what is there; to restore it anew, empty the directory"))
     }
 
     /// The inode of the marker.
@@ -269,13 +309,19 @@ impl Root {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mode = Mode::RUSR | Mode::WUSR;
         let mut file = beneath::open(&self.dir, beside, flags, mode).context(about)?;
-        lock(&file).context(about)?;
-        // Settings that are kept may hold a password.
-        file.set_permissions(fs::Permissions::from_mode(0o600))
-            .context(about)?;
-        file.write_all(text.as_bytes()).context(about)?;
-        file.sync_all().context(about)?;
-        beneath::rename(&self.dir, beside, OsStr::new(MARKER)).context(about)?;
+        let mut place = || {
+            lock(&file)?;
+            // Settings that are kept may hold a password.
+            file.set_permissions(fs::Permissions::from_mode(0o600))?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            beneath::rename(&self.dir, beside, OsStr::new(MARKER))
+        };
+        if let Err(error) = place() {
+            // The disk may be full. It is harmless, and nobody else removes it.
+            let _ = beneath::remove_file(&self.dir, beside);
+            return Err(error).context(about);
+        }
         Ok(file)
     }
 

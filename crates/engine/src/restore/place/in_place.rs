@@ -449,7 +449,12 @@ impl Inventory {
             if kind == PresentKind::File {
                 require_changeable(&location, &status)?;
                 self.size_bytes += status.len();
-                if let Some(taken) = self.taken.get_mut(listed.root) {
+                // A file of other names is removed here and written anew: that frees nothing.
+                if let Some(taken) = self
+                    .taken
+                    .get_mut(listed.root)
+                    .filter(|_| status.nlink() == 1)
+                {
                     *taken += status.blocks() * 512;
                 }
             }
@@ -652,6 +657,30 @@ mod tests {
         );
         assert!(hint.contains("The other 1 are"), "{hint}");
         assert!(hint.ends_with(ARCHIVE_THEM), "{hint}");
+    }
+
+    #[test]
+    fn a_file_of_other_names_makes_no_room() {
+        let (scratch, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let file = scratch.path().join("one");
+        fs::write(&file, vec![1; 1 << 16]).unwrap();
+        let taken = || {
+            let mut inventory = Inventory {
+                taken: vec![0],
+                ..Inventory::default()
+            };
+            let listed = Listed {
+                root: 0,
+                top: scratch.path(),
+                skip: &[],
+            };
+            inventory.walk(&listed, scratch.path(), b"").unwrap();
+            inventory.taken[0]
+        };
+        assert_eq!(taken(), 1 << 16);
+        // As pg_upgrade --link and cp -al leave it.
+        fs::hard_link(&file, beside.path().join("two")).unwrap();
+        assert_eq!(taken(), 0);
     }
 
     #[test]

@@ -523,7 +523,7 @@ fn other_restore(data: &Path, marker: &Marker) -> Error {
         ),
     )
     .hint(format!(
-        "Start the server, or run that same restore again to remove {MARKER}; to restore something else, empty the directory."
+        "Run that same restore again to remove {MARKER}, and start the server; to restore something else, empty the directory."
     ))
 }
 
