@@ -67,12 +67,18 @@ bench-tracker: setup ## what the page tracker costs, on and off in one server
 limits: setup ## every command at the limits: many tables, databases, files, layers; CASES='chain layers' for some, SCALE=10 for a tenth
 	@scripts/limits $(CASES)
 
+# A server may be calling the program: it must be there, and whole, at every moment.
+define place
+install -D target/release/$(1) $(DESTDIR)$(PREFIX)/bin/.$(1).new
+mv -f $(DESTDIR)$(PREFIX)/bin/.$(1).new $(DESTDIR)$(PREFIX)/bin/$(1)
+endef
+
 # Through sudo it installs what "make build" made: sudo has another PATH, and what root builds is root's.
 install: ## build pgstrata and its lab; install them, manual page and completions below PREFIX
 	@[ -n "$$SUDO_USER" ] || $(MAKE) --no-print-directory build
 	@[ -x target/release/pgstrata-lab ] || { echo 'nothing is built: type "make build" first, without sudo' >&2; exit 1; }
-	install -D target/release/pgstrata $(DESTDIR)$(PREFIX)/bin/pgstrata
-	install -D target/release/pgstrata-lab $(DESTDIR)$(PREFIX)/bin/pgstrata-lab
+	$(call place,pgstrata)
+	$(call place,pgstrata-lab)
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	target/release/pgstrata man >$(DESTDIR)$(PREFIX)/share/man/man1/pgstrata.1
 	target/release/pgstrata completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/pgstrata

@@ -32,7 +32,7 @@ pub(crate) use self::layers::{
     AnnotateArgs, ExpireArgs, InfoArgs, MergeArgs, PinArgs, RuleArgs, UnpinArgs, VerifyArgs,
 };
 pub(crate) use self::past::{AsOfArgs, RescueArgs};
-pub(crate) use self::restore::{ArchiveMode, RestoreArgs};
+pub(crate) use self::restore::{ArchiveMode, RestoreArgs, TargetAction};
 use crate::examples;
 use crate::value::{key_value, parse_days, parse_duration, parse_jobs};
 
@@ -500,7 +500,7 @@ pub(crate) struct InitArgs {
     pub(crate) recipients: RecipientArgs,
 
     /// Be content with one --recipient: who loses that identity loses the backups
-    #[arg(long)]
+    #[arg(long, requires = "encrypt")]
     pub(crate) one_recipient: bool,
 
     /// Lock every layer in the store for so many days after it was made, with all it stands on: 30d; the bucket needs
@@ -509,7 +509,13 @@ pub(crate) struct InitArgs {
     pub(crate) retain: Option<u32>,
 
     /// With --retain: choose who may lift a lock
-    #[arg(long, value_enum, value_name = "MODE", default_value = "compliance")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "MODE",
+        default_value = "compliance",
+        requires = "retain"
+    )]
     pub(crate) retain_mode: RetainMode,
 }
 

@@ -106,6 +106,13 @@ fn mistakes_in_settings_are_shown_with_their_place() {
         USAGE,
         &["settings.toml\", line 3", "repoo", "repo"],
     );
+    // Recovery would be the first to read it.
+    let holes = file("holes.toml", "hole-timeout = '20'\n", 0o644);
+    let target = directory.join("target").display().to_string();
+    for command in [&["check"][..], &["restore", "--target-dir", &target]] {
+        let outcome = stage.fails(&[&["--config", &holes], command].concat());
+        require(outcome, USAGE, &["hole-timeout", "20"]);
+    }
     for endless in ["--config", "--credentials"] {
         let outcome = stage.fails(&[endless, "/dev/zero", "--repo", "s3://backups/p", "info"]);
         require(outcome, USAGE, &["/dev/zero", "holds more than 1024 KiB"]);

@@ -219,6 +219,55 @@ fn what_was_deleted_and_not_overwritten_comes_back_too_and_what_cannot_is_named(
     assert!(!said.contains("Everything"), "{said}");
 }
 
+/// As of a version that was moved to archive storage, or whose key is lost: here the policy keeps it.
+#[test]
+fn an_object_that_the_store_does_not_give_back_keeps_no_other_hidden() {
+    let scene = scene();
+    let stage = &scene.stage;
+    let s3 = scene.let_the_writer_delete();
+    let keys = stage.keys();
+    let last = |what: &str| keys.iter().rfind(|key| key.contains(what)).unwrap();
+    let mut manifests = keys.iter().filter(|key| key.ends_with("/manifest")).rev();
+    let [lossy, whole] = [manifests.next().unwrap(), manifests.next().unwrap()];
+    let layer = lossy.strip_suffix("manifest").unwrap();
+    let pack = last(&format!("{layer}pack-"));
+    let deleted = [pack, lossy, whole, last("/wal/")];
+    deleted.iter().for_each(|key| scene.delete(key));
+    let kept = json!({
+        "Effect": "Deny",
+        "Principal": { "AWS": ["keeper"] },
+        "Action": ["s3:PutObject"],
+        "Resource": format!("arn:aws:s3:::{}/{pack}", s3.bucket()),
+    });
+    s3.allow(&policy(s3, &[kept])).unwrap();
+
+    let arguments = ["--output", "json", "rescue", "--since", &scene.moment];
+    let (printed, _) = stage.ends_as("keeper", &arguments, DENIED);
+    let report = schema::document(&printed);
+    assert_eq!(count(&report, "hidden"), 4, "{report:#}");
+    let names = |key: &str| key.strip_prefix("backups/").unwrap().to_owned();
+    let failed = report["failed"].as_array().unwrap();
+    let failed: Vec<&str> = failed.iter().map(|one| text(one, "/key")).collect();
+    assert_eq!(failed, [names(lossy), names(pack)], "{report:#}");
+    let now = stage.keys();
+    let is_back = deleted.map(|key| now.contains(key));
+    assert_eq!(is_back, [false, false, true, true]);
+    let (said, _) = stage.ends_as("keeper", &arguments[2..], DENIED);
+    for words in [
+        "failed   main/layer/",
+        "did not come back",
+        "0 of 2 objects",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+
+    s3.allow(&policy(s3, &[])).unwrap();
+    let done = scene.rescue(&[]);
+    assert_eq!((count(&done, "hidden"), count(&done, "failed")), (2, 0));
+    assert_eq!(count(&done, "broken"), 0, "{done:#}");
+    stage.ends_as("reader", &["verify"], 0);
+}
+
 /// A policy that was written before, or by somebody who did not read the manual to its end.
 #[test]
 fn without_the_rights_to_see_versions_the_daily_work_goes_on_and_a_rescue_says_what_it_lacks() {

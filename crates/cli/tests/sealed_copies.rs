@@ -7,14 +7,14 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
 use serde_json::Value;
 use support::vault::Vault;
-use support::{PATIENCE, Store, credentials_file, schema, text, to_lsn};
+use support::{PATIENCE, Store, credentials_file, process, schema, text, to_lsn};
 
 const REFUSED: i32 = 13;
 const DAMAGED: i32 = 14;
@@ -240,6 +240,63 @@ fn a_copy_with_the_readers_of_the_source_keeps_them() {
     vault.ok("", &init);
     let log = vault.fails("three", &["copy", "--to", &apart], UNSUPPORTED);
     assert!(log.contains("without this cluster"), "{log}");
+}
+
+/// Begins an epoch, and archives in it, while a copy is stopped that has begun with the keys of before and stores a layer.
+fn rotate_beside(pair: &Pair, copy: &[&str]) -> (Output, (String, String)) {
+    let (vault, stage) = (&pair.vault, &pair.vault.stage);
+    let sql = "CREATE TABLE large AS SELECT g, md5(random()::text) || md5(random()::text) AS s FROM generate_series(1, 300000) g";
+    stage.cluster.sql("postgres", sql).unwrap();
+    let taken = vault.backup(&["--type", "full"]);
+    let layer = pair.there.join("vault/layer").join(text(&taken, "/label"));
+    let mut command = vault.command("one", &[&["--jobs", "1"], copy].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let begun = Instant::now();
+    while !layer.exists() {
+        assert!(begun.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(1));
+    }
+    process::signal(&child, "-STOP");
+    assert!(!layer.join("manifest").exists(), "it was too fast");
+    vault.ok("one", &["key", "rotate"]);
+    let moment = stage.moment();
+    process::signal(&child, "-CONT");
+    (child.wait_with_output().unwrap(), moment)
+}
+
+#[test]
+fn an_epoch_that_begins_while_a_copy_runs_comes_with_its_wal() {
+    let pair = Pair::new();
+    let (copied, moment) = rotate_beside(&pair, &pair.copy(&[]));
+    let log = String::from_utf8_lossy(&copied.stderr).into_owned();
+    assert!(copied.status.success(), "{log}");
+    let report = document(&String::from_utf8(copied.stdout).unwrap());
+    assert_eq!(
+        report["left_out"].as_array().unwrap().len(),
+        0,
+        "{report:#}"
+    );
+    let same = boxes_of(&pair.vault.stage.objects().join("vault/key"));
+    assert_eq!(pair.boxes(), same);
+    pair.require_restored("two", &moment);
+}
+
+#[test]
+fn an_epoch_that_begins_while_a_copy_runs_is_left_out_where_nobody_has_said_who_opens_it() {
+    let pair = Pair::new();
+    pair.vault.ok("one", &pair.for_three());
+    let boxes = pair.boxes();
+    let (copied, moment) = rotate_beside(&pair, &pair.copy(&[]));
+    let log = String::from_utf8_lossy(&copied.stderr).into_owned();
+    assert_eq!(copied.status.code(), Some(REFUSED), "{log}");
+    let report = document(&String::from_utf8(copied.stdout).unwrap());
+    let left = report["left_out"].as_array().unwrap();
+    assert_eq!(left.len(), 1, "{report:#}");
+    assert!(text(&left[0], "/label").ends_with("/epoch"), "{report:#}");
+    assert_eq!(pair.boxes(), boxes);
+    pair.vault.ok("one", &pair.for_three());
+    pair.require_restored("three", &moment);
 }
 
 #[test]

@@ -87,6 +87,36 @@ fn an_idle_primary_is_asked_and_a_parent_from_after_the_restartpoint_is_compared
     rule_4_11_a_parent_from_after_the_restartpoint_is_compared(Major::V18);
 }
 
+/// Replay stands still behind what the standby has: a query holds it, or somebody has paused it.
+#[test]
+fn a_standby_that_replays_later_stores_what_it_has_received() {
+    let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+    let standby = standby_of(&stage, &stage.cluster.conninfo("postgres"));
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    sql("CREATE TABLE numbers AS SELECT generate_series(1, 1000) AS id");
+    catch_up(&stage, &standby);
+    let paused = "SELECT pg_get_wal_replay_pause_state() = 'paused'";
+    standby
+        .sql("postgres", "SELECT pg_wal_replay_pause()")
+        .unwrap();
+    sql("INSERT INTO numbers VALUES (1001)");
+    standby.wait_for("postgres", paused, PATIENCE).unwrap();
+    let all = [
+        "--type",
+        "full",
+        "--wal",
+        "stream",
+        "--archive-timeout",
+        "20s",
+    ];
+    let layer = json(&stage, &standby, &all);
+    assert_eq!(layer["from_standby"], true);
+    let until = ["--target-type", "immediate", "--target-action", "promote"];
+    let restored = stage.start_restored(&stage.restore("restored", &until));
+    let count = "SELECT count(*) FROM numbers";
+    assert_eq!(restored.sql("postgres", count).unwrap(), "1000");
+}
+
 /// A standby, and one that follows it.
 fn two_standbys(stage: &Stage) -> (Cluster, Cluster) {
     stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();

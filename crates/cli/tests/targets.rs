@@ -63,6 +63,27 @@ fn refused(stage: &Stage, arguments: &[&str], words: &[&str]) {
     stage.refuses_to_restore(arguments, 19, words);
 }
 
+/// The server would open for writes at the end of the archive instead.
+#[test]
+fn what_is_done_at_a_target_needs_one() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    stage.backup(&["--type", "full"]);
+    let target = stage.target("nowhere").display().to_string();
+    let restore = ["restore", "--target-dir", &target, "--dry-run"];
+    for idle in [
+        &["--target-action", "pause"][..],
+        &["--target-action", "shutdown"],
+        &["--target-exclusive"],
+    ] {
+        let (code, log) = stage.fails(&[&restore[..], idle].concat());
+        assert!(code == 2 && log.contains("needs a target"), "{code}: {log}");
+        let immediate = ["--target-type", "immediate"];
+        stage.ok(&[&restore[..], idle, &immediate].concat());
+    }
+    let (code, log) = stage.fails(&["init", "--retain-mode", "governance"]);
+    assert!(code == 2 && log.contains("--retain"), "{code}: {log}");
+}
+
 fn segments(stage: &Stage) -> Vec<PathBuf> {
     let directory = stage.objects().join("main/wal/00000001");
     let names = support::files::segments(&directory).into_iter();

@@ -322,6 +322,15 @@ async fn remove(
             "{left} objects are gone that commands without the right to delete had left"
         ));
     }
+    let hidden = cluster
+        .repository
+        .collect_hidden(cluster.name.as_str())
+        .await?;
+    if hidden > 0 {
+        report.remarks.push(format!(
+            "{hidden} files are gone that commands have left which were killed while they wrote"
+        ));
+    }
     report.remarks.extend(removed.remarks);
     report.done = true;
     Ok(report)

@@ -3,11 +3,13 @@
 //! Objects are created once, so the version that was there at a moment is the right one, and whatever lies on top of it
 //! since is an expiry's work or an attack. A rescue puts the old version on top again. It deletes nothing: neither a
 //! version nor a marker, nor what was added.
+//!
+//! One object that the store does not give back keeps no other from coming back: it is reported, and so is the manifest of its
+//! layer, which stays hidden. Only a store that answers nothing else either ends a rescue.
 
-use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use jiff::Timestamp;
 use pgstrata_store::catalog::Catalog;
 use pgstrata_store::cluster::ClusterRepository;
@@ -17,6 +19,9 @@ use serde::Serialize;
 
 /// Each is one request, and the store does the work.
 const COPIES_AT_ONCE: usize = 16;
+
+/// How the key of a manifest ends, behind the prefix of its layer.
+const MANIFEST: &str = "/manifest";
 
 /// What a rescue will do, or has done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,8 +42,25 @@ pub struct RescueReport {
     pub removals: Vec<String>,
     /// Objects that were made since and are gone: a later moment brings them back.
     pub gone: Vec<String>,
-    /// Layers that are not whole although nothing is left to come back, and why. Empty while something is.
+    /// Those of the hidden and the replaced ones that did not come back, in order of their keys.
+    pub failed: Vec<NotBack>,
+    /// Layers that are not whole although nothing is left to come back but what failed, and why. Empty while something is.
     pub broken: Vec<String>,
+}
+
+/// An object that did not come back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotBack {
+    /// Its key.
+    pub key: String,
+    /// Why.
+    pub why: String,
+    /// What kind of error it is.
+    #[serde(skip)]
+    pub kind: Kind,
+    /// What can be done about it.
+    #[serde(skip)]
+    pub hint: Option<String>,
 }
 
 /// Says what a rescue would do; changes nothing.
@@ -54,41 +76,112 @@ pub async fn plan(cluster: &ClusterRepository, since: Timestamp) -> Result<Rescu
     Ok(report)
 }
 
-/// Does it.
+/// Does it. What the store does not give back is reported, and the rest comes back all the same.
 ///
 /// # Errors
-/// As for [`plan`]; `Busy` when somebody hides objects while they come back; when the repository cannot be written. What
-/// has come back by then stays, and the rescue can be repeated.
+/// As for [`plan`]; `Busy` when somebody hides objects while they come back; `Repository` when the store answers nothing any
+/// more. What has come back by then stays, and the rescue can be repeated.
 pub async fn execute(cluster: &ClusterRepository, since: Timestamp) -> Result<RescueReport> {
     let found = look(cluster, since, &BTreeSet::new()).await?;
     let mut report = report(cluster, since, &found);
-    let mut back: Vec<&Version> = found.hidden.iter().chain(&found.replaced).collect();
+    let back: Vec<&Version> = found.hidden.iter().chain(&found.replaced).collect();
     if !back.is_empty() {
         tracing::info!("bringing back {} objects", back.len());
     }
-    // What makes a layer exist comes last, as when it was made.
-    let is_last = |version: &&Version| version.key.ends_with("/manifest");
-    back.sort_by_key(|version| Reverse(!is_last(version)));
-    let mut brought = BTreeSet::new();
-    let (others, manifests) = back.split_at(back.partition_point(|version| !is_last(version)));
-    for group in [others, manifests] {
-        let ids: Vec<Option<String>> = futures::stream::iter(group)
-            .map(|version| cluster.repository.bring_back(version))
-            .buffer_unordered(COPIES_AT_ONCE)
-            .try_collect()
-            .await?;
-        brought.extend(ids.into_iter().flatten());
-    }
-    let left = look(cluster, since, &brought).await?;
-    if let Some(object) = left.hidden.iter().chain(&left.replaced).next() {
+    let brought = Brought::of(cluster, back).await?;
+    let left = look(cluster, since, &brought.ids).await?;
+    let mut left = left.hidden.iter().chain(&left.replaced);
+    if let Some(object) = left.find(|version| !brought.failed.contains_key(&version.key)) {
         let what = format!("\"{}\" was hidden or replaced again meanwhile", object.key);
         return Err(Error::new(Kind::Busy, what).hint(
             "take the rights to write away from all others first: change the credentials of the bucket; then run it again",
         ));
     }
+    report.failed = brought.failed.into_iter().map(NotBack::of).collect();
     report.broken = broken(cluster).await;
     report.done = true;
     Ok(report)
+}
+
+impl NotBack {
+    fn of((key, error): (String, Error)) -> Self {
+        Self {
+            key,
+            why: error.to_string(),
+            kind: error.kind(),
+            hint: error.hint_text().map(str::to_owned),
+        }
+    }
+}
+
+/// What became of the objects that were to come back.
+#[derive(Default)]
+struct Brought {
+    /// The ids of new versions, as far as the store says them.
+    ids: BTreeSet<String>,
+    /// Those that did not, by their keys, and why.
+    failed: BTreeMap<String, Error>,
+}
+
+impl Brought {
+    /// Brings them back. What makes a layer exist comes last, as when it was made, and not when something of the layer did
+    /// not come.
+    async fn of(cluster: &ClusterRepository, back: Vec<&Version>) -> Result<Self> {
+        let is_manifest = |version: &&Version| version.key.ends_with(MANIFEST);
+        let (manifests, others): (Vec<_>, Vec<_>) = back.into_iter().partition(is_manifest);
+        let mut brought = Self::default();
+        brought.bring(cluster, others).await?;
+        let mut whole = Vec::new();
+        for manifest in manifests {
+            match brought.lost_of(&manifest.key) {
+                None => whole.push(manifest),
+                Some(lost) => {
+                    let what = format!("the layer is not whole: \"{lost}\" did not come back");
+                    let held = Error::new(Kind::Repository, what);
+                    brought.failed.insert(manifest.key.clone(), held);
+                }
+            }
+        }
+        brought.bring(cluster, whole).await?;
+        Ok(brought)
+    }
+
+    async fn bring(&mut self, cluster: &ClusterRepository, group: Vec<&Version>) -> Result<()> {
+        let tried = futures::stream::iter(group).map(|version| async move {
+            let tried = cluster.repository.bring_back(version).await;
+            let is_outage = tried.is_err() && !answers(cluster).await;
+            (&version.key, tried, is_outage)
+        });
+        let mut tried = tried.buffer_unordered(COPIES_AT_ONCE);
+        while let Some((key, tried, is_outage)) = tried.next().await {
+            match tried {
+                Ok(id) => self.ids.extend(id),
+                Err(error) if is_outage => return Err(error),
+                Err(error) => {
+                    tracing::debug!("{error}");
+                    self.failed.insert(key.clone(), error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Something of the layer with that manifest that did not come back.
+    fn lost_of(&self, manifest: &str) -> Option<&str> {
+        let layer = manifest.strip_suffix(MANIFEST)?;
+        let mut failed = self.failed.keys();
+        let lost = failed.find(|key| {
+            key.strip_prefix(layer)
+                .is_some_and(|rest| rest.starts_with('/'))
+        });
+        lost.map(String::as_str)
+    }
+}
+
+/// Whether the store answers something else, be it that it is not allowed: then what failed is about one object.
+async fn answers(cluster: &ClusterRepository) -> bool {
+    let asked = cluster.repository.list_names(cluster.name.as_str()).await;
+    asked.map_or_else(|error| error.is_denial(), |_| true)
 }
 
 /// Which layers are not whole, whatever the versions say. Who rescues a sealed cluster need not open it.
@@ -148,6 +241,7 @@ fn report(cluster: &ClusterRepository, since: Timestamp, found: &Since) -> Rescu
             .cloned()
             .collect(),
         gone: found.gone.clone(),
+        failed: Vec::new(),
         broken: Vec::new(),
     }
 }

@@ -7,19 +7,28 @@
     reason = "tests state facts about small numbers"
 )]
 
+mod backup_support;
 mod restore_common;
 mod steps;
 
 use std::sync::Arc;
 
+use backup_support::{Scene, record};
+use bytes::Bytes;
 use object_store::memory::InMemory;
+use pgstrata_engine::backup::{self, BackupOptions, BackupType};
 use pgstrata_engine::mirror::{self, MirrorOptions, MirrorReport};
 use pgstrata_engine::verify::{self, Scope, VerifyOptions};
+use pgstrata_layer::frame::Codec;
+use pgstrata_pgdata::{ArchiveFile, WalSegment};
+use pgstrata_store::archive::Archive;
 use pgstrata_store::catalog::Catalog;
+use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
+use pgstrata_testbed::cluster::Major;
 use restore_common::{Made, chain_of_three};
 use steps::actors::{Whole, copying, expiry_to_one, made_elsewhere};
 use steps::{MINUTES, VERY_LONG, World, alone, to_its_end};
@@ -50,6 +59,7 @@ async fn whole_layers(repository: &Repository, made: &Made) -> usize {
             scope: Scope::Chain(layer.label.clone()),
             deep: true,
             jobs: 2,
+            ..VerifyOptions::default()
         };
         let report = verify::run(&cluster, &options, Progress::default());
         let report = report.await.unwrap();
@@ -181,6 +191,138 @@ fn two_copies_of_one_layer_make_one() {
     });
 }
 
+/// Two copies of one layer go on together, one some operations behind the other: from the claim on there is a record that keeps
+/// the attempt, should both be killed.
+#[test]
+fn two_copies_that_begin_at_once_leave_a_record_of_what_they_need() {
+    alone(async {
+        for behind in (0..8).flat_map(|behind| [behind; 4]) {
+            let world = World::new().await;
+            let made = made_elsewhere(&world).await.unwrap();
+            let mut copies = [copying(&world, &made), copying(&world, &made)];
+            copies[0].steps(behind).await;
+            let label = &made.0.label;
+            let repository = world.repository();
+            let there = async |key: String| repository.size(&key).await.unwrap().is_some();
+            let mut at = 0;
+            loop {
+                let [one, other] = &mut copies;
+                if !(one.step().await && other.step().await) {
+                    break;
+                }
+                let is_there = there(world.cluster().manifest_key(label)).await;
+                if !is_there && there(world.cluster().claim_key(label)).await {
+                    let records = repository.list(&world.cluster().restores_prefix()).await;
+                    let moment = format!("{behind} behind, after {at}");
+                    assert!(!records.unwrap().is_empty(), "{moment}");
+                }
+                at += 1;
+            }
+            assert!(at > 5, "{at}");
+        }
+    });
+}
+
+/// The object of a segment is damaged in the target, and so is what stands in for it: the next place takes the segment.
+#[tokio::test(flavor = "multi_thread")]
+async fn wal_that_is_damaged_twice_in_the_target_comes_a_third_time() {
+    let (source, target) = (Repository::memory(), Repository::memory());
+    let made = chain_of_three(&source).await;
+    copy(&source, &target, &made).await.unwrap();
+    let newest = made.labels.last().unwrap();
+    let catalog = Catalog::load(&made.within(&source)).await.unwrap();
+    let manifest = &catalog.layer(newest).unwrap().manifest;
+    let archive = Archive::load(&made.within(&source)).await.unwrap();
+    let (range, size) = (
+        manifest.start_lsn..manifest.stop_lsn,
+        archive.segment_size(),
+    );
+    let mut segments = WalSegment::covering(manifest.timeline, range, size);
+    let file = ArchiveFile::Segment(segments.next().unwrap());
+    let places = [0, 1, 2].map(|number| archive.place(file, number));
+    // As after a copy that was killed before it came to the manifest.
+    for key in [&places[0], &made.cluster.manifest_key(newest)] {
+        target.delete(key).await.unwrap();
+    }
+    for place in &places[..2] {
+        let damaged = Bytes::from_static(b"damaged");
+        target.create(place, damaged).await.unwrap();
+    }
+    let report = copy(&source, &target, &made).await.unwrap();
+    assert!(report.left_out.is_empty(), "{report:?}");
+    assert_eq!(report.layers.len(), 1, "{report:?}");
+    let whole = source.get(&places[0]).await.unwrap();
+    assert!(target.get(&places[2]).await.unwrap() == whole);
+    // It is found there.
+    target
+        .delete(&made.cluster.manifest_key(newest))
+        .await
+        .unwrap();
+    copy(&source, &target, &made).await.unwrap();
+    let fourth = archive.place(file, 3);
+    assert_eq!(target.size(&fourth).await.unwrap(), None);
+}
+
+/// The store fails for good from one of the last operations of a backup on. When its manifest is there, and nobody could say
+/// so, a copy finds in the sibling what that got; otherwise nothing of it is left.
+#[test]
+fn what_a_sibling_got_of_a_layer_that_may_exist_stays_for_a_copy() {
+    let scene = Scene::new(Major::V15);
+    let (name, runtime) = (&scene.name, &scene.runtime);
+    let trial = |fails_from: u64| {
+        let (memory, beside) = (Arc::new(InMemory::new()), Repository::memory());
+        let sound = Repository::with_store(memory.clone());
+        for repository in [&sound, &beside] {
+            runtime.block_on(record(repository, name, scene.cluster.pgdata()));
+        }
+        let store = FaultStore::new(memory);
+        store.fail(fails_from..u64::MAX, Fault::After);
+        let within = |repository: &Repository| ClusterRepository::new(repository, name);
+        let (sound, beside) = (within(&sound), within(&beside));
+        let options = BackupOptions {
+            backup_type: BackupType::Full,
+            codec: Codec::None,
+            jobs: 1,
+            siblings: vec![beside.clone()],
+            ..scene.options()
+        };
+        let failing = within(&Repository::with_store(store.clone()));
+        let outcome = runtime.block_on(backup::run(&failing, &options, Progress::default()));
+        let count = runtime
+            .block_on(Catalog::load(&sound))
+            .unwrap()
+            .layers
+            .len();
+        (store.operation_count(), outcome, count, sound, beside)
+    };
+    let (operations, outcome, ..) = trial(u64::MAX);
+    outcome.unwrap();
+    let mut unknown = 0;
+    for fails_from in operations.saturating_sub(14)..operations {
+        let (_, outcome, count, sound, beside) = trial(fails_from);
+        let prefix = name.layers_prefix();
+        let left = beside.repository.list(&prefix);
+        let left = runtime.block_on(left).unwrap();
+        match (outcome, count) {
+            (Ok(_), 1) => {}
+            (Err(error), 1) => {
+                unknown += 1;
+                assert!(
+                    left.iter().any(|object| object.key.contains("/pack-")),
+                    "{error}: {left:?}"
+                );
+                let (options, progress) = (MirrorOptions::default(), Progress::default());
+                let copied = mirror::execute(&sound, &beside, &options, &progress);
+                let copied = runtime.block_on(copied).unwrap();
+                assert_eq!((copied.layers.len(), copied.left_out.len()), (1, 0));
+            }
+            (Err(error), 0) => assert!(left.is_empty(), "{error}: {left:?}"),
+            (outcome, count) => panic!("{outcome:?}, {count} layers"),
+        }
+    }
+    assert!(unknown > 0);
+}
+
 /// Whether a copy may end so beside an expiry.
 fn gives_way(error: &Error) -> bool {
     [Kind::Busy, Kind::Refused, Kind::NotFound].contains(&error.kind())
@@ -276,7 +418,7 @@ async fn old_layers(world: &World) -> Vec<Whole> {
     for layer in &catalog.layers[..2] {
         let committed = world.cluster().committed_key(&layer.label);
         if repository.size(&committed).await.unwrap().is_none() {
-            let note = bytes::Bytes::new();
+            let note = Bytes::new();
             repository.create(&committed, note).await.unwrap();
         }
         let chain = catalog.chain(&layer.label).unwrap().into_iter();

@@ -272,6 +272,33 @@ async fn what_tells_of_two_servers_goes_when_the_wal_before_it_has_gone() {
     assert_eq!(expired.remove, [made.labels[1].as_str()]);
 }
 
+/// An archiver has brought its WAL, and what proves that stays when the WAL between layers is given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_proved_of_a_layer_beside_another_stays_proved() {
+    let repository = Repository::memory();
+    // No WAL lies between the first two.
+    let touching = |number: usize, layer: &mut Manifest| {
+        if number == 0 {
+            layer.start_lsn = Lsn::new(28 * wal_segment_size() + 40);
+            layer.stop_lsn = Lsn::new(30 * wal_segment_size());
+        }
+    };
+    let made = layers(&repository, [None, Some(NOT_LISTED), None], touching).await;
+    note(&repository, &made, &[28, 30]).await;
+    assert_eq!(alarms(&repository, &made).await, []);
+    let rules = rules(Policy {
+        keep_full: Some(3),
+        keep_wal: Some(SignedDuration::ZERO),
+        ..Policy::default()
+    });
+    let expired = expire_by(&repository, &made, &rules).await.unwrap();
+    assert!(
+        expired.wal_files > 0 && expired.remove.is_empty(),
+        "{expired:?}"
+    );
+    assert_eq!(alarms(&repository, &made).await, []);
+}
+
 /// The same of a merge: the merged layer tells what its newest input did.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_tells_of_two_servers_is_not_merged_away() {

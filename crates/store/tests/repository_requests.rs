@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test states what must hold")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use pgstrata_layer::cluster::{LockMode, RetentionRecord};
@@ -182,5 +183,34 @@ async fn an_object_whose_answer_was_lost_is_compared_in_parts() {
             from = last + 1;
         }
         assert_eq!(from, there.len());
+    }
+}
+
+/// A copy within the store is answered with status 200 before it has ended, and its failure comes in the body.
+#[tokio::test]
+async fn an_object_whose_copy_fails_after_its_answer_had_begun_is_brought_back_again() {
+    for (code, tries) in [
+        ("SlowDown", 2),
+        ("InternalError", 2),
+        ("InvalidObjectState", 1),
+    ] {
+        let count = AtomicU32::new(0);
+        let failing = move |_: &Asked| {
+            let first = count.fetch_add(1, Ordering::Relaxed) == 0;
+            let body = match first {
+                true => format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>"),
+                false => "<CopyObjectResult></CopyObjectResult>".to_owned(),
+            };
+            Reply {
+                status: 200,
+                body: body.into_bytes(),
+                ..Reply::default()
+            }
+        };
+        let store = Recorder::start(failing).unwrap();
+        let repository = Repository::open(&recorded(&store)).unwrap();
+        let brought = repository.bring_back(&version("main/a")).await;
+        assert_eq!(brought.is_ok(), tries > 1, "{code}: {brought:?}");
+        assert_eq!(store.asked().len(), tries, "{code}");
     }
 }

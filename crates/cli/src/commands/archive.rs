@@ -59,17 +59,19 @@ pub(super) async fn push_file(
     let settings = &context.config.settings;
     let default = PushOptions::default();
     let root = settings.spool.clone().unwrap_or_else(Spool::default_root);
+    // Two repositories of the configuration file may have one URL, at two endpoints.
+    let url = cluster.repository.url();
+    let place = match context.config.name() {
+        Some(name) => format!("{url} {name}"),
+        None => url.to_owned(),
+    };
     let options = PushOptions {
         codec: context.codec(&args.compress)?,
         neighbours: args
             .push_ahead
             .or(settings.push_ahead)
             .unwrap_or(default.neighbours),
-        notes: Some(Notes::new(
-            root,
-            cluster.repository.url(),
-            cluster.name.as_str(),
-        )),
+        notes: Some(Notes::new(root, &place, cluster.name.as_str())),
         told,
         ..default
     };
@@ -112,10 +114,23 @@ pub(super) struct Holes {
 
 impl Holes {
     pub(super) fn told(context: &Context, args: &ArchiveGetArgs) -> Result<Self> {
+        Self::chosen(context, args.hole_timeout, args.on_hole)
+    }
+
+    /// What the configuration file says: who prepares a recovery is told of a mistake there, and not the recovery.
+    pub(super) fn of_file(context: &Context) -> Result<Self> {
+        Self::chosen(context, None, None)
+    }
+
+    fn chosen(
+        context: &Context,
+        hole_timeout: Option<Duration>,
+        on_hole: Option<OnHole>,
+    ) -> Result<Self> {
         let settings = &context.config.settings;
         let told = settings.hole_timeout.as_deref();
-        let wait = from_file(args.hole_timeout, told, "hole-timeout", parse_duration)?;
-        let on_hole = choose(args.on_hole, settings.on_hole.as_deref(), "on-hole")?;
+        let wait = from_file(hole_timeout, told, "hole-timeout", parse_duration)?;
+        let on_hole = choose(on_hole, settings.on_hole.as_deref(), "on-hole")?;
         Ok(Self {
             wait: wait.unwrap_or(HOLE_TIMEOUT),
             are_end: on_hole == Some(OnHole::End),

@@ -7,6 +7,7 @@ use pgstrata_store::keys::KeySummary;
 use serde_json::{Value, json};
 
 use super::Context;
+use super::archive::Holes;
 use crate::args::CheckArgs;
 use crate::config::choose;
 use crate::exit;
@@ -20,6 +21,8 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<u8> {
     let settings = &context.config.settings;
     let wal = choose(args.wal.wal, settings.wal.as_deref(), "wal")?;
     let timeout = context.archive_timeout(&args.wal)?;
+    // A recovery needs it, months later.
+    Holes::of_file(context)?;
     let options = CheckOptions {
         connection: context.connection(&args.server),
         data_directory: context.known_data_directory(&args.server),

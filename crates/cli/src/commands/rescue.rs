@@ -1,5 +1,7 @@
 //! `rescue`.
 
+use std::collections::BTreeSet;
+
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::rescue::{self, RescueReport};
 use pgstrata_layer::plain::plain;
@@ -21,9 +23,10 @@ pub(super) async fn run(context: &Context, args: &RescueArgs) -> Result<u8> {
         false => rescue::execute(&cluster, args.since).await?,
     };
     context.report("rescue/1", &report, || text(&report))?;
-    Ok(match report.broken.is_empty() {
-        true => 0,
-        false => exit::WARNINGS,
+    Ok(match report.failed.first() {
+        Some(first) => exit::code(first.kind),
+        None if report.broken.is_empty() => 0,
+        None => exit::WARNINGS,
     })
 }
 
@@ -42,6 +45,11 @@ fn text(report: &RescueReport) -> String {
     names("replaced", &report.replaced);
     names("new", &report.added);
     names("lost", &report.gone);
+    let failed = report.failed.iter();
+    let failed: Vec<String> = failed
+        .map(|one| format!("{}: {}", one.key, one.why))
+        .collect();
+    names("failed", &failed);
     names("broken", &report.broken);
     let since = report.since;
     if !report.gone.is_empty() {
@@ -54,7 +62,18 @@ fn text(report: &RescueReport) -> String {
             "Records of removals are new: the next expire refuses what its rules keep. If nobody of yours expired or merged, delete them.\n",
         );
     }
+    let hints: BTreeSet<&String> = report
+        .failed
+        .iter()
+        .filter_map(|one| one.hint.as_ref())
+        .collect();
+    for hint in hints {
+        text.push_str(&format!(
+            "What is called failed did not come back: {hint}.\n"
+        ));
+    }
     let count = report.hidden.len() + report.replaced.len();
+    let back = count.saturating_sub(failed.len());
     let bytes = BinaryBytes(report.bytes);
     text.push_str(&match (count, report.done) {
         (0, _) if !report.broken.is_empty() => format!(
@@ -62,6 +81,9 @@ fn text(report: &RescueReport) -> String {
              \"pgstrata info\".\n"
         ),
         (0, _) => format!("Everything that was there at {since} is there.\n"),
+        (_, true) if !failed.is_empty() => format!(
+            "{back} of {count} objects are as they were at {since}, and the others are not: run it again when the reason has gone.\n"
+        ),
         (_, true) => format!(
             "{count} objects ({bytes}) are as they were at {since}. Run \"pgstrata verify\" now.\n"
         ),

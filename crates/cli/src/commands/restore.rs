@@ -10,10 +10,11 @@ use pgstrata_engine::restore::{
     TimelineChoice,
 };
 use pgstrata_layer::plain::plain;
-use pgstrata_store::error::{FileContext, Result};
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
+use super::archive::Holes;
 use super::{Context, label_or_latest};
-use crate::args::{ArchiveMode, AsOfArgs, RestoreArgs};
+use crate::args::{ArchiveMode, AsOfArgs, RestoreArgs, TargetAction};
 use crate::config::absolute;
 use crate::progress::Act;
 
@@ -53,8 +54,27 @@ pub(super) async fn run(context: &Context, args: &RestoreArgs, said: &[String]) 
     Ok(0)
 }
 
+/// Refuses what is to be done at a target where there is none: the server would open for writes instead.
+fn require_place_to_stop(args: &RestoreArgs, target: &Target) -> Result<()> {
+    let idle = match args.target_action {
+        _ if target.has_stop_point() => return Ok(()),
+        Some(TargetAction::Pause) => "--target-action pause",
+        Some(TargetAction::Shutdown) => "--target-action shutdown",
+        _ if args.target_exclusive => "--target-exclusive",
+        Some(TargetAction::Promote) | None => return Ok(()),
+    };
+    let what = format!("{idle} needs a target: recovery to {target} stops nowhere");
+    Err(Error::new(Kind::Usage, what).hint(
+        "give --target-type and --target; to look at the end of the archive before anything is written, restore with --target-type \
+         standby and promote later",
+    ))
+}
+
 fn options(context: &Context, args: &RestoreArgs) -> Result<RestoreOptions> {
     let (target, timeline) = target_of(args)?;
+    require_place_to_stop(args, &target)?;
+    // The server that recovers reads the same file.
+    Holes::of_file(context)?;
     let map = |(from, to): &(String, String)| {
         Ok(TablespaceMapping {
             from: from.clone(),

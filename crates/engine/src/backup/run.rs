@@ -145,7 +145,9 @@ pub async fn run(
     drop(backup);
     // Threads that were given up hold it until they see that.
     if let Some(siblings) = Arc::into_inner(siblings) {
-        siblings.end(outcome.is_ok(), &label).await;
+        siblings
+            .end(outcome.is_ok() || layer.may_exist(), &label)
+            .await;
     }
     layer.end(&outcome).await;
     // The next one may begin at once, also after this one has failed; but the server may be busy with what was interrupted.
@@ -556,7 +558,7 @@ impl Backup<'_> {
         session: &Session,
         wal: WalOfBackup<'_>,
         following: Option<Following>,
-    ) -> Result<(u64, Option<String>)> {
+    ) -> Result<(u64, Vec<String>)> {
         let WalOfBackup {
             archive,
             finisher,
@@ -572,6 +574,7 @@ impl Backup<'_> {
         };
         let timeout = self.options.wal_timeout;
         archive.push_history(timeline).await?;
+        let mut said = Vec::from_iter(archive.lacks_history(timeline).await?);
         archive.push_lost_histories(timeline).await?;
         let end = SegmentEnd {
             timeline,
@@ -592,9 +595,10 @@ impl Backup<'_> {
             }
         };
         self.progress.wait_for(None);
-        let secured = secured?;
+        let (stored, warning) = secured?;
+        said.extend(warning);
         own.require_whole_sources(databases).await?;
-        Ok(secured)
+        Ok((stored, said))
     }
 
     fn report(&self, manifest: Manifest, copied: Copied, wal_segments_stored: u64) -> BackupReport {

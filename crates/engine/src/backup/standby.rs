@@ -93,10 +93,15 @@ impl Finisher {
             Self::Server => return Ok(LastSegment::there(last, size)),
             _ if beyond.end_lsn(size) <= complete => return Ok(LastSegment::there(beyond, size)),
             Self::Nobody(why) => why.clone(),
-            Self::Primary(primary) => match primary.finish(beyond, size).await {
-                Err(error) => error.to_string(),
-                Ok(()) => return Ok(LastSegment::asked(beyond, size, primary)),
-            },
+            Self::Primary(primary) => {
+                // It may take connections and answer nothing.
+                let asked = tokio::time::timeout(timeout, primary.finish(beyond, size));
+                match asked.await {
+                    Ok(Ok(())) => return Ok(LastSegment::asked(beyond, size, primary)),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(_) => format!("the primary at {primary} does not answer"),
+                }
+            }
         };
         let name = last.file_name(size);
         if last.end_lsn(size) <= complete {

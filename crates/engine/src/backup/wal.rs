@@ -259,9 +259,9 @@ impl ServerArchive {
         }
     }
 
-    /// Whether the server has finished the file of `segment`, when its WAL is complete up to `complete`. A standby may have got
-    /// there on another timeline, or have replayed the record of a switch before it has what is behind it: what is in the file
-    /// tells.
+    /// Whether the server has finished the file of `segment`, when it has reached `complete`. A standby may have got there on
+    /// another timeline, or have replayed the record of a switch before it has what is behind it: what is in the file tells. It
+    /// may also have the whole file and replay it later.
     async fn is_finished(
         &self,
         session: &Session,
@@ -320,6 +320,24 @@ impl ServerArchive {
         self.push(&name).await
     }
 
+    /// What is to be said when the history of `timeline` is nowhere: a server that was restored with the timeline of its source
+    /// has none.
+    pub(super) async fn lacks_history(&self, timeline: TimelineId) -> Result<Option<String>> {
+        let name = timeline.history_file_name();
+        if timeline == TimelineId::FIRST || self.wal_directory.join(&name).exists() {
+            return Ok(None);
+        }
+        let held = archive::Archive::new(&self.cluster, self.record.clone())?;
+        let is_missing = matches!(held.holds(&name).await, Ok(false));
+        Ok(is_missing.then(|| {
+            format!(
+                "\"{name}\", the history of this server's timeline, is neither in its pg_wal nor in the archive: until it is archived, only \
+                 --target-type none restores this layer; fetch it with \"pgstrata archive-get\" out of the repository from which this server \
+                 was restored, and store it with \"pgstrata archive-push\""
+            )
+        }))
+    }
+
     /// Stores the histories of timelines before `timeline` that the archive has lost and the server has.
     pub(super) async fn push_lost_histories(&self, timeline: TimelineId) -> Result<()> {
         // One that cannot be read was refused when it was to be stored.
@@ -346,7 +364,7 @@ impl ServerArchive {
     /// its archiver had brought it.
     async fn check_same(&self, session: &Session, segments: &[WalSegment]) -> Result<()> {
         let size = self.segment_size;
-        let complete = session.wal_end().await?;
+        let complete = session.wal_reached().await?;
         let compare = async |segment: WalSegment| {
             if self.is_finished(session, segment, complete).await? {
                 self.push_if_there(&segment.file_name(size)).await?;
@@ -459,7 +477,7 @@ impl ServerArchive {
         held: &archive::Archive,
         segments: &[WalSegment],
     ) -> Result<(u64, Vec<String>)> {
-        let complete = session.wal_end().await?;
+        let complete = session.wal_reached().await?;
         let (mut stored, mut missing) = (0, Vec::new());
         for segment in segments {
             let name = segment.file_name(self.segment_size);
@@ -599,7 +617,7 @@ impl Stream {
         loop {
             let (archive, session) = (&self.archive, &self.session);
             archive.require_one_timeline(session, next.timeline).await?;
-            let complete = session.wal_end().await?;
+            let complete = session.wal_reached().await?;
             let end = *ended.borrow_and_update();
             let before = stored;
             while end.is_none_or(|end| next <= end.last)

@@ -6,9 +6,10 @@ use pgstrata_layer::cluster::ClusterRecord;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys::copies::{self, KeyPlan, KeysFound};
-use pgstrata_store::keys::{Recipients, Ring};
+use pgstrata_store::keys::{EpochsNow, Recipients, Ring};
 
 use super::cluster::copy_object;
+use super::{Mirror, MirrorReport, NotCopied};
 
 /// What a copy is to do to the keys of the target, and what there was when that was decided.
 pub(super) struct Planned {
@@ -113,4 +114,42 @@ pub(super) async fn bring(
         copy_object(source, target, key).await.map_err(apart)?;
     }
     Ok(made)
+}
+
+impl Mirror<'_> {
+    /// Brings the keys of an epoch that has begun in the source since the keys of `known` were read, which is the source and
+    /// becomes what it is now. Whoever has listed objects of the source before needs no other keys for them. Where the target
+    /// must not have them, that is reported: what is sealed in that epoch is copied, and nobody opens it there.
+    ///
+    /// # Errors
+    /// When a repository cannot be read or written.
+    pub(super) async fn bring_new_keys(
+        &self,
+        known: &mut ClusterRepository,
+        report: &mut MirrorReport,
+    ) -> Result<()> {
+        let Some(ring) = known.sealing().await?.ring() else {
+            return Ok(());
+        };
+        let EpochsNow::Begun(epoch) = ring.now(known.home()).await? else {
+            return Ok(());
+        };
+        let key = known.name.epoch_key(&ring.current().seal_id, epoch);
+        tracing::info!("epoch {epoch} has begun while the copy ran");
+        let now = known.with_keys_of(known).await?;
+        let bringing = async {
+            let record = now.record().await?;
+            let planned = plan(&now, self.target, &record, self.recipients).await?;
+            bring(&now, self.target, planned).await
+        };
+        match bringing.await {
+            Ok(made) => report.key_boxes += made,
+            Err(error) if super::is_of_layer(&error) => {
+                report.left_out.push(NotCopied::broken(key, &error));
+            }
+            Err(error) => return Err(error.while_doing("could not copy the keys")),
+        }
+        *known = now;
+        Ok(())
+    }
 }

@@ -240,6 +240,7 @@ pub async fn again(
         from: Archive::load(source).await?,
         to: Archive::load(target).await?,
         jobs: limits::workers(options.jobs),
+        recipients,
         progress,
     };
     let keeping = both.say_what_is_needed(source, target).await;
@@ -443,6 +444,7 @@ struct Mirror<'a> {
     from: Archive,
     to: Archive,
     jobs: usize,
+    recipients: Option<&'a Recipients>,
     progress: &'a Progress,
 }
 
@@ -494,6 +496,9 @@ impl Mirror<'_> {
         self.progress.set_total(total.sum());
         // Whatever is added leads on from what is there.
         let listed = BothArchives::list(&self.from, Some(&self.to)).await?;
+        // Of an epoch that has begun since the keys were copied there may be layers and WAL among them.
+        let mut known = self.source.clone();
+        self.bring_new_keys(&mut known, report).await?;
         let is_all = options.labels.is_empty();
         let mut judged = BTreeSet::new();
         if is_all {
@@ -538,10 +543,12 @@ impl Mirror<'_> {
                 }
             }
         }
-        match is_all {
-            true => self.rest(both, (listed, judged), report).await,
-            false => Ok(()),
+        if is_all {
+            self.rest(both, (listed, judged), &mut known, report)
+                .await?;
         }
+        // An object may have been stored again meanwhile, in place of a damaged one.
+        self.bring_new_keys(&mut known, report).await
     }
 
     /// What is not of layers that are copied now. `before`: the archives as this copy has found them, and the records that it
@@ -550,6 +557,7 @@ impl Mirror<'_> {
         &self,
         both: &BothSides,
         (before, mut judged): (BothArchives, BTreeSet<String>),
+        known: &mut ClusterRepository,
         report: &mut MirrorReport,
     ) -> Result<()> {
         for layer in &both.source.layers {
@@ -562,6 +570,7 @@ impl Mirror<'_> {
             true => None,
             false => Some(BothArchives::list(&self.from, Some(&self.to)).await?),
         };
+        self.bring_new_keys(known, report).await?;
         self.wal((both, now.as_ref().unwrap_or(&before)), report)
             .await?;
         // What was given up while the WAL was copied is known by now.

@@ -385,6 +385,20 @@ impl Session {
         lsn(&self.row(act, query, &[]).await?, 0, act)
     }
 
+    /// How far the WAL in `pg_wal` may be complete: as [`Self::wal_end`]; of a standby also what it has received and not
+    /// replayed, and what it has replayed out of an archive. What is in a standby's file has to tell.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn wal_reached(&self) -> Result<Lsn> {
+        if !self.facts.in_recovery {
+            return self.wal_end().await;
+        }
+        let act = "could not ask how far the standby has come";
+        let query = "SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())::text";
+        lsn(&self.row(act, query, &[]).await?, 0, act)
+    }
+
     /// Where a primary inserts its next record: it may have finished a segment, and its archiver brought it, before
     /// [`Self::wal_end`] tells (xlog.c, `XLogWrite`: the archiver is told first).
     ///

@@ -142,6 +142,7 @@ pub async fn verify_old(world: Arc<World>, repository: Repository) -> Result<()>
         scope: Scope::Chain(world.incremental(false)),
         deep: true,
         jobs: 1,
+        ..VerifyOptions::default()
     };
     let cluster = world.within(&repository);
     let report = verify::run(&cluster, &options, Progress::default()).await?;

@@ -13,7 +13,7 @@ use pgstrata_layer::wal::WalHeader;
 use pgstrata_pgdata::ArchiveFile;
 use tokio::runtime::Handle;
 
-use super::mended::is_damage;
+use super::mended::{MOST_MENDED, is_damage};
 use super::rivals::is_same;
 use super::sealed::ObjectReader;
 use super::{Archive, ListedFiles, PIECE_BYTES, WHOLE_BYTES, objects};
@@ -42,46 +42,52 @@ impl Archive {
     }
 
     /// Copies `file` into `target`, unless it is there; answers the bytes that were stored. What is there is durable then, too:
-    /// a copy that was killed may not have come to that.
+    /// a copy that was killed may not have come to that. What is damaged there is passed over, as by a push.
     ///
     /// # Errors
-    /// `NotFound` when it is not here; `Damaged` when it is not here whole; `AlreadyExists` when another file of that
-    /// name is there; when a repository cannot be read or written.
+    /// `NotFound` when it is not here; `Damaged` when it is not here whole, or the target has nothing but damaged copies of it;
+    /// `AlreadyExists` when another file of that name is there; when a repository cannot be read or written.
     pub async fn copy_to(&self, target: &Archive, file: ArchiveFile) -> Result<Option<u64>> {
-        let place = match target.placed(file).await {
-            Ok(None) => 0,
-            Ok(Some(there)) => return self.settle_on(target, file, there).await,
-            Err(error) if is_damage(&error) => 1,
-            Err(error) => return Err(error),
-        };
-        let key = target.place(file, place);
-        match self
-            .copy_object(file, (&target.cluster.repository, &key))
-            .await
-        {
-            Ok(size) => Ok(Some(size)),
-            Err(error) if error.kind() == Kind::AlreadyExists && place == 0 => {
-                // Somebody has pushed it meanwhile.
-                match target.placed(file).await? {
-                    Some(there) => self.settle_on(target, file, there).await,
-                    None => Err(error),
+        let mut damage = None;
+        for number in 0..=MOST_MENDED {
+            let key = target.place(file, number);
+            let there = match target.header_at(&key).await {
+                Ok(Some(there)) => Ok(there),
+                Ok(None) => match self
+                    .copy_object(file, (&target.cluster.repository, &key))
+                    .await
+                {
+                    // Somebody has stored it meanwhile.
+                    Err(error) if error.kind() == Kind::AlreadyExists => {
+                        let found = target.header_at(&key).await;
+                        found.and_then(|there| there.ok_or(error))
+                    }
+                    copied => return copied.map(Some),
+                },
+                Err(error) => Err(error),
+            };
+            match there {
+                Ok(there) => return self.settle_on(target, file, (key, there)).await,
+                Err(error) if is_damage(&error) => {
+                    damage.get_or_insert(error);
                 }
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
         }
+        let damage = damage.map_or(String::new(), |error| format!(": {error}"));
+        let what = format!("there is nothing but damaged copies of the file in the target{damage}");
+        Err(Error::new(Kind::Damaged, what))
     }
 
-    /// Where the good object of `file` is, and its header; `None` when there is none at all.
-    async fn placed(&self, file: ArchiveFile) -> Result<Option<(String, WalHeader)>> {
-        let absent = || Error::new(Kind::NotFound, "there is no such object");
-        let read = async |key: String| {
-            let header = self.header_of(&key).await?.ok_or_else(absent)?;
-            Ok((key, header))
-        };
-        match self.first_good(file, read).await {
-            Ok(placed) => Ok(Some(placed)),
-            Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            Err(error) => Err(error),
+    /// The header of the object `key`, whose epoch may have begun since the keys were read; `None` when there is none.
+    async fn header_at(&self, key: &str) -> Result<Option<WalHeader>> {
+        let found = self.header_of(key).await;
+        if !matches!(&found, Err(error) if error.is_lost_epoch()) {
+            return found;
+        }
+        match self.sealing().await?.look_again(self.cluster.home()).await {
+            true => self.header_of(key).await,
+            false => found,
         }
     }
 

@@ -129,15 +129,22 @@ impl NewLayer {
         })
     }
 
+    /// Whether nobody knows if the layer exists: the answer to its manifest was lost, and so was what became of that.
+    #[must_use]
+    pub fn may_exist(&self) -> bool {
+        self.may_exist.load(Ordering::Relaxed)
+    }
+
     /// The end of the act, well or not. What a failed one has stored is removed as far as the repository lets us, the
     /// claim last; unless it is not known whether the layer exists.
     pub async fn end<T>(self, outcome: &Result<T>) {
+        let may_exist = self.may_exist();
         let beats = self.heart.stop().await;
         let label = &self.label;
         if outcome.is_ok() {
             beats.remove().await;
             self.cluster.repository.lay_up_room().await;
-        } else if self.may_exist.load(Ordering::Relaxed) {
+        } else if may_exist {
             // The manifest may have been created, or may yet be, although we were told otherwise.
             tracing::warn!(%label, "it is not known whether the layer was committed: see info");
         } else if let Err(error) = remove_own(&self.cluster, label).await

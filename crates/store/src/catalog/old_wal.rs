@@ -62,7 +62,7 @@ impl WalLimit {
             .map(|layer| WalKept {
                 timeline: layer.manifest.timeline,
                 start_lsn: layer.manifest.start_lsn,
-                stop_lsn: layer.manifest.stop_lsn,
+                stop_lsn: kept_until(layer),
             })
             .collect();
         Some(Self {
@@ -81,6 +81,18 @@ impl WalLimit {
                 let end = WalSegment::containing_end(timeline, kept.stop_lsn, size).number;
                 kept.timeline == timeline && first <= number && number <= end.max(first)
             })
+    }
+}
+
+/// Where the WAL ends that stays with a layer: where its own does. Of one that may be of another server than those before it
+/// the next segment stays as well: it proves that an archiver has brought the layer's own. Of a standby's, too: recovery stops
+/// at the first record behind its end, which may be there.
+fn kept_until(layer: &Layer) -> Lsn {
+    let manifest = &layer.manifest;
+    let segment = u64::from(manifest.cluster.wal_segment_size);
+    match manifest.beside.is_some() || manifest.from_standby {
+        true => Lsn::new(manifest.stop_lsn.get().saturating_add(segment)),
+        false => manifest.stop_lsn,
     }
 }
 

@@ -14,7 +14,7 @@ use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::restoring::{self, RestoreRecord};
 use pgstrata_pgdata::lsn::Lsn;
 
-use super::lease::{Beats, Heartbeat, StoreTime};
+use super::lease::{Beats, Heartbeat, LEASE, StoreTime};
 use super::{Catalog, Unfinished, hex};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Result};
@@ -156,19 +156,37 @@ async fn forget(cluster: &ClusterRepository, id: &str) -> Result<()> {
     cluster.repository.delete_all(&keys).await
 }
 
-/// Forgets the records of copies of the layer with that id, but for one.
-async fn forget_copies(cluster: &ClusterRepository, layer_id: &str, but: Option<&str>) {
+/// Forgets those records of copies of the layer with that id that `go`, a choice among all records.
+async fn forget_copies(
+    cluster: &ClusterRepository,
+    layer_id: &str,
+    go: impl Fn(&[(String, Timestamp)], &str) -> bool,
+) {
     let forgetting = async {
-        for (id, _) in ids(cluster).await? {
-            if copies(&id, layer_id) && but != Some(id.as_str()) {
-                forget(cluster, &id).await?;
-            }
+        let all = ids(cluster).await?;
+        let copies = all.iter().filter(|(id, _)| copies(id, layer_id));
+        for (id, _) in copies.filter(|(id, _)| go(&all, id)) {
+            forget(cluster, id).await?;
         }
         Ok::<(), Error>(())
     };
     if let Err(error) = forgetting.await {
         tracing::debug!(%error, "the records of copies stay, and are forgotten in some days");
     }
+}
+
+/// Pure: whether the record `own` stands in for `other`, of a copy of the same layer. Of two copies that begin at once one
+/// stands in for the other, or each would forget the other's record, and nothing keep what both need.
+fn stands_in(all: &[(String, Timestamp)], own: &str, other: &str) -> bool {
+    let modified = |id: &str| {
+        let found = all.iter().find(|(one, _)| one == id);
+        found.map(|(_, modified)| *modified)
+    };
+    // Who has forgotten ours stands in for us.
+    let (Some(now), Some(last)) = (modified(own), modified(other)) else {
+        return false;
+    };
+    other != own && (other > own || now.duration_since(last) > LEASE)
 }
 
 /// Each restore, and when the last of its objects was written.
@@ -272,15 +290,19 @@ impl Restoring {
         Ok(Self::keep(cluster, id, body))
     }
 
-    /// Forgets what other copies of the layer with that id have said: this one stands in for them.
+    /// Forgets what other copies of the layer with that id have said, as far as this one stands in for them: what was said
+    /// long ago, and of what was said just now that with a greater id.
     pub async fn stand_in(&self, layer_id: &str) {
-        forget_copies(&self.cluster, layer_id, Some(&self.id)).await;
+        forget_copies(&self.cluster, layer_id, |all, other| {
+            stands_in(all, &self.id, other)
+        })
+        .await;
     }
 
     /// The layer with that id is there: no copy of it needs anything any more.
     pub async fn done(self, layer_id: &str) {
         self.heart.stop().await;
-        forget_copies(&self.cluster, layer_id, None).await;
+        forget_copies(&self.cluster, layer_id, |_, _| true).await;
     }
 
     fn keep(cluster: &ClusterRepository, id: String, body: Bytes) -> Self {
@@ -312,5 +334,27 @@ impl Restoring {
         if let Err(error) = forget(&self.cluster, &self.id).await {
             tracing::debug!(%error, "the record of this restore stays, and is forgotten in a day");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_copies_that_begin_at_once_the_record_of_one_stays() {
+        let at = |minutes| Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes);
+        let record = |id: &str, minutes| (id.to_owned(), at(minutes));
+        let all = [
+            record("layer-1", 100),
+            record("layer-2", 101),
+            record("layer-0", 80),
+        ];
+        assert!(stands_in(&all, "layer-1", "layer-2"));
+        assert!(!stands_in(&all, "layer-2", "layer-1"));
+        assert!(stands_in(&all, "layer-2", "layer-0"), "it is old");
+        assert!(!stands_in(&all, "layer-1", "layer-1"));
+        // Another one has forgotten it.
+        assert!(!stands_in(&all, "layer-3", "layer-4"));
     }
 }

@@ -70,10 +70,11 @@ impl Siblings {
         join_all(storing).await;
     }
 
-    /// The end of the backup. What a failed one has stored goes; nobody else can be at work on a layer that is nowhere.
-    pub async fn end(self, layer_exists: bool, label: &Label) {
+    /// The end of the backup. What was stored of a layer goes when that is nowhere and never will be: nobody can be at work on
+    /// it. It stays when the layer may exist: somebody may have found it, and be copying it, or have done so.
+    pub async fn end(self, may_exist: bool, label: &Label) {
         for sibling in self.0 {
-            if layer_exists {
+            if may_exist {
                 sibling.keeping.copied().await;
             } else {
                 let removed = remove_own(&sibling.cluster, label);

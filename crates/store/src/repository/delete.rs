@@ -99,6 +99,25 @@ impl Repository {
         true
     }
 
+    /// Removes files below `prefix` that writers which were killed have left in a directory, and that are no objects: where the
+    /// file system has no files without a name. Answers how many.
+    ///
+    /// # Errors
+    /// `Repository` when they cannot be looked for or removed.
+    pub async fn collect_hidden(&self, prefix: &str) -> Result<usize> {
+        let Some(local) = &self.0.local else {
+            return Ok(0);
+        };
+        let collected = local.collect_hidden(prefix).await;
+        collected.map_err(|e| {
+            self.error(
+                "could not remove what killed commands have left below",
+                prefix,
+                &e,
+            )
+        })
+    }
+
     /// Whether the store has denied a deletion of this process.
     pub(crate) fn was_denied_deletion(&self) -> bool {
         self.0.told_of_denial.load(Ordering::Relaxed)

@@ -19,6 +19,7 @@ use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -33,7 +34,7 @@ use object_store::{
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::process::geteuid;
 
-use super::reserve;
+use super::{hidden, reserve};
 use crate::direct;
 
 /// A repository holds whole databases: not for everybody's eyes.
@@ -151,6 +152,13 @@ impl LocalStore {
     /// Gives up part of the reserve; false when there is none.
     pub(super) async fn free_room(&self) -> Result<bool> {
         self.blocking(move |inner| reserve::free(&inner.root).map_err(failed))
+            .await
+    }
+
+    /// Removes files that killed writers have left below that directory, and that are no objects; answers how many.
+    pub(super) async fn collect_hidden(&self, below: &str) -> Result<usize> {
+        let below = self.root().join(below);
+        self.blocking(move |_| hidden::collect(&below, SystemTime::now()).map_err(failed))
             .await
     }
 
@@ -603,14 +611,14 @@ fn link_unnamed(file: &File, path: &FilePath) -> io::Result<()> {
 }
 
 fn write_named(directory: &FilePath, path: &FilePath, fill: Fill<'_>) -> io::Result<()> {
-    let name = format!(".{:032x}.tmp", rand::random::<u128>());
-    let hidden = directory.join(name);
+    let hidden = hidden::path_in(directory);
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(
         &hidden,
         flags,
         Mode::from_raw_mode(FILE_MODE),
     )?);
+    hidden::lock(&file);
     let published = give_to_owner_of(directory, &file)
         .and_then(|()| fill(&file))
         .and_then(|()| file.sync_all())

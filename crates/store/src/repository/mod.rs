@@ -16,6 +16,7 @@ mod directory;
 mod existing;
 #[doc(hidden)]
 pub mod fault;
+mod hidden;
 mod local;
 mod open;
 mod page;

@@ -135,6 +135,7 @@ const CODES: &[(&str, &str, &str)] = &[
         "a legal hold keeps it",
         IMMUTABLE,
     ),
+    ("InvalidObjectState", "it is in archive storage", THAWED),
     (
         "MethodNotAllowed",
         "the store does not allow this request",
@@ -146,6 +147,9 @@ const CODES: &[(&str, &str, &str)] = &[
         "use a store with conditional writes",
     ),
 ];
+
+/// What comes before the error in the body of an answer that began with status 200: a copy within the store can take long.
+pub(super) const FAILED_LATE: &str = "failed after the answer had begun, body: ";
 
 const BUCKET: &str = "create the bucket or container, or correct the repository's URL";
 const CREDENTIALS: &str =
@@ -161,6 +165,9 @@ const ACCESS: &str =
 pub(super) const VERSIONS: &str = "the repository's credentials must allow s3:ListBucketVersions and s3:GetObjectVersion too, and for \
     a rescue s3:PutObject, as a keeper's do in docs/SECURITY.md";
 const IMMUTABLE: &str = "it can be deleted when the policy lets it go; an expiry tries again";
+const LATER: &str = "try again later, or ask who runs the store";
+const THAWED: &str = "bring that version back from archive storage first, then run it again";
+const KMS: &str = "the key with which the store encrypted it must be there and enabled";
 const REACH: &str = "check the repository's endpoint, and that it can be reached from here";
 
 /// Where credentials belong, by what the store's client calls itself.
@@ -292,6 +299,7 @@ impl Reason {
             _ => "",
         };
         Self::of_status(error, &whole)
+            .or_else(|| Self::of_late(&whole))
             .or_else(|| Self::of_instance(store, &whole))
             .or_else(|| Self::of_code(&whole))
             .or_else(|| Self::of_transport(store, causes))
@@ -346,7 +354,15 @@ impl Reason {
         }
         let code = xml_code(whole).map_or(String::new(), |c| format!(" ({})", one_line(c)));
         let text = format!("the store answered with status {number}{code}");
-        Some(Self::plain(text, Some("try again later, or ask who runs the store")).passing(true))
+        Some(Self::plain(text, Some(LATER)).passing(true))
+    }
+
+    /// What would have been a server error, or throttling, had it been known when the answer began.
+    fn of_late(whole: &str) -> Option<Self> {
+        let (_, body) = whole.split_once(FAILED_LATE)?;
+        let code = xml_code(body).filter(|code| PASSING.contains(code))?;
+        let text = format!("the store failed after its answer had begun ({code})");
+        Some(Self::plain(text, Some(LATER)).passing(true))
     }
 
     /// The machine's own service answered, and gave no role.
@@ -382,6 +398,10 @@ impl Reason {
         let is_skew =
             code == "AccessDenied" && OTHER_CLOCK.iter().any(|words| whole.contains(words));
         let code = if is_skew { SKEWED } else { code };
+        if code.starts_with("KMS.") {
+            let text = format!("the store's key of it cannot be used ({})", one_line(code));
+            return Some(Self::plain(text, Some(KMS)));
+        }
         let known = CODES.iter().find(|(c, _, _)| *c == code);
         // Answers about a wrong signature repeat all headers.
         if known.is_none() && whole.contains("x-amz-checksum") {
@@ -694,6 +714,22 @@ mod tests {
             assert!(reason.may_pass && reason.text.contains(code), "{reason:?}");
         }
         assert!(!of_refusal("InvalidRequest", "never").may_pass);
+    }
+
+    #[test]
+    fn what_fails_after_its_answer_had_begun_is_done_again_when_that_may_help() {
+        let of_late = |code: &str| {
+            let source = format!("the copy {FAILED_LATE}<Error><Code>{code}</Code></Error>").into();
+            let store = "S3";
+            Reason::of(&object_store::Error::Generic { store, source })
+        };
+        for code in ["InternalError", "SlowDown", "RequestTimeout"] {
+            let reason = of_late(code);
+            assert!(reason.may_pass && reason.text.contains(code), "{reason:?}");
+        }
+        assert!(of_late("AccessDenied").is_denial());
+        assert_eq!(of_late("InvalidObjectState").hint, Some(THAWED));
+        assert_eq!(of_late("KMS.NotFoundException").hint, Some(KMS));
     }
 
     #[test]

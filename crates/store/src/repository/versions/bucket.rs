@@ -14,6 +14,7 @@ use object_store::{Error, Result};
 use super::Versioning;
 use super::listing::{Version, VersionPage};
 use super::server_side::ServerSide;
+use crate::repository::reason::FAILED_LATE;
 use crate::repository::strange::has_path;
 
 /// A signed URL is used at once; only clocks that differ need some room.
@@ -169,7 +170,7 @@ impl Bucket {
         // The answer begins before the copy has ended.
         let text = String::from_utf8_lossy(&body);
         if text.contains("<Error>") {
-            return Err(generic(format!("the copy failed, body: {text}")));
+            return Err(generic(format!("the copy {FAILED_LATE}{text}")));
         }
         let id = headers.get("x-amz-version-id");
         Ok(id.and_then(|id| Some(id.to_str().ok()?.to_owned())))
