@@ -5,12 +5,14 @@
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
+use serde_json::Value;
+use support::judged::kinds;
 use support::standby::{catch_up, switch_wal_all_the_time};
 use support::vault::Vault;
-use support::{PATIENCE, Store, number, schema, text, to_lsn};
+use support::{PATIENCE, Store, files, number, schema, text, to_lsn};
 
 const REFUSED: i32 = 13;
 const DAMAGED: i32 = 14;
@@ -237,7 +239,7 @@ fn a_keeper_expires_what_no_merge_touches_and_plans_what_he_does() {
     let chain = ["expire", "--max-chain", "1"];
     for words in [&[&chain[..], &["--dry-run"]].concat()[..], &chain] {
         let report = json(words);
-        assert_eq!(report["merge"], serde_json::Value::Null);
+        assert_eq!(report["merge"], Value::Null);
         let remarks = report["remarks"].to_string();
         assert!(remarks.contains("no identity at hand opens"), "{remarks}");
     }
@@ -263,4 +265,50 @@ fn a_keeper_expires_what_no_merge_touches_and_plans_what_he_does() {
         assert!(log.contains("removal/f0f0/wanted"), "{log}");
         assert!(log.contains("this object can be deleted"), "{log}");
     }
+}
+
+/// A command's exit code and document.
+fn document(vault: &Vault, who: &str, words: &[&str]) -> (i32, Value) {
+    let output = vault.run(who, &[&["--output", "json"], words].concat());
+    let document = schema::document(&String::from_utf8(output.stdout).unwrap());
+    (output.status.code().unwrap(), document)
+}
+
+/// Whoever opens no page sees rot, and not what a reader sees.
+#[test]
+fn who_opens_no_pages_takes_nothing_back_that_a_reader_has_found() {
+    let vault = Vault::on(Cluster::builder(Major::V15), Store::Directory);
+    let packs: [PathBuf; 2] = [(); 2].map(|()| {
+        let layer = vault.backup(&["--type", "full", "--wal", "stream"]);
+        let pack = format!("vault/layer/{}/pack-000000", text(&layer, "/label"));
+        vault.stage.objects().join(pack)
+    });
+    let verified = |who: &str| {
+        let (code, report) = document(&vault, who, &["verify"]);
+        (code, report["recorded"].as_bool().unwrap())
+    };
+    let info = || document(&vault, "keeper", &["info", "--max-verify-age", "1h"]).1;
+    let damaged = |at: usize| {
+        let whole = std::fs::read(&packs[at]).unwrap();
+        files::flip(&packs[at], |length| length / 2);
+        whole
+    };
+    let whole = damaged(0);
+    assert_eq!(verified("one"), (DAMAGED, true));
+    std::fs::write(&packs[0], whole).unwrap();
+    for who in ["writer", "keeper", ""] {
+        assert_eq!(verified(who), (0, false), "{who}");
+        assert_eq!(kinds(&info()), ["layer"], "{who}");
+    }
+    // What he finds stays beside that.
+    let whole = damaged(1);
+    assert_eq!(verified("writer"), (DAMAGED, true));
+    assert_eq!(kinds(&info()), ["layer", "layer"]);
+    std::fs::write(&packs[1], whole).unwrap();
+    assert_eq!(verified("writer"), (0, false));
+    assert_eq!(verified("one"), (0, true));
+    assert_eq!(kinds(&info()), [""; 0]);
+    let log = vault.run("writer", &["verify"]).stderr;
+    let log = String::from_utf8(log).unwrap();
+    assert!(log.contains("a reader's identity is needed"), "{log}");
 }

@@ -148,6 +148,7 @@ impl Scene {
             scope: Scope::All,
             deep,
             jobs: 1,
+            ..VerifyOptions::default()
         };
         let cluster = self.made.within(repository);
         verify::run(&cluster, &options, Progress::default()).await

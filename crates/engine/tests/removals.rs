@@ -17,6 +17,7 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_engine::expire::{self, ExpireOptions};
 use pgstrata_engine::mark;
+use pgstrata_engine::mirror::{self, MirrorOptions};
 use pgstrata_engine::restore::{self, Method, RestoreOptions, Target};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, Manifest};
@@ -179,6 +180,26 @@ async fn nothing_is_taken_apart_for_a_layer_that_is_being_removed() {
         assert!(error.to_string().contains("being removed"), "{error}");
         assert!(control() == before);
     }
+}
+
+/// What it says that it needs would keep the removal from being completed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_a_removal_refuses_leaves_nothing_behind() {
+    let source = Repository::memory();
+    let made = chain_of_three(&source).await;
+    let target = Repository::with_store(copy_of(&source, &made).await);
+    let newest = &made.labels[2];
+    forge(&target, &made, &[newest], None).await;
+    let manifest = made.cluster.manifest_key(newest);
+    target.delete(&manifest).await.unwrap();
+    let before = keys(&target, &made).await;
+    let (from, to) = (made.within(&source), made.within(&target));
+    let (options, progress) = (MirrorOptions::default(), Progress::default());
+    let report = mirror::execute(&from, &to, &options, &progress).await;
+    let report = report.unwrap();
+    assert_eq!((report.layers.len(), report.left_out.len()), (0, 1));
+    assert!(report.left_out[0].why.contains("being removed"), "{report:?}");
+    assert_eq!(keys(&target, &made).await, before);
 }
 
 /// It was said to be made, and who cannot pin again takes nothing back of it.

@@ -8,8 +8,12 @@
 
 mod restore_common;
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use jiff::Timestamp;
+use pgstrata_engine::health::AlarmKind;
+use pgstrata_engine::info::{self, InfoOptions};
 use pgstrata_engine::verify::{self, FindingKind, Scope, Severity, VerifyOptions, VerifyReport};
 use pgstrata_layer::claim::{self, ClaimRecord};
 use pgstrata_layer::digest;
@@ -19,13 +23,15 @@ use pgstrata_layer::index::IndexWriter;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, CorruptPage, Manifest};
 use pgstrata_layer::pack::PackBuilder;
-use pgstrata_pgdata::Lsn;
+use pgstrata_layer::retention::Policy;
+use pgstrata_layer::wal;
 use pgstrata_pgdata::page::page_checksum;
 use pgstrata_pgdata::relation::BlockNumber;
+use pgstrata_pgdata::{Lsn, TimelineId};
 use pgstrata_store::error::Kind;
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
-use restore_common::{Made, chain_of_three};
+use restore_common::{Made, chain_of_three, expire_by, generations, history, merge_from, rules};
 
 /// The chain made by hand, with the records that a backup would have left.
 async fn scene() -> (Repository, Made) {
@@ -60,6 +66,7 @@ async fn verify(repository: &Repository, made: &Made, scope: Scope, deep: bool) 
         scope,
         deep,
         jobs: 2,
+        ..VerifyOptions::default()
     };
     verify::run(&made.within(repository), &options, Progress::default())
         .await
@@ -348,6 +355,113 @@ async fn wal_that_is_missing_or_damaged_is_named() {
         assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
         assert_eq!(report.findings[0].object, key.key);
         assert_eq!(report.findings[0].layer, made.labels[2].as_str());
+    }
+}
+
+/// A merged layer needs the WAL of the last one that was merged into it.
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_wal_is_damage_of_every_layer_that_needs_it() {
+    let (repository, made) = scene().await;
+    let merged = merge_from(&repository, &made, 2, false).await.label;
+    let key = made
+        .cluster
+        .wal_key("00000001", &format!("00000001{:016X}", 40));
+    let mut flipped = repository.get(&key).await.unwrap().to_vec();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    let both = BTreeSet::from([made.labels[2].as_str(), merged.as_str()]);
+    for body in [None, Some(flipped)] {
+        replace(&repository, &key, body).await;
+        let report = verify(&repository, &made, Scope::All, false).await;
+        let findings = report.findings.iter();
+        let named = findings.filter(|found| found.object == key);
+        let named: BTreeSet<&str> = named.map(|found| found.layer.as_str()).collect();
+        assert_eq!(named, both, "{:?}", report.findings);
+        let layers = report.layers.iter().filter(|layer| !layer.ok);
+        let damaged: BTreeSet<&str> = layers.map(|layer| layer.label.as_str()).collect();
+        assert_eq!(damaged, both);
+    }
+    let keep_full = rules(Policy {
+        keep_full: Some(1),
+        ..Policy::default()
+    });
+    let done = expire_by(&repository, &made, &keep_full).await.unwrap();
+    assert_eq!(done.remove, [""; 0], "{done:?}");
+}
+
+/// The layer ends where a record begins in its last segment.
+#[tokio::test]
+async fn the_last_segment_of_a_layer_is_readable_up_to_the_end_of_the_layer() {
+    let (repository, made) = scene().await;
+    let manifest = manifest_of(&repository, &made, &made.labels[2]).await;
+    let name = format!("00000001{:016X}", 41);
+    let zeros = vec![0; usize::try_from(manifest.cluster.wal_segment_size).unwrap()];
+    let system = manifest.cluster.system_identifier;
+    let object = wal::encode(&name, &zeros, system, Codec::default()).unwrap();
+    let key = made.cluster.wal_key("00000001", &name);
+    replace(&repository, &key, Some(object)).await;
+    for scope in [Scope::All, Scope::Chain(made.labels[2].clone())] {
+        let report = verify(&repository, &made, scope, false).await;
+        let named = report.findings.iter().find(|found| found.object == key);
+        let named = named.map(|found| (found.kind, found.layer.as_str()));
+        let of_layer = (FindingKind::WalDamaged, made.labels[2].as_str());
+        assert_eq!(named, Some(of_layer), "{:?}", report.findings);
+        let ok: Vec<bool> = report.layers.iter().map(|layer| layer.ok).collect();
+        assert_eq!(ok, [true, true, false]);
+    }
+}
+
+/// What a server's archiver is to bring may come a moment later: of the past nobody waits for that.
+#[tokio::test]
+async fn wal_that_was_missing_for_seconds_at_a_moment_of_the_past_is_in_doubt() {
+    let (repository, made) = scene().await;
+    for start in [20, 30, 40] {
+        let note = format!("00000001{start:016X}.00000028.backup");
+        let system = manifest_of(&repository, &made, &made.labels[0]).await;
+        let system = system.cluster.system_identifier;
+        let object = wal::encode(&note, b"of a backup", system, Codec::default()).unwrap();
+        let key = made.cluster.wal_key("00000001", &note);
+        repository.create(&key, object.into()).await.unwrap();
+    }
+    let key = made
+        .cluster
+        .wal_key("00000001", &format!("00000001{:016X}", 45));
+    replace(&repository, &key, None).await;
+    let options = VerifyOptions {
+        as_of: Some(Timestamp::now()),
+        ..VerifyOptions::default()
+    };
+    let report = verify::run(&made.within(&repository), &options, Progress::default()).await;
+    let report = report.unwrap();
+    let found = report.findings.iter().find(|found| found.object == key);
+    let found = found.map(|found| (found.kind, found.severity));
+    let doubt = Some((FindingKind::WalMissing, Severity::Warning));
+    assert_eq!(found, doubt, "{:?}", report.findings);
+    assert_eq!(report.failure(), None, "{:?}", report.findings);
+}
+
+#[tokio::test]
+async fn who_asks_about_a_layer_is_told_that_the_history_of_its_timeline_is_lost() {
+    let repository = Repository::memory();
+    let on_two = |at, manifest: &mut Manifest| {
+        if at == 2 {
+            manifest.timeline = TimelineId::new(2);
+        }
+    };
+    let made = history(&repository, &generations(), &[0, 1, 2], on_two).await;
+    for (label, expected) in [
+        (&made.labels[1], vec![]),
+        (&made.labels[2], vec![AlarmKind::Archive]),
+    ] {
+        let options = InfoOptions {
+            label: Some(label.clone()),
+            ..InfoOptions::default()
+        };
+        let told = info::collect(&made.within(&repository), &options).await;
+        let told = told.unwrap();
+        let kinds: Vec<AlarmKind> = told.alarms.iter().map(|alarm| alarm.kind).collect();
+        assert_eq!(kinds, expected, "{told:?}");
+        assert_eq!(told.layers[0].problem.is_some(), !expected.is_empty());
     }
 }
 

@@ -27,6 +27,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<u8> {
         scope,
         deep: args.deep,
         jobs: context.config.jobs()?,
+        as_of: args.as_of.repository_as_of,
     };
     let report = context
         .watched(Act::Verify, |progress| {

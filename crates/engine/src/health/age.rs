@@ -63,19 +63,20 @@ fn has_passed(facts: &Facts<'_>, moment: Timestamp) -> bool {
     moment.duration_since(facts.now) <= CLOCKS_DIFFER
 }
 
-/// Whether too much time has passed since somebody found nothing wrong, or whether whoever looked last has found what nothing
-/// else here tells of, such as WAL that is not what was written.
+/// Whether too much time has passed since somebody found nothing wrong, or whether somebody has found what nothing else here
+/// tells of, such as WAL that is not what was written, and nobody has begun to look again since.
 pub(super) fn verified(facts: &Facts<'_>) -> Option<Alarm> {
     overdue(facts).or_else(|| {
-        let newest = last_failed(facts)?;
-        let untold = untold(facts, newest)?;
+        let mut failed = facts.verified.failed.iter();
+        let (failed, untold) =
+            failed.find_map(|failed| Some((failed, untold(facts, failed)?)))?;
         Some(Alarm {
             severity: Severity::Error,
             kind: AlarmKind::Verify,
             layer: None,
             reason: format!(
-                "the last verification of all layers, at {}, found {untold}, and none since has found them gone",
-                newest.at()
+                "the verification of all layers that ended at {} found {untold}, and none that has begun since has found them gone",
+                failed.at()
             ),
             lost: None,
             to_do: AFTER_ERRORS.to_owned(),
@@ -111,12 +112,6 @@ fn untold(facts: &Facts<'_>, verified: &Verified) -> Option<String> {
 
 const AFTER_ERRORS: &str = "run \"pgstrata verify\", and do what it says";
 
-/// The last verification of all layers, when it has found errors.
-fn last_failed<'a>(facts: &'a Facts<'_>) -> Option<&'a Verified> {
-    let newest = facts.verified.newest.as_ref();
-    newest.filter(|newest| newest.record.errors > 0)
-}
-
 /// Before the first verification time passes since the cluster is there: an expiry may have taken the first layers. While there
 /// is nothing to verify, nobody has to.
 fn overdue(facts: &Facts<'_>) -> Option<Alarm> {
@@ -148,18 +143,23 @@ fn overdue(facts: &Facts<'_>) -> Option<Alarm> {
             whole(oldest)
         ),
     };
-    let failed = last_failed(facts).map(|newest| {
+    let failed = facts.verified.failed.first().map(|failed| {
+        let which = match facts.verified.newest.as_ref() == Some(failed) {
+            true => "the last one",
+            false => "one that ended before it",
+        };
         format!(
-            "; the last one, at {}, found {} errors",
-            newest.at(),
-            newest.record.errors
+            "; {which}, at {}, found {} errors",
+            failed.at(),
+            failed.record.errors
         )
     });
     let (severity, to_do) = match failed {
         Some(_) => (Severity::Error, AFTER_ERRORS),
         None => (
             Severity::Warning,
-            "run \"pgstrata verify\" on a schedule, as a user who may create objects in the repository",
+            "run \"pgstrata verify\" on a schedule, as a user who may create objects in the repository, and for a sealed cluster \
+             with a reader's identity",
         ),
     };
     Some(Alarm {

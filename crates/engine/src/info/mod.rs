@@ -478,10 +478,14 @@ impl InfoReport {
         self.layers.retain(|layer| layer.label == wanted);
         self.damaged.retain(|damaged| damaged.label == wanted);
         self.unfinished.retain(|leftover| leftover.label == wanted);
-        let is_unlisted = self.archive.problem.is_some();
+        // What makes a layer useless may be told once for all of a timeline.
+        let is_of_archive =
+            self.archive.problem.is_some() || self.layers.iter().any(|kept| kept.problem.is_some());
         self.alarms.retain(|alarm| match &alarm.layer {
             Some(layer) => concerns(layer),
-            None => alarm.kind.is_of_cluster() || (is_unlisted && alarm.kind == AlarmKind::Archive),
+            None => {
+                alarm.kind.is_of_cluster() || (is_of_archive && alarm.kind == AlarmKind::Archive)
+            }
         });
         self.restores
             .retain(|restore| restore.layers.iter().any(|layer| layer == wanted));

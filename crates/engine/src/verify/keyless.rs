@@ -24,8 +24,8 @@ use pgstrata_store::progress::Progress;
 use super::finding::Findings;
 use super::layer::{check_claims, claims};
 use super::{
-    FindingKind, LOOK_AGAIN, Scope, VerifiedLayer, VerifyOptions, VerifyReport, keys, records,
-    strays,
+    FindingKind, LOOK_AGAIN, MAY_HAVE_COME, Scope, VerifiedLayer, VerifyOptions, VerifyReport,
+    keys, records, strays,
 };
 use crate::health::{LostHistory, ON_ITS_WAY, histories_lost_to_any};
 
@@ -47,6 +47,7 @@ pub(super) async fn run(
     );
     let check = Keyless {
         cluster,
+        options,
         progress,
         findings: Findings::default(),
     };
@@ -93,6 +94,7 @@ pub(super) async fn run(
 
 struct Keyless<'a> {
     cluster: &'a ClusterRepository,
+    options: &'a VerifyOptions,
     progress: Progress,
     findings: Findings,
 }
@@ -360,17 +362,15 @@ impl Keyless<'_> {
 
     /// Segments that are missing between others. What may be on its way is waited for.
     async fn missing_wal(&self, archive: &Archive) -> Result<()> {
-        let deadline = Instant::now() + ON_ITS_WAY.unsigned_abs();
+        let deadline = Instant::now() + self.options.patience();
         loop {
             let mut archived = archive.list(iter::empty()).await?;
             archived.set_released(wal_given_up(self.cluster).await?);
-            let now = Timestamp::now();
-            let (holes, lost) = (holes(&archived), histories_lost_to_any(&archived, now));
-            let is_young = |hole: &WalHole| {
-                let stored_at = archived.stored_from(hole.next);
-                stored_at.is_some_and(|at| now.duration_since(at) <= ON_ITS_WAY)
-            };
-            let may_come = holes.iter().any(is_young) || lost.iter().any(LostHistory::is_young);
+            let now = self.options.now();
+            let holes = holes(&archived, now);
+            let lost = histories_lost_to_any(&archived, now);
+            let may_come =
+                holes.iter().any(|hole| hole.is_young) || lost.iter().any(LostHistory::is_young);
             if !may_come || Instant::now() >= deadline {
                 self.note_missing(archive, &archived, (holes, lost));
                 return Ok(());
@@ -394,12 +394,19 @@ impl Keyless<'_> {
                 hole.first.file_name(size),
                 hole.next.file_name(size)
             );
-            self.findings.add(FindingKind::WalMissing, "", key, what);
+            self.add_missing(key, what, hole.is_young);
         }
         for lost in lost {
             let key = archive.key(ArchiveFile::History(lost.timeline));
             let what = format!("{}: recovery stops when it asks for it", lost.describe());
-            self.findings.add(FindingKind::WalMissing, "", key, what);
+            self.add_missing(key, what, lost.is_young());
+        }
+    }
+
+    fn add_missing(&self, key: String, what: String, is_young: bool) {
+        match self.options.doubts(is_young) {
+            true => self.findings.add_doubt("", key, what + MAY_HAVE_COME),
+            false => self.findings.add(FindingKind::WalMissing, "", key, what),
         }
     }
 
@@ -418,12 +425,18 @@ impl Keyless<'_> {
 struct WalHole {
     first: WalSegment,
     next: WalSegment,
+    /// The next one was stored just now.
+    is_young: bool,
 }
 
 /// Where layers begin and end nobody knows without a key. So a hole counts where the server's archiver was at work: behind
 /// the first backup that it noted. Without an archiver there is a hole between each two backups.
-fn holes(archived: &ArchivedWal) -> Vec<WalHole> {
+fn holes(archived: &ArchivedWal, now: Timestamp) -> Vec<WalHole> {
     let mut holes = Vec::new();
+    let is_young = |next| {
+        let stored_at = archived.stored_from(next);
+        stored_at.is_some_and(|at| now.duration_since(at) <= ON_ITS_WAY)
+    };
     for (timeline, found) in archived.by_timeline() {
         let Some(noted) = found.backup_labels.first() else {
             continue;
@@ -431,9 +444,13 @@ fn holes(archived: &ArchivedWal) -> Vec<WalHole> {
         let of = |number| WalSegment { timeline, number };
         let promised = |first: &u64| noted <= first && !archived.was_released(of(*first));
         let gaps = found.gaps().filter(|gap| promised(gap.start()));
-        holes.extend(gaps.map(|gap| WalHole {
-            first: of(*gap.start()),
-            next: of(*gap.end() + 1),
+        holes.extend(gaps.map(|gap| {
+            let next = of(*gap.end() + 1);
+            WalHole {
+                first: of(*gap.start()),
+                next,
+                is_young: is_young(next),
+            }
         }));
     }
     holes

@@ -31,6 +31,7 @@ mod wal;
 use std::collections::BTreeSet;
 use std::iter;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -39,7 +40,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::verified::VerifiedRecord;
 use pgstrata_store::archive::Archive;
-use pgstrata_store::catalog::{self, Catalog, Layer, StoreTime, Unfinished};
+use pgstrata_store::catalog::{self, Catalog, LastVerified, Layer, StoreTime, Unfinished};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::limits;
@@ -48,6 +49,7 @@ use serde::Serialize;
 
 pub use finding::{Finding, FindingKind};
 
+use crate::health;
 pub use crate::health::Severity;
 use crate::info::{Leftover, stored_bytes};
 use finding::Findings;
@@ -55,6 +57,10 @@ use wal::WalSeen;
 
 /// When layers or WAL are removed while it is looked how they fit together, that is looked at again: so often.
 const LOOKS: u32 = 60;
+
+/// What is said of WAL that may have come a moment later.
+const MAY_HAVE_COME: &str = "; what follows it had been stored in the last 90 seconds before that moment of the repository, so it may \
+     have been on its way";
 
 /// Between two looks at an archive of which something is being removed, or may be on its way.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -78,6 +84,29 @@ pub struct VerifyOptions {
     pub deep: bool,
     /// Objects that are read and checked at once; 0: one per core.
     pub jobs: usize,
+    /// When the repository was as it is read; `None`: it is as it is.
+    pub as_of: Option<Timestamp>,
+}
+
+impl VerifyOptions {
+    /// The time by which it is judged what may be on its way: of the past not that of today.
+    fn now(&self) -> Timestamp {
+        let now = Timestamp::now();
+        self.as_of.map_or(now, |moment| moment.min(now))
+    }
+
+    /// How long to wait for it. To the past nothing comes any more.
+    fn patience(&self) -> Duration {
+        match self.as_of {
+            None => health::ON_ITS_WAY.unsigned_abs(),
+            Some(_) => Duration::ZERO,
+        }
+    }
+
+    /// Whether what is missing is in doubt, and not lost: it may have come a moment later.
+    fn doubts(&self, is_young: bool) -> bool {
+        is_young && self.as_of.is_some()
+    }
 }
 
 /// What was read of one layer.
@@ -212,10 +241,56 @@ pub async fn run(
     report.judge_layers();
     // Nothing is written into what a newer version keeps.
     if !verifier.is_newer() {
-        let record = report.record(&cluster.name, &options.scope, started_at);
-        report.recorded = noted(cluster, &record).await;
+        let mut record = report.record(&cluster.name, &options.scope, started_at);
+        report.recorded = match verifier.has_opened_all() {
+            true => noted(cluster, &record).await,
+            false => noted_in_part(cluster, &mut record).await,
+        };
     }
     Ok(report)
+}
+
+/// Whoever opens no pages or WAL has found what he found, and nothing in order: that would silence who has looked further.
+async fn noted_in_part(cluster: &ClusterRepository, record: &mut VerifiedRecord) -> bool {
+    if record.errors == 0 {
+        tracing::warn!(
+            "no record of this verification stays in the repository: no identity at hand opens all pages and WAL, and those were \
+             compared with their checksums alone; a reader's identity is needed to find them in order"
+        );
+        return false;
+    }
+    // One of a layer that found errors takes nothing back.
+    if record.label.is_none()
+        && let Err(error) = repeat_known(cluster, record).await
+    {
+        tracing::warn!("no record of this verification stays in the repository: {error}");
+        return false;
+    }
+    noted(cluster, record).await
+}
+
+async fn repeat_known(cluster: &ClusterRepository, record: &mut VerifiedRecord) -> Result<()> {
+    let (known, catalog) =
+        futures::try_join!(catalog::last_verified(cluster), Catalog::examine(cluster))?;
+    repeat(record, &known, &catalog);
+    Ok(())
+}
+
+/// Says of all layers again what is known against them and the WAL, because the record is to take the place of older ones.
+fn repeat(record: &mut VerifiedRecord, known: &LastVerified, catalog: &Catalog) {
+    for label in known.damaged.keys() {
+        let is_new = !record.damaged.iter().any(|named| named == label.as_str());
+        if is_new && catalog.layers.position(label).is_some() {
+            record.damaged.push(label.to_string());
+            record.errors += 1;
+        }
+    }
+    let of_others = |found: &VerifiedRecord| found.other_errors.unwrap_or(found.errors);
+    let before = known.failed.iter().map(|failed| of_others(&failed.record));
+    let (before, own) = (before.max().unwrap_or(0), of_others(record));
+    let more = before.saturating_sub(own);
+    record.errors += more;
+    record.other_errors = Some(own + more);
 }
 
 async fn noted(cluster: &ClusterRepository, record: &VerifiedRecord) -> bool {
@@ -346,6 +421,7 @@ struct Verifier {
     cluster: ClusterRepository,
     /// `None` when the cluster's record is lost: no WAL can be judged.
     archive: Option<Archive>,
+    options: VerifyOptions,
     deep: bool,
     jobs: usize,
     progress: Progress,
@@ -353,6 +429,8 @@ struct Verifier {
     findings: Findings,
     /// What is wrong with the cluster's record.
     record: Option<Error>,
+    /// Whether anything was compared with its checksum alone, because no identity at hand opens it.
+    is_closed: AtomicBool,
 }
 
 impl Verifier {
@@ -375,12 +453,23 @@ impl Verifier {
         Ok(Self {
             cluster: cluster.clone(),
             archive,
+            options: options.clone(),
             deep: options.deep,
             jobs: limits::workers(options.jobs),
             progress,
             findings: Findings::default(),
             record,
+            is_closed: AtomicBool::default(),
         })
+    }
+
+    /// Something is there that no identity at hand opens.
+    fn note_closed(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    fn has_opened_all(&self) -> bool {
+        !self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Whether a version wrote the cluster that this one does not know.
@@ -496,7 +585,7 @@ impl Verifier {
     }
 
     fn note_unfinished(&self, unfinished: &Unfinished) {
-        let leftover = Leftover::of(unfinished, StoreTime::by_this_host());
+        let leftover = Leftover::of(unfinished, StoreTime::at(self.options.now()));
         if leftover.running == Some(true) {
             return;
         }

@@ -159,6 +159,7 @@ impl Verifier {
         let size = u64::try_from(bytes.len()).expect("usize has 64 bits");
         self.progress.add_stored(size);
         if !seal.opens_data() {
+            self.note_closed();
             let checked = seal.check(&key, &bytes);
             let outcome = PackOutcome {
                 bytes: size,

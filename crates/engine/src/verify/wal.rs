@@ -5,7 +5,6 @@ use std::iter;
 use std::time::Instant;
 
 use futures::StreamExt;
-use jiff::Timestamp;
 use pgstrata_pgdata::control::WalLevel;
 use pgstrata_pgdata::wal_records::Meaning;
 use pgstrata_pgdata::{
@@ -16,7 +15,7 @@ use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::{Kind, Result};
 
-use super::{FindingKind, LOOK_AGAIN, Verifier};
+use super::{FindingKind, LOOK_AGAIN, MAY_HAVE_COME, Verifier};
 use crate::health::{self, Hole, LostHistory, RecoveryPath};
 
 /// Files of the archive that were read; layers share them.
@@ -43,6 +42,8 @@ struct SegmentReading {
     reader: RecordReader,
     /// Why they cannot be read further.
     stopped: Option<String>,
+    /// Where the last record ends that was read.
+    reached: Option<Lsn>,
     /// Where the server goes on with `wal_level = minimal`.
     minimal: Vec<Lsn>,
 }
@@ -59,6 +60,7 @@ impl SegmentReading {
         Self {
             reader: RecordReader::new(major, segment, size),
             stopped: None,
+            reached: None,
             minimal: Vec::new(),
         }
     }
@@ -68,9 +70,11 @@ impl SegmentReading {
         let Self {
             reader,
             stopped,
+            reached,
             minimal,
         } = self;
         let note = |record: WalRecord| {
+            *reached = Some(record.end);
             if record.meaning == Meaning::WalLevel(WalLevel::Minimal) {
                 minimal.push(record.start);
             }
@@ -195,7 +199,7 @@ impl Verifier {
         let reader = WalNeed::of(layer, why)?;
         self.read_wal(files.chain(history), &reader, seen).await?;
         self.require_continuous(&segments, None, layer, seen);
-        Ok(())
+        self.require_end(&segments, layer, &reader, seen).await
     }
 
     /// Every segment and history from the first layer to the end of each timeline, the histories of all others, and holes
@@ -206,7 +210,7 @@ impl Verifier {
         };
         let archived = self.settled(archive, catalog, seen).await?;
         seen.settled = Some(archived.clone());
-        let holes = health::holes(catalog, &archived, Timestamp::now());
+        let holes = health::holes(catalog, &archived, self.options.now());
         let unproved = health::beside::unproved(catalog, &archived);
         for hole in holes.iter().filter(|hole| !seen.is_known(hole)) {
             let key = archive.key(ArchiveFile::Segment(hole.first));
@@ -218,13 +222,15 @@ impl Verifier {
             if health::beside::is_doubted(&unproved, hole.first.timeline) {
                 message.push_str(health::beside::MAY_BE_OF_ANOTHER);
             }
-            match hole.is_firm {
-                true => self.findings.add(FindingKind::WalMissing, "", key, message),
-                false => {
-                    let message = message + health::DOUBTFUL;
-                    self.findings.add_doubt("", key, message);
+            let doubt = match hole.is_firm {
+                _ if self.options.doubts(hole.is_young) => MAY_HAVE_COME,
+                true => {
+                    self.findings.add(FindingKind::WalMissing, "", key, message);
+                    continue;
                 }
-            }
+                false => health::DOUBTFUL,
+            };
+            self.findings.add_doubt("", key, message + doubt);
         }
         for way in health::ways(catalog, &archived) {
             let runs = self.walk(&way, &archived, seen).await?;
@@ -275,7 +281,7 @@ impl Verifier {
         let (Some(archive), Some(any)) = (&self.archive, catalog.layers.first()) else {
             return Ok(());
         };
-        let lost = health::lost_histories(catalog, archived, Timestamp::now());
+        let lost = health::lost_histories(catalog, archived, self.options.now());
         for lost in &lost {
             let file = ArchiveFile::History(lost.timeline);
             // What is there and cannot be read is named when it is read.
@@ -284,6 +290,10 @@ impl Verifier {
             }
             let key = archive.key(file);
             let what = format!("{}: recovery stops when it asks for it", lost.describe());
+            if self.options.doubts(lost.is_young()) {
+                self.findings.add_doubt("", key, what + MAY_HAVE_COME);
+                continue;
+            }
             let hint = health::without_history(lost.timeline);
             let kind = FindingKind::WalMissing;
             self.findings.add_hinted(kind, "", (key, what), hint);
@@ -333,16 +343,17 @@ impl Verifier {
         catalog: &Catalog,
         seen: &WalSeen,
     ) -> Result<ArchivedWal> {
-        let deadline = Instant::now() + health::ON_ITS_WAY.unsigned_abs();
+        let deadline = Instant::now() + self.options.patience();
         loop {
+            let now = self.options.now();
             let mut archived = archive.list(iter::empty()).await?;
             // One that cannot be read is named when its turn comes.
             archive.read_histories(&mut archived).await?;
-            let holes = health::holes(catalog, &archived, Timestamp::now());
+            let holes = health::holes(catalog, &archived, now);
             let young = holes.iter().filter(|hole| hole.is_young);
             let young = young.filter(|hole| !seen.is_known(hole));
             let mut waits_for = young.map(|hole| hole.describe(&archived));
-            let lost = health::lost_histories(catalog, &archived, Timestamp::now());
+            let lost = health::lost_histories(catalog, &archived, now);
             let lost = lost.iter().find(|lost| lost.is_young());
             let what = waits_for.next().or(lost.map(LostHistory::describe));
             let Some(what) = what.filter(|_| Instant::now() < deadline) else {
@@ -354,7 +365,30 @@ impl Verifier {
         }
     }
 
-    /// Reads each of `files` that was not read before.
+    /// Reads a file; answers what was learnt of a segment that a key at hand opens.
+    async fn look_at(
+        &self,
+        archive: &Archive,
+        file: ArchiveFile,
+        reader: &WalNeed,
+    ) -> Result<Option<SegmentRead>> {
+        let read = match file {
+            ArchiveFile::Segment(segment) => read_segment(archive, segment, reader).await.map(Some),
+            ArchiveFile::History(timeline) => archive.history(timeline).await.map(|_| None),
+            _ => return archive.inspect(file).await.map(|_| None),
+        };
+        match read {
+            // Who makes backups, or removes them, reads no WAL. Whether it is whole is seen all the same.
+            Err(error) if error.is_lack_of_key() => {
+                self.note_closed();
+                archive.inspect(file).await.map(|_| None)
+            }
+            read => read,
+        }
+    }
+
+    /// Reads each of `files` that was not read before. What was found wrong is read again for each layer that needs it: each is
+    /// damaged.
     async fn read_wal(
         &self,
         files: impl Iterator<Item = ArchiveFile>,
@@ -365,31 +399,15 @@ impl Verifier {
             return Ok(());
         };
         let mut once = HashSet::new();
-        let files: Vec<ArchiveFile> = files
-            .filter(|file| seen.is_new(*file) && once.insert(*file))
-            .collect();
-        let look = async |file: ArchiveFile| match file {
-            ArchiveFile::Segment(segment) => {
-                match read_segment(archive, segment, reader).await {
-                    Ok(read) => Ok(Some(read)),
-                    // Who makes backups, or removes them, reads no WAL. Whether it is whole is seen all the same.
-                    Err(error) if error.is_lack_of_key() => {
-                        archive.inspect(file).await.map(|_| None)
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-            ArchiveFile::History(timeline) => match archive.history(timeline).await {
-                Err(error) if error.is_lack_of_key() => archive.inspect(file).await.map(|_| None),
-                read => read.map(|_| None),
-            },
-            _ => archive.inspect(file).await.map(|_| None),
+        let is_wanted = |file: ArchiveFile| match reader.layer.is_empty() {
+            true => seen.is_new(file),
+            false => !seen.good.contains(&file),
         };
+        let files: Vec<ArchiveFile> = files
+            .filter(|file| is_wanted(*file) && once.insert(*file))
+            .collect();
         let mut outcomes = futures::stream::iter(files)
-            .map(|file| {
-                let look = &look;
-                async move { (file, look(file).await) }
-            })
+            .map(|file| async move { (file, self.look_at(archive, file, reader).await) })
             .buffer_unordered(self.jobs);
         while let Some((file, outcome)) = outcomes.next().await {
             self.check_interrupted()?;
@@ -486,6 +504,63 @@ impl Verifier {
             }
         }
     }
+}
+
+impl Verifier {
+    /// Recovery of a layer goes through its last segment up to the layer's end at least. Only behind that may it end early.
+    async fn require_end(
+        &self,
+        segments: &[WalSegment],
+        layer: &Layer,
+        need: &WalNeed,
+        seen: &WalSeen,
+    ) -> Result<()> {
+        let (Some(archive), Some(last)) = (&self.archive, segments.last()) else {
+            return Ok(());
+        };
+        let Some(Err(why)) = seen.ends.get(last) else {
+            return Ok(());
+        };
+        // The last record that is needed may begin in the segment before.
+        let tail = &segments[segments.len().saturating_sub(2)..];
+        // What cannot be read there is a finding of its own.
+        let Ok(reached) = last_record(archive, tail, need).await else {
+            return Ok(());
+        };
+        let stop_lsn = layer.manifest.stop_lsn;
+        if reached.is_some_and(|reached| reached >= stop_lsn) {
+            return Ok(());
+        }
+        let message = format!(
+            "{why}: a restore of {} needs the records up to {stop_lsn} to become consistent",
+            layer.label
+        );
+        let key = archive.key(ArchiveFile::Segment(*last));
+        self.findings
+            .add(FindingKind::WalDamaged, &layer.label, key, message);
+        Ok(())
+    }
+}
+
+/// Where the last record ends that can be read in segments which follow one another.
+async fn last_record(
+    archive: &Archive,
+    segments: &[WalSegment],
+    need: &WalNeed,
+) -> Result<Option<Lsn>> {
+    let Some((first, further)) = segments.split_first() else {
+        return Ok(None);
+    };
+    let read = async |reading, segment| {
+        let file = ArchiveFile::Segment(segment);
+        archive.walk(file, &reading, SegmentReading::take).await
+    };
+    let mut reading = read(SegmentReading::of(*first, need.size, need.major), *first).await?;
+    for segment in further {
+        reading.reader.follow(*segment)?;
+        reading = read(reading, *segment).await?;
+    }
+    Ok(reading.reached)
 }
 
 /// The records of a segment, to the end of the last one that begins in it and that matters.

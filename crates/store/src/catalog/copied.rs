@@ -19,7 +19,7 @@ use pgstrata_layer::restoring::RestoreRecord;
 use super::lease::Heartbeat;
 use super::new_layer::keep_alive;
 use super::presence::{WRITTEN_BY, check_own, check_stays, check_wal, host_name};
-use super::removal::check_returns;
+use super::removal::{check_returns, leaving_so_far};
 use super::restoring::Restoring;
 use super::{Layer, abandon, retain};
 use crate::cluster::ClusterRepository;
@@ -48,6 +48,7 @@ impl CopiedLayer {
         from: &str,
     ) -> Result<Self> {
         require_free(cluster, layer).await?;
+        require_peace(cluster, layer, chain).await?;
         let record = needs(layer, chain, from);
         // Before the claim: who finds that finds this.
         let keeping = Restoring::begin_copy(cluster, &layer.manifest.layer_id, &record).await?;
@@ -205,6 +206,26 @@ fn needs(layer: &Layer, chain: &[Arc<Layer>], from: &str) -> RestoreRecord {
         started_at: Timestamp::now(),
         written_by: WRITTEN_BY.to_owned(),
     }
+}
+
+/// Refuses a layer that a removal here names, or something that it needs: what a copy says that it needs would keep that removal
+/// from being completed, for as long as the copy is tried.
+async fn require_peace(
+    cluster: &ClusterRepository,
+    layer: &Layer,
+    chain: &[Arc<Layer>],
+) -> Result<()> {
+    let leaving = leaving_so_far(cluster).await?;
+    check_returns(cluster, layer, &leaving).await?;
+    if let Some(below) = chain.iter().find(|below| leaving.names(below)) {
+        let what = format!(
+            "layer {}, on which it stands, is being removed there",
+            below.label
+        );
+        return Err(Error::new(Kind::Refused, what)
+            .hint("copy it again when an expire there has ended"));
+    }
+    check_wal(&leaving, layer.manifest.start_lsn)
 }
 
 /// Refuses a label of which there can be no layer here any more.

@@ -176,7 +176,7 @@ pub async fn check_stays(cluster: &ClusterRepository, chain: &[Arc<Layer>]) -> R
     let Some(newest) = chain.first() else {
         return Ok(leaving);
     };
-    let stays = |layer: &Layer| !leaving.layers.contains(&layer.reference());
+    let stays = |layer: &Layer| !leaving.names(layer);
     // Read, not looked up: a record that it is gone may have its place.
     let looking = chain.iter().map(|layer| async {
         let object = match cluster
@@ -270,7 +270,7 @@ pub async fn require_staying(
         ))
     };
     let mut going = chain.iter();
-    if let Some(layer) = going.find(|layer| leaving.layers.contains(&layer.reference())) {
+    if let Some(layer) = going.find(|layer| leaving.names(layer)) {
         return busy(format!("layer {} is being removed", layer.label));
     }
     let gone = removed_since(cluster, chain.iter().map(|layer| layer.known_as())).await?;

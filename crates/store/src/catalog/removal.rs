@@ -595,6 +595,13 @@ pub(super) async fn leaving_so_far(cluster: &ClusterRepository) -> Result<Leavin
     load(cluster).await.map(Leaving::from)
 }
 
+impl Leaving {
+    /// Whether somebody has decided that the layer goes.
+    pub(super) fn names(&self, layer: &Layer) -> bool {
+        self.layers.contains(&layer.reference())
+    }
+}
+
 impl From<Removals> for Leaving {
     fn from(found: Removals) -> Self {
         let completed = found.completed.into_iter().map(|(id, _)| id);

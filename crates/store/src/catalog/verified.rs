@@ -3,19 +3,22 @@
 //! Each leaves a record of its own, named after the moment at which it ended. Which are the newest is told by the times that the
 //! store has noted: a host whose clock was ahead would make the newest of all for as long as it was. Who may not create objects
 //! leaves none. An expiry removes those that are of no use any more, but for the last [`KEPT`].
+//!
+//! What one has found counts until another that *began* later has looked again. One that only ended later may have read the
+//! object while it was whole: how long it took the host's clock tells, and when it ended the store's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use futures::{StreamExt, stream};
-use jiff::Timestamp;
+use futures::future;
 use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::verified::{self, VerifiedRecord};
 
 use super::{Catalog, hex};
 use crate::cluster::ClusterRepository;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::repository::ObjectInfo;
 
 /// A month of daily verifications of all layers; also the most of those that are read to find one.
@@ -54,8 +57,10 @@ pub struct LastVerified {
     pub newest: Option<Verified>,
     /// The newest of all layers that found nothing because of which a restore fails.
     pub clean: Option<Verified>,
-    /// Layers that were found damaged, and when: by the newest of all layers, or since by one of a layer.
+    /// Layers that were found damaged, and when, and that none which began later has found in order.
     pub damaged: BTreeMap<Label, Timestamp>,
+    /// Those of all layers that found errors, and behind which no other of all layers has begun; the newest first.
+    pub failed: Vec<Verified>,
     /// When somebody has last verified a layer, whatever was found: there was one.
     pub of_layers: Option<Timestamp>,
 }
@@ -66,22 +71,57 @@ impl Verified {
     pub fn at(&self) -> Timestamp {
         self.record.finished_at.min(self.stored_at)
     }
+
+    /// When it began, by the store's clock.
+    fn began_at(&self) -> Timestamp {
+        let (began, ended) = (self.record.started_at, self.record.finished_at);
+        let took = ended.duration_since(began).max(SignedDuration::ZERO);
+        self.stored_at.checked_sub(took).unwrap_or(Timestamp::MIN)
+    }
+}
+
+/// Since when it has been looked again.
+#[derive(Debug, Default)]
+struct LookedAgain {
+    /// At everything.
+    at_all: Option<Timestamp>,
+    /// At a layer, which was found in order.
+    at_layers: BTreeMap<Label, Timestamp>,
+}
+
+impl LookedAgain {
+    fn note(&mut self, verified: &Verified) {
+        let (record, began_at) = (&verified.record, verified.began_at());
+        let Some(label) = &record.label else {
+            self.at_all = self.at_all.max(Some(began_at));
+            return;
+        };
+        if let Some(label) = Label::parse(label).filter(|_| record.errors == 0) {
+            let known = self.at_layers.entry(label).or_insert(began_at);
+            *known = began_at.max(*known);
+        }
+    }
+
+    /// Whether everything has been looked at since.
+    fn settles(&self, verified: &Verified) -> bool {
+        self.at_all.is_some_and(|began| verified.stored_at < began)
+    }
+
+    /// Whether the layer was found in order since.
+    fn clears(&self, label: &Label, verified: &Verified) -> bool {
+        let began = self.at_layers.get(label);
+        began.is_some_and(|began| verified.stored_at < *began)
+    }
 }
 
 impl LastVerified {
-    /// Takes what the next older one has found. `whole` are layers that a newer one of a layer has found in order.
-    fn add_damage(&mut self, verified: &Verified, whole: &mut BTreeSet<Label>) {
-        let record = &verified.record;
-        let found = record
-            .damaged
-            .iter()
-            .filter_map(|label| Label::parse(label));
-        let found = found.filter(|label| !whole.contains(label));
+    /// Takes what the next older one has found.
+    fn add_damage(&mut self, verified: &Verified, again: &LookedAgain) {
+        let damaged = verified.record.damaged.iter();
+        let found = damaged.filter_map(|label| Label::parse(label));
+        let found = found.filter(|label| !again.clears(label, verified));
         self.damaged
             .extend(found.map(|label| (label, verified.at())));
-        if record.errors == 0 {
-            whole.extend(record.label.as_deref().and_then(Label::parse));
-        }
     }
 }
 
@@ -90,11 +130,13 @@ impl LastVerified {
 /// # Errors
 /// When the repository cannot be read.
 pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> {
-    let (mut last, mut whole) = (LastVerified::default(), BTreeSet::new());
+    let (mut last, mut again) = (LastVerified::default(), LookedAgain::default());
     for (_, verified) in telling(cluster, records(cluster).await?).await? {
-        if last.newest.is_none() {
-            last.add_damage(&verified, &mut whole);
+        let counts = !again.settles(&verified);
+        if counts {
+            last.add_damage(&verified, &again);
         }
+        again.note(&verified);
         if verified.record.layers > 0 {
             last.of_layers.get_or_insert(verified.at());
         }
@@ -103,51 +145,73 @@ pub async fn last_verified(cluster: &ClusterRepository) -> Result<LastVerified> 
         }
         last.newest.get_or_insert_with(|| verified.clone());
         if verified.record.errors == 0 {
-            last.clean = Some(verified);
+            last.clean.get_or_insert(verified);
+        } else if counts {
+            last.failed.push(verified);
         }
     }
     Ok(last)
 }
 
-/// Of these records those that can be read, with their keys, the newest first: up to the newest of all layers that found
-/// nothing, and no more of all layers than [`KEPT`].
+/// Of these records those that can be read, with their keys, the newest first: back to where the newest of all layers that
+/// found nothing began, and no more of all layers than [`KEPT`].
 async fn telling(
     cluster: &ClusterRepository,
     records: Vec<ObjectInfo>,
 ) -> Result<Vec<(String, Verified)>> {
-    let read = records.into_iter().rev().map(|object| async {
-        let found = cluster.repository.find_record(&object.key).await?;
-        Ok::<_, Error>((object, found))
-    });
-    // Mostly the newest one is the last that is needed.
-    let mut read = read.fuse();
-    let newest = stream::iter(read.next()).buffered(1);
-    let mut read = newest.chain(stream::iter(read).buffered(READ_AT_ONCE));
     let (mut telling, mut of_all) = (Vec::new(), 0);
-    while let Some(found) = read.next().await {
-        let (ObjectInfo { key, modified, .. }, found) = found?;
-        // An expiry has removed one that is not there.
-        let Some(object) = found else { continue };
-        let record = match object.and_then(|object| Ok(verified::decode(&object)?)) {
-            Ok(record) => record,
-            Err(error) => {
-                tracing::warn!("could not read \"{key}\": {error}");
-                continue;
+    let mut clean_since: Option<Timestamp> = None;
+    let may_tell = |since: Option<Timestamp>, stored_at| since.is_none_or(|at| stored_at >= at);
+    let mut left = records.into_iter().rev().peekable();
+    // Mostly the newest one is the last that is needed.
+    let mut at_once = 1;
+    while left
+        .peek()
+        .is_some_and(|next| may_tell(clean_since, next.modified))
+    {
+        let next: Vec<ObjectInfo> = left.by_ref().take(at_once).collect();
+        at_once = READ_AT_ONCE;
+        let read = next.into_iter().map(|object| read(cluster, object));
+        for (key, verified) in future::try_join_all(read).await?.into_iter().flatten() {
+            if !may_tell(clean_since, verified.stored_at) {
+                return Ok(telling);
             }
-        };
-        let is_of_all = record.label.is_none();
-        of_all += usize::from(is_of_all);
-        let is_last = is_of_all && (record.errors == 0 || of_all == KEPT);
-        let verified = Verified {
-            record,
-            stored_at: modified,
-        };
-        telling.push((key, verified));
-        if is_last {
-            break;
+            let is_of_all = verified.record.label.is_none();
+            of_all += usize::from(is_of_all);
+            if is_of_all && verified.record.errors == 0 {
+                clean_since = clean_since.max(Some(verified.began_at()));
+            }
+            telling.push((key, verified));
+            if of_all == KEPT {
+                return Ok(telling);
+            }
         }
     }
     Ok(telling)
+}
+
+/// The record with its key; `None` when it cannot be read, or an expiry has removed it.
+async fn read(
+    cluster: &ClusterRepository,
+    object: ObjectInfo,
+) -> Result<Option<(String, Verified)>> {
+    let ObjectInfo { key, modified, .. } = object;
+    let Some(found) = cluster.repository.find_record(&key).await? else {
+        return Ok(None);
+    };
+    match found.and_then(|object| Ok(verified::decode(&object)?)) {
+        Ok(record) => Ok(Some((
+            key,
+            Verified {
+                record,
+                stored_at: modified,
+            },
+        ))),
+        Err(error) => {
+            tracing::warn!("could not read \"{key}\": {error}");
+            Ok(None)
+        }
+    }
 }
 
 /// [`Catalog::examine`], with the layers that verifications have found damaged.
@@ -190,16 +254,18 @@ pub async fn forget_old_verifications(cluster: &ClusterRepository) -> Result<()>
 
 /// The keys of those that say what [`last_verified`] makes of all, the newest first.
 fn needed(telling: &[(String, Verified)]) -> BTreeSet<String> {
-    let is_of_all = |(_, verified): &(String, Verified)| verified.record.label.is_none();
-    let of_all = telling.iter().filter(|one| is_of_all(one));
+    let of_all = telling.iter();
+    let of_all = of_all.filter(|(_, verified)| verified.record.label.is_none());
     let mut needed: BTreeSet<String> = of_all.map(|(key, _)| key.clone()).collect();
-    let newest = telling.iter().position(is_of_all);
+    let mut again = LookedAgain::default();
+    for (_, verified) in telling {
+        again.note(verified);
+    }
     // Since then, the oldest first: what has found damage, and what has found in order what was damaged before.
     let mut damaged = BTreeSet::new();
-    for (key, Verified { record, .. }) in telling[..newest.map_or(telling.len(), |at| at + 1)]
-        .iter()
-        .rev()
-    {
+    let counting = telling.iter().rev();
+    for (key, verified) in counting.filter(|(_, verified)| !again.settles(verified)) {
+        let record = &verified.record;
         let is_better = record
             .label
             .as_ref()
