@@ -10,6 +10,8 @@
 mod restore_common;
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
@@ -28,8 +30,8 @@ use pgstrata_store::catalog;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Kind, Result};
 use pgstrata_store::progress::Progress;
-use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
+use pgstrata_store::repository::{Repository, RepositoryOptions};
 use restore_common::{
     Files, Made, branch_off, chain_of_three, copy_of, expire_by, generations, history, labels,
     merge_from, options, rules,
@@ -411,6 +413,32 @@ async fn a_long_verification_takes_nothing_back_that_was_found_while_it_ran() {
         let told = info(&repository, &made).await;
         assert_eq!(told.alarms, [], "{of:?}");
     }
+}
+
+/// The store's clock was a year ahead when all was in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verification_whose_time_is_to_come_hides_nothing_that_is_found_until_then() {
+    let scratch = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", scratch.path().display());
+    let repository = Repository::open(&RepositoryOptions::new(url)).unwrap();
+    let made = chain_of_three(&repository).await;
+    let cluster = made.within(&repository);
+    note(&cluster, None, 0, None).await;
+    let [clean] = &repository
+        .list(&made.cluster.verified_prefix())
+        .await
+        .unwrap()[..]
+    else {
+        panic!("there is one record");
+    };
+    let file = File::open(scratch.path().join(&clean.key)).unwrap();
+    let year = Duration::from_secs(365 * 24 * 3600);
+    file.set_modified(SystemTime::now() + year).unwrap();
+    note(&cluster, None, 0, Some(&made.labels[2])).await;
+    let told = info(&repository, &made).await;
+    assert_eq!(kinds(&told), [AlarmKind::Layer], "{told:?}");
+    note(&cluster, None, 0, None).await;
+    assert_eq!(info(&repository, &made).await.alarms, []);
 }
 
 #[tokio::test(flavor = "multi_thread")]

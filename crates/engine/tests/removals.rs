@@ -198,7 +198,10 @@ async fn a_copy_that_a_removal_refuses_leaves_nothing_behind() {
     let report = mirror::execute(&from, &to, &options, &progress).await;
     let report = report.unwrap();
     assert_eq!((report.layers.len(), report.left_out.len()), (0, 1));
-    assert!(report.left_out[0].why.contains("being removed"), "{report:?}");
+    assert!(
+        report.left_out[0].why.contains("being removed"),
+        "{report:?}"
+    );
     assert_eq!(keys(&target, &made).await, before);
 }
 

@@ -222,8 +222,9 @@ async fn require_peace(
             "layer {}, on which it stands, is being removed there",
             below.label
         );
-        return Err(Error::new(Kind::Refused, what)
-            .hint("copy it again when an expire there has ended"));
+        return Err(
+            Error::new(Kind::Refused, what).hint("copy it again when an expire there has ended")
+        );
     }
     check_wal(&leaving, layer.manifest.start_lsn)
 }

@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::verified::{self, VerifiedRecord};
 
-use super::{Catalog, hex};
+use super::{CLOCKS_DIFFER, Catalog, hex};
 use crate::cluster::ClusterRepository;
 use crate::error::Result;
 use crate::repository::ObjectInfo;
@@ -70,6 +70,11 @@ impl Verified {
     #[must_use]
     pub fn at(&self) -> Timestamp {
         self.record.finished_at.min(self.stored_at)
+    }
+
+    /// Whether its time is still to come, because the store's clock was wrong: it would hide for as long whatever is found.
+    fn is_to_come(&self) -> bool {
+        self.stored_at.duration_since(Timestamp::now()) > CLOCKS_DIFFER
     }
 
     /// When it began, by the store's clock.
@@ -175,6 +180,9 @@ async fn telling(
         for (key, verified) in future::try_join_all(read).await?.into_iter().flatten() {
             if !may_tell(clean_since, verified.stored_at) {
                 return Ok(telling);
+            }
+            if verified.record.errors == 0 && verified.is_to_come() {
+                continue;
             }
             let is_of_all = verified.record.label.is_none();
             of_all += usize::from(is_of_all);
