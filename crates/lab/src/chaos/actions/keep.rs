@@ -18,6 +18,9 @@ const NOTED: Excuse = excuse(&[3], &[]);
 /// A layer that a rule or a removal wants gone is nothing to merge.
 pub(super) const REFUSED: Excuse = excuse(&[13], &["remov", "nothing to merge"]);
 
+/// It was done before the command was killed.
+const NOT_PINNED: Excuse = excuse(&[10], &["is not pinned"]);
+
 /// Attempts that were killed look alive for a quarter of an hour. So it passes, more often than not.
 fn let_time_pass(world: &World, chance: &mut Chance, step: &mut Step) -> Result<()> {
     if chance.percent(75) {
@@ -100,7 +103,8 @@ pub(super) fn pin(world: &mut World, chance: &mut Chance, step: &mut Step) -> Re
         let call = call.disturbed(disturb(chance, 30));
         if !world.run(&call, &[REFUSED], step)?.says_done() {
             // Whether the pin is out is not known.
-            world.demand(Call::of(["--output", "json", "unpin", label]), step)?;
+            let again = Call::of(["--output", "json", "unpin", label]);
+            world.run(&again, &[NOT_PINNED], step)?;
         }
         world.truth.pinned.remove(label);
         return Ok(());
@@ -111,7 +115,12 @@ pub(super) fn pin(world: &mut World, chance: &mut Chance, step: &mut Step) -> Re
     };
     step.say(format!("pin {label}"));
     let call = Call::of(["--output", "json", "pin", label]).disturbed(disturb(chance, 30));
-    let outcome = world.run(&call, &[REFUSED], step)?;
+    let mut outcome = world.run(&call, &[REFUSED], step)?;
+    if !outcome.says_done() && outcome.disturbed.is_some() {
+        // Whether the pin is made is not known.
+        let again = Call::of(["--output", "json", "pin", label]);
+        outcome = world.run(&again, &[REFUSED], step)?;
+    }
     if outcome.says_done() {
         world.truth.pinned.insert(label.clone());
     }

@@ -50,7 +50,9 @@ pub(super) fn bad_weather(network: &Proxy, chance: &mut Chance) -> String {
 /// The network fails, and may be mended while the command runs; or the store denies the command.
 pub(super) fn store(world: &mut World, chance: &mut Chance, step: &mut Step) -> Result<Effects> {
     let mut asked = any::command(world, chance, step)?;
-    asked.call.denied = chance.percent(20);
+    // The status of the tracker needs no repository, and no credentials.
+    let needs_store = !asked.call.words.iter().any(|word| word == "tracker");
+    asked.call.denied = chance.percent(20) && needs_store;
     let patience = world.store.gives_up().iter().copied();
     asked.call = std::mem::take(&mut asked.call).with_first(patience);
     let heals = chance
