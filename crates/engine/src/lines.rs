@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::iter;
 
 use jiff::{SignedDuration, Timestamp};
+use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::retention::HistoryLine;
 use pgstrata_pgdata::lsn::Lsn;
@@ -104,6 +105,16 @@ impl LineBases {
             layers: newest.collect(),
             archived: Some(archived),
             notes,
+        })
+    }
+}
+
+impl LineBases {
+    /// Of the layers `going` those that tell that WAL may be of two servers, each with why it stays.
+    pub(crate) fn witnesses(&self, catalog: &Catalog, going: &[Label]) -> Vec<(Label, String)> {
+        let archived = self.archived.as_ref();
+        archived.map_or_else(Vec::new, |archived| {
+            health::beside::witnesses(catalog, archived, going)
         })
     }
 }

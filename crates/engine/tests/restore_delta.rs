@@ -16,7 +16,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pgstrata_engine::restore::{self, MARKER, Method, RestoreReport, Target};
+use pgstrata_engine::restore::{self, MARKER, Method, RestoreOptions, RestoreReport, Target};
 use pgstrata_engine::server::lineage;
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::ControlFile;
@@ -39,6 +39,21 @@ async fn restore(
     options.label = label.cloned();
     let plan = restore::plan(&made.within(repository), options).await?;
     restore::execute(&plan, &Progress::default()).await
+}
+
+/// What changes the cluster in that directory.
+fn in_place(directory: &Path) -> RestoreOptions {
+    RestoreOptions {
+        method: Method::Delta,
+        ..options(directory)
+    }
+}
+
+/// Of a restore that ends as soon as it has taken the directory apart.
+fn cancelled() -> Progress {
+    let progress = Progress::default();
+    progress.cancel();
+    progress
 }
 
 /// A chain, and its newest state in a directory of its own.
@@ -335,8 +350,7 @@ async fn other_clusters_and_running_servers_are_refused_and_left_alone() {
     // The stale file of a server that was killed does not count when somebody says so.
     fs::write(&pid, "999999999\n/data\n").unwrap();
     refused("may be running").await;
-    let mut options = options(&target);
-    options.method = Method::Delta;
+    let mut options = in_place(&target);
     options.vouched.server_is_stopped = true;
     let plan = restore::plan(&made.within(&repository), options).await;
     let progress = Progress::default();
@@ -358,10 +372,8 @@ async fn a_standby_that_is_refreshed_keeps_its_primary() {
     fs::write(target.join("postgresql.conf"), "include 'slot.conf'\n").unwrap();
     fs::write(target.join("slot.conf"), slot).unwrap();
     let cluster = made.within(&repository);
-    let mut delta = options(&target);
-    delta.method = Method::Delta;
-    let cancelled = Progress::default();
-    cancelled.cancel();
+    let mut delta = in_place(&target);
+    let cancelled = cancelled();
     // Interrupted, with another target first, and run again, it still knows.
     for to in [Target::Immediate, Target::Standby] {
         delta.target = to;
@@ -398,8 +410,7 @@ async fn a_standby_that_is_refreshed_keeps_its_primary() {
 async fn nothing_is_changed_for_a_layer_whose_own_wal_cannot_be_read() {
     let repository = Repository::memory();
     let (made, scratch, target) = restored(&repository).await;
-    let mut delta = options(&target);
-    delta.method = Method::Delta;
+    let delta = in_place(&target);
     let plan = restore::plan(&made.within(&repository), delta.clone()).await;
     let key = made
         .cluster
@@ -439,12 +450,10 @@ async fn an_attempt_that_has_changed_nothing_leaves_no_marker() {
     assert!(tree(&target) == before);
 
     // Another restore has finished since this one was planned.
-    let mut wanted = options(&target);
-    wanted.method = Method::Delta;
+    let wanted = in_place(&target);
     let cluster = made.within(&repository);
     let plan = async || restore::plan(&cluster, wanted.clone()).await.unwrap();
-    let cancelled = Progress::default();
-    cancelled.cancel();
+    let cancelled = cancelled();
     restore::execute(&plan().await, &cancelled)
         .await
         .unwrap_err();
@@ -465,16 +474,14 @@ async fn an_attempt_that_has_changed_nothing_leaves_no_marker() {
 async fn what_a_restore_that_took_the_directory_apart_needs_is_kept() {
     let repository = Repository::memory();
     let (made, _scratch, target) = restored(&repository).await;
-    let mut wanted = options(&target);
-    wanted.method = Method::Delta;
+    let wanted = in_place(&target);
     let cluster = made.within(&repository);
     let now = StoreTime::ask(&cluster).await.unwrap();
     let needed = async || catalog::in_use(&cluster, now).await.unwrap().len();
     let before = needed().await;
     let plan = restore::plan(&cluster, wanted.clone()).await.unwrap();
     assert!(!plan.resumes);
-    let cancelled = Progress::default();
-    cancelled.cancel();
+    let cancelled = cancelled();
     restore::execute(&plan, &cancelled).await.unwrap_err();
     assert!(!target.join("global/pg_control").exists());
     assert_eq!(needed().await, before + 1);
@@ -509,12 +516,10 @@ async fn a_tablespace_made_since_is_the_clusters_own_in_every_attempt() {
     known.place = lineage::place(&target).unwrap();
     let opened = fs::File::open(&target).unwrap();
     lineage::write(&opened, &target, &known).unwrap();
-    let mut delta = options(&target);
-    delta.method = Method::Delta;
+    let delta = in_place(&target);
     let cluster = made.within(&repository);
     let plan = restore::plan(&cluster, delta.clone()).await.unwrap();
-    let cancelled = Progress::default();
-    cancelled.cancel();
+    let cancelled = cancelled();
     restore::execute(&plan, &cancelled).await.unwrap_err();
     // As if it had been killed before it came to the link.
     put();
@@ -531,8 +536,7 @@ async fn a_link_to_a_disk_that_is_lost_goes_and_makes_no_directory() {
     let lost = scratch.path().join("lost");
     let link = target.join("pg_tblspc/16400");
     symlink(lost.join("space"), &link).unwrap();
-    let mut delta = options(&target);
-    delta.method = Method::Delta;
+    let mut delta = in_place(&target);
     delta.vouched.links_are_own = true;
     let plan = restore::plan(&made.within(&repository), delta).await;
     let progress = Progress::default();
@@ -571,8 +575,7 @@ async fn half_overwritten_frames_are_decoded_once() {
 async fn rule_13_4_a_server_that_was_started_since_the_plan_is_left_alone() {
     let repository = Repository::memory();
     let (made, _scratch, target) = restored(&repository).await;
-    let mut options = options(&target);
-    options.method = Method::Delta;
+    let mut options = in_place(&target);
     options.vouched.server_is_stopped = true;
     let changes: [fn(&Path); 2] = [
         |data| fs::write(data.join("postmaster.pid"), "999999999\n/data\n").unwrap(),

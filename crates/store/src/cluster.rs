@@ -272,13 +272,16 @@ impl ClusterRepository {
         }
     }
 
+    /// Whether what failed so may be opened now: its epoch was not known, and the epochs were read once more.
+    pub(crate) async fn knows_more(&self, error: &Error) -> Result<bool> {
+        Ok(error.is_lost_epoch() && self.sealing().await?.look_again(self.home()).await)
+    }
+
     /// What `open` makes of an object. When its epoch is not known, the epochs are read once more.
     pub(crate) async fn opened<T>(&self, open: impl Fn(&Sealing) -> Result<T>) -> Result<T> {
         let sealing = self.sealing().await?;
         match open(sealing) {
-            Err(error) if error.is_lost_epoch() && sealing.look_again(self.home()).await => {
-                open(sealing)
-            }
+            Err(error) if self.knows_more(&error).await? => open(sealing),
             opened => opened,
         }
     }

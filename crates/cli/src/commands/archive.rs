@@ -59,12 +59,7 @@ pub(super) async fn push_file(
     let settings = &context.config.settings;
     let default = PushOptions::default();
     let root = settings.spool.clone().unwrap_or_else(Spool::default_root);
-    // Two repositories of the configuration file may have one URL, at two endpoints.
-    let url = cluster.repository.url();
-    let place = match context.config.name() {
-        Some(name) => format!("{url} {name}"),
-        None => url.to_owned(),
-    };
+    let place = noted_as(context, cluster.repository.url());
     let options = PushOptions {
         codec: context.codec(&args.compress)?,
         neighbours: args
@@ -76,6 +71,14 @@ pub(super) async fn push_file(
         ..default
     };
     archive::push_at_once(&cluster, &args.path, &options).await
+}
+
+/// How this host's notes call the repository with that URL: two of the configuration file may have one, at two endpoints.
+pub(super) fn noted_as(context: &Context, url: &str) -> String {
+    match context.config.name() {
+        Some(name) => format!("{url} {name}"),
+        None => url.to_owned(),
+    }
 }
 
 pub(super) fn say_pushed(context: &Context, outcome: &PushOutcome) {

@@ -23,7 +23,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 pub(super) use pgstrata_store::repository::ANSWERS_WITHIN;
 use serde_json::{Value, json};
 
-use super::{Context, backup, restore, run_one};
+use super::{Context, archive, backup, restore, run_one};
 use crate::args::{AsOfArgs, BackupArgs, Command, KeyCommand, Output, RestoreArgs};
 use crate::exit;
 use crate::output;
@@ -206,10 +206,9 @@ async fn backup(several: &[Context], args: BackupArgs) -> Result<u8> {
 fn notes(context: &Context, spool: Option<&PathBuf>) -> Result<Notes> {
     let root = spool.or(context.config.settings.spool.as_ref()).cloned();
     let root = root.unwrap_or_else(Spool::default_root);
-    let url = context.config.url()?;
-    let name = context.config.name().unwrap_or_default();
+    let place = archive::noted_as(context, context.config.url()?);
     let cluster = context.config.cluster()?;
-    Ok(Notes::new(root, &format!("{url} {name}"), cluster.as_str()))
+    Ok(Notes::new(root, &place, cluster.as_str()))
 }
 
 /// Whether another repository may have what this one does not give: it is lost, damaged or cannot be asked here.

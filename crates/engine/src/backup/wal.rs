@@ -327,9 +327,7 @@ impl ServerArchive {
         if timeline == TimelineId::FIRST || self.wal_directory.join(&name).exists() {
             return Ok(None);
         }
-        let held = archive::Archive::new(&self.cluster, self.record.clone())?;
-        let is_missing = matches!(held.holds(&name).await, Ok(false));
-        Ok(is_missing.then(|| {
+        Ok(self.is_not_archived(&name).await?.then(|| {
             format!(
                 "\"{name}\", the history of this server's timeline, is neither in its pg_wal nor in the archive: until it is archived, only \
                  --target-type none restores this layer; fetch it with \"pgstrata archive-get\" out of the repository from which this server \
@@ -338,22 +336,25 @@ impl ServerArchive {
         }))
     }
 
+    /// Whether the archive has no such file. What is there and damaged is told by the alarms.
+    async fn is_not_archived(&self, name: &str) -> Result<bool> {
+        let held = archive::Archive::new(&self.cluster, self.record.clone())?;
+        Ok(matches!(held.holds(name).await, Ok(false)))
+    }
+
     /// Stores the histories of timelines before `timeline` that the archive has lost and the server has.
     pub(super) async fn push_lost_histories(&self, timeline: TimelineId) -> Result<()> {
         // One that cannot be read was refused when it was to be stored.
         let Ok(history) = history(&self.wal_directory, timeline) else {
             return Ok(());
         };
-        let held = archive::Archive::new(&self.cluster, self.record.clone())?;
         for entry in history.entries() {
             let earlier = entry.timeline;
             if earlier == timeline || earlier == TimelineId::FIRST {
                 continue;
             }
             let name = earlier.history_file_name();
-            // What is there and damaged is told by the alarms.
-            let is_missing = matches!(held.holds(&name).await, Ok(false));
-            if is_missing && self.wal_directory.join(&name).exists() {
+            if self.wal_directory.join(&name).exists() && self.is_not_archived(&name).await? {
                 self.push(&name).await?;
             }
         }

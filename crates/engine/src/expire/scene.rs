@@ -18,7 +18,7 @@ use pgstrata_store::error::Result;
 use super::Kept;
 use super::clocks::Clocks;
 use crate::health;
-use crate::health::beside::without_witnesses;
+use crate::health::beside::witnesses;
 use crate::lines::{self, Lines, Placed, SILENCE, archived};
 use crate::merge;
 
@@ -267,8 +267,11 @@ impl Scene {
             inputs.contains(&own) && !needed.contains_key(&own) && !pinned
         });
         let going: Vec<Label> = going.map(|layer| layer.label.clone()).collect();
-        let seen = (&catalog, &self.archived);
-        let (gone, _) = without_witnesses(seen, going, |unwanted| catalog.removable(unwanted));
+        let (gone, _) = catalog::without_witnesses(
+            going,
+            |unwanted| catalog.removable(unwanted),
+            |going| witnesses(&catalog, &self.archived, going),
+        );
         self.catalog = catalog.without(&gone);
         self.to_come = merged;
         self.judge();
@@ -313,7 +316,7 @@ impl Scene {
         let compared = self.not_compared(remove).into_iter();
         let compared =
             compared.map(|(label, merged)| (label, (Hold::Uncompared, describe_closed(&merged))));
-        let told = health::beside::witnesses(&self.catalog, &self.archived, remove);
+        let told = witnesses(&self.catalog, &self.archived, remove);
         let told = told
             .into_iter()
             .map(|(label, why)| (label, (Hold::Witness, why)));

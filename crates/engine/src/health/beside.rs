@@ -142,24 +142,6 @@ pub(crate) fn witnesses(
     found
 }
 
-/// What goes of `unwanted` when `removable` does, and what stays of that because it tells of two servers, each with why.
-pub(crate) fn without_witnesses(
-    (catalog, archived): (&Catalog, &ArchivedWal),
-    mut unwanted: Vec<Label>,
-    removable: impl Fn(&[Label]) -> Vec<Label>,
-) -> (Vec<Label>, Vec<(Label, String)>) {
-    let mut stays = Vec::new();
-    loop {
-        let going = removable(&unwanted);
-        let told = witnesses(catalog, archived, &going);
-        if told.is_empty() {
-            return (going, stays);
-        }
-        unwanted.retain(|label| !told.iter().any(|(witness, _)| witness == label));
-        stays.extend(told);
-    }
-}
-
 /// The segments in which backups began.
 fn begins(catalog: &Catalog, size: WalSegmentSize) -> BTreeSet<WalSegment> {
     let begins = catalog.layers.iter().map(|layer| layer.own_wal(size).0);

@@ -21,7 +21,6 @@ use super::window::FrameMaker;
 use super::write::{MergeWriter, Written};
 use super::{Input, MergeOptions, MergePlan, MergeReport};
 use crate::frames::{Chain, LayerWriter};
-use crate::health::beside::{without_witnesses, witnesses};
 use crate::lines::LineBases;
 
 /// Says what a merge would do now; changes nothing.
@@ -114,8 +113,7 @@ impl MergeDone {
                 let terms = Terms {
                     instead: Some(&self.label),
                     ignore_restores: options.ignore_restores,
-                    wal: None,
-                    witnesses: None,
+                    ..Terms::default()
                 };
                 // A clock that is ahead gives up no line.
                 let now = StoreTime::ask(cluster).await?.or_earlier();
@@ -314,10 +312,8 @@ impl Choice {
             going.retain(|label| label.as_str() != self.newest.label);
             going.into_iter().collect()
         };
-        let told = match &bases.archived {
-            Some(archived) => without_witnesses((catalog, archived), unwanted.clone(), going).1,
-            None => Vec::new(),
-        };
+        let find = |going: &[Label]| bases.witnesses(catalog, going);
+        let (_, told) = catalog::without_witnesses(unwanted.clone(), going, find);
         unwanted.retain(|label| !told.iter().any(|(witness, _)| witness == label));
         let removable = self.removable(catalog, &unwanted);
         let mut notes = catalog::at_work(catalog, StoreTime::by_this_host());
@@ -655,14 +651,10 @@ async fn remove_inputs(
         notes.extend(bases.notes);
         return Ok(Vec::new());
     }
+    let tell = |catalog: &Catalog, going: &[Label]| bases.witnesses(catalog, going);
     let is_base = |label: &Label| stays.iter().any(|(base, _)| base == label);
     let wanted = choice.inputs.iter().filter(|input| !is_base(&input.label));
     let wanted: Vec<Arc<Layer>> = wanted.cloned().collect();
-    let archived = bases.archived;
-    let tell = |catalog: &Catalog, going: &[Label]| {
-        let archived = archived.as_ref();
-        archived.map_or_else(Vec::new, |archived| witnesses(catalog, archived, going))
-    };
     let terms = Terms {
         witnesses: Some(&tell),
         ..terms

@@ -81,13 +81,9 @@ impl Archive {
 
     /// The header of the object `key`, whose epoch may have begun since the keys were read; `None` when there is none.
     async fn header_at(&self, key: &str) -> Result<Option<WalHeader>> {
-        let found = self.header_of(key).await;
-        if !matches!(&found, Err(error) if error.is_lost_epoch()) {
-            return found;
-        }
-        match self.sealing().await?.look_again(self.cluster.home()).await {
-            true => self.header_of(key).await,
-            false => found,
+        match self.header_of(key).await {
+            Err(error) if self.cluster.knows_more(&error).await? => self.header_of(key).await,
+            found => found,
         }
     }
 

@@ -53,13 +53,8 @@ impl Places<'_> {
         mut read: impl AsyncFnMut(String) -> Result<T>,
     ) -> Result<T> {
         let mut first = read(self.key(0)).await;
-        if matches!(&first, Err(error) if error.is_lost_epoch())
-            && self
-                .cluster
-                .sealing()
-                .await?
-                .look_again(self.cluster.home())
-                .await
+        if let Err(error) = &first
+            && self.cluster.knows_more(error).await?
         {
             first = read(self.key(0)).await;
         }

@@ -62,7 +62,7 @@ pub use presence::{
 pub use records::unreadable_records;
 pub use removal::{
     Leaving, PendingRemoval, Removed, Terms, Witnesses, being_removed, not_known, pending_removals,
-    remove_layers, tidy_removals,
+    remove_layers, tidy_removals, without_witnesses,
 };
 pub use remove::remove_leftover;
 pub use restoring::{

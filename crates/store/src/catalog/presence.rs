@@ -246,16 +246,14 @@ pub async fn require_staying(
     goes_on: bool,
     is_known: bool,
 ) -> Result<()> {
-    let withdrawn = match is_known {
-        true => removal::leaving(cluster).await.map(Some),
-        false => Ok(None),
+    let mut found = match is_known {
+        true => removal::leaving(cluster).await,
+        false => removal::leaving_so_far(cluster).await,
     };
-    let found = match withdrawn {
-        Ok(Some(leaving)) => Ok(leaving),
-        Err(error) if error.kind() != Kind::Repository => Err(error),
-        // Who restores may have the right to create nothing but his own record.
-        Ok(None) | Err(_) => removal::leaving_so_far(cluster).await,
-    };
+    // Who restores may have the right to create nothing but his own record.
+    if is_known && matches!(&found, Err(error) if error.kind() == Kind::Repository) {
+        found = removal::leaving_so_far(cluster).await;
+    }
     let leaving = match found {
         Err(error) if error.is_of_one_object() => {
             tracing::warn!(%error, "it is not known whether the layers are being removed");

@@ -390,6 +390,25 @@ struct Spared<'a> {
     now: Timestamp,
 }
 
+/// Pure: what goes of `unwanted` when what is `removable` of it does, and what stays because `witnesses` of that must, each with
+/// why.
+pub fn without_witnesses(
+    mut unwanted: Vec<Label>,
+    removable: impl Fn(&[Label]) -> Vec<Label>,
+    witnesses: impl Fn(&[Label]) -> Vec<(Label, String)>,
+) -> (Vec<Label>, Vec<(Label, String)>) {
+    let mut stays = Vec::new();
+    loop {
+        let going = removable(&unwanted);
+        let told = witnesses(&going);
+        if told.is_empty() {
+            return (going, stays);
+        }
+        unwanted.retain(|label| !told.iter().any(|(witness, _)| witness == label));
+        stays.extend(told);
+    }
+}
+
 /// Pure: what of `wanted` goes.
 fn what_goes(
     catalog: &Catalog,
@@ -432,18 +451,17 @@ fn what_goes(
             None => unwanted.push(layer.label.clone()),
         }
     }
-    let labels = loop {
-        let going = catalog.removable_beside(&unwanted, leaving);
-        let told = terms.witnesses.map(|find| find(catalog, &going));
-        let told = told.unwrap_or_default();
-        if told.is_empty() {
-            break going;
-        }
-        unwanted.retain(|label| !told.iter().any(|(witness, _)| witness == label));
-        let said = told.into_iter();
-        let said = said.map(|(witness, why)| format!("layer {witness} stays: {why}"));
-        removed.remarks.extend(said);
-    };
+    let (labels, told) = without_witnesses(
+        unwanted,
+        |unwanted| catalog.removable_beside(unwanted, leaving),
+        |going| {
+            let told = terms.witnesses.map(|find| find(catalog, going));
+            told.unwrap_or_default()
+        },
+    );
+    let told = told.into_iter();
+    let told = told.map(|(witness, why)| format!("layer {witness} stays: {why}"));
+    removed.remarks.extend(told);
     let references = labels
         .iter()
         .map(|label| Ok(catalog.layer(label)?.reference()));

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 const START: char = '.';
 const END: &str = ".tmp";
@@ -62,18 +63,18 @@ pub(super) fn collect(directory: &Path, now: SystemTime) -> io::Result<usize> {
     Ok(count)
 }
 
-/// What cannot be looked at stays.
+/// What cannot be looked at stays. A young one is not locked: its writer may be about to.
 fn is_abandoned(path: &Path, now: SystemTime) -> bool {
     let Ok(file) = File::open(path) else {
         return false;
     };
     let written = file.metadata().and_then(|status| status.modified());
     let age = written.ok().and_then(|at| now.duration_since(at).ok());
-    let is_free = !matches!(
-        flock(&file, FlockOperation::NonBlockingLockExclusive),
-        Err(rustix::io::Errno::WOULDBLOCK)
-    );
-    age.is_some_and(|age| age > ABANDONED_AFTER) && is_free
+    age.is_some_and(|age| age > ABANDONED_AFTER)
+        && !matches!(
+            flock(&file, FlockOperation::NonBlockingLockExclusive),
+            Err(Errno::WOULDBLOCK)
+        )
 }
 
 #[cfg(test)]

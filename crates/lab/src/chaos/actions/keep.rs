@@ -99,12 +99,11 @@ pub(super) fn pin(world: &mut World, chance: &mut Chance, step: &mut Step) -> Re
         && let Some(label) = chance.one(&pinned)
     {
         step.say(format!("unpin {label}"));
-        let call = Call::of(["--output", "json", "unpin", label]);
-        let call = call.disturbed(disturb(chance, 30));
+        let unpin = || Call::of(["--output", "json", "unpin", label]);
+        let call = unpin().disturbed(disturb(chance, 30));
         if !world.run(&call, &[REFUSED], step)?.says_done() {
             // Whether the pin is out is not known.
-            let again = Call::of(["--output", "json", "unpin", label]);
-            world.run(&again, &[NOT_PINNED], step)?;
+            world.run(&unpin(), &[NOT_PINNED], step)?;
         }
         world.truth.pinned.remove(label);
         return Ok(());
@@ -114,12 +113,12 @@ pub(super) fn pin(world: &mut World, chance: &mut Chance, step: &mut Step) -> Re
         return Ok(());
     };
     step.say(format!("pin {label}"));
-    let call = Call::of(["--output", "json", "pin", label]).disturbed(disturb(chance, 30));
+    let pin = || Call::of(["--output", "json", "pin", label]);
+    let call = pin().disturbed(disturb(chance, 30));
     let mut outcome = world.run(&call, &[REFUSED], step)?;
     if !outcome.says_done() && outcome.disturbed.is_some() {
         // Whether the pin is made is not known.
-        let again = Call::of(["--output", "json", "pin", label]);
-        outcome = world.run(&again, &[REFUSED], step)?;
+        outcome = world.run(&pin(), &[REFUSED], step)?;
     }
     if outcome.says_done() {
         world.truth.pinned.insert(label.clone());
