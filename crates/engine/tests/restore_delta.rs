@@ -301,8 +301,9 @@ async fn a_delta_that_fails_anywhere_cannot_be_started_and_is_completed_by_anoth
         assert_same(&target, &fresh);
         fs::remove_dir_all(&target).unwrap();
     }
-    // What planning has read is not read again, so most fail before anything is changed.
-    assert!(failures > 10 && begun > 3, "{failures} {begun}");
+    // What planning has read is not read again, so most fail before anything is changed; how many of the few
+    // others are met depends on who reads ahead.
+    assert!(failures > 10 && begun > 0, "{failures} {begun}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
