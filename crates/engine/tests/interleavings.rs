@@ -68,7 +68,10 @@ fn a_backup_that_was_stopped_too_long_is_not_committed_over_what_was_removed() {
                 remover.outcome().await.unwrap();
                 to_its_end(&world, &mut writer).await;
                 match writer.outcome().await {
-                    Ok(_) => committed += 1,
+                    Ok(label) => {
+                        committed += 1;
+                        world.require_listed(&label, &format!("at {nth}")).await;
+                    }
                     Err(error) => {
                         assert_eq!(error.kind(), Kind::Refused, "at {nth}: {error}");
                         given_up += 1;
@@ -123,7 +126,8 @@ fn an_expiry_that_was_stopped_harms_nothing_when_it_goes_on() {
                 early.outcome().await.unwrap();
                 let done = third.outcome().await.unwrap();
                 assert!(done.done, "at {nth}: {done:?}");
-                late.outcome().await.unwrap();
+                let late = late.outcome().await.unwrap();
+                world.require_listed(&late, &format!("at {nth}")).await;
                 // What one left undone is done.
                 finish_what_was_left(&world, &format!("at {nth}")).await;
                 if ended {
@@ -149,7 +153,10 @@ fn a_layer_on_what_is_to_go_stops_the_expiry_or_is_refused() {
                 to_its_end(&world, &mut writer).await;
                 to_its_end(&world, &mut remover).await;
                 match writer.outcome().await {
-                    Ok(_) => committed += 1,
+                    Ok(label) => {
+                        committed += 1;
+                        world.require_listed(&label, &format!("at {nth}")).await;
+                    }
                     Err(error) => {
                         assert_eq!(error.kind(), Kind::Refused, "at {nth}: {error}");
                         refused += 1;
@@ -554,9 +561,15 @@ impl Ended {
         while failing.step().await {
             world.require_whole_layers().await;
         }
-        self.failures += u32::from(failing.outcome().await.is_err());
-        match beside.outcome().await {
-            Ok(()) => self.well += 1,
+        let failing = failing.outcome().await;
+        self.failures += u32::from(failing.is_err());
+        let beside = beside.outcome().await;
+        let stays = [&failing, &beside].into_iter().flatten().flatten();
+        for label in stays {
+            world.require_listed(label, &moment).await;
+        }
+        match beside {
+            Ok(_) => self.well += 1,
             Err(error) => {
                 assert!(gives_way(&error), "{moment}: {error}");
                 self.gave_way += 1;
@@ -577,11 +590,14 @@ impl Ended {
 
     /// Every so many operations of each first one, with each second one.
     async fn all_pairs(&mut self, pairs: impl Iterator<Item = [Who; 2]>, apart: u64) {
-        for (pair, mishap) in
-            pairs.flat_map(|pair| [(pair, Mishap::NotDone), (pair, Mishap::AnswerLost)])
-        {
+        for (pair, is_done) in pairs.flat_map(|pair| [(pair, false), (pair, true)]) {
             // The others at another time.
             for nth in (self.seed % apart..).step_by(usize::try_from(apart).unwrap()) {
+                let mishap = match (is_done, (self.seed / apart + nth / apart) % 2) {
+                    (false, _) => Mishap::NotDone,
+                    (true, 0) => Mishap::AnswerLost,
+                    (true, _) => Mishap::TriedAgain,
+                };
                 if self.fail(pair, mishap, nth).await {
                     break;
                 }

@@ -213,13 +213,13 @@ impl Who {
     /// Those that read them.
     pub const READING: [Self; 2] = [Self::Verification, Self::Restore];
 
-    /// It begins, on a host whose clock is so many seconds ahead.
-    pub fn begin(self, world: &Arc<World>, ahead: i64) -> Actor<()> {
+    /// It begins, on a host whose clock is so many seconds ahead. Ends with the layer that nothing has a reason to remove.
+    pub fn begin(self, world: &Arc<World>, ahead: i64) -> Actor<Option<Label>> {
         Actor::start(world, move |world, repository| async move {
             match self {
                 Self::Full => {
                     let plan = Plan::full().ahead(ahead);
-                    world.backup(&repository, plan).await.map(drop)
+                    return world.backup(&repository, plan).await.map(Some);
                 }
                 Self::OnOld => {
                     let plan = Plan::on_old().ahead(ahead);
@@ -234,6 +234,7 @@ impl Who {
                 Self::Verification => verify_old(world, repository).await,
                 Self::Restore => restore_old(world, repository).await,
             }
+            .map(|()| None)
         })
     }
 }

@@ -29,7 +29,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use pgstrata_layer::claim::ClaimRecord;
 use pgstrata_layer::keys::ClusterName;
@@ -230,6 +230,13 @@ impl World {
     /// The increment on the first full layer of the beginning, or on the last.
     pub fn incremental(&self, last: bool) -> Label {
         self.incrementals[usize::from(last)].clone()
+    }
+
+    /// A layer of which a command said that it is made, and that nothing had a reason to remove, is listed.
+    pub async fn require_listed(&self, label: &Label, moment: &str) {
+        let repository = self.repository();
+        let catalog = Catalog::load(&self.within(&repository)).await.unwrap();
+        assert!(catalog.layer(label).is_ok(), "{moment}: {label} is gone");
     }
 
     /// Time passes.
@@ -440,6 +447,8 @@ pub enum Mishap {
     NotDone,
     /// It is done, and nobody hears of that.
     AnswerLost,
+    /// The same, but for an object that is created: the client tries again, and hears that the object is there.
+    TriedAgain,
 }
 
 /// A process.
@@ -618,10 +627,16 @@ impl ObjectStore for Gate {
         options: PutOptions,
     ) -> object_store::Result<PutResult> {
         let mishap = self.enter().await?;
+        let creates = options.mode == PutMode::Create;
         let done = self.inner.put_opts(to, body, options).await?;
         self.changes.fetch_add(1, Ordering::SeqCst);
         let now = self.clock.load(Ordering::SeqCst);
         self.times.lock().unwrap().insert(to.clone(), now);
+        if creates && mishap == Some(Mishap::TriedAgain) {
+            let path = to.to_string();
+            let source = "it was created by the first try".into();
+            return Err(object_store::Error::AlreadyExists { path, source });
+        }
         heard(mishap, done)
     }
 

@@ -16,7 +16,7 @@ const SIGNAL_TERMINATE: i32 = 15;
 pub(super) struct Excuse {
     /// The codes that this reason has.
     pub(super) codes: &'static [i32],
-    /// Words of which one stands in the log, in lower case; none: the code says all.
+    /// Words of which one stands in the error, in lower case; none: the code says all.
     pub(super) words: &'static [&'static str],
 }
 
@@ -86,15 +86,16 @@ pub(super) fn finding(outcome: &Outcome, excuses: &[Excuse]) -> Option<String> {
         INTERRUPTED if outcome.disturbed == Some(Disturbance::Terminate) => return None,
         _ => {}
     }
-    let log = outcome.stderr.to_lowercase();
+    // Warnings and hints explain nothing.
+    let error = outcome.complaint().to_lowercase();
     let explains = |excuse: &Excuse| {
-        let said = excuse.words.iter().any(|word| log.contains(word));
+        let said = excuse.words.iter().any(|word| error.contains(word));
         excuse.codes.contains(&code) && (said || excuse.words.is_empty())
     };
     if !excuses.iter().any(explains) {
         return told(&format!("ended with {code}, which nothing explains"));
     }
-    if log.trim().is_empty() && outcome.stdout.trim().is_empty() {
+    if outcome.stderr.trim().is_empty() && outcome.stdout.trim().is_empty() {
         return told(&format!("ended with {code} and said nothing"));
     }
     None
@@ -142,6 +143,8 @@ mod tests {
             "error: could not write \"x\": is a directory",
         );
         assert!(finding(&other, &[FULL]).is_some());
+        let warned = "warning: no space left for the log\nerror: could not write \"x\"\nhint: is there no space?";
+        assert!(finding(&ended(Some(17), None, warned), &[FULL]).is_some());
         assert!(finding(&ended(Some(12), None, " "), &[BUSY]).is_some());
     }
 

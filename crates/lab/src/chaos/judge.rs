@@ -15,7 +15,7 @@ use super::explain::{Excuse, excuse};
 use super::hunt::Hunter;
 use super::log::{Step, found};
 use super::program::Planned;
-use super::truth::{Moment, Names, Reach};
+use super::truth::{Layer, Moment, Names, Reach};
 use super::versions;
 use super::world::{Access, Call, Home, PATIENCE, World};
 
@@ -35,6 +35,9 @@ const LEDGER: &str =
 
 /// Locks of prepared transactions would keep the checks waiting.
 const ROLL_BACK_PREPARED: &str = r"SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts WHERE database = current_database() \gexec";
+
+/// A recovery empties unlogged tables.
+const COUNT_UNLOGGED: &str = r"SELECT format('SELECT count(*) FROM %s', oid::regclass) FROM pg_class WHERE relkind = 'r' AND relpersistence = 'u' \gexec";
 
 /// By which of its names a moment is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,9 +118,17 @@ impl Request {
         };
         let by = chance.one(&ALL_NAMES).copied().unwrap_or(By::Point);
         let mut words: Vec<String> = target(names, by).into();
+        // Nothing changes between the contents and what any of these names.
+        if by != By::Point && chance.percent(20) {
+            words.push("--target-exclusive".to_owned());
+        }
         let timeline = named(moment);
         if !world.truth.is_on_the_way(moment.at) || chance.percent(30) {
             words.push(timeline);
+            let bases: Vec<&Layer> = world.truth.bases(moment.at).collect();
+            if let Some(base) = chance.one(&bases).filter(|_| chance.percent(30)) {
+                words.insert(0, base.label.clone());
+            }
             return Self::plain(words);
         }
         let then = match world.truth.timeline_count() {
@@ -324,7 +335,10 @@ fn recover_hunted(world: &World, home: &Home, chance: &mut Chance, step: &mut St
     if copy.postmaster().is_ok() {
         copy.stop(StopMode::Fast)?;
     }
-    Ok(())
+    match goes_on {
+        true => found("a restored server recovers for ever after its archive-get was met"),
+        false => Ok(()),
+    }
 }
 
 /// A file that was replaced again and again while it was backed up is one of its versions.
@@ -380,6 +394,13 @@ pub(super) fn look_inside(copy: &Cluster, step: &mut Step) -> Result<()> {
     }
     for database in copy.databases()? {
         copy.sql(&database, ROLL_BACK_PREPARED)?;
+        let counts = match copy.sql(&database, COUNT_UNLOGGED) {
+            Ok(counts) => counts,
+            Err(error) => return found(format!("an unlogged table cannot be read: {error:#}")),
+        };
+        if counts.lines().any(|count| count != "0") {
+            return found(format!("unlogged tables of {database} have rows: {counts}"));
+        }
     }
     let has = |extension: &str| {
         let query =
@@ -448,7 +469,7 @@ pub(super) fn verify(world: &mut World, is_on_mirror: bool, step: &mut Step) -> 
 pub(super) fn unsound(world: &World) -> Vec<Excuse> {
     // Leftovers of commands that were killed are warnings.
     let mut excuses = vec![excuse(&[3], &[])];
-    if !world.truth.cut_off.is_empty() {
+    if world.truth.has_cut_off() {
         excuses.push(WAL_MISSING);
     }
     // Backups of two histories store their own WAL under the same names.

@@ -237,6 +237,7 @@ fn logged(
 /// What the repository lists must be what the commands said.
 fn reconcile(world: &mut World, effects: &Effects, step: &mut Step) -> Result<()> {
     let now = Timestamp::now();
+    world.truth.merged.extend(effects.merged.iter().cloned());
     let mut may_go = effects.may_go.clone();
     for culling in &effects.cullings {
         let culled = world.truth.may_go(culling, now);
@@ -258,6 +259,10 @@ fn reconcile(world: &mut World, effects: &Effects, step: &mut Step) -> Result<()
     wrong.extend(world.truth.reconcile(layers, &may_go, effects.may_come));
     for culling in &effects.cullings {
         world.truth.give_up_wal(culling, &may_go, now);
+    }
+    if !effects.cullings.is_empty() && !step.met_trouble() {
+        // It has completed what others had begun.
+        world.truth.doomed.clear();
     }
     if !wrong.is_empty() {
         return log::found(wrong.join("; "));

@@ -15,6 +15,8 @@ pub(super) enum Act {
     Seal,
     /// The server ends and comes back
     Crash,
+    /// The server runs without the tracker, or a tool changes its files while it is stopped
+    Interlude,
     /// A backup, with something going on beside it
     Backup,
     /// Something that is owed is restored and compared
@@ -70,6 +72,7 @@ impl Act {
             Self::Moment => "moment",
             Self::Seal => "seal",
             Self::Crash => "crash",
+            Self::Interlude => "interlude",
             Self::Backup => "backup",
             Self::Judge => "judge",
             Self::Verify => "verify",
@@ -145,6 +148,7 @@ fn weights(now: Situation) -> Vec<(Act, u64)> {
         ),
         (Act::Seal, when(now.archives, 2)),
         (Act::Crash, 6),
+        (Act::Interlude, when(now.layers > 0, 2)),
         (Act::Backup, if now.layers == 0 { 60 } else { 20 }),
         (Act::Judge, when(now.owed > 0, 8)),
         (Act::Verify, when(now.layers > 0, 1)),

@@ -191,6 +191,11 @@ impl Outcome {
         matches!(self.code, Some(0 | 3))
     }
 
+    /// Whether nothing met the command, and it says that it would not begin.
+    pub(super) fn was_refused(&self) -> bool {
+        self.disturbed.is_none() && matches!(self.code, Some(12 | 13))
+    }
+
     /// Whether it may have acted without being able to say so.
     pub(super) fn may_have_acted(&self) -> bool {
         self.disturbed.is_some()

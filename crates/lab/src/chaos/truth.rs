@@ -16,6 +16,9 @@ use serde_json::Value;
 use super::contents::Contents;
 pub(super) use rules::{Culling, Period, Rules};
 
+/// How many characters the name of a WAL segment has.
+const SEGMENT_NAME: usize = 24;
+
 /// A position in the WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Lsn(pub(super) u64);
@@ -125,8 +128,11 @@ pub(super) struct Truth {
     pub(super) gave_up_wal: bool,
     /// What a command was about to remove that did not end well. Whoever removes next completes it.
     pub(super) doomed: BTreeSet<String>,
-    /// Timelines of servers whose storage went, or was set back, before all their WAL was archived.
-    pub(super) cut_off: BTreeSet<u32>,
+    /// Of each timeline the last segment that its server's archiver was seen to store.
+    archived: BTreeMap<u32, String>,
+    /// Timelines of servers whose storage went, or was set back, before all their WAL was archived, each with the last segment
+    /// that was archived then.
+    cut_off: BTreeMap<u32, String>,
     /// Where each layer ended that was ever listed.
     ends: BTreeMap<String, Place>,
     /// Whether two timelines may have one number: servers went back that no archive told of each other.
@@ -156,7 +162,7 @@ impl Truth {
     }
 
     /// The timeline with the highest number, which a restore follows that is told of none.
-    fn latest(&self) -> u32 {
+    pub(super) fn latest(&self) -> u32 {
         let begun = self.histories.keys().copied();
         begun.fold(self.current, u32::max)
     }
@@ -239,8 +245,9 @@ impl Truth {
         self.moments.iter().filter(owed).cloned().collect()
     }
 
-    /// The archiver of the server was told that all WAL up to here is durable.
-    pub(super) fn archived_up_to(&mut self, end: Place) {
+    /// The archiver of the server was told that all WAL up to here is durable, which ends with this segment.
+    pub(super) fn archived_up_to(&mut self, end: Place, segment: &str) {
+        self.archived.insert(end.timeline, segment.to_owned());
         for moment in &mut self.moments {
             let at = moment.at;
             moment.is_archived |= at.timeline == end.timeline && at.lsn <= end.lsn;
@@ -255,9 +262,21 @@ impl Truth {
         });
     }
 
+    /// The server's WAL ends where it was archived last: what it wrote later went, or is set back.
+    pub(super) fn cut_off(&mut self) {
+        let last = self.archived.get(&self.current).cloned();
+        let cut_off = self.cut_off.entry(self.current);
+        cut_off.or_insert(last.unwrap_or_default());
+    }
+
+    /// Whether any server's WAL ended so.
+    pub(super) fn has_cut_off(&self) -> bool {
+        !self.cut_off.is_empty()
+    }
+
     /// The server is gone: what it had not archived is lost. The one beside it has yet to archive its own.
     pub(super) fn lose_what_is_not_archived(&mut self) {
-        self.cut_off.insert(self.current);
+        self.cut_off();
         let sibling = self.sibling;
         self.moments
             .retain(|moment| moment.is_archived || Some(moment.at.timeline) == sibling);
@@ -349,11 +368,15 @@ impl Truth {
         }
     }
 
-    /// Whether a text names a segment of a timeline whose WAL went in part with a server's storage.
+    /// Whether a text names a segment that went with a server's storage.
     fn is_cut_off_in(&self, text: &Value) -> bool {
-        let text = text.as_str().unwrap_or_default();
-        let mut cut_off = self.cut_off.iter();
-        cut_off.any(|line| text.contains(&format!(" {line:08X}")))
+        let words = text.as_str().unwrap_or_default().split_whitespace();
+        let mut names = words.filter_map(|word| word.get(..SEGMENT_NAME));
+        names.any(|name| {
+            let timeline = u32::from_str_radix(&name[..8], 16);
+            let last = timeline.ok().and_then(|line| self.cut_off.get(&line));
+            last.is_some_and(|last| name > last.as_str())
+        })
     }
 
     /// Takes over what is listed now. `may_go` are layers that a step was allowed to remove, `may_come` says whether
@@ -503,7 +526,7 @@ mod tests {
             .iter_mut()
             .for_each(|moment| moment.is_archived = false);
         assert!(truth.promised().is_empty());
-        truth.archived_up_to(place(2, 300));
+        truth.archived_up_to(place(2, 300), "");
         let owed = truth.promised();
         assert_eq!(owed.len(), 1);
         assert_eq!(owed[0].at, place(2, 260));

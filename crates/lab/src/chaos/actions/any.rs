@@ -1,5 +1,7 @@
 //! Any command of the program, on whatever there is: for steps that do something to a command, whichever it is.
 
+use std::fs;
+
 use anyhow::Result;
 
 use super::super::chance::Chance;
@@ -12,6 +14,9 @@ use super::{Effects, backup, keep, keys, mirror};
 
 /// Warnings are done all the same.
 const DONE: Excuse = excuse(&[3], &[]);
+
+/// A segment has gone.
+const EXPIRED: Excuse = excuse(&[1], &[]);
 
 /// A restore without a timeline asks when the history branches.
 const BRANCHES: Excuse = excuse(&[19], &["branches"]);
@@ -116,12 +121,16 @@ fn backup(world: &World, chance: &mut Chance) -> Asked {
         ..Call::default()
     };
     let kind = chance.one(&["full", "auto", "incr"]).unwrap_or(&"full");
-    let mut excuses = vec![DONE, backup::NO_PARENT];
+    let call = call.with(["--type", kind]);
+    let mut excuses = vec![DONE];
+    if backup::must_stand_on_one(&call) {
+        excuses.push(backup::NO_PARENT);
+    }
     if world.may_repeat_names() {
         excuses.push(OTHER_HISTORY);
     }
     Asked {
-        call: call.with(["--type", kind]),
+        call,
         excuses,
         ..Asked::default()
     }
@@ -134,7 +143,7 @@ fn restore(world: &mut World) -> Asked {
     let call = Call::of(["--output", "json", "restore", "--target-dir", &data]);
     let immediate = ["--tablespace-map", &map, "--target-type", "immediate"];
     Asked {
-        call: call.with(immediate),
+        call: call.with(immediate).with(["--target-action", "promote"]),
         excuses: vec![DONE, BRANCHES],
         home: Some(home),
         ..Asked::default()
@@ -259,18 +268,18 @@ impl Asked {
         step: &mut Step,
     ) -> Result<Effects> {
         let is = |act: &str| outcome.words.iter().any(|word| word == act);
-        let mut effects = self.effects;
+        let mut effects = self.effects.of(outcome);
         if is("backup") && outcome.says_done() {
             step.say(world.keep_layer(&outcome.document()?)?.label);
         }
         if is("archive-get") {
-            got(world, outcome)?;
+            got(world, outcome, step)?;
         }
         if is("key") {
             keys::take_over(world, outcome, step)?;
         }
         if let Some(home) = self.home {
-            home.remove()?;
+            opens_if_it_may(world, &home, outcome, step)?;
         }
         // The answer to the last request may be what was lost.
         effects.may_come |= is("backup") && !outcome.says_done();
@@ -278,19 +287,40 @@ impl Asked {
     }
 }
 
-/// A file that was fetched is a whole segment; one that was not has no name.
-fn got(world: &World, outcome: &Outcome) -> Result<()> {
-    let Some(path) = outcome.words.last() else {
+/// What a restore leaves opens as a server that agrees with itself, or cannot be started: it then has no `pg_control`.
+fn opens_if_it_may(world: &World, home: &Home, outcome: &Outcome, step: &mut Step) -> Result<()> {
+    if home.data.join("global/pg_control").exists() {
+        let copy = judge::start(world, home)?;
+        judge::look_inside(&copy, step)?;
+    } else if outcome.says_done() {
+        return found("a restore says that it is done, and there is no pg_control");
+    }
+    home.remove()
+}
+
+/// A file that was fetched is the segment that is fetched again when nothing disturbs it; one that was not has no name.
+fn got(world: &mut World, outcome: &Outcome, step: &mut Step) -> Result<()> {
+    let [.., name, path] = &outcome.words[..] else {
         return Ok(());
     };
-    let size = std::fs::metadata(path).map(|file| file.len()).ok();
-    let _ = std::fs::remove_file(path);
+    let there = fs::read(path).ok();
+    let _ = fs::remove_file(path);
+    let Some(there) = there else {
+        return match outcome.code {
+            Some(0) => found("archive-get fetched nothing, and said 0"),
+            _ => Ok(()),
+        };
+    };
+    let again = Call::of(["archive-get", name, path]);
+    // An expiry beside the first one may have removed it.
+    let fetched = world.run(&again, &[EXPIRED], step)?.says_done();
     let whole = world.shape.wal_segment_mb << 20;
-    match size {
-        Some(size) if size != whole => found(format!(
-            "archive-get left a file of {size} bytes, a segment has {whole}"
-        )),
-        None if outcome.code == Some(0) => found("archive-get fetched nothing, and said 0"),
-        _ => Ok(()),
+    if u64::try_from(there.len())? != whole || fetched && fs::read(path)? != there {
+        return found(format!(
+            "archive-get left {} bytes that are not segment {name}",
+            there.len()
+        ));
     }
+    let _ = fs::remove_file(path);
+    Ok(())
 }

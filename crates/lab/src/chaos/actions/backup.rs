@@ -45,7 +45,7 @@ const BESIDE: [(Beside, u64); 11] = [
 ];
 
 /// A backup that found nothing to stand on, although it was told to.
-pub(super) const NO_PARENT: Excuse = excuse(&[10, 13], &["parent", "full", "history"]);
+pub(super) const NO_PARENT: Excuse = excuse(&[10], &["there is no layer to stand on"]);
 
 /// What it was to stand on is being removed.
 const OVERTAKEN: Excuse = excuse(&[13], &["remov"]);
@@ -66,7 +66,10 @@ pub(super) fn take(world: &mut World, chance: &mut Chance, step: &mut Step) -> R
     let beside = beside.unwrap_or(Beside::Nothing);
     let call = call(world, chance);
     let call = call.disturbed(disturb(chance, 35).filter(|_| !is_first));
-    let mut excuses = vec![NO_PARENT, WARNED];
+    let mut excuses = vec![WARNED];
+    if must_stand_on_one(&call) {
+        excuses.push(NO_PARENT);
+    }
     if world.may_repeat_names() {
         excuses.push(OTHER_HISTORY);
     }
@@ -141,6 +144,13 @@ fn call(world: &World, chance: &mut Chance) -> Call {
     call
 }
 
+/// Whether the backup is told to stand on a layer.
+pub(super) fn must_stand_on_one(call: &Call) -> bool {
+    let told = call.words.windows(2).filter(|pair| pair[0] == "--type");
+    let mut kinds = told.map(|pair| pair[1].as_str());
+    kinds.any(|kind| ["incr", "diff"].contains(&kind))
+}
+
 /// Lets some time pass, while the run goes on and may be disturbed.
 pub(super) fn wait(run: &mut Run, time: Duration) -> Result<()> {
     let end = run.elapsed() + time;
@@ -168,8 +178,8 @@ fn remove_beside(
         }
     };
     step.say("beside it");
-    world.run(&call, &excuses, step)?;
-    Ok((vec![OVERTAKEN], effects))
+    let outcome = world.run(&call, &excuses, step)?;
+    Ok((vec![OVERTAKEN], effects.of(&outcome)))
 }
 
 /// Does it; returns what it explains.

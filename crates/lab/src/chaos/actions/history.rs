@@ -111,8 +111,16 @@ pub(super) fn go_on(world: &mut World, contents: Option<&Contents>, step: &mut S
         world.truth.is_ambiguous = true;
     }
     world.sealed = None;
+    let latest = world.truth.latest();
     let place = world.learn_timeline()?;
     step.say(format!("goes on with timeline {}", place.timeline));
+    // The archive knows of all timelines that there are.
+    if world.shape.archives && place.timeline <= latest {
+        return found(format!(
+            "the restored server goes on with timeline {}, and there is {latest}",
+            place.timeline
+        ));
+    }
     world.is_stirred = true;
     // Where a new timeline begins, one that goes on is a branch only with WAL from after that.
     moment::seal_all(world, step)
@@ -160,7 +168,7 @@ pub(super) fn revert(world: &mut World, chance: &mut Chance, step: &mut Step) ->
     }
     // Left behind by a server that was killed; no other server runs here.
     let _ = fs::remove_file(world.home.data.join("postmaster.pid"));
-    world.truth.cut_off.insert(world.truth.current);
+    world.truth.cut_off();
     world.truth.lose_after(place);
     world.is_stirred = true;
     world.is_reverted = true;

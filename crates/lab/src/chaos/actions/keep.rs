@@ -44,8 +44,8 @@ pub(super) fn merge(world: &mut World, chance: &mut Chance, step: &mut Step) -> 
         return Ok(Effects::default());
     };
     let call = call.disturbed(disturb(chance, 30));
-    world.run(&call, &MERGE_EXCUSES, step)?;
-    Ok(effects)
+    let outcome = world.run(&call, &MERGE_EXCUSES, step)?;
+    Ok(effects.of(&outcome))
 }
 
 /// The call of a merge, and what it may do; nothing when there is nothing to merge.
@@ -63,8 +63,8 @@ pub(super) fn merge_call(
     let label = chance.one(&stacked)?;
     let chain = world.truth.chain(label);
     // It may be made of a merged layer that stands for one of the chain.
-    world.truth.merged.extend(world.truth.twins(&chain));
-    world.truth.merged.extend(chain.iter().cloned());
+    let mut merged = world.truth.twins(&chain);
+    merged.extend(chain.iter().cloned());
     let mut call = Call::of(["--output", "json", "merge", label]);
     // What has a twin may have been replaced by it.
     let has_twin = |at: usize| !world.truth.twins(&chain[at..=at]).is_empty();
@@ -79,14 +79,15 @@ pub(super) fn merge_call(
         call = call.with(["--ignore-restores"]);
     }
     step.say(call.words[3..].join(" "));
-    let mut may_go = BTreeSet::new();
-    if removes {
-        may_go = world.truth.twins(&chain);
-        may_go.extend(chain);
-    }
+    let may_go = if removes {
+        merged.clone()
+    } else {
+        BTreeSet::new()
+    };
     let effects = Effects {
         may_go,
         may_come: true,
+        merged,
         ..Effects::default()
     };
     Some((call, effects))

@@ -5,6 +5,7 @@ mod backup;
 mod crash;
 mod fork;
 mod history;
+mod interlude;
 mod keep;
 mod keys;
 mod mirror;
@@ -26,7 +27,7 @@ use super::chance::Chance;
 use super::judge;
 use super::log::Step;
 use super::plan::Act;
-use super::program::{Disturbance, Planned};
+use super::program::{Disturbance, Outcome, Planned};
 use super::truth::{Culling, Moment};
 use super::world::World;
 
@@ -35,15 +36,26 @@ use super::world::World;
 pub(super) struct Effects {
     pub(super) may_go: BTreeSet<String>,
     pub(super) may_come: bool,
+    /// Layers of which a merge may have been made.
+    pub(super) merged: BTreeSet<String>,
     /// Expiries that were run.
     pub(super) cullings: Vec<Culling>,
 }
 
 impl Effects {
+    /// What is left of them when the command was refused before it began.
+    fn of(mut self, outcome: &Outcome) -> Self {
+        if outcome.was_refused() {
+            self.merged.clear();
+        }
+        self
+    }
+
     /// With those of something else in the same step.
     fn add(&mut self, other: Self) {
         self.may_go.extend(other.may_go);
         self.may_come |= other.may_come;
+        self.merged.extend(other.merged);
         self.cullings.extend(other.cullings);
     }
 }
@@ -61,6 +73,7 @@ pub(super) fn take(
         Act::Moment => moment::take(world, step)?,
         Act::Seal => moment::seal(world, step)?,
         Act::Crash => crash::take(world, chance, step)?,
+        Act::Interlude => interlude::take(world, chance, step)?,
         Act::Judge => judge_some(world, (1, SELDOM), chance, step)?,
         Act::Verify => judge::verify(world, false, step)?,
         Act::Copy => mirror::copy(world, chance, step)?,

@@ -69,7 +69,7 @@ pub(super) fn seal(world: &mut World, step: &mut Step) -> Result<()> {
         timeline: world.truth.current,
         lsn: Lsn::parse(&end)?,
     };
-    world.truth.archived_up_to(place);
+    world.truth.archived_up_to(place, &segment);
     step.say(format!("archived up to {segment}"));
     world.sealed = Some(segment);
     Ok(())
