@@ -37,7 +37,8 @@
 #define CELLS_PER_PAGE		(MAP_PAGE / sizeof(uint16))
 
 /*
- * 4096 tokens are half a year of hourly backups; older ones are forgotten.
+ * A backup makes two tokens: at least 3072 are 64 days of hourly backups; older
+ * ones are forgotten.
  * Generations are compacted to those with a token when they near 65535, so
  * the limit must be well above MAX_TOKENS. Tokens of questions by LSN, which
  * may come often, have their own share of it.

@@ -271,6 +271,17 @@ count_flush(instr_time began, uint64 pages)
 	shared->flushed_at = GetCurrentTimestamp();
 }
 
+/* How many pages a flush would append. */
+static uint32
+dirty_pages(void)
+{
+	uint32		count = 0;
+
+	for (Size page = 1; page < map.bytes / MAP_PAGE; page++)
+		count += map.dirty[page] != 0;
+	return count;
+}
+
 /*
  * Open the file for appending; -1 if a new one must be written. Who knows what
  * somebody did to the file while the server runs.
@@ -284,7 +295,7 @@ open_to_append(void)
 
 	if (fd >= 0 && !map.shared->rewrite && fstat(fd, &st) == 0 &&
 		st.st_ino == map.shared->file_inode && st.st_size >= (off_t) length * MAP_PAGE &&
-		length <= 2 * map.shared->saved_pages + GROWTH_PAGES)
+		length + dirty_pages() <= 2 * map.shared->saved_pages + GROWTH_PAGES)
 		return fd;
 	if (fd >= 0)
 		close(fd);

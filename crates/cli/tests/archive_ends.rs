@@ -641,3 +641,38 @@ fn a_killed_archive_get_leaves_nothing() {
     }
     assert!(cut_short > 0);
 }
+
+/// `pg_rewind` runs `restore_command` where it was started, which may be the home of another user.
+#[test]
+fn a_file_is_fetched_from_where_the_caller_may_not_look_around() {
+    let (stage, names) = archived(Store::Directory);
+    let closed = stage.cluster.create_dir("closed").unwrap();
+    let closed = closed.display();
+    let setting = format!("chmod 700 '{closed}' && cd '{closed}' && chmod 0 . &&");
+    let to = stage.target("got").display().to_string();
+    let get = |to: &str| format!("archive-get --fetch-ahead 0 {} '{to}'", names[0]);
+    let output = in_shell(&stage, &setting, &get(&to));
+    assert_eq!(
+        code(&output),
+        0,
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(Path::new(&to).exists());
+    // A server's is always its data directory: what cannot be looked at there stops it.
+    let output = in_shell(&stage, &setting, &get("RECOVERYXLOG"));
+    assert_eq!(code(&output), STOP);
+}
+
+#[test]
+fn a_segment_that_is_not_there_is_not_called_unfinished() {
+    let (stage, names) = archived(Store::Directory);
+    let absent = stage
+        .cluster
+        .pgdata()
+        .join("pg_wal")
+        .join(names[5].replace("0000000100000000", "0000000100000001"));
+    let output = in_shell(&stage, "", &format!("archive-push '{}'", absent.display()));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("No such file"), "{said}");
+}

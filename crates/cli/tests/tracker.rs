@@ -12,7 +12,7 @@ mod support;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ use serde_json::Value;
 use support::process::{document, signal, spawn};
 use support::standby::{restartpoint, switch_wal_all_the_time};
 use support::{PATIENCE, Stage, Store, number, text};
+
+const WARNING: i32 = 3;
+const REFUSED: i32 = 13;
 
 /// A run of the program that need not succeed: exit code and JSON document.
 fn outcome(stage: &Stage, arguments: &[&str]) -> (i32, Value) {
@@ -426,6 +429,14 @@ fn rule_13_9_an_error_of_the_tracker_costs_a_backup_nothing() {
     may("GRANT");
     assert_eq!(backup(), ("lsn".to_owned(), Vec::new()));
     assert_eq!(backup(), ("tracker".to_owned(), Vec::new()));
+    sql("REVOKE EXECUTE ON FUNCTION pgstrata.changes(text) FROM backup");
+    let refused = as_backup(&stage, &["--require-tracker"]);
+    let log = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(REFUSED), "{log}");
+    assert!(
+        log.contains("permission denied for function changes"),
+        "{log}"
+    );
     may("REVOKE");
     without("permission denied for schema pgstrata");
     may("GRANT");
@@ -448,13 +459,7 @@ fn rule_13_9_an_error_of_the_tracker_costs_a_backup_nothing() {
 
 /// A backup by a role with few rights that stores its WAL itself: the change source, and what it said of the tracker.
 fn streamed_as_backup(stage: &Stage) -> (String, Vec<String>) {
-    let (pgdata, conninfo) = (
-        stage.pgdata(),
-        stage.cluster.conninfo_as("backup", "postgres"),
-    );
-    let mut command = stage.command(&["--output", "json", "backup", "-D", &pgdata]);
-    let output = command.args(["-d", &conninfo, "--wal", "stream"]).output();
-    let output = output.unwrap();
+    let output = as_backup(stage, &[]);
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{log}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -466,6 +471,18 @@ fn streamed_as_backup(stage: &Stage) -> (String, Vec<String>) {
         text(&report, "/change_source/used").to_owned(),
         said.map(str::to_owned).collect(),
     )
+}
+
+fn as_backup(stage: &Stage, more: &[&str]) -> Output {
+    let (pgdata, conninfo) = (
+        stage.pgdata(),
+        stage.cluster.conninfo_as("backup", "postgres"),
+    );
+    let mut command = stage.command(&["--output", "json", "backup", "-D", &pgdata]);
+    command
+        .args(["-d", &conninfo, "--wal", "stream"])
+        .args(more);
+    command.output().unwrap()
 }
 
 /// A page is changed past the server: a backup without audit cannot know, one with it
@@ -592,6 +609,28 @@ fn an_audit_under_load_passes_however_much_is_written_meanwhile() {
     assert_eq!(text(&report, "/change_source/used"), "tracker");
     assert!(number(&report, "/audit/pages") > 10_000, "{report}");
     stage.backup(&["--require-tracker", "--audit", "100%"]);
+    // Nobody can say any more what was written meanwhile: the layer is none the worse for that.
+    let mut child = spawn(&stage, &arguments);
+    let first = wait_until_open(&mut child, &files, None);
+    signal(&child, "-STOP");
+    sql(&format!("UPDATE {} SET g = g", tables[1 - first]));
+    sql("CHECKPOINT");
+    stage
+        .cluster
+        .sql("elsewhere", "SELECT pgstrata.reset()")
+        .unwrap();
+    signal(&child, "-CONT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(WARNING),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let warned = report["warnings"].to_string();
+    assert!(warned.contains("came to no end"), "{warned}");
+    assert!(report["audit"].is_null(), "{report}");
 }
 
 /// Waits until the process has one of the files open, but `but`, and says which.

@@ -5,7 +5,7 @@
 //! version nor a marker, nor what was added.
 //!
 //! One object that the store does not give back keeps no other from coming back: it is reported, and so is the manifest of its
-//! layer, which stays hidden. Only a store that answers nothing else either ends a rescue.
+//! layer, which stays hidden. Only a store that answers nothing else either, or takes none of many copies, ends a rescue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -153,15 +153,25 @@ impl Brought {
             (&version.key, tried, is_outage)
         });
         let mut tried = tried.buffer_unordered(COPIES_AT_ONCE);
+        let mut in_vain = 0;
         while let Some((key, tried, is_outage)) = tried.next().await {
-            match tried {
-                Ok(id) => self.ids.extend(id),
-                Err(error) if is_outage => return Err(error),
-                Err(error) => {
-                    tracing::debug!("{error}");
-                    self.failed.insert(key.clone(), error);
+            let error = match tried {
+                Ok(id) => {
+                    self.ids.extend(id);
+                    in_vain = 0;
+                    continue;
                 }
+                Err(error) => error,
+            };
+            // All that are under way were repeated for as long as patience lasts, or the last ones are: so would all others be.
+            in_vain += usize::from(error.is_outage());
+            if is_outage || in_vain == COPIES_AT_ONCE {
+                return Err(error);
             }
+            if self.failed.is_empty() {
+                tracing::warn!("{error}; the others are tried");
+            }
+            self.failed.insert(key.clone(), error);
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use pgstrata_testbed::cluster::Major;
-use restore_common::{Made, chain_of_three};
+use restore_common::{Made, chain_of_three, generations, history};
 use steps::actors::{Whole, copying, expiry_to_one, made_elsewhere};
 use steps::{MINUTES, VERY_LONG, World, alone, to_its_end};
 
@@ -534,4 +534,34 @@ fn an_expiry_that_others_have_completed_removes_nothing_more() {
             require_there(&world, &old, &format!("{before_wal}")).await;
         }
     });
+}
+
+/// Recovery stops at the end of a standby's layer at the first record behind it, which may be in the next segment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_one_layer_of_a_standby_brings_the_segment_behind_it() {
+    for from_standby in [false, true] {
+        let (source, target) = (Repository::memory(), Repository::memory());
+        let made = history(&source, &generations(), &[0, 1, 2], |_, manifest| {
+            manifest.from_standby = from_standby;
+        })
+        .await;
+        let (from, to) = (made.within(&source), made.within(&target));
+        let options = MirrorOptions {
+            labels: vec![made.labels[0].clone()],
+            jobs: 2,
+            recipients: None,
+            data_directory: None,
+        };
+        mirror::execute(&from, &to, &options, &Progress::default())
+            .await
+            .unwrap();
+        let catalog = Catalog::load(&to).await.unwrap();
+        let layer = catalog.layer(&made.labels[0]).unwrap();
+        let archive = Archive::load(&to).await.unwrap();
+        let size = archive.segment_size();
+        let last = layer.own_wal(size).1;
+        let held = archive.list(std::iter::empty()).await.unwrap();
+        assert!(held.holds(last));
+        assert_eq!(held.holds(last.next()), from_standby);
+    }
 }

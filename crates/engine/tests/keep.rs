@@ -10,8 +10,6 @@
 mod restore_common;
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
@@ -25,13 +23,10 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::Manifest;
 use pgstrata_layer::mark::{Annotation, Pin};
 use pgstrata_layer::retention::{LastOf, Policy};
-use pgstrata_layer::verified::VerifiedRecord;
-use pgstrata_store::catalog;
-use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Kind, Result};
 use pgstrata_store::progress::Progress;
+use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
-use pgstrata_store::repository::{ObjectInfo, Repository, RepositoryOptions};
 use restore_common::{
     Files, Made, branch_off, chain_of_three, copy_of, expire_by, generations, history, labels,
     merge_from, options, rules,
@@ -352,118 +347,6 @@ async fn what_a_verification_found_damaged_stays_and_is_not_called_pinned() {
     let planned = expire::plan(&cluster, &keep_full).await.unwrap();
     let kept = planned.keep.iter().find(|kept| kept.label == newest);
     assert!(kept.unwrap().why.contains("pinned"), "{planned:?}");
-}
-
-/// Of a verification of all layers, or of one, which ends now, and has found this one damaged, or nothing.
-fn record_of(of: Option<&Label>, hours: i64, found: Option<&Label>) -> VerifiedRecord {
-    let finished_at = Timestamp::now();
-    VerifiedRecord {
-        label: of.map(ToString::to_string),
-        deep: false,
-        layers: 3,
-        newest: None,
-        wal_files: 1,
-        errors: u64::from(found.is_some()),
-        warnings: 0,
-        damaged: found.map(ToString::to_string).into_iter().collect(),
-        other_errors: found.map(|_| 0),
-        host: "elsewhere".to_owned(),
-        pid: 1,
-        started_at: finished_at - SignedDuration::from_hours(hours),
-        finished_at,
-        written_by: "a test".to_owned(),
-    }
-}
-
-async fn note(cluster: &ClusterRepository, of: Option<&Label>, hours: i64, found: Option<&Label>) {
-    let record = record_of(of, hours, found);
-    catalog::note_verified(cluster, &record).await.unwrap();
-}
-
-fn kinds(report: &InfoReport) -> Vec<AlarmKind> {
-    report.alarms.iter().map(|alarm| alarm.kind).collect()
-}
-
-/// It may have read the layer before that was damaged.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_long_verification_takes_nothing_back_that_was_found_while_it_ran() {
-    let sound = Repository::memory();
-    let made = history(&sound, &generations(), &[0, 1, 2], |_, _| {}).await;
-    let (older, newest) = (&made.labels[0], &made.labels[2]);
-    let keep_full = rules(Policy {
-        keep_full: Some(1),
-        ..Policy::default()
-    });
-    for of in [None, Some(newest)] {
-        let repository = Repository::with_store(copy_of(&sound, &made).await);
-        let cluster = made.within(&repository);
-        note(&cluster, Some(newest), 0, Some(newest)).await;
-        note(&cluster, of, 2, None).await;
-        // Many, so that an expiry forgets what tells nothing.
-        for _ in 0..40 {
-            note(&cluster, Some(older), 0, None).await;
-        }
-        for removed in [Vec::from([older.to_string()]), Vec::new()] {
-            let done = expire_by(&repository, &made, &keep_full).await.unwrap();
-            assert_eq!(done.remove, removed, "{of:?}: {done:?}");
-            let told = info(&repository, &made).await;
-            assert_eq!(kinds(&told), [AlarmKind::Layer], "{of:?}: {told:?}");
-        }
-        note(&cluster, of, 0, None).await;
-        let told = info(&repository, &made).await;
-        assert_eq!(told.alarms, [], "{of:?}");
-    }
-}
-
-/// The store's clock was a year ahead when all was in order.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_verification_whose_time_is_to_come_hides_nothing_that_is_found_until_then() {
-    let scratch = tempfile::tempdir().unwrap();
-    let url = format!("file://{}", scratch.path().display());
-    let repository = Repository::open(&RepositoryOptions::new(url)).unwrap();
-    let made = chain_of_three(&repository).await;
-    let cluster = made.within(&repository);
-    let records = async || {
-        repository
-            .list(&made.cluster.verified_prefix())
-            .await
-            .unwrap()
-    };
-    let date = |record: &ObjectInfo, time| {
-        let file = File::open(scratch.path().join(&record.key)).unwrap();
-        file.set_modified(time).unwrap();
-    };
-    note(&cluster, None, 0, None).await;
-    let clean = records().await.remove(0);
-    let year = Duration::from_secs(365 * 24 * 3600);
-    date(&clean, SystemTime::now() + year);
-    note(&cluster, None, 0, Some(&made.labels[2])).await;
-    let told = info(&repository, &made).await;
-    assert_eq!(kinds(&told), [AlarmKind::Layer], "{told:?}");
-    // The times of files are coarse: the next one could have the same.
-    let found = records().await;
-    let found = found.iter().find(|record| record.key != clean.key);
-    date(found.unwrap(), SystemTime::now() - Duration::from_secs(60));
-    note(&cluster, None, 0, None).await;
-    assert_eq!(info(&repository, &made).await.alarms, []);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_long_verification_takes_no_damaged_wal_back_that_was_found_while_it_ran() {
-    let repository = Repository::memory();
-    let made = chain_of_three(&repository).await;
-    let cluster = made.within(&repository);
-    let of_wal = VerifiedRecord {
-        errors: 1,
-        other_errors: Some(1),
-        ..record_of(None, 0, None)
-    };
-    catalog::note_verified(&cluster, &of_wal).await.unwrap();
-    for (hours, alarms) in [(2, vec![AlarmKind::Verify]), (0, Vec::new())] {
-        note(&cluster, None, hours, None).await;
-        let told = info(&repository, &made).await;
-        assert_eq!(kinds(&told), alarms, "{told:?}");
-    }
 }
 
 async fn pin(repository: &Repository, made: &Made, at: usize) -> Result<mark::MarkReport> {

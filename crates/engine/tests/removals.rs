@@ -21,7 +21,7 @@ use pgstrata_engine::mirror::{self, MirrorOptions};
 use pgstrata_engine::restore::{self, Method, RestoreOptions, Target};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{self, Manifest};
-use pgstrata_layer::mark::Pin;
+use pgstrata_layer::mark::{Annotation, Pin};
 use pgstrata_layer::removal::WalKept;
 use pgstrata_layer::restoring::RestoreRecord;
 use pgstrata_layer::retention::Policy;
@@ -230,6 +230,42 @@ async fn a_pin_outlives_another_that_is_refused() {
     forge(&repository, &made, &[second], None).await;
     mark::pin(&cluster, second, pin("third")).await.unwrap_err();
     assert!(mark::unpin(&cluster, second).await.is_err());
+}
+
+/// Nobody knows whether a mark that is damaged or gone was a pin.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_that_is_refused_unpins_nothing_of_which_it_is_not_known() {
+    for is_damaged in [false, true] {
+        let repository = Repository::memory();
+        let made = chain_of_three(&repository).await;
+        let cluster = made.within(&repository);
+        let first = &made.labels[0];
+        mark::pin(&cluster, first, Pin::default()).await.unwrap();
+        let (key, value) = ("ticket".to_owned(), Some("4711".to_owned()));
+        let note = Annotation { key, value };
+        mark::annotate(&cluster, first, note).await.unwrap();
+        let key = made.cluster.mark_key(first, 0);
+        repository.delete(&key).await.unwrap();
+        if is_damaged {
+            repository.create(&key, "?".into()).await.unwrap();
+        }
+        let forged = forge(&repository, &made, &[first], None).await;
+        let refused = mark::pin(&cluster, first, Pin::default())
+            .await
+            .unwrap_err();
+        assert!(
+            refused.hint_text().unwrap().contains("is not known"),
+            "{refused}"
+        );
+        for key in &forged {
+            repository.delete(key).await.unwrap();
+        }
+        let unpinned = mark::unpin(&cluster, first).await;
+        assert!(
+            unpinned.is_ok(),
+            "{is_damaged}: it was not pinned: {unpinned:?}"
+        );
+    }
 }
 
 /// Layers start in the segments 20, 30 and 40. The archive ends with 50.

@@ -47,6 +47,7 @@ pub struct Error {
     message: String,
     hint: Option<String>,
     no_space: bool,
+    passing: bool,
     denied: bool,
     withheld: bool,
     without_key: bool,
@@ -62,6 +63,7 @@ impl Error {
             message: message.into(),
             hint: None,
             no_space: false,
+            passing: false,
             denied: false,
             withheld: false,
             without_key: false,
@@ -88,6 +90,19 @@ impl Error {
     #[must_use]
     pub fn is_lack_of_space(&self) -> bool {
         self.no_space
+    }
+
+    /// Notes that the same request may succeed later.
+    #[must_use]
+    pub(crate) fn for_outage(mut self) -> Self {
+        self.passing = true;
+        self
+    }
+
+    /// Whether the same request may succeed later, though it was repeated for as long as patience lasts.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        self.passing
     }
 
     /// Notes that the credentials do not allow it.

@@ -212,5 +212,17 @@ async fn an_object_whose_copy_fails_after_its_answer_had_begun_is_brought_back_a
         let brought = repository.bring_back(&version("main/a")).await;
         assert_eq!(brought.is_ok(), tries > 1, "{code}: {brought:?}");
         assert_eq!(store.asked().len(), tries, "{code}");
+        assert!(
+            brought.err().is_none_or(|error| !error.is_outage()),
+            "{code}"
+        );
     }
+    let busy = |_: &Asked| Reply {
+        status: 503,
+        ..Reply::default()
+    };
+    let store = Recorder::start(busy).unwrap();
+    let repository = Repository::open(&recorded(&store)).unwrap();
+    let error = repository.bring_back(&version("main/a")).await.unwrap_err();
+    assert!(error.is_outage(), "{error}");
 }

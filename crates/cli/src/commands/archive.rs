@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use pgstrata_engine::restore::require_own_tablespaces;
@@ -102,7 +103,7 @@ pub(super) fn say_pushed(context: &Context, outcome: &PushOutcome) {
 pub(super) async fn get(context: &Context, args: &ArchiveGetArgs) -> Result<u8> {
     let holes = Holes::told(context, args)?;
     let cluster = context.cluster_as_of(&args.as_of).await?;
-    let outcome = get_file(context, &cluster, args, &holes).await?;
+    let outcome = get_file(context, &cluster, args, &holes).await??;
     say_got(context, args, &outcome);
     Ok(0)
 }
@@ -141,13 +142,13 @@ impl Holes {
     }
 }
 
-/// Fetches the file out of one repository.
+/// Fetches the file out of one repository. The inner error is of what recovery would do with it, wherever it comes from.
 pub(super) async fn get_file(
     context: &Context,
     cluster: &ClusterRepository,
     args: &ArchiveGetArgs,
     holes: &Holes,
-) -> Result<GetOutcome> {
+) -> Result<Result<GetOutcome>> {
     let settings = &context.config.settings;
     let count = args
         .fetch_ahead
@@ -159,6 +160,10 @@ pub(super) async fn get_file(
     let here = env::current_dir().unwrap_or_default();
     let control = match here.join(CONTROL_PATH).try_exists() {
         Ok(false) => None,
+        // Who names the file from elsewhere, as pg_rewind does, may be where he cannot look around. A server never is.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && args.path.is_absolute() => {
+            None
+        }
         // Without it nobody would look whose segment it is, nor where it makes a tablespace.
         Ok(true) | Err(_) => Some(read_control(&here)?.control),
     };
@@ -174,13 +179,16 @@ pub(super) async fn get_file(
     let outcome = archive::get(cluster, &args.name, &args.path, &options).await?;
     if let Some(control) = control {
         let fetched = (&*args.name, &*args.path);
-        let judged = require_own_tablespaces(cluster, (&here, control), fetched).await;
-        judged.inspect_err(|_| {
+        if let Err(error) = require_own_tablespaces(cluster, (&here, control), fetched).await {
             // Nobody may take it for fetched.
             let _ = fs::remove_file(&args.path);
-        })?;
+            return match error.kind() {
+                Kind::Refused => Ok(Err(error)),
+                _ => Err(error),
+            };
+        }
     }
-    Ok(outcome)
+    Ok(Ok(outcome))
 }
 
 pub(super) fn say_got(context: &Context, args: &ArchiveGetArgs, outcome: &GetOutcome) {

@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::join_all;
-use pgstrata_engine::restore::{Target, TimelineChoice, require_way_known};
+use pgstrata_engine::restore::{
+    Target, TimelineChoice, require_one_branch_among, require_way_known,
+};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
@@ -23,7 +25,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 pub(super) use pgstrata_store::repository::ANSWERS_WITHIN;
 use serde_json::{Value, json};
 
-use super::{Context, archive, backup, restore, run_one};
+use super::{Context, archive, backup, label_or_latest, restore, run_one};
 use crate::args::{AsOfArgs, BackupArgs, Command, KeyCommand, Output, RestoreArgs};
 use crate::exit;
 use crate::output;
@@ -228,6 +230,12 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
     let mut known = opened(in_order(usable, &mut notes).await?, &mut notes).await?;
     let (target, timeline) = restore::target_of(args)?;
     require_one_way(&known, (&target, timeline)).await?;
+    if timeline.is_none() {
+        let label = label_or_latest(&args.label)?;
+        let clusters = known.iter().filter_map(|one| one.context.cluster().ok());
+        let clusters: Vec<_> = clusters.collect();
+        require_one_branch_among(&clusters, (&target, label.as_ref())).await?;
+    }
     let all: Vec<&Context> = known.iter().map(|one| one.context).collect();
     servers::require_one(&all, timeline).await?;
     // They may answer by then.

@@ -30,33 +30,40 @@ fn one_server() -> Two {
 fn part(two: &Two, near: u32, far: u32) {
     two.stage.cluster.stop(StopMode::Fast).unwrap();
     for (name, count) in [("near", near), ("far", far)] {
-        let directory = two.stage.target(&format!("server-{name}"));
-        let copied = Command::new("cp")
-            .arg("-a")
-            .args([two.stage.cluster.pgdata(), &directory])
-            .status();
-        assert!(copied.unwrap().success());
-        fs::write(directory.join("recovery.signal"), "").unwrap();
-        let program = two.stage.program.display();
-        let config = two.config.display();
-        let archive = format!("{program} --config {config} --repo {name} archive-push %p");
-        let server = Cluster::adopt(two.stage.cluster.major(), &directory)
-            .conf("archive_command", &archive)
-            .conf("restore_command", "false")
-            .start()
-            .unwrap();
-        server.wait_promoted(PATIENCE).unwrap();
-        for number in 1..=count {
-            let insert = format!("INSERT INTO marks VALUES ('{name} {number}')");
-            server.sql("postgres", &insert).unwrap();
-            let end = server.sql("postgres", "SELECT pg_switch_wal()").unwrap();
-            let archived = format!(
-                "SELECT last_archived_wal >= pg_walfile_name('{end}'::pg_lsn - 1) FROM pg_stat_archiver"
-            );
-            server.wait_for("postgres", &archived, PATIENCE).unwrap();
-        }
-        server.stop(StopMode::Immediate).unwrap();
+        go_on(two, (name, count), true);
     }
+}
+
+/// A copy of the stopped server goes on, which may begin a timeline, and archives so many segments into that repository.
+fn go_on(two: &Two, (name, count): (&str, u32), is_promoted: bool) {
+    let directory = two.stage.target(&format!("server-{name}"));
+    let copied = Command::new("cp")
+        .arg("-a")
+        .args([two.stage.cluster.pgdata(), &directory])
+        .status();
+    assert!(copied.unwrap().success());
+    if is_promoted {
+        fs::write(directory.join("recovery.signal"), "").unwrap();
+    }
+    let program = two.stage.program.display();
+    let config = two.config.display();
+    let archive = format!("{program} --config {config} --repo {name} archive-push %p");
+    let server = Cluster::adopt(two.stage.cluster.major(), &directory)
+        .conf("archive_command", &archive)
+        .conf("restore_command", "false")
+        .start()
+        .unwrap();
+    server.wait_promoted(PATIENCE).unwrap();
+    for number in 1..=count {
+        let insert = format!("INSERT INTO marks VALUES ('{name} {number}')");
+        server.sql("postgres", &insert).unwrap();
+        let end = server.sql("postgres", "SELECT pg_switch_wal()").unwrap();
+        let archived = format!(
+            "SELECT last_archived_wal >= pg_walfile_name('{end}'::pg_lsn - 1) FROM pg_stat_archiver"
+        );
+        server.wait_for("postgres", &archived, PATIENCE).unwrap();
+    }
+    server.stop(StopMode::Immediate).unwrap();
 }
 
 fn wal(root: &Path) -> Vec<PathBuf> {
@@ -262,4 +269,37 @@ fn archive_get_looks_at_the_segment_before_when_another_repository_gives_the_nex
     fs::write(&two.config, plain).unwrap();
     let (code, said, _) = two.get(next, &[]);
     assert_eq!(code, 0, "{said}");
+}
+
+/// The old server went on, and archived into the one; a copy was promoted, and archived into the other. Neither repository alone
+/// has a trace of both.
+#[test]
+fn a_branch_of_which_one_repository_alone_knows_is_asked_about() {
+    let two = one_server();
+    two.stage.cluster.stop(StopMode::Fast).unwrap();
+    go_on(&two, ("near", 2), false);
+    go_on(&two, ("far", 2), true);
+    let told = fs::read_to_string(&two.config).unwrap();
+    let target = two.stage.target("restored");
+    let into = ["restore", "--target-dir", target.to_str().unwrap()];
+    for told in [two.far_first(&told), told] {
+        fs::write(&two.config, told).unwrap();
+        for more in [
+            &[][..],
+            &["--dry-run"],
+            &["--target-type", "time", "--target", "2100-01-01"],
+        ] {
+            let output = two.run(&[&into[..], more].concat());
+            assert_eq!(output.status.code(), Some(UNREACHABLE), "{}", log(&output));
+            for word in ["branches", "--target-timeline 1", "--target-timeline 2"] {
+                assert!(log(&output).contains(word), "{word}: {}", log(&output));
+            }
+            assert!(!target.exists());
+        }
+    }
+    for (timeline, rows) in [("1", "both,near 1,near 2"), ("2", "both,far 1,far 2")] {
+        two.json(0, &[&into[..], &["--target-timeline", timeline]].concat());
+        assert_eq!(marks(&two, &target), rows);
+        fs::remove_dir_all(&target).unwrap();
+    }
 }

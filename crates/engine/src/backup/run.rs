@@ -436,6 +436,9 @@ impl Backup<'_> {
         let finding = source::find(self.search(ready), &now, Question::What);
         let source = self.abort.guard(finding).await?;
         if !self.chain.layers.is_empty() {
+            if self.options.require_tracker {
+                source::require_used(&source)?;
+            }
             tracing::info!(reason = %source.record.reason, "changed pages are found by {}", source.record.used.as_str());
         }
         let parent = self.chain.layers.first().map(|parent| &parent.manifest);
@@ -455,18 +458,20 @@ impl Backup<'_> {
         let work = self.work(ready, start_lsn, source.changes.clone(), sample);
         let mut stored = pipeline::store(work, self.chain.clone(), files).await?;
         let audit = match sample {
-            Some(sample) => Some(
-                Audit {
+            Some(sample) => {
+                let audit = Audit {
                     ready,
                     label: self.layer.label(),
                     chain: &self.chain,
                     source: &source,
                     start_lsn,
                     sample,
-                }
-                .judge(std::mem::take(&mut stored.assembled.audit))
-                .await?,
-            ),
+                };
+                let seen = std::mem::take(&mut stored.assembled.audit);
+                let judged = audit.judge(seen).await?;
+                warnings.extend(judged.as_ref().err().cloned());
+                judged.ok()
+            }
             None => None,
         };
         warnings.extend(beside.as_ref().map(|beside| another(beside, now.timeline)));

@@ -232,7 +232,7 @@ fn pins_timeline(setting: &RecoverySetting) -> bool {
 /// Whether a setting is of the way to a target. A `restore_command` is when a restore has written it: what `archive-get` is told
 /// there is about that way.
 fn is_of_the_way(setting: &RecoverySetting) -> bool {
-    let told = ["--on-hole=", "--along="];
+    let told = ["--on-hole=end", "--along="];
     let value = setting.value.as_deref().unwrap_or_default();
     let is_ours = in_auto_conf(setting) && told.iter().any(|word| value.contains(word));
     setting.name != "restore_command" || is_ours

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use futures::StreamExt;
 use pgstrata_pgdata::{ArchiveFile, Lsn, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::Archive;
-use pgstrata_store::catalog::Layer;
+use pgstrata_store::catalog::{self, Layer};
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::repository::ObjectInfo;
 
@@ -110,6 +110,20 @@ impl Mirror<'_> {
             })?;
             self.progress.add_stored(bytes.unwrap_or(0));
         }
+        // What stays behind it in an archive is of use, if it is there.
+        let kept = WalSegment::containing_end(manifest.timeline, catalog::kept_until(layer), size);
+        if kept.number
+            > WalSegment::containing_end(manifest.timeline, manifest.stop_lsn, size).number
+        {
+            let copied = self
+                .from
+                .copy_to(&self.to, ArchiveFile::Segment(kept))
+                .await;
+            match copied {
+                Err(error) if error.kind() == Kind::NotFound => {}
+                copied => self.progress.add_stored(copied?.unwrap_or(0)),
+            }
+        }
         Ok(())
     }
 
@@ -131,7 +145,10 @@ impl Mirror<'_> {
     ) -> Result<()> {
         // A copy that was killed may not have come to that, and what is there is not looked at again.
         self.to.make_durable(&listed.there).await?;
-        let files = listed.missing(self.from.segment_size(), both.oldest_lsn());
+        let mut files = listed.missing(self.from.segment_size(), both.oldest_lsn());
+        // Histories first, each in its order: what lies behind a fork on the timeline that was left counts as ended there when it is
+        // older than the history (docs/adr/0021).
+        files.sort_by_key(|(file, _)| !matches!(file, ArchiveFile::History(_)));
         let at_once = match self.from.segment_size().get() > LARGE_BYTES {
             true => 1,
             false => self.jobs,

@@ -180,12 +180,14 @@ async fn say_what_is_needed(plan: &RestorePlan) -> Result<Restoring> {
     Restoring::begin(&plan.inner.cluster, &record).await
 }
 
-/// Refuses to take a directory apart for layers that somebody is removing. Where that was begun before there is nothing to lose.
+/// Refuses to take a directory apart for layers that somebody is removing. Where that was done before there is nothing to lose,
+/// and out of the past nothing goes.
 async fn require_staying(plan: &RestorePlan, is_known: bool) -> Result<()> {
-    if plan.resumes {
+    let inner = &plan.inner;
+    let is_taken_apart = plan.resumes && inner.seen.control.is_none();
+    if is_taken_apart || inner.cluster.repository.is_past() {
         return Ok(());
     }
-    let inner = &plan.inner;
     let goes_on = !matches!(inner.options.target, Target::Immediate | Target::None);
     catalog::require_staying(&inner.cluster, &inner.chain, goes_on, is_known).await
 }

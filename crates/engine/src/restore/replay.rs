@@ -53,25 +53,16 @@ pub async fn require_own_tablespaces(
     };
     let reader = RecordReader::new(control.major, segment, size);
     let file = path.to_owned();
-    let (mut reader, mut made) = blocking(move || scan(reader, &file)).await?;
+    let (reader, mut made) = blocking(move || scan(reader, &file)).await?;
+    // One that was killed has left it.
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".pgstrata-next");
+    let beside = PathBuf::from(beside);
+    let _ = fs::remove_file(&beside);
     if reader.may_go_on_to_create_tablespace() {
-        let next = segment.next();
-        let name = next.file_name(size);
-        let beside = path.with_extension("next");
-        let got = archive::get(cluster, &name, &beside, &GetOptions::default()).await;
-        let is_there = match got {
-            Ok(_) => true,
-            // Without the rest recovery does not replay the record either, as long as that is so.
-            Err(error) if is_lasting(&error) => false,
-            Err(error) => return Err(error),
-        };
-        if is_there && reader.follow(next).is_ok() {
-            let file = beside.clone();
-            let end = segment.end_lsn(size);
-            let (_, more) = blocking(move || scan(reader, &file)).await?;
-            made.extend(more.into_iter().filter(|made| made.at < end));
-        }
+        let more = goes_on(cluster, (reader, size), (segment, &beside)).await;
         let _ = fs::remove_file(&beside);
+        made.extend(more?);
     }
     if made.is_empty() {
         return Ok(());
@@ -83,6 +74,37 @@ pub async fn require_own_tablespaces(
         replayed.try_for_each(|made| require_own(&data, control.major, made))
     })
     .await
+}
+
+/// The tablespaces that records make which begin in `segment`, of which `reader` has come to the end, and go on in the next one.
+/// That is fetched to `beside`.
+async fn goes_on(
+    cluster: &ClusterRepository,
+    (mut reader, size): (RecordReader, WalSegmentSize),
+    (segment, beside): (WalSegment, &Path),
+) -> Result<Vec<NewTablespace>> {
+    let next = segment.next();
+    let got = archive::get(
+        cluster,
+        &next.file_name(size),
+        beside,
+        &GetOptions::default(),
+    )
+    .await;
+    match got {
+        Ok(_) => {}
+        // Without the rest recovery does not replay the record either, as long as that is so.
+        Err(error) if is_lasting(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    }
+    if reader.follow(next).is_err() {
+        return Ok(Vec::new());
+    }
+    let file = beside.to_owned();
+    let end = segment.end_lsn(size);
+    let (_, mut more) = blocking(move || scan(reader, &file)).await?;
+    more.retain(|made| made.at < end);
+    Ok(more)
 }
 
 /// Whether recovery cannot have the file either: damage behind a target stops none.

@@ -314,7 +314,9 @@ impl RecoverySettings<'_> {
     /// target, and fails itself when it does not get there; what lies behind the target need not be in the archive.
     fn answers_to_holes(&self) -> impl Iterator<Item = &'static str> {
         let answers: &[&str] = match self.target {
-            Target::None | Target::Default | Target::Standby => &[],
+            Target::None | Target::Standby => &[],
+            // What a configuration file says is for standbys.
+            Target::Default => &["--on-hole=stop"],
             // All that this needs was there before the layer was.
             Target::Immediate => &["--on-hole=end", "--hole-timeout=0s"],
             _ => &["--on-hole=end"],

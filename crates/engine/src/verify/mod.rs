@@ -32,9 +32,9 @@ use std::collections::BTreeSet;
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
@@ -195,7 +195,8 @@ pub async fn run(
     {
         return keyless::run(cluster, options, progress).await;
     }
-    let started_at = Timestamp::now();
+    let began = (Timestamp::now(), Instant::now());
+    let to_come = catalog::verifications_to_come(cluster).await?;
     let catalog = Catalog::examine(cluster).await?;
     let layers = select(&cluster.name, &catalog, &options.scope)?;
     let total = layers.iter().map(|layer| stored_bytes(layer)).sum();
@@ -241,9 +242,9 @@ pub async fn run(
     report.judge_layers();
     // Nothing is written into what a newer version keeps.
     if !verifier.is_newer() {
-        let mut record = report.record(&cluster.name, &options.scope, started_at);
+        let mut record = report.record(&cluster.name, &options.scope, began);
         report.recorded = match verifier.has_opened_all() {
-            true => noted(cluster, &record).await,
+            true => noted(cluster, &record).await && settled(cluster, &record, &to_come).await,
             false => noted_in_part(cluster, &mut record).await,
         };
     }
@@ -293,6 +294,17 @@ fn repeat(record: &mut VerifiedRecord, known: &LastVerified, catalog: &Catalog) 
     record.other_errors = Some(own + more);
 }
 
+/// Takes back what records say that no later one is behind, because the store's clock was ahead when they came. True.
+async fn settled(cluster: &ClusterRepository, record: &VerifiedRecord, to_come: &[String]) -> bool {
+    if record.label.is_none()
+        && record.errors == 0
+        && let Err(error) = catalog::forget_verifications(cluster, to_come).await
+    {
+        tracing::warn!("records of verifications whose time is to come still count: {error}");
+    }
+    true
+}
+
 async fn noted(cluster: &ClusterRepository, record: &VerifiedRecord) -> bool {
     let noted = catalog::note_verified(cluster, record).await;
     if let Err(error) = &noted {
@@ -307,8 +319,12 @@ impl VerifyReport {
         &self,
         cluster: &ClusterName,
         scope: &Scope,
-        started_at: Timestamp,
+        (started_at, began): (Timestamp, Instant),
     ) -> VerifiedRecord {
+        // A clock that was set back meanwhile does not change how long it took.
+        let finished_at = Timestamp::now();
+        let elapsed = SignedDuration::try_from(began.elapsed()).unwrap_or(SignedDuration::MAX);
+        let took = finished_at.duration_since(started_at).max(elapsed);
         let count = |counts: &dyn Fn(&Finding) -> bool| {
             let same = self.findings.iter().filter(|found| counts(found));
             u64::try_from(same.count()).expect("usize has 64 bits")
@@ -336,8 +352,8 @@ impl VerifyReport {
             damaged,
             host: catalog::host_name(),
             pid: std::process::id(),
-            started_at,
-            finished_at: Timestamp::now().max(started_at),
+            started_at: finished_at.checked_sub(took).unwrap_or(Timestamp::MIN),
+            finished_at,
             written_by: catalog::WRITTEN_BY.to_owned(),
         }
     }

@@ -499,7 +499,9 @@ impl Archive {
         file: ArchiveFile,
         options: &PushOptions,
     ) -> Result<Looked> {
-        if let (ArchiveFile::Segment(segment), false) = (file, options.finished) {
+        if let (ArchiveFile::Segment(segment), false) = (file, options.finished)
+            && path.exists()
+        {
             self.require_finished(path, segment)?;
         }
         self.look(path, file, None).await

@@ -79,11 +79,21 @@ impl CopiedLayer {
         };
         match copied.stand_up(chain).await {
             Ok(()) => Ok(copied),
+            Err(error) if error.kind() == Kind::Refused => {
+                copied.refused().await;
+                Err(error)
+            }
             Err(error) => {
                 copied.end(false).await;
                 Err(error)
             }
         }
+    }
+
+    /// What it stands on goes, so nothing need stay for it.
+    async fn refused(self) {
+        self.heart.stop().await.remove_own().await;
+        self.keeping.failed().await;
     }
 
     /// From now on somebody is at work, and on what stays.

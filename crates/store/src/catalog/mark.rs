@@ -261,10 +261,7 @@ async fn add_object(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> R
     };
     let prefix = cluster.name.marks_of(&layer.label);
     let listed = cluster.repository.list(&prefix).await?;
-    let numbers = listed.iter().filter_map(|object| {
-        let name = object.key.rsplit('/').next()?;
-        name.parse::<u32>().ok()
-    });
+    let numbers = listed.iter().filter_map(|object| number_of(&object.key));
     record.number = number_behind(numbers);
     for _ in 0..TRIES {
         let key = cluster.name.mark_key(&layer.label, record.number);
@@ -307,10 +304,27 @@ pub async fn pin(cluster: &ClusterRepository, chain: &[Arc<Layer>], pin: mark::P
 /// Says of a layer's pin what the marks but that one say: another pin, made before or meanwhile, was said to be made.
 async fn take_back(cluster: &ClusterRepository, layer: &Layer, ours: &str) -> Result<()> {
     let mut others = objects(cluster, layer).await?;
+    let is_next = |(number, (key, _)): (usize, &(String, Bytes))| {
+        number_of(key) == u32::try_from(number).ok()
+    };
+    let has_all = others.iter().enumerate().all(is_next);
     others.retain(|(key, _)| key != ours);
-    let (others, _) = said(&others, layer);
-    let says = others.pin.map_or(Mark::Unpin(Unpin {}), Mark::Pin);
+    let (others, is_whole) = said(&others, layer);
+    let says = match others.pin {
+        Some(pin) => Mark::Pin(pin),
+        None if has_all && is_whole => Mark::Unpin(Unpin {}),
+        // What is missing, or cannot be read, may be a pin.
+        None => {
+            let what = "a mark of the layer that was there before is missing, or cannot be read";
+            return Err(Error::new(Kind::Damaged, what));
+        }
+    };
     add(cluster, layer, says).await
+}
+
+/// The number in the key of a mark.
+fn number_of(key: &str) -> Option<u32> {
+    key.rsplit('/').next()?.parse().ok()
 }
 
 /// Forgets the marks of layers that are gone, and whose state no other layer has.
@@ -396,8 +410,7 @@ async fn objects(cluster: &ClusterRepository, layer: &Layer) -> Result<Vec<(Stri
     let listed = cluster.repository.list(&prefix).await?;
     let mut numbered = BTreeMap::new();
     for object in listed {
-        let number = object.key.rsplit('/').next().unwrap_or_default().parse();
-        if let Ok(number) = number {
+        if let Some(number) = number_of(&object.key) {
             numbered.insert(number, object.key);
         }
     }

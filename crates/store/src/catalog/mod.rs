@@ -54,7 +54,9 @@ pub use loss::Loss;
 pub use new_layer::NewLayer;
 use newest::order;
 pub(crate) use newest::{Known, labels, newest_manifest};
-pub use old_wal::{GivenUp, OldWal, Released, WalLimit, find as find_old_wal, wal_given_up};
+pub use old_wal::{
+    GivenUp, OldWal, Released, WalLimit, find as find_old_wal, kept_until, wal_given_up,
+};
 pub use presence::{
     NotCommitted, WRITTEN_BY, check_stays, check_wal, commit_layer, hex, host_name, removed_since,
     require_staying, unless_removed,
@@ -73,7 +75,7 @@ pub use retain::{describe_lock, locked_layers};
 pub use sibling::Siblings;
 pub use verified::{
     LastVerified, Verified, advice_if_damaged, examine_as_verified, forget_old_verifications,
-    last_verified, note_verified,
+    forget_verifications, last_verified, note_verified, verifications_to_come,
 };
 
 use crate::cluster::ClusterRepository;

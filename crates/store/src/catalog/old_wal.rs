@@ -87,7 +87,8 @@ impl WalLimit {
 /// Where the WAL ends that stays with a layer: where its own does. Of one that may be of another server than those before it
 /// the next segment stays as well: it proves that an archiver has brought the layer's own. Of a standby's, too: recovery stops
 /// at the first record behind its end, which may be there.
-fn kept_until(layer: &Layer) -> Lsn {
+#[must_use]
+pub fn kept_until(layer: &Layer) -> Lsn {
     let manifest = &layer.manifest;
     let segment = u64::from(manifest.cluster.wal_segment_size);
     match manifest.beside.is_some() || manifest.from_standby {

@@ -74,7 +74,7 @@ impl Verified {
 
     /// Whether its time is still to come, because the store's clock was wrong: it would hide for as long whatever is found.
     fn is_to_come(&self) -> bool {
-        self.stored_at.duration_since(Timestamp::now()) > CLOCKS_DIFFER
+        is_to_come(self.stored_at)
     }
 
     /// When it began, by the store's clock.
@@ -83,6 +83,10 @@ impl Verified {
         let took = ended.duration_since(began).max(SignedDuration::ZERO);
         self.stored_at.checked_sub(took).unwrap_or(Timestamp::MIN)
     }
+}
+
+fn is_to_come(stored_at: Timestamp) -> bool {
+    stored_at.duration_since(Timestamp::now()) > CLOCKS_DIFFER
 }
 
 /// Since when it has been looked again.
@@ -96,6 +100,9 @@ struct LookedAgain {
 
 impl LookedAgain {
     fn note(&mut self, verified: &Verified) {
+        if verified.is_to_come() {
+            return;
+        }
         let (record, began_at) = (&verified.record, verified.began_at());
         let Some(label) = &record.label else {
             self.at_all = self.at_all.max(Some(began_at));
@@ -241,6 +248,27 @@ pub fn advice_if_damaged(label: &Label) -> String {
         "run \"pgstrata verify {label}\" to see what is damaged: where another repository has the layer, delete those objects \
          here, and \"pgstrata copy {label}\" out of that one brings them; otherwise take a full backup now"
     )
+}
+
+/// The keys of records whose time is still to come. What they have found counts until somebody forgets them: no other is later.
+///
+/// # Errors
+/// When the repository cannot be read.
+pub async fn verifications_to_come(cluster: &ClusterRepository) -> Result<Vec<String>> {
+    let mut records = records(cluster).await?;
+    records.retain(|record| is_to_come(record.modified));
+    Ok(records.into_iter().map(|record| record.key).collect())
+}
+
+/// Removes these records, because everything was found in order by one that began when they were there.
+///
+/// # Errors
+/// When the repository cannot be written.
+pub async fn forget_verifications(cluster: &ClusterRepository, keys: &[String]) -> Result<()> {
+    match keys.is_empty() {
+        true => Ok(()),
+        false => cluster.repository.delete_all(keys).await,
+    }
 }
 
 /// Removes the records of verifications that tell nothing any more, but for the last thirty.

@@ -3,8 +3,7 @@
 //! Whoever is killed while he writes leaves such a file, as large as a pack, and no listing shows it. So an expiry looks for
 //! them. One that is being written is locked; where the file system has no locks its age has to tell.
 
-use std::fs::{self, File};
-use std::io;
+use std::fs::{self, DirEntry, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -37,30 +36,38 @@ fn is_hidden(name: &str) -> bool {
     })
 }
 
-/// Removes those in `directory` and below whose writers were killed; answers how many. Links lead nowhere.
-pub(super) fn collect(directory: &Path, now: SystemTime) -> io::Result<usize> {
+/// Removes those in `directory` and below whose writers were killed; answers how many. Links lead nowhere. What cannot be looked
+/// at or removed stays: another expiry may have removed it, and a directory may be the file system's own, as lost+found.
+pub(super) fn collect(directory: &Path, now: SystemTime) -> usize {
     let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        // The file system's own, as lost+found.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(0),
-        entries => entries?,
-    };
-    let mut count = 0;
-    for entry in entries {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        let name = entry.file_name();
-        if kind.is_dir() {
-            count += collect(&entry.path(), now)?;
-        } else if kind.is_file()
-            && name.to_str().is_some_and(is_hidden)
-            && is_abandoned(&entry.path(), now)
-        {
-            fs::remove_file(entry.path())?;
-            count += 1;
+        Err(error) => {
+            tracing::debug!(%error, "\"{}\" is not looked through", directory.display());
+            return 0;
         }
+        Ok(entries) => entries,
+    };
+    let entries = entries.filter_map(Result::ok);
+    entries.map(|entry| collect_one(&entry, now)).sum()
+}
+
+fn collect_one(entry: &DirEntry, now: SystemTime) -> usize {
+    let path = entry.path();
+    let name = entry.file_name();
+    match entry.file_type() {
+        Ok(kind) if kind.is_dir() => collect(&path, now),
+        Ok(kind)
+            if kind.is_file()
+                && name.to_str().is_some_and(is_hidden)
+                && is_abandoned(&path, now) =>
+        {
+            let removed = fs::remove_file(&path);
+            if let Err(error) = &removed {
+                tracing::debug!(%error, "\"{}\" stays", path.display());
+            }
+            usize::from(removed.is_ok())
+        }
+        _ => 0,
     }
-    Ok(count)
 }
 
 /// What cannot be looked at stays. A young one is not locked: its writer may be about to.
@@ -70,9 +77,10 @@ fn is_abandoned(path: &Path, now: SystemTime) -> bool {
     };
     let written = file.metadata().and_then(|status| status.modified());
     let age = written.ok().and_then(|at| now.duration_since(at).ok());
+    // NFS gives an exclusive lock to those alone who have opened the file to write (flock(2)).
     age.is_some_and(|age| age > ABANDONED_AFTER)
         && !matches!(
-            flock(&file, FlockOperation::NonBlockingLockExclusive),
+            flock(&file, FlockOperation::NonBlockingLockShared),
             Err(Errno::WOULDBLOCK)
         )
 }
@@ -101,7 +109,7 @@ mod tests {
                 held = Some(file);
             }
         }
-        assert_eq!(collect(scratch.path(), SystemTime::now()).unwrap(), 1);
+        assert_eq!(collect(scratch.path(), SystemTime::now()), 1);
         assert!(!left.exists());
         assert!(
             [&young, &locked, &object, &other]
@@ -109,11 +117,26 @@ mod tests {
                 .all(|path| path.exists())
         );
         drop(held);
-        assert_eq!(collect(scratch.path(), SystemTime::now()).unwrap(), 1);
+        assert_eq!(collect(scratch.path(), SystemTime::now()), 1);
         assert!(!locked.exists());
-        assert_eq!(
-            collect(&scratch.path().join("absent"), SystemTime::now()).unwrap(),
-            0
-        );
+        let absent = scratch.path().join("absent");
+        assert_eq!(collect(&absent, SystemTime::now()), 0);
+    }
+
+    #[test]
+    fn what_another_expiry_removes_first_is_no_failure() {
+        let scratch = tempfile::tempdir().unwrap();
+        let two_days_ago = SystemTime::now() - 2 * ABANDONED_AFTER;
+        for _ in 0..200 {
+            let file = File::create(path_in(scratch.path())).unwrap();
+            file.set_modified(two_days_ago).unwrap();
+        }
+        let counts = std::thread::scope(|scope| {
+            let collects = || collect(scratch.path(), SystemTime::now());
+            let both = [scope.spawn(collects), scope.spawn(collects)];
+            both.map(|collector| collector.join().unwrap())
+        });
+        assert_eq!(counts.iter().sum::<usize>(), 200);
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
     }
 }

@@ -100,6 +100,8 @@ struct OpenRepository {
     /// What comes before every key in the store.
     root: Path,
     url: String,
+    /// Whether it is shown as it was once, to read.
+    is_past: bool,
     patience: Patience,
     /// Whether any request was ever answered.
     reached: AtomicBool,
@@ -127,6 +129,7 @@ impl Repository {
             retention: OnceLock::new(),
             root: opened.root,
             url: opened.url,
+            is_past: false,
             patience: opened.patience,
             reached: AtomicBool::new(false),
             told_of_denial: AtomicBool::new(false),
@@ -154,6 +157,7 @@ impl Repository {
             retention: OnceLock::new(),
             root: Path::default(),
             url: "memory:///".to_owned(),
+            is_past: false,
             patience: Patience {
                 first: second,
                 later: second,
@@ -167,7 +171,7 @@ impl Repository {
     }
 
     /// The same repository as another store shows it.
-    fn showing(&self, store: Arc<dyn ObjectStore>, url: String) -> Self {
+    fn showing_past(&self, store: Arc<dyn ObjectStore>, url: String) -> Self {
         let own = &self.0;
         Self(Arc::new(OpenRepository {
             store,
@@ -176,6 +180,7 @@ impl Repository {
             retention: OnceLock::new(),
             root: own.root.clone(),
             url,
+            is_past: true,
             patience: own.patience,
             reached: AtomicBool::new(own.reached.load(Ordering::Relaxed)),
             told_of_denial: AtomicBool::new(false),
@@ -183,6 +188,12 @@ impl Repository {
             renewal: own.renewal.clone(),
             permits: Semaphore::new(limits::requests()),
         }))
+    }
+
+    /// Whether this is the repository as it was once: nothing comes or goes there.
+    #[must_use]
+    pub fn is_past(&self) -> bool {
+        self.0.is_past
     }
 
     /// Where the repository is, without credentials.

@@ -17,6 +17,7 @@ impl Reason {
         let is_withheld = asks && error.kind() == Kind::Repository && self.is_final();
         let error = match is_withheld {
             true => error.for_withholding(),
+            false if self.may_pass => error.for_outage(),
             false => error,
         };
         match self.is_lack_of_space() {

@@ -97,11 +97,12 @@ impl<'a> Asked<'a> {
         context: &'a Context,
         notes: &Notes,
         args: &ArchiveGetArgs,
-        got: Result<GetOutcome>,
+        got: Result<Result<GetOutcome>>,
     ) -> Result<bool> {
         let name = context.config.name().unwrap_or_default();
         let error = match got {
             Ok(outcome) => {
+                let outcome = outcome?;
                 for error in &self.failed {
                     tracing::warn!("{} comes from repository {name}: {error}", args.name);
                 }
@@ -211,14 +212,17 @@ async fn get_next(
     (context, cluster): (&Context, &ClusterRepository),
     args: &ArchiveGetArgs,
     holes: &Holes,
-) -> Result<GetOutcome> {
-    let outcome = get_file(context, cluster, args, holes).await?;
+) -> Result<Result<GetOutcome>> {
+    let outcome = match get_file(context, cluster, args, holes).await? {
+        Ok(outcome) => outcome,
+        refused => return Ok(refused),
+    };
     let judged = servers::require_goes_on(several, (context, cluster), args, &outcome).await;
     judged.inspect_err(|_| {
         // Nobody may take it for fetched.
         let _ = fs::remove_file(&args.path);
     })?;
-    Ok(outcome)
+    Ok(Ok(outcome))
 }
 
 /// Ends when the repository has stopped answering.

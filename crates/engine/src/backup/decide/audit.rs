@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 
 use jiff::Timestamp;
 use pgstrata_layer::audit::Sample;
-use pgstrata_layer::changeset::Changes;
+use pgstrata_layer::changeset::{ChangedBlocks, Changes};
 use pgstrata_layer::distrust::{self, DistrustRecord};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{ChangeSource, Manifest};
@@ -55,46 +55,107 @@ pub(crate) struct Audit<'a> {
     pub(crate) sample: Sample,
 }
 
+/// What an audit has found.
+struct Found {
+    /// The first pages that nothing explains, of `count`.
+    missed: Vec<Suspect>,
+    count: u64,
+    harmless: HarmlessPages,
+}
+
+/// Why an audit found nothing out.
+enum Halt {
+    Failed(Error),
+    /// The tracker does not know any more what changed since the parent.
+    NotKnown(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Audit<'_> {
-    /// Passes, or fails the backup and voids the trust in its change source.
-    pub(crate) async fn judge(&self, seen: Audited) -> Result<AuditReport> {
-        let (mut missed, mut harmless) = self.examine(seen.suspects).await?;
-        let mut count = to_u64(missed.len());
-        let others = self.not_written_since(seen.others).await?;
-        for some in &others {
-            let (more, excused) = self.examine(self.read_again(some)?).await?;
-            harmless.add(excused);
-            count += to_u64(more.len());
-            if missed.is_empty() {
-                missed = more;
+    /// Passes, or fails the backup and voids the trust in its change source. The inner error says why nobody knows.
+    pub(crate) async fn judge(
+        &self,
+        seen: Audited,
+    ) -> Result<std::result::Result<AuditReport, String>> {
+        let pages = seen.pages;
+        let Found {
+            missed,
+            count,
+            harmless,
+        } = match self.find(seen).await {
+            Err(Halt::Failed(error)) => return Err(error),
+            Err(Halt::NotKnown(error)) => {
+                return Ok(Err(format!(
+                    "the audit of {pages} pages came to no end: some differ from the parent, and which of them were written during \
+                     the backup cannot be asked any more: {error}; audit the next one"
+                )));
             }
-        }
+            Ok(found) => found,
+        };
         let report = AuditReport {
-            pages: seen.pages,
+            pages,
             harmless,
             seed: self.sample.seed(),
         };
         let Some(first) = missed.first() else {
-            return Ok(report);
+            return Ok(Ok(report));
         };
         self.record(first, count, report.pages).await?;
         Err(self.failure(first, count, &report))
     }
 
+    async fn find(&self, seen: Audited) -> std::result::Result<Found, Halt> {
+        let (missed, harmless) = self.examine(seen.suspects).await?;
+        let mut found = Found {
+            count: to_u64(missed.len()),
+            missed,
+            harmless,
+        };
+        for some in &self.not_written_since(seen.others).await? {
+            let (more, excused) = self.examine(self.read_again(some)?).await?;
+            found.harmless.add(excused);
+            found.count += to_u64(more.len());
+            if found.missed.is_empty() {
+                found.missed = more;
+            }
+        }
+        Ok(found)
+    }
+
     /// The suspects that nothing explains, and what the others had.
-    async fn examine(&self, suspects: Vec<Suspect>) -> Result<(Vec<Suspect>, HarmlessPages)> {
+    async fn examine(
+        &self,
+        suspects: Vec<Suspect>,
+    ) -> std::result::Result<(Vec<Suspect>, HarmlessPages), Halt> {
         let unexplained = self.without_later_changes(suspects).await?;
-        self.without_harmless(unexplained).await
+        Ok(self.without_harmless(unexplained).await?)
+    }
+
+    /// What the tracker says by now; `None` with other sources.
+    async fn changes_now(&self) -> std::result::Result<Option<ChangedBlocks>, Halt> {
+        match (self.source.record.used, self.token(), &self.ready.tracker) {
+            (ChangeSource::Tracker, Some(token), Ok(tracker)) => {
+                let now = tracker.changes(token).await;
+                now.map(Some).map_err(Halt::NotKnown)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Of suspects without pages those that the tracker does not name now, as many at once as there is room for their
     /// pages. With other sources the page tells, when it is read again.
-    async fn not_written_since(&self, others: Vec<Others>) -> Result<Vec<Others>> {
-        let now = match (self.source.record.used, self.token(), &self.ready.tracker) {
-            (ChangeSource::Tracker, Some(token), Ok(tracker)) if !others.is_empty() => {
-                Some(tracker.changes(token).await?)
-            }
-            _ => None,
+    async fn not_written_since(
+        &self,
+        others: Vec<Others>,
+    ) -> std::result::Result<Vec<Others>, Halt> {
+        let now = match others.is_empty() {
+            true => None,
+            false => self.changes_now().await?,
         };
         let mut left = Vec::new();
         for Others { path, fork, blocks } in others {
@@ -138,15 +199,15 @@ impl Audit<'_> {
     }
 
     /// Drops what was written after the changes were asked for.
-    async fn without_later_changes(&self, mut suspects: Vec<Suspect>) -> Result<Vec<Suspect>> {
+    async fn without_later_changes(
+        &self,
+        mut suspects: Vec<Suspect>,
+    ) -> std::result::Result<Vec<Suspect>, Halt> {
         if suspects.is_empty() {
             return Ok(suspects);
         }
-        if let (ChangeSource::Tracker, Some(token), Ok(tracker)) =
-            (self.source.record.used, self.token(), &self.ready.tracker)
-        {
-            // A block is marked before it is written: what we read is in this answer.
-            let now = tracker.changes(token).await?;
+        // A block is marked before it is written: what we read is in this answer.
+        if let Some(now) = self.changes_now().await? {
             suspects.retain(|suspect| {
                 !now.may_have_changed(&suspect.path, suspect.fork, suspect.block)
                     && !self.is_gone(suspect)

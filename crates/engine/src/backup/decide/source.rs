@@ -310,6 +310,23 @@ pub(crate) fn token_or_say(
     }
 }
 
+/// Refuses what `--require-tracker` does not want when the tracker answered before the backup, and not in it.
+pub(crate) fn require_used(choice: &SourceChoice) -> Result<()> {
+    let record = &choice.record;
+    match record.used {
+        ChangeSource::Tracker => Ok(()),
+        used => Err(Error::new(
+            Kind::Refused,
+            format!(
+                "the page tracker is required, and changes would be found by {}: {}",
+                used.as_str(),
+                record.reason
+            ),
+        )
+        .hint("\"pgstrata tracker install-check\" says what is left to do; leave out --require-tracker to compare pages once")),
+    }
+}
+
 /// Refuses what `--require-tracker` does not want: a layer that was not made with the
 /// tracker, or that the next one could not be made on with it.
 pub(crate) async fn require_tracker(

@@ -175,6 +175,7 @@ mod tests {
             finished_at: time,
             stamp: String::new(),
             beside: None,
+            from_standby: false,
         };
         let request = Request {
             target,

@@ -1,5 +1,6 @@
 //! What is restored and how far: the layer, the way along timelines and WAL to the target, and the plan.
 
+pub(super) mod among;
 mod branches;
 mod forks;
 pub(super) mod histories;

@@ -546,6 +546,7 @@ pub(super) fn candidates(catalog: &Catalog, named: Option<&Label>) -> (Vec<Candi
             reason: beside.reason.clone(),
             is_there: catalog.layers.standing_for(&beside.layer).is_some(),
         }),
+        from_standby: layer.manifest.from_standby,
     };
     let (mut candidates, mut lost) = (Vec::new(), Vec::new());
     for layer in &catalog.layers {

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
-use pgstrata_pgdata::wal::{ArchiveFile, WalSegment};
+use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{ArchivedWal, Coverage};
 use pgstrata_store::error::{Error, Kind, Result};
 
@@ -32,6 +32,16 @@ pub(crate) struct Candidate {
     pub(crate) stamp: String,
     /// What may lie beside it on its timeline.
     pub(crate) beside: Option<BesideLayer>,
+    /// Whether it is of a standby, which writes nothing behind the end of its backup.
+    pub(crate) from_standby: bool,
+}
+
+impl Candidate {
+    /// Whether recovery that is to stop at its end reads the first record of the next segment for that (`xlogrecovery.c`,
+    /// `recoveryStopsAfter`).
+    fn stops_in_next_segment(&self, size: WalSegmentSize) -> bool {
+        self.from_standby && self.stop.get().is_multiple_of(size.get())
+    }
 }
 
 /// The layer that another one does not seem to come after.
@@ -281,6 +291,22 @@ pub(super) fn newest_state(
     Ok(history)
 }
 
+/// An error when it is not known which branch is meant. Whether any layer leads to the target is no question here.
+pub(super) fn require_one_branch(
+    candidates: &[Candidate],
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+) -> Result<()> {
+    let chosen = match request.label {
+        Some(label) => named(candidates, request, archive, label),
+        None => newest(candidates, request, archive),
+    };
+    let Ok((chosen, history)) = chosen else {
+        return Ok(());
+    };
+    branches(candidates, chosen, request, archive, &history).map(drop)
+}
+
 /// Sentences about branches of the history; an error when it is not known which one is meant.
 fn branches(
     candidates: &[Candidate],
@@ -481,6 +507,7 @@ fn reach(
     let behind = |record: Lsn| Lsn::new(record.get().saturating_add(1)).max(stop);
     let needed = match request.target {
         Target::Lsn(lsn) => Some(behind(*lsn)),
+        Target::Immediate if candidate.stops_in_next_segment(size) => Some(behind(stop)),
         Target::Immediate | Target::None => Some(stop),
         _ => request.told.stop.map(behind),
     };
@@ -519,6 +546,14 @@ fn obstacle(request: &Request<'_>, coverage: &Coverage, archive: &ArchivedWal) -
     let missing = coverage.missing.file_name(archive.segment_size());
     let stops = matches!(target, Target::Lsn(_)) || request.told.stop.is_some();
     match target {
+        // All but this is there.
+        Target::Immediate => Some(
+            unreachable(format!(
+                "the layer is of a standby, and ends where a segment does: recovery stops there at the first record of the next one, \
+                 and {missing} is not in the archive"
+            ))
+            .hint("Restore to the end of the archive (--target-type=default)."),
+        ),
         _ if stops && coverage.more_after => Some(gap(target, coverage, archive)),
         Target::Lsn(_) => Some(beyond(
             target,
@@ -598,8 +633,7 @@ fn hole(missing: &str, so: &str) -> Error {
     .hint(AROUND)
 }
 
-const AROUND: &str =
-    "Restore to an LSN or a time before the gap, or use a layer that was taken after it.";
+const AROUND: &str = "Restore to an LSN or a time before the gap, restore a layer to its own end (--target-type=immediate), or use one that was taken after the gap.";
 
 /// An LSN that no archived record has reached.
 pub(super) fn beyond(target: &Target, why: &str) -> Error {

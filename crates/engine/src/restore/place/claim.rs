@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::beneath;
 use super::layout::{
     CONTROL, DirectoryState, LOST_FOUND, Layout, MARKER, MARKER_BESIDE, Marker, Seen,
-    nearest_existing, state,
+    nearest_existing, state_of_other,
 };
 use super::running::{refuse_other_server, refuse_running_server};
 use crate::server::lineage;
@@ -32,12 +32,12 @@ pub(crate) struct Root {
     pub(crate) dir: File,
 }
 
-/// The directories of a restore that has begun. The lock on the data directory's marker ends with it.
+/// The directories of a restore that has begun. The locks on their markers end with it.
 #[derive(Debug)]
 pub(crate) struct Claimed {
     /// The data directory, then the others, as [`Layout::directories`].
     pub(crate) roots: Vec<Root>,
-    /// On the marker that was there, and on the one in its place.
+    /// On the markers that were there, and on those in their place.
     _locks: Vec<File>,
 }
 
@@ -50,13 +50,17 @@ impl Claimed {
             data.require_vacant()?;
         }
         data.clear()?;
-        let locks = vec![lock, data.mark(marker)?];
+        let mut locks = vec![lock, data.mark(marker)?];
         let owner = data.owner()?;
         let mut roots = vec![data];
         for directory in layout.directories().into_iter().skip(1) {
             let root = Root::create(directory, Some(owner))?;
+            let (lock, was_marked) = root.lock()?;
+            if !was_marked {
+                root.require_vacant()?;
+            }
             root.clear()?;
-            root.mark(marker)?;
+            locks.extend([lock, root.mark(marker)?]);
             roots.push(root);
         }
         Ok(Self {
@@ -231,24 +235,25 @@ impl Root {
         })
     }
 
-    /// Locks the marker that is there, or an empty one; answers also whether one was there.
+    /// Locks the marker that is there, or an empty one; answers also whether it says something. One that another restore has
+    /// removed a moment ago says nothing.
     fn lock(&self) -> Result<(File, bool)> {
         let about = || {
             let path = self.path.join(MARKER);
             format!("could not create \"{}\"", path.display())
         };
-        let was_marked = self.marker_now().context(about)?.is_some();
+        let was_there = self.marker_now().context(about)?.is_some();
         let flags = OFlags::WRONLY | OFlags::CREATE;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = beneath::open(&self.dir, Path::new(MARKER), flags, mode).context(about)?;
         let locked = lock(&file).context(about);
-        if locked.is_err() && !was_marked {
+        if locked.is_err() && !was_there {
             self.unmark()?;
         }
         // Somebody may have put another in its place, or removed it, since it was opened.
-        let own = Some(file.metadata().context(about)?.ino());
-        match locked? && self.marker_now().context(about)? == own {
-            true => Ok((file, was_marked)),
+        let found = file.metadata().context(about)?;
+        match locked? && self.marker_now().context(about)? == Some(found.ino()) {
+            true => Ok((file, found.len() > 0)),
             false => Err(Error::new(
                 Kind::Busy,
                 format!("another restore to \"{}\" is at work", self.path.display()),
@@ -258,7 +263,8 @@ impl Root {
 
     /// Refuses when something came into the directory since it was looked at, and takes the marker back that was not there.
     fn require_vacant(&self) -> Result<()> {
-        let DirectoryState::Occupied(name) = state(&self.path)? else {
+        // What the file system itself has in a data directory was seen when that was looked at.
+        let DirectoryState::Occupied(name) = state_of_other(&self.path)? else {
             return Ok(());
         };
         self.unmark()?;

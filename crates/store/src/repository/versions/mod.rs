@@ -120,7 +120,7 @@ impl Repository {
         self.require_versions().await?;
         let store = AsOf::new(self.bucket()?.clone(), moment);
         let url = format!("{} as of {moment}", self.url());
-        Ok(self.showing(Arc::new(store), url))
+        Ok(self.showing_past(Arc::new(store), url))
     }
 
     /// A copy within the store would need the key of the customer twice.

@@ -25,6 +25,7 @@ fn layer(label: &str, timeline: u32, segment: u64, finished: i64) -> Candidate {
         finished_at: second(finished),
         stamp: label.rsplit('_').next().unwrap()[..15].to_owned(),
         beside: None,
+        from_standby: false,
     }
 }
 
