@@ -87,6 +87,22 @@ pub(crate) struct Settings {
     repositories: BTreeMap<String, Spanned<repositories::Table>>,
 }
 
+impl Settings {
+    /// Files that it names by relative paths lie beside it: who reads it may be anywhere, as a server that archives.
+    fn lie_in(&mut self, directory: &Path) {
+        let files = [
+            &mut self.s3_ca_file,
+            &mut self.credentials,
+            &mut self.identity,
+            &mut self.pgdata,
+            &mut self.spool,
+        ];
+        for file in files.into_iter().flatten() {
+            *file = directory.join(&file);
+        }
+    }
+}
+
 /// Flags, environment and file together.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -490,6 +506,11 @@ type Contents = (
     Vec<(String, repositories::Table)>,
 );
 
+fn directory_of(file: &Path) -> Result<PathBuf> {
+    let file = absolute(file)?;
+    Ok(file.parent().unwrap_or(Path::new("/")).to_owned())
+}
+
 fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
     let what = "configuration file";
     let text = read_settings(file, what)?;
@@ -546,14 +567,14 @@ fn read(file: &Path, cluster: Option<&str>) -> Result<Contents> {
         require_private(file, what)?;
     }
     let settings: std::result::Result<Settings, _> = toml::Value::Table(table).try_into();
-    let settings = settings.map_err(|e| invalid(&e))?;
-    let mut tables: Vec<_> = std::mem::take(&mut whole.repositories)
-        .into_iter()
-        .collect();
+    let mut settings = settings.map_err(|e| invalid(&e))?;
+    let directory = directory_of(file)?;
+    settings.lie_in(&directory);
+    let mut tables = Vec::from_iter(std::mem::take(&mut whole.repositories));
     tables.sort_by_key(|(_, table)| table.span().start);
     let tables = tables.into_iter();
     let tables: Vec<_> = tables
-        .map(|(name, table)| (name, table.into_inner()))
+        .map(|(name, table)| (name, table.into_inner().lying_in(&directory)))
         .collect();
     repositories::check(&tables, &settings, &storage).map_err(|error| {
         error.while_doing(format!(
@@ -583,6 +604,21 @@ mod tests {
         assert_eq!(storage.get("k").map(String::as_str), Some("v"));
         let (b, _, _) = read_text(text, Some("b")).unwrap();
         assert_eq!(b.jobs, Some(8));
+    }
+
+    #[test]
+    fn files_that_it_names_lie_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pgstrata.toml");
+        let text = "credentials = 'far.toml'\nidentity = '/etc/far.identity'\n";
+        let text = format!("{text}[repositories.far]\nrepo = 's3://b/p'\ns3-ca-file = 'ca.pem'\n");
+        std::fs::write(&file, text).unwrap();
+        let (settings, _, tables) = read(&file, None).unwrap();
+        let far = directory.path().join("far.toml");
+        assert_eq!(settings.credentials, Some(far));
+        assert_eq!(settings.identity, Some("/etc/far.identity".into()));
+        let ca = tables[0].1.s3_ca_file.as_deref();
+        assert_eq!(ca, Some(&*directory.path().join("ca.pem")));
     }
 
     #[test]

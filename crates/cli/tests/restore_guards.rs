@@ -71,7 +71,11 @@ fn rule_13_7_a_promoted_copy_is_followed_only_when_told() {
         let all = [&["restore", "--target-dir", &directory][..], more].concat();
         let (code, log) = stage.fails(&all);
         assert_eq!(code, 19, "{log}");
-        for words in ["branches", "--target-timeline 1 (", "--target-timeline 2 ("] {
+        let followed = match more.contains(&"standby") {
+            true => "--target-timeline latest (",
+            false => "--target-timeline 2 (",
+        };
+        for words in ["branches", "--target-timeline 1 (", followed] {
             assert!(log.contains(words), "{words}: {log}");
         }
         assert!(!Path::new(&directory).exists());

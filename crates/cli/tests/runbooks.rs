@@ -282,6 +282,59 @@ fn take_the_server_back() {
 }
 
 #[test]
+fn a_page_is_damaged() {
+    let mut desk = Desk::new();
+    let sql = |query: &str| desk.stage.cluster.sql("postgres", query).unwrap();
+    let file = sql("SELECT pg_relation_filepath('orders')");
+    let layer = desk.stage.backup(&["--type", "full"]);
+    sql("CHECKPOINT");
+    desk.stage.cluster.stop(StopMode::Fast).unwrap();
+    let path = Path::new(&desk.stage.pgdata()).join(file);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[3000..5000].fill(0xAA);
+    fs::write(&path, bytes).unwrap();
+    desk.stage.cluster.start().unwrap();
+    let sql = |query: &str| desk.stage.cluster.sql("postgres", query).unwrap();
+    sql("CREATE TABLE later AS SELECT 'committed' AS said");
+    let label = support::text(&layer, "/label").to_owned();
+    desk.name("20261121-093305F", &label);
+    desk.follow("A page is damaged");
+    assert_eq!(desk.orders(), "1000");
+    let said = desk.stage.cluster.sql("postgres", "SELECT said FROM later");
+    assert_eq!(said.unwrap(), "committed");
+}
+
+#[test]
+fn promote_while_the_repository_is_away() {
+    let mut desk = Desk::new();
+    desk.stage.archive_all();
+    let directory = desk.stage.restore("standby", &["--target-type", "standby"]);
+    let standby = Cluster::adopt(Major::V15, &directory).start().unwrap();
+    assert_eq!(
+        standby
+            .sql("postgres", "SELECT pg_is_in_recovery()")
+            .unwrap(),
+        "t"
+    );
+    desk.stage.cluster.stop(StopMode::Immediate).unwrap();
+    let repository = desk.stage.objects();
+    fs::rename(&repository, repository.with_extension("away")).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while standby.postmaster().is_ok() {
+        assert!(Instant::now() < end, "the standby goes on");
+        thread::sleep(Duration::from_millis(100));
+    }
+    desk.name(DATA_DIRECTORY, &directory.display().to_string());
+    let printed = desk.follow("Promote while the repository is away");
+    assert!(printed.lines().any(|line| line == "f"), "{printed}");
+    desk.stage
+        .cluster
+        .sql("postgres", "INSERT INTO orders VALUES (1001)")
+        .unwrap();
+    assert_eq!(desk.orders(), "1001");
+}
+
+#[test]
 fn mend_the_archive() {
     for damages in [false, true] {
         let mut desk = Desk::new();

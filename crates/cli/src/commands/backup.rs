@@ -309,6 +309,16 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         file.change_source.as_deref(),
         "change-source",
     )?;
+    let source = source.map_or(default.change_source, Into::into);
+    let is_other = !matches!(
+        source,
+        ChangeSourceChoice::Auto | ChangeSourceChoice::Tracker
+    );
+    if args.require_tracker && is_other {
+        let what =
+            "--require-tracker asks for the page tracker, and --change-source for another source";
+        return Err(Error::new(Failure::Usage, what).hint("leave out one of them"));
+    }
     let wal = choose(args.wal.wal, file.wal.as_deref(), "wal")?;
     let policy = choose(
         args.on_corrupt_page,
@@ -326,8 +336,9 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
             .cloned()
             .map(|conninfo| ConnectionOptions { conninfo }),
         backup_type: kind.map_or(default.backup_type, Into::into),
-        change_source: source.map_or(default.change_source, Into::into),
-        require_tracker: args.require_tracker || file.require_tracker == Some(true),
+        change_source: source,
+        // Who names another source beside the file's wish means that.
+        require_tracker: args.require_tracker || file.require_tracker == Some(true) && !is_other,
         audit: audit(args, file.audit.as_deref())?,
         codec: context.codec(&args.compress)?,
         jobs: context.config.jobs()?,

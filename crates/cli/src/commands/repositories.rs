@@ -13,9 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::join_all;
-use pgstrata_engine::restore::{
-    Target, TimelineChoice, require_one_branch_among, require_way_known,
-};
+use pgstrata_engine::restore::{Target, TimelineChoice, require_one_way_among, require_way_known};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
@@ -230,12 +228,7 @@ async fn restore(several: &[Context], args: &RestoreArgs) -> Result<u8> {
     let mut known = opened(in_order(usable, &mut notes).await?, &mut notes).await?;
     let (target, timeline) = restore::target_of(args)?;
     require_one_way(&known, (&target, timeline)).await?;
-    if timeline.is_none() {
-        let label = label_or_latest(&args.label)?;
-        let clusters = known.iter().filter_map(|one| one.context.cluster().ok());
-        let clusters: Vec<_> = clusters.collect();
-        require_one_branch_among(&clusters, (&target, label.as_ref())).await?;
-    }
+    require_one_way_of_all(&known, (&target, timeline), args).await?;
     let all: Vec<&Context> = known.iter().map(|one| one.context).collect();
     servers::require_one(&all, timeline).await?;
     // They may answer by then.
@@ -325,6 +318,23 @@ async fn require_one_way(
             "store it with \"pgstrata archive-push\", or name the timeline that you mean: --target-timeline {last}"
         ))),
         None => Ok(()),
+    }
+}
+
+/// The same of branches: recovery asks all of them for each segment.
+async fn require_one_way_of_all(
+    known: &[Known<'_>],
+    way: (&Target, Option<TimelineChoice>),
+    args: &RestoreArgs,
+) -> Result<()> {
+    let label = label_or_latest(&args.label)?;
+    let clusters = known.iter().filter_map(|one| one.context.cluster().ok());
+    let clusters: Vec<_> = clusters.collect();
+    match require_one_way_among(&clusters, way, label.as_ref()).await {
+        Err(error) if error.kind() == Kind::WalMissing => {
+            Err(to_bring_together(error, known).await)
+        }
+        checked => checked,
     }
 }
 

@@ -4,7 +4,7 @@
 //! only one. A URL is none of them: nothing of the tables is used for it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures::future::join_all;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -21,7 +21,7 @@ pub(crate) struct Table {
     s3_endpoint: Option<String>,
     s3_region: Option<String>,
     s3_path_style: Option<bool>,
-    s3_ca_file: Option<PathBuf>,
+    pub(super) s3_ca_file: Option<PathBuf>,
     credentials: Option<PathBuf>,
     identity: Option<PathBuf>,
     key_command: Option<String>,
@@ -31,6 +31,19 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// In a file in that directory, where files lie that it names by relative paths.
+    pub(super) fn lying_in(mut self, directory: &Path) -> Self {
+        let files = [
+            &mut self.s3_ca_file,
+            &mut self.credentials,
+            &mut self.identity,
+        ];
+        for file in files.into_iter().flatten() {
+            *file = directory.join(&file);
+        }
+        self
+    }
+
     /// Whether both are certainly one repository. The same bucket at two endpoints is two; at one endpoint that is written in
     /// two ways it is one.
     fn is(&self, other: &Self) -> bool {

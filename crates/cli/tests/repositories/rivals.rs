@@ -12,6 +12,7 @@ use pgstrata_testbed::cluster::{Cluster, StopMode};
 use super::support::{PATIENCE, files, text};
 use super::{EXISTS, STOP, Two, WARNINGS, log};
 
+const WAL_MISSING: i32 = 18;
 const UNREACHABLE: i32 = 19;
 const SAID: &str = "two servers have archived";
 
@@ -54,6 +55,11 @@ fn go_on(two: &Two, (name, count): (&str, u32), is_promoted: bool) {
         .start()
         .unwrap();
     server.wait_promoted(PATIENCE).unwrap();
+    if is_promoted {
+        // Histories come first.
+        let archived = "SELECT archived_count > 0 FROM pg_stat_archiver";
+        server.wait_for("postgres", archived, PATIENCE).unwrap();
+    }
     for number in 1..=count {
         let insert = format!("INSERT INTO marks VALUES ('{name} {number}')");
         server.sql("postgres", &insert).unwrap();
@@ -302,4 +308,30 @@ fn a_branch_of_which_one_repository_alone_knows_is_asked_about() {
         assert_eq!(marks(&two, &target), rows);
         fs::remove_dir_all(&target).unwrap();
     }
+}
+
+/// Of the promotion nothing but the history was archived: where the new timeline has no WAL, a server takes that of the old one.
+#[test]
+fn a_timeline_with_nothing_but_a_history_leads_into_no_other_one() {
+    let two = one_server();
+    two.stage.cluster.stop(StopMode::Fast).unwrap();
+    go_on(&two, ("near", 2), false);
+    go_on(&two, ("far", 0), true);
+    let target = two.stage.target("restored");
+    let into = ["restore", "--target-dir", target.to_str().unwrap()];
+    for (more, code) in [
+        (&[][..], UNREACHABLE),
+        (&["--target-timeline", "2"], WAL_MISSING),
+    ] {
+        let output = two.run(&[&into[..], more].concat());
+        assert_eq!(output.status.code(), Some(code), "{}", log(&output));
+        assert!(
+            log(&output).contains("--target-timeline 1"),
+            "{}",
+            log(&output)
+        );
+        assert!(!target.exists());
+    }
+    two.json(0, &[&into[..], &["--target-timeline", "1"]].concat());
+    assert_eq!(marks(&two, &target), "both,near 1,near 2");
 }

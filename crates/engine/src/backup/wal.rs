@@ -40,6 +40,9 @@ pub(crate) use check::WalCheck;
 /// How long the archiver has for the WAL of a backup before it is asked whether it works; then twice as long, and so on.
 const ARCHIVER_HAS: Duration = Duration::from_secs(5);
 
+/// How often WAL is let go that is stored, while more waits.
+const RELEASE_EVERY: Duration = Duration::from_secs(2);
+
 /// How often the slot is used: below any `idle_replication_slot_timeout` that is of use to somebody.
 const USE_SLOT_EVERY: Duration = Duration::from_secs(1);
 
@@ -614,7 +617,7 @@ impl Stream {
         // WAL of a timeline without its history is of no use to anybody.
         self.archive.push_history(next.timeline).await?;
         let mut stored = 0;
-        let mut holds = true;
+        let (mut holds, mut released) = (true, Instant::now());
         loop {
             let (archive, session) = (&self.archive, &self.session);
             archive.require_one_timeline(session, next.timeline).await?;
@@ -627,6 +630,11 @@ impl Stream {
                 self.store(next).await?;
                 stored += 1;
                 next = next.next();
+                // What waited while the repository did not answer may be much.
+                if holds && released.elapsed() >= RELEASE_EVERY {
+                    holds = self.release(next).await;
+                    released = Instant::now();
+                }
             }
             if stored > before && holds {
                 holds = self.release(next).await;

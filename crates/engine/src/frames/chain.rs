@@ -57,6 +57,16 @@ impl Chain {
         }
     }
 
+    /// Each layer alone that the other chain does not have, the newest first.
+    pub(crate) fn not_in(&self, other: &Self) -> impl Iterator<Item = Self> {
+        let is_in = |layer: &Layer| other.layers.iter().any(|known| **known == *layer);
+        let own = self.layers.iter().filter(move |layer| !is_in(layer));
+        own.map(|layer| Self {
+            layers: vec![Arc::clone(layer)],
+            ..self.clone()
+        })
+    }
+
     /// The entries of each layer in order of path, newest layer first.
     pub(crate) fn entries(&self) -> Vec<ChainEntries> {
         ChainEntries::new(

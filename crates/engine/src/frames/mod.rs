@@ -10,10 +10,12 @@ mod fetch;
 mod pages;
 mod queue;
 mod read;
+mod whole;
 mod write;
 
 pub(crate) use chain::{Chain, Entries};
-pub(crate) use fetch::{FetchedFrames, FrameAddress, fetch_frame};
+pub(crate) use fetch::{FetchedFrames, FrameAddress};
 pub(crate) use pages::{bytes_of, pages_of};
 pub(crate) use read::{FrameReader, WantedFrame, WantedFrames};
+pub(crate) use whole::check_plain_file;
 pub(crate) use write::{IndexParts, LayerWriter, PackWriter};

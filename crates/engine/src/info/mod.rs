@@ -54,6 +54,9 @@ pub struct InfoReport {
     pub alarms: Vec<Alarm>,
     /// Alarms that could not be raised, because no server told.
     pub not_looked_at: Vec<NotLookedAt>,
+    /// Whether a server was asked and did not answer.
+    #[serde(skip)]
+    pub is_server_silent: bool,
     /// The WAL archive.
     pub archive: ArchiveInfo,
     /// Finished layers, oldest first.
@@ -377,6 +380,7 @@ async fn collect_once(
         status: Status::Ok,
         alarms,
         not_looked_at: Vec::new(),
+        is_server_silent: false,
         archive: archive_info(archived.as_ref()),
         layers,
         damaged: catalog.damaged.iter().map(damaged).collect(),
@@ -462,6 +466,7 @@ impl InfoReport {
     fn add(&mut self, told: ServerHealth) {
         self.alarms.extend(self.leaves(told.timeline));
         self.not_looked_at = told.not_looked_at;
+        self.is_server_silent = told.is_silent;
         self.alarms.extend(told.alarms);
         self.alarms
             .sort_by_key(|alarm| std::cmp::Reverse(alarm.severity));

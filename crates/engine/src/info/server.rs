@@ -62,6 +62,8 @@ pub struct ServerHealth {
     pub not_looked_at: Vec<NotLookedAt>,
     /// The timeline that it writes, of a primary.
     pub timeline: Option<TimelineId>,
+    /// Whether it was asked and did not answer.
+    pub is_silent: bool,
 }
 
 /// Asks the server, if there is one to ask.
@@ -74,8 +76,9 @@ pub async fn look(cluster: &ClusterRepository, options: Option<&ServerOptions>) 
             timeline,
             ..ServerHealth::of(verdicts)
         },
+        Ok(Err(error)) if error.kind() == Kind::Server => ServerHealth::silent(&error.to_string()),
         Ok(Err(error)) => ServerHealth::nothing(&error.to_string()),
-        Err(_) => ServerHealth::nothing(&format!(
+        Err(_) => ServerHealth::silent(&format!(
             "the server did not answer within {} s",
             PATIENCE.as_secs()
         )),
@@ -83,6 +86,13 @@ pub async fn look(cluster: &ClusterRepository, options: Option<&ServerOptions>) 
 }
 
 impl ServerHealth {
+    fn silent(reason: &str) -> Self {
+        Self {
+            is_silent: true,
+            ..Self::nothing(reason)
+        }
+    }
+
     fn nothing(reason: &str) -> Self {
         let reason = reason.to_owned();
         let not_looked_at = ALL.map(|kind| NotLookedAt {

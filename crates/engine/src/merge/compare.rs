@@ -11,7 +11,7 @@ use pgstrata_store::catalog::{ChainDigests, ChainEntries};
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 
-use crate::frames::{Chain, FrameReader, WantedFrame};
+use crate::frames::{Chain, FrameReader, WantedFrame, check_plain_file};
 
 /// Digests of the pages of one frame.
 struct Check {
@@ -21,8 +21,23 @@ struct Check {
     first: usize,
 }
 
-/// Reads every frame of `layer`, which is a chain of one.
+/// Reads every frame of `layer`, which is a chain of one: pages have their digests, and plain files theirs.
 pub(super) fn check_frames(layer: &Chain, jobs: usize, progress: &Progress) -> Result<()> {
+    check_stored_pages(layer, jobs, progress)?;
+    for entry in layer.entries().into_iter().flatten() {
+        let entry = entry?;
+        if entry.kind == EntryKind::Plain && entry.inherit_limit == 0 {
+            if progress.is_cancelled() {
+                return Err(Error::new(Kind::Interrupted, "interrupted"));
+            }
+            let checked = check_plain_file(&layer.cluster, &layer.layers[0], &entry);
+            layer.runtime.block_on(checked)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_stored_pages(layer: &Chain, jobs: usize, progress: &Progress) -> Result<()> {
     let frames = AtomicU64::new(0);
     let reader = FrameReader {
         chain: layer,

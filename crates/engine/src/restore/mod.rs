@@ -24,7 +24,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_store::repository::Repository;
 use serde::{Deserialize, Serialize};
 
-pub use decide::among::require_one_branch_among;
+pub use decide::among::require_one_way_among;
 pub use decide::histories::require_way_known;
 pub(crate) use decide::newest::newest_state;
 pub use decide::newest::require_one_branch;

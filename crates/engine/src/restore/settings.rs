@@ -508,6 +508,24 @@ mod tests {
     }
 
     #[test]
+    fn a_configuration_file_opens_no_server_at_a_hole() {
+        let argv = command(&["get"]);
+        for (target, told) in [
+            (Target::Default, "--on-hole=stop"),
+            (Target::Lsn("0/3000000".parse().unwrap()), "--on-hole=end"),
+            (Target::Standby, ""),
+        ] {
+            let new = rewritten(&settings(&target, &argv), "");
+            let mut lines = new.lines();
+            let line = lines
+                .find(|line| line.starts_with("restore_command"))
+                .unwrap();
+            assert_eq!(line.contains("--on-hole"), !told.is_empty(), "{line}");
+            assert!(line.contains(told), "{line}");
+        }
+    }
+
+    #[test]
     fn the_timeline_follows_the_target() {
         let lsn = Target::Lsn("0/3000000".parse().unwrap());
         let number = TimelineChoice::Number(TimelineId::new(2));

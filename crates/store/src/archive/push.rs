@@ -732,12 +732,16 @@ impl Archive {
                 present.raw_length, description.raw_length
             ),
         )
-        .hint(
+        .hint(if description.file_name.ends_with(".partial") {
+            "two servers were promoted out of one segment, and no recovery reads files of this kind: keep a copy, if it may matter \
+             what was written last on the timeline that was left, and rename its mark in archive_status from .ready to .done: the \
+             archiver then goes on"
+        } else {
             "another server, such as a restored copy, archives under this cluster's name, or this one was set back to an \
              earlier state: give this server or the other one a name of its own (pgstrata init --cluster NAME, the same \
              NAME in its archive_command, a full backup); what waits for its archiver is then stored under that name. A new \
-             timeline does not help: the file would be refused again",
-        ))
+             timeline does not help: the file would be refused again"
+        }))
     }
 }
 

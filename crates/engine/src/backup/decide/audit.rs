@@ -18,7 +18,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::{ChangeSource, Manifest};
 use pgstrata_pgdata::Lsn;
 use pgstrata_pgdata::page::PageHeader;
-use pgstrata_pgdata::relation::BLOCK_SIZE;
+use pgstrata_pgdata::relation::{BLOCK_SIZE, ForkKind};
 use pgstrata_store::catalog::{WRITTEN_BY, last_distrusted};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
@@ -56,106 +56,85 @@ pub(crate) struct Audit<'a> {
 }
 
 /// What an audit has found.
-struct Found {
+#[derive(Default)]
+struct Unexplained {
     /// The first pages that nothing explains, of `count`.
     missed: Vec<Suspect>,
     count: u64,
     harmless: HarmlessPages,
-}
-
-/// Why an audit found nothing out.
-enum Halt {
-    Failed(Error),
-    /// The tracker does not know any more what changed since the parent.
-    NotKnown(Error),
-}
-
-impl From<Error> for Halt {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
+    /// The first page of which nobody knows whether it was written meanwhile, and why.
+    undecided: Option<(Suspect, Error)>,
 }
 
 impl Audit<'_> {
-    /// Passes, or fails the backup and voids the trust in its change source. The inner error says why nobody knows.
+    /// Passes, or fails the backup and voids the trust in its change source. The inner error says why nobody knows: the trust is
+    /// void then, too.
     pub(crate) async fn judge(
         &self,
         seen: Audited,
     ) -> Result<std::result::Result<AuditReport, String>> {
         let pages = seen.pages;
-        let Found {
+        let Unexplained {
             missed,
             count,
             harmless,
-        } = match self.find(seen).await {
-            Err(Halt::Failed(error)) => return Err(error),
-            Err(Halt::NotKnown(error)) => {
-                return Ok(Err(format!(
-                    "the audit of {pages} pages came to no end: some differ from the parent, and which of them were written during \
-                     the backup cannot be asked any more: {error}; audit the next one"
-                )));
-            }
-            Ok(found) => found,
-        };
+            undecided,
+        } = self.find(seen).await?;
         let report = AuditReport {
             pages,
             harmless,
             seed: self.sample.seed(),
         };
-        let Some(first) = missed.first() else {
+        if let Some(first) = missed.first() {
+            let recorded = self.record(first, count, pages).await;
+            return Err(self.failure(first, count, (&report, recorded.err())));
+        }
+        let Some((first, error)) = undecided else {
             return Ok(Ok(report));
         };
-        self.record(first, count, report.pages).await?;
-        Err(self.failure(first, count, &report))
+        self.record(&first, 1, pages).await?;
+        Ok(Err(format!(
+            "the audit of {pages} pages came to no end: block {} of \"{}\" differs from the parent, and whether it was written \
+             during the backup cannot be asked any more: {error}; the next backup will compare every page by digest",
+            first.block, first.path
+        )))
     }
 
-    async fn find(&self, seen: Audited) -> std::result::Result<Found, Halt> {
-        let (missed, harmless) = self.examine(seen.suspects).await?;
-        let mut found = Found {
-            count: to_u64(missed.len()),
-            missed,
-            harmless,
-        };
-        for some in &self.not_written_since(seen.others).await? {
-            let (more, excused) = self.examine(self.read_again(some)?).await?;
-            found.harmless.add(excused);
-            found.count += to_u64(more.len());
-            if found.missed.is_empty() {
-                found.missed = more;
-            }
+    async fn find(&self, seen: Audited) -> Result<Unexplained> {
+        let mut found = Unexplained::default();
+        self.examine(seen.suspects, &mut found).await?;
+        for some in &self.not_written_since(seen.others).await {
+            self.examine(self.read_again(some)?, &mut found).await?;
         }
         Ok(found)
     }
 
-    /// The suspects that nothing explains, and what the others had.
-    async fn examine(
-        &self,
-        suspects: Vec<Suspect>,
-    ) -> std::result::Result<(Vec<Suspect>, HarmlessPages), Halt> {
-        let unexplained = self.without_later_changes(suspects).await?;
-        Ok(self.without_harmless(unexplained).await?)
+    /// Adds the suspects that nothing explains, and what the others had.
+    async fn examine(&self, suspects: Vec<Suspect>, found: &mut Unexplained) -> Result<()> {
+        let unexplained = self.without_later_changes(suspects, found).await;
+        let (missed, harmless) = self.without_harmless(unexplained).await?;
+        found.harmless.add(harmless);
+        found.count += to_u64(missed.len());
+        if found.missed.is_empty() {
+            found.missed = missed;
+        }
+        Ok(())
     }
 
-    /// What the tracker says by now; `None` with other sources.
-    async fn changes_now(&self) -> std::result::Result<Option<ChangedBlocks>, Halt> {
+    /// What the tracker says by now, or why it does not know it any more; `None` with other sources.
+    async fn changes_now(&self) -> Option<Result<ChangedBlocks>> {
         match (self.source.record.used, self.token(), &self.ready.tracker) {
-            (ChangeSource::Tracker, Some(token), Ok(tracker)) => {
-                let now = tracker.changes(token).await;
-                now.map(Some).map_err(Halt::NotKnown)
-            }
-            _ => Ok(None),
+            (ChangeSource::Tracker, Some(token), Ok(tracker)) => Some(tracker.changes(token).await),
+            _ => None,
         }
     }
 
     /// Of suspects without pages those that the tracker does not name now, as many at once as there is room for their
     /// pages. With other sources the page tells, when it is read again.
-    async fn not_written_since(
-        &self,
-        others: Vec<Others>,
-    ) -> std::result::Result<Vec<Others>, Halt> {
+    async fn not_written_since(&self, others: Vec<Others>) -> Vec<Others> {
         let now = match others.is_empty() {
             true => None,
-            false => self.changes_now().await?,
+            false => self.changes_now().await.and_then(Result::ok),
         };
         let mut left = Vec::new();
         for Others { path, fork, blocks } in others {
@@ -171,7 +150,7 @@ impl Audit<'_> {
                 blocks: blocks.to_vec(),
             }));
         }
-        Ok(left)
+        left
     }
 
     /// Reads suspects once more. What is written after that, the tracker names; what was dropped is no suspect.
@@ -198,27 +177,41 @@ impl Audit<'_> {
         Ok(suspects)
     }
 
-    /// Drops what was written after the changes were asked for.
+    /// Drops what was written after the changes were asked for. Without an answer of the tracker the LSNs of pages tell, where the
+    /// fork has them.
     async fn without_later_changes(
         &self,
         mut suspects: Vec<Suspect>,
-    ) -> std::result::Result<Vec<Suspect>, Halt> {
+        found: &mut Unexplained,
+    ) -> Vec<Suspect> {
         if suspects.is_empty() {
-            return Ok(suspects);
+            return suspects;
         }
         // A block is marked before it is written: what we read is in this answer.
-        if let Some(now) = self.changes_now().await? {
-            suspects.retain(|suspect| {
+        match self.changes_now().await {
+            Some(Ok(now)) => suspects.retain(|suspect| {
                 !now.may_have_changed(&suspect.path, suspect.fork, suspect.block)
                     && !self.is_gone(suspect)
-            });
-        } else {
-            suspects.retain(|suspect| {
-                let header = PageHeader::new(&suspect.page);
-                header.is_ok_and(|header| header.lsn() < self.start_lsn)
-            });
+            }),
+            None => suspects.retain(|suspect| self.is_older(suspect)),
+            Some(Err(error)) => {
+                suspects.retain(|suspect| !self.is_gone(suspect));
+                let tells = |suspect: &Suspect| suspect.fork == ForkKind::Main;
+                let (told, untold): (Vec<_>, Vec<_>) = suspects.into_iter().partition(tells);
+                if let Some(first) = untold.into_iter().next() {
+                    found.undecided.get_or_insert((first, error));
+                }
+                suspects = told;
+                suspects.retain(|suspect| self.is_older(suspect));
+            }
         }
-        Ok(suspects)
+        suspects
+    }
+
+    /// Whether the page was last written before the backup started, as its LSN says.
+    fn is_older(&self, suspect: &Suspect) -> bool {
+        let header = PageHeader::new(&suspect.page);
+        header.is_ok_and(|header| header.lsn() < self.start_lsn)
     }
 
     /// Whether the file was dropped since it was read: then the tracker has forgotten its
@@ -300,7 +293,12 @@ impl Audit<'_> {
         cluster.repository.create(&key, body).await
     }
 
-    fn failure(&self, first: &Suspect, count: u64, report: &AuditReport) -> Error {
+    fn failure(
+        &self,
+        first: &Suspect,
+        count: u64,
+        (report, unrecorded): (&AuditReport, Option<Error>),
+    ) -> Error {
         let source = self.source.record.used.as_str();
         let others = match count {
             1 => String::new(),
@@ -313,7 +311,12 @@ impl Audit<'_> {
                 first.block, first.path, report.pages, report.seed
             ),
         )
-        .hint("no layer was made; the next backup will compare every page by digest; find out what writes to the data directory past the server")
+        .hint(match unrecorded {
+            None => "no layer was made; the next backup will compare every page by digest; find out what writes to the data directory past the server".to_owned(),
+            Some(error) => format!(
+                "no layer was made, and the repository does not know why ({error}): take the next backup with --change-source digest; find out what writes to the data directory past the server"
+            ),
+        })
     }
 }
 

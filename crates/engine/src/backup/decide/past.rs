@@ -240,6 +240,23 @@ pub(super) async fn believed(
     }
 }
 
+/// How the tracker says that somebody has called `pgstrata.reset()` (ext/functions.c).
+const WAS_RESET: &str = "because it was reset by role";
+
+/// What an administrator says who has written to files of the running server.
+async fn was_reset(
+    lineage: &Lineage,
+    ask: Option<impl AsyncFnOnce(&str) -> Result<Option<String>>>,
+) -> Option<String> {
+    let (ask, token) = (ask?, lineage.tracker_token.as_ref()?);
+    let why = ask(token).await.ok()??;
+    why.contains(WAS_RESET).then(|| {
+        format!(
+            "files of the server may have been written past it since its lineage file was: {why}"
+        )
+    })
+}
+
 /// Why older files may have been copied over the directory since its lineage file was written; `None` when that
 /// cannot be.
 async fn not_set_back(
@@ -248,7 +265,7 @@ async fn not_set_back(
     ask: Option<impl AsyncFnOnce(&str) -> Result<Option<String>>>,
 ) -> Option<String> {
     if is_of_run(lineage, now) {
-        return None;
+        return was_reset(lineage, ask).await;
     }
     let restarted = "the server was started since its lineage file was written";
     let (Some(ask), Some(token)) = (ask, &lineage.tracker_token) else {

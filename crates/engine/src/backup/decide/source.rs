@@ -364,10 +364,15 @@ pub(crate) async fn require_tracker(
             instead,
         );
     };
-    let now = search
-        .ready
-        .standpoint(&search.ready.control, search.ready.would_start().await?);
-    let doubt = in_doubt(search, layer, &now).await?;
+    // Where a backup of a standby starts is not known before the restartpoint with which it does.
+    let doubt = match search.ready.session.facts().in_recovery {
+        true => None,
+        false => {
+            let start_lsn = search.ready.would_start().await?;
+            let now = search.ready.standpoint(&search.ready.control, start_lsn);
+            in_doubt(search, layer, &now).await?
+        }
+    };
     match doubt.or(tracker.doubt(token).await?) {
         Some(why) => refuse(&why, instead),
         None => Ok(()),

@@ -33,6 +33,9 @@ pub(crate) struct Comparison<'a> {
     read_bytes: u64,
 }
 
+/// Offset and checksum of what a file has as it must be.
+type KeptBlocks = Vec<(u64, FileChecksum)>;
+
 /// What came of comparing a run of blocks.
 #[derive(Default)]
 struct Compared {
@@ -94,18 +97,26 @@ impl<'a> Comparison<'a> {
             EntryKind::Relation => self.keep_pages(&file, &mut plan, entries)?,
             _ => keep_whole(&file, &mut plan)?,
         };
+        let kept = match kept {
+            Ok(kept) => kept,
+            Err(unreadable) => {
+                tracing::warn!("{unreadable}; the file is made anew");
+                self.writer.remove_existing(&plan)?;
+                return self.writer.begin(plan, push);
+            }
+        };
         let bytes = kept.iter().map(|(_, checksum)| checksum.size_bytes()).sum();
         self.progress.add_done(bytes);
         self.writer.enlist(plan, kept, push)
     }
 
-    /// Takes out of `plan` what the file has; returns its checksums.
+    /// Takes out of `plan` what the file has; returns its checksums. The inner error says why it cannot be read.
     fn keep_pages(
         &mut self,
         file: &File,
         plan: &mut FilePlan,
         entries: &[Option<FileEntry>],
-    ) -> Result<Vec<(u64, FileChecksum)>> {
+    ) -> Result<std::result::Result<KeptBlocks, Error>> {
         let blocks = u32::try_from(plan.size_bytes.div_ceil(u64::from(BLOCK_BYTES)))
             .map_err(|_| Error::new(Kind::Damaged, format!("\"{}\" is too large", plan.path)))?;
         let digests = self.digests.digests(entries, blocks)?;
@@ -115,7 +126,10 @@ impl<'a> Comparison<'a> {
             digests: &digests,
             zero_runs: &plan.zero_runs,
         };
-        let compared = expected.compare(file, blocks, self.threads, self.progress)?;
+        let compared = match expected.compare(file, blocks, self.threads, self.progress) {
+            Err(error) if error.kind() == Kind::File => return Ok(Err(error)),
+            compared => compared?,
+        };
         let mut zeros = Vec::new();
         for run in &compared.differing {
             intersect(*run, &plan.zero_runs, |part| zeros.push(part));
@@ -125,12 +139,27 @@ impl<'a> Comparison<'a> {
             piece.take = wanted(&piece.take, &compared.differing);
         }
         plan.pieces.retain(|piece| !piece.take.is_empty());
-        Ok(compared.kept)
+        Ok(Ok(compared.kept))
     }
 }
 
-/// Keeps a file with the right contents; empties any other.
-fn keep_whole(file: &File, plan: &mut FilePlan) -> Result<Vec<(u64, FileChecksum)>> {
+/// Keeps a file with the right contents; empties any other. The inner error says why it cannot be read.
+fn keep_whole(file: &File, plan: &mut FilePlan) -> Result<std::result::Result<KeptBlocks, Error>> {
+    let (digest, checksum) = match read_whole(file, plan) {
+        Ok(read) => read,
+        unreadable => return Ok(unreadable.map(|_| Vec::new())),
+    };
+    if plan.content_digest == Some(digest) {
+        plan.pieces.clear();
+        return Ok(Ok(vec![(0, checksum)]));
+    }
+    let about = || format!("could not empty \"{}\"", plan.path);
+    file.set_len(0).context(about)?;
+    file.set_len(plan.size_bytes).context(about)?;
+    Ok(Ok(Vec::new()))
+}
+
+fn read_whole(file: &File, plan: &FilePlan) -> Result<([u8; 32], FileChecksum)> {
     let about = || format!("could not read \"{}\"", plan.path);
     let mut hasher = ContentHasher::new();
     let mut checksum = FileChecksum::new();
@@ -146,14 +175,7 @@ fn keep_whole(file: &File, plan: &mut FilePlan) -> Result<Vec<(u64, FileChecksum
         checksum.update(&buffer[..length]);
         offset += u64::try_from(length).expect("usize has 64 bits");
     }
-    if plan.content_digest == Some(hasher.finish()) {
-        plan.pieces.clear();
-        return Ok(vec![(0, checksum)]);
-    }
-    let about = || format!("could not empty \"{}\"", plan.path);
-    file.set_len(0).context(about)?;
-    file.set_len(plan.size_bytes).context(about)?;
-    Ok(Vec::new())
+    Ok((hasher.finish(), checksum))
 }
 
 fn chunk_bytes() -> usize {

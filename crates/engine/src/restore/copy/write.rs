@@ -306,6 +306,16 @@ impl<'a> Writer<'a> {
         Ok(Some(file))
     }
 
+    /// Removes a file that is there.
+    pub(crate) fn remove_existing(&self, plan: &FilePlan) -> Result<()> {
+        let (root, below) = self.locate_file(&plan.path)?;
+        let removed = beneath::remove_file(&self.roots[root].dir, Path::new(below));
+        removed.context(|| {
+            let path = self.full_path(root, below);
+            format!("could not remove \"{}\"", path.display())
+        })
+    }
+
     /// Makes blocks of an open file zeros.
     pub(crate) fn write_zeros(
         &self,

@@ -1,64 +1,93 @@
 //! What several repositories know together: recovery asks them all, so a history that branches between them branches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
+use futures::future::join_all;
 use pgstrata_layer::label::Label;
-use pgstrata_pgdata::WalSegment;
+use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
+use pgstrata_pgdata::{Lsn, WalSegment};
 use pgstrata_store::archive::{self, Archive, ArchivedWal};
-use pgstrata_store::catalog::{self, Catalog, Layer};
+use pgstrata_store::catalog::{self, Catalog};
 use pgstrata_store::cluster::ClusterRepository;
-use pgstrata_store::error::Result;
+use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::repository::ObjectInfo;
 
 use super::plan::candidates;
-use super::select::{self, Candidate, Request, Told};
-use crate::restore::target::Target;
+use super::select::{self, Candidate, Request, Stock, Told};
+use crate::restore::target::{Target, TimelineChoice};
 
 /// What one of them has.
-struct Holder {
+struct Knowledge {
     archive: Archive,
     catalog: Catalog,
     objects: Vec<ObjectInfo>,
 }
 
 /// Refuses a restore that is told of no timeline when all repositories together have WAL or layers of another branch, and nobody
-/// knows which branch is meant: one of them alone may have no trace of it.
+/// knows which branch is meant: one of them alone may have no trace of it. Refuses any that would leave its history, because one
+/// repository has no WAL behind a fork and another has that of the timeline which was left.
 ///
 /// # Errors
-/// `Target` then, naming the branches. What is the matter with a repository is no question of branches.
-pub async fn require_one_branch_among(
+/// `Target` when it is not known which branch is meant; `WalMissing` when the history would be left. What is the matter with a
+/// repository is no question of branches.
+pub async fn require_one_way_among(
     clusters: &[ClusterRepository],
-    (target, label): (&Target, Option<&Label>),
+    (target, timeline): (&Target, Option<TimelineChoice>),
+    label: Option<&Label>,
 ) -> Result<()> {
-    let mut holders = Vec::new();
-    for cluster in clusters {
-        match Holder::of(cluster).await {
-            Ok(holder) => holders.push(holder),
+    let mut several = Vec::new();
+    for one in join_all(clusters.iter().map(Knowledge::of)).await {
+        match one {
+            Ok(one) => several.push(one),
             Err(error) => tracing::debug!(%error, "what this repository knows is not known"),
         }
     }
-    if holders.len() < 2 {
+    if several.len() < 2 {
         return Ok(());
     }
-    let candidates = all_candidates(&holders, label);
+    let histories = histories(&several).await?;
+    let mut each = Vec::new();
+    for one in &several {
+        each.push(Stock {
+            candidates: candidates(&one.catalog, label).0,
+            archive: one
+                .listed(&several, one.objects.clone(), &histories)
+                .await?,
+        });
+    }
+    let objects = several.iter().flat_map(|one| &one.objects);
+    let objects: BTreeMap<&str, &ObjectInfo> = objects
+        .map(|object| (object.key.as_str(), object))
+        .collect();
+    let objects = objects.into_values().cloned().collect();
+    let archive = several[0].listed(&several, objects, &histories);
+    let together = Stock {
+        candidates: all_candidates(&each),
+        archive: archive.await?,
+    };
     let told = Told {
-        too_late: too_late(target, &candidates),
+        too_late: too_late(target, &together.candidates),
         ..Told::default()
     };
     let request = Request {
         target,
-        timeline: None,
+        timeline,
         label,
         lost: &[],
         skip_damaged: true,
         told: &told,
     };
-    let archived = all_wal(&holders).await?;
-    select::require_one_branch(&candidates, &request, &archived)
+    match select::require_one_branch(&request, &together, &each)? {
+        Some((chosen, history)) if !matches!(target, Target::Immediate | Target::None) => {
+            let start = together.candidates[chosen].start;
+            require_to_stay(&history, start, (&together, &each))
+        }
+        _ => Ok(()),
+    }
 }
 
-impl Holder {
+impl Knowledge {
     async fn of(cluster: &ClusterRepository) -> Result<Self> {
         let (archive, catalog, objects) = futures::try_join!(
             Archive::load(cluster),
@@ -71,15 +100,52 @@ impl Holder {
             objects,
         })
     }
+
+    /// An archive of these objects, with all histories that are known.
+    async fn listed(
+        &self,
+        several: &[Self],
+        objects: Vec<ObjectInfo>,
+        histories: &[TimelineHistory],
+    ) -> Result<ArchivedWal> {
+        let size = self.archive.segment_size();
+        let layers = several.iter().flat_map(|one| one.catalog.layers.iter());
+        let starts: Vec<WalSegment> = layers.map(|layer| layer.own_wal(size).0).collect();
+        let starts = starts.into_iter();
+        let mut found = self
+            .archive
+            .list_beside(objects, iter::empty(), starts)
+            .await?;
+        for history in histories {
+            let stored_at = found.history_stored_at(history.timeline());
+            // Where it is not there no branch has ended because it came.
+            found.add_history(history.clone(), stored_at.unwrap_or_default());
+        }
+        Ok(found)
+    }
 }
 
-fn all_candidates(holders: &[Holder], label: Option<&Label>) -> Vec<Candidate> {
-    let mut all: Vec<Candidate> = Vec::new();
-    for holder in holders {
-        for candidate in candidates(&holder.catalog, label).0 {
-            if all.iter().all(|known| known.label != candidate.label) {
-                all.push(candidate);
+/// Each history that one of them gives out.
+async fn histories(several: &[Knowledge]) -> Result<Vec<TimelineHistory>> {
+    let mut known = BTreeSet::from([TimelineId::FIRST]);
+    let mut histories = Vec::new();
+    for one in several {
+        for (timeline, read) in one.archive.histories().await? {
+            if let Ok(history) = read
+                && known.insert(timeline)
+            {
+                histories.push(history);
             }
+        }
+    }
+    Ok(histories)
+}
+
+fn all_candidates(each: &[Stock]) -> Vec<Candidate> {
+    let mut all: Vec<Candidate> = Vec::new();
+    for candidate in each.iter().flat_map(|one| &one.candidates) {
+        if all.iter().all(|known| known.label != candidate.label) {
+            all.push(candidate.clone());
         }
     }
     all
@@ -94,35 +160,33 @@ fn too_late(target: &Target, candidates: &[Candidate]) -> Vec<Label> {
     late.map(|one| one.label.clone()).collect()
 }
 
-/// What they have in their archives, each file as old as the oldest object that holds it.
-async fn all_wal(holders: &[Holder]) -> Result<ArchivedWal> {
-    let mut objects: BTreeMap<&str, &ObjectInfo> = BTreeMap::new();
-    for object in holders.iter().flat_map(|holder| &holder.objects) {
-        let known = objects.entry(&object.key).or_insert(object);
-        if object.modified < known.modified {
-            *known = object;
-        }
+/// A restore out of one repository sees that recovery would leave its history, and has it stop there, when that repository has the
+/// WAL that leads astray. Recovery gets it from any of them.
+fn require_to_stay(
+    history: &TimelineHistory,
+    start: Lsn,
+    (together, each): (&Stock, &[Stock]),
+) -> Result<()> {
+    let along = |stock: &Stock| stock.archive.coverage(history, start, None);
+    let coverage = along(together);
+    let Some(old) = coverage.strays_to else {
+        return Ok(());
+    };
+    if each.iter().all(|one| along(one).strays_to.is_some()) {
+        return Ok(());
     }
-    let objects = objects.into_values().cloned().collect();
-    let archive = &holders[0].archive;
-    let size = archive.segment_size();
-    let layers = holders
-        .iter()
-        .flat_map(|holder| holder.catalog.layers.iter());
-    let starts: Vec<WalSegment> = layers.map(|layer: &Layer| layer.own_wal(size).0).collect();
-    let starts = starts.into_iter();
-    let mut found = archive.list_beside(objects, iter::empty(), starts).await?;
-    let begun: Vec<_> = found.timelines().collect();
-    for timeline in begun {
-        let Some(stored_at) = found.history_stored_at(timeline) else {
-            continue;
-        };
-        for holder in holders {
-            if let Ok(history) = holder.archive.history(timeline).await {
-                found.add_history(history, stored_at);
-                break;
-            }
-        }
-    }
-    Ok(found)
+    let size = together.archive.segment_size();
+    Err(Error::new(
+        Kind::WalMissing,
+        format!(
+            "WAL segment {} is in no repository: instead of it a server would take the WAL of timeline {old}, beyond {}, where timeline \
+             {} began",
+            coverage.missing.file_name(size),
+            coverage.end,
+            coverage.missing.timeline
+        ),
+    )
+    .hint(format!(
+        "All of timeline {old} is restored with --target-timeline {old}."
+    )))
 }

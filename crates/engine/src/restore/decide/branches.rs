@@ -180,6 +180,24 @@ impl Way<'_> {
         })
     }
 
+    /// An error when nobody can know what is meant, going by what several repositories have together. `each` is the same way in
+    /// each of them: whether a branch has ended is told by the times of one store, and every one that has any of it must say so.
+    pub(crate) fn require_known(&self, target: &Target, each: &[Way<'_>]) -> Result<()> {
+        let mut branches = self.branches();
+        if matches!(target, Target::Time(_)) {
+            branches.retain(|branch| !self.is_before(branch.fork));
+        }
+        for branch in &mut branches {
+            let seen = each.iter().filter_map(|way| way.branch(branch.timeline));
+            let ended: Vec<bool> = seen.map(|seen| seen.ended).collect();
+            branch.ended = !ended.is_empty() && ended.iter().all(|ended| *ended);
+        }
+        match branches.iter().all(|branch| branch.ended) {
+            true => Ok(()),
+            false => Err(self.ambiguous(&branches, target)),
+        }
+    }
+
     /// Sentences about what is not restored; an error when nobody can know what is meant.
     pub(crate) fn explain(&self, target: &Target, told: bool) -> Result<Vec<String>> {
         let mut branches = self.branches();
@@ -187,7 +205,7 @@ impl Way<'_> {
             branches.retain(|branch| !self.is_before(branch.fork));
         }
         if !told && branches.iter().any(|branch| !branch.ended) {
-            return Err(self.ambiguous(&branches));
+            return Err(self.ambiguous(&branches, target));
         }
         branches.sort_by_key(|branch| std::cmp::Reverse(branch.wal.map(|wal| wal.newest_at)));
         let notes = branches.iter().take(SHOWN).map(|branch| {
@@ -216,12 +234,17 @@ impl Way<'_> {
         Ok(notes)
     }
 
-    fn ambiguous(&self, branches: &[Branch]) -> Error {
+    fn ambiguous(&self, branches: &[Branch], target: &Target) -> Error {
         let line = self.history.timeline();
+        // A standby that is told a number follows no promotion.
+        let name = match target {
+            Target::Standby => "latest".to_owned(),
+            _ => line.to_string(),
+        };
         let alive = branches.iter().filter(|branch| !branch.ended);
         let described: Vec<String> = alive.map(|branch| self.describe(branch)).collect();
         let mut choices = vec![format!(
-            "--target-timeline {line}{}",
+            "--target-timeline {name}{}",
             self.about_line(branches)
         )];
         for branch in branches {

@@ -79,6 +79,16 @@ pub(crate) struct Request<'a> {
     pub(crate) told: &'a Told,
 }
 
+impl Request<'_> {
+    /// From where on nothing is replayed, as far as the target says it.
+    fn until(&self) -> Option<Lsn> {
+        match self.target {
+            Target::Lsn(lsn) => Some(self.told.until.unwrap_or(*lsn)),
+            _ => None,
+        }
+    }
+}
+
 /// What the archived WAL says of target and layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
@@ -291,20 +301,64 @@ pub(super) fn newest_state(
     Ok(history)
 }
 
-/// An error when it is not known which branch is meant. Whether any layer leads to the target is no question here.
+/// What a repository has, or several together.
+pub(super) struct Stock {
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) archive: ArchivedWal,
+}
+
+/// The layer from which a restore out of several repositories begins, and its history, when a branch that is meant is known: an
+/// error else. `None` when no layer leads to the target.
 pub(super) fn require_one_branch(
-    candidates: &[Candidate],
     request: &Request<'_>,
-    archive: &ArchivedWal,
-) -> Result<()> {
+    together: &Stock,
+    each: &[Stock],
+) -> Result<Option<(usize, TimelineHistory)>> {
+    let Stock {
+        candidates,
+        archive,
+    } = together;
     let chosen = match request.label {
         Some(label) => named(candidates, request, archive, label),
         None => newest(candidates, request, archive),
     };
     let Ok((chosen, history)) = chosen else {
-        return Ok(());
+        return Ok(None);
     };
-    branches(candidates, chosen, request, archive, &history).map(drop)
+    if request.timeline.is_none() {
+        let layer = &candidates[chosen];
+        let of = |stock| way_from(layer, request, stock, &history);
+        let each: Vec<Way<'_>> = each
+            .iter()
+            .map(|one| of((&one.candidates, &one.archive)))
+            .collect();
+        of((candidates, archive)).require_known(request.target, &each)?;
+    }
+    Ok(Some((chosen, history)))
+}
+
+/// The way along `history` from the chosen layer.
+fn way_from<'a>(
+    chosen: &Candidate,
+    request: &'a Request<'_>,
+    (candidates, archive): (&'a [Candidate], &'a ArchivedWal),
+    history: &'a TimelineHistory,
+) -> Way<'a> {
+    let stays = request.timeline == Some(TimelineChoice::Current);
+    let goes_on = !matches!(request.target, Target::Immediate | Target::None);
+    let layer_alone = stays || !goes_on;
+    Way {
+        candidates,
+        archive,
+        history,
+        from: request.label.map_or(Lsn::INVALID, |_| chosen.stop),
+        until: match layer_alone {
+            true => Some(chosen.stop),
+            false => request.until(),
+        },
+        layer_alone,
+        too_late: &request.told.too_late,
+    }
 }
 
 /// Sentences about branches of the history; an error when it is not known which one is meant.
@@ -318,23 +372,7 @@ fn branches(
     let chosen = &candidates[chosen];
     let stays = request.timeline == Some(TimelineChoice::Current);
     let goes_on = !matches!(request.target, Target::Immediate | Target::None);
-    let layer_alone = stays || !goes_on;
-    let target = match request.target {
-        Target::Lsn(lsn) => Some(request.told.until.unwrap_or(*lsn)),
-        _ => None,
-    };
-    let way = Way {
-        candidates,
-        archive,
-        history,
-        from: request.label.map_or(Lsn::INVALID, |_| chosen.stop),
-        until: match layer_alone {
-            true => Some(chosen.stop),
-            false => target,
-        },
-        layer_alone,
-        too_late: &request.told.too_late,
-    };
+    let way = way_from(chosen, request, (candidates, archive), history);
     let told = match request.timeline {
         Some(TimelineChoice::Number(_) | TimelineChoice::Latest) => true,
         Some(TimelineChoice::Current) => request.label.is_some(),
@@ -345,7 +383,7 @@ fn branches(
         // It goes on behind the layer, where it was told to.
         let behind = Way {
             from: chosen.stop,
-            until: target,
+            until: request.until(),
             layer_alone: false,
             ..way
         };

@@ -10,6 +10,7 @@ use pgstrata_store::direct;
 use pgstrata_store::error::{FileContext, Result};
 
 use crate::restore::place::claim::Root;
+use crate::restore::place::layout::LOST_FOUND;
 
 /// Makes everything below `roots`, and the entries that lead to them, durable.
 pub(crate) fn sync(roots: &[Root]) -> Result<()> {
@@ -30,16 +31,27 @@ pub(crate) fn sync(roots: &[Root]) -> Result<()> {
     for root in roots {
         root.sync()?;
         for ancestor in root.path.ancestors().skip(1) {
-            let about = || format!("could not fsync \"{}\"", ancestor.display());
-            match File::open(ancestor) {
-                Ok(directory) => directory.sync_all().context(about)?,
-                // Directories above that we may pass through but not read are not ours to have changed.
-                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => break,
-                Err(e) => return Err(e).context(about),
+            if !sync_above(ancestor)? {
+                break;
             }
         }
     }
     Ok(())
+}
+
+/// Syncs a directory above; false when it cannot be one of ours.
+fn sync_above(directory: &Path) -> Result<bool> {
+    let about = || format!("could not fsync \"{}\"", directory.display());
+    let opened = match File::open(directory) {
+        // One that we may pass through but not read is not ours to have changed.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
+        opened => opened.context(about)?,
+    };
+    match opened.sync_all() {
+        // Some file systems sync no directories (autofs): PostgreSQL goes on there, too (fd.c, fsync_fname_ext).
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(true),
+        synced => synced.context(about).map(|()| true),
+    }
 }
 
 /// Syncs the directories in `root` at which another file system begins, as that of WAL may.
@@ -93,12 +105,16 @@ fn syncfs_reports_errors() -> bool {
     (major, minor) >= (5, 8)
 }
 
-/// Every file, then the directory it is in. Does not follow links.
+/// Every file, then the directory it is in. Does not follow links. What the file system itself has is not looked into: it is
+/// root's.
 fn sync_tree(directory: &Path) -> Result<()> {
     let about = |path: &Path| format!("could not fsync \"{}\"", path.display());
     for entry in fs::read_dir(directory).context(|| about(directory))? {
         let entry = entry.context(|| about(directory))?;
         let path = entry.path();
+        if entry.file_name() == LOST_FOUND {
+            continue;
+        }
         let kind = entry.file_type().context(|| about(&path))?;
         if kind.is_dir() {
             sync_tree(&path)?;
@@ -124,5 +140,10 @@ mod tests {
         fs::write(directory.path().join("below/file"), b"x").unwrap();
         std::os::unix::fs::symlink("nowhere", directory.path().join("link")).unwrap();
         sync_tree(directory.path()).unwrap();
+    }
+
+    #[test]
+    fn a_directory_above_whose_file_system_syncs_none_is_passed_over() {
+        assert!(sync_above(Path::new("/proc")).unwrap());
     }
 }

@@ -109,7 +109,14 @@ impl Claimed {
         }
         data.widen("global")?;
         let name = aside.file_name().expect("it has one");
-        beneath::rename(&data.dir, control, name).context(about)?;
+        if let Err(error) = beneath::rename(&data.dir, control, name) {
+            // It may have been renamed, and not synced.
+            if beneath::exists(&data.dir, aside).unwrap_or(false) {
+                let name = control.file_name().expect("it has one");
+                let _ = beneath::rename(&data.dir, aside, name);
+            }
+            return Err(error).context(about);
+        }
         let mut others = layout.directories().into_iter().skip(1);
         let quiet = refuse_running_server(&layout.data, seen.vouched)
             .and_then(|()| others.try_for_each(|other| refuse_other_server(&layout.data, other)))

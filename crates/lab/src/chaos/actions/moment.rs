@@ -1,5 +1,6 @@
 //! Moments of truth: what the server holds now, under every name by which recovery finds it.
 
+use std::fs;
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use super::super::world::{PATIENCE, World};
 
 /// Clocks of a machine tell microseconds; two statements are further apart.
 const APART: Duration = Duration::from_millis(2);
+
+/// An archiver has stored a segment of a small cluster by then, unless something is wrong.
+const SOON: Duration = Duration::from_secs(10);
 
 /// Keeps what the server holds now. Nobody else may write meanwhile.
 pub(super) fn take(world: &mut World, step: &mut Step) -> Result<()> {
@@ -62,6 +66,9 @@ pub(super) fn seal(world: &mut World, step: &mut Step) -> Result<()> {
     let segment = world.sql(&format!("SELECT pg_walfile_name('{end}'::pg_lsn - 1)"))?;
     let query =
         format!("SELECT coalesce(last_archived_wal >= '{segment}', false) FROM pg_stat_archiver");
+    if world.server.wait_for("postgres", &query, SOON).is_err() {
+        pass_over_second_partial(world, step)?;
+    }
     if let Err(error) = world.server.wait_for("postgres", &query, PATIENCE) {
         return found(format!("the archiver does not store {segment}: {error:#}"));
     }
@@ -72,6 +79,19 @@ pub(super) fn seal(world: &mut World, step: &mut Step) -> Result<()> {
     world.truth.archived_up_to(place, &segment);
     step.say(format!("archived up to {segment}"));
     world.sealed = Some(segment);
+    Ok(())
+}
+
+/// Does what `archive-push` advises when another server was promoted out of the same segment before.
+fn pass_over_second_partial(world: &World, step: &mut Step) -> Result<()> {
+    let failed = world.sql("SELECT coalesce(last_failed_wal, '') FROM pg_stat_archiver")?;
+    let marks = world.home.data.join("pg_wal/archive_status");
+    let ready = marks.join(format!("{failed}.ready"));
+    if failed.ends_with(".partial") && ready.exists() {
+        step.say(format!("{failed} is the second one"));
+        fs::rename(&ready, marks.join(format!("{failed}.done")))
+            .with_context(|| format!("could not rename \"{}\"", ready.display()))?;
+    }
     Ok(())
 }
 

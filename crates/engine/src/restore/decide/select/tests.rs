@@ -743,3 +743,36 @@ fn a_damaged_layer_that_could_not_be_the_one_is_no_matter() {
     };
     assert!(choose(&newest, &named, &archive).is_ok());
 }
+
+#[test]
+fn the_end_of_a_layer_of_a_standby_is_reached_with_the_segment_behind_it() {
+    let at_boundary = Candidate {
+        stop: lsn(11, 0),
+        from_standby: true,
+        ..layer(A, 1, 10, 10)
+    };
+    let (short, long) = (archive(&[(1, 10..=10)], &[]), archive(&[(1, 10..=11)], &[]));
+    let layers = [at_boundary.clone()];
+    let words = "ends where a segment does";
+    refused(
+        &layers,
+        &ask(Target::Immediate),
+        &short,
+        Kind::Target,
+        words,
+    );
+    assert!(choose(&layers, &ask(Target::Default), &short).is_ok());
+    assert!(choose(&layers, &ask(Target::Immediate), &long).is_ok());
+    for other in [
+        Candidate {
+            from_standby: false,
+            ..at_boundary.clone()
+        },
+        Candidate {
+            stop: lsn(10, 1000),
+            ..at_boundary
+        },
+    ] {
+        assert!(choose(&[other], &ask(Target::Immediate), &short).is_ok());
+    }
+}
