@@ -9,16 +9,16 @@
 
 mod support;
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Output};
+use std::process::Output;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, TrackedServer, require_same_dump};
 use serde_json::Value;
-use support::process::{document, signal, spawn};
+use support::process::{document, signal, spawn, wait_until_open};
 use support::standby::{restartpoint, switch_wal_all_the_time};
 use support::{PATIENCE, Stage, Store, number, text};
 
@@ -631,26 +631,6 @@ fn an_audit_under_load_passes_however_much_is_written_meanwhile() {
     let warned = report["warnings"].to_string();
     assert!(warned.contains("came to no end"), "{warned}");
     assert!(report["audit"].is_null(), "{report}");
-}
-
-/// Waits until the process has one of the files open, but `but`, and says which.
-fn wait_until_open(child: &mut Child, files: &[String], but: Option<usize>) -> usize {
-    let descriptors = format!("/proc/{}/fd", child.id());
-    let end = Instant::now() + PATIENCE;
-    while Instant::now() < end {
-        assert!(child.try_wait().unwrap().is_none(), "the backup has ended");
-        let open = fs::read_dir(&descriptors).unwrap().flatten();
-        let paths: Vec<_> = open
-            .filter_map(|entry| fs::read_link(entry.path()).ok())
-            .collect();
-        let is_open = |file: &String| paths.iter().any(|path| path.ends_with(file));
-        let found = (0..files.len()).find(|&nth| Some(nth) != but && is_open(&files[nth]));
-        if let Some(nth) = found {
-            return nth;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    panic!("the backup opened none of {files:?}");
 }
 
 /// Changes one byte in the middle of a block, past the server.

@@ -8,6 +8,7 @@ use std::process::Command;
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
 use serde_json::Value;
 
+use crate::support::process::{document, signal, spawn, wait_until_open};
 use crate::support::{Stage, Store, restore_alone, text};
 
 const WARNINGS: i32 = 3;
@@ -164,6 +165,48 @@ fn rule_5_files_may_vanish_grow_and_shrink_while_they_are_read() {
     let full = stage.backup(&["--type", "full", "--max-rate", "20M", "--jobs", "2"]);
     assert_eq!(full["corrupt_pages"].as_array().unwrap().len(), 0);
     rule_4_1_the_threshold_is_the_start_of_the_parent(&stage, &full, (churn, load));
+}
+
+/// What a file has lost since it was listed counts as zeros, behind a page that was zeros before.
+#[test]
+fn rule_5_a_tail_is_cut_behind_a_page_of_zeros_while_the_file_is_read() {
+    let builder = Cluster::builder(Major::V18).conf("autovacuum", "off");
+    let stage = Stage::silent(builder, Store::Directory);
+    let tables = ["one", "two"];
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    let files = tables.map(|table| {
+        sql(&format!(
+            "CREATE TABLE {table} AS SELECT g AS id, repeat('x', 400) AS pad FROM generate_series(1, 50000) g"
+        ));
+        sql(&format!("SELECT pg_relation_filepath('{table}')"))
+    });
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    for file in &files {
+        let path = stage.cluster.pgdata().join(file);
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(&[0; 8192], 2505 * 8192).unwrap();
+    }
+    stage.cluster.start().unwrap();
+    let pgdata = stage.pgdata();
+    let mut slow = vec![
+        "--output", "json", "backup", "--pgdata", &pgdata, "--wal", "stream",
+    ];
+    slow.extend(["--max-rate", "8M", "--jobs", "1"]);
+    let mut child = spawn(&stage, &slow);
+    let other = tables[1 - wait_until_open(&mut child, &files, None)];
+    signal(&child, "-STOP");
+    sql(&format!("DELETE FROM {other} WHERE ctid >= '(2510,0)'"));
+    sql(&format!("VACUUM {other}"));
+    let blocks = sql(&format!("SELECT pg_relation_size('{other}') / 8192"));
+    assert_eq!(blocks, "2510");
+    let sums = "SELECT (SELECT sum(id) FROM one), (SELECT sum(id) FROM two)";
+    let expected = sql(sums);
+    signal(&child, "-CONT");
+    document(child);
+    let there = ["--target-type", "immediate", "--target-action", "promote"];
+    let target = stage.restore("cut", &there);
+    let restored = stage.start_restored(&target);
+    assert_eq!(restored.sql("postgres", sums).unwrap(), expected);
 }
 
 type Loads = (

@@ -1,11 +1,14 @@
 //! Processes that run while a test looks on.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::Stage;
+use super::{PATIENCE, Stage};
 
 /// Makes a named pipe.
 pub fn make_pipe(path: &Path) {
@@ -70,4 +73,24 @@ pub fn signal(child: &Child, signal: &str) {
     let id = child.id().to_string();
     let sent = Command::new("kill").args([signal, &id]).status().unwrap();
     assert!(sent.success(), "kill {signal} {id}: {sent}");
+}
+
+/// Waits until the process has one of the files open, but `but`, and says which.
+pub fn wait_until_open(child: &mut Child, files: &[String], but: Option<usize>) -> usize {
+    let descriptors = format!("/proc/{}/fd", child.id());
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        assert!(child.try_wait().unwrap().is_none(), "the backup has ended");
+        let open = fs::read_dir(&descriptors).unwrap().flatten();
+        let paths: Vec<_> = open
+            .filter_map(|entry| fs::read_link(entry.path()).ok())
+            .collect();
+        let is_open = |file: &String| paths.iter().any(|path| path.ends_with(file));
+        let found = (0..files.len()).find(|&nth| Some(nth) != but && is_open(&files[nth]));
+        if let Some(nth) = found {
+            return nth;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("the backup opened none of {files:?}");
 }

@@ -156,7 +156,7 @@ impl<'a> Worker<'a> {
         self.buffer.resize(to_usize(PART_BLOCKS) * BLOCK_SIZE, 0);
         let mut selected = Vec::new();
         for run in runs.iter().flat_map(|run| steps(*run, read_blocks())) {
-            let present = self.read_run(job, open, run, &mut outcome)?;
+            let (present, lost) = self.read_run(job, open, run, &mut outcome)?;
             for group in steps(present, GROUP_BLOCKS) {
                 for block in group.start..group.start + group.count {
                     let place = PageInFile {
@@ -176,6 +176,11 @@ impl<'a> Worker<'a> {
                 }
                 courtesy::rest();
             }
+            // Behind those of them that are zeros, too.
+            if let Some(lost) = lost {
+                outcome.pages_marked += u64::from(lost.count);
+                BlockRun::append(&mut outcome.zero_runs, lost);
+            }
         }
         if !selected.is_empty() {
             self.store_frame(blocks.start, &selected, &mut outcome)?;
@@ -186,14 +191,15 @@ impl<'a> Worker<'a> {
         Ok(outcome)
     }
 
-    /// Reads blocks to their place in the buffer; what the file has lost of them is listed as zeros. Answers those that are there.
+    /// Reads blocks to their place in the buffer. Answers those that are there, and those that the file has lost, which are to be
+    /// listed as zeros.
     fn read_run(
         &mut self,
         job: &Job,
         open: &OpenFile,
         run: BlockRun,
         outcome: &mut Outcome,
-    ) -> Result<BlockRun> {
+    ) -> Result<(BlockRun, Option<BlockRun>)> {
         let from = to_usize(run.start % PART_BLOCKS) * BLOCK_SIZE;
         let range = from..from + to_usize(run.count) * BLOCK_SIZE;
         self.context.limiter.wait(range.len(), self.context.abort);
@@ -210,11 +216,7 @@ impl<'a> Worker<'a> {
             ..run
         };
         let lost = BlockRun::between(present.start + present.count, run.start + run.count);
-        if let Some(lost) = lost {
-            outcome.pages_marked += u64::from(lost.count);
-            BlockRun::append(&mut outcome.zero_runs, lost);
-        }
-        Ok(present)
+        Ok((present, lost))
     }
 
     /// Compares drawn pages, which the plan takes from the parent, with the parent's digests.
