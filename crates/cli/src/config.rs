@@ -610,12 +610,12 @@ mod tests {
     fn files_that_it_names_lie_beside_it() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("pgstrata.toml");
-        let text = "credentials = 'far.toml'\nidentity = '/etc/far.identity'\n";
+        let text = "identity = '/etc/far.identity'\nspool = 'spool'\n";
         let text = format!("{text}[repositories.far]\nrepo = 's3://b/p'\ns3-ca-file = 'ca.pem'\n");
         std::fs::write(&file, text).unwrap();
         let (settings, _, tables) = read(&file, None).unwrap();
-        let far = directory.path().join("far.toml");
-        assert_eq!(settings.credentials, Some(far));
+        let spool = directory.path().join("spool");
+        assert_eq!(settings.spool, Some(spool));
         assert_eq!(settings.identity, Some("/etc/far.identity".into()));
         let ca = tables[0].1.s3_ca_file.as_deref();
         assert_eq!(ca, Some(&*directory.path().join("ca.pem")));

@@ -196,7 +196,11 @@ impl Audit<'_> {
             None => suspects.retain(|suspect| self.is_older(suspect)),
             Some(Err(error)) => {
                 suspects.retain(|suspect| !self.is_gone(suspect));
-                let tells = |suspect: &Suspect| suspect.fork == ForkKind::Main;
+                let has_lsn = |page: &[u8]| {
+                    PageHeader::new(page).is_ok_and(|header| header.lsn() != Lsn::INVALID)
+                };
+                let tells =
+                    |suspect: &Suspect| suspect.fork == ForkKind::Main && has_lsn(&suspect.page);
                 let (told, untold): (Vec<_>, Vec<_>) = suspects.into_iter().partition(tells);
                 if let Some(first) = untold.into_iter().next() {
                     found.undecided.get_or_insert((first, error));
