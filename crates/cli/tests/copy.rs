@@ -568,6 +568,8 @@ fn a_mirror_follows_until_it_is_stopped() {
     fs::remove_dir(&directory).unwrap();
     fs::rename(&away, &directory).unwrap();
     follows("full");
+    // The layer is there before the copy of it has ended.
+    thread::sleep(Duration::from_secs(2));
     process::signal(&child, "-TERM");
     let output = child.wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
