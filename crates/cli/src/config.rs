@@ -97,9 +97,14 @@ impl Settings {
             &mut self.pgdata,
             &mut self.spool,
         ];
-        for file in files.into_iter().flatten() {
-            *file = directory.join(&file);
-        }
+        lie_in(directory, files);
+    }
+}
+
+/// An absolute path stays what it is.
+fn lie_in<'a>(directory: &Path, files: impl IntoIterator<Item = &'a mut Option<PathBuf>>) {
+    for file in files.into_iter().flatten() {
+        *file = directory.join(&file);
     }
 }
 

@@ -15,7 +15,6 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_engine::health::AlarmKind;
-use pgstrata_engine::info::{self, InfoOptions, InfoReport};
 use pgstrata_engine::mark;
 use pgstrata_engine::restore::{self, RestoreOptions, Target};
 use pgstrata_engine::verify::{self, Scope, VerifyOptions};
@@ -28,8 +27,8 @@ use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use restore_common::{
-    Files, Made, branch_off, chain_of_three, copy_of, expire_by, generations, history, labels,
-    merge_from, options, rules,
+    Files, Made, branch_off, chain_of_three, copy_of, expire_by, generations, history, info,
+    labels, merge_from, options, rules,
 };
 
 /// All layers, and no WAL between them.
@@ -45,13 +44,6 @@ fn max_chain(length: usize) -> ExpireOptions {
         max_chain: Some(length),
         ..Policy::default()
     })
-}
-
-async fn info(repository: &Repository, made: &Made) -> InfoReport {
-    let cluster = made.within(repository);
-    info::collect(&cluster, &InfoOptions::default())
-        .await
-        .unwrap()
 }
 
 async fn keys(repository: &Repository, made: &Made) -> BTreeSet<String> {

@@ -21,14 +21,7 @@ use pgstrata_layer::retention::Policy;
 use pgstrata_store::error::Kind;
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
-use restore_common::{Made, chain_of_three, merge_from, options};
-
-async fn info(repository: &Repository, made: &Made) -> InfoReport {
-    let cluster = made.within(repository);
-    info::collect(&cluster, &InfoOptions::default())
-        .await
-        .unwrap()
-}
+use restore_common::{Made, chain_of_three, info, merge_from, options};
 
 /// Puts other contents, or nothing, in the place of an object.
 async fn replace(repository: &Repository, key: &str, body: Option<&[u8]>) {

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use jiff::{SignedDuration, Timestamp};
 use pgstrata_engine::health::AlarmKind;
-use pgstrata_engine::info::{self, InfoOptions, InfoReport};
+use pgstrata_engine::info::InfoReport;
 use pgstrata_engine::verify::{self, VerifyOptions};
 use pgstrata_layer::label::Label;
 use pgstrata_layer::retention::Policy;
@@ -22,14 +22,7 @@ use pgstrata_store::catalog;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::{ObjectInfo, Repository, RepositoryOptions};
-use restore_common::{Made, chain_of_three, copy_of, expire_by, generations, history, rules};
-
-async fn info(repository: &Repository, made: &Made) -> InfoReport {
-    let cluster = made.within(repository);
-    info::collect(&cluster, &InfoOptions::default())
-        .await
-        .unwrap()
-}
+use restore_common::{Made, chain_of_three, copy_of, expire_by, generations, history, info, rules};
 
 /// Of a verification of all layers, or of one, which ends now, and has found this one damaged, or nothing.
 fn record_of(of: Option<&Label>, hours: i64, found: Option<&Label>) -> VerifiedRecord {

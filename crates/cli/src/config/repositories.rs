@@ -38,9 +38,7 @@ impl Table {
             &mut self.credentials,
             &mut self.identity,
         ];
-        for file in files.into_iter().flatten() {
-            *file = directory.join(&file);
-        }
+        super::lie_in(directory, files);
         self
     }
 

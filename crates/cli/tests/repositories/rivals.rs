@@ -277,14 +277,19 @@ fn archive_get_looks_at_the_segment_before_when_another_repository_gives_the_nex
     assert_eq!(code, 0, "{said}");
 }
 
-/// The old server went on, and archived into the one; a copy was promoted, and archived into the other. Neither repository alone
-/// has a trace of both.
-#[test]
-fn a_branch_of_which_one_repository_alone_knows_is_asked_about() {
+/// The old server went on, and archived into the one; a copy was promoted, and archived so many segments into the other.
+fn with_promoted_copy(far: u32) -> Two {
     let two = one_server();
     two.stage.cluster.stop(StopMode::Fast).unwrap();
     go_on(&two, ("near", 2), false);
-    go_on(&two, ("far", 2), true);
+    go_on(&two, ("far", far), true);
+    two
+}
+
+/// Neither repository alone has a trace of both.
+#[test]
+fn a_branch_of_which_one_repository_alone_knows_is_asked_about() {
+    let two = with_promoted_copy(2);
     let told = fs::read_to_string(&two.config).unwrap();
     let target = two.stage.target("restored");
     let into = ["restore", "--target-dir", target.to_str().unwrap()];
@@ -313,10 +318,7 @@ fn a_branch_of_which_one_repository_alone_knows_is_asked_about() {
 /// Of the promotion nothing but the history was archived: where the new timeline has no WAL, a server takes that of the old one.
 #[test]
 fn a_timeline_with_nothing_but_a_history_leads_into_no_other_one() {
-    let two = one_server();
-    two.stage.cluster.stop(StopMode::Fast).unwrap();
-    go_on(&two, ("near", 2), false);
-    go_on(&two, ("far", 0), true);
+    let two = with_promoted_copy(0);
     let target = two.stage.target("restored");
     let into = ["restore", "--target-dir", target.to_str().unwrap()];
     for (more, code) in [

@@ -196,7 +196,11 @@ pub async fn run(
         return keyless::run(cluster, options, progress).await;
     }
     let began = (Timestamp::now(), Instant::now());
-    let to_come = catalog::verifications_to_come(cluster).await?;
+    // One of a single layer takes none of them back.
+    let to_come = match options.scope {
+        Scope::All => catalog::verifications_to_come(cluster).await?,
+        Scope::Chain(_) => Vec::new(),
+    };
     let catalog = Catalog::examine(cluster).await?;
     let layers = select(&cluster.name, &catalog, &options.scope)?;
     let total = layers.iter().map(|layer| stored_bytes(layer)).sum();
@@ -243,10 +247,14 @@ pub async fn run(
     // Nothing is written into what a newer version keeps.
     if !verifier.is_newer() {
         let mut record = report.record(&cluster.name, &options.scope, began);
-        report.recorded = match verifier.has_opened_all() {
-            true => noted(cluster, &record).await && settled(cluster, &record, &to_come).await,
+        let has_opened_all = verifier.has_opened_all();
+        report.recorded = match has_opened_all {
+            true => noted(cluster, &record).await,
             false => noted_in_part(cluster, &mut record).await,
         };
+        if report.recorded && has_opened_all && record.errors == 0 {
+            settle(cluster, &to_come).await;
+        }
     }
     Ok(report)
 }
@@ -294,15 +302,11 @@ fn repeat(record: &mut VerifiedRecord, known: &LastVerified, catalog: &Catalog) 
     record.other_errors = Some(own + more);
 }
 
-/// Takes back what records say that no later one is behind, because the store's clock was ahead when they came. True.
-async fn settled(cluster: &ClusterRepository, record: &VerifiedRecord, to_come: &[String]) -> bool {
-    if record.label.is_none()
-        && record.errors == 0
-        && let Err(error) = catalog::forget_verifications(cluster, to_come).await
-    {
+/// Takes back what records say that no later one is behind, because the store's clock was ahead when they came.
+async fn settle(cluster: &ClusterRepository, to_come: &[String]) {
+    if let Err(error) = catalog::forget_verifications(cluster, to_come).await {
         tracing::warn!("records of verifications whose time is to come still count: {error}");
     }
-    true
 }
 
 async fn noted(cluster: &ClusterRepository, record: &VerifiedRecord) -> bool {

@@ -15,6 +15,7 @@ use std::path::Path;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
+use pgstrata_engine::info::{self, InfoOptions, InfoReport};
 use pgstrata_engine::merge::{self, MergeOptions, MergeReport};
 use pgstrata_engine::restore::{self, Method, RestoreOptions, RestoreReport, Target, TargetAction};
 use pgstrata_layer::cluster::ClusterRecord;
@@ -763,4 +764,12 @@ pub(crate) async fn labels(repository: &Repository, made: &Made) -> Vec<Label> {
     let catalog = Catalog::load(&made.within(repository)).await.unwrap();
     let layers = catalog.layers.into_iter();
     layers.map(|layer| layer.label).collect()
+}
+
+/// What `info` says without a server.
+pub(crate) async fn info(repository: &Repository, made: &Made) -> InfoReport {
+    let cluster = made.within(repository);
+    info::collect(&cluster, &InfoOptions::default())
+        .await
+        .unwrap()
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::timeline::{TimelineHistory, TimelineId};
 use pgstrata_pgdata::{Lsn, WalSegment};
@@ -128,17 +128,11 @@ impl Knowledge {
 /// Each history that one of them gives out.
 async fn histories(several: &[Knowledge]) -> Result<Vec<TimelineHistory>> {
     let mut known = BTreeSet::from([TimelineId::FIRST]);
-    let mut histories = Vec::new();
-    for one in several {
-        for (timeline, read) in one.archive.histories().await? {
-            if let Ok(history) = read
-                && known.insert(timeline)
-            {
-                histories.push(history);
-            }
-        }
-    }
-    Ok(histories)
+    let read = try_join_all(several.iter().map(|one| one.archive.histories())).await?;
+    let read = read.into_iter().flatten().filter_map(|(_, read)| read.ok());
+    Ok(read
+        .filter(|history| known.insert(history.timeline()))
+        .collect())
 }
 
 fn all_candidates(each: &[Stock]) -> Vec<Candidate> {

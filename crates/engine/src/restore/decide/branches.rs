@@ -180,13 +180,19 @@ impl Way<'_> {
         })
     }
 
-    /// An error when nobody can know what is meant, going by what several repositories have together. `each` is the same way in
-    /// each of them: whether a branch has ended is told by the times of one store, and every one that has any of it must say so.
-    pub(crate) fn require_known(&self, target: &Target, each: &[Way<'_>]) -> Result<()> {
+    /// The branches that part from the way before the target, as far as that is known.
+    fn in_question(&self, target: &Target) -> Vec<Branch> {
         let mut branches = self.branches();
         if matches!(target, Target::Time(_)) {
             branches.retain(|branch| !self.is_before(branch.fork));
         }
+        branches
+    }
+
+    /// An error when nobody can know what is meant, going by what several repositories have together. `each` is the same way in
+    /// each of them: whether a branch has ended is told by the times of one store, and every one that has any of it must say so.
+    pub(crate) fn require_known(&self, target: &Target, each: &[Way<'_>]) -> Result<()> {
+        let mut branches = self.in_question(target);
         for branch in &mut branches {
             let seen = each.iter().filter_map(|way| way.branch(branch.timeline));
             let ended: Vec<bool> = seen.map(|seen| seen.ended).collect();
@@ -200,10 +206,7 @@ impl Way<'_> {
 
     /// Sentences about what is not restored; an error when nobody can know what is meant.
     pub(crate) fn explain(&self, target: &Target, told: bool) -> Result<Vec<String>> {
-        let mut branches = self.branches();
-        if matches!(target, Target::Time(_)) {
-            branches.retain(|branch| !self.is_before(branch.fork));
-        }
+        let mut branches = self.in_question(target);
         if !told && branches.iter().any(|branch| !branch.ended) {
             return Err(self.ambiguous(&branches, target));
         }

@@ -131,10 +131,7 @@ pub(crate) fn select(
     request: &Request<'_>,
     archive: &ArchivedWal,
 ) -> Result<Selection> {
-    let (candidate, history) = match request.label {
-        Some(label) => named(candidates, request, archive, label)?,
-        None => newest(candidates, request, archive)?,
-    };
+    let (candidate, history) = choose(candidates, request, archive)?;
     let mut notes = notes(request.target, &candidates[candidate]);
     notes.extend(passed_over(candidates, candidate, request, archive)?);
     notes.extend(branches(candidates, candidate, request, archive, &history)?);
@@ -153,6 +150,17 @@ pub(crate) fn select(
         stop_before: None,
         notes,
     })
+}
+
+fn choose(
+    candidates: &[Candidate],
+    request: &Request<'_>,
+    archive: &ArchivedWal,
+) -> Result<(usize, TimelineHistory)> {
+    match request.label {
+        Some(label) => named(candidates, request, archive, label),
+        None => newest(candidates, request, archive),
+    }
 }
 
 fn named(
@@ -318,11 +326,7 @@ pub(super) fn require_one_branch(
         candidates,
         archive,
     } = together;
-    let chosen = match request.label {
-        Some(label) => named(candidates, request, archive, label),
-        None => newest(candidates, request, archive),
-    };
-    let Ok((chosen, history)) = chosen else {
+    let Ok((chosen, history)) = choose(candidates, request, archive) else {
         return Ok(None);
     };
     if request.timeline.is_none() {

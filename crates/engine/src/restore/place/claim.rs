@@ -108,12 +108,15 @@ impl Claimed {
             return Ok(());
         }
         data.widen("global")?;
+        let put_back = || {
+            let name = control.file_name().expect("it has one");
+            beneath::rename(&data.dir, aside, name)
+        };
         let name = aside.file_name().expect("it has one");
         if let Err(error) = beneath::rename(&data.dir, control, name) {
             // It may have been renamed, and not synced.
             if beneath::exists(&data.dir, aside).unwrap_or(false) {
-                let name = control.file_name().expect("it has one");
-                let _ = beneath::rename(&data.dir, aside, name);
+                let _ = put_back();
             }
             return Err(error).context(about);
         }
@@ -123,8 +126,7 @@ impl Claimed {
             .and_then(|()| seen.is_still(data, aside));
         let gone = quiet.and_then(|()| beneath::remove_file(&data.dir, aside).context(about));
         if gone.is_err() {
-            let name = control.file_name().expect("it has one");
-            beneath::rename(&data.dir, aside, name).context(about)?;
+            put_back().context(about)?;
         }
         gone
     }
